@@ -1,0 +1,51 @@
+"""Peak memory and time, as the benchmarks and the tests measure them."""
+
+import gc
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """The most memory that `run` held at once on the CPU, over what was held before: each allocation is counted."""
+    run()  # what is allocated once and for all does not count
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]  # type: ignore[union-attr]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def seconds(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """How long each run took, in rounds that take them in turn, so that a noisy machine is noisy to all alike."""
+    for run in runs.values():
+        run()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return times
+
+
+def ratio(times: dict[str, list[float]], name: str, base: str) -> float:
+    """The median over rounds of one run's time as a multiple of another's in the same round."""
+    return median(a / b for a, b in zip(times[name], times[base], strict=True))
+
+
+def grad_run(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor]) -> Callable[[], None]:
+    """Forwards and backwards through `function`, for timing and weighing."""
+
+    def run() -> None:
+        out = function(*inputs)
+        torch.autograd.grad(out, inputs, torch.ones_like(out))
+
+    return run

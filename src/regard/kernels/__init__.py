@@ -1,0 +1,8 @@
+"""Attention itself: the plain form, the fused form and the streamed form, held equal by the tests.
+
+lookup     what is asked, of what, and what may be seen: the one argument they all take
+plain      every weight laid out in memory; obvious, quadratic, the reference
+fused      PyTorch's own kernels, linear in memory, for dot products
+streamed   row blocks with a recomputing backward, linear in memory, for every score, bias and dropout
+rows       exact weights of chosen rows, and summaries of every row, from the log-sum-exp
+"""

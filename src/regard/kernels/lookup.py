@@ -1,0 +1,75 @@
+"""A look-up in a soft dictionary: what is asked, of which keys, and what may be seen. The values come later."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from regard.kernels import bias as biases
+from regard.kernels.bias import Bias
+from regard.kernels.energies import Energy
+from regard.kernels.visibility import Rows, Visibility
+from regard.shapes import Float, Keys, Queries, Tensor
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Everything that decides attention weights, and so everything needed to compute any of them again."""
+
+    energy: Energy
+    query: Queries
+    key: Keys
+    visible: Visibility
+    bias: Bias | None = None
+
+    @property
+    def n(self) -> int:
+        return self.query.shape[2]
+
+    @property
+    def m(self) -> int:
+        return self.key.shape[2]
+
+    def detached(self) -> "Lookup":
+        weight = self.energy.weight
+        return replace(
+            self,
+            energy=self.energy.with_weight(None if weight is None else weight.detach()),
+            query=self.query.detach(),
+            key=self.key.detach(),
+            bias=None if self.bias is None else biases.with_values(self.bias, biases.bias_values(self.bias).detach()),
+        )
+
+    def for_heads(self, heads: Tensor) -> "Lookup":
+        group = self.query.shape[1] // self.key.shape[1]
+        bias = self.bias
+        if bias is not None and biases.bias_values(bias).shape[1] > 1:
+            bias = biases.with_values(bias, biases.bias_values(bias)[:, heads])
+        return Lookup(
+            energy=self.energy.for_heads(heads),
+            query=self.query[:, heads],
+            key=self.key[:, heads // group],
+            visible=self.visible.for_heads(heads),
+            bias=bias,
+        )
+
+    def scores(self, rows: Rows, low: int, high: int) -> Float[Tensor, "B H R C"]:
+        """Scores of these rows with keys low..high-1, −∞ where nothing may be seen, in float32 or wider."""
+        query, key = self.query[:, :, rows], spread(self.key, self.query.shape[1])[:, :, low:high]
+        scores = self.energy.scores(widened(query), widened(key))
+        if self.bias is not None:
+            scores += biases.tile(self.bias, rows, low, high, self.n)
+        seen = self.visible.tile(rows, low, high, self.n, self.m, query.device)
+        if seen is not None:
+            scores.masked_fill_(~seen, -torch.inf)
+        return scores
+
+
+def spread(tensor: Float[Tensor, "B G M E"], heads: int) -> Float[Tensor, "B H M E"]:
+    """Each key or value head once for every query head of its group."""
+    group = heads // tensor.shape[1]
+    return tensor if group == 1 else tensor.repeat_interleave(group, dim=1)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Half precisions in float32, anything else as it is."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

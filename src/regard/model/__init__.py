@@ -1,0 +1,1 @@
+"""The networks: attention and everything that is built from it."""

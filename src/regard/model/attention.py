@@ -1,0 +1,328 @@
+"""Attention over queries, keys and values: the one entry through which every model of the family attends."""
+
+from math import prod
+
+import torch
+from torch import nn
+
+from regard.errors import InvalidArgument
+from regard.kernels import fused, streamed
+from regard.kernels.bias import Bias, DistanceBias, bias_values, with_values
+from regard.kernels.lookup import Lookup
+from regard.kernels.rows import Summary
+from regard.kernels.visibility import Visibility
+from regard.model import listening
+from regard.model.listening import Pick
+from regard.model.scores import Dot, ScaledDot, Scoring
+from regard.shapes import LogSumExp, Tensor
+
+Window = int | tuple[int | None, int | None]
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Scoring | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    window: Window | None = None,
+    bias: Bias | None = None,
+    dropout: float = 0.0,
+    source: nn.Module | None = None,
+) -> Tensor:
+    """For each query, the mean of the values, weighted by how well the query fits each key.
+
+    query (..., N, D), key (..., M, D) and value (..., M, E) give (..., N, E). Leading axes broadcast; N and M are free.
+
+    score     how a query and a key fit; None is the scaled dot product
+    mask      boolean, True = may attend, broadcastable to (..., N, M)
+    causal    no query sees a key after its own place; the last query stands at the last key, whatever N and M are
+    window    how many keys before and after its own place a query sees: one number, or a pair (None: no limit)
+    bias      added to the scores: a tensor that broadcasts to (..., N, M), or a `DistanceBias`
+    dropout   the probability with which a weight is dropped; pass 0.0 outside training
+    source    the module that asks, for those who listen
+
+    A query that may see nothing gets zeros, and sends no gradient. Memory grows with N + M, never with N × M.
+
+    >>> import regard, torch
+    >>> query, key, value = torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 4)
+    >>> regard.attend(query, key, value).shape
+    torch.Size([2, 3, 4])
+    """
+    if not 0 <= dropout < 1:
+        raise InvalidArgument(
+            "dropout", wanted="a probability p, 0 ≤ p < 1", got=str(dropout), remedy="0.0 drops nothing."
+        )
+    query, key, value = _autocast(query, key, value)
+    lead = _lead({"query": query, "key": key, "value": value})
+    _check_values(key, value)
+    lookup = _lookup(query, key, score, mask, causal, window, bias, lead)
+    folded = _match_heads(_fold(value, lead), lookup)
+    out = attend_lookup(lookup, folded, dropout, source, lead)
+    return out.reshape(*lead, *out.shape[2:])
+
+
+def attention_weights(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None = None,
+    *,
+    score: Scoring | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    window: Window | None = None,
+    bias: Bias | None = None,
+    rows: Pick = None,
+    heads: Pick = None,
+    lse: Tensor | None = None,
+) -> Tensor:
+    """The exact weights (..., rows, M) that `attend` gives these rows and heads, before dropout.
+
+    Arguments are those of `attend`. Weights do not depend on the value; given, it is checked as `attend` would.
+    `rows` and `heads` (the axis before the queries) choose; memory grows with what is asked for.
+    `lse` (..., N) is the log-sum-exp of each row where it is known already; the weights then carry no gradient.
+    """
+    tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    lead = _lead(tensors)
+    if value is not None:
+        _check_values(key, value)
+    lookup = _lookup(query, key, score, mask, causal, window, bias, lead)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and lse is None):
+        return listening.weights(lookup, lead, rows, heads, _fold_lse(lse, lookup, lead))
+
+
+@torch.no_grad()
+def attention_summary(
+    query: Tensor,
+    key: Tensor,
+    *,
+    score: Scoring | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    window: Window | None = None,
+    bias: Bias | None = None,
+    top: int = 16,
+    on: Tensor | None = None,
+    lse: Tensor | None = None,
+) -> Summary:
+    """Entropy, mean distance, the `top` largest weights and the mass `on` some keys, for every row of weights.
+
+    Streamed: memory grows with N + M. `on` marks keys with True, shape (M,); the other arguments are `attend`'s.
+    """
+    lead = _lead({"query": query, "key": key})
+    lookup = _lookup(query, key, score, mask, causal, window, bias, lead)
+    return listening.summary(lookup, lead, top, on, _fold_lse(lse, lookup, lead))
+
+
+def self_attend(
+    x: Tensor,
+    *,
+    scaled: bool = False,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    window: Window | None = None,
+) -> Tensor:
+    """Self-attention without parameters, softmax(X Xᵀ) X: each row of x (..., N, W) asks all rows for their mean."""
+    return attend(x, x, x, score=ScaledDot() if scaled else Dot(), mask=mask, causal=causal, window=window)
+
+
+def attend_lookup(
+    lookup: Lookup, value: Tensor, dropout: float, source: nn.Module | None, lead: tuple[int, ...]
+) -> Tensor:
+    """Run a look-up through the best kernel there is for it, and tell whoever listens."""
+    kernel = fused if fused.supports(lookup, value, dropout) else streamed
+    out: Tensor
+    lse: LogSumExp
+    out, lse = kernel.attend(lookup, value, dropout)
+    listening.publish(source, lookup, lse, lead)
+    return out
+
+
+def visibility(mask: Tensor | None, causal: bool, window: Window | None) -> Visibility:
+    behind, ahead = _window(window)
+    return Visibility(mask, behind, 0 if causal else ahead)
+
+
+def _lookup(
+    query: Tensor,
+    key: Tensor,
+    score: Scoring | None,
+    mask: Tensor | None,
+    causal: bool,
+    window: Window | None,
+    bias: Bias | None,
+    lead: tuple[int, ...],
+) -> Lookup:
+    score = ScaledDot() if score is None else score
+    query, key = score.queries(query), score.keys(key)
+    if query.shape[-1] != key.shape[-1]:
+        raise InvalidArgument(
+            "key",
+            wanted=f"the query's width, {query.shape[-1]}, as {type(score).__name__} needs it",
+            got=f"width {key.shape[-1]} in shape {tuple(key.shape)}",
+            remedy="Project one of them, or use a score that joins two widths: Bilinear, ReducedRank or Additive.",
+        )
+    shape = (*lead, query.shape[-2], key.shape[-2])
+    if mask is not None:
+        check_mask(mask, shape)
+        mask = _fold(mask, lead)
+    if bias is not None:
+        bias = fold_bias(bias, shape, query)
+    return Lookup(
+        energy=score.energy(query.shape[-1]),
+        query=_full(_fold(query, lead), lead),
+        key=_fold(key, lead),
+        visible=visibility(mask, causal, window),
+        bias=bias,
+    )
+
+
+def _fold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """Leading axes as two: (batch, heads), heads being the last of two or more; of size one where they broadcast."""
+    tensor = tensor.reshape(*(1,) * (len(lead) + 2 - tensor.dim()), *tensor.shape)
+    if len(lead) < 2:
+        return tensor.reshape(-1, 1, *tensor.shape[-2:])  # (B, 1, …)
+    batch = lead[:-1] if prod(tensor.shape[: len(lead) - 1]) > 1 else (1,) * (len(lead) - 1)
+    return tensor.expand(*batch, *tensor.shape[-3:]).reshape(-1, *tensor.shape[-3:])
+
+
+def _full(folded: Tensor, lead: tuple[int, ...]) -> Tensor:
+    batch, heads = (prod(lead), 1) if len(lead) < 2 else (prod(lead[:-1]), lead[-1])
+    return folded.expand(batch, heads, *folded.shape[2:])
+
+
+def _match_heads(value: Tensor, lookup: Lookup) -> Tensor:
+    return value.expand(lookup.query.shape[0], lookup.key.shape[1], *value.shape[2:])
+
+
+def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor) -> Bias:
+    lead, n, m = shape[:-2], shape[-2], shape[-1]
+    values = bias_values(bias)
+    if not values.dtype.is_floating_point:
+        raise InvalidArgument(
+            "bias",
+            wanted="numbers to add to the scores, floating point",
+            got=str(values.dtype),
+            remedy="A boolean that says who may attend belongs in mask=.",
+        )
+    values = values.to(query.dtype)
+    if isinstance(bias, DistanceBias):
+        wanted = (*lead, n + m - 1)
+        if values.dim() > 0 and values.shape[-1] == n + m - 1 and _broadcasts(values, wanted):
+            return with_values(bias, _fold(values[..., None, :], lead)[:, :, 0])
+    else:
+        wanted = shape
+        if _broadcasts(values, wanted):
+            return _fold(values, lead)
+    raise InvalidArgument(
+        "bias",
+        wanted=f"a shape that broadcasts to {wanted}",
+        got=str(tuple(values.shape)),
+        remedy="The last axes are queries and keys; a DistanceBias has one number for each of N + M - 1 distances.",
+    )
+
+
+def _fold_lse(lse: Tensor | None, lookup: Lookup, lead: tuple[int, ...]) -> Tensor | None:
+    if lse is None:
+        return None
+    if lse.shape != (*lead, lookup.n):
+        raise InvalidArgument(
+            "lse",
+            wanted=f"one number a query, shape {(*lead, lookup.n)}",
+            got=str(tuple(lse.shape)),
+            remedy="Leave it out and it is computed for the rows asked for.",
+        )
+    return lse.reshape(lookup.query.shape[:3])
+
+
+def _autocast(*tensors: Tensor) -> list[Tensor]:
+    """What torch.autocast does for PyTorch's own attention."""
+    if not all(isinstance(t, Tensor) and t.is_floating_point() for t in tensors):
+        return list(tensors)  # left for the checks to name
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return list(tensors)
+    return [t.to(torch.get_autocast_dtype(device)) if t.dtype != torch.float64 else t for t in tensors]
+
+
+def _lead(tensors: dict[str, Tensor]) -> tuple[int, ...]:
+    """The leading axes that all broadcast to, after checking that these are tensors that can attend together."""
+    first = tensors["query"]
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
+            got = f"{tensor.dtype} of shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)
+            raise InvalidArgument(
+                name,
+                wanted="a floating-point tensor (..., positions, width)",
+                got=got,
+                remedy="Embed tokens first; give a single vector as x[None].",
+            )
+        if tensor.dtype != first.dtype or tensor.device != first.device:
+            raise InvalidArgument(
+                name,
+                wanted=f"{first.dtype} on {first.device}, as the query",
+                got=f"{tensor.dtype} on {tensor.device}",
+                remedy="Move or convert it with .to(query).",
+            )
+    try:
+        return tuple(torch.broadcast_shapes(*(t.shape[:-2] for t in tensors.values())))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        raise InvalidArgument(
+            ", ".join(tensors),
+            wanted="leading axes that broadcast",
+            got=", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items()),
+            remedy="All axes but the last two are batch axes: make them equal, or of size one.",
+        ) from None
+
+
+def _check_values(key: Tensor, value: Tensor) -> None:
+    if key.shape[-2] != value.shape[-2]:
+        raise InvalidArgument(
+            "value",
+            wanted=f"one value a key, {key.shape[-2]} of them",
+            got=f"{value.shape[-2]} in shape {tuple(value.shape)}",
+            remedy="Keys and values come in pairs, from the same sequence.",
+        )
+
+
+def check_mask(mask: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse what is not a boolean mask that broadcasts to (..., N, M)."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        floating = isinstance(mask, Tensor) and mask.is_floating_point()
+        raise InvalidArgument(
+            "mask",
+            wanted="a boolean tensor, True = may attend",
+            got=str(mask.dtype) if isinstance(mask, Tensor) else repr(mask),
+            remedy="What is added to scores belongs in bias=; for 0 / -inf use mask == 0."
+            if floating
+            else "Use mask.bool() if non-zero means that it may attend.",
+        )
+    if not _broadcasts(mask, shape):
+        raise InvalidArgument(
+            "mask",
+            wanted=f"a shape that broadcasts to {shape}: batch axes, queries, keys",
+            got=str(tuple(mask.shape)),
+            remedy="A padding mask (batch, keys) goes in as mask[:, None, :], or mask[:, None, None, :] with heads.",
+        )
+
+
+def _broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    axes = zip(reversed(tensor.shape), reversed(shape), strict=False)
+    return tensor.dim() <= len(shape) and all(size in (1, wanted) for size, wanted in axes)
+
+
+def _window(window: Window | None) -> tuple[int | None, int | None]:
+    if window is None:
+        return None, None
+    behind, ahead = (window, window) if isinstance(window, int) else window
+    for size in (behind, ahead):
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+            raise InvalidArgument(
+                "window",
+                wanted="a number of keys ≥ 0, or a pair of such numbers (None: no limit)",
+                got=repr(window),
+                remedy="window=2 sees two keys on each side; with causal=True, the two before and its own.",
+            )
+    return behind, ahead

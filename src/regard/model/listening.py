@@ -1,0 +1,132 @@
+"""Listening to attention: whoever asks is told what every look-up was, and can compute any weight of it, exactly.
+
+Nobody listening costs one look at a tuple. Somebody listening changes no kernel and no bit of the output: what is
+published is references to what the kernel was given, and the log-sum-exp that it returned.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from regard.errors import InvalidArgument
+from regard.kernels import rows as exact
+from regard.kernels.lookup import Lookup
+from regard.kernels.rows import Summary
+from regard.shapes import LogSumExp, Tensor
+
+Pick = int | Sequence[int] | Tensor | slice | None  # which rows or heads; None: all
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One look-up, as its listeners hear of it. Weights are those before dropout."""
+
+    source: nn.Module | None  # the module that attended, if one did
+    lookup: Lookup
+    lse: LogSumExp
+    lead: tuple[int, ...]  # the batch axes of the caller, heads last; folded into two in the look-up
+
+    @torch.no_grad()
+    def weights(self, *, rows: Pick = None, heads: Pick = None) -> Tensor:
+        """Exact weights (*lead, rows, keys) of these rows and heads; memory grows with what is asked for."""
+        return weights(self.lookup, self.lead, rows, heads, self.lse)
+
+    @torch.no_grad()
+    def summary(self, *, top: int = 16, on: Tensor | None = None) -> Summary:
+        """Entropy, mean distance, the `top` largest weights and the mass on some keys, for every row, streamed."""
+        return summary(self.lookup, self.lead, top, on, self.lse)
+
+
+Listener = Callable[[Heard], object]
+
+_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("regard_listeners", default=())
+
+
+@contextmanager
+def listen(listener: Listener) -> Iterator[None]:
+    """Tell `listener` of every look-up in this block, in this thread (or task) alone; nested listeners all hear.
+
+    >>> import regard, torch
+    >>> heard = []
+    >>> x = torch.randn(2, 5, 8)
+    >>> with regard.listen(heard.append):
+    ...     y = regard.attend(x, x, x, causal=True)
+    >>> heard[0].weights(rows=[4]).shape
+    torch.Size([2, 1, 5])
+    """
+    token = _listeners.set((*_listeners.get(), listener))
+    try:
+        yield
+    finally:
+        _listeners.reset(token)
+
+
+def publish(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...]) -> None:
+    listeners = _listeners.get()
+    if listeners:
+        heard = Heard(source, lookup.detached(), lse.detach(), lead)
+        for listener in listeners:
+            listener(heard)
+
+
+def weights(lookup: Lookup, lead: tuple[int, ...], rows: Pick, heads: Pick, lse: Tensor | None) -> Tensor:
+    if heads is not None:
+        if len(lead) < 2:
+            raise InvalidArgument(
+                "heads",
+                wanted="None, since this attention has no head axis",
+                got=repr(heads),
+                remedy="Give queries of shape (..., heads, N, width) to choose among heads.",
+            )
+        chosen = _indices("heads", heads, lead[-1], lookup.query.device)
+        lookup, lead = lookup.for_heads(chosen), (*lead[:-1], len(chosen))
+        lse = None if lse is None else lse[:, chosen]
+    which = slice(0, lookup.n) if rows is None else _indices("rows", rows, lookup.n, lookup.query.device)
+    found = exact.weights(lookup, which, lse)
+    return found.reshape(*lead, *found.shape[2:])
+
+
+def summary(lookup: Lookup, lead: tuple[int, ...], top: int, on: Tensor | None, lse: Tensor | None) -> Summary:
+    if top < 0:
+        raise InvalidArgument("top", wanted="a count", got=str(top), remedy="Use 0 for none.")
+    if on is not None:
+        if on.dtype != torch.bool or on.shape != (lookup.m,):
+            raise InvalidArgument(
+                "on",
+                wanted=f"one boolean a key, shape ({lookup.m},)",
+                got=f"{on.dtype} of shape {tuple(on.shape)}",
+                remedy="Mark with True the keys whose share of the weight you want.",
+            )
+        on = on.to(lookup.query.device, torch.promote_types(lookup.query.dtype, torch.float32))
+    found = exact.summarise(lookup, top=min(top, lookup.m), on=on, lse=lse)
+    return Summary(
+        entropy=found.entropy.reshape(*lead, -1),
+        distance=found.distance.reshape(*lead, -1),
+        top_weights=found.top_weights.reshape(*lead, *found.top_weights.shape[2:]),
+        top_keys=found.top_keys.reshape(*lead, *found.top_keys.shape[2:]),
+        mass=None if found.mass is None else found.mass.reshape(*lead, -1),
+    )
+
+
+def _indices(argument: str, pick: Pick, size: int, device: torch.device) -> Tensor:
+    if isinstance(pick, slice):
+        pick = range(*pick.indices(size))
+    indices = torch.as_tensor(pick, device=device).reshape(-1)
+    if indices.numel() == 0:
+        indices = indices.long()
+    if indices.dtype.is_floating_point or indices.dtype in (torch.bool, torch.complex64):
+        got = str(indices.dtype)
+    elif ((indices < -size) | (indices >= size)).any():
+        got = str(indices.tolist())
+    else:
+        return indices.long() % size
+    raise InvalidArgument(
+        argument,
+        wanted=f"whole numbers from {-size} to {size - 1}",
+        got=got,
+        remedy=f"There are {size} {argument}; negative numbers count from the end.",
+    )

@@ -1,0 +1,222 @@
+"""Multi-head attention: several look-ups side by side, for the parameters and the work of one wide one."""
+
+import difflib
+
+import torch
+from torch import nn
+
+from regard.errors import InvalidArgument
+from regard.kernels.bias import Bias
+from regard.kernels.lookup import Lookup
+from regard.model.attention import Window, attend_lookup, check_mask, fold_bias, visibility
+from regard.model.positions import Rotary
+from regard.model.scores import SCORES
+from regard.model.state import KeyValue, KeyValueCache
+from regard.shapes import Float, Tensor
+
+
+class MultiHead(nn.Module):
+    """Attention with one projection per role, split into heads that are a batch axis (https://arxiv.org/abs/1706.03762).
+
+    width         of the queries, and of what comes out
+    heads         how many look-ups; must divide the width unless `head_width` is given
+    source_width  of what is looked up, where that is not as wide as the queries (cross-attention)
+    key_heads     heads of keys and values, each shared by heads / key_heads query heads; 1 is multi-query attention
+    head_width    width of one head
+    score         a name in `regard.SCORES`
+    bias          whether the projections add a bias
+    dropout       probability of dropping a weight in training
+    normalise     scale queries and keys to unit mean square, with a learned gain (https://arxiv.org/abs/2010.04245)
+    rotary        rotate queries and keys by their positions
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        source_width: int | None = None,
+        key_heads: int | None = None,
+        head_width: int | None = None,
+        score: str = "scaled_dot",
+        bias: bool = True,
+        dropout: float = 0.0,
+        normalise: bool = False,
+        rotary: Rotary | None = None,
+    ) -> None:
+        super().__init__()
+        key_heads = heads if key_heads is None else key_heads
+        _check(width, heads, key_heads, head_width, score, dropout)
+        head_width = width // heads if head_width is None else head_width
+        if rotary is not None and rotary.width != head_width:
+            raise InvalidArgument(
+                "rotary",
+                wanted=f"positions for heads of width {head_width}",
+                got=f"Rotary({rotary.width})",
+                remedy=f"Use Rotary({head_width}).",
+            )
+        source_width = width if source_width is None else source_width
+        self.width, self.heads, self.key_heads, self.head_width = width, heads, key_heads, head_width
+        self.source_width, self.dropout = source_width, dropout
+        self.query = nn.Linear(width, heads * head_width, bias)
+        self.key = nn.Linear(source_width, key_heads * head_width, bias)
+        self.value = nn.Linear(source_width, key_heads * head_width, bias)
+        self.out = nn.Linear(heads * head_width, width, bias)
+        self.score = SCORES[score](head_width, heads, key_heads)
+        self.query_norm, self.key_norm = (
+            nn.RMSNorm(head_width) if normalise else nn.Identity(),
+            nn.RMSNorm(head_width) if normalise else nn.Identity(),
+        )
+        self.rotary = rotary
+        for projection in (self.query, self.key, self.value, self.out):
+            nn.init.xavier_uniform_(projection.weight)
+            if bias:
+                nn.init.zeros_(projection.bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        source: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        window: Window | None = None,
+        bias: Bias | None = None,
+    ) -> Tensor:
+        """Attend from x (B, N, width) to the source (B, M, source_width), or to x itself: (B, N, width).
+
+        The mask is (B, N, M) or (B, heads, N, M), True = may attend; the bias broadcasts to (B, heads, N, M).
+        """
+        if source is not None and self.rotary is not None:
+            raise InvalidArgument(
+                "source",
+                wanted="none: rotary positions compare places in one and the same sequence",
+                got=f"a second sequence of shape {tuple(source.shape)}",
+                remedy="Leave rotary=None for cross-attention.",
+            )
+        memory = self.remember(x if source is None else source)
+        return self.read(x, memory, mask=mask, causal=causal, window=window, bias=bias)
+
+    def step(
+        self,
+        x: Tensor,
+        cache: KeyValueCache,
+        *,
+        window: Window | None = None,
+        bias: Bias | None = None,
+    ) -> Tensor:
+        """Causal self-attention of the next N positions, usually one, adding them to the cache."""
+        cache.append(self.remember(x, start=cache.length))
+        return self.read(x, cache.filled, causal=True, window=window, bias=bias)
+
+    def start(self, x: Tensor, capacity: int) -> KeyValueCache:
+        """An empty cache for a batch such as x, with room for `capacity` positions."""
+        return KeyValueCache(self.remember(x[:, :0]), capacity)
+
+    def remember(self, source: Tensor, start: int = 0) -> KeyValue:
+        """The source's keys and values, projected once for any number of reads; it begins at position `start`."""
+        _check_input("source", source, self.source_width)
+        key = _split(self.key(source), self.key_heads)  # (B, G, M, D)
+        key = self.key_norm(key).to(key.dtype)
+        if self.rotary is not None:
+            key = self.rotary(key, torch.arange(start, start + key.shape[2], device=key.device))
+        return KeyValue(self.score.keys(key), _split(self.value(source), self.key_heads))
+
+    def read(
+        self,
+        x: Tensor,
+        memory: KeyValue,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        window: Window | None = None,
+        bias: Bias | None = None,
+    ) -> Tensor:
+        """Attend from x to what is remembered, the last query standing at the last key."""
+        _check_input("x", x, self.width)
+        n, m = x.shape[1], memory.key.shape[2]
+        query = _split(self.query(x), self.heads)  # (B, H, N, D)
+        query = self.query_norm(query).to(query.dtype)
+        if self.rotary is not None:
+            query = self.rotary(query, torch.arange(m - n, m, device=query.device))
+        shape = (x.shape[0], self.heads, n, m)
+        if mask is not None:
+            mask = _head_axis(mask)
+            check_mask(mask, shape)
+        query = self.score.queries(query)
+        lookup = Lookup(
+            energy=self.score.energy(query.shape[-1]),
+            query=query,
+            key=memory.key,
+            visible=visibility(mask, causal, window),
+            bias=None if bias is None else fold_bias(bias, shape, query),
+        )
+        dropout = self.dropout if self.training else 0.0
+        heads = attend_lookup(lookup, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
+        joined: Tensor = self.out(heads.transpose(1, 2).flatten(2))
+        return joined
+
+    def extra_repr(self) -> str:
+        grouped = "" if self.key_heads == self.heads else f", key_heads={self.key_heads}"
+        return f"width={self.width}, heads={self.heads}{grouped}, head_width={self.head_width}"
+
+
+def _split(x: Float[Tensor, "B N HD"], heads: int) -> Float[Tensor, "B H N D"]:
+    return x.unflatten(2, (heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _head_axis(mask: Tensor) -> Tensor:
+    if not isinstance(mask, Tensor) or mask.dim() == 4:
+        return mask
+    if mask.dim() == 3:
+        return mask[:, None]
+    raise InvalidArgument(
+        "mask",
+        wanted="(batch, queries, keys) or (batch, heads, queries, keys), any of them of size one",
+        got=f"shape {tuple(mask.shape)}",
+        remedy="A padding mask (batch, keys) goes in as mask[:, None]; one for all the batch as mask[None].",
+    )
+
+
+def _check(width: int, heads: int, key_heads: int, head_width: int | None, score: str, dropout: float) -> None:
+    if min(width, heads, key_heads, head_width or 1) < 1:
+        raise InvalidArgument(
+            "width, heads, key_heads, head_width",
+            wanted="numbers of at least 1",
+            got=f"{width}, {heads}, {key_heads}, {head_width}",
+            remedy="One head is ordinary attention.",
+        )
+    if head_width is None and width % heads:
+        divisors = [h for h in range(1, width + 1) if width % h == 0]
+        raise InvalidArgument(
+            "heads",
+            wanted=f"a divisor of the width {width}",
+            got=str(heads),
+            remedy=f"The nearest is {min(divisors, key=lambda h: abs(h - heads))}; or give head_width.",
+        )
+    if heads % key_heads:
+        raise InvalidArgument(
+            "key_heads",
+            wanted=f"a divisor of heads = {heads}",
+            got=str(key_heads),
+            remedy="1 shares one head of keys and values among all queries; leave it out to share none.",
+        )
+    if score not in SCORES:
+        near = difflib.get_close_matches(score, SCORES, n=1, cutoff=0.0)[0]
+        raise InvalidArgument(
+            "score", wanted=f"one of {', '.join(SCORES)}", got=repr(score), remedy=f"Did you mean {near!r}?"
+        )
+    if not 0 <= dropout < 1:
+        raise InvalidArgument(
+            "dropout", wanted="a probability p, 0 ≤ p < 1", got=str(dropout), remedy="0.0 drops nothing."
+        )
+
+
+def _check_input(argument: str, x: Tensor, width: int) -> None:
+    if x.dim() != 3 or x.shape[2] != width:
+        raise InvalidArgument(
+            argument,
+            wanted=f"(batch, positions, {width})",
+            got=f"shape {tuple(x.shape)}",
+            remedy="Batch comes first; a single sequence goes in as x[None].",
+        )

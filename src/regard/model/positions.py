@@ -1,0 +1,176 @@
+"""Positions: what tells attention, which sees a set, that its input is a sequence.
+
+Absolute positions are encoded and joined to the input (`Sinusoidal` or `Learned`, through `Add` or `Concatenate`);
+rotary ones turn queries and keys; relative ones are a bias on the scores (`Alibi`, `RelativeBias`).
+"""
+
+from math import log
+
+import torch
+from torch import nn
+
+from regard.errors import InvalidArgument
+from regard.kernels.bias import DistanceBias
+from regard.shapes import Float, Int, Tensor
+
+
+class Sinusoidal(nn.Module):
+    """Sines and cosines of wavelengths from 2π to 2π · base; no parameters and no longest sequence.
+
+    https://arxiv.org/abs/1706.03762
+    """
+
+    limit = None
+
+    def __init__(self, width: int, base: float = 10_000.0) -> None:
+        super().__init__()
+        if width < 2 or width % 2:
+            raise InvalidArgument(
+                "width", wanted="an even number", got=str(width), remedy="Sines and cosines come in pairs."
+            )
+        self.width, self.base = width, base
+
+    def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
+        angle = _angles(positions, self.width, self.base)  # (..., S, W / 2)
+        return torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)  # sine and cosine of each wavelength in turn
+
+
+class Learned(nn.Module):
+    """A table of vectors, one a position, as long as the longest sequence it will ever see."""
+
+    def __init__(self, width: int, limit: int) -> None:
+        super().__init__()
+        self.width, self.limit = width, limit
+        self.table = nn.Parameter(torch.randn(limit, width) * 0.02)
+
+    def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
+        return nn.functional.embedding(positions, self.table)
+
+
+class Add(nn.Module):
+    """The input plus the encoding of its positions; widths must agree."""
+
+    def __init__(self, positions: Sinusoidal | Learned) -> None:
+        super().__init__()
+        self.positions = positions
+
+    def out_width(self, width: int) -> int:
+        return width
+
+    def forward(self, x: Float[Tensor, "*lead S W"], start: int = 0) -> Float[Tensor, "*lead S W"]:
+        if x.shape[-1] != self.positions.width:
+            raise InvalidArgument(
+                "x",
+                wanted=f"width {self.positions.width}, that of the positions added to it",
+                got=f"width {x.shape[-1]} in shape {tuple(x.shape)}",
+                remedy="Build the positions with the width of the input, or use Concatenate.",
+            )
+        return x + _encode(self.positions, x, start)
+
+
+class Concatenate(nn.Module):
+    """The input beside the encoding of its positions; widths add up."""
+
+    def __init__(self, positions: Sinusoidal | Learned) -> None:
+        super().__init__()
+        self.positions = positions
+
+    def out_width(self, width: int) -> int:
+        return width + self.positions.width
+
+    def forward(self, x: Float[Tensor, "*lead S W"], start: int = 0) -> Float[Tensor, "*lead S V"]:
+        encoded = _encode(self.positions, x, start)
+        return torch.cat((x, encoded.expand(*x.shape[:-1], -1)), -1)
+
+
+class Rotary(nn.Module):
+    """Turns pairs of a head's dimensions by angles that grow with position, so that dot products see distance alone.
+
+    Dimension i turns with dimension i + width / 2 (https://arxiv.org/abs/2104.09864).
+    """
+
+    def __init__(self, width: int, base: float = 10_000.0) -> None:
+        super().__init__()
+        if width < 2 or width % 2:
+            raise InvalidArgument(
+                "width", wanted="an even width of a head", got=str(width), remedy="Dimensions turn in pairs."
+            )
+        self.width, self.base = width, base
+
+    def forward(self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, " S"]) -> Float[Tensor, "*lead S D"]:
+        angle = _angles(positions, self.width, self.base)  # (S, D / 2)
+        cos, sin = angle.cos(), angle.sin()
+        first, second = x.chunk(2, -1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
+
+
+class Alibi(nn.Module):
+    """A penalty that grows with distance, steeper in some heads than in others (https://arxiv.org/abs/2108.12409)."""
+
+    slopes: Tensor
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        power = 2 ** (heads.bit_length() - 1)  # the largest power of two that is at most `heads`
+        slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+        slopes += [2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]  # halfway between the others
+        self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
+
+    def forward(self, n: int, m: int) -> DistanceBias:
+        distance = DistanceBias.distances(n, m, self.slopes.device).abs()  # (L,)
+        return DistanceBias(-self.slopes[:, None] * distance)  # (H, L)
+
+
+class RelativeBias(nn.Module):
+    """A learned number for each head and each bucket of distances, as in T5 (https://arxiv.org/abs/1910.10683).
+
+    Half of the buckets hold one distance each; the rest grow logarithmically up to `furthest`, beyond which all are
+    alike. `ahead` says whether keys after the query are told apart too, for which half of the buckets go.
+    """
+
+    def __init__(self, heads: int, *, buckets: int = 32, furthest: int = 128, ahead: bool = True) -> None:
+        super().__init__()
+        exact = buckets // (4 if ahead else 2)
+        if exact < 1 or furthest <= exact:
+            raise InvalidArgument(
+                "buckets, furthest",
+                wanted=f"at least {4 if ahead else 2} buckets, and furthest beyond the {max(1, exact)} exact ones",
+                got=f"{buckets}, {furthest}",
+                remedy="32 buckets up to distance 128 are usual.",
+            )
+        self.buckets, self.furthest, self.ahead = buckets, furthest, ahead
+        self.table = nn.Parameter(torch.zeros(heads, buckets))
+
+    def forward(self, n: int, m: int) -> DistanceBias:
+        distance = DistanceBias.distances(n, m, self.table.device)
+        return DistanceBias(self.table[:, self.bucket(distance)])  # (H, L)
+
+    def bucket(self, distance: Int[Tensor, " L"]) -> Int[Tensor, " L"]:
+        """The bucket of each signed distance, key minus query."""
+        buckets, base = self.buckets, torch.zeros_like(distance)
+        if self.ahead:
+            buckets //= 2
+            base = (distance > 0) * buckets
+        apart = distance.abs() if self.ahead else (-distance).clamp(min=0)
+        exact = buckets // 2
+        grown = (apart.clamp(min=1) / exact).log() / log(self.furthest / exact) * (buckets - exact)
+        coarse = (exact + grown.long()).clamp(max=buckets - 1)
+        return base + torch.where(apart < exact, apart, coarse)
+
+
+def _angles(positions: Tensor, width: int, base: float) -> Tensor:
+    rate = base ** (-torch.arange(0, width, 2, device=positions.device) / width)  # (width / 2,)
+    return positions[..., None] * rate
+
+
+def _encode(positions: Sinusoidal | Learned, x: Tensor, start: int) -> Tensor:
+    end = start + x.shape[-2]
+    if positions.limit is not None and end > positions.limit:
+        raise InvalidArgument(
+            "x",
+            wanted=f"at most {positions.limit} positions, the length of the learned table",
+            got=f"{end}",
+            remedy="Shorten the input, build the table with a larger limit, or use sinusoidal positions.",
+        )
+    encoded: Tensor = positions(torch.arange(start, end, device=x.device))
+    return encoded.to(x.dtype)

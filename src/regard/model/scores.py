@@ -1,0 +1,174 @@
+"""Score functions: how well a query and a key fit. All are interchangeable wherever attention is used.
+
+A score projects queries and keys into one space and leaves the rest to an energy there, so four of them share the
+fused dot-product kernels and all share one streamed one. Keys can be projected once per source and used for many
+queries: see `KeysReady`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import nn
+
+from regard.errors import InvalidArgument
+from regard.kernels.energies import AdditiveEnergy, DotEnergy, Energy
+from regard.shapes import Float, Tensor
+
+
+class Score(nn.Module, ABC):
+    """A score function with its parameters.
+
+    Those that have any take `heads` to hold them per head, for queries (..., heads, N, width), and `key_heads` where
+    several query heads share one head of keys.
+    """
+
+    def queries(self, query: Float[Tensor, "*lead N Q"]) -> Float[Tensor, "*lead N D"]:
+        return query
+
+    def keys(self, key: Float[Tensor, "*lead M K"]) -> Float[Tensor, "*lead M D"]:
+        return key
+
+    @abstractmethod
+    def energy(self, width: int) -> Energy:
+        """What is computed where queries and keys meet, `width` being the width there."""
+
+
+@dataclass(frozen=True)
+class KeysReady:
+    """A score whose keys already went through `score.keys`: once per source, then a step costs only its query."""
+
+    score: Score
+
+    def queries(self, query: Float[Tensor, "*lead N Q"]) -> Float[Tensor, "*lead N D"]:
+        return self.score.queries(query)
+
+    def keys(self, key: Float[Tensor, "*lead M D"]) -> Float[Tensor, "*lead M D"]:
+        return key
+
+    def energy(self, width: int) -> Energy:
+        return self.score.energy(width)
+
+
+Scoring = Score | KeysReady
+
+
+class Dot(Score):
+    """q·k"""
+
+    def energy(self, width: int) -> Energy:
+        return DotEnergy(1.0)
+
+
+class ScaledDot(Score):
+    """q·k / √width, so that the variance of a score does not grow with the width."""
+
+    def energy(self, width: int) -> Energy:
+        return DotEnergy(1 / sqrt(width))
+
+
+class Bilinear(Score):
+    """qᵀ W k, the multiplicative score; W is applied to the keys, which are there once and asked many times."""
+
+    def __init__(
+        self, query_width: int, key_width: int, *, heads: int | None = None, key_heads: int | None = None
+    ) -> None:
+        super().__init__()
+        self.weight = _matrix(key_width, query_width, key_heads or heads)
+
+    def keys(self, key: Float[Tensor, "*lead M K"]) -> Float[Tensor, "*lead M D"]:
+        _check_width("key", key, self.weight.shape[-2])
+        return key @ self.weight
+
+    def energy(self, width: int) -> Energy:
+        return DotEnergy(1.0)
+
+
+class ReducedRank(Score):
+    """(Uq)·(Vk), the bilinear score with W = UᵀV of low rank."""
+
+    def __init__(
+        self, query_width: int, key_width: int, rank: int, *, heads: int | None = None, key_heads: int | None = None
+    ) -> None:
+        super().__init__()
+        self.query_weight = _matrix(query_width, rank, heads)
+        self.key_weight = _matrix(key_width, rank, key_heads or heads)
+
+    def queries(self, query: Float[Tensor, "*lead N Q"]) -> Float[Tensor, "*lead N D"]:
+        _check_width("query", query, self.query_weight.shape[-2])
+        return query @ self.query_weight
+
+    def keys(self, key: Float[Tensor, "*lead M K"]) -> Float[Tensor, "*lead M D"]:
+        _check_width("key", key, self.key_weight.shape[-2])
+        return key @ self.key_weight
+
+    def energy(self, width: int) -> Energy:
+        return DotEnergy(1.0)
+
+
+class Additive(Score):
+    """w · tanh(Uq + Vk + b), a perceptron with one hidden layer (https://arxiv.org/abs/1409.0473)."""
+
+    def __init__(
+        self, query_width: int, key_width: int, width: int, *, heads: int | None = None, key_heads: int | None = None
+    ) -> None:
+        super().__init__()
+        self.query_weight = _matrix(query_width, width, heads)
+        self.key_weight = _matrix(key_width, width, key_heads or heads)
+        self.key_bias = nn.Parameter(self.key_weight.new_zeros(*self.key_weight.shape[:-2], 1, width))
+        self.weight = nn.Parameter(torch.empty(heads or 1, width).uniform_(-1, 1) * sqrt(3 / width))
+
+    def queries(self, query: Float[Tensor, "*lead N Q"]) -> Float[Tensor, "*lead N D"]:
+        _check_width("query", query, self.query_weight.shape[-2])
+        return query @ self.query_weight
+
+    def keys(self, key: Float[Tensor, "*lead M K"]) -> Float[Tensor, "*lead M D"]:
+        _check_width("key", key, self.key_weight.shape[-2])
+        return key @ self.key_weight + self.key_bias
+
+    def energy(self, width: int) -> Energy:
+        return AdditiveEnergy(self.weight)
+
+
+class Uniform(Score):
+    """Every visible key alike: mean pooling, the baseline that any other score should beat."""
+
+    def queries(self, query: Float[Tensor, "*lead N Q"]) -> Float[Tensor, "*lead N 1"]:
+        return query.new_zeros(*query.shape[:-1], 1)
+
+    def keys(self, key: Float[Tensor, "*lead M K"]) -> Float[Tensor, "*lead M 1"]:
+        return key.new_zeros(*key.shape[:-1], 1)
+
+    def energy(self, width: int) -> Energy:
+        return DotEnergy(1.0)
+
+
+# name -> how to make one for multi-head attention: the width of a head, the heads of the queries and of the keys
+SCORES: dict[str, Callable[[int, int, int], Score]] = {
+    "dot": lambda width, heads, key_heads: Dot(),
+    "scaled_dot": lambda width, heads, key_heads: ScaledDot(),
+    "bilinear": lambda width, heads, key_heads: Bilinear(width, width, heads=heads, key_heads=key_heads),
+    "reduced_rank": lambda width, heads, key_heads: ReducedRank(
+        width, width, max(1, width // 4), heads=heads, key_heads=key_heads
+    ),
+    "additive": lambda width, heads, key_heads: Additive(width, width, width, heads=heads, key_heads=key_heads),
+    "uniform": lambda width, heads, key_heads: Uniform(),
+}
+
+
+def _matrix(rows: int, columns: int, heads: int | None) -> nn.Parameter:
+    """Glorot's uniform initialisation, for one matrix or one a head."""
+    shape = (rows, columns) if heads is None else (heads, rows, columns)
+    return nn.Parameter(torch.empty(shape).uniform_(-1, 1) * sqrt(6 / (rows + columns)))
+
+
+def _check_width(argument: str, tensor: Tensor, width: int) -> None:
+    if tensor.shape[-1] != width:
+        raise InvalidArgument(
+            argument,
+            wanted=f"width {width}, as the score was built for",
+            got=f"width {tensor.shape[-1]} in shape {tuple(tensor.shape)}",
+            remedy="Build the score with the widths of your queries and keys.",
+        )
