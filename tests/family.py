@@ -144,7 +144,7 @@ def path(name: str) -> Iterator[Attend]:
     def attend(query, key, value, *, score=None, mask=None, causal=False, window=None, bias=None) -> Tensor:
         lead = attention._lead({"query": query, "key": key, "value": value})
         lookup = attention._lookup(query, key, score, mask, causal, window, bias, lead)
-        folded = attention._match_heads(attention._fold(value, lead), lookup)
+        folded = attention._fold_batch(value, lead)
         assert kernel is not fused or fused.supports(lookup, folded, 0.0)
         out, _ = kernel.attend(lookup, folded)
         return out.reshape(*lead, *out.shape[2:])

@@ -23,7 +23,7 @@ from torch import Tensor
 
 Queries = Float[Tensor, "B H N D"]
 Keys = Float[Tensor, "B G M D"]
-Values = Float[Tensor, "B G M E"]
+Values = Float[Tensor, "B _ M E"]  # values may be shared by heads that do not share keys
 Outputs = Float[Tensor, "B H N E"]
 LogSumExp = Float[Tensor, "B H N"]
 

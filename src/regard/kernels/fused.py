@@ -46,8 +46,13 @@ def supports(lookup: Lookup, value: Values, dropout: float) -> bool:
 
 def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
     query, key, width, scale = lookup.query, lookup.key, value.shape[-1], _scale(lookup)
-    if query.shape[-1] != width:  # the kernels know one width only; zeros change neither scores nor values
-        wide = max(query.shape[-1], width)
+    if key.shape[1] != value.shape[1]:
+        key, value = spread(key, query.shape[1]), spread(value, query.shape[1])
+        lookup = replace(lookup, key=key)
+    wide = max(query.shape[-1], width)
+    if query.device.type == "cuda":
+        wide += -wide % 8
+    if not query.shape[-1] == wide == width:  # kernels know one width only; zeros change neither scores nor values
         query, key, value = (F.pad(x, (0, wide - x.shape[-1])) for x in (query, key, value))
         lookup = replace(lookup, query=query, key=key)
     if _rows(lookup) >= lookup.n:
@@ -160,7 +165,12 @@ def _forward(
         return out, lse
     heads = q.shape[1]
     k, v = spread(k, heads), spread(v, heads)
-    if mask is None and q.dtype in HALF and q.shape[-1] <= 256 and q.shape[-1] % 8 == 0:
+    # Without a mask, the kernel that PyTorch itself would choose: 1 is flash, 3 is cuDNN.
+    choice = torch._fused_sdp_choice(q, k, v, None, dropout, causal, scale=scale) if mask is None else None
+    if choice == 3:
+        out, lse, *_ = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, dropout, causal, scale=scale)
+        return out, lse[..., 0]
+    if choice == 1:
         out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, dropout, causal, scale=scale)
         return out, lse
     out, lse, *_ = aten._scaled_dot_product_efficient_attention(

@@ -59,8 +59,7 @@ def attend(
     lead = _lead({"query": query, "key": key, "value": value})
     _check_values(key, value)
     lookup = _lookup(query, key, score, mask, causal, window, bias, lead)
-    folded = _match_heads(_fold(value, lead), lookup)
-    out = attend_lookup(lookup, folded, dropout, source, lead)
+    out = attend_lookup(lookup, _fold_batch(value, lead), dropout, source, lead)
     return out.reshape(*lead, *out.shape[2:])
 
 
@@ -172,29 +171,27 @@ def _lookup(
         bias = fold_bias(bias, shape, query)
     return Lookup(
         energy=score.energy(query.shape[-1]),
-        query=_full(_fold(query, lead), lead),
-        key=_fold(key, lead),
+        query=_fold_batch(query.expand(*lead, -1, -1), lead),
+        key=_fold_batch(key, lead),
         visible=visibility(mask, causal, window),
         bias=bias,
     )
 
 
 def _fold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """Leading axes as two: (batch, heads), heads being the last of two or more; of size one where they broadcast."""
-    tensor = tensor.reshape(*(1,) * (len(lead) + 2 - tensor.dim()), *tensor.shape)
+    """Leading axes as two, (batch, heads), heads being the last of two or more; of size one where they broadcast."""
+    axes = (*(1,) * (len(lead) + 2 - tensor.dim()), *tensor.shape)
+    tensor = tensor.reshape(axes)
     if len(lead) < 2:
-        return tensor.reshape(-1, 1, *tensor.shape[-2:])  # (B, 1, …)
-    batch = lead[:-1] if prod(tensor.shape[: len(lead) - 1]) > 1 else (1,) * (len(lead) - 1)
-    return tensor.expand(*batch, *tensor.shape[-3:]).reshape(-1, *tensor.shape[-3:])
+        return tensor.reshape(prod(axes[:-2]), 1, *axes[-2:])  # (B, 1, …)
+    batch = (1,) * (len(lead) - 1) if prod(axes[: len(lead) - 1]) == 1 else lead[:-1]
+    return tensor.expand(*batch, *axes[-3:]).reshape(prod(batch), *axes[-3:])  # (B, H, …)
 
 
-def _full(folded: Tensor, lead: tuple[int, ...]) -> Tensor:
-    batch, heads = (prod(lead), 1) if len(lead) < 2 else (prod(lead[:-1]), lead[-1])
-    return folded.expand(batch, heads, *folded.shape[2:])
-
-
-def _match_heads(value: Tensor, lookup: Lookup) -> Tensor:
-    return value.expand(lookup.query.shape[0], lookup.key.shape[1], *value.shape[2:])
+def _fold_batch(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """The same with the batch at full size."""
+    folded = _fold(tensor, lead)
+    return folded.expand(prod(lead) if len(lead) < 2 else prod(lead[:-1]), *folded.shape[1:])
 
 
 def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor) -> Bias:

@@ -63,10 +63,8 @@ class MultiHead(nn.Module):
         self.value = nn.Linear(source_width, key_heads * head_width, bias)
         self.out = nn.Linear(heads * head_width, width, bias)
         self.score = SCORES[score](head_width, heads, key_heads)
-        self.query_norm, self.key_norm = (
-            nn.RMSNorm(head_width) if normalise else nn.Identity(),
-            nn.RMSNorm(head_width) if normalise else nn.Identity(),
-        )
+        self.query_norm = nn.RMSNorm(head_width) if normalise else None
+        self.key_norm = nn.RMSNorm(head_width) if normalise else None
         self.rotary = rotary
         for projection in (self.query, self.key, self.value, self.out):
             nn.init.xavier_uniform_(projection.weight)
@@ -117,7 +115,7 @@ class MultiHead(nn.Module):
         """The source's keys and values, projected once for any number of reads; it begins at position `start`."""
         _check_input("source", source, self.source_width)
         key = _split(self.key(source), self.key_heads)  # (B, G, M, D)
-        key = self.key_norm(key).to(key.dtype)
+        key = _normalised(key, self.key_norm)
         if self.rotary is not None:
             key = self.rotary(key, torch.arange(start, start + key.shape[2], device=key.device))
         return KeyValue(self.score.keys(key), _split(self.value(source), self.key_heads))
@@ -136,7 +134,7 @@ class MultiHead(nn.Module):
         _check_input("x", x, self.width)
         n, m = x.shape[1], memory.key.shape[2]
         query = _split(self.query(x), self.heads)  # (B, H, N, D)
-        query = self.query_norm(query).to(query.dtype)
+        query = _normalised(query, self.query_norm)
         if self.rotary is not None:
             query = self.rotary(query, torch.arange(m - n, m, device=query.device))
         shape = (x.shape[0], self.heads, n, m)
@@ -163,6 +161,11 @@ class MultiHead(nn.Module):
 
 def _split(x: Float[Tensor, "B N HD"], heads: int) -> Float[Tensor, "B H N D"]:
     return x.unflatten(2, (heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _normalised(x: Tensor, norm: nn.RMSNorm | None) -> Tensor:
+    """In the norm's own precision, which under autocast is wider than the input's."""
+    return x if norm is None else norm(x.to(norm.weight.dtype)).to(x.dtype)
 
 
 def _head_axis(mask: Tensor) -> Tensor:

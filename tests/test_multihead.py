@@ -1,0 +1,227 @@
+"""Multi-head attention: PyTorch's with the same weights, whole = cached steps, grouped = repeated, and every score."""
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+
+WIDTH, HEADS, BATCH, N, M = 24, 4, 3, 6, 9
+
+
+def theirs(ours: regard.MultiHead, source_width: int = WIDTH) -> nn.MultiheadAttention:
+    """PyTorch's module with our weights."""
+    module = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, kdim=source_width, vdim=source_width)
+    with torch.no_grad():
+        if source_width == WIDTH:
+            module.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key.weight, ours.value.weight]))
+        else:
+            module.q_proj_weight.copy_(ours.query.weight)
+            module.k_proj_weight.copy_(ours.key.weight)
+            module.v_proj_weight.copy_(ours.value.weight)
+        module.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key.bias, ours.value.bias]))
+        module.out_proj.weight.copy_(ours.out.weight)
+        module.out_proj.bias.copy_(ours.out.bias)
+    return module
+
+
+def with_biases(module: regard.MultiHead) -> regard.MultiHead:
+    """Biases start at zero, which would hide that one is missing."""
+    for projection in (module.query, module.key, module.value, module.out):
+        if projection.bias is not None:
+            nn.init.normal_(projection.bias)
+    return module
+
+
+@pytest.mark.parametrize("source_width", [WIDTH, 10])
+def test_equals_torch_with_the_same_weights(source_width):
+    ours = with_biases(regard.MultiHead(WIDTH, HEADS, source_width=source_width))
+    module = theirs(ours, source_width)
+    x, source = torch.randn(BATCH, N, WIDTH, requires_grad=True), torch.randn(BATCH, M, source_width)
+    mask = torch.rand(BATCH, 1, M) > 0.3
+    mask[..., 0] = True
+    heard: list[regard.Heard] = []
+    with regard.listen(heard.append):
+        out = ours(x, source, mask=mask)
+    wanted, weights = module(x, source, source, key_padding_mask=~mask[:, 0], average_attn_weights=False)
+    torch.testing.assert_close(out, wanted)
+    torch.testing.assert_close(heard[0].weights(), weights)
+    assert heard[0].source is ours
+    direction = torch.randn_like(out)
+    torch.testing.assert_close(
+        torch.autograd.grad(out, [x, ours.key.weight], direction),
+        (
+            torch.autograd.grad(wanted, x, direction, retain_graph=True)[0],
+            torch.autograd.grad(
+                wanted, module.k_proj_weight if source_width != WIDTH else module.in_proj_weight, direction
+            )[0][slice(None) if source_width != WIDTH else slice(WIDTH, 2 * WIDTH)],
+        ),
+    )
+
+
+def test_causal_equals_torch_with_the_same_weights():
+    ours = with_biases(regard.MultiHead(WIDTH, HEADS))
+    x = torch.randn(BATCH, N, WIDTH)
+    future = torch.ones(N, N, dtype=torch.bool).triu(1)
+    wanted, _ = theirs(ours)(x, x, x, attn_mask=future, is_causal=True)
+    torch.testing.assert_close(ours(x, causal=True), wanted)
+
+
+def test_costs_the_parameters_of_one_wide_head():
+    sizes = {heads: sum(p.numel() for p in regard.MultiHead(WIDTH, heads).parameters()) for heads in (1, 2, 4, 8)}
+    assert set(sizes.values()) == {4 * WIDTH * (WIDTH + 1)}
+
+
+LAYERS = {
+    **{score: {"score": score} for score in regard.SCORES},
+    "grouped": {"key_heads": 2},
+    "multi-query": {"key_heads": 1},
+    **{f"grouped {score}": {"score": score, "key_heads": 2} for score in ("bilinear", "reduced_rank", "additive")},
+    "normalised": {"normalise": True},
+    "rotary": {"rotary": WIDTH // HEADS},
+    "wide heads": {"head_width": 10},
+    "without bias": {"bias": False},
+}
+
+
+def layer(name: str) -> regard.MultiHead:
+    options = dict(LAYERS[name])
+    if "rotary" in options:
+        options["rotary"] = regard.Rotary(options["rotary"])
+    return with_biases(regard.MultiHead(WIDTH, HEADS, **options)).eval()
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("name", LAYERS)
+@torch.no_grad()
+def test_cached_steps_equal_the_whole(name, window):
+    module, x = layer(name), torch.randn(BATCH, N, WIDTH)
+    whole = module(x, causal=True, window=window)
+    cache = module.start(x, capacity=N)
+    # the first three at once, then one by one
+    steps = [module.step(part, cache, window=window) for part in (x[:, :3], *x[:, 3:].split(1, dim=1))]
+    torch.testing.assert_close(torch.cat(steps, 1), whole)
+
+
+@pytest.mark.parametrize("kind", ["alibi", "relative"])
+@torch.no_grad()
+def test_cached_steps_equal_the_whole_with_a_bias_of_distance(kind):
+    positions = regard.Alibi(HEADS) if kind == "alibi" else regard.RelativeBias(HEADS, buckets=8, furthest=6)
+    for parameter in positions.parameters():
+        nn.init.normal_(parameter)
+    module, x = regard.MultiHead(WIDTH, HEADS), torch.randn(BATCH, N, WIDTH)
+    whole = module(x, causal=True, bias=positions(N, N))
+    cache = module.start(x, capacity=N)
+    steps = [module.step(part, cache, bias=positions(1, i + 1)) for i, part in enumerate(x.split(1, dim=1))]
+    torch.testing.assert_close(torch.cat(steps, 1), whole)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@torch.no_grad()
+def test_reordered_cache_equals_reordered_prefixes(name):
+    module, x, following = layer(name), torch.randn(BATCH, N, WIDTH), torch.randn(4, 1, WIDTH)
+    for index in (torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0, 2])):  # beams move; beams become more
+        cache = module.start(x, capacity=N + 1)
+        module.step(x, cache)
+        cache = cache.reorder(index)
+        nexts = following[: len(index)]
+        wanted = module(torch.cat((x[index], nexts), 1), causal=True)[:, -1:]
+        torch.testing.assert_close(module.step(nexts, cache), wanted)
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "rotary"])
+@torch.no_grad()
+def test_source_projected_once_equals_projected_each_time(name):
+    module, x, source = layer(name), torch.randn(BATCH, N, WIDTH), torch.randn(BATCH, M, WIDTH)
+    memory = module.remember(source)
+    torch.testing.assert_close(module.read(x, memory), module(x, source))
+    index = torch.tensor([1, 1, 0])
+    torch.testing.assert_close(module.read(x[index], memory.reorder(index)), module(x, source)[index])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_padded_equals_alone(name):
+    module, x = layer(name), torch.randn(BATCH, N, WIDTH)
+    lengths = torch.tensor([N, 4, 2])
+    mask = torch.arange(N) < lengths[:, None]
+    padded = module(x.masked_fill(~mask[..., None], 9.0), mask=mask[:, None])
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(padded[row, :length], module(x[row : row + 1, :length])[0])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradient_reaches_every_parameter(name):
+    module = layer(name)
+    module(torch.randn(BATCH, N, WIDTH), causal=True).square().sum().backward()
+    dead = [n for n, p in module.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    # uniform weights never ask; a key's bias adds the same to every score of a row, which the softmax takes away
+    excused = {"uniform": {"query.weight", "query.bias", "key.weight", "key.bias"}}.get(name, set())
+    assert set(dead) <= excused | {"key.bias"}
+
+
+@pytest.mark.parametrize("key_heads", [1, 2])
+def test_grouped_heads_equal_repeated_heads(key_heads):
+    grouped = with_biases(regard.MultiHead(WIDTH, HEADS, key_heads=key_heads))
+    full = regard.MultiHead(WIDTH, HEADS)
+    state = grouped.state_dict()
+    for role in ("key", "value"):
+        for kind in ("weight", "bias"):
+            heads = state[f"{role}.{kind}"].unflatten(0, (key_heads, -1))
+            state[f"{role}.{kind}"] = heads.repeat_interleave(HEADS // key_heads, 0).flatten(0, 1)
+    full.load_state_dict(state)
+    x = torch.randn(BATCH, N, WIDTH)
+    heard: list[regard.Heard] = []
+    with regard.listen(heard.append):
+        torch.testing.assert_close(grouped(x, causal=True), full(x, causal=True))
+    torch.testing.assert_close(heard[0].weights(), heard[1].weights())
+    torch.testing.assert_close(heard[0].weights(heads=[3, 1], rows=[2]), heard[1].weights()[:, [3, 1], 2:3])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_saved_equals_loaded(name):
+    module, other, x = layer(name), layer(name), torch.randn(BATCH, N, WIDTH)
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(module(x), other(x))
+
+
+def test_dropout_only_in_training():
+    module, x = regard.MultiHead(WIDTH, HEADS, dropout=0.5), torch.randn(BATCH, N, WIDTH)
+    assert not torch.allclose(module(x), module(x))
+    assert torch.equal(module.eval()(x), module(x))
+
+
+def test_autocast_runs_in_half_precision():
+    module, x = (
+        regard.MultiHead(WIDTH, HEADS, normalise=True, rotary=regard.Rotary(WIDTH // HEADS)),
+        torch.randn(2, N, WIDTH),
+    )
+    heard: list[regard.Heard] = []
+    with torch.autocast("cpu", torch.bfloat16), regard.listen(heard.append):
+        out = module(x, causal=True)
+    assert heard[0].lookup.query.dtype == heard[0].lookup.key.dtype == torch.bfloat16
+    assert (out.float() - module(x, causal=True)).norm() < 0.03 * out.float().norm()
+
+
+@torch.no_grad()
+def test_2d_block_equals_convolutions():
+    """One-by-one convolutions, every place attends to every place, a residual: written out with convolutions."""
+    block, x = regard.SelfAttention2d(8, heads=2), torch.randn(2, 8, 3, 5)
+    assert torch.equal(block(x), x)  # a new block changes nothing
+    block.gate.fill_(0.7)
+    m = block.attend
+    q, k, v = (
+        nn.functional.conv2d(x, p.weight[..., None, None], p.bias).reshape(2, 2, 4, 15)
+        for p in (m.query, m.key, m.value)
+    )
+    weights = (q.mT @ k / 2).softmax(-1)
+    mixed = (v @ weights.mT).reshape(2, 8, 3, 5)
+    wanted = x + 0.7 * nn.functional.conv2d(mixed, m.out.weight[..., None, None], m.out.bias)
+    torch.testing.assert_close(block(x), wanted)
+
+
+def test_parameter_free_self_attention():
+    x = torch.randn(2, N, WIDTH)
+    torch.testing.assert_close(regard.self_attend(x), (x @ x.mT).softmax(-1) @ x)
+    torch.testing.assert_close(regard.self_attend(x, scaled=True), (x @ x.mT / WIDTH**0.5).softmax(-1) @ x)
+    order = torch.randperm(N)
+    torch.testing.assert_close(regard.self_attend(x[:, order]), regard.self_attend(x)[:, order])

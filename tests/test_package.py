@@ -1,0 +1,112 @@
+"""The package as a user meets it: light to import, listed names, a command line that answers, docs that run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard.views.terminal import heat_map
+
+ROOT = Path(__file__).parent.parent
+
+
+def python(program: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "regard", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "program", ["import regard", "import regard; dir(regard); regard.__version__", "import regard.cli"]
+)
+def test_importing_loads_nothing_heavy(program):
+    heavy = "torch", "numpy", "rich", "jaxtyping"
+    result = python(f"{program}; import sys; print([m for m in {heavy} if m in sys.modules])")
+    assert result.stdout == "[]\n", result.stderr
+
+
+def test_help_loads_no_torch():
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "regard", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "demo" in result.stdout
+    loaded = {line.split("|")[-1].strip() for line in result.stderr.splitlines()}
+    assert "regard.cli" in loaded
+    assert not loaded & {"torch", "numpy", "rich"}
+
+
+def test_every_public_name_is_there_and_listed_once():
+    assert sorted(regard.__all__) == sorted(regard._HOME)
+    for name in regard.__all__:
+        assert getattr(regard, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'atend'"):
+        regard.atend  # noqa: B018
+
+
+def test_the_command_line_is_frozen():
+    """A change here is a change for users: make it on purpose."""
+    from regard.cli import app
+
+    assert {(c.name or c.callback.__name__) for c in app.registered_commands} == {"demo"}
+    options = re.findall(r"--[a-z-]+", command("demo", "--help").stdout)
+    assert {"--seed", "--steps", "--help"} <= set(options)
+
+
+def test_version():
+    assert command("--version").stdout == f"regard {regard.__version__}\n"
+
+
+def test_demo_spells_backwards_and_looks_where_it_should():
+    result = command("demo")
+    assert result.returncode == 0, result.stderr
+    assert "attended → dednetta" in result.stdout
+    assert float(re.search(r"([\d.]+)% spelled backwards", result.stdout)[1]) >= 99
+    looked = re.findall(r"^(\w) .* → (\w) \d+%$", result.stdout, re.MULTILINE)
+    assert "".join(letter for letter, _ in looked) == "".join(at for _, at in looked) == "dednetta"
+
+
+@pytest.mark.parametrize("arguments", [("dmeo",), ("demo", "--steps", "0"), ("demo", "--steps", "many")])
+def test_a_wrong_command_is_a_short_error(arguments):
+    result = command(*arguments)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def test_heat_map():
+    weights = torch.tensor([[0.9, 0.1, 0.0], [0.0, 0.4, 0.6]])
+    assert heat_map(weights, ["x", "yy"], ["a", "b", "c"]).splitlines() == [
+        "   a b c ",
+        " x █      → a 90%",
+        "yy   ░ ▒  → c 60%",
+    ]
+    narrow = heat_map(weights, ["x", "yy"], ["a", "b", "c"], width=19).splitlines()
+    assert narrow[1:] == [" x █    → a 90%", "yy   ░  → c 60%", "(1 more columns do not fit in 19 characters)"]
+    with pytest.raises(ValueError, match=r"shape \(1, 3\); got \(2, 3\)"):
+        heat_map(weights, ["x"], ["a", "b", "c"])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/walk.md", "docs/extend.md"])
+def test_python_in_the_docs_runs(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert blocks, f"{page} shows no Python"
+    exec(compile("\n".join(blocks), page, "exec"), {})
+
+
+def test_higher_rooms_import_lower_ones_only():
+    result = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout
+
+
+def test_no_source_unpickles_or_evaluates():
+    forbidden = re.compile(r"\bpickle\b|torch\.load\(|(?<![\w.])eval\(|(?<![\w.])exec\(|yaml\.load")
+    for path in (ROOT / "src").rglob("*.py"):
+        assert not forbidden.search(path.read_text()), path
