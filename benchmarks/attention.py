@@ -49,6 +49,9 @@ def functions(n: int) -> dict[str, Callable[[], None]]:
         "regard.attend, dropout 0.1": lambda q, k, v: regard.attend(q, k, v, dropout=0.1),
     }
     if n <= PLAIN_UP_TO:
+        runs["scaled_dot_product_attention, dropout 0.1"] = lambda q, k, v: nn.functional.scaled_dot_product_attention(
+            q, k, v, dropout_p=0.1
+        )
         runs["plain"] = plain
     return {name: grad_run(run, inputs) for name, run in runs.items()}
 
@@ -93,8 +96,8 @@ def table(title: str, runs: dict[str, Callable[[], None]], rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096])
+    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     torch.manual_seed(0)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}")

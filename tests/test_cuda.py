@@ -82,4 +82,5 @@ def test_weights_are_exact(score, mask, dtype):
             on_gpu(query, key, torch.zeros(*key.shape[:-1], 4, dtype=key.dtype), **keywords)
         return calls[0].weights().cpu()
 
-    contracts.weights_are_exact(heard, Case(score, mask, DTYPES[dtype]))
+    # A GPU sums in another order; the projections alone are worth an ulp or two more.
+    contracts.weights_are_exact(heard, Case(score, mask, DTYPES[dtype]), slack=3)

@@ -58,10 +58,12 @@ def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs
     if _rows(lookup) >= lookup.n:
         low, high = lookup.visible.span(0, lookup.n, lookup.n, lookup.m)
         mask, causal = _mask(lookup, slice(0, lookup.n), low, high)
-        out, lse = _forward(query, key[:, :, low:high], value[:, :, low:high], mask, causal, scale, dropout)
+        if (low, high) != (0, lookup.m):
+            key, value = key[:, :, low:high], value[:, :, low:high]
+        out, lse = _forward(query, key, value, mask, causal, scale, dropout)
     else:
         out, lse = _Blocked.apply(query, key, value, lookup)  # type: ignore[no-untyped-call]
-    return out[..., :width], lse
+    return out if out.shape[-1] == width else out[..., :width], lse
 
 
 def _scale(lookup: Lookup) -> float:
@@ -161,19 +163,23 @@ def _forward(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor]:
     if q.device.type == "cpu":
-        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu.default(
+            q, k, v, 0.0, causal, attn_mask=mask, scale=scale
+        )
         return out, lse
     heads = q.shape[1]
     k, v = spread(k, heads), spread(v, heads)
     # Without a mask, the kernel that PyTorch itself would choose: 1 is flash, 3 is cuDNN.
     choice = torch._fused_sdp_choice(q, k, v, None, dropout, causal, scale=scale) if mask is None else None
     if choice == 3:
-        out, lse, *_ = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, dropout, causal, scale=scale)
+        out, lse, *_ = aten._scaled_dot_product_cudnn_attention.default(
+            q, k, v, None, True, dropout, causal, scale=scale
+        )
         return out, lse[..., 0]
     if choice == 1:
-        out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, dropout, causal, scale=scale)
+        out, lse, *_ = aten._scaled_dot_product_flash_attention.default(q, k, v, dropout, causal, scale=scale)
         return out, lse
-    out, lse, *_ = aten._scaled_dot_product_efficient_attention(
+    out, lse, *_ = aten._scaled_dot_product_efficient_attention.default(
         q, k, v, _aligned(mask, q, k), True, dropout, causal, scale=scale
     )
     lse = lse[:, :, : q.shape[2]]  # the kernel rounds the rows up to a multiple of 32
@@ -184,14 +190,14 @@ def _backward(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     if q.device.type == "cpu":
-        d_q, d_k, d_v = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        d_q, d_k, d_v = aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
             d_out, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=scale
         )
         return d_q, d_k, d_v
     heads, group = q.shape[1], q.shape[1] // k.shape[1]
     none = torch.empty((), dtype=torch.int64, device=q.device)  # no dropout, so no random state
     padded = F.pad(lse, (0, -lse.shape[-1] % 32))
-    d_q, d_k, d_v, _ = aten._scaled_dot_product_efficient_attention_backward(
+    d_q, d_k, d_v, _ = aten._scaled_dot_product_efficient_attention_backward.default(
         d_out.contiguous(), q, spread(k, heads), spread(v, heads), _aligned(mask, q, k), out.contiguous(), padded,
         none, none, 0.0, [True, True, True, False], False, scale=scale,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Attention over queries, keys and values: the one entry through which every model of the family attends."""
 
-from math import prod
+from math import prod, sqrt
 
 import torch
 from torch import nn
@@ -8,6 +8,7 @@ from torch import nn
 from regard.errors import InvalidArgument
 from regard.kernels import fused, streamed
 from regard.kernels.bias import Bias, DistanceBias, bias_values, with_values
+from regard.kernels.energies import DotEnergy, Energy
 from regard.kernels.lookup import Lookup
 from regard.kernels.rows import Summary
 from regard.kernels.visibility import Visibility
@@ -154,12 +155,16 @@ def _lookup(
     bias: Bias | None,
     lead: tuple[int, ...],
 ) -> Lookup:
-    score = ScaledDot() if score is None else score
-    query, key = score.queries(query), score.keys(key)
+    energy: Energy
+    if score is None:
+        energy = DotEnergy(1 / sqrt(query.shape[-1]))
+    else:
+        query, key = score.queries(query), score.keys(key)
+        energy = score.energy(query.shape[-1])
     if query.shape[-1] != key.shape[-1]:
         raise InvalidArgument(
             "key",
-            wanted=f"the query's width, {query.shape[-1]}, as {type(score).__name__} needs it",
+            wanted=f"the query's width, {query.shape[-1]}, as {name} needs it",
             got=f"width {key.shape[-1]} in shape {tuple(key.shape)}",
             remedy="Project one of them, or use a score that joins two widths: Bilinear, ReducedRank or Additive.",
         )
@@ -170,8 +175,8 @@ def _lookup(
     if bias is not None:
         bias = fold_bias(bias, shape, query)
     return Lookup(
-        energy=score.energy(query.shape[-1]),
-        query=_fold_batch(query.expand(*lead, -1, -1), lead),
+        energy=energy,
+        query=_fold_batch(query if query.shape[:-2] == lead else query.expand(*lead, -1, -1), lead),
         key=_fold_batch(key, lead),
         visible=visibility(mask, causal, window),
         bias=bias,
@@ -180,18 +185,20 @@ def _lookup(
 
 def _fold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     """Leading axes as two, (batch, heads), heads being the last of two or more; of size one where they broadcast."""
+    if tensor.dim() == 4 and len(lead) == 2:
+        return tensor
     axes = (*(1,) * (len(lead) + 2 - tensor.dim()), *tensor.shape)
-    tensor = tensor.reshape(axes)
     if len(lead) < 2:
         return tensor.reshape(prod(axes[:-2]), 1, *axes[-2:])  # (B, 1, …)
     batch = (1,) * (len(lead) - 1) if prod(axes[: len(lead) - 1]) == 1 else lead[:-1]
-    return tensor.expand(*batch, *axes[-3:]).reshape(prod(batch), *axes[-3:])  # (B, H, …)
+    return tensor.reshape(axes).expand(*batch, *axes[-3:]).reshape(prod(batch), *axes[-3:])  # (B, H, …)
 
 
 def _fold_batch(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     """The same with the batch at full size."""
     folded = _fold(tensor, lead)
-    return folded.expand(prod(lead) if len(lead) < 2 else prod(lead[:-1]), *folded.shape[1:])
+    batch = prod(lead) if len(lead) < 2 else prod(lead[:-1])
+    return folded if folded.shape[0] == batch else folded.expand(batch, *folded.shape[1:])
 
 
 def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor) -> Bias:
@@ -263,15 +270,20 @@ def _lead(tensors: dict[str, Tensor]) -> tuple[int, ...]:
                 got=f"{tensor.dtype} on {tensor.device}",
                 remedy="Move or convert it with .to(query).",
             )
-    try:
-        return tuple(torch.broadcast_shapes(*(t.shape[:-2] for t in tensors.values())))  # type: ignore[no-untyped-call]
-    except RuntimeError:
+    lead = tuple(first.shape[:-2])
+    if all(tensor.shape[:-2] == lead for tensor in tensors.values()):
+        return lead
+    depth = max(tensor.dim() for tensor in tensors.values()) - 2
+    shapes = [(*(1,) * (depth + 2 - tensor.dim()), *tensor.shape[:-2]) for tensor in tensors.values()]
+    axes = [{size for size in sizes if size != 1} or {1} for sizes in zip(*shapes, strict=True)]
+    if any(len(sizes) > 1 for sizes in axes):
         raise InvalidArgument(
             ", ".join(tensors),
             wanted="leading axes that broadcast",
             got=", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items()),
             remedy="All axes but the last two are batch axes: make them equal, or of size one.",
-        ) from None
+        )
+    return tuple(size for (size,) in axes)
 
 
 def _check_values(key: Tensor, value: Tensor) -> None:
