@@ -162,6 +162,7 @@ def _lookup(
         query, key = score.queries(query), score.keys(key)
         energy = score.energy(query.shape[-1])
     if query.shape[-1] != key.shape[-1]:
+        name = "ScaledDot" if score is None else type(score).__name__
         raise InvalidArgument(
             "key",
             wanted=f"the query's width, {query.shape[-1]}, as {name} needs it",

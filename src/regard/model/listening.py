@@ -1,6 +1,6 @@
 """Listening to attention: whoever asks is told what every look-up was, and can compute any weight of it, exactly.
 
-Nobody listening costs one look at a tuple. Somebody listening changes no kernel and no bit of the output: what is
+Nobody listening costs one look at a number. Somebody listening changes no kernel and no bit of the output: what is
 published is references to what the kernel was given, and the log-sum-exp that it returned.
 """
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from threading import Lock
 
 import torch
 from torch import nn
@@ -45,6 +46,10 @@ Listener = Callable[[Heard], object]
 
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("regard_listeners", default=())
 
+# How many blocks listen, in any thread. Looked at first: torch.compile can trace a number and not a context variable.
+_anywhere = 0
+_counting = Lock()
+
 
 @contextmanager
 def listen(listener: Listener) -> Iterator[None]:
@@ -59,13 +64,23 @@ def listen(listener: Listener) -> Iterator[None]:
     torch.Size([2, 1, 5])
     """
     token = _listeners.set((*_listeners.get(), listener))
+    _count(+1)
     try:
         yield
     finally:
+        _count(-1)
         _listeners.reset(token)
 
 
+def _count(change: int) -> None:
+    global _anywhere
+    with _counting:
+        _anywhere += change
+
+
 def publish(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...]) -> None:
+    if not _anywhere:
+        return
     listeners = _listeners.get()
     if listeners:
         heard = Heard(source, lookup.detached(), lse.detach(), lead)

@@ -62,7 +62,7 @@ class MultiHead(nn.Module):
         self.key = nn.Linear(source_width, key_heads * head_width, bias)
         self.value = nn.Linear(source_width, key_heads * head_width, bias)
         self.out = nn.Linear(heads * head_width, width, bias)
-        self.score = SCORES[score](head_width, heads, key_heads)
+        self.score = SCORES[score](head_width, head_width, heads, key_heads)
         self.query_norm = nn.RMSNorm(head_width) if normalise else None
         self.key_norm = nn.RMSNorm(head_width) if normalise else None
         self.rotary = rotary

@@ -145,16 +145,36 @@ class Uniform(Score):
         return DotEnergy(1.0)
 
 
-# name -> how to make one for multi-head attention: the width of a head, the heads of the queries and of the keys
-SCORES: dict[str, Callable[[int, int, int], Score]] = {
-    "dot": lambda width, heads, key_heads: Dot(),
-    "scaled_dot": lambda width, heads, key_heads: ScaledDot(),
-    "bilinear": lambda width, heads, key_heads: Bilinear(width, width, heads=heads, key_heads=key_heads),
-    "reduced_rank": lambda width, heads, key_heads: ReducedRank(
-        width, width, max(1, width // 4), heads=heads, key_heads=key_heads
+def _same_width(name: str, query_width: int, key_width: int) -> None:
+    if query_width != key_width:
+        raise InvalidArgument(
+            "score",
+            wanted=f"queries and keys of one width for {name!r}",
+            got=f"widths {query_width} and {key_width}",
+            remedy="Make them equal, or use 'bilinear', 'reduced_rank' or 'additive'.",
+        )
+
+
+def _dot(query_width: int, key_width: int, heads: int | None, key_heads: int | None) -> Score:
+    _same_width("dot", query_width, key_width)
+    return Dot()
+
+
+def _scaled_dot(query_width: int, key_width: int, heads: int | None, key_heads: int | None) -> Score:
+    _same_width("scaled_dot", query_width, key_width)
+    return ScaledDot()
+
+
+# name -> how to make one: the widths of queries and keys, and how many heads of each (None: no head axis)
+SCORES: dict[str, Callable[[int, int, int | None, int | None], Score]] = {
+    "dot": _dot,
+    "scaled_dot": _scaled_dot,
+    "bilinear": lambda q, k, heads, key_heads: Bilinear(q, k, heads=heads, key_heads=key_heads),
+    "reduced_rank": lambda q, k, heads, key_heads: ReducedRank(
+        q, k, max(1, min(q, k) // 4), heads=heads, key_heads=key_heads
     ),
-    "additive": lambda width, heads, key_heads: Additive(width, width, width, heads=heads, key_heads=key_heads),
-    "uniform": lambda width, heads, key_heads: Uniform(),
+    "additive": lambda q, k, heads, key_heads: Additive(q, k, q, heads=heads, key_heads=key_heads),
+    "uniform": lambda q, k, heads, key_heads: Uniform(),
 }
 
 
