@@ -58,7 +58,7 @@ def future_changes_nothing(attend: Attend, case: Case) -> None:
 
 
 def padding_changes_nothing(attend: Attend, case: Case) -> None:
-    """Keys that may not be seen, whatever they hold, change neither values nor gradients."""
+    """Keys that may not be seen, whatever number they hold, change neither values nor gradients."""
     extra = 4
     garbage = [torch.full((2, extra, x.shape[-1]), 50.0, dtype=case.dtype) for x in (case.key, case.value)]
     key, value = torch.cat((case.key, garbage[0]), 1), torch.cat((case.value, garbage[1]), 1)

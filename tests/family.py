@@ -142,8 +142,7 @@ def path(name: str) -> Iterator[Attend]:
     kernel, settings = PATHS[name]
 
     def attend(query, key, value, *, score=None, mask=None, causal=False, window=None, bias=None) -> Tensor:
-        lead = attention._lead({"query": query, "key": key, "value": value})
-        lookup = attention._lookup(query, key, score, mask, causal, window, bias, lead)
+        lookup, lead = attention._lookup(query, key, value, score, mask, causal, window, bias)
         folded = attention._fold_batch(value, lead)
         assert kernel is not fused or fused.supports(lookup, folded, 0.0)
         out, _ = kernel.attend(lookup, folded)

@@ -47,6 +47,17 @@ REFUSED = {
     "float mask of a layer": (lambda: regard.MultiHead(8, 4)(Q, mask=torch.ones(2, 1, 3)), "mask: wanted a boolean"),
     "mask of another batch": (lambda: regard.MultiHead(8, 4)(Q, mask=torch.ones(3, 1, 3, dtype=torch.bool)), r"broadcasts to \(2, 4, 3, 3\)"),
     "rotary across sequences": (lambda: regard.MultiHead(8, 4, rotary=regard.Rotary(2))(Q, K), "source: .*rotary=None"),
+    "mask on another device": (lambda: regard.attend(Q, K, V, mask=torch.ones(3, 5, dtype=torch.bool, device="meta")), "mask: wanted a mask on cpu.*meta"),
+    "bias on another device": (lambda: regard.attend(Q, K, V, bias=torch.ones(3, 5, device="meta")), "bias: .*on cpu; got .* on meta"),
+    "heads that the score has not": (lambda: regard.attend(HEADED, HEADED, HEADED, score=regard.Additive(8, 8, 4, heads=3)), r"query: wanted a head axis of 3.*got 4 in shape \(2, 4, 5, 8\)"),
+    "source of another batch": (lambda: regard.MultiHead(8, 4)(Q, torch.randn(1, 5, 8)), r"memory: .*\(2, 4, 5\).*got \(1, 4, 5, 2\)"),
+    "memory of another layer": (lambda: regard.MultiHead(8, 4).read(Q, regard.MultiHead(8, 8).remember(Q)), "memory: .*from this layer"),
+    "layer of another dtype": (lambda: regard.MultiHead(8, 4)(Q.double()), "wanted torch.float32 on cpu, as the layer; got torch.float64"),
+    "head width of nothing": (lambda: regard.MultiHead(8, 4, head_width=0), "at least 1; got 8, 4, 4, 0"),
+    "rotary without looking": (lambda: regard.MultiHead(8, 4, score="uniform", rotary=regard.Rotary(2)), "score: .*'uniform'"),
+    "score of no width": (lambda: regard.Additive(8, 8, 0), "at least 1; got 8, 0, None"),
+    "cache of another batch": (lambda: step_into(Q, Q[:1]), r"cache: .*\(2, 4, 2\).*got \(1, 4, 2\)"),
+    "beams by a mask": (lambda: regard.MultiHead(8, 4).remember(Q).reorder(torch.tensor([False, True])), "index: wanted the numbers of rows.*torch.bool"),
     "cache that is full": (lambda: fill(2), "cache: wanted at most 2 positions.*got 3.*larger capacity"),
 }  # fmt: skip
 
@@ -55,6 +66,12 @@ REFUSED = {
 def fill(capacity: int) -> None:
     layer = regard.MultiHead(8, 4)
     layer.step(Q, layer.start(Q, capacity))
+
+
+@torch.no_grad()
+def step_into(started: torch.Tensor, stepped: torch.Tensor) -> None:
+    layer = regard.MultiHead(8, 4)
+    layer.step(stepped, layer.start(started, 9))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -70,6 +87,11 @@ def test_refused(name):
     [
         ("regard.attend([1.0], x, x)", "query: wanted a floating-point tensor (..., positions, width); got [1.0]."),
         ("regard.attend(x, x, x, window=(1.5, 2))", "window: wanted a number of keys ≥ 0"),
+        ("regard.attend(x, x, x, score=regard.Dot)", "score: wanted a score such as regard.Additive(8, 8, 4), or None"),
+        ("regard.attend(x, x, x, score='dot')", "or None; got 'dot'. Make one: regard.Dot()"),
+        ("regard.attend(x, x, x, bias=1.0)", "bias: wanted numbers to add to the scores"),
+        ("regard.MultiHead(8, 2, score=regard.Dot())", "score: wanted one of dot, scaled_dot"),
+        ("regard.MultiHead(8, 2)([1])", "wanted (batch, positions, 8); got [1]"),
         ("regard.attend(x, x, x, mask=[True])", "mask: wanted a boolean tensor, True = may attend; got [True]."),
     ],
 )

@@ -3,6 +3,7 @@
 Results go to stdout, messages to stderr. Exit codes: 0 done; 1 failure; 2 usage or bad input.
 """
 
+import io
 import sys
 from typing import Annotated
 
@@ -38,7 +39,7 @@ def regard(
 
 @app.command()
 def demo(
-    seed: Annotated[int, typer.Option(help="Everything random is drawn from this number.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Everything random is drawn from this.")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="How many training steps.")] = 300,
 ) -> None:
     """Train one attention layer to spell words backwards, and see exactly where it looks.
@@ -53,6 +54,9 @@ def demo(
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without arrows shows question marks, and not a traceback
     try:
         app()
     except RegardError as error:

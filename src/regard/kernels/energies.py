@@ -23,10 +23,6 @@ class DotEnergy:
     def weight(self) -> None:
         return None
 
-    def with_weight(self, weight: Tensor | None) -> "DotEnergy":
-        assert weight is None
-        return self
-
     def for_heads(self, heads: Tensor) -> "DotEnergy":
         return self
 
@@ -55,10 +51,6 @@ class AdditiveEnergy:
 
     weight: Float[Tensor, "#H D"]
 
-    def with_weight(self, weight: Tensor | None) -> "AdditiveEnergy":
-        assert weight is not None
-        return AdditiveEnergy(weight)
-
     def for_heads(self, heads: Tensor) -> "AdditiveEnergy":
         return self if self.weight.shape[0] == 1 else AdditiveEnergy(self.weight[heads])
 
@@ -71,7 +63,7 @@ class AdditiveEnergy:
         out = query.new_empty(*query.shape[:3], key.shape[2])
         for b, h, rows, keys in self._pieces(query, key):
             cube = (query[b, h, rows, None] + key[b, h, None, keys]).tanh_()  # (b, R, C, D)
-            out[b, h, rows, keys] = cube @ weight[h % len(weight)]
+            out[b, h, rows, keys] = cube @ weight[h if len(weight) > 1 else 0]
         return out
 
     def gradients(
@@ -82,7 +74,7 @@ class AdditiveEnergy:
         for b, h, rows, keys in self._pieces(query, key):
             cube = (query[b, h, rows, None] + key[b, h, None, keys]).tanh_()  # (b, R, C, D)
             piece = scores[b, h, rows, keys]  # (b, R, C)
-            d_weight[h % len(weight)] += piece.flatten() @ cube.flatten(0, -2)
+            d_weight[h if len(weight) > 1 else 0] += piece.flatten() @ cube.flatten(0, -2)
             cube.square_().neg_().add_(1).mul_(piece[..., None])  # tanh' = 1 - tanh²
             d_query[b, h, rows] += cube.sum(-2)
             d_key[b, h, keys] += cube.sum(-3)
@@ -90,6 +82,7 @@ class AdditiveEnergy:
 
     def _pieces(self, query: Tensor, key: Tensor) -> Iterator[tuple[slice, int, slice, slice]]:
         batch, heads, r, width = query.shape
+        assert len(self.weight) in (1, heads)
         c = key.shape[2]
         keys = min(c, 128)
         rows = min(r, max(1, CUBE // max(1, width * keys)))

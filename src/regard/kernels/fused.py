@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from regard.kernels import bias as biases
 from regard.kernels.bias import DistanceBias
 from regard.kernels.energies import DotEnergy
-from regard.kernels.lookup import Lookup, spread
+from regard.kernels.lookup import Frame, Lookup, spread
+from regard.kernels.streamed import refuse_second_derivative
 from regard.kernels.visibility import Visibility
 from regard.shapes import LogSumExp, Outputs, Tensor, Values
 
@@ -48,13 +48,14 @@ def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs
     query, key, width, scale = lookup.query, lookup.key, value.shape[-1], _scale(lookup)
     if key.shape[1] != value.shape[1]:
         key, value = spread(key, query.shape[1]), spread(value, query.shape[1])
-        lookup = replace(lookup, key=key)
     wide = max(query.shape[-1], width)
     if query.device.type == "cuda":
         wide += -wide % 8
     if not query.shape[-1] == wide == width:  # kernels know one width only; zeros change neither scores nor values
         query, key, value = (F.pad(x, (0, wide - x.shape[-1])) for x in (query, key, value))
-        lookup = replace(lookup, query=query, key=key)
+    # The kernels take for granted that a vector's numbers lie side by side, and read others' memory where they do not.
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    lookup = replace(lookup, query=query, key=key)
     if _rows(lookup) >= lookup.n:
         low, high = lookup.visible.span(0, lookup.n, lookup.n, lookup.m)
         mask, causal = _mask(lookup, slice(0, lookup.n), low, high)
@@ -62,7 +63,7 @@ def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs
             key, value = key[:, :, low:high], value[:, :, low:high]
         out, lse = _forward(query, key, value, mask, causal, scale, dropout)
     else:
-        out, lse = _Blocked.apply(query, key, value, lookup)  # type: ignore[no-untyped-call]
+        out, lse = _Blocked.apply(lookup.frame, value, *lookup.tensors)  # type: ignore[no-untyped-call]
     return out if out.shape[-1] == width else out[..., :width], lse
 
 
@@ -121,25 +122,29 @@ def _mask(lookup: Lookup, rows: slice, low: int, high: int) -> tuple[Tensor | No
 
 class _Blocked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, lookup: Lookup) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, frame: Frame, value: Tensor, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+        lookup = frame.around(*tensors)  # type: ignore[arg-type]
+        query, key = lookup.query, lookup.key
         out, lse = query.new_zeros(*query.shape[:3], value.shape[3]), _zero_lse(query)
         for rows, low, high in _blocks(lookup):
             mask, _ = _mask(lookup, rows, low, high)
             out[:, :, rows], lse[:, :, rows] = _forward(
                 query[:, :, rows], key[:, :, low:high], value[:, :, low:high], mask, False, _scale(lookup), 0.0
             )
-        ctx.save_for_backward(query, key, value, out, lse)
-        ctx.lookup = lookup
+        ctx.save_for_backward(value, out, lse, *tensors)
+        ctx.frame = frame
         ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, lse = ctx.saved_tensors
+        refuse_second_derivative()
+        value, out, lse, *tensors = ctx.saved_tensors
+        lookup: Lookup = ctx.frame.around(*tensors)
+        query, key = lookup.query, lookup.key
         d_query, d_key, d_value = (torch.zeros_like(x) for x in (query, key, value))
-        for rows, low, high in _blocks(ctx.lookup):
-            mask, _ = _mask(ctx.lookup, rows, low, high)
+        for rows, low, high in _blocks(lookup):
+            mask, _ = _mask(lookup, rows, low, high)
             d_query[:, :, rows], d_keys, d_values = _backward(
                 d_out[:, :, rows],
                 query[:, :, rows],
@@ -148,11 +153,11 @@ class _Blocked(torch.autograd.Function):
                 out[:, :, rows],
                 lse[:, :, rows],
                 mask,
-                _scale(ctx.lookup),
+                _scale(lookup),
             )
             d_key[:, :, low:high] += d_keys
             d_value[:, :, low:high] += d_values
-        return d_query, d_key, d_value, None
+        return None, d_value, d_query, d_key, None, None, None
 
 
 def _zero_lse(query: Tensor) -> Tensor:

@@ -1,14 +1,17 @@
 """A look-up in a soft dictionary: what is asked, of which keys, and what may be seen. The values come later."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from regard.kernels import bias as biases
-from regard.kernels.bias import Bias
-from regard.kernels.energies import Energy
+from regard.kernels.bias import Bias, DistanceBias
+from regard.kernels.energies import AdditiveEnergy, DotEnergy, Energy
 from regard.kernels.visibility import Rows, Visibility
 from regard.shapes import Float, Keys, Queries, Tensor
+
+# query, key, weight of the energy, mask, values of the bias
+Tensors = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -29,15 +32,20 @@ class Lookup:
     def m(self) -> int:
         return self.key.shape[2]
 
+    @property
+    def tensors(self) -> Tensors:
+        """Every tensor in it, for autograd to hold; `Frame` is the rest, and puts it together again."""
+        bias = None if self.bias is None else biases.bias_values(self.bias)
+        return self.query, self.key, self.energy.weight, self.visible.allowed, bias
+
+    @property
+    def frame(self) -> "Frame":
+        scale = self.energy.scale if isinstance(self.energy, DotEnergy) else None
+        return Frame(scale, self.visible.behind, self.visible.ahead, isinstance(self.bias, DistanceBias))
+
     def detached(self) -> "Lookup":
-        weight = self.energy.weight
-        return replace(
-            self,
-            energy=self.energy.with_weight(None if weight is None else weight.detach()),
-            query=self.query.detach(),
-            key=self.key.detach(),
-            bias=None if self.bias is None else biases.with_values(self.bias, biases.bias_values(self.bias).detach()),
-        )
+        query, key, *others = self.tensors
+        return self.frame.around(query.detach(), key.detach(), *(None if x is None else x.detach() for x in others))
 
     def for_heads(self, heads: Tensor) -> "Lookup":
         group = self.query.shape[1] // self.key.shape[1]
@@ -62,6 +70,28 @@ class Lookup:
         if seen is not None:
             scores.masked_fill_(~seen, -torch.inf)
         return scores
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A look-up without its tensors."""
+
+    scale: float | None  # of a dot product; None: the additive energy
+    behind: int | None
+    ahead: int | None
+    by_distance: bool  # whether the bias is a DistanceBias
+
+    def around(
+        self, query: Tensor, key: Tensor, weight: Tensor | None, allowed: Tensor | None, bias: Tensor | None
+    ) -> Lookup:
+        energy: Energy
+        if weight is not None:
+            energy = AdditiveEnergy(weight)
+        else:
+            assert self.scale is not None
+            energy = DotEnergy(self.scale)
+        whole = DistanceBias(bias) if bias is not None and self.by_distance else bias
+        return Lookup(energy, query, key, Visibility(allowed, self.behind, self.ahead), whole)
 
 
 def spread(tensor: Float[Tensor, "B _ M E"], heads: int) -> Float[Tensor, "B H M E"]:

@@ -15,10 +15,11 @@ from regard.shapes import Float, Int, LogSumExp, Tensor
 
 
 def weights(lookup: Lookup, rows: Rows, lse: LogSumExp | None = None) -> Float[Tensor, "B H R M"]:
-    scores = lookup.scores(rows, 0, lookup.m)
-    if lse is None:
-        return softmax(scores)
-    return scores.sub_(lse[:, :, rows, None]).exp_()
+    with torch.autocast(lookup.query.device.type, enabled=False):
+        scores = lookup.scores(rows, 0, lookup.m)
+        if lse is None:
+            return softmax(scores)
+        return scores.sub_(lse[:, :, rows, None]).exp_()
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,17 @@ def summarise(
         top_keys=torch.full((*shape, top), -1, device=empty.device),
         mass=None if on is None else empty.clone(),
     )
-    for part, rows, low, high in blocks(lookup):
-        scores = batch_part(lookup, part).scores(rows, low, high)
-        seen = normalise(scores)[0] if lse is None else scores.sub_(lse[part, :, rows, None]).exp_()
-        keys = torch.arange(low, high, device=seen.device)
-        position = torch.arange(lookup.n, device=seen.device)[rows, None] + (lookup.m - lookup.n)
-        summary.entropy[part, :, rows] = torch.special.entr(seen).sum(-1)
-        summary.distance[part, :, rows] = (seen * (keys - position).abs()).sum(-1)
-        best = seen.topk(min(top, high - low), dim=-1)
-        summary.top_weights[part, :, rows, : best.values.shape[-1]] = best.values
-        summary.top_keys[part, :, rows, : best.values.shape[-1]] = (best.indices + low).where(best.values > 0, -1)
-        if on is not None and summary.mass is not None:
-            summary.mass[part, :, rows] = seen @ on[low:high]
+    with torch.autocast(lookup.query.device.type, enabled=False):
+        for part, rows, low, high in blocks(lookup):
+            scores = batch_part(lookup, part).scores(rows, low, high)
+            seen = normalise(scores)[0] if lse is None else scores.sub_(lse[part, :, rows, None]).exp_()
+            keys = torch.arange(low, high, device=seen.device)
+            position = torch.arange(lookup.n, device=seen.device)[rows, None] + (lookup.m - lookup.n)
+            summary.entropy[part, :, rows] = torch.special.entr(seen).sum(-1)
+            summary.distance[part, :, rows] = (seen * (keys - position).abs()).sum(-1)
+            best = seen.topk(min(top, high - low), dim=-1)
+            summary.top_weights[part, :, rows, : best.values.shape[-1]] = best.values
+            summary.top_keys[part, :, rows, : best.values.shape[-1]] = (best.indices + low).where(best.values > 0, -1)
+            if on is not None and summary.mass is not None:
+                summary.mass[part, :, rows] = seen @ on[low:high]
     return summary

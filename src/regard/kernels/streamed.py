@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from regard.errors import RegardError
 from regard.kernels import bias as biases
-from regard.kernels.lookup import Lookup, spread, widened
+from regard.kernels.lookup import Frame, Lookup, spread, widened
 from regard.shapes import LogSumExp, Outputs, Tensor, Values
 
 # How many scores exist at a time. Sixty-four rows of 4,096 keys in eight heads: the fastest of those tried on a CPU.
@@ -21,13 +21,10 @@ BLOCK = 2**21
 
 def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
     heads = lookup.query.shape[1]
-    lookup, value = replace(lookup, key=spread(lookup.key, heads)), spread(value, heads)
-    values_of_bias = None if lookup.bias is None else biases.bias_values(lookup.bias)
+    query, key, *others = lookup.tensors
     # Drawn on the CPU so that no device is waited for, and only when it will be used.
     seed = int(torch.randint(2**62, ())) if dropout > 0 else 0
-    out, lse = _Streamed.apply(
-        lookup.query, lookup.key, value, lookup.energy.weight, values_of_bias, lookup, dropout, seed
-    )  # type: ignore[no-untyped-call]
+    out, lse = _Streamed.apply(lookup.frame, dropout, seed, spread(value, heads), query, spread(key, heads), *others)  # type: ignore[no-untyped-call]
     return out, lse
 
 
@@ -79,11 +76,11 @@ class _Dropout:
     """
 
     def __init__(self, probability: float, seed: int, device: torch.device) -> None:
-        self.dropped = round(probability * 2**16)  # of 65,536 outcomes
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.dropped = min(round(probability * 2**16), 2**16 - 1)  # of 65,536 outcomes
+        self.generator = torch.Generator(device).manual_seed(seed) if self.dropped else None
 
     def scales(self, like: Tensor) -> Tensor | None:
-        if self.dropped == 0:
+        if self.generator is None:
             return None
         bits = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device)
         bits.random_(-(2**63), None, generator=self.generator)
@@ -94,75 +91,74 @@ class _Dropout:
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        lookup: Lookup,
-        dropout: float,
-        seed: int,
+        ctx: Any, frame: Frame, dropout: float, seed: int, value: Tensor, *tensors: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        wide = widened(query[:0])
+        lookup = frame.around(*tensors)  # type: ignore[arg-type]
+        query = lookup.query
         out = value.new_zeros(*query.shape[:3], value.shape[3])
-        lse = wide.new_zeros(query.shape[:3])
+        lse = widened(query[:0]).new_zeros(query.shape[:3])
         drop = _Dropout(dropout, seed, query.device)
-        for part, rows, low, high in blocks(lookup):
-            weights, lse[part, :, rows] = normalise(batch_part(lookup, part).scores(rows, low, high))
-            scales = drop.scales(weights)
-            if scales is not None:
-                weights *= scales
-            out[part, :, rows] = (weights @ widened(value[part, :, low:high])).to(out.dtype)
-        ctx.save_for_backward(query, key, value, weight, bias, out, lse)
-        ctx.visible, ctx.energy, ctx.bias_kind = lookup.visible, lookup.energy, lookup.bias
-        ctx.dropout, ctx.seed = dropout, seed
+        with torch.autocast(query.device.type, enabled=False):
+            for part, rows, low, high in blocks(lookup):
+                weights, lse[part, :, rows] = normalise(batch_part(lookup, part).scores(rows, low, high))
+                scales = drop.scales(weights)
+                if scales is not None:
+                    weights *= scales
+                out[part, :, rows] = (weights @ widened(value[part, :, low:high])).to(out.dtype)
+        ctx.save_for_backward(value, out, lse, *tensors)
+        ctx.frame, ctx.dropout, ctx.seed = frame, dropout, seed
         ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, weight, bias, out, lse = ctx.saved_tensors
-        lookup = Lookup(
-            energy=ctx.energy.with_weight(weight),
-            query=query,
-            key=key,
-            visible=ctx.visible,
-            bias=None if bias is None else biases.with_values(ctx.bias_kind, bias),
-        )
+    def backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        value, out, lse, *tensors = ctx.saved_tensors
+        lookup: Lookup = ctx.frame.around(*tensors)
+        query, key, weight, _allowed, bias = lookup.tensors
         d_query, d_key, d_value = (torch.zeros_like(widened(x)) for x in (query, key, value))
         d_weight = None if weight is None else torch.zeros_like(widened(weight))
-        d_bias = torch.zeros_like(widened(bias)) if bias is not None and ctx.needs_input_grad[4] else None
+        d_bias = torch.zeros_like(widened(bias)) if bias is not None and ctx.needs_input_grad[8] else None
         drop = _Dropout(ctx.dropout, ctx.seed, query.device)
-        for part, rows, low, high in blocks(lookup):
-            here = batch_part(lookup, part)
-            weights = here.scores(rows, low, high).sub_(lse[part, :, rows, None]).exp_()
-            d_rows = widened(d_out[part, :, rows])
-            d_weights = d_rows @ widened(value[part, :, low:high]).mT
-            scales = drop.scales(weights)
-            d_value[part, :, low:high] += (weights if scales is None else weights * scales).mT @ d_rows
-            if scales is not None:
-                d_weights *= scales
-            # The softmax's own gradient: what each row would gain on average is no gain at all.
-            average = (d_rows * widened(out[part, :, rows])).sum(-1, keepdim=True)
-            d_scores = d_weights.sub_(average).mul_(weights)
-            if d_bias is not None:
-                here_bias = d_bias if d_bias.shape[0] == 1 else d_bias[part]
-                biases.add_gradient(here_bias, ctx.bias_kind, d_scores, rows, low, high, lookup.n)
-            d_query[part, :, rows], d_keys, d_part = lookup.energy.gradients(
-                d_scores, widened(query[part, :, rows]), widened(key[part, :, low:high])
-            )
-            d_key[part, :, low:high] += d_keys
-            if d_weight is not None and d_part is not None:
-                d_weight += d_part
+        with torch.autocast(query.device.type, enabled=False):
+            for part, rows, low, high in blocks(lookup):
+                here = batch_part(lookup, part)
+                weights = here.scores(rows, low, high).sub_(lse[part, :, rows, None]).exp_()
+                d_rows = widened(d_out[part, :, rows])
+                d_weights = d_rows @ widened(value[part, :, low:high]).mT
+                scales = drop.scales(weights)
+                d_value[part, :, low:high] += (weights if scales is None else weights * scales).mT @ d_rows
+                if scales is not None:
+                    d_weights *= scales
+                # The softmax's own gradient: what each row would gain on average is no gain at all.
+                average = (d_rows * widened(out[part, :, rows])).sum(-1, keepdim=True)
+                d_scores = d_weights.sub_(average).mul_(weights)
+                if d_bias is not None and lookup.bias is not None:
+                    of_part = d_bias if d_bias.shape[0] == 1 else d_bias[part]
+                    biases.add_gradient(of_part, lookup.bias, d_scores, rows, low, high, lookup.n)
+                d_query[part, :, rows], d_keys, d_part = lookup.energy.gradients(
+                    d_scores, widened(query[part, :, rows]), widened(key[part, :, low:high])
+                )
+                d_key[part, :, low:high] += d_keys
+                if d_weight is not None and d_part is not None:
+                    d_weight += d_part
         return (
+            None,
+            None,
+            None,
+            d_value.to(value.dtype),
             d_query.to(query.dtype),
             d_key.to(key.dtype),
-            d_value.to(value.dtype),
-            None if d_weight is None else d_weight.to(weight.dtype),
-            None if d_bias is None else d_bias.to(bias.dtype),
+            None if d_weight is None or weight is None else d_weight.to(weight.dtype),
             None,
-            None,
-            None,
+            None if d_bias is None or bias is None else d_bias.to(bias.dtype),
+        )
+
+
+def refuse_second_derivative() -> None:
+    """A backward runs with gradients enabled only when its own gradient is wanted, which is not written."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RegardError(
+            "attention: a gradient of its gradient was asked for (create_graph=True), which its blocked kernels do not "
+            "have. Use softmax(scores) @ value with regard.attention_weights(...), which PyTorch differentiates twice."
         )

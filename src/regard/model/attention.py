@@ -14,7 +14,7 @@ from regard.kernels.rows import Summary
 from regard.kernels.visibility import Visibility
 from regard.model import listening
 from regard.model.listening import Pick
-from regard.model.scores import Dot, ScaledDot, Scoring
+from regard.model.scores import Dot, KeysReady, ScaledDot, Score, Scoring
 from regard.shapes import LogSumExp, Tensor
 
 Window = int | tuple[int | None, int | None]
@@ -57,10 +57,11 @@ def attend(
             "dropout", wanted="a probability p, 0 ≤ p < 1", got=str(dropout), remedy="0.0 drops nothing."
         )
     query, key, value = _autocast(query, key, value)
-    lead = _lead({"query": query, "key": key, "value": value})
+    check_tensors({"query": query, "key": key, "value": value})
     _check_values(key, value)
-    lookup = _lookup(query, key, score, mask, causal, window, bias, lead)
-    out = attend_lookup(lookup, _fold_batch(value, lead), dropout, source, lead)
+    lookup, lead = _lookup(query, key, value, score, mask, causal, window, bias)
+    heads = 1 if lookup.energy.weight is None else len(lookup.energy.weight)
+    out = attend_lookup(lookup, _fold_batch(value, _folding(lead, heads)), dropout, source, lead)
     return out.reshape(*lead, *out.shape[2:])
 
 
@@ -84,11 +85,11 @@ def attention_weights(
     `rows` and `heads` (the axis before the queries) choose; memory grows with what is asked for.
     `lse` (..., N) is the log-sum-exp of each row where it is known already; the weights then carry no gradient.
     """
-    tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
-    lead = _lead(tensors)
-    if value is not None:
-        _check_values(key, value)
-    lookup = _lookup(query, key, score, mask, causal, window, bias, lead)
+    query, key, *values = _autocast(query, key, *(() if value is None else (value,)))
+    check_tensors(dict(zip(("query", "key", "value"), (query, key, *values), strict=False)))
+    if values:
+        _check_values(key, values[0])
+    lookup, lead = _lookup(query, key, values[0] if values else None, score, mask, causal, window, bias)
     with torch.set_grad_enabled(torch.is_grad_enabled() and lse is None):
         return listening.weights(lookup, lead, rows, heads, _fold_lse(lse, lookup, lead))
 
@@ -111,8 +112,9 @@ def attention_summary(
 
     Streamed: memory grows with N + M. `on` marks keys with True, shape (M,); the other arguments are `attend`'s.
     """
-    lead = _lead({"query": query, "key": key})
-    lookup = _lookup(query, key, score, mask, causal, window, bias, lead)
+    query, key = _autocast(query, key)
+    check_tensors({"query": query, "key": key})
+    lookup, lead = _lookup(query, key, None, score, mask, causal, window, bias)
     return listening.summary(lookup, lead, top, on, _fold_lse(lse, lookup, lead))
 
 
@@ -148,19 +150,31 @@ def visibility(mask: Tensor | None, causal: bool, window: Window | None) -> Visi
 def _lookup(
     query: Tensor,
     key: Tensor,
+    value: Tensor | None,
     score: Scoring | None,
     mask: Tensor | None,
     causal: bool,
     window: Window | None,
     bias: Bias | None,
-    lead: tuple[int, ...],
-) -> Lookup:
+) -> tuple[Lookup, tuple[int, ...]]:
+    """The look-up, and the leading axes that all broadcast to; a score with heads may have added to the query's."""
     energy: Energy
     if score is None:
-        energy = DotEnergy(1 / sqrt(query.shape[-1]))
+        energy = DotEnergy(1 / sqrt(max(1, query.shape[-1])))
+    elif not isinstance(score, Score | KeysReady):
+        raise InvalidArgument(
+            "score",
+            wanted="a score such as regard.Additive(8, 8, 4), or None",
+            got=repr(score),
+            remedy="Make one: regard.Dot() and not regard.Dot or 'dot'.",
+        )
     else:
+        dtype = query.dtype
         query, key = score.queries(query), score.keys(key)
+        if not query.dtype == key.dtype == dtype:  # a score of wider parameters answers in their precision
+            query, key = query.to(dtype), key.to(dtype)
         energy = score.energy(query.shape[-1])
+    lead = _lead({"query": query, "key": key} | ({} if value is None else {"value": value}))
     if query.shape[-1] != key.shape[-1]:
         name = "ScaledDot" if score is None else type(score).__name__
         raise InvalidArgument(
@@ -169,19 +183,28 @@ def _lookup(
             got=f"width {key.shape[-1]} in shape {tuple(key.shape)}",
             remedy="Project one of them, or use a score that joins two widths: Bilinear, ReducedRank or Additive.",
         )
+    heads = 1 if energy.weight is None else len(energy.weight)
+    assert heads in (1, *lead[-1:])  # the score has checked its own
+    folding = _folding(lead, heads)
     shape = (*lead, query.shape[-2], key.shape[-2])
     if mask is not None:
-        check_mask(mask, shape)
-        mask = _fold(mask, lead)
+        check_mask(mask, shape, query.device)
+        mask = _fold(mask, folding)
     if bias is not None:
-        bias = fold_bias(bias, shape, query)
-    return Lookup(
+        bias = fold_bias(bias, shape, query, folding)
+    lookup = Lookup(
         energy=energy,
-        query=_fold_batch(query if query.shape[:-2] == lead else query.expand(*lead, -1, -1), lead),
-        key=_fold_batch(key, lead),
+        query=_fold_batch(query if query.shape[:-2] == lead else query.expand(*lead, -1, -1), folding),
+        key=_fold_batch(key, folding),
         visible=visibility(mask, causal, window),
         bias=bias,
     )
+    return lookup, lead
+
+
+def _folding(lead: tuple[int, ...], heads: int) -> tuple[int, ...]:
+    """A single leading axis is the batch, unless the score has heads."""
+    return (1, *lead) if len(lead) == 1 and heads > 1 else lead
 
 
 def _fold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -202,25 +225,25 @@ def _fold_batch(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     return folded if folded.shape[0] == batch else folded.expand(batch, *folded.shape[1:])
 
 
-def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor) -> Bias:
+def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor, folding: tuple[int, ...]) -> Bias:
     lead, n, m = shape[:-2], shape[-2], shape[-1]
     values = bias_values(bias)
-    if not values.dtype.is_floating_point:
+    if not isinstance(values, Tensor) or not values.is_floating_point() or values.device != query.device:
         raise InvalidArgument(
             "bias",
-            wanted="numbers to add to the scores, floating point",
-            got=str(values.dtype),
+            wanted=f"numbers to add to the scores, floating point, on {query.device}",
+            got=f"{values.dtype} on {values.device}" if isinstance(values, Tensor) else repr(values),
             remedy="A boolean that says who may attend belongs in mask=.",
         )
     values = values.to(query.dtype)
     if isinstance(bias, DistanceBias):
         wanted = (*lead, n + m - 1)
         if values.dim() > 0 and values.shape[-1] == n + m - 1 and _broadcasts(values, wanted):
-            return with_values(bias, _fold(values[..., None, :], lead)[:, :, 0])
+            return with_values(bias, _fold(values[..., None, :], folding)[:, :, 0])
     else:
         wanted = shape
         if _broadcasts(values, wanted):
-            return _fold(values, lead)
+            return _fold(values, folding)
     raise InvalidArgument(
         "bias",
         wanted=f"a shape that broadcasts to {wanted}",
@@ -252,9 +275,9 @@ def _autocast(*tensors: Tensor) -> list[Tensor]:
     return [t.to(torch.get_autocast_dtype(device)) if t.dtype != torch.float64 else t for t in tensors]
 
 
-def _lead(tensors: dict[str, Tensor]) -> tuple[int, ...]:
-    """The leading axes that all broadcast to, after checking that these are tensors that can attend together."""
-    first = tensors["query"]
+def check_tensors(tensors: dict[str, Tensor]) -> None:
+    """Refuse what is not a floating-point tensor (..., positions, width) like the first."""
+    first = next(iter(tensors.values()))
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
             got = f"{tensor.dtype} of shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)
@@ -271,7 +294,11 @@ def _lead(tensors: dict[str, Tensor]) -> tuple[int, ...]:
                 got=f"{tensor.dtype} on {tensor.device}",
                 remedy="Move or convert it with .to(query).",
             )
-    lead = tuple(first.shape[:-2])
+
+
+def _lead(tensors: dict[str, Tensor]) -> tuple[int, ...]:
+    """The leading axes that all broadcast to."""
+    lead = tuple(tensors["query"].shape[:-2])
     if all(tensor.shape[:-2] == lead for tensor in tensors.values()):
         return lead
     depth = max(tensor.dim() for tensor in tensors.values()) - 2
@@ -297,8 +324,15 @@ def _check_values(key: Tensor, value: Tensor) -> None:
         )
 
 
-def check_mask(mask: Tensor, shape: tuple[int, ...]) -> None:
-    """Refuse what is not a boolean mask that broadcasts to (..., N, M)."""
+def check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
+    """Refuse what is not a boolean mask on this device that broadcasts to (..., N, M)."""
+    if isinstance(mask, Tensor) and mask.device != device:
+        raise InvalidArgument(
+            "mask",
+            wanted=f"a mask on {device}, as the query",
+            got=f"one on {mask.device}",
+            remedy="Move it with .to().",
+        )
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         floating = isinstance(mask, Tensor) and mask.is_floating_point()
         raise InvalidArgument(
@@ -326,13 +360,13 @@ def _broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
 def _window(window: Window | None) -> tuple[int | None, int | None]:
     if window is None:
         return None, None
-    behind, ahead = (window, window) if isinstance(window, int) else window
-    for size in (behind, ahead):
-        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
-            raise InvalidArgument(
-                "window",
-                wanted="a number of keys ≥ 0, or a pair of such numbers (None: no limit)",
-                got=repr(window),
-                remedy="window=2 sees two keys on each side; with causal=True, the two before and its own.",
-            )
+    pair = window if isinstance(window, tuple | list) else (window, window)
+    if len(pair) != 2 or not all(size is None or (type(size) is int and size >= 0) for size in pair):
+        raise InvalidArgument(
+            "window",
+            wanted="a number of keys ≥ 0, or a pair of such numbers (None: no limit)",
+            got=repr(window),
+            remedy="window=2 sees two keys on each side; with causal=True, the two before and its own.",
+        )
+    behind, ahead = pair
     return behind, ahead

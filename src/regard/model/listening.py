@@ -24,7 +24,11 @@ Pick = int | Sequence[int] | Tensor | slice | None  # which rows or heads; None:
 
 @dataclass(frozen=True)
 class Heard:
-    """One look-up, as its listeners hear of it. Weights are those before dropout."""
+    """One look-up, as its listeners hear of it. Weights are those before dropout.
+
+    It refers to the tensors of that call and copies none: ask before any of them is changed in place (as an optimiser's
+    step changes the weight of an additive score).
+    """
 
     source: nn.Module | None  # the module that attended, if one did
     lookup: Lookup
@@ -46,8 +50,9 @@ Listener = Callable[[Heard], object]
 
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("regard_listeners", default=())
 
-# How many blocks listen, in any thread. Looked at first: torch.compile can trace a number and not a context variable.
-_anywhere = 0
+# Whether anybody listens in any thread. Looked at first: torch.compile can trace a boolean and not a context variable.
+_anyone = False
+_blocks = 0
 _counting = Lock()
 
 
@@ -73,14 +78,19 @@ def listen(listener: Listener) -> Iterator[None]:
 
 
 def _count(change: int) -> None:
-    global _anywhere
+    global _anyone, _blocks
     with _counting:
-        _anywhere += change
+        _blocks += change
+        _anyone = _blocks > 0
 
 
 def publish(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...]) -> None:
-    if not _anywhere:
-        return
+    if _anyone:
+        _tell(source, lookup, lse, lead)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _tell(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...]) -> None:
     listeners = _listeners.get()
     if listeners:
         heard = Heard(source, lookup.detached(), lse.detach(), lead)
@@ -119,11 +129,11 @@ def summary(lookup: Lookup, lead: tuple[int, ...], top: int, on: Tensor | None, 
         on = on.to(lookup.query.device, torch.promote_types(lookup.query.dtype, torch.float32))
     found = exact.summarise(lookup, top=min(top, lookup.m), on=on, lse=lse)
     return Summary(
-        entropy=found.entropy.reshape(*lead, -1),
-        distance=found.distance.reshape(*lead, -1),
+        entropy=found.entropy.reshape(*lead, lookup.n),
+        distance=found.distance.reshape(*lead, lookup.n),
         top_weights=found.top_weights.reshape(*lead, *found.top_weights.shape[2:]),
         top_keys=found.top_keys.reshape(*lead, *found.top_keys.shape[2:]),
-        mass=None if found.mass is None else found.mass.reshape(*lead, -1),
+        mass=None if found.mass is None else found.mass.reshape(*lead, lookup.n),
     )
 
 

@@ -48,6 +48,13 @@ class MultiHead(nn.Module):
         key_heads = heads if key_heads is None else key_heads
         _check(width, heads, key_heads, head_width, score, dropout)
         head_width = width // heads if head_width is None else head_width
+        if score == "uniform" and (rotary is not None or normalise):
+            raise InvalidArgument(
+                "score",
+                wanted="a score that looks at queries and keys, for rotary positions or normalised ones",
+                got="'uniform', which looks at neither",
+                remedy="Leave out rotary and normalise.",
+            )
         if rotary is not None and rotary.width != head_width:
             raise InvalidArgument(
                 "rotary",
@@ -104,16 +111,24 @@ class MultiHead(nn.Module):
         bias: Bias | None = None,
     ) -> Tensor:
         """Causal self-attention of the next N positions, usually one, adding them to the cache."""
-        cache.append(self.remember(x, start=cache.length))
-        return self.read(x, cache.filled, causal=True, window=window, bias=bias)
+        before = cache.length
+        cache.append(self._remember(x, start=before))
+        try:
+            return self.read(x, cache.filled, causal=True, window=window, bias=bias)
+        except InvalidArgument:
+            cache.length = before  # nothing is lost: the step can be asked for again
+            raise
 
     def start(self, x: Tensor, capacity: int) -> KeyValueCache:
         """An empty cache for a batch such as x, with room for `capacity` positions."""
         return KeyValueCache(self.remember(x[:, :0]), capacity)
 
-    def remember(self, source: Tensor, start: int = 0) -> KeyValue:
-        """The source's keys and values, projected once for any number of reads; it begins at position `start`."""
-        _check_input("source", source, self.source_width)
+    def remember(self, source: Tensor) -> KeyValue:
+        """The keys and values of a source (B, M, source_width), projected once for any number of reads."""
+        return self._remember(source, start=0)
+
+    def _remember(self, source: Tensor, start: int) -> KeyValue:
+        self._check_input("source", source, self.source_width)
         key = _split(self.key(source), self.key_heads)  # (B, G, M, D)
         key = _normalised(key, self.key_norm)
         if self.rotary is not None:
@@ -131,8 +146,16 @@ class MultiHead(nn.Module):
         bias: Bias | None = None,
     ) -> Tensor:
         """Attend from x to what is remembered, the last query standing at the last key."""
-        _check_input("x", x, self.width)
+        self._check_input("x", x, self.width)
         n, m = x.shape[1], memory.key.shape[2]
+        wanted = (x.shape[0], self.key_heads, m)
+        if not memory.key.shape[:3] == memory.value.shape[:3] == wanted or memory.value.shape[3] != self.head_width:
+            raise InvalidArgument(
+                "memory",
+                wanted=f"keys and values of (batch, heads, positions) {wanted}, from this layer's remember",
+                got=f"{tuple(memory.key.shape)} and {tuple(memory.value.shape)}",
+                remedy="Queries and source are one batch: repeat or reorder what is remembered to match.",
+            )
         query = _split(self.query(x), self.heads)  # (B, H, N, D)
         query = _normalised(query, self.query_norm)
         if self.rotary is not None:
@@ -140,19 +163,36 @@ class MultiHead(nn.Module):
         shape = (x.shape[0], self.heads, n, m)
         if mask is not None:
             mask = _head_axis(mask)
-            check_mask(mask, shape)
+            check_mask(mask, shape, x.device)
         query = self.score.queries(query)
         lookup = Lookup(
             energy=self.score.energy(query.shape[-1]),
             query=query,
             key=memory.key,
             visible=visibility(mask, causal, window),
-            bias=None if bias is None else fold_bias(bias, shape, query),
+            bias=None if bias is None else fold_bias(bias, shape, query, shape[:2]),
         )
         dropout = self.dropout if self.training else 0.0
         heads = attend_lookup(lookup, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
         joined: Tensor = self.out(heads.transpose(1, 2).flatten(2))
         return joined
+
+    def _check_input(self, argument: str, x: Tensor, width: int) -> None:
+        mine = self.out.weight
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != width:
+            raise InvalidArgument(
+                argument,
+                wanted=f"(batch, positions, {width})",
+                got=f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x),
+                remedy="Batch comes first; a single sequence goes in as x[None].",
+            )
+        if x.device != mine.device or (x.dtype != mine.dtype and not torch.is_autocast_enabled(x.device.type)):
+            raise InvalidArgument(
+                argument,
+                wanted=f"{mine.dtype} on {mine.device}, as the layer",
+                got=f"{x.dtype} on {x.device}",
+                remedy="Convert one to the other, or run under torch.autocast.",
+            )
 
     def extra_repr(self) -> str:
         grouped = "" if self.key_heads == self.heads else f", key_heads={self.key_heads}"
@@ -182,7 +222,7 @@ def _head_axis(mask: Tensor) -> Tensor:
 
 
 def _check(width: int, heads: int, key_heads: int, head_width: int | None, score: str, dropout: float) -> None:
-    if min(width, heads, key_heads, head_width or 1) < 1:
+    if min(width, heads, key_heads, 1 if head_width is None else head_width) < 1:
         raise InvalidArgument(
             "width, heads, key_heads, head_width",
             wanted="numbers of at least 1",
@@ -204,22 +244,12 @@ def _check(width: int, heads: int, key_heads: int, head_width: int | None, score
             got=str(key_heads),
             remedy="1 shares one head of keys and values among all queries; leave it out to share none.",
         )
-    if score not in SCORES:
-        near = difflib.get_close_matches(score, SCORES, n=1, cutoff=0.0)[0]
+    if not isinstance(score, str) or score not in SCORES:
+        near = difflib.get_close_matches(str(score), SCORES, n=1, cutoff=0.0)[0]
         raise InvalidArgument(
             "score", wanted=f"one of {', '.join(SCORES)}", got=repr(score), remedy=f"Did you mean {near!r}?"
         )
     if not 0 <= dropout < 1:
         raise InvalidArgument(
             "dropout", wanted="a probability p, 0 ≤ p < 1", got=str(dropout), remedy="0.0 drops nothing."
-        )
-
-
-def _check_input(argument: str, x: Tensor, width: int) -> None:
-    if x.dim() != 3 or x.shape[2] != width:
-        raise InvalidArgument(
-            argument,
-            wanted=f"(batch, positions, {width})",
-            got=f"shape {tuple(x.shape)}",
-            remedy="Batch comes first; a single sequence goes in as x[None].",
         )

@@ -47,6 +47,24 @@ class Learned(nn.Module):
         return nn.functional.embedding(positions, self.table)
 
 
+class SinusoidalGrid(nn.Module):
+    """Places in an image: half of the width tells the row, half the column, as `Sinusoidal` tells a position."""
+
+    def __init__(self, width: int, base: float = 10_000.0) -> None:
+        super().__init__()
+        if width < 4 or width % 4:
+            raise InvalidArgument(
+                "width", wanted="a multiple of 4", got=str(width), remedy="Rows and columns get sines and cosines each."
+            )
+        self.width = width
+        self.axis = Sinusoidal(width // 2, base)
+
+    def forward(self, rows: int, columns: int, device: torch.device | None = None) -> Float[Tensor, "S W"]:
+        down = self.axis(torch.arange(rows, device=device))[:, None].expand(-1, columns, -1)
+        across = self.axis(torch.arange(columns, device=device))[None].expand(rows, -1, -1)
+        return torch.cat((down, across), -1).flatten(0, 1)  # (rows · columns, W)
+
+
 class Add(nn.Module):
     """The input plus the encoding of its positions; widths must agree."""
 
@@ -159,7 +177,7 @@ class RelativeBias(nn.Module):
 
 
 def _angles(positions: Tensor, width: int, base: float) -> Tensor:
-    rate = base ** (-torch.arange(0, width, 2, device=positions.device) / width)  # (width / 2,)
+    rate = base ** (-torch.arange(0, width, 2, dtype=torch.float32, device=positions.device) / width)  # (width / 2,)
     return positions[..., None] * rate
 
 

@@ -25,10 +25,10 @@ class Score(nn.Module, ABC):
     several query heads share one head of keys.
     """
 
-    def queries(self, query: Float[Tensor, "*lead N Q"]) -> Float[Tensor, "*lead N D"]:
+    def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
         return query
 
-    def keys(self, key: Float[Tensor, "*lead M K"]) -> Float[Tensor, "*lead M D"]:
+    def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
         return key
 
     @abstractmethod
@@ -42,10 +42,10 @@ class KeysReady:
 
     score: Score
 
-    def queries(self, query: Float[Tensor, "*lead N Q"]) -> Float[Tensor, "*lead N D"]:
+    def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
         return self.score.queries(query)
 
-    def keys(self, key: Float[Tensor, "*lead M D"]) -> Float[Tensor, "*lead M D"]:
+    def keys(self, key: Float[Tensor, "... M D"]) -> Float[Tensor, "... M D"]:
         return key
 
     def energy(self, width: int) -> Energy:
@@ -78,8 +78,8 @@ class Bilinear(Score):
         super().__init__()
         self.weight = _matrix(key_width, query_width, key_heads or heads)
 
-    def keys(self, key: Float[Tensor, "*lead M K"]) -> Float[Tensor, "*lead M D"]:
-        _check_width("key", key, self.weight.shape[-2])
+    def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
+        _check("key", key, self.weight)
         return key @ self.weight
 
     def energy(self, width: int) -> Energy:
@@ -96,12 +96,12 @@ class ReducedRank(Score):
         self.query_weight = _matrix(query_width, rank, heads)
         self.key_weight = _matrix(key_width, rank, key_heads or heads)
 
-    def queries(self, query: Float[Tensor, "*lead N Q"]) -> Float[Tensor, "*lead N D"]:
-        _check_width("query", query, self.query_weight.shape[-2])
+    def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
+        _check("query", query, self.query_weight)
         return query @ self.query_weight
 
-    def keys(self, key: Float[Tensor, "*lead M K"]) -> Float[Tensor, "*lead M D"]:
-        _check_width("key", key, self.key_weight.shape[-2])
+    def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
+        _check("key", key, self.key_weight)
         return key @ self.key_weight
 
     def energy(self, width: int) -> Energy:
@@ -120,12 +120,12 @@ class Additive(Score):
         self.key_bias = nn.Parameter(self.key_weight.new_zeros(*self.key_weight.shape[:-2], 1, width))
         self.weight = nn.Parameter(torch.empty(heads or 1, width).uniform_(-1, 1) * sqrt(3 / width))
 
-    def queries(self, query: Float[Tensor, "*lead N Q"]) -> Float[Tensor, "*lead N D"]:
-        _check_width("query", query, self.query_weight.shape[-2])
+    def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
+        _check("query", query, self.query_weight)
         return query @ self.query_weight
 
-    def keys(self, key: Float[Tensor, "*lead M K"]) -> Float[Tensor, "*lead M D"]:
-        _check_width("key", key, self.key_weight.shape[-2])
+    def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
+        _check("key", key, self.key_weight)
         return key @ self.key_weight + self.key_bias
 
     def energy(self, width: int) -> Energy:
@@ -135,10 +135,10 @@ class Additive(Score):
 class Uniform(Score):
     """Every visible key alike: mean pooling, the baseline that any other score should beat."""
 
-    def queries(self, query: Float[Tensor, "*lead N Q"]) -> Float[Tensor, "*lead N 1"]:
+    def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N 1"]:
         return query.new_zeros(*query.shape[:-1], 1)
 
-    def keys(self, key: Float[Tensor, "*lead M K"]) -> Float[Tensor, "*lead M 1"]:
+    def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M 1"]:
         return key.new_zeros(*key.shape[:-1], 1)
 
     def energy(self, width: int) -> Energy:
@@ -180,15 +180,27 @@ SCORES: dict[str, Callable[[int, int, int | None, int | None], Score]] = {
 
 def _matrix(rows: int, columns: int, heads: int | None) -> nn.Parameter:
     """Glorot's uniform initialisation, for one matrix or one a head."""
+    if min(rows, columns, heads or 1) < 1:
+        raise InvalidArgument(
+            "widths and heads of a score", wanted="at least 1", got=f"{rows}, {columns}, {heads}", remedy="Check them."
+        )
     shape = (rows, columns) if heads is None else (heads, rows, columns)
     return nn.Parameter(torch.empty(shape).uniform_(-1, 1) * sqrt(6 / (rows + columns)))
 
 
-def _check_width(argument: str, tensor: Tensor, width: int) -> None:
-    if tensor.shape[-1] != width:
+def _check(argument: str, tensor: Tensor, weight: Tensor) -> None:
+    """Refuse a tensor (..., positions, width) that these weights, one matrix or one a head, cannot project."""
+    if tensor.shape[-1] != weight.shape[-2]:
         raise InvalidArgument(
             argument,
-            wanted=f"width {width}, as the score was built for",
+            wanted=f"width {weight.shape[-2]}, as the score was built for",
             got=f"width {tensor.shape[-1]} in shape {tuple(tensor.shape)}",
             remedy="Build the score with the widths of your queries and keys.",
+        )
+    if weight.dim() == 3 and tensor.dim() > 2 and tensor.shape[-3] not in (1, weight.shape[0]):
+        raise InvalidArgument(
+            argument,
+            wanted=f"a head axis of {weight.shape[0]} before the positions, as the score was built for",
+            got=f"{tensor.shape[-3]} in shape {tuple(tensor.shape)}",
+            remedy="Give (..., heads, positions, width), or build the score without heads.",
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from regard.errors import InvalidArgument
-from regard.shapes import Float, Int, Tensor
+from regard.shapes import Float, Tensor
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,10 @@ class KeyValue:
     key: Float[Tensor, "B G M D"]
     value: Float[Tensor, "B G M E"]
 
-    def reorder(self, index: Int[Tensor, " beams"]) -> "KeyValue":
-        return KeyValue(self.key[index], self.value[index])
+    def reorder(self, index: Tensor) -> "KeyValue":
+        """What row index[i] offers, as row i."""
+        check_index(index)
+        return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
 
 
 class KeyValueCache:
@@ -24,6 +26,8 @@ class KeyValueCache:
 
     def __init__(self, like: KeyValue, capacity: int) -> None:
         """An empty cache for keys and values shaped, typed and placed like these."""
+        if capacity < 0:
+            raise InvalidArgument("capacity", wanted="a count", got=str(capacity), remedy="Say how many positions.")
         self.length = 0
         self._key, self._value = (
             tensor.new_zeros(*tensor.shape[:2], capacity, tensor.shape[3]) for tensor in (like.key, like.value)
@@ -39,6 +43,14 @@ class KeyValueCache:
 
     def append(self, new: KeyValue) -> None:
         end = self.length + new.key.shape[2]
+        rows = [(*x.shape[:2], x.shape[3]) for x in (new.key, self._key, new.value, self._value)]
+        if rows[0] != rows[1] or rows[2] != rows[3]:
+            raise InvalidArgument(
+                "cache",
+                wanted=f"(batch, heads, width) of {rows[1]} and {rows[3]}, as it was laid out",
+                got=f"{rows[0]} and {rows[2]}",
+                remedy="Start a cache for this batch and this layer.",
+            )
         if end > self.capacity:
             raise InvalidArgument(
                 "cache",
@@ -57,10 +69,20 @@ class KeyValueCache:
         self._value[:, :, self.length : end] = new.value
         self.length = end
 
-    def reorder(self, index: Int[Tensor, " beams"]) -> "KeyValueCache":
-        """The cache whose row i is row index[i] of this one. Uses up this one where the number of rows stays."""
+    def reorder(self, index: Tensor) -> "KeyValueCache":
+        """A cache whose row i is row index[i] of this one; this one stays as it is."""
         filled = self.filled.reorder(index)
-        moved = self if len(index) == self._key.shape[0] else KeyValueCache(filled, self.capacity)
-        moved.length = 0
+        moved = KeyValueCache(filled, self.capacity)
         moved.append(filled)
         return moved
+
+
+def check_index(index: Tensor) -> None:
+    """Refuse what does not name rows by number: a boolean mask would silently repeat one of them."""
+    if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
+        raise InvalidArgument(
+            "index",
+            wanted="the numbers of rows, one-dimensional",
+            got=f"{index.dtype} of shape {tuple(index.shape)}",
+            remedy="Use mask.nonzero()[:, 0] to turn a boolean mask into numbers.",
+        )

@@ -1,9 +1,14 @@
-"""Attention over images."""
+"""Images: self-attention inside a CNN, and encoders from pixels to a memory of regions."""
+
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
+from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
+from regard.model.positions import SinusoidalGrid
+from regard.model.transformer import Stack, TransformerConfig
 from regard.shapes import Float, Tensor
 
 
@@ -24,3 +29,90 @@ class SelfAttention2d(nn.Module):
         places = x.flatten(2).mT  # (B, Y·X, C)
         seen: Tensor = self.attend(places)
         return x + self.gate * seen.mT.reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class CnnConfig:
+    channels: tuple[int, ...] = (32, 64, 128)  # one stage each, which halves the picture
+    attention: bool = False  # a self-attention block after the last stage
+
+
+@dataclass(frozen=True)
+class VitConfig:
+    patch: int = 16
+    transformer: TransformerConfig = field(default_factory=lambda: TransformerConfig(position="none"))
+
+
+class Cnn(nn.Module):
+    """A small network to train from scratch. It normalises each picture by itself, so no picture changes another's."""
+
+    def __init__(self, config: CnnConfig, *, colours: int = 3) -> None:
+        super().__init__()
+        self.width = config.channels[-1]
+        stages: list[nn.Module] = []
+        for before, after in zip((colours, *config.channels), config.channels, strict=False):
+            stages += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
+            stages += [nn.Conv2d(after, after, 3, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
+        if config.attention:
+            stages.append(SelfAttention2d(self.width))
+        self.stages = nn.Sequential(*stages)
+
+    def forward(self, images: Float[Tensor, "B colours Y X"]) -> Float[Tensor, "B C y x"]:
+        grid: Tensor = self.stages(images)
+        return grid
+
+
+class GridEncoder(nn.Module):
+    """A backbone's feature map as a memory of regions."""
+
+    causal = False
+
+    def __init__(self, backbone: nn.Module, channels: int, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.backbone, self.project = backbone, nn.Linear(channels, width)
+
+    def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
+        grid = self.backbone(images)
+        return _regions(self.project(grid.flatten(2).mT), tuple(grid.shape[2:]))
+
+
+class GridTransformer(nn.Module):
+    """A memory of regions whose regions have asked one another: over a CNN's grid, or over patches of pixels."""
+
+    causal = False
+
+    def __init__(self, config: TransformerConfig, regions: nn.Module) -> None:
+        super().__init__()
+        self.width = config.width
+        self.regions, self.places, self.stack = regions, SinusoidalGrid(config.width), Stack(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
+        memory: Memory = self.regions(images)
+        assert memory.grid is not None
+        places = self.places(*memory.grid, device=images.device).to(memory.states.dtype)
+        return _regions(self.stack(self.dropout(memory.states + places)), memory.grid)
+
+
+class Patches(nn.Module):
+    """Squares of pixels, each projected to a vector: what a vision Transformer reads."""
+
+    def __init__(self, width: int, patch: int, *, colours: int = 3) -> None:
+        super().__init__()
+        self.width = width
+        self.project = nn.Conv2d(colours, width, patch, stride=patch)
+
+    def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
+        grid = self.project(images)
+        return _regions(grid.flatten(2).mT, tuple(grid.shape[2:]))
+
+
+def vit(config: VitConfig) -> GridTransformer:
+    """Pixels to a memory through patches and Transformer blocks alone (https://arxiv.org/abs/2010.11929)."""
+    return GridTransformer(config.transformer, Patches(config.transformer.width, config.patch))
+
+
+def _regions(states: Float[Tensor, "B S W"], grid: tuple[int, int]) -> Memory:
+    everywhere = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    return Memory(states, everywhere, states.mean(1), grid)

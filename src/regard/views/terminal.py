@@ -13,12 +13,13 @@ def heat_map(weights: Float[Tensor, "R M"], rows: Sequence[str], columns: Sequen
 
     Each row ends with its heaviest column and that weight. Columns that do not fit are left out, and counted.
     """
-    if weights.shape != (len(rows), len(columns)):
+    rows, columns = [_plain(name) for name in rows], [_plain(name) for name in columns]
+    if weights.shape != (len(rows), len(columns)) or not columns:
         raise InvalidArgument(
             "weights",
             wanted=f"one row a name and one column a name, shape ({len(rows)}, {len(columns)})",
             got=str(tuple(weights.shape)),
-            remedy="Name every row and column.",
+            remedy="Name every row and column, and have at least one of each.",
         )
     cell = max([1, *map(len, columns)]) + 1
     margin = max([0, *map(len, rows)])
@@ -29,11 +30,18 @@ def heat_map(weights: Float[Tensor, "R M"], rows: Sequence[str], columns: Sequen
     for name, row in zip(rows, weights.tolist(), strict=True):
         cells = "".join((_shade(weight) * (cell - 1)).ljust(cell) for weight in row[:shown])
         heaviest = max(range(len(row)), key=row.__getitem__)
-        lines.append(f"{name:>{margin}} {cells} → {columns[heaviest]} {row[heaviest]:.0%}")
+        looked = f"→ {columns[heaviest]} {row[heaviest]:.0%}" if row[heaviest] > 0 else "→ nothing"
+        lines.append(f"{name:>{margin}} {cells} {looked}")
     if left_out:
         lines.append(f"({left_out} more columns do not fit in {width} characters)")
     return "\n".join(lines)
 
 
 def _shade(weight: float) -> str:
-    return SHADES[min(len(SHADES) - 1, int(weight * len(SHADES)))]
+    return "?" if weight != weight else SHADES[max(0, min(len(SHADES) - 1, int(weight * len(SHADES))))]
+
+
+def _plain(name: str) -> str:
+    """A name that keeps to its cell: one line, nothing that a terminal would obey, at most twelve characters."""
+    shown = "".join(letter if letter.isprintable() else "�" for letter in name)
+    return shown if len(shown) <= 12 else shown[:11] + "…"

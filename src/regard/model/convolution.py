@@ -1,0 +1,132 @@
+"""Dilated 1-D convolutions as encoder and decoder: what a position sees grows exponentially with depth."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from regard.model.embedding import Embedding, Projection
+from regard.model.layers import Layers
+from regard.model.memory import Memory, at_last, masked_mean
+from regard.model.multihead import MultiHead
+from regard.model.state import KeyValue
+from regard.sequence import Tokens
+from regard.shapes import Bool, Float, Int, Tensor
+
+
+@dataclass(frozen=True)
+class ConvConfig:
+    width: int = 256
+    kernel: int = 3
+    dilations: tuple[int, ...] = (1, 2, 4, 8)  # one layer each
+    dropout: float = 0.1
+    causal: bool = False  # encoders: see no later token; decoders always do
+    score: str = "scaled_dot"
+    heads: int = 1
+
+
+class ConvLayer(nn.Module):
+    """Norm, convolution, gate, residual (https://arxiv.org/abs/1705.03122). Padding is asymmetric where causal."""
+
+    def __init__(self, config: ConvConfig, dilation: int, *, causal: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.width)
+        self.conv = nn.Conv1d(config.width, 2 * config.width, config.kernel, dilation=dilation)
+        self.dropout = nn.Dropout(config.dropout)
+        self.reach = (config.kernel - 1) * dilation  # how far it sees
+        self.after = 0 if causal else self.reach // 2
+
+    def forward(self, x: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B S W"]:
+        h = self.norm(x)
+        if mask is not None:  # what stands in the padding must look like what stands beyond the edge
+            h = h.masked_fill(~mask[..., None], 0.0)
+        h = F.pad(h.mT, (self.reach - self.after, self.after))  # (B, W, S + reach)
+        return x + self._gated(h)
+
+    def step(
+        self, x: Float[Tensor, "B 1 W"], seen: Float[Tensor, "B reach W"]
+    ) -> tuple[Float[Tensor, "B 1 W"], Float[Tensor, "B reach W"]]:
+        """One position more, given the last `reach` inputs of the convolution; and those inputs, moved on by one."""
+        window = torch.cat((seen, self.norm(x)), 1)
+        return x + self._gated(window.mT), window[:, 1:]
+
+    def _gated(self, h: Float[Tensor, "B W S"]) -> Tensor:
+        out: Tensor = self.dropout(F.glu(self.conv(h), dim=1)).mT
+        return out
+
+
+class ConvEncoder(nn.Module):
+    """Tokens to a memory of one state each."""
+
+    def __init__(self, config: ConvConfig, embedding: Embedding) -> None:
+        super().__init__()
+        self.width, self.causal, self.embedding = config.width, config.causal, embedding
+        self.layers = Layers[ConvLayer](ConvLayer(config, d, causal=config.causal) for d in config.dilations)
+        self.norm = nn.LayerNorm(config.width)
+
+    def forward(self, source: Tokens) -> Memory:
+        x, mask = self.embedding(source.ids), source.mask
+        for layer in self.layers:
+            x = layer(x, mask)
+        states = self.norm(x)
+        return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
+
+
+@dataclass(frozen=True)
+class ConvState:
+    """What a convolutional decoder knows after some steps: the last inputs of every layer."""
+
+    seen: list[Float[Tensor, "B _ W"]]  # as many of each layer as it reaches back
+    memories: list[KeyValue | None]
+    memory_mask: Bool[Tensor, "B 1 M"] | None
+
+    def reorder(self, index: Int[Tensor, " beams"]) -> "ConvState":
+        return ConvState(
+            [seen[index] for seen in self.seen],
+            [None if memory is None else memory.reorder(index) for memory in self.memories],
+            None if self.memory_mask is None else self.memory_mask[index],
+        )
+
+
+class ConvDecoder(nn.Module):
+    """Tokens so far, and a memory that every layer looks at, to logits of the next token."""
+
+    def __init__(self, config: ConvConfig, embedding: Embedding, project: Projection, memory_width: int | None) -> None:
+        super().__init__()
+        self.embedding, self.project, self.width = embedding, project, config.width
+        self.layers = Layers[ConvLayer](ConvLayer(config, d, causal=True) for d in config.dilations)
+        looks = 0 if memory_width is None else len(config.dilations)
+        self.looks = Layers[MultiHead](
+            MultiHead(config.width, config.heads, source_width=memory_width, score=config.score) for _ in range(looks)
+        )
+        self.norm = nn.LayerNorm(config.width)
+
+    def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
+        x = self.embedding(targets)
+        for i, layer in enumerate(self.layers):
+            x = layer(x)
+            if memory is not None:
+                x = x + self.looks[i](x, memory.states, mask=memory.mask[:, None])
+        logits: Tensor = self.project(self.norm(x))
+        return logits
+
+    def start(self, memory: Memory | None, *, batch: int, capacity: int | None = None) -> ConvState:
+        """The state before the first token; any number of tokens may follow, so `capacity` is not needed."""
+        new = self.project.weight.new_zeros
+        return ConvState(
+            [new(batch, layer.reach, self.width) for layer in self.layers],
+            [None if memory is None else self.looks[i].remember(memory.states) for i in range(len(self.layers))],
+            None if memory is None else memory.mask[:, None],
+        )
+
+    def step(self, tokens: Int[Tensor, " B"], state: ConvState) -> tuple[Float[Tensor, "B V"], ConvState]:
+        x, moved = self.embedding(tokens[:, None]), []
+        for i, layer in enumerate(self.layers):
+            x, seen = layer.step(x, state.seen[i])
+            moved.append(seen)
+            known = state.memories[i]
+            if known is not None:
+                x = x + self.looks[i].read(x, known, mask=state.memory_mask)
+        logits: Tensor = self.project(self.norm(x))[:, 0]
+        return logits, ConvState(moved, state.memories, state.memory_mask)

@@ -1,0 +1,54 @@
+"""From a memory to one vector: sequence to label."""
+
+import torch
+from torch import nn
+
+from regard.model.memory import Memory, at_last, masked_mean
+from regard.model.multihead import MultiHead
+from regard.shapes import Float, Tensor
+
+
+class MeanPool(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
+        return masked_mean(memory.states, memory.mask)
+
+
+class LastPool(nn.Module):
+    """The state at each sequence's own end."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
+        return at_last(memory.states, memory.mask)
+
+
+class FirstPool(nn.Module):
+    """The state of the first position, which a global unit or a class token holds."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
+        return memory.states[:, 0]
+
+
+class AttentionPool(nn.Module):
+    """Learned queries, as many as wanted, each asking the memory; their answers side by side."""
+
+    def __init__(self, width: int, *, queries: int = 1, heads: int = 1, score: str = "scaled_dot") -> None:
+        super().__init__()
+        self.width = queries * width
+        self.query = nn.Parameter(torch.randn(queries, width) * 0.02)
+        self.attend = MultiHead(width, heads, score=score)
+
+    def forward(self, memory: Memory) -> Float[Tensor, "B QW"]:
+        asked = self.query.expand(memory.states.shape[0], -1, -1)
+        answers: Tensor = self.attend(asked, memory.states, mask=memory.mask[:, None])
+        return answers.flatten(1)

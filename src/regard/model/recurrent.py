@@ -1,0 +1,186 @@
+"""Recurrent encoders and decoders, without attention and with it."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from regard.model.attention import attend
+from regard.model.embedding import Embedding, Projection
+from regard.model.memory import Memory
+from regard.model.scores import SCORES, KeysReady
+from regard.sequence import Tokens
+from regard.shapes import Bool, Float, Int, Tensor
+
+Cell = Literal["elman", "gru", "lstm"]
+CELLS = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+Hidden = tuple[Float[Tensor, "layers B W"], ...]  # one tensor, or two for an LSTM
+
+
+@dataclass(frozen=True)
+class RnnConfig:
+    cell: Cell = "gru"
+    width: int = 256
+    layers: int = 1
+    dropout: float = 0.1
+    bidirectional: bool = True  # for encoders: half of the width in each direction
+
+
+@dataclass(frozen=True)
+class RnnDecoderConfig:
+    cell: Cell = "gru"
+    width: int = 256
+    layers: int = 1
+    dropout: float = 0.1
+    start: Literal["summary", "zero"] = "summary"  # where the first state comes from
+    # none: the source's summary is an input of every step; before: look with the last state, then step
+    # (https://arxiv.org/abs/1409.0473); after: step, then look with the new state (https://arxiv.org/abs/1508.04025)
+    attention: Literal["none", "before", "after"] = "before"
+    score: str = "additive"
+    feed: bool = False  # with `after`: what was said last is an input of the next step
+
+
+class RnnEncoder(nn.Module):
+    """Tokens to a memory of one state each; the summary is the last state of each direction."""
+
+    def __init__(self, config: RnnConfig, embedding: Embedding) -> None:
+        super().__init__()
+        self.width, self.causal = config.width, not config.bidirectional
+        self.embedding = embedding
+        self.rnn = CELLS[config.cell](
+            embedding.width,
+            config.width // (2 if config.bidirectional else 1),
+            config.layers,
+            batch_first=True,
+            bidirectional=config.bidirectional,
+            dropout=config.dropout if config.layers > 1 else 0.0,
+        )
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, source: Tokens) -> Memory:
+        mask = source.mask
+        # Packed, so that the backward direction starts at each sentence's own end. An empty one counts as one token
+        # here, and as none in what is handed on.
+        lengths = source.lengths.clamp(min=1).cpu()
+        packed = pack_padded_sequence(self.embedding(source.ids), lengths, batch_first=True, enforce_sorted=False)
+        states, hidden = self.rnn(packed)
+        states, _ = pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])
+        last = hidden[0] if isinstance(hidden, tuple) else hidden  # (layers · directions, B, width a direction)
+        directions = 2 if self.rnn.bidirectional else 1
+        summary = torch.cat(tuple(last[-directions:]), -1).masked_fill((source.lengths == 0)[:, None], 0.0)
+        return Memory(self.dropout(states.masked_fill(~mask[..., None], 0.0)), mask, self.dropout(summary))
+
+
+@dataclass(frozen=True)
+class RnnState:
+    """What a recurrent decoder knows after some steps."""
+
+    hidden: Hidden
+    context: Float[Tensor, "B fed"]  # the summary, or what the last step fed back; of width 0 where neither is
+    keys: Float[Tensor, "B S D"] | None  # the source, projected once
+    values: Float[Tensor, "B S C"] | None
+    mask: Bool[Tensor, "B 1 S"] | None
+
+    def reorder(self, index: Int[Tensor, " beams"]) -> "RnnState":
+        return RnnState(
+            tuple(h[:, index] for h in self.hidden),
+            self.context[index],
+            None if self.keys is None else self.keys[index],
+            None if self.values is None else self.values[index],
+            None if self.mask is None else self.mask[index],
+        )
+
+
+class RnnDecoder(nn.Module):
+    """Tokens so far, and a memory where there is one, to logits of the next token.
+
+    Where a step does not depend on what was seen before it (no attention; looking after the step without feeding), the
+    whole sequence goes through the fused recurrent kernel and all look-ups are one. Otherwise step by step.
+    """
+
+    def __init__(
+        self, config: RnnDecoderConfig, embedding: Embedding, project: Projection, memory_width: int | None
+    ) -> None:
+        super().__init__()
+        self.embedding, self.project = embedding, project
+        self.width, self.layers = config.width, config.layers
+        self.looks = "none" if memory_width is None else config.attention
+        source = memory_width or 0
+        fed = {"none": source, "before": source, "after": config.width if config.feed else 0}[self.looks]
+        self.fed, self.one_by_one = fed, self.looks == "before" or (self.looks == "after" and config.feed)
+        self.rnn = CELLS[config.cell](
+            embedding.width + fed,
+            config.width,
+            config.layers,
+            batch_first=True,
+            dropout=config.dropout if config.layers > 1 else 0.0,
+        )
+        states = 2 if config.cell == "lstm" else 1
+        begins = memory_width is not None and config.start == "summary"
+        self.begin = nn.Linear(source, states * config.layers * config.width) if begins else None
+        self.score = None if self.looks == "none" else SCORES[config.score](config.width, source, None, None)
+        self.join = None if self.looks == "none" else nn.Linear(config.width + source, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.states = states
+
+    def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
+        state = self.start(memory, batch=targets.shape[0])
+        embedded = self.embedding(targets)
+        if not self.one_by_one:
+            out, _ = self._advance(embedded, state)
+        else:
+            outs = []
+            for one in embedded.split(1, dim=1):
+                out, state = self._advance(one, state)
+                outs.append(out)
+            out = torch.cat(outs, 1) if outs else embedded.new_zeros(*targets.shape, self.width)
+        logits: Tensor = self.project(out)
+        return logits
+
+    def start(self, memory: Memory | None, *, batch: int, capacity: int | None = None) -> RnnState:
+        """The state before the first token; any number of tokens may follow, so `capacity` is not needed."""
+        weight = self.project.weight
+        zeros = weight.new_zeros(self.layers, batch, self.width)
+        hidden: Hidden = (zeros,) * self.states
+        if memory is None:
+            return RnnState(hidden, weight.new_zeros(batch, 0), None, None, None)
+        if self.begin is not None:
+            first = torch.tanh(self.begin(memory.summary)).reshape(batch, self.states, self.layers, self.width)
+            hidden = tuple(part.transpose(0, 1).contiguous() for part in first.unbind(1))
+        if self.score is None:
+            return RnnState(hidden, memory.summary, None, None, None)
+        nothing = weight.new_zeros(batch, self.fed if self.looks == "after" else 0)
+        return RnnState(hidden, nothing, self.score.keys(memory.states), memory.states, memory.mask[:, None])
+
+    def step(self, tokens: Int[Tensor, " B"], state: RnnState) -> tuple[Float[Tensor, "B V"], RnnState]:
+        out, state = self._advance(self.embedding(tokens[:, None]), state)
+        logits: Tensor = self.project(out)[:, 0]
+        return logits, state
+
+    def _advance(self, embedded: Float[Tensor, "B T W"], state: RnnState) -> tuple[Float[Tensor, "B T W"], RnnState]:
+        length = embedded.shape[1]
+        extra = state.context[:, None].expand(-1, length, -1)  # (B, T, C)
+        if self.looks == "before":
+            assert length == 1
+            extra = self._look(state.hidden[0][-1][:, None], state)
+        out, hidden = self.rnn(torch.cat((embedded, extra), -1), _pack(state.hidden))
+        state = replace(state, hidden=hidden if isinstance(hidden, tuple) else (hidden,))
+        if self.join is not None:
+            seen = extra if self.looks == "before" else self._look(out, state)
+            out = torch.tanh(self.join(torch.cat((out, seen), -1)))
+            if self.looks == "after" and self.fed:
+                state = replace(state, context=out[:, -1])
+        return self.dropout(out), state
+
+    def _look(self, query: Float[Tensor, "B T W"], state: RnnState) -> Float[Tensor, "B T C"]:
+        assert self.score is not None
+        assert state.keys is not None
+        assert state.values is not None
+        return attend(query, state.keys, state.values, score=KeysReady(self.score), mask=state.mask, source=self)
+
+
+def _pack(hidden: Hidden) -> Tensor | Hidden:
+    return hidden[0] if len(hidden) == 1 else hidden

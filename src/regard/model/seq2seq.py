@@ -1,0 +1,61 @@
+"""Whole models: one sentence of the grammar each.
+
+source ──Encoder──▶ Memory ──Decoder──▶ logits          (or Memory ──Pool──▶ label)
+"""
+
+from typing import Any
+
+from torch import nn
+
+from regard.model.memory import Memory
+from regard.shapes import Float, Int, Tensor
+
+
+class Seq2Seq(nn.Module):
+    """Anything to a sequence. Without an encoder, a language model."""
+
+    def __init__(self, encoder: nn.Module | None, decoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+    def encode(self, source: Any) -> Memory | None:
+        return None if self.encoder is None else self.encoder(source)
+
+    def forward(self, source: Any, targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        """Logits of the token after each of the targets, which begin with the token that starts a sentence."""
+        logits: Tensor = self.decoder(targets, self.encode(source))
+        return logits
+
+    def log_probabilities(self, source: Any, targets: Int[Tensor, "B T1"]) -> Float[Tensor, "B T"]:
+        """The log-probability of each target after the first, given those before it; in float32, never a product."""
+        logits: Tensor = self(source, targets[:, :-1])
+        chosen = targets[:, 1:, None]
+        return logits.float().log_softmax(-1).gather(-1, chosen)[..., 0]
+
+
+class Classifier(nn.Module):
+    """Anything to a label."""
+
+    def __init__(self, encoder: nn.Module, pool: nn.Module, labels: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.encoder, self.pool = encoder, pool
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(int(pool.width), labels)  # type: ignore[arg-type]
+
+    def forward(self, source: Any) -> Float[Tensor, "B labels"]:
+        logits: Tensor = self.out(self.dropout(self.pool(self.encoder(source))))
+        return logits
+
+
+class MaskedTokens(nn.Module):
+    """What stands at each position of a sequence, some of whose tokens are hidden: pre-training for an encoder."""
+
+    def __init__(self, encoder: nn.Module, project: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.project = encoder, project
+        width = int(encoder.width)  # type: ignore[arg-type]
+        self.turn = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+
+    def forward(self, source: Any) -> Float[Tensor, "B S V"]:
+        logits: Tensor = self.project(self.turn(self.encoder(source).states))
+        return logits

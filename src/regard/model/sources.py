@@ -1,0 +1,36 @@
+"""Encoders without order, which others build on or are compared with: a label, and a bag of words."""
+
+from torch import nn
+
+from regard.model.embedding import Embedding
+from regard.model.memory import Memory, masked_mean
+from regard.sequence import Tokens
+from regard.shapes import Int, Tensor
+
+
+class LabelEncoder(nn.Module):
+    """A label is a memory of one state."""
+
+    causal = False
+
+    def __init__(self, embedding: Embedding) -> None:
+        super().__init__()
+        self.embedding, self.width = embedding, embedding.width
+
+    def forward(self, labels: Int[Tensor, " B"]) -> Memory:
+        state = self.embedding(labels)
+        return Memory(state[:, None], (labels == labels)[:, None], state)
+
+
+class BagEncoder(nn.Module):
+    """The embeddings themselves, and their mean."""
+
+    causal = False
+
+    def __init__(self, embedding: Embedding) -> None:
+        super().__init__()
+        self.embedding, self.width = embedding, embedding.width
+
+    def forward(self, source: Tokens) -> Memory:
+        states = self.embedding(source.ids)
+        return Memory(states, source.mask, masked_mean(states, source.mask))

@@ -1,0 +1,280 @@
+"""Transformer blocks, and the encoder and decoder made of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from regard.kernels.bias import DistanceBias
+from regard.model.embedding import Embedding, Projection
+from regard.model.layers import Layers
+from regard.model.memory import Memory, at_last, masked_mean
+from regard.model.multihead import MultiHead
+from regard.model.positions import Add, Alibi, Learned, RelativeBias, Rotary, Sinusoidal
+from regard.model.state import KeyValue, KeyValueCache
+from regard.sequence import Tokens
+from regard.shapes import Bool, Float, Int, Tensor
+
+Position = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    width: int = 256
+    layers: int = 3
+    heads: int = 4
+    hidden: int = 1024  # width of the perceptron's hidden layer
+    dropout: float = 0.1
+    norm: Literal["layer", "rms"] = "layer"
+    norm_first: bool = True  # before each part (stable when deep), or after it as in the first paper
+    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    position: Position = "sinusoidal"
+    longest: int = 512  # for learned positions
+    score: str = "scaled_dot"
+    key_heads: int | None = None
+    normalise: bool = False  # queries and keys
+    causal: bool = False  # an encoder that sees no later token
+    recompute: bool = False  # hold no activations of a block; compute them again in the backward
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swiglu": F.silu}
+NORMS: dict[str, Callable[[int], nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+
+
+class FeedForward(nn.Module):
+    """The perceptron at every position."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.gated = config.activation == "swiglu"
+        self.activation = ACTIVATIONS[config.activation]
+        self.open = nn.Linear(config.width, config.hidden * (2 if self.gated else 1))
+        self.close = nn.Linear(config.hidden, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Float[Tensor, "B S W"]) -> Float[Tensor, "B S W"]:
+        hidden = self.open(x)
+        if self.gated:
+            gate, hidden = hidden.chunk(2, -1)
+            hidden = self.activation(gate) * hidden
+        else:
+            hidden = self.activation(hidden)
+        out: Tensor = self.close(self.dropout(hidden))
+        return out
+
+
+class PreNorm(nn.Module):
+    """x + part(norm(x)): the residual path is never normalised, so gradients pass any depth (https://arxiv.org/abs/2002.04745)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.norm, self.dropout = _norm(config), nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        change: Tensor = self.dropout(part(self.norm(x)))
+        return x + change
+
+
+class PostNorm(nn.Module):
+    """norm(x + part(x)), as in https://arxiv.org/abs/1706.03762"""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.norm, self.dropout = _norm(config), nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        out: Tensor = self.norm(x + self.dropout(part(x)))
+        return out
+
+
+class Block(nn.Module):
+    """Self-attention, attention to a memory where there is one, and the perceptron, each with its residual."""
+
+    def __init__(self, config: TransformerConfig, memory_width: int | None = None) -> None:
+        super().__init__()
+        residual = PreNorm if config.norm_first else PostNorm
+        make = partial(
+            MultiHead,
+            config.width,
+            config.heads,
+            key_heads=config.key_heads,
+            score=config.score,
+            dropout=config.dropout,
+            normalise=config.normalise,
+        )
+        self.attend = make(rotary=Rotary(config.width // config.heads) if config.position == "rotary" else None)
+        self.around_attend = residual(config)
+        if memory_width is not None:
+            self.cross = make(source_width=memory_width)
+            self.around_cross = residual(config)
+        self.perceive = FeedForward(config)
+        self.around_perceive = residual(config)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B S W"],
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        bias: DistanceBias | None = None,
+        memory: KeyValue | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> Float[Tensor, "B S W"]:
+        x = self.around_attend(x, lambda h: self.attend(h, mask=mask, causal=causal, bias=bias))
+        if memory is not None:
+            x = self.around_cross(x, lambda h: self.cross.read(h, memory, mask=memory_mask))
+        out: Tensor = self.around_perceive(x, self.perceive)
+        return out
+
+    def step(
+        self,
+        x: Float[Tensor, "B S W"],
+        cache: KeyValueCache,
+        *,
+        bias: DistanceBias | None = None,
+        memory: KeyValue | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> Float[Tensor, "B S W"]:
+        x = self.around_attend(x, lambda h: self.attend.step(h, cache, bias=bias))
+        if memory is not None:
+            x = self.around_cross(x, lambda h: self.cross.read(h, memory, mask=memory_mask))
+        out: Tensor = self.around_perceive(x, self.perceive)
+        return out
+
+
+class Places(nn.Module):
+    """A position kind, split into what is added to the input and what is added to the scores."""
+
+    def __init__(self, config: TransformerConfig, *, ahead: bool) -> None:
+        super().__init__()
+        self.add: Add | None = None
+        self.distance: Alibi | RelativeBias | None = None
+        match config.position:
+            case "sinusoidal":
+                self.add = Add(Sinusoidal(config.width))
+            case "learned":
+                self.add = Add(Learned(config.width, config.longest))
+            case "alibi":
+                self.distance = Alibi(config.heads)
+            case "relative":
+                self.distance = RelativeBias(config.heads, ahead=ahead)
+
+    def forward(self, x: Float[Tensor, "B S W"], start: int = 0) -> Float[Tensor, "B S W"]:
+        return x if self.add is None else self.add(x, start)
+
+    def bias(self, n: int, m: int) -> DistanceBias | None:
+        return None if self.distance is None else self.distance(n, m)
+
+
+class Stack(nn.Module):
+    """Blocks one on another over states that already have their positions; a last norm where blocks norm first."""
+
+    def __init__(self, config: TransformerConfig, memory_width: int | None = None) -> None:
+        super().__init__()
+        self.blocks = Layers[Block](Block(config, memory_width) for _ in range(config.layers))
+        self.norm = _norm(config) if config.norm_first else nn.Identity()
+        self.recompute = config.recompute
+
+    def forward(
+        self,
+        x: Float[Tensor, "B S W"],
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        bias: DistanceBias | None = None,
+        memory: Memory | None = None,
+    ) -> Float[Tensor, "B S W"]:
+        memory_mask = None if memory is None else memory.mask[:, None]
+
+        def run(block: Block, x: Tensor) -> Tensor:
+            known = None if memory is None else block.cross.remember(memory.states)
+            out: Tensor = block(x, mask=mask, causal=causal, bias=bias, memory=known, memory_mask=memory_mask)
+            return out
+
+        for block in self.blocks:
+            again = self.recompute and self.training
+            x = checkpoint(run, block, x, use_reentrant=False) if again else run(block, x)
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+class TransformerEncoder(nn.Module):
+    """Tokens to a memory of one state each."""
+
+    def __init__(self, config: TransformerConfig, embedding: Embedding) -> None:
+        super().__init__()
+        self.width, self.causal = config.width, config.causal
+        self.embedding = embedding
+        self.places = Places(config, ahead=not config.causal)
+        self.dropout = nn.Dropout(config.dropout)
+        self.stack = Stack(config)
+
+    def forward(self, source: Tokens) -> Memory:
+        x = self.dropout(self.places(self.embedding(source.ids)))
+        mask, length = source.mask, x.shape[1]
+        states = self.stack(x, mask=mask[:, None], causal=self.causal, bias=self.places.bias(length, length))
+        summary = at_last(states, mask) if self.causal else masked_mean(states, mask)
+        return Memory(states, mask, summary)
+
+
+@dataclass
+class TransformerState:
+    """What a Transformer decoder knows after some steps. `reorder` uses it up."""
+
+    caches: list[KeyValueCache]
+    memories: list[KeyValue | None]
+    memory_mask: Bool[Tensor, "B 1 M"] | None
+
+    @property
+    def length(self) -> int:
+        return self.caches[0].length
+
+    def reorder(self, index: Int[Tensor, " beams"]) -> "TransformerState":
+        return TransformerState(
+            [cache.reorder(index) for cache in self.caches],
+            [None if memory is None else memory.reorder(index) for memory in self.memories],
+            None if self.memory_mask is None else self.memory_mask[index],
+        )
+
+
+class TransformerDecoder(nn.Module):
+    """Tokens so far, and a memory where there is one, to logits of the next token."""
+
+    def __init__(self, config: TransformerConfig, embedding: Embedding, project: Projection, memory_width: int | None):
+        super().__init__()
+        self.embedding, self.project = embedding, project
+        self.places = Places(config, ahead=False)
+        self.dropout = nn.Dropout(config.dropout)
+        self.stack = Stack(config, memory_width)
+
+    def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
+        length = targets.shape[1]
+        x = self.dropout(self.places(self.embedding(targets)))
+        logits: Tensor = self.project(self.stack(x, causal=True, bias=self.places.bias(length, length), memory=memory))
+        return logits
+
+    def start(self, memory: Memory | None, *, batch: int, capacity: int) -> TransformerState:
+        """The state before the first token, with room for `capacity` tokens."""
+        nothing = self.project.weight.new_zeros(batch, 0, self.embedding.width)
+        return TransformerState(
+            [block.attend.start(nothing, capacity) for block in self.stack.blocks],
+            [None if memory is None else block.cross.remember(memory.states) for block in self.stack.blocks],
+            None if memory is None else memory.mask[:, None],
+        )
+
+    def step(self, tokens: Int[Tensor, " B"], state: TransformerState) -> tuple[Float[Tensor, "B V"], TransformerState]:
+        position = state.length
+        x = self.dropout(self.places(self.embedding(tokens[:, None]), start=position))
+        bias = self.places.bias(1, position + 1)
+        for block, cache, known in zip(self.stack.blocks, state.caches, state.memories, strict=True):
+            x = block.step(x, cache, bias=bias, memory=known, memory_mask=state.memory_mask)
+        logits: Tensor = self.project(self.stack.norm(x))[:, 0]
+        return logits, state
+
+
+def _norm(config: TransformerConfig) -> nn.Module:
+    return NORMS[config.norm](config.width)
