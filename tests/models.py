@@ -12,13 +12,14 @@ from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.recurrent import RnnConfig, RnnDecoder, RnnDecoderConfig, RnnEncoder
-from regard.model.sources import BagEncoder, LabelEncoder
+from regard.model.sources import BagConfig, BagEncoder, LabelConfig, LabelEncoder
 from regard.model.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
-from regard.model.vision import Cnn, CnnConfig, GridEncoder, GridTransformer, VitConfig, vit
+from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn, cnn_transformer, vit
 from regard.sequence import Tokens
 
 WIDTH, VOCABULARY, LABELS = 16, 11, 4
 SMALL = TransformerConfig(width=WIDTH, layers=2, heads=2, hidden=24, dropout=0.1)
+OVER_REGIONS = replace(SMALL, position="none")
 CONV = ConvConfig(width=WIDTH, dilations=(1, 2))
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "relative", "none")
 
@@ -28,7 +29,7 @@ def words() -> Embedding:
 
 
 TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
-    "bag": lambda: BagEncoder(words()),
+    "bag": lambda: BagEncoder(BagConfig(WIDTH), words()),
     "elman": lambda: RnnEncoder(RnnConfig("elman", WIDTH), words()),
     "gru": lambda: RnnEncoder(RnnConfig("gru", WIDTH, layers=2), words()),
     "lstm": lambda: RnnEncoder(RnnConfig("lstm", WIDTH), words()),
@@ -48,10 +49,10 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     },
 }
 OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
-    "label": lambda: LabelEncoder(Embedding(LABELS, WIDTH)),
-    "cnn": lambda: GridEncoder(Cnn(CnnConfig((4, 8), attention=True)), 8, WIDTH),
-    "cnn+transformer": lambda: GridTransformer(SMALL, GridEncoder(Cnn(CnnConfig((4, 8))), 8, WIDTH)),
-    "vit": lambda: vit(VitConfig(4, SMALL)),
+    "label": lambda: LabelEncoder(LabelConfig(WIDTH), Embedding(LABELS, WIDTH)),
+    "cnn": lambda: cnn(CnnConfig(WIDTH, (4, 8), attention=True)),
+    "cnn+transformer": lambda: cnn_transformer(CnnTransformerConfig((4, 8), transformer=OVER_REGIONS)),
+    "vit": lambda: vit(VitConfig(4, OVER_REGIONS)),
 }
 ENCODERS = TEXT_ENCODERS | OTHER_ENCODERS
 

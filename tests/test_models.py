@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from models import DECODERS, ENCODERS, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, one, source
 from regard.model.memory import Memory
-from regard.model.pool import AttentionPool, FirstPool, LastPool, MeanPool
+from regard.model.pool import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool, PoolConfig
 from regard.model.seq2seq import Classifier, Seq2Seq
 from regard.sequence import Tokens
 
@@ -182,7 +182,13 @@ def test_any_encoder_with_any_decoder_learns_ten_examples(name, reads):
 
 @pytest.mark.parametrize(
     "make",
-    [MeanPool, LastPool, FirstPool, AttentionPool, lambda w: AttentionPool(w, queries=3, heads=2)],
+    [
+        lambda w: MeanPool(PoolConfig(), w),
+        lambda w: LastPool(PoolConfig(), w),
+        lambda w: FirstPool(PoolConfig(), w),
+        lambda w: AttentionPool(AttentionPoolConfig(), w),
+        lambda w: AttentionPool(AttentionPoolConfig(queries=3, heads=2), w),
+    ],
     ids=["mean", "last", "first", "attention", "three queries"],
 )
 def test_pools_see_what_is_there_alone(make):
@@ -198,9 +204,9 @@ def test_pools_see_what_is_there_alone(make):
 
 def test_pools_are_what_they_are_called():
     given = memory()
-    torch.testing.assert_close(MeanPool(WIDTH)(given)[1], given.states[1, :2].mean(0))
-    assert torch.equal(LastPool(WIDTH)(given)[1], given.states[1, 1])
-    assert torch.equal(FirstPool(WIDTH)(given), given.states[:, 0])
+    torch.testing.assert_close(MeanPool(PoolConfig(), WIDTH)(given)[1], given.states[1, :2].mean(0))
+    assert torch.equal(LastPool(PoolConfig(), WIDTH)(given)[1], given.states[1, 1])
+    assert torch.equal(FirstPool(PoolConfig(), WIDTH)(given), given.states[:, 0])
 
 
 def test_log_probabilities_are_sums_in_float32():

@@ -7,11 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.errors import InvalidArgument, RegardError
+    from regard.errors import InvalidArgument, InvalidRecipe, RegardError
     from regard.kernels.bias import DistanceBias
     from regard.kernels.rows import Summary
     from regard.model.attention import attend, attention_summary, attention_weights, self_attend
+    from regard.model.build import build
     from regard.model.listening import Heard, listen
+    from regard.model.memory import Memory
     from regard.model.multihead import MultiHead
     from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal
     from regard.model.scores import (
@@ -27,15 +29,17 @@ if TYPE_CHECKING:
     )
     from regard.model.state import KeyValue, KeyValueCache
     from regard.model.vision import SelfAttention2d
+    from regard.sequence import Tokens
 
 __version__ = "0.1.0"
 
 # Where each public name lives.
 _HOMES = {
-    "regard.errors": ("InvalidArgument", "RegardError"),
+    "regard.errors": ("InvalidArgument", "InvalidRecipe", "RegardError"),
     "regard.kernels.bias": ("DistanceBias",),
     "regard.kernels.rows": ("Summary",),
     "regard.model.attention": ("attend", "attention_summary", "attention_weights", "self_attend"),
+    "regard.model.build": ("build",),
     "regard.model.listening": ("Heard", "listen"),
     "regard.model.multihead": ("MultiHead",),
     "regard.model.positions": ("Add", "Alibi", "Concatenate", "Learned", "RelativeBias", "Rotary", "Sinusoidal"),
@@ -43,7 +47,9 @@ _HOMES = {
         "SCORES", "Additive", "Bilinear", "Dot", "KeysReady", "ReducedRank", "ScaledDot", "Score", "Uniform",
     ),
     "regard.model.state": ("KeyValue", "KeyValueCache"),
+    "regard.model.memory": ("Memory",),
     "regard.model.vision": ("SelfAttention2d",),
+    "regard.sequence": ("Tokens",),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -58,10 +64,12 @@ __all__ = [
     "Dot",
     "Heard",
     "InvalidArgument",
+    "InvalidRecipe",
     "KeyValue",
     "KeyValueCache",
     "KeysReady",
     "Learned",
+    "Memory",
     "MultiHead",
     "ReducedRank",
     "RegardError",
@@ -72,10 +80,12 @@ __all__ = [
     "SelfAttention2d",
     "Sinusoidal",
     "Summary",
+    "Tokens",
     "Uniform",
     "attend",
     "attention_summary",
     "attention_weights",
+    "build",
     "listen",
     "self_attend",
 ]

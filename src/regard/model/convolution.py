@@ -1,29 +1,37 @@
 """Dilated 1-D convolutions as encoder and decoder: what a position sees grows exponentially with depth."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from regard.configuration import Checked, Count, Probability
+from regard.errors import Problem
 from regard.model.embedding import Embedding, Projection
 from regard.model.layers import Layers
 from regard.model.memory import Memory, at_last, masked_mean
 from regard.model.multihead import MultiHead
+from regard.model.scores import ScoreName
 from regard.model.state import KeyValue
 from regard.sequence import Tokens
 from regard.shapes import Bool, Float, Int, Tensor
 
 
 @dataclass(frozen=True)
-class ConvConfig:
-    width: int = 256
-    kernel: int = 3
-    dilations: tuple[int, ...] = (1, 2, 4, 8)  # one layer each
-    dropout: float = 0.1
+class ConvConfig(Checked):
+    width: Count = 256
+    kernel: Count = 3
+    dilations: tuple[Count, ...] = (1, 2, 4, 8)  # one layer each
+    dropout: Probability = 0.1
     causal: bool = False  # encoders: see no later token; decoders always do
-    score: str = "scaled_dot"
-    heads: int = 1
+    score: ScoreName = "scaled_dot"
+    heads: Count = 1
+
+    def conflicts(self) -> Iterator[Problem]:
+        if self.width % self.heads:
+            yield Problem("heads", f"a divisor of width = {self.width}", str(self.heads), "Change one of the two.")
 
 
 class ConvLayer(nn.Module):

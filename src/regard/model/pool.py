@@ -1,15 +1,33 @@
 """From a memory to one vector: sequence to label."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
+from regard.configuration import Checked, Count
 from regard.model.memory import Memory, at_last, masked_mean
 from regard.model.multihead import MultiHead
+from regard.model.scores import ScoreName
 from regard.shapes import Float, Tensor
 
 
+@dataclass(frozen=True)
+class PoolConfig(Checked):
+    """A pool without choices."""
+
+
+@dataclass(frozen=True)
+class AttentionPoolConfig(Checked):
+    queries: Count = 1
+    heads: Count = 1
+    score: ScoreName = "scaled_dot"
+
+
 class MeanPool(nn.Module):
-    def __init__(self, width: int) -> None:
+    """The mean of all states that are there."""
+
+    def __init__(self, config: PoolConfig, width: int) -> None:
         super().__init__()
         self.width = width
 
@@ -20,7 +38,7 @@ class MeanPool(nn.Module):
 class LastPool(nn.Module):
     """The state at each sequence's own end."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, config: PoolConfig, width: int) -> None:
         super().__init__()
         self.width = width
 
@@ -31,7 +49,7 @@ class LastPool(nn.Module):
 class FirstPool(nn.Module):
     """The state of the first position, which a global unit or a class token holds."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, config: PoolConfig, width: int) -> None:
         super().__init__()
         self.width = width
 
@@ -42,11 +60,11 @@ class FirstPool(nn.Module):
 class AttentionPool(nn.Module):
     """Learned queries, as many as wanted, each asking the memory; their answers side by side."""
 
-    def __init__(self, width: int, *, queries: int = 1, heads: int = 1, score: str = "scaled_dot") -> None:
+    def __init__(self, config: AttentionPoolConfig, width: int) -> None:
         super().__init__()
-        self.width = queries * width
-        self.query = nn.Parameter(torch.randn(queries, width) * 0.02)
-        self.attend = MultiHead(width, heads, score=score)
+        self.width = config.queries * width
+        self.query = nn.Parameter(torch.randn(config.queries, width) * 0.02)
+        self.attend = MultiHead(width, config.heads, score=config.score)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B QW"]:
         asked = self.query.expand(memory.states.shape[0], -1, -1)

@@ -1,5 +1,6 @@
 """Recurrent encoders and decoders, without attention and with it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -7,10 +8,12 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard.configuration import Checked, Count, Probability
+from regard.errors import Problem
 from regard.model.attention import attend
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
-from regard.model.scores import SCORES, KeysReady
+from regard.model.scores import SCORES, KeysReady, ScoreName
 from regard.sequence import Tokens
 from regard.shapes import Bool, Float, Int, Tensor
 
@@ -21,26 +24,34 @@ Hidden = tuple[Float[Tensor, "layers B W"], ...]  # one tensor, or two for an LS
 
 
 @dataclass(frozen=True)
-class RnnConfig:
+class RnnConfig(Checked):
     cell: Cell = "gru"
-    width: int = 256
-    layers: int = 1
-    dropout: float = 0.1
-    bidirectional: bool = True  # for encoders: half of the width in each direction
+    width: Count = 256
+    layers: Count = 1
+    dropout: Probability = 0.1
+    bidirectional: bool = True  # half of the width in each direction
+
+    def conflicts(self) -> Iterator[Problem]:
+        if self.bidirectional and self.width % 2:
+            yield Problem("width", "an even number for two directions", str(self.width), "Half goes to each.")
 
 
 @dataclass(frozen=True)
-class RnnDecoderConfig:
+class RnnDecoderConfig(Checked):
     cell: Cell = "gru"
-    width: int = 256
-    layers: int = 1
-    dropout: float = 0.1
+    width: Count = 256
+    layers: Count = 1
+    dropout: Probability = 0.1
     start: Literal["summary", "zero"] = "summary"  # where the first state comes from
     # none: the source's summary is an input of every step; before: look with the last state, then step
     # (https://arxiv.org/abs/1409.0473); after: step, then look with the new state (https://arxiv.org/abs/1508.04025)
     attention: Literal["none", "before", "after"] = "before"
-    score: str = "additive"
+    score: ScoreName = "additive"
     feed: bool = False  # with `after`: what was said last is an input of the next step
+
+    def conflicts(self) -> Iterator[Problem]:
+        if self.feed and self.attention != "after":
+            yield Problem("feed", "false unless attention = 'after'", "true", "`before` feeds what it sees anyway.")
 
 
 class RnnEncoder(nn.Module):

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
+from typing import Literal
 
 import torch
 from torch import nn
@@ -164,6 +165,8 @@ def _scaled_dot(query_width: int, key_width: int, heads: int | None, key_heads: 
     _same_width("scaled_dot", query_width, key_width)
     return ScaledDot()
 
+
+ScoreName = Literal["dot", "scaled_dot", "bilinear", "reduced_rank", "additive", "uniform"]
 
 # name -> how to make one: the widths of queries and keys, and how many heads of each (None: no head axis)
 SCORES: dict[str, Callable[[int, int, int | None, int | None], Score]] = {

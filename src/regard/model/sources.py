@@ -1,11 +1,24 @@
 """Encoders without order, which others build on or are compared with: a label, and a bag of words."""
 
+from dataclasses import dataclass
+
 from torch import nn
 
+from regard.configuration import Checked, Count
 from regard.model.embedding import Embedding
 from regard.model.memory import Memory, masked_mean
 from regard.sequence import Tokens
 from regard.shapes import Int, Tensor
+
+
+@dataclass(frozen=True)
+class LabelConfig(Checked):
+    width: Count = 256
+
+
+@dataclass(frozen=True)
+class BagConfig(Checked):
+    width: Count = 256
 
 
 class LabelEncoder(nn.Module):
@@ -13,7 +26,7 @@ class LabelEncoder(nn.Module):
 
     causal = False
 
-    def __init__(self, embedding: Embedding) -> None:
+    def __init__(self, config: LabelConfig, embedding: Embedding) -> None:
         super().__init__()
         self.embedding, self.width = embedding, embedding.width
 
@@ -27,7 +40,7 @@ class BagEncoder(nn.Module):
 
     causal = False
 
-    def __init__(self, embedding: Embedding) -> None:
+    def __init__(self, config: BagConfig, embedding: Embedding) -> None:
         super().__init__()
         self.embedding, self.width = embedding, embedding.width
 

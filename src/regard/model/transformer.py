@@ -1,6 +1,6 @@
 """Transformer blocks, and the encoder and decoder made of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -9,12 +9,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from regard.configuration import Checked, Count, Probability
+from regard.errors import Problem
 from regard.kernels.bias import DistanceBias
 from regard.model.embedding import Embedding, Projection
 from regard.model.layers import Layers
 from regard.model.memory import Memory, at_last, masked_mean
 from regard.model.multihead import MultiHead
 from regard.model.positions import Add, Alibi, Learned, RelativeBias, Rotary, Sinusoidal
+from regard.model.scores import ScoreName
 from regard.model.state import KeyValue, KeyValueCache
 from regard.sequence import Tokens
 from regard.shapes import Bool, Float, Int, Tensor
@@ -23,22 +26,36 @@ Position = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
-    width: int = 256
-    layers: int = 3
-    heads: int = 4
-    hidden: int = 1024  # width of the perceptron's hidden layer
-    dropout: float = 0.1
+class TransformerConfig(Checked):
+    width: Count = 256
+    layers: Count = 3
+    heads: Count = 4
+    hidden: Count = 1024  # width of the perceptron's hidden layer
+    dropout: Probability = 0.1
     norm: Literal["layer", "rms"] = "layer"
     norm_first: bool = True  # before each part (stable when deep), or after it as in the first paper
     activation: Literal["relu", "gelu", "swiglu"] = "relu"
     position: Position = "sinusoidal"
-    longest: int = 512  # for learned positions
-    score: str = "scaled_dot"
-    key_heads: int | None = None
+    longest: Count = 512  # for learned positions
+    score: ScoreName = "scaled_dot"
+    key_heads: Count | None = None
     normalise: bool = False  # queries and keys
     causal: bool = False  # an encoder that sees no later token
     recompute: bool = False  # hold no activations of a block; compute them again in the backward
+
+    def conflicts(self) -> Iterator[Problem]:
+        if self.width % self.heads:
+            yield Problem("heads", f"a divisor of width = {self.width}", str(self.heads), "Change one of the two.")
+        elif self.position == "rotary" and self.width // self.heads % 2:
+            yield Problem(
+                "heads", "heads of even width for rotary positions", str(self.heads), "Change heads or width."
+            )
+        if self.position == "sinusoidal" and self.width % 2:
+            yield Problem("width", "an even number for sinusoidal positions", str(self.width), "Change one of the two.")
+        if self.key_heads is not None and self.heads % self.key_heads:
+            yield Problem("key_heads", f"a divisor of heads = {self.heads}", str(self.key_heads), "1 always is one.")
+        if self.score == "uniform" and (self.normalise or self.position == "rotary"):
+            yield Problem("score", "a score that looks at queries and keys", "'uniform'", "Or drop what turns them.")
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swiglu": F.silu}

@@ -1,10 +1,13 @@
 """Images: self-attention inside a CNN, and encoders from pixels to a memory of regions."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
+from regard.configuration import Checked, Count
+from regard.errors import Problem
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
 from regard.model.positions import SinusoidalGrid
@@ -32,28 +35,56 @@ class SelfAttention2d(nn.Module):
 
 
 @dataclass(frozen=True)
-class CnnConfig:
-    channels: tuple[int, ...] = (32, 64, 128)  # one stage each, which halves the picture
+class CnnConfig(Checked):
+    width: Count = 256  # of a region's state
+    channels: tuple[Count, ...] = (32, 64, 128)  # one stage each, which halves the picture
     attention: bool = False  # a self-attention block after the last stage
 
 
+def _over_regions() -> TransformerConfig:
+    return TransformerConfig(position="none")
+
+
 @dataclass(frozen=True)
-class VitConfig:
-    patch: int = 16
-    transformer: TransformerConfig = field(default_factory=lambda: TransformerConfig(position="none"))
+class CnnTransformerConfig(Checked):
+    channels: tuple[Count, ...] = (32, 64, 128)
+    attention: bool = False
+    transformer: TransformerConfig = field(default_factory=_over_regions)
+
+    def conflicts(self) -> Iterator[Problem]:
+        return _on_a_grid(self.transformer)
+
+
+@dataclass(frozen=True)
+class VitConfig(Checked):
+    patch: Count = 16
+    transformer: TransformerConfig = field(default_factory=_over_regions)
+
+    def conflicts(self) -> Iterator[Problem]:
+        return _on_a_grid(self.transformer)
+
+
+def _on_a_grid(config: TransformerConfig) -> Iterator[Problem]:
+    if config.position != "none":
+        got = repr(config.position)
+        yield Problem("transformer.position", "'none': regions tell their row and column", got, "Set it to 'none'.")
+    if config.causal:
+        yield Problem("transformer.causal", "false: regions have no order", "true", "Leave it out.")
+    if config.width % 4:
+        yield Problem("transformer.width", "a multiple of 4, for rows and columns", str(config.width), "Change it.")
 
 
 class Cnn(nn.Module):
     """A small network to train from scratch. It normalises each picture by itself, so no picture changes another's."""
 
-    def __init__(self, config: CnnConfig, *, colours: int = 3) -> None:
+    def __init__(self, channels: tuple[int, ...], *, attention: bool, colours: int = 3) -> None:
         super().__init__()
-        self.width = config.channels[-1]
+        self.width = channels[-1]
         stages: list[nn.Module] = []
-        for before, after in zip((colours, *config.channels), config.channels, strict=False):
+        for before, after in zip((colours, *channels), channels, strict=False):
             stages += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
             stages += [nn.Conv2d(after, after, 3, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
-        if config.attention:
+        if attention:
             stages.append(SelfAttention2d(self.width))
         self.stages = nn.Sequential(*stages)
 
@@ -106,6 +137,17 @@ class Patches(nn.Module):
     def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
         grid = self.project(images)
         return _regions(grid.flatten(2).mT, tuple(grid.shape[2:]))
+
+
+def cnn(config: CnnConfig) -> GridEncoder:
+    """The grid of a CNN trained from scratch."""
+    return GridEncoder(Cnn(config.channels, attention=config.attention), config.channels[-1], config.width)
+
+
+def cnn_transformer(config: CnnTransformerConfig) -> GridTransformer:
+    """The same grid, its regions seen by Transformer blocks."""
+    grid = CnnConfig(config.transformer.width, config.channels, config.attention)
+    return GridTransformer(config.transformer, cnn(grid))
 
 
 def vit(config: VitConfig) -> GridTransformer:

@@ -1,0 +1,213 @@
+"""From a recipe's model table to a model: any encoder with any decoder or pool, refused here if it cannot be."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from torch import nn
+
+from regard.configuration import Checked, Count, nearest, read
+from regard.errors import InvalidRecipe, Problem
+from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
+from regard.model.embedding import Embedding, Projection
+from regard.model.pool import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool, PoolConfig
+from regard.model.recurrent import RnnConfig, RnnDecoder, RnnDecoderConfig, RnnEncoder
+from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
+from regard.model.sources import BagConfig, BagEncoder, LabelConfig, LabelEncoder
+from regard.model.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
+from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn, cnn_transformer, vit
+
+Make = Callable[..., nn.Module]
+
+# name -> what it reads, its configuration, and what makes it
+ENCODERS: dict[str, tuple[Literal["tokens", "label", "image"], type[Checked], Make]] = {
+    "label": ("label", LabelConfig, LabelEncoder),
+    "bag": ("tokens", BagConfig, BagEncoder),
+    "rnn": ("tokens", RnnConfig, RnnEncoder),
+    "conv": ("tokens", ConvConfig, ConvEncoder),
+    "transformer": ("tokens", TransformerConfig, TransformerEncoder),
+    "cnn": ("image", CnnConfig, cnn),
+    "cnn+transformer": ("image", CnnTransformerConfig, cnn_transformer),
+    "vit": ("image", VitConfig, vit),
+}
+DECODERS: dict[str, tuple[type[Checked], Make]] = {
+    "rnn": (RnnDecoderConfig, RnnDecoder),
+    "conv": (ConvConfig, ConvDecoder),
+    "transformer": (TransformerConfig, TransformerDecoder),
+}
+POOLS: dict[str, tuple[type[Checked], Make]] = {
+    "mean": (PoolConfig, MeanPool),
+    "last": (PoolConfig, LastPool),
+    "first": (PoolConfig, FirstPool),
+    "attention": (AttentionPoolConfig, AttentionPool),
+}
+
+
+@dataclass(frozen=True)
+class Outline(Checked):
+    """The keys of a model table beside its parts."""
+
+    vocabulary: Count | None = None  # how many tokens the decoder, or the masked-token head, chooses from
+    source_vocabulary: Count | None = None  # how many tokens or labels the encoder reads; None: as many
+    labels: Count | None = None  # how many labels a pool's classifier chooses from
+    head: Literal["masked_tokens"] | None = None  # for an encoder without decoder or pool
+    tie: Literal["none", "target", "all"] = "target"  # which embeddings are one matrix: the decoder's own, or all
+
+
+KEYS = ("encoder", "decoder", "pool", *Outline.__dataclass_fields__)
+
+
+def build(model: Mapping[str, Any]) -> Seq2Seq | Classifier | MaskedTokens:
+    """The model that this table describes.
+
+    >>> import regard
+    >>> model = regard.build({
+    ...     "encoder": {"kind": "rnn", "width": 32},
+    ...     "decoder": {"kind": "transformer", "width": 32, "layers": 2, "heads": 2, "hidden": 64},
+    ...     "vocabulary": 100,
+    ... })
+    >>> type(model).__name__
+    'Seq2Seq'
+    """
+    problems = [
+        Problem(f"model.{key}", "a key of model", "an unknown one", nearest(key, KEYS))
+        for key in model
+        if key not in KEYS
+    ]
+    reads, encoder = _encoder(model, problems)
+    decoder = _part("decoder", DECODERS, model, problems)
+    pool = _part("pool", POOLS, model, problems)
+    parts = read(Outline, {key: model[key] for key in Outline.__dataclass_fields__ if key in model}, "model")
+    if isinstance(parts, list):
+        raise InvalidRecipe(problems + parts)
+    if not problems:
+        problems += _conflicts(model, parts, reads, encoder and encoder[0], decoder and decoder[0], pool is not None)
+    if problems:
+        raise InvalidRecipe(problems)
+    return _assemble(parts, reads, encoder, decoder, pool)
+
+
+def _encoder(model: Mapping[str, Any], problems: list[Problem]) -> tuple[str | None, tuple[Checked, Make] | None]:
+    found = _part("encoder", {name: row[1:] for name, row in ENCODERS.items()}, model, problems)
+    return (None, None) if found is None else (ENCODERS[model["encoder"]["kind"]][0], found)
+
+
+def _part(
+    role: str, kinds: Mapping[str, tuple[type[Checked], Make]], model: Mapping[str, Any], problems: list[Problem]
+) -> tuple[Checked, Make] | None:
+    """The configuration and the maker of one part; None where there is none, or where it is wrong."""
+    table = model.get(role)
+    if table is None:
+        return None
+    if not isinstance(table, Mapping) or "kind" not in table:
+        problems.append(Problem(f"model.{role}", "a table with a kind", repr(table), f"Kinds: {', '.join(kinds)}."))
+        return None
+    if table["kind"] not in kinds:
+        kind = table["kind"]
+        problems.append(Problem(f"model.{role}.kind", f"one of {', '.join(kinds)}", repr(kind), nearest(kind, kinds)))
+        return None
+    config, make = kinds[table["kind"]]
+    made = read(config, {key: value for key, value in table.items() if key != "kind"}, f"model.{role}")
+    if isinstance(made, list):
+        problems += made
+        return None
+    return made, make
+
+
+def _conflicts(
+    model: Mapping[str, Any],
+    parts: Outline,
+    reads: str | None,
+    encoder: Checked | None,
+    decoder: Checked | None,
+    pool: bool,
+) -> list[Problem]:
+    """What is wrong between parts that are right each by itself."""
+    problems = []
+
+    def wrong(key: str, wanted: str, got: str, remedy: str) -> None:
+        problems.append(Problem(f"model.{key}" if key else "model", wanted, got, remedy))
+
+    outputs = [name for name, there in (("decoder", decoder), ("pool", pool), ("head", parts.head)) if there]
+    if len(outputs) != 1:
+        wrong("", "one of decoder, pool and head", ", ".join(outputs) or "none", "They say what comes out.")
+    for output in ("pool", "head"):
+        if output in outputs and encoder is None:
+            wrong(output, "an encoder for it to read", "none", "Add [model.encoder].")
+    if pool and parts.labels is None:
+        wrong("labels", "the number of labels, for the pool's classifier", "none", "Add labels = 2, say.")
+    if (decoder or parts.head) and parts.vocabulary is None:
+        wrong("vocabulary", "the number of tokens to choose from", "none", "Add vocabulary = 8000, say.")
+    if encoder is not None and reads != "image" and parts.source_vocabulary is None and parts.vocabulary is None:
+        wrong("source_vocabulary", "the number of tokens or labels that the encoder reads", "none", "Add it.")
+    if parts.head and reads != "tokens" and encoder is not None:
+        wrong("head", "an encoder of tokens", f"one of {reads}s", "Hidden tokens are found among tokens.")
+    if parts.head and getattr(encoder, "causal", False):
+        wrong("encoder.causal", "false for a masked-token head", "true", "What hides must be seen from both sides.")
+    if parts.head and getattr(encoder, "bidirectional", True) is False:
+        wrong("encoder.bidirectional", "true for a masked-token head", "false", "Hidden tokens need both sides.")
+    if encoder is None and decoder is not None:
+        given = model["decoder"]
+        for key in ("attention", "start", "score", "feed"):
+            unused = key in given and not (key == "attention" and given[key] == "none")
+            if unused and not (key == "score" and isinstance(decoder, TransformerConfig)):
+                wrong(f"decoder.{key}", "nothing: without an encoder there is no source", repr(given[key]), "Drop it.")
+    if isinstance(decoder, RnnDecoderConfig) and encoder is not None and decoder.attention != "none":
+        widths = decoder.width, _width(encoder)
+        if decoder.score in ("dot", "scaled_dot") and widths[0] != widths[1]:
+            wrong(
+                "decoder.score", f"equal widths for {decoder.score!r}", f"{widths[0]} and {widths[1]}", "Or 'bilinear'."
+            )
+    if parts.tie == "all":
+        if decoder is None or reads != "tokens":
+            wrong("tie", "'target' or 'none' unless tokens become tokens", "'all'", "There is nothing to share.")
+        else:
+            if parts.source_vocabulary not in (None, parts.vocabulary):
+                sizes = f"{parts.source_vocabulary} and {parts.vocabulary}"
+                wrong("source_vocabulary", "one vocabulary on both sides for tie = 'all'", sizes, "Leave it out.")
+            if encoder is not None and _width(encoder) != _width(decoder):
+                both = f"{_width(encoder)} and {_width(decoder)}"
+                wrong("encoder.width", "the decoder's width for tie = 'all'", both, "Make them equal.")
+    return problems
+
+
+def _width(config: Checked) -> int:
+    inner: Any = getattr(config, "transformer", config)
+    return cast(int, inner.width)
+
+
+def _assemble(
+    parts: Outline,
+    reads: str | None,
+    encoder: tuple[Checked, Make] | None,
+    decoder: tuple[Checked, Make] | None,
+    pool: tuple[Checked, Make] | None,
+) -> Seq2Seq | Classifier | MaskedTokens:
+    target = None
+    if decoder is not None:
+        target = Embedding(cast(int, parts.vocabulary), _width(decoder[0]), dropout=_dropout(decoder[0]))
+    front, source = None, None
+    if encoder is not None:
+        config, make = encoder
+        if reads == "image":
+            front = make(config)
+        else:
+            size = parts.source_vocabulary or cast(int, parts.vocabulary)
+            shared = target if parts.tie == "all" else None
+            source = shared or Embedding(size, _width(config), dropout=_dropout(config))
+            front = make(config, source)
+    if decoder is not None and target is not None:
+        config, make = decoder
+        project = Projection(target.width, target.vocabulary, tied=None if parts.tie == "none" else target)
+        return Seq2Seq(front, make(config, target, project, None if encoder is None else _width(encoder[0])))
+    assert front is not None
+    assert encoder is not None
+    if pool is not None:
+        config, make = pool
+        return Classifier(front, make(config, _width(encoder[0])), cast(int, parts.labels), _dropout(encoder[0]))
+    tied = source if parts.tie == "target" else None
+    return MaskedTokens(front, Projection(_width(encoder[0]), cast(int, parts.vocabulary), tied=tied))
+
+
+def _dropout(config: Checked) -> float:
+    return float(getattr(getattr(config, "transformer", config), "dropout", 0.0))
