@@ -5,13 +5,16 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test slow check format bench clean
 
 demo: $(READY)
 	$(VENV)/bin/regard demo
 
 test: $(READY)
-	$(VENV)/bin/python -m pytest -q
+	$(VENV)/bin/python -m pytest -q -m "not slow"
+
+slow: $(READY)
+	$(VENV)/bin/python -m pytest -q -m slow
 
 check: $(READY)
 	$(VENV)/bin/ruff format --check .

@@ -148,10 +148,17 @@ def test_saved_equals_loaded(name):
     assert torch.equal(other(TARGETS, memory()), module(TARGETS, memory()))
 
 
+READERS = ["gru", "conv", "transformer", "bag", "label", "cnn", "cnn+transformer", "vit"]
+SPEAKERS = ["rnn", "gru before additive", "gru after fed", "conv", "transformer", "transformer post-norm"]
+
+
 @pytest.mark.parametrize(
-    "name", ["rnn", "gru before additive", "gru after fed", "conv", "transformer", "transformer post-norm"]
+    ("name", "reads"),
+    [  # every reader and every speaker once; all the other pairs take minutes
+        pytest.param(name, reads, marks=() if i % len(SPEAKERS) == j else pytest.mark.slow)
+        for (i, reads), (j, name) in product(enumerate(READERS), enumerate(SPEAKERS))
+    ],
 )
-@pytest.mark.parametrize("reads", ["gru", "conv", "transformer", "bag", "label", "cnn", "cnn+transformer", "vit"])
 def test_any_encoder_with_any_decoder_learns_ten_examples(name, reads):
     """To near-zero loss, but for a bag or a label, which do not tell all ten apart."""
     torch.manual_seed(0)

@@ -79,7 +79,8 @@ def force(
             said = decoder(inputs, memory).argmax(-1)  # (B, T): what follows each input
             own = torch.cat((targets[:, :1], said[:, :-1]), 1)
             inputs = torch.where(gold, targets, own)
-    return decoder(inputs, memory)
+    mixed: Tensor = decoder(inputs, memory)
+    return mixed
 
 
 def _step_by_step(

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from regard.model.memory import Memory
+from regard.model.summary import describe
 from regard.shapes import Float, Int, Tensor
 
 
@@ -20,6 +21,9 @@ class Seq2Seq(nn.Module):
 
     def encode(self, source: Any) -> Memory | None:
         return None if self.encoder is None else self.encoder(source)
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     def forward(self, source: Any, targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Logits of the token after each of the targets, which begin with the token that starts a sentence."""
@@ -46,6 +50,9 @@ class Classifier(nn.Module):
         logits: Tensor = self.out(self.dropout(self.pool(self.encoder(source))))
         return logits
 
+    def __repr__(self) -> str:
+        return describe(self)
+
 
 class MaskedTokens(nn.Module):
     """What stands at each position of a sequence, some of whose tokens are hidden: pre-training for an encoder."""
@@ -59,3 +66,6 @@ class MaskedTokens(nn.Module):
     def forward(self, source: Any) -> Float[Tensor, "B S V"]:
         logits: Tensor = self.project(self.turn(self.encoder(source).states))
         return logits
+
+    def __repr__(self) -> str:
+        return describe(self)
