@@ -75,6 +75,25 @@ def test_forward_equals_steps(name, has_memory):
     torch.testing.assert_close(torch.stack(steps, 1), whole, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("name", [name for name in DECODERS if "gru" in name or "lstm" in name or name == "rnn"])
+def test_a_text_in_stretches_equals_the_whole(name, has_memory):
+    """Values always; gradients until the state is detached, which cuts them at the seam."""
+    module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
+    whole = module(TARGETS, given)
+    first, state = module.carry(TARGETS[:, :3], module.start(given, batch=3))
+    second, _ = module.carry(TARGETS[:, 3:], state)
+    torch.testing.assert_close(torch.cat((first, second), 1), whole, atol=1e-5, rtol=1e-4)
+    cut, _ = module.carry(TARGETS[:, 3:], state.detached())
+    assert torch.equal(cut, second)
+    before = module.embedding(TARGETS[:, :3]).detach().requires_grad_()
+    _, reached = module._advance(before[:, :1], module.start(given, batch=3))
+    after, _ = module.carry(TARGETS[:, 3:], reached)
+    severed, _ = module.carry(TARGETS[:, 3:], reached.detached())
+    assert torch.autograd.grad(after.square().sum(), before)[0].abs().sum() > 0
+    assert torch.autograd.grad(severed.square().sum(), before, allow_unused=True)[0] is None
+
+
 @pytest.mark.parametrize(("name", "has_memory"), WITH_AND_WITHOUT)
 @torch.no_grad()
 def test_the_future_changes_nothing(name, has_memory):

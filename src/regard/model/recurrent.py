@@ -104,6 +104,10 @@ class RnnState:
             None if self.mask is None else self.mask[index],
         )
 
+    def detached(self) -> "RnnState":
+        """The same, with no gradient to what came before: truncated back-propagation through time."""
+        return replace(self, hidden=tuple(h.detach() for h in self.hidden), context=self.context.detach())
+
 
 class RnnDecoder(nn.Module):
     """Tokens so far, and a memory where there is one, to logits of the next token.
@@ -138,18 +142,21 @@ class RnnDecoder(nn.Module):
         self.states = states
 
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
-        state = self.start(memory, batch=targets.shape[0])
+        logits, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]))
+        return logits
+
+    def carry(self, targets: Int[Tensor, "B T"], state: RnnState) -> tuple[Float[Tensor, "B T V"], RnnState]:
+        """The next stretch of a text, from where the last one ended; `state.detached()` cuts the gradient there."""
         embedded = self.embedding(targets)
         if not self.one_by_one:
-            out, _ = self._advance(embedded, state)
+            out, state = self._advance(embedded, state)
         else:
             outs = []
             for one in embedded.split(1, dim=1):
                 out, state = self._advance(one, state)
                 outs.append(out)
             out = torch.cat(outs, 1) if outs else embedded.new_zeros(*targets.shape, self.width)
-        logits: Tensor = self.project(out)
-        return logits
+        return self.project(out), state
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int | None = None) -> RnnState:
         """The state before the first token; any number of tokens may follow, so `capacity` is not needed."""
