@@ -54,7 +54,8 @@ def test_a_language_model_has_no_encoder(says):
 @pytest.mark.parametrize(("reads", "pool"), list(product(ENCODER, POOLS)))
 def test_any_encoder_with_any_pool(reads, pool):
     model = regard.build(
-        {"encoder": {"kind": reads, **ENCODER[reads]}, "pool": {"kind": pool}, "labels": 4, "source_vocabulary": 30}
+        {"encoder": {"kind": reads, **ENCODER[reads]}, "pool": {"kind": pool}, "labels": 4}
+        | ({} if ENCODERS[reads][0] == "image" else {"source_vocabulary": 30})
     )
     assert model(source(reads)).shape == (3, 4)
 
@@ -101,10 +102,18 @@ REFUSED = {
     "a causal encoder for hidden tokens": ({"encoder": {**TRANSFORMER, "causal": True}, "head": "masked_tokens", "vocabulary": 9}, ["model.encoder.causal: wanted false for a masked-token head; got true."]),
     "a one-way encoder for hidden tokens": ({"encoder": {"kind": "rnn", "bidirectional": False}, "head": "masked_tokens", "vocabulary": 9}, ["model.encoder.bidirectional: wanted true"]),
     "hidden tokens of an image": ({"encoder": {"kind": "cnn"}, "head": "masked_tokens", "vocabulary": 9}, ["model.head: wanted an encoder of tokens; got one of images."]),
-    "attention to nothing": ({"decoder": {"kind": "rnn", "attention": "after", "score": "dot"}, "vocabulary": 9}, ["model.decoder.attention: wanted nothing", "model.decoder.score: wanted nothing"]),
+    "attention to nothing": ({"decoder": {"kind": "rnn", "attention": "after", "score": "dot"}, "vocabulary": 9}, ["model.decoder.attention: wanted nothing here: without an encoder", "model.decoder.score: wanted nothing here: without an encoder"]),
     "dot of two widths": ({"encoder": {"kind": "rnn", "width": 8}, "decoder": {"kind": "rnn", "width": 16, "score": "dot"}, "vocabulary": 9}, ["model.decoder.score: wanted equal widths for 'dot'; got 16 and 8."]),
     "one matrix for two vocabularies": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocabulary": 9, "source_vocabulary": 8, "tie": "all"}, ["model.source_vocabulary: wanted one vocabulary"]),
     "feeding before looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "feed": True}, "vocabulary": 9}, ["model.decoder.feed: wanted false unless attention = 'after'; got true."]),
+    "a decoder that may look ahead": ({"decoder": {**TRANSFORMER, "causal": False}, "vocabulary": 9}, ["model.decoder.causal: wanted nothing here"]),
+    "scores of a convolution that looks at nothing": ({"encoder": {"kind": "conv", "score": "dot", "heads": 2}, "decoder": TRANSFORMER, "vocabulary": 9}, ["model.encoder.score: wanted nothing here", "model.encoder.heads: wanted nothing here"]),
+    "a longest sequence of waves": ({"decoder": {**TRANSFORMER, "longest": 7}, "vocabulary": 9}, ["model.decoder.longest: wanted nothing here: only learned positions"]),
+    "a score without attention": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "attention": "none", "score": "dot"}, "vocabulary": 9}, ["model.decoder.score: wanted nothing here: with attention = 'none'"]),
+    "labels of a translator": ({"decoder": TRANSFORMER, "vocabulary": 9, "labels": 3}, ["model.labels: wanted nothing here"]),
+    "tokens of an image": ({"encoder": {"kind": "cnn"}, "pool": {"kind": "mean"}, "labels": 2, "source_vocabulary": 5}, ["model.source_vocabulary: wanted nothing here"]),
+    "ties of a classifier": ({"encoder": TRANSFORMER, "pool": {"kind": "mean"}, "labels": 2, "source_vocabulary": 5, "tie": "none"}, ["model.tie: wanted nothing here"]),
+    "pool with heads that do not divide": ({"encoder": TRANSFORMER, "pool": {"kind": "attention", "heads": 3}, "labels": 2, "source_vocabulary": 5}, ["model.pool.heads: wanted a divisor of the encoder's width = 16; got 3."]),
     "vocabulary of words": ({"decoder": TRANSFORMER, "vocabulary": "many"}, ["model.vocabulary: wanted a whole number"]),
 }  # fmt: skip
 

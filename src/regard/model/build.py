@@ -81,7 +81,7 @@ def build(model: Mapping[str, Any]) -> Seq2Seq | Classifier | MaskedTokens:
     if isinstance(parts, list):
         raise InvalidRecipe(problems + parts)
     if not problems:
-        problems += _conflicts(model, parts, reads, encoder and encoder[0], decoder and decoder[0], pool is not None)
+        problems += _conflicts(model, parts, reads, encoder and encoder[0], decoder and decoder[0], pool and pool[0])
     if problems:
         raise InvalidRecipe(problems)
     return _assemble(parts, reads, encoder, decoder, pool)
@@ -120,7 +120,7 @@ def _conflicts(
     reads: str | None,
     encoder: Checked | None,
     decoder: Checked | None,
-    pool: bool,
+    pool: Checked | None,
 ) -> list[Problem]:
     """What is wrong between parts that are right each by itself."""
     problems = []
@@ -146,12 +146,8 @@ def _conflicts(
         wrong("encoder.causal", "false for a masked-token head", "true", "What hides must be seen from both sides.")
     if parts.head and getattr(encoder, "bidirectional", True) is False:
         wrong("encoder.bidirectional", "true for a masked-token head", "false", "Hidden tokens need both sides.")
-    if encoder is None and decoder is not None:
-        given = model["decoder"]
-        for key in ("attention", "start", "score", "feed"):
-            unused = key in given and not (key == "attention" and given[key] == "none")
-            if unused and not (key == "score" and isinstance(decoder, TransformerConfig)):
-                wrong(f"decoder.{key}", "nothing: without an encoder there is no source", repr(given[key]), "Drop it.")
+    if isinstance(pool, AttentionPoolConfig) and encoder is not None and _width(encoder) % pool.heads:
+        wrong("pool.heads", f"a divisor of the encoder's width = {_width(encoder)}", str(pool.heads), "Change one.")
     if isinstance(decoder, RnnDecoderConfig) and encoder is not None and decoder.attention != "none":
         widths = decoder.width, _width(encoder)
         if decoder.score in ("dot", "scaled_dot") and widths[0] != widths[1]:
@@ -168,6 +164,43 @@ def _conflicts(
             if encoder is not None and _width(encoder) != _width(decoder):
                 both = f"{_width(encoder)} and {_width(decoder)}"
                 wrong("encoder.width", "the decoder's width for tie = 'all'", both, "Make them equal.")
+    return problems + _unused(model, reads, encoder, decoder, pool)
+
+
+def _unused(
+    model: Mapping[str, Any],
+    reads: str | None,
+    encoder: Checked | None,
+    decoder: Checked | None,
+    pool: Checked | None,
+) -> list[Problem]:
+    """Keys that were written down and would change nothing: what is accepted must not be ignored."""
+    alone = "without an encoder there is no source"
+    rnn = isinstance(decoder, RnnDecoderConfig)
+    looks = isinstance(decoder, RnnDecoderConfig) and decoder.attention != "none"
+    idle = [
+        ("labels", pool is None, "only a pool chooses among labels"),
+        ("source_vocabulary", encoder is None or reads == "image", "no tokens or labels are read"),
+        ("tie", pool is not None, "a classifier has no second embedding"),
+        ("encoder.score", isinstance(encoder, ConvConfig), "this encoder looks at nothing"),
+        ("encoder.heads", isinstance(encoder, ConvConfig), "this encoder looks at nothing"),
+        ("decoder.causal", decoder is not None, "a decoder never sees what comes after"),
+        ("decoder.attention", encoder is None and looks, alone),
+        ("decoder.start", encoder is None, alone),
+        ("decoder.feed", encoder is None, alone),
+        ("decoder.score", (rnn and not looks) or (encoder is None and not isinstance(decoder, TransformerConfig)),
+         alone if encoder is None else "with attention = 'none' there is nothing to score"),
+        ("decoder.heads", encoder is None and isinstance(decoder, ConvConfig), alone),
+    ]  # fmt: skip
+    for role, config in (("encoder", encoder), ("decoder", decoder)):
+        unlearned = isinstance(config, TransformerConfig) and config.position != "learned"
+        idle.append((f"{role}.longest", unlearned, "only learned positions have a longest sequence"))
+    problems = []
+    for path, unused, why in idle:
+        part, _, key = path.rpartition(".")
+        table = model.get(part) or {} if part else model
+        if unused and key in table:
+            problems.append(Problem(f"model.{path}", f"nothing here: {why}", repr(table[key]), "Leave it out."))
     return problems
 
 
