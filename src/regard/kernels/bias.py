@@ -22,7 +22,7 @@ class DistanceBias:
     @staticmethod
     def distances(n: int, m: int, device: torch.device | None = None) -> Tensor:
         """The signed distances, key minus query, that `values` runs over."""
-        return torch.arange(1 - m, n, device=device)  # (L,)
+        return torch.arange(1 - m, max(n, 1 - m), device=device)  # (L,)
 
 
 Bias = Tensor | DistanceBias

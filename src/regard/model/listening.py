@@ -116,14 +116,14 @@ def weights(lookup: Lookup, lead: tuple[int, ...], rows: Pick, heads: Pick, lse:
 
 
 def summary(lookup: Lookup, lead: tuple[int, ...], top: int, on: Tensor | None, lse: Tensor | None) -> Summary:
-    if top < 0:
+    if type(top) is not int or top < 0:
         raise InvalidArgument("top", wanted="a count", got=str(top), remedy="Use 0 for none.")
     if on is not None:
-        if on.dtype != torch.bool or on.shape != (lookup.m,):
+        if not isinstance(on, Tensor) or on.dtype != torch.bool or on.shape != (lookup.m,):
             raise InvalidArgument(
                 "on",
                 wanted=f"one boolean a key, shape ({lookup.m},)",
-                got=f"{on.dtype} of shape {tuple(on.shape)}",
+                got=f"{on.dtype} of shape {tuple(on.shape)}" if isinstance(on, Tensor) else repr(on),
                 remedy="Mark with True the keys whose share of the weight you want.",
             )
         on = on.to(lookup.query.device, torch.promote_types(lookup.query.dtype, torch.float32))
@@ -140,11 +140,14 @@ def summary(lookup: Lookup, lead: tuple[int, ...], top: int, on: Tensor | None, 
 def _indices(argument: str, pick: Pick, size: int, device: torch.device) -> Tensor:
     if isinstance(pick, slice):
         pick = range(*pick.indices(size))
-    indices = torch.as_tensor(pick, device=device).reshape(-1)
+    try:
+        indices = torch.as_tensor(pick, device=device).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):
+        indices = torch.empty(1, dtype=torch.bool)  # no numbers at all: refused below with what came
     if indices.numel() == 0:
         indices = indices.long()
     if indices.dtype.is_floating_point or indices.dtype in (torch.bool, torch.complex64):
-        got = str(indices.dtype)
+        got = str(indices.dtype) if isinstance(pick, Tensor) else repr(pick)
     elif ((indices < -size) | (indices >= size)).any():
         got = str(indices.tolist())
     else:

@@ -115,7 +115,7 @@ class MultiHead(nn.Module):
         cache.append(self._remember(x, start=before))
         try:
             return self.read(x, cache.filled, causal=True, window=window, bias=bias)
-        except InvalidArgument:
+        except BaseException:
             cache.length = before  # nothing is lost: the step can be asked for again
             raise
 

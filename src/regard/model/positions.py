@@ -116,6 +116,13 @@ class Rotary(nn.Module):
         self.width, self.base = width, base
 
     def forward(self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, " S"]) -> Float[Tensor, "*lead S D"]:
+        if x.shape[-1] != self.width:
+            raise InvalidArgument(
+                "x",
+                wanted=f"heads of width {self.width}, for which these positions were built",
+                got=f"width {x.shape[-1]} in shape {tuple(x.shape)}",
+                remedy=f"Use Rotary({x.shape[-1]}).",
+            )
         angle = _angles(positions, self.width, self.base)  # (S, D / 2)
         cos, sin = angle.cos(), angle.sin()
         first, second = x.chunk(2, -1)
@@ -129,6 +136,8 @@ class Alibi(nn.Module):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
+        if heads < 1:
+            raise InvalidArgument("heads", wanted="at least 1", got=str(heads), remedy="Each head has its slope.")
         power = 2 ** (heads.bit_length() - 1)  # the largest power of two that is at most `heads`
         slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
         slopes += [2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]  # halfway between the others
@@ -183,6 +192,8 @@ def _angles(positions: Tensor, width: int, base: float) -> Tensor:
 
 def _encode(positions: Sinusoidal | Learned, x: Tensor, start: int) -> Tensor:
     end = start + x.shape[-2]
+    if start < 0:
+        raise InvalidArgument("start", wanted="a position of at least 0", got=str(start), remedy="Count from 0.")
     if positions.limit is not None and end > positions.limit:
         raise InvalidArgument(
             "x",
