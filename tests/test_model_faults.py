@@ -80,6 +80,21 @@ def moves_beams_of_the_target_alone(monkeypatch):
     monkeypatch.setattr("regard.model.state.KeyValue.reorder", lambda self, index: self)
 
 
+def keeps_the_gradient(monkeypatch):
+    monkeypatch.setattr(RnnState, "detached", lambda self: self)
+
+
+def tells_of_other_keys(monkeypatch):
+    right = MultiHead.step
+
+    def wrong(self, x, cache, **rest):
+        with torch.no_grad():
+            cache._key[:, :, : cache.length] += 0.1
+        return right(self, x, cache, **rest)
+
+    monkeypatch.setattr(MultiHead, "step", wrong)
+
+
 def has_an_idle_part(monkeypatch):
     monkeypatch.setattr(transformer.FeedForward, "forward", lambda self, x: x)
 
@@ -107,6 +122,9 @@ PLANTED = [
     (leaves_beams_where_they_are, test_models.test_reordered_state_equals_reordered_prefixes, ("gru after fed", True)),
     (leaves_beams_where_they_are, test_models.test_reordered_state_equals_reordered_prefixes, ("conv", True)),
     (moves_beams_of_the_target_alone, test_models.test_reordered_state_equals_reordered_prefixes, ("conv", True)),
+    (keeps_the_gradient, test_models.test_a_text_in_stretches_equals_the_whole, ("gru after", True)),
+    (keeps_its_state, test_models.test_weights_heard_in_steps_are_those_of_the_whole, ("lstm after dot",)),
+    (tells_of_other_keys, test_models.test_weights_heard_in_steps_are_those_of_the_whole, ("transformer",)),
     (has_an_idle_part, test_models.test_gradient_reaches_every_parameter_of_a_decoder, ("transformer",)),
     (has_an_idle_part, test_models.test_gradient_reaches_every_parameter_of_an_encoder, ("transformer",)),
     (loads_nothing, test_models.test_saved_equals_loaded, ("rnn",)),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import regard
 from models import DECODERS, ENCODERS, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, one, source
 from regard.model.memory import Memory
 from regard.model.pool import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool, PoolConfig
@@ -75,6 +76,27 @@ def test_forward_equals_steps(name, has_memory):
     torch.testing.assert_close(torch.stack(steps, 1), whole, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in ("rnn", "elman from zero")])
+@torch.no_grad()
+def test_weights_heard_in_steps_are_those_of_the_whole(name):
+    """What the last word looked at is the same whether all words were given at once or one by one."""
+    module, given = decoder(name), memory()
+    whole, stepped = [], []
+    with regard.listen(whole.append):
+        module(TARGETS, given)
+    state = module.start(given, batch=3, capacity=5)
+    for tokens in TARGETS.T:
+        stepped.clear()
+        with regard.listen(stepped.append):
+            _, state = module.step(tokens, state)
+    lasts = whole[-len(stepped) :]
+    assert stepped
+    for a, b in zip(lasts, stepped, strict=True):
+        assert a.source is b.source
+        torch.testing.assert_close(a.weights(rows=-1), b.weights(rows=-1), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(a.weights(rows=-1).sum(-1), torch.ones_like(a.weights(rows=-1)[..., 0]))
+
+
 @pytest.mark.parametrize("has_memory", [True, False])
 @pytest.mark.parametrize("name", [name for name in DECODERS if "gru" in name or "lstm" in name or name == "rnn"])
 def test_a_text_in_stretches_equals_the_whole(name, has_memory):
@@ -90,7 +112,7 @@ def test_a_text_in_stretches_equals_the_whole(name, has_memory):
     _, reached = module._advance(before[:, :1], module.start(given, batch=3))
     after, _ = module.carry(TARGETS[:, 3:], reached)
     severed, _ = module.carry(TARGETS[:, 3:], reached.detached())
-    assert torch.autograd.grad(after.square().sum(), before)[0].abs().sum() > 0
+    assert torch.autograd.grad(after.square().sum(), before, retain_graph=True)[0].abs().sum() > 0
     assert torch.autograd.grad(severed.square().sum(), before, allow_unused=True)[0] is None
 
 

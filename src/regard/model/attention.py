@@ -60,8 +60,7 @@ def attend(
     check_tensors({"query": query, "key": key, "value": value})
     _check_values(key, value)
     lookup, lead = _lookup(query, key, value, score, mask, causal, window, bias)
-    heads = 1 if lookup.energy.weight is None else len(lookup.energy.weight)
-    out = attend_lookup(lookup, _fold_batch(value, _folding(lead, heads)), dropout, source, lead)
+    out = attend_lookup(lookup, _fold_batch(value, _folding(lead, lookup.energy)), dropout, source, lead)
     return out.reshape(*lead, *out.shape[2:])
 
 
@@ -183,9 +182,7 @@ def _lookup(
             got=f"width {key.shape[-1]} in shape {tuple(key.shape)}",
             remedy="Project one of them, or use a score that joins two widths: Bilinear, ReducedRank or Additive.",
         )
-    heads = 1 if energy.weight is None else len(energy.weight)
-    assert heads in (1, *lead[-1:])  # the score has checked its own
-    folding = _folding(lead, heads)
+    folding = _folding(lead, energy)
     shape = (*lead, query.shape[-2], key.shape[-2])
     if mask is not None:
         check_mask(mask, shape, query.device)
@@ -202,8 +199,10 @@ def _lookup(
     return lookup, lead
 
 
-def _folding(lead: tuple[int, ...], heads: int) -> tuple[int, ...]:
+def _folding(lead: tuple[int, ...], energy: Energy) -> tuple[int, ...]:
     """A single leading axis is the batch, unless the score has heads."""
+    heads = 1 if energy.weight is None else len(energy.weight)
+    assert heads in (1, *lead[-1:])  # the score has checked its own
     return (1, *lead) if len(lead) == 1 and heads > 1 else lead
 
 

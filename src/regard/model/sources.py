@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from regard.configuration import Checked, Count
@@ -32,7 +33,7 @@ class LabelEncoder(nn.Module):
 
     def forward(self, labels: Int[Tensor, " B"]) -> Memory:
         state = self.embedding(labels)
-        return Memory(state[:, None], (labels == labels)[:, None], state)
+        return Memory(state[:, None], torch.ones_like(labels, dtype=torch.bool)[:, None], state)
 
 
 class BagEncoder(nn.Module):

@@ -142,10 +142,7 @@ class Block(nn.Module):
         memory_mask: Tensor | None = None,
     ) -> Float[Tensor, "B S W"]:
         x = self.around_attend(x, lambda h: self.attend(h, mask=mask, causal=causal, bias=bias))
-        if memory is not None:
-            x = self.around_cross(x, lambda h: self.cross.read(h, memory, mask=memory_mask))
-        out: Tensor = self.around_perceive(x, self.perceive)
-        return out
+        return self._then(x, memory, memory_mask)
 
     def step(
         self,
@@ -157,6 +154,9 @@ class Block(nn.Module):
         memory_mask: Tensor | None = None,
     ) -> Float[Tensor, "B S W"]:
         x = self.around_attend(x, lambda h: self.attend.step(h, cache, bias=bias))
+        return self._then(x, memory, memory_mask)
+
+    def _then(self, x: Tensor, memory: KeyValue | None, memory_mask: Tensor | None) -> Tensor:
         if memory is not None:
             x = self.around_cross(x, lambda h: self.cross.read(h, memory, mask=memory_mask))
         out: Tensor = self.around_perceive(x, self.perceive)
