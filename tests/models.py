@@ -18,14 +18,13 @@ from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn,
 from regard.sequence import Tokens
 
 WIDTH, VOCABULARY, LABELS = 16, 11, 4
-SMALL = TransformerConfig(width=WIDTH, layers=2, heads=2, hidden=24, dropout=0.1)
-OVER_REGIONS = replace(SMALL, position="none")
+SMALL = TransformerConfig(width=WIDTH, layers=2, heads=2, hidden=24, weight_dropout=0.1, hidden_dropout=0.1)
 CONV = ConvConfig(width=WIDTH, dilations=(1, 2))
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "relative", "none")
 
 
 def words() -> Embedding:
-    return Embedding(VOCABULARY, WIDTH, dropout=0.1)
+    return Embedding(VOCABULARY, WIDTH)
 
 
 TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
@@ -41,6 +40,10 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "transformer post-norm rms swiglu": lambda: TransformerEncoder(
         replace(SMALL, norm="rms", norm_first=False, activation="swiglu"), words()
     ),
+    "transformer with a unit": lambda: TransformerEncoder(replace(SMALL, unit=True), words()),
+    "transformer concatenated, normed": lambda: TransformerEncoder(
+        replace(SMALL, join="concatenate", norm_input=True, activation="gelu_tanh"), words()
+    ),
     **{
         f"transformer {position}": lambda position=position: TransformerEncoder(
             replace(SMALL, position=position), words()
@@ -51,8 +54,9 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
 OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "label": lambda: LabelEncoder(LabelConfig(WIDTH), Embedding(LABELS, WIDTH)),
     "cnn": lambda: cnn(CnnConfig(WIDTH, (4, 8), attention=True)),
-    "cnn+transformer": lambda: cnn_transformer(CnnTransformerConfig((4, 8), transformer=OVER_REGIONS)),
-    "vit": lambda: vit(VitConfig(4, OVER_REGIONS)),
+    "cnn+transformer": lambda: cnn_transformer(CnnTransformerConfig((4, 8), transformer=SMALL)),
+    "vit": lambda: vit(VitConfig(4, SMALL)),
+    "vit with a unit": lambda: vit(VitConfig(4, replace(SMALL, position="learned", unit=True))),
 }
 ENCODERS = TEXT_ENCODERS | OTHER_ENCODERS
 
@@ -82,6 +86,8 @@ DECODERS: dict[str, Make] = {
     "transformer post-norm": transformer(norm_first=False, activation="gelu"),
     "transformer rms swiglu grouped": transformer(norm="rms", activation="swiglu", key_heads=1, normalise=True),
     "transformer additive": transformer(score="additive"),
+    "transformer concatenated, normed": transformer(join="concatenate", norm_input=True, activation="silu"),
+    "transformer learned concatenated": transformer(position="learned", join="concatenate"),
     "transformer recomputed": transformer(recompute=True),
     **{f"transformer {position}": transformer(position=position) for position in POSITIONS},
 }  # fmt: skip

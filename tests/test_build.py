@@ -18,8 +18,8 @@ ENCODER = {
     "conv": {"width": 16, "dilations": [1, 2]},
     "transformer": SMALL,
     "cnn": {"width": 16, "channels": [4, 8]},
-    "cnn+transformer": {"channels": [4, 8], "transformer": {**SMALL, "position": "none"}},
-    "vit": {"patch": 4, "transformer": {**SMALL, "position": "none"}},
+    "cnn+transformer": {"channels": [4, 8], "transformer": SMALL},
+    "vit": {"patch": 4, "transformer": SMALL},
 }
 DECODER = {"rnn": {"width": 16}, "conv": {"width": 16, "dilations": [1, 2]}, "transformer": SMALL}
 TARGETS = torch.randint(30, (3, 5))
@@ -66,6 +66,20 @@ def test_masked_tokens():
     assert model.project.weight is model.encoder.embedding.weight
 
 
+def test_a_unit_is_no_place_of_the_source():
+    encoder = {"kind": "transformer", **SMALL, "unit": True}
+    tokens = source("transformer")
+    model = regard.build({"encoder": encoder, "head": "masked_tokens", "vocabulary": 30}).eval()
+    assert model(tokens).shape == (3, 3, 30)
+    pooled = regard.build({"encoder": encoder, "pool": {"kind": "first"}, "labels": 4, "source_vocabulary": 30}).eval()
+    memory = pooled.encoder(tokens)
+    assert memory.units == 1
+    assert memory.states.shape[1] == memory.mask.shape[1] == tokens.ids.shape[1] + 1
+    assert torch.equal(pooled.pool(memory), memory.states[:, 0])
+    pooled.encoder.unit.state.data += 1.0
+    assert not torch.equal(pooled.encoder(tokens).states[:, 1:], memory.states[:, 1:])  # others ask it, too
+
+
 @pytest.mark.parametrize(("tie", "matrices"), [("none", 3), ("target", 2), ("all", 1)])
 def test_ties(tie, matrices):
     table = {"encoder": {"kind": "transformer", **SMALL}, "decoder": {"kind": "transformer", **SMALL}, "vocabulary": 31}
@@ -93,7 +107,11 @@ REFUSED = {
     ),
     "heads that do not divide": ({"decoder": {**TRANSFORMER, "heads": 3}, "vocabulary": 9}, ["model.decoder.heads: wanted a divisor of width = 16; got 3."]),
     "nested": ({"encoder": {"kind": "vit", "transformer": {"widht": 1}}, "pool": {"kind": "mean"}, "labels": 2}, ["model.encoder.transformer.widht: "]),
-    "positions on a grid": ({"encoder": {"kind": "vit", "transformer": SMALL}, "pool": {"kind": "mean"}, "labels": 2}, ["model.encoder.transformer.position: wanted 'none'"]),
+    "positions on a grid": ({"encoder": {"kind": "vit", "transformer": {**SMALL, "position": "rotary"}}, "pool": {"kind": "mean"}, "labels": 2}, ["model.encoder.transformer.position: wanted 'sinusoidal' (of row and column)"]),
+    "a unit that sees nothing": ({"encoder": {**TRANSFORMER, "unit": True, "causal": True}, "pool": {"kind": "first"}, "labels": 2, "source_vocabulary": 9}, ["model.encoder.unit: wanted false in a causal encoder"]),
+    "a unit in a decoder": ({"decoder": {**TRANSFORMER, "unit": True}, "vocabulary": 9}, ["model.decoder.unit: wanted nothing here"]),
+    "joined to nothing": ({"decoder": {**TRANSFORMER, "position": "alibi", "join": "concatenate"}, "vocabulary": 9}, ["model.decoder.join: wanted 'add' unless positions are sinusoidal or learned"]),
+    "scaling nothing": ({"encoder": {"kind": "cnn"}, "pool": {"kind": "mean"}, "labels": 2, "scale_embeddings": False}, ["model.scale_embeddings: wanted nothing here"]),
     "pool without a source": ({"pool": {"kind": "mean"}, "labels": 2}, ["model.pool: wanted an encoder for it to read; got none."]),
     "nothing comes out": ({"encoder": TRANSFORMER, "vocabulary": 9}, ["model: wanted one of decoder, pool and head; got none."]),
     "two things come out": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "pool": {"kind": "mean"}, "labels": 2, "vocabulary": 9}, ["model: wanted one of decoder, pool and head; got decoder, pool."]),

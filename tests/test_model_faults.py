@@ -9,12 +9,12 @@ from regard.model.convolution import ConvLayer, ConvState
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
 from regard.model.recurrent import RnnState
-from regard.model.transformer import Places, TransformerState
+from regard.model.transformer import Entrance, TransformerState
 
 
 def forgets_position(monkeypatch):
-    right = Places.forward
-    monkeypatch.setattr(Places, "forward", lambda self, x, start=0: right(self, x, 0))
+    right = Entrance.forward
+    monkeypatch.setattr(Entrance, "forward", lambda self, x, start=0: right(self, x, 0))
 
 
 def forgets_what_it_saw(monkeypatch):

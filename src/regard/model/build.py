@@ -52,6 +52,7 @@ class Outline(Checked):
     labels: Count | None = None  # how many labels a pool's classifier chooses from
     head: Literal["masked_tokens"] | None = None  # for an encoder without decoder or pool
     tie: Literal["none", "target", "all"] = "target"  # which embeddings are one matrix: the decoder's own, or all
+    scale_embeddings: bool = True  # by the root of their width, as in the first Transformer
 
 
 KEYS = ("encoder", "decoder", "pool", *Outline.__dataclass_fields__)
@@ -184,7 +185,9 @@ def _unused(
         ("tie", pool is not None, "a classifier has no second embedding"),
         ("encoder.score", isinstance(encoder, ConvConfig), "this encoder looks at nothing"),
         ("encoder.heads", isinstance(encoder, ConvConfig), "this encoder looks at nothing"),
+        ("scale_embeddings", decoder is None and (encoder is None or reads == "image"), "nothing is embedded"),
         ("decoder.causal", decoder is not None, "a decoder never sees what comes after"),
+        ("decoder.unit", decoder is not None, "no pool reads a decoder"),
         ("decoder.attention", encoder is None and looks, alone),
         ("decoder.start", encoder is None, alone),
         ("decoder.feed", encoder is None, alone),
@@ -218,7 +221,7 @@ def _assemble(
 ) -> Seq2Seq | Classifier | MaskedTokens:
     target = None
     if decoder is not None:
-        target = Embedding(cast(int, parts.vocabulary), _width(decoder[0]), dropout=_dropout(decoder[0]))
+        target = Embedding(cast(int, parts.vocabulary), _width(decoder[0]), scaled=parts.scale_embeddings)
     front, source = None, None
     if encoder is not None:
         config, make = encoder
@@ -227,7 +230,7 @@ def _assemble(
         else:
             size = parts.source_vocabulary or cast(int, parts.vocabulary)
             shared = target if parts.tie == "all" else None
-            source = shared or Embedding(size, _width(config), dropout=_dropout(config))
+            source = shared or Embedding(size, _width(config), scaled=parts.scale_embeddings)
             front = make(config, source)
     if decoder is not None and target is not None:
         config, make = decoder
@@ -239,7 +242,8 @@ def _assemble(
         config, make = pool
         return Classifier(front, make(config, _width(encoder[0])), cast(int, parts.labels), _dropout(encoder[0]))
     tied = source if parts.tie == "target" else None
-    return MaskedTokens(front, Projection(_width(encoder[0]), cast(int, parts.vocabulary), tied=tied))
+    project = Projection(_width(encoder[0]), cast(int, parts.vocabulary), tied=tied)
+    return MaskedTokens(front, project, getattr(encoder[0], "epsilon", 1e-5))
 
 
 def _dropout(config: Checked) -> float:

@@ -71,10 +71,10 @@ class ConvEncoder(nn.Module):
         super().__init__()
         self.width, self.causal, self.embedding = config.width, config.causal, embedding
         self.layers = Layers[ConvLayer](ConvLayer(config, d, causal=config.causal) for d in config.dilations)
-        self.norm = nn.LayerNorm(config.width)
+        self.norm, self.dropout = nn.LayerNorm(config.width), nn.Dropout(config.dropout)
 
     def forward(self, source: Tokens) -> Memory:
-        x, mask = self.embedding(source.ids), source.mask
+        x, mask = self.dropout(self.embedding(source.ids)), source.mask
         for layer in self.layers:
             x = layer(x, mask)
         states = self.norm(x)
@@ -108,16 +108,21 @@ class ConvDecoder(nn.Module):
         self.looks = Layers[MultiHead](
             MultiHead(config.width, config.heads, source_width=memory_width, score=config.score) for _ in range(looks)
         )
-        self.norm = nn.LayerNorm(config.width)
+        self.norm, self.dropout = nn.LayerNorm(config.width), nn.Dropout(config.dropout)
 
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
-        x = self.embedding(targets)
+        logits: Tensor = self.project(self.states(targets, memory))
+        return logits
+
+    def states(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T W"]:
+        """What `project` turns into logits."""
+        x = self.dropout(self.embedding(targets))
         for i, layer in enumerate(self.layers):
             x = layer(x)
             if memory is not None:
                 x = x + self.looks[i](x, memory.states, mask=memory.mask[:, None])
-        logits: Tensor = self.project(self.norm(x))
-        return logits
+        normed: Tensor = self.norm(x)
+        return normed
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int | None = None) -> ConvState:
         """The state before the first token; any number of tokens may follow, so `capacity` is not needed."""
@@ -129,7 +134,7 @@ class ConvDecoder(nn.Module):
         )
 
     def step(self, tokens: Int[Tensor, " B"], state: ConvState) -> tuple[Float[Tensor, "B V"], ConvState]:
-        x, moved = self.embedding(tokens[:, None]), []
+        x, moved = self.dropout(self.embedding(tokens[:, None])), []
         for i, layer in enumerate(self.layers):
             x, seen = layer.step(x, state.seen[i])
             moved.append(seen)

@@ -12,16 +12,16 @@ from regard.shapes import Float, Int, Tensor
 class Embedding(nn.Module):
     """A row of a matrix for each token; the same as a one-hot vector times the matrix."""
 
-    def __init__(self, vocabulary: int, width: int, *, dropout: float = 0.0) -> None:
+    def __init__(self, vocabulary: int, width: int, *, scaled: bool = True) -> None:
         super().__init__()
         self.vocabulary, self.width = vocabulary, width
+        self.scale = sqrt(width) if scaled else 1.0
         self.weight = nn.Parameter(torch.randn(vocabulary, width) / sqrt(width))
-        self.dropout = nn.Dropout(dropout)
 
     def forward(self, ids: Int[Tensor, "*lead"]) -> Float[Tensor, "*lead W"]:
         """Rows scaled to about unit size a component, so that one matrix can also serve as the output's."""
-        embedded: Tensor = self.dropout(F.embedding(ids, self.weight) * sqrt(self.width))
-        return embedded
+        rows = F.embedding(ids, self.weight)
+        return rows if self.scale == 1.0 else rows * self.scale
 
 
 class Projection(nn.Module):

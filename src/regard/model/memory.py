@@ -11,9 +11,10 @@ class Memory:
     mask: Bool[Tensor, "B S"]  # True where there is one
     summary: Float[Tensor, "B W"]  # all of it in one vector: what a decoder without attention starts from
     grid: tuple[int, int] | None = None  # rows and columns of the regions, for images
+    units: int = 0  # how many of the first states stand for no place of the source: learned ones that saw it all
 
     def reorder(self, index: Int[Tensor, " beams"]) -> "Memory":
-        return Memory(self.states[index], self.mask[index], self.summary[index], self.grid)
+        return Memory(self.states[index], self.mask[index], self.summary[index], self.grid, self.units)
 
 
 def masked_mean(states: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B W"]:

@@ -32,7 +32,7 @@ class Sinusoidal(nn.Module):
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
         angle = _angles(positions, self.width, self.base)  # (..., S, W / 2)
-        return torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)  # sine and cosine of each wavelength in turn
+        return torch.cat((angle.sin(), angle.cos()), -1)
 
 
 class Learned(nn.Module):

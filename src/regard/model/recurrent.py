@@ -76,7 +76,9 @@ class RnnEncoder(nn.Module):
         # Packed, so that the backward direction starts at each sentence's own end. An empty one counts as one token
         # here, and as none in what is handed on.
         lengths = source.lengths.clamp(min=1).cpu()
-        packed = pack_padded_sequence(self.embedding(source.ids), lengths, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(
+            self.dropout(self.embedding(source.ids)), lengths, batch_first=True, enforce_sorted=False
+        )
         states, hidden = self.rnn(packed)
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])
         last = hidden[0] if isinstance(hidden, tuple) else hidden  # (layers · directions, B, width a direction)
@@ -133,21 +135,26 @@ class RnnDecoder(nn.Module):
             batch_first=True,
             dropout=config.dropout if config.layers > 1 else 0.0,
         )
-        states = 2 if config.cell == "lstm" else 1
+        parts = 2 if config.cell == "lstm" else 1
         begins = memory_width is not None and config.start == "summary"
-        self.begin = nn.Linear(source, states * config.layers * config.width) if begins else None
+        self.begin = nn.Linear(source, parts * config.layers * config.width) if begins else None
         self.score = None if self.looks == "none" else SCORES[config.score](config.width, source, None, None)
         self.join = None if self.looks == "none" else nn.Linear(config.width + source, config.width)
         self.dropout = nn.Dropout(config.dropout)
-        self.states = states
+        self.parts = parts  # of a hidden state
 
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
-        logits, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]))
+        logits: Tensor = self.project(self.states(targets, memory))
         return logits
 
-    def carry(self, targets: Int[Tensor, "B T"], state: RnnState) -> tuple[Float[Tensor, "B T V"], RnnState]:
-        """The next stretch of a text, from where the last one ended; `state.detached()` cuts the gradient there."""
-        embedded = self.embedding(targets)
+    def states(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T W"]:
+        """What `project` turns into logits."""
+        states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]))
+        return states
+
+    def carry(self, targets: Int[Tensor, "B T"], state: RnnState) -> tuple[Float[Tensor, "B T W"], RnnState]:
+        """States of a text's next stretch, from where the last ended; `state.detached()` cuts the gradient there."""
+        embedded = self.dropout(self.embedding(targets))
         if not self.one_by_one:
             out, state = self._advance(embedded, state)
         else:
@@ -156,17 +163,17 @@ class RnnDecoder(nn.Module):
                 out, state = self._advance(one, state)
                 outs.append(out)
             out = torch.cat(outs, 1) if outs else embedded.new_zeros(*targets.shape, self.width)
-        return self.project(out), state
+        return out, state
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int | None = None) -> RnnState:
         """The state before the first token; any number of tokens may follow, so `capacity` is not needed."""
         weight = self.project.weight
         zeros = weight.new_zeros(self.layers, batch, self.width)
-        hidden: Hidden = (zeros,) * self.states
+        hidden: Hidden = (zeros,) * self.parts
         if memory is None:
             return RnnState(hidden, weight.new_zeros(batch, 0), None, None, None)
         if self.begin is not None:
-            first = torch.tanh(self.begin(memory.summary)).reshape(batch, self.states, self.layers, self.width)
+            first = torch.tanh(self.begin(memory.summary)).reshape(batch, self.parts, self.layers, self.width)
             hidden = tuple(part.transpose(0, 1).contiguous() for part in first.unbind(1))
         if self.score is None:
             return RnnState(hidden, memory.summary, None, None, None)
@@ -174,7 +181,7 @@ class RnnDecoder(nn.Module):
         return RnnState(hidden, nothing, self.score.keys(memory.states), memory.states, memory.mask[:, None])
 
     def step(self, tokens: Int[Tensor, " B"], state: RnnState) -> tuple[Float[Tensor, "B V"], RnnState]:
-        out, state = self._advance(self.embedding(tokens[:, None]), state)
+        out, state = self._advance(self.dropout(self.embedding(tokens[:, None])), state)
         logits: Tensor = self.project(out)[:, 0]
         return logits, state
 

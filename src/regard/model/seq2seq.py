@@ -57,14 +57,15 @@ class Classifier(nn.Module):
 class MaskedTokens(nn.Module):
     """What stands at each position of a sequence, some of whose tokens are hidden: pre-training for an encoder."""
 
-    def __init__(self, encoder: nn.Module, project: nn.Module) -> None:
+    def __init__(self, encoder: nn.Module, project: nn.Module, epsilon: float = 1e-5) -> None:
         super().__init__()
         self.encoder, self.project = encoder, project
         width = int(encoder.width)  # type: ignore[arg-type]
-        self.turn = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+        self.turn = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width, epsilon))
 
     def forward(self, source: Any) -> Float[Tensor, "B S V"]:
-        logits: Tensor = self.project(self.turn(self.encoder(source).states))
+        memory: Memory = self.encoder(source)
+        logits: Tensor = self.project(self.turn(memory.states[:, memory.units :]))
         return logits
 
     def __repr__(self) -> str:

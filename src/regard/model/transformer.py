@@ -3,20 +3,21 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
+import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from regard.configuration import Checked, Count, Probability
+from regard.configuration import Checked, Count, Probability, Range
 from regard.errors import Problem
 from regard.kernels.bias import DistanceBias
 from regard.model.embedding import Embedding, Projection
 from regard.model.layers import Layers
 from regard.model.memory import Memory, at_last, masked_mean
 from regard.model.multihead import MultiHead
-from regard.model.positions import Add, Alibi, Learned, RelativeBias, Rotary, Sinusoidal
+from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal
 from regard.model.scores import ScoreName
 from regard.model.state import KeyValue, KeyValueCache
 from regard.sequence import Tokens
@@ -31,16 +32,22 @@ class TransformerConfig(Checked):
     layers: Count = 3
     heads: Count = 4
     hidden: Count = 1024  # width of the perceptron's hidden layer
-    dropout: Probability = 0.1
+    dropout: Probability = 0.1  # of what is embedded and of what each part of a block adds, as in the first paper
+    weight_dropout: Probability = 0.0  # of attention weights
+    hidden_dropout: Probability = 0.0  # within the perceptron
     norm: Literal["layer", "rms"] = "layer"
     norm_first: bool = True  # before each part (stable when deep), or after it as in the first paper
-    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    norm_input: bool = False  # what is embedded, too
+    epsilon: Annotated[float, Range(0.0)] = 1e-5  # added to the variance that a norm divides by
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "relu"
     position: Position = "sinusoidal"
+    join: Literal["add", "concatenate"] = "add"  # sinusoidal or learned positions to what is embedded
     longest: Count = 512  # for learned positions
     score: ScoreName = "scaled_dot"
     key_heads: Count | None = None
     normalise: bool = False  # queries and keys
     causal: bool = False  # an encoder that sees no later token
+    unit: bool = False  # encoders: a learned state put first, which may ask all others, for the pool `first`
     recompute: bool = False  # hold no activations of a block; compute them again in the backward
 
     def conflicts(self) -> Iterator[Problem]:
@@ -56,10 +63,22 @@ class TransformerConfig(Checked):
             yield Problem("key_heads", f"a divisor of heads = {self.heads}", str(self.key_heads), "1 always is one.")
         if self.score == "uniform" and (self.normalise or self.position == "rotary"):
             yield Problem("score", "a score that looks at queries and keys", "'uniform'", "Or drop what turns them.")
+        if self.join == "concatenate" and self.position not in ("sinusoidal", "learned"):
+            got = f"'concatenate' with position = {self.position!r}"
+            yield Problem("join", "'add' unless positions are sinusoidal or learned", got, "Leave it out.")
+        if self.unit and self.causal:
+            yield Problem("unit", "false in a causal encoder", "true", "What stands first would see nothing.")
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swiglu": F.silu}
-NORMS: dict[str, Callable[[int], nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "swiglu": F.silu,
+}
+JOINS: dict[str, Callable[[Sinusoidal | Learned], nn.Module]] = {"add": Add, "concatenate": Concatenate}
+NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
 
 class FeedForward(nn.Module):
@@ -71,7 +90,7 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
         self.open = nn.Linear(config.width, config.hidden * (2 if self.gated else 1))
         self.close = nn.Linear(config.hidden, config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, x: Float[Tensor, "B S W"]) -> Float[Tensor, "B S W"]:
         hidden = self.open(x)
@@ -120,7 +139,7 @@ class Block(nn.Module):
             config.heads,
             key_heads=config.key_heads,
             score=config.score,
-            dropout=config.dropout,
+            dropout=config.weight_dropout,
             normalise=config.normalise,
         )
         self.attend = make(rotary=Rotary(config.width // config.heads) if config.position == "rotary" else None)
@@ -163,28 +182,52 @@ class Block(nn.Module):
         return out
 
 
-class Places(nn.Module):
-    """A position kind, split into what is added to the input and what is added to the scores."""
+class Entrance(nn.Module):
+    """From what is embedded to what the first block reads: positions, a norm where asked, dropout."""
 
     def __init__(self, config: TransformerConfig, *, ahead: bool) -> None:
         super().__init__()
-        self.add: Add | None = None
+        self.place: nn.Module | None = None
+        self.narrow: nn.Linear | None = None
         self.distance: Alibi | RelativeBias | None = None
         match config.position:
             case "sinusoidal":
-                self.add = Add(Sinusoidal(config.width))
+                self.place = JOINS[config.join](Sinusoidal(config.width))
             case "learned":
-                self.add = Add(Learned(config.width, config.longest))
+                self.place = JOINS[config.join](Learned(config.width, config.longest))
             case "alibi":
                 self.distance = Alibi(config.heads)
             case "relative":
                 self.distance = RelativeBias(config.heads, ahead=ahead)
+        if config.join == "concatenate":
+            self.narrow = nn.Linear(2 * config.width, config.width)
+        self.norm = _norm(config) if config.norm_input else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Float[Tensor, "B S W"], start: int = 0) -> Float[Tensor, "B S W"]:
-        return x if self.add is None else self.add(x, start)
+        if self.place is not None:
+            x = self.place(x, start)
+        if self.narrow is not None:
+            x = self.narrow(x)
+        entered: Tensor = self.dropout(self.norm(x))
+        return entered
 
     def bias(self, n: int, m: int) -> DistanceBias | None:
         return None if self.distance is None else self.distance(n, m)
+
+
+class Unit(nn.Module):
+    """A learned state put before all others, to ask them and be asked."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.state = nn.Parameter(torch.randn(width) * 0.02)
+
+    def forward(
+        self, x: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]
+    ) -> tuple[Float[Tensor, "B S1 W"], Bool[Tensor, "B S1"]]:
+        first = self.state.expand(x.shape[0], 1, -1)
+        return torch.cat((first, x), 1), F.pad(mask, (1, 0), value=True)
 
 
 class Stack(nn.Module):
@@ -226,16 +269,19 @@ class TransformerEncoder(nn.Module):
         super().__init__()
         self.width, self.causal = config.width, config.causal
         self.embedding = embedding
-        self.places = Places(config, ahead=not config.causal)
-        self.dropout = nn.Dropout(config.dropout)
+        self.unit = Unit(config.width) if config.unit else None
+        self.entrance = Entrance(config, ahead=not config.causal)
         self.stack = Stack(config)
 
     def forward(self, source: Tokens) -> Memory:
-        x = self.dropout(self.places(self.embedding(source.ids)))
-        mask, length = source.mask, x.shape[1]
-        states = self.stack(x, mask=mask[:, None], causal=self.causal, bias=self.places.bias(length, length))
-        summary = at_last(states, mask) if self.causal else masked_mean(states, mask)
-        return Memory(states, mask, summary)
+        x, mask = self.embedding(source.ids), source.mask
+        if self.unit is not None:
+            x, mask = self.unit(x, mask)
+        x, length = self.entrance(x), x.shape[1]
+        states = self.stack(x, mask=mask[:, None], causal=self.causal, bias=self.entrance.bias(length, length))
+        if self.unit is not None:
+            return Memory(states, mask, states[:, 0], units=1)
+        return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
 
 
 @dataclass
@@ -264,15 +310,18 @@ class TransformerDecoder(nn.Module):
     def __init__(self, config: TransformerConfig, embedding: Embedding, project: Projection, memory_width: int | None):
         super().__init__()
         self.embedding, self.project = embedding, project
-        self.places = Places(config, ahead=False)
-        self.dropout = nn.Dropout(config.dropout)
+        self.entrance = Entrance(config, ahead=False)
         self.stack = Stack(config, memory_width)
 
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
-        length = targets.shape[1]
-        x = self.dropout(self.places(self.embedding(targets)))
-        logits: Tensor = self.project(self.stack(x, causal=True, bias=self.places.bias(length, length), memory=memory))
+        logits: Tensor = self.project(self.states(targets, memory))
         return logits
+
+    def states(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T W"]:
+        """What `project` turns into logits."""
+        x, length = self.entrance(self.embedding(targets)), targets.shape[1]
+        states: Tensor = self.stack(x, causal=True, bias=self.entrance.bias(length, length), memory=memory)
+        return states
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int) -> TransformerState:
         """The state before the first token, with room for `capacity` tokens."""
@@ -285,8 +334,8 @@ class TransformerDecoder(nn.Module):
 
     def step(self, tokens: Int[Tensor, " B"], state: TransformerState) -> tuple[Float[Tensor, "B V"], TransformerState]:
         position = state.length
-        x = self.dropout(self.places(self.embedding(tokens[:, None]), start=position))
-        bias = self.places.bias(1, position + 1)
+        x = self.entrance(self.embedding(tokens[:, None]), start=position)
+        bias = self.entrance.bias(1, position + 1)
         for block, cache, known in zip(self.stack.blocks, state.caches, state.memories, strict=True):
             x = block.step(x, cache, bias=bias, memory=known, memory_mask=state.memory_mask)
         logits: Tensor = self.project(self.stack.norm(x))[:, 0]
@@ -294,4 +343,4 @@ class TransformerDecoder(nn.Module):
 
 
 def _norm(config: TransformerConfig) -> nn.Module:
-    return NORMS[config.norm](config.width)
+    return NORMS[config.norm](config.width, eps=config.epsilon)

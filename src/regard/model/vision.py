@@ -1,7 +1,7 @@
 """Images: self-attention inside a CNN, and encoders from pixels to a memory of regions."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from regard.errors import Problem
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
 from regard.model.positions import SinusoidalGrid
-from regard.model.transformer import Stack, TransformerConfig
+from regard.model.transformer import Entrance, Stack, TransformerConfig, Unit
 from regard.shapes import Float, Tensor
 
 
@@ -41,15 +41,11 @@ class CnnConfig(Checked):
     attention: bool = False  # a self-attention block after the last stage
 
 
-def _over_regions() -> TransformerConfig:
-    return TransformerConfig(position="none")
-
-
 @dataclass(frozen=True)
 class CnnTransformerConfig(Checked):
     channels: tuple[Count, ...] = (32, 64, 128)
     attention: bool = False
-    transformer: TransformerConfig = field(default_factory=_over_regions)
+    transformer: TransformerConfig = field(default_factory=TransformerConfig)
 
     def conflicts(self) -> Iterator[Problem]:
         return _on_a_grid(self.transformer)
@@ -58,16 +54,18 @@ class CnnTransformerConfig(Checked):
 @dataclass(frozen=True)
 class VitConfig(Checked):
     patch: Count = 16
-    transformer: TransformerConfig = field(default_factory=_over_regions)
+    transformer: TransformerConfig = field(default_factory=TransformerConfig)
 
     def conflicts(self) -> Iterator[Problem]:
         return _on_a_grid(self.transformer)
 
 
 def _on_a_grid(config: TransformerConfig) -> Iterator[Problem]:
-    if config.position != "none":
-        got = repr(config.position)
-        yield Problem("transformer.position", "'none': regions tell their row and column", got, "Set it to 'none'.")
+    if config.position not in ("sinusoidal", "learned", "none"):
+        wanted, got = "'sinusoidal' (of row and column), 'learned' or 'none' over regions", repr(config.position)
+        yield Problem("transformer.position", wanted, got, "Change it.")
+    if config.join != "add":
+        yield Problem("transformer.join", "'add' over regions", repr(config.join), "Leave it out.")
     if config.causal:
         yield Problem("transformer.causal", "false: regions have no order", "true", "Leave it out.")
     if config.width % 4:
@@ -116,14 +114,25 @@ class GridTransformer(nn.Module):
     def __init__(self, config: TransformerConfig, regions: nn.Module) -> None:
         super().__init__()
         self.width = config.width
-        self.regions, self.places, self.stack = regions, SinusoidalGrid(config.width), Stack(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.regions, self.stack = regions, Stack(config)
+        self.places: SinusoidalGrid | None = None
+        if config.position == "sinusoidal":
+            self.places, config = SinusoidalGrid(config.width), replace(config, position="none")
+        self.unit = Unit(config.width) if config.unit else None
+        self.entrance = Entrance(config, ahead=True)
 
     def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
         memory: Memory = self.regions(images)
         assert memory.grid is not None
-        places = self.places(*memory.grid, device=images.device).to(memory.states.dtype)
-        return _regions(self.stack(self.dropout(memory.states + places)), memory.grid)
+        x, mask = memory.states, memory.mask
+        if self.places is not None:
+            x = x + self.places(*memory.grid, device=x.device).to(x.dtype)
+        if self.unit is not None:
+            x, mask = self.unit(x, mask)
+        states = self.stack(self.entrance(x))
+        if self.unit is not None:
+            return Memory(states, mask, states[:, 0], memory.grid, units=1)
+        return Memory(states, mask, states.mean(1), memory.grid)
 
 
 class Patches(nn.Module):
