@@ -1,4 +1,7 @@
-"""Models under torch.compile, in one graph, with the same results. In a process without the tests' shape checks."""
+"""Models under torch.compile, with the same results: Transformers in one graph, the others in as many as they take.
+
+Each in a process of its own, without the tests' shape checks.
+"""
 
 import subprocess
 import sys
@@ -7,27 +10,57 @@ import pytest
 
 PROGRAM = """
 import torch, regard
-part = {"kind": "transformer", "width": 32, "layers": 1, "heads": 2, "hidden": 32, "dropout": 0.0, "position": POSITION}
-model = regard.build({"encoder": part, "decoder": part, "vocabulary": 50}).eval()
-source, targets = regard.Tokens.of([[1, 2, 3], [4]]), torch.randint(50, (2, 4))
-wanted = model(source, targets)
-compiled = torch.compile(model, fullgraph=True)(source, targets)
-torch.testing.assert_close(compiled, wanted)
+table, whole = TABLE
+reads = table.get("encoder", {}).get("kind")
+model = regard.build(table).eval()
+tokens, images = regard.Tokens.of([[1, 2, 3], [4]]), torch.randn(2, 3, 16, 16)
+source = {"vit": images, "cnn+transformer": images, "label": torch.tensor([1, 2]), None: None}.get(reads, tokens)
+targets = torch.randint(50, (2, 4))
+given = (source, targets) if "decoder" in table else (source,)
+wanted = model(*given)
+compiled = torch.compile(model, fullgraph=whole)(*given)
+torch.testing.assert_close(compiled, wanted, atol=1e-5, rtol=1e-4)
 for got, expected in zip(*(torch.autograd.grad(x.square().sum(), list(model.parameters()), allow_unused=True) for x in (compiled, wanted))):
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-3)
-with torch.no_grad():
-    step = torch.compile(model.decoder.step, fullgraph=True)
-    state = model.decoder.start(model.encode(source), batch=2, capacity=8)
-    for t in range(4):
-        logits, state = step(targets[:, t], state)
-        torch.testing.assert_close(logits, wanted[:, t], atol=1e-5, rtol=1e-4)
+if "decoder" in table:
+    with torch.no_grad():
+        step = torch.compile(model.decoder.step, fullgraph=whole)
+        state = model.decoder.start(model.encode(source), batch=2, capacity=8)
+        for t in range(4):
+            logits, state = step(targets[:, t], state)
+            torch.testing.assert_close(logits, wanted[:, t], atol=1e-5, rtol=1e-4)
 print("equal")
 """
 
+TRANSFORMER = {"kind": "transformer", "width": 32, "layers": 1, "heads": 2, "hidden": 32, "dropout": 0.0}
+RNN = {"kind": "rnn", "width": 32, "dropout": 0.0}
+CONV = {"kind": "conv", "width": 32, "dilations": [1, 2], "dropout": 0.0}
+BARE = {key: value for key, value in TRANSFORMER.items() if key != "kind"}
+MODELS = {  # a table, and whether it must be one graph
+    **{
+        f"transformer {position}": (
+            {key: TRANSFORMER | {"position": position} for key in ("encoder", "decoder")} | {"vocabulary": 50},
+            True,
+        )
+        for position in ("sinusoidal", "rotary", "relative")
+    },
+    "rnn, looking before": ({"encoder": RNN, "decoder": RNN | {"attention": "before"}, "vocabulary": 50}, False),
+    "rnn, looking after": ({"encoder": RNN, "decoder": RNN | {"attention": "after"}, "vocabulary": 50}, False),
+    "conv": ({"encoder": CONV, "decoder": CONV, "vocabulary": 50}, False),
+    "pixels to tokens": (
+        {"encoder": {"kind": "cnn+transformer", "channels": [4, 8], "transformer": BARE}, "decoder": CONV, "vocabulary": 50},
+        False,
+    ),
+    "vit": ({"encoder": {"kind": "vit", "patch": 4, "transformer": BARE}, "pool": {"kind": "attention"}, "labels": 3}, False),
+    "label to tokens": ({"encoder": {"kind": "label", "width": 32}, "decoder": RNN | {"attention": "none"}, "vocabulary": 50}, False),
+    "bag to label": ({"encoder": {"kind": "bag", "width": 32}, "pool": {"kind": "mean"}, "labels": 3, "source_vocabulary": 50}, False),
+    "hidden tokens": ({"encoder": TRANSFORMER | {"unit": True}, "head": "masked_tokens", "vocabulary": 50}, False),
+}  # fmt: skip
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("position", ["sinusoidal", "rotary", "relative"])
-def test_transformer_compiles_in_one_graph(position):
-    program = PROGRAM.replace("POSITION", repr(position))
+@pytest.mark.parametrize("name", MODELS)
+def test_compiled_equals_eager(name):
+    program = PROGRAM.replace("TABLE", repr(MODELS[name]))
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.stdout == "equal\n", result.stderr[-3000:]
