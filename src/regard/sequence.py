@@ -1,12 +1,13 @@
-"""Sequences of tokens, as data makes them and models take them."""
+"""Sequences of tokens, as data makes them and models take them: padded to one length, or packed end to end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from regard.errors import InvalidArgument
-from regard.shapes import Bool, Int, Tensor
+from regard.shapes import Bool, Float, Int, Tensor
 
 
 @dataclass(frozen=True)
@@ -30,3 +31,61 @@ class Tokens:
     def mask(self) -> Bool[Tensor, "B S"]:
         """True where there is a token."""
         return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the tokens of a padded batch stand, for work at each position that leaves out the padding."""
+
+    real: Int[Tensor, " N"]  # of all B · S positions
+    rows: int
+    length: int
+
+    @staticmethod
+    def of(mask: Bool[Tensor, "B S"]) -> "Packing":
+        return Packing(mask.flatten().nonzero()[:, 0], *mask.shape)
+
+    @staticmethod
+    def where_it_pays(mask: Bool[Tensor, "B S"]) -> "Packing | None":
+        """None where there is no padding, and where a packing's size, which only the data know, would be in the way."""
+        if mask.device.type != "cpu" or torch.compiler.is_compiling() or bool(mask.all()):
+            return None
+        return Packing.of(mask)
+
+    def pack(self, x: Float[Tensor, "B S *rest"]) -> Float[Tensor, "N *rest"]:
+        packed: Tensor = _Pack.apply(x.flatten(0, 1), self.real)  # type: ignore[no-untyped-call]
+        return packed
+
+    def unpack(self, x: Float[Tensor, "N *rest"]) -> Float[Tensor, "B S *rest"]:
+        """With zeros in the padding."""
+        flat: Tensor = _Unpack.apply(x, self.real, self.rows * self.length)  # type: ignore[no-untyped-call]
+        return flat.unflatten(0, (self.rows, self.length))  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _Pack(torch.autograd.Function):
+    """Each row goes to one place, so the backward copies where PyTorch's own would add."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, real: Tensor) -> Tensor:
+        ctx.save_for_backward(real)
+        ctx.positions = len(x)
+        return x.index_select(0, real)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _spread(gradient, ctx.saved_tensors[0], ctx.positions), None
+
+
+class _Unpack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, real: Tensor, positions: int) -> Tensor:
+        ctx.save_for_backward(real)
+        return _spread(x, real, positions)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient.index_select(0, ctx.saved_tensors[0]), None, None
+
+
+def _spread(x: Tensor, real: Tensor, positions: int) -> Tensor:
+    return x.new_zeros(positions, *x.shape[1:]).index_copy_(0, real, x)

@@ -12,6 +12,7 @@ import torch
 
 from regard.errors import RegardError
 from regard.kernels import bias as biases
+from regard.kernels.dropout import OUTCOMES, dropped_of, survivors
 from regard.kernels.lookup import Frame, Lookup, spread, widened
 from regard.shapes import LogSumExp, Outputs, Tensor, Values
 
@@ -69,23 +70,17 @@ def normalise(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Dropout:
-    """Which weights live, drawn block by block; the same seed draws the same again for the backward.
-
-    Sixteen random bits decide about a weight: five times as fast on a CPU as PyTorch's own dropout, which spends a
-    float on it, and as unbiased, since the survivors are scaled by the probability that sixteen bits can express.
-    """
+    """Which weights live, drawn block by block; the same seed draws the same again for the backward."""
 
     def __init__(self, probability: float, seed: int, device: torch.device) -> None:
-        self.dropped = min(round(probability * 2**16), 2**16 - 1)  # of 65,536 outcomes
+        self.dropped = dropped_of(probability)
         self.generator = torch.Generator(device).manual_seed(seed) if self.dropped else None
 
     def scales(self, like: Tensor) -> Tensor | None:
         if self.generator is None:
             return None
-        bits = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device)
-        bits.random_(-(2**63), None, generator=self.generator)
-        lives = bits.view(torch.int16)[: like.numel()] >= self.dropped - 2**15
-        return lives.to(like.dtype).mul_(2**16 / (2**16 - self.dropped)).view(like.shape)
+        lives = survivors(like, self.dropped, self.generator)
+        return lives.to(like.dtype).mul_(OUTCOMES / (OUTCOMES - self.dropped))
 
 
 class _Streamed(torch.autograd.Function):

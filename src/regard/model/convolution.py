@@ -9,13 +9,14 @@ from torch.nn import functional as F
 
 from regard.configuration import Checked, Count, Probability
 from regard.errors import Problem
+from regard.kernels.dropout import Dropout
 from regard.model.embedding import Embedding, Projection
 from regard.model.layers import Layers
 from regard.model.memory import Memory, at_last, masked_mean
 from regard.model.multihead import MultiHead
 from regard.model.scores import ScoreName
 from regard.model.state import KeyValue
-from regard.sequence import Tokens
+from regard.sequence import Packing, Tokens
 from regard.shapes import Bool, Float, Int, Tensor
 
 
@@ -41,7 +42,7 @@ class ConvLayer(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(config.width)
         self.conv = nn.Conv1d(config.width, 2 * config.width, config.kernel, dilation=dilation)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.reach = (config.kernel - 1) * dilation  # how far it sees
         self.after = 0 if causal else self.reach // 2
 
@@ -71,7 +72,7 @@ class ConvEncoder(nn.Module):
         super().__init__()
         self.width, self.causal, self.embedding = config.width, config.causal, embedding
         self.layers = Layers[ConvLayer](ConvLayer(config, d, causal=config.causal) for d in config.dilations)
-        self.norm, self.dropout = nn.LayerNorm(config.width), nn.Dropout(config.dropout)
+        self.norm, self.dropout = nn.LayerNorm(config.width), Dropout(config.dropout)
 
     def forward(self, source: Tokens) -> Memory:
         x, mask = self.dropout(self.embedding(source.ids)), source.mask
@@ -108,20 +109,22 @@ class ConvDecoder(nn.Module):
         self.looks = Layers[MultiHead](
             MultiHead(config.width, config.heads, source_width=memory_width, score=config.score) for _ in range(looks)
         )
-        self.norm, self.dropout = nn.LayerNorm(config.width), nn.Dropout(config.dropout)
+        self.norm, self.dropout = nn.LayerNorm(config.width), Dropout(config.dropout)
 
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
         logits: Tensor = self.project(self.states(targets, memory))
         return logits
 
-    def states(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T W"]:
-        """What `project` turns into logits."""
+    def states(
+        self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
+    ) -> Float[Tensor, "*lead W"]:
+        """What `project` turns into logits; with a packing, of the tokens it names alone, packed."""
         x = self.dropout(self.embedding(targets))
         for i, layer in enumerate(self.layers):
             x = layer(x)
             if memory is not None:
                 x = x + self.looks[i](x, memory.states, mask=memory.mask[:, None])
-        normed: Tensor = self.norm(x)
+        normed: Tensor = self.norm(x if packing is None else packing.pack(x))
         return normed
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int | None = None) -> ConvState:

@@ -4,6 +4,7 @@ import difflib
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from regard.errors import InvalidArgument
 from regard.kernels.bias import Bias
@@ -12,6 +13,7 @@ from regard.model.attention import Window, attend_lookup, check_mask, fold_bias,
 from regard.model.positions import Rotary
 from regard.model.scores import SCORES
 from regard.model.state import KeyValue, KeyValueCache
+from regard.sequence import Packing
 from regard.shapes import Float, Tensor
 
 
@@ -99,8 +101,20 @@ class MultiHead(nn.Module):
                 got=f"a second sequence of shape {tuple(source.shape)}",
                 remedy="Leave rotary=None for cross-attention.",
             )
-        memory = self.remember(x if source is None else source)
-        return self.read(x, memory, mask=mask, causal=causal, window=window, bias=bias)
+        if source is not None:
+            return self.read(x, self.remember(source), mask=mask, causal=causal, window=window, bias=bias)
+        self._check_input("x", x, self.width)
+        query, key, value = _together(x, self.query, self.key, self.value)
+        memory = self._known(key, value)
+        return self._look(query, memory, mask=mask, causal=causal, window=window, bias=bias)
+
+    def packed(
+        self, x: Tensor, packing: Packing, *, mask: Tensor | None, causal: bool = False, bias: Bias | None = None
+    ) -> Tensor:
+        """Self-attention of a packed batch (positions, width), equal to `forward` of the padded one."""
+        query, key, value = (packing.unpack(part) for part in _together(x, self.query, self.key, self.value))
+        memory = self._known(key, value)
+        return self._look(query, memory, mask=mask, causal=causal, bias=bias, packing=packing)
 
     def step(
         self,
@@ -123,17 +137,25 @@ class MultiHead(nn.Module):
         """An empty cache for a batch such as x, with room for `capacity` positions."""
         return KeyValueCache(self.remember(x[:, :0]), capacity)
 
-    def remember(self, source: Tensor) -> KeyValue:
-        """The keys and values of a source (B, M, source_width), projected once for any number of reads."""
-        return self._remember(source, start=0)
+    def remember(self, source: Tensor, packing: Packing | None = None) -> KeyValue:
+        """The keys and values of a source (B, M, source_width), projected once for any number of reads.
+
+        With a packing, the source is packed (positions, source_width).
+        """
+        if packing is None:
+            self._check_input("source", source, self.source_width)
+        key, value = _together(source, self.key, self.value)
+        return self._known(key, value) if packing is None else self._known(packing.unpack(key), packing.unpack(value))
 
     def _remember(self, source: Tensor, start: int) -> KeyValue:
         self._check_input("source", source, self.source_width)
-        key = _split(self.key(source), self.key_heads)  # (B, G, M, D)
-        key = _normalised(key, self.key_norm)
+        return self._known(self.key(source), self.value(source), start)
+
+    def _known(self, key: Tensor, value: Tensor, start: int = 0) -> KeyValue:
+        key = _normalised(_split(key, self.key_heads), self.key_norm)  # (B, G, M, D)
         if self.rotary is not None:
             key = self.rotary(key, torch.arange(start, start + key.shape[2], device=key.device))
-        return KeyValue(self.score.keys(key), _split(self.value(source), self.key_heads))
+        return KeyValue(self.score.keys(key), _split(value, self.key_heads))
 
     def read(
         self,
@@ -144,11 +166,32 @@ class MultiHead(nn.Module):
         causal: bool = False,
         window: Window | None = None,
         bias: Bias | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
-        """Attend from x to what is remembered, the last query standing at the last key."""
-        self._check_input("x", x, self.width)
-        n, m = x.shape[1], memory.key.shape[2]
-        wanted = (x.shape[0], self.key_heads, m)
+        """Attend from x to what is remembered, the last query standing at the last key.
+
+        With a packing, x is packed (positions, width), and so is what comes out.
+        """
+        if packing is None:
+            self._check_input("x", x, self.width)
+            query = self.query(x)
+        else:
+            query = packing.unpack(self.query(x))
+        return self._look(query, memory, mask=mask, causal=causal, window=window, bias=bias, packing=packing)
+
+    def _look(
+        self,
+        query: Tensor,
+        memory: KeyValue,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        window: Window | None = None,
+        bias: Bias | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        batch, n, m = query.shape[0], query.shape[1], memory.key.shape[2]
+        wanted = (batch, self.key_heads, m)
         if not memory.key.shape[:3] == memory.value.shape[:3] == wanted or memory.value.shape[3] != self.head_width:
             raise InvalidArgument(
                 "memory",
@@ -156,14 +199,13 @@ class MultiHead(nn.Module):
                 got=f"{tuple(memory.key.shape)} and {tuple(memory.value.shape)}",
                 remedy="Queries and source are one batch: repeat or reorder what is remembered to match.",
             )
-        query = _split(self.query(x), self.heads)  # (B, H, N, D)
-        query = _normalised(query, self.query_norm)
+        query = _normalised(_split(query, self.heads), self.query_norm)  # (B, H, N, D)
         if self.rotary is not None:
             query = self.rotary(query, torch.arange(m - n, m, device=query.device))
-        shape = (x.shape[0], self.heads, n, m)
+        shape = (batch, self.heads, n, m)
         if mask is not None:
             mask = _head_axis(mask)
-            check_mask(mask, shape, x.device)
+            check_mask(mask, shape, query.device)
         query = self.score.queries(query)
         lookup = Lookup(
             energy=self.score.energy(query.shape[-1]),
@@ -174,8 +216,9 @@ class MultiHead(nn.Module):
         )
         dropout = self.dropout if self.training else 0.0
         heads = attend_lookup(lookup, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
-        joined: Tensor = self.out(heads.transpose(1, 2).flatten(2))
-        return joined
+        joined = heads.transpose(1, 2).flatten(2)  # (B, N, H · D)
+        out: Tensor = self.out(joined if packing is None else packing.pack(joined))
+        return out
 
     def _check_input(self, argument: str, x: Tensor, width: int) -> None:
         mine = self.out.weight
@@ -197,6 +240,15 @@ class MultiHead(nn.Module):
     def extra_repr(self) -> str:
         grouped = "" if self.key_heads == self.heads else f", key_heads={self.key_heads}"
         return f"width={self.width}, heads={self.heads}{grouped}, head_width={self.head_width}"
+
+
+def _together(x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
+    """Several projections of one input as one product."""
+    weight = torch.cat([projection.weight for projection in projections])
+    biased = projections[0].bias is not None
+    bias = torch.cat([projection.bias for projection in projections]) if biased else None
+    widths = [projection.out_features for projection in projections]
+    return torch.split(F.linear(x, weight, bias), widths, -1)
 
 
 def _split(x: Float[Tensor, "B N HD"], heads: int) -> Float[Tensor, "B H N D"]:

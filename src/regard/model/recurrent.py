@@ -14,7 +14,7 @@ from regard.model.attention import attend
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.scores import SCORES, KeysReady, ScoreName
-from regard.sequence import Tokens
+from regard.sequence import Packing, Tokens
 from regard.shapes import Bool, Float, Int, Tensor
 
 Cell = Literal["elman", "gru", "lstm"]
@@ -147,10 +147,12 @@ class RnnDecoder(nn.Module):
         logits: Tensor = self.project(self.states(targets, memory))
         return logits
 
-    def states(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T W"]:
-        """What `project` turns into logits."""
+    def states(
+        self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
+    ) -> Float[Tensor, "*lead W"]:
+        """What `project` turns into logits; with a packing, of the tokens it names alone, packed."""
         states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]))
-        return states
+        return states if packing is None else packing.pack(states)
 
     def carry(self, targets: Int[Tensor, "B T"], state: RnnState) -> tuple[Float[Tensor, "B T W"], RnnState]:
         """States of a text's next stretch, from where the last ended; `state.detached()` cuts the gradient there."""

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from regard.configuration import Checked, Count, Probability, Range
 from regard.errors import Problem
 from regard.kernels.bias import DistanceBias
+from regard.kernels.dropout import Dropout
 from regard.model.embedding import Embedding, Projection
 from regard.model.layers import Layers
 from regard.model.memory import Memory, at_last, masked_mean
@@ -20,7 +21,7 @@ from regard.model.multihead import MultiHead
 from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal
 from regard.model.scores import ScoreName
 from regard.model.state import KeyValue, KeyValueCache
-from regard.sequence import Tokens
+from regard.sequence import Packing, Tokens
 from regard.shapes import Bool, Float, Int, Tensor
 
 Position = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
@@ -71,7 +72,7 @@ class TransformerConfig(Checked):
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
+    "relu": F.relu_,  # in place: nobody needs what comes before it
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
@@ -90,9 +91,9 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
         self.open = nn.Linear(config.width, config.hidden * (2 if self.gated else 1))
         self.close = nn.Linear(config.hidden, config.width)
-        self.dropout = nn.Dropout(config.hidden_dropout)
+        self.dropout = Dropout(config.hidden_dropout)
 
-    def forward(self, x: Float[Tensor, "B S W"]) -> Float[Tensor, "B S W"]:
+    def forward(self, x: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
         hidden = self.open(x)
         if self.gated:
             gate, hidden = hidden.chunk(2, -1)
@@ -108,7 +109,7 @@ class PreNorm(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.norm, self.dropout = _norm(config), nn.Dropout(config.dropout)
+        self.norm, self.dropout = _norm(config), Dropout(config.dropout)
 
     def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         change: Tensor = self.dropout(part(self.norm(x)))
@@ -120,7 +121,7 @@ class PostNorm(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.norm, self.dropout = _norm(config), nn.Dropout(config.dropout)
+        self.norm, self.dropout = _norm(config), Dropout(config.dropout)
 
     def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         out: Tensor = self.norm(x + self.dropout(part(x)))
@@ -152,16 +153,18 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B S W"],
+        x: Float[Tensor, "*lead W"],
         *,
         mask: Tensor | None = None,
         causal: bool = False,
         bias: DistanceBias | None = None,
         memory: KeyValue | None = None,
         memory_mask: Tensor | None = None,
-    ) -> Float[Tensor, "B S W"]:
-        x = self.around_attend(x, lambda h: self.attend(h, mask=mask, causal=causal, bias=bias))
-        return self._then(x, memory, memory_mask)
+        packing: Packing | None = None,
+    ) -> Float[Tensor, "*lead W"]:
+        attend = self.attend if packing is None else partial(self.attend.packed, packing=packing)
+        x = self.around_attend(x, lambda h: attend(h, mask=mask, causal=causal, bias=bias))
+        return self._then(x, memory, memory_mask, packing)
 
     def step(
         self,
@@ -173,11 +176,11 @@ class Block(nn.Module):
         memory_mask: Tensor | None = None,
     ) -> Float[Tensor, "B S W"]:
         x = self.around_attend(x, lambda h: self.attend.step(h, cache, bias=bias))
-        return self._then(x, memory, memory_mask)
+        return self._then(x, memory, memory_mask, None)
 
-    def _then(self, x: Tensor, memory: KeyValue | None, memory_mask: Tensor | None) -> Tensor:
+    def _then(self, x: Tensor, memory: KeyValue | None, memory_mask: Tensor | None, packing: Packing | None) -> Tensor:
         if memory is not None:
-            x = self.around_cross(x, lambda h: self.cross.read(h, memory, mask=memory_mask))
+            x = self.around_cross(x, lambda h: self.cross.read(h, memory, mask=memory_mask, packing=packing))
         out: Tensor = self.around_perceive(x, self.perceive)
         return out
 
@@ -202,7 +205,7 @@ class Entrance(nn.Module):
         if config.join == "concatenate":
             self.narrow = nn.Linear(2 * config.width, config.width)
         self.norm = _norm(config) if config.norm_input else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Float[Tensor, "B S W"], start: int = 0) -> Float[Tensor, "B S W"]:
         if self.place is not None:
@@ -247,14 +250,22 @@ class Stack(nn.Module):
         causal: bool = False,
         bias: DistanceBias | None = None,
         memory: Memory | None = None,
-    ) -> Float[Tensor, "B S W"]:
-        memory_mask = None if memory is None else memory.mask[:, None]
+        packing: Packing | None = None,
+    ) -> Float[Tensor, "*lead W"]:
+        """With a packing, what comes out is packed."""
+        memory_mask = source = around = None
+        if memory is not None:
+            memory_mask, around = memory.mask[:, None], Packing.where_it_pays(memory.mask)
+            source = memory.states if around is None else around.pack(memory.states)
 
         def run(block: Block, x: Tensor) -> Tensor:
-            known = None if memory is None else block.cross.remember(memory.states)
-            out: Tensor = block(x, mask=mask, causal=causal, bias=bias, memory=known, memory_mask=memory_mask)
+            known = None if source is None else block.cross.remember(source, around)
+            out: Tensor = block(
+                x, mask=mask, causal=causal, bias=bias, memory=known, memory_mask=memory_mask, packing=packing
+            )
             return out
 
+        x = x if packing is None else packing.pack(x)
         for block in self.blocks:
             again = self.recompute and self.training
             x = checkpoint(run, block, x, use_reentrant=False) if again else run(block, x)
@@ -278,7 +289,9 @@ class TransformerEncoder(nn.Module):
         if self.unit is not None:
             x, mask = self.unit(x, mask)
         x, length = self.entrance(x), x.shape[1]
-        states = self.stack(x, mask=mask[:, None], causal=self.causal, bias=self.entrance.bias(length, length))
+        packing, bias = Packing.where_it_pays(mask), self.entrance.bias(length, length)
+        states = self.stack(x, mask=mask[:, None], causal=self.causal, bias=bias, packing=packing)
+        states = states if packing is None else packing.unpack(states)
         if self.unit is not None:
             return Memory(states, mask, states[:, 0], units=1)
         return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
@@ -317,10 +330,12 @@ class TransformerDecoder(nn.Module):
         logits: Tensor = self.project(self.states(targets, memory))
         return logits
 
-    def states(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T W"]:
-        """What `project` turns into logits."""
-        x, length = self.entrance(self.embedding(targets)), targets.shape[1]
-        states: Tensor = self.stack(x, causal=True, bias=self.entrance.bias(length, length), memory=memory)
+    def states(
+        self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
+    ) -> Float[Tensor, "*lead W"]:
+        """What `project` turns into logits; with a packing, of the tokens it names alone, packed."""
+        x, bias = self.entrance(self.embedding(targets)), self.entrance.bias(targets.shape[1], targets.shape[1])
+        states: Tensor = self.stack(x, causal=True, bias=bias, memory=memory, packing=packing)
         return states
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int) -> TransformerState:

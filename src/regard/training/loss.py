@@ -1,0 +1,86 @@
+"""What training makes small: minus the log-probability of the gold tokens, summed, never averaged on the way.
+
+A vocabulary's logits are the largest tensor of a small model: a row of thousands of numbers for each token. Here they
+exist for a few rows at a time. Each chunk of rows goes from states to logits, to probabilities, to the gradient and
+back to the states' and the matrix's width while it is still in the cache.
+"""
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from regard.model.embedding import Projection
+from regard.shapes import Float, Int, Tensor
+
+CHUNK = 2**22  # logits in memory at once
+CHUNK_CUDA = 2**26
+
+
+def token_loss(
+    states: Float[Tensor, "N W"], project: Projection, gold: Int[Tensor, " N"], *, smoothing: float = 0.0
+) -> Float[Tensor, ""]:
+    """The sum over tokens of the cross-entropy of their logits with the gold ones, some of it spread over all.
+
+    Exactly `plain_token_loss`, in a fraction of the memory.
+    """
+    loss: Tensor = _Chunked.apply(states, project.weight, project.bias, gold, smoothing)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def plain_token_loss(
+    states: Float[Tensor, "N W"], project: Projection, gold: Int[Tensor, " N"], *, smoothing: float = 0.0
+) -> Float[Tensor, ""]:
+    """The same in one line, with all logits at once."""
+    return F.cross_entropy(project(states).float(), gold, reduction="sum", label_smoothing=smoothing)
+
+
+class _Chunked(torch.autograd.Function):
+    """The gradient is computed with the loss, as its own scale is all that the backward could still change."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, gold: Tensor, smoothing: float
+    ) -> Float[Tensor, ""]:
+        kind = states.device.type
+        if torch.is_autocast_enabled(kind):
+            low = torch.get_autocast_dtype(kind)
+            states, matrix, shift = states.to(low), weight.to(low), bias.to(low)
+        else:
+            matrix, shift = weight, bias
+        wanted = ctx.needs_input_grad
+        total = states.new_zeros((), dtype=torch.float32)
+        d_states = torch.empty_like(states) if wanted[0] else None
+        d_weight = torch.zeros_like(weight) if wanted[1] else None
+        d_bias = torch.zeros_like(bias) if wanted[2] else None
+        vocabulary = weight.shape[0]
+        rows = max(1, (CHUNK_CUDA if kind == "cuda" else CHUNK) // vocabulary)
+        for start in range(0, len(gold), rows):
+            chunk = slice(start, start + rows)
+            here = states[chunk]
+            log_p = F.log_softmax(torch.addmm(shift, here, matrix.mT), -1, dtype=torch.float32)  # (rows, V)
+            answer = gold[chunk, None]
+            total -= (1 - smoothing) * log_p.gather(1, answer).sum()
+            if smoothing:
+                total -= smoothing / vocabulary * log_p.sum()
+            if not any(wanted[:3]):
+                continue
+            d_logits = log_p.exp_()
+            if smoothing:
+                d_logits -= smoothing / vocabulary
+            d_logits.scatter_add_(1, answer, d_logits.new_full((1, 1), smoothing - 1).expand(len(answer), 1))
+            d_low = d_logits.to(states.dtype)
+            if d_states is not None:
+                torch.mm(d_low, matrix, out=d_states[chunk])
+            if d_weight is not None:
+                d_weight.addmm_(d_low.mT.to(d_weight.dtype), here.to(d_weight.dtype))
+            if d_bias is not None:
+                d_bias += d_logits.sum(0)
+        ctx.save_for_backward(d_states, d_weight, d_bias)
+        return total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = (None if d is None else d * scale.to(d.dtype) for d in ctx.saved_tensors)
+        return (*scaled, None, None)

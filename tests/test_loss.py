@@ -1,0 +1,63 @@
+"""The loss that never holds all logits equals the one that does."""
+
+import pytest
+import torch
+
+from measure import peak_bytes
+from regard.model.embedding import Embedding, Projection
+from regard.training import loss
+from regard.training.loss import plain_token_loss, token_loss
+
+
+def inputs(n=37, width=12, vocabulary=50):
+    torch.manual_seed(0)
+    project = Projection(width, vocabulary, tied=Embedding(vocabulary, width))
+    project.bias.data.normal_()
+    return torch.randn(n, width, requires_grad=True), project, torch.randint(vocabulary, (n,))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 37, 100])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_chunked_equals_plain(monkeypatch, rows, smoothing):
+    states, project, gold = inputs()
+    monkeypatch.setattr(loss, "CHUNK", rows * 50)
+    found = []
+    for function in (token_loss, plain_token_loss):
+        value = function(states, project, gold, smoothing=smoothing)
+        found.append((value, *torch.autograd.grad(value * 0.3, [states, project.weight, project.bias])))
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_frozen_parts_get_no_gradient():
+    states, project, gold = inputs()
+    project.requires_grad_(False)
+    token_loss(states, project, gold).backward()
+    assert project.weight.grad is None
+    assert states.grad is not None
+    with torch.no_grad():
+        assert not token_loss(states, project, gold).requires_grad
+
+
+def test_impossible_tokens_cost_a_finite_price():
+    states, project, gold = inputs()
+    project.bias.data[3] = -1e4
+    value = token_loss(states, project, torch.full_like(gold, 3))
+    assert value.isfinite()
+    torch.testing.assert_close(value, plain_token_loss(states, project, torch.full_like(gold, 3)))
+
+
+def test_in_low_precision_the_sum_is_float32():
+    states, project, gold = inputs()
+    with torch.autocast("cpu", torch.bfloat16):
+        value = token_loss(states, project, gold, smoothing=0.1)
+    value.backward()
+    assert value.dtype == torch.float32
+    assert project.weight.grad.dtype == torch.float32
+    torch.testing.assert_close(value, plain_token_loss(states, project, gold, smoothing=0.1), rtol=2e-2, atol=0.0)
+
+
+def test_memory_does_not_hold_all_logits():
+    states, project, gold = inputs(n=2000, width=8, vocabulary=4000)  # all logits: 32 MB
+    assert peak_bytes(lambda: token_loss(states, project, gold).backward()) < 16e6
+    assert peak_bytes(lambda: plain_token_loss(states, project, gold).backward()) > 32e6
