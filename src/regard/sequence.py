@@ -27,6 +27,9 @@ class Tokens:
         lengths = torch.tensor([len(row) for row in rows], device=device)
         return Tokens(ids.reshape(len(rows), longest), lengths)
 
+    def to(self, device: torch.device | str) -> "Tokens":
+        return Tokens(self.ids.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True))
+
     @property
     def mask(self) -> Bool[Tensor, "B S"]:
         """True where there is a token."""

@@ -1,0 +1,1 @@
+"""From files, or from nothing, to batches of token ids: text, examples, tokens, corpus, batches, generated."""

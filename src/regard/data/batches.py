@@ -1,0 +1,225 @@
+"""Batches of examples of about one length, in an order that is a function of seed and epoch alone.
+
+An epoch's order is a permutation that is computed, not stored: a Feistel network of a few rounds, walked until it lands
+on an example (https://doi.org/10.1007/3-540-45760-7_9). It is taken in pools; a pool is sorted by length, cut into
+batches and these are shuffled. So memory does not grow with the corpus, and any batch can be come back to.
+"""
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from regard.data.columns import Ids, Indices, Running
+from regard.data.corpus import Corpus
+from regard.errors import InvalidArgument
+from regard.sequence import Tokens
+
+POOL = 1 << 16
+ROUNDS = 6
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples that are computed together."""
+
+    source: Tokens | torch.Tensor | None  # token ids, labels, or nothing
+    targets: Tokens | torch.Tensor  # token ids from <s> to </s>, or labels
+    tokens: int  # how many are to be foretold: every target token but the first of a text, or every label
+    rows: torch.Tensor  # which examples of the corpus these are
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """On a device, except `rows`; from pinned memory, copies do not wait."""
+        source = None if self.source is None else _moved(self.source, device)
+        return replace(self, source=source, targets=_moved(self.targets, device))
+
+    @property
+    def shape(self) -> str:
+        """For people: rows, and the longest source and target."""
+        longest = {
+            name: side.ids.shape[1]
+            for name, side in (("source", self.source), ("target", self.targets))
+            if isinstance(side, Tokens)
+        }
+        told = [f"the longest {name} {length:,} tokens" for name, length in longest.items()]
+        return ", ".join([f"{len(self.rows):,} examples", *told])
+
+
+def batches(
+    corpus: Corpus, *, budget: int, seed: int, epoch: int, start: int = 0, rank: int = 0, world: int = 1
+) -> Iterator[Batch]:
+    """An epoch, each example once, in batches of at most `budget` cells: rows times the longest source or target.
+
+    An example over the budget is a batch of its own. Of all batches, counted from 0, the first `start` are passed over
+    and the rest go round the `world`: batch b to rank b % world, so that the last round may leave some ranks without.
+    """
+    _at_least("start", start, 0)
+    _at_least("world", world, 1)
+    if not 0 <= rank < world:
+        raise InvalidArgument("rank", wanted=f"from 0 to {world - 1}", got=str(rank), remedy="Ranks count from 0.")
+    planned = enumerate(plan(corpus, budget=budget, seed=seed, epoch=epoch))
+    return (_collated(corpus, rows) for number, rows in planned if number >= start and number % world == rank)
+
+
+def plan(corpus: Corpus, *, budget: int, seed: int, epoch: int) -> Iterator[Indices]:
+    """Which examples are in which batch of an epoch; cheap, for nothing of them is read but their lengths."""
+    _at_least("budget", budget, 1)
+    return _planned(corpus, budget, seed, epoch)
+
+
+def evaluation_batches(corpus: Corpus, budget: int) -> Iterator[Batch]:
+    """Every example once, the short ones of a pool first; `Batch.rows` says where each belongs."""
+    _at_least("budget", budget, 1)
+    return (_collated(corpus, rows) for pool in _pools(len(corpus)) for rows in _cut(corpus, pool, budget))
+
+
+def lanes(corpus: Corpus, *, rows: int, stretch: int, start: int = 0) -> Iterator[Batch]:
+    """Running text in `rows` lanes side by side, each read on from batch to batch: for states that are carried over.
+
+    Lanes are of one length, so up to rows - 1 tokens at the end of the text are not read.
+    """
+    if not isinstance(corpus.target, Running):
+        raise InvalidArgument(
+            "corpus", wanted="running text", got="separate examples", remedy="Prepare it with data.stretch."
+        )
+    _at_least("rows", rows, 1)
+    _at_least("stretch", stretch, 1)
+    _at_least("start", start, 0)
+    length = (len(corpus.target.ids) - 1) // rows
+    _at_least("tokens of the corpus for each row", length, 1)
+    return _lanes(corpus.target.ids, rows, length, stretch, start)
+
+
+def ahead(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
+    """The same items, made in a thread up to `depth` ahead of their use; the thread ends with this iterator."""
+    _at_least("depth", depth, 1)
+    return _ahead(items, depth)
+
+
+def permuted(places: Indices, size: int, key: tuple[int, ...]) -> Indices:
+    """What stands at these places of the permutation of range(size) that belongs to the key."""
+    bits = max(2, (size - 1).bit_length())
+    values = _rounds(places.astype(np.uint64), bits, key)
+    while (outside := np.flatnonzero(values >= size)).size:
+        values[outside] = _rounds(values[outside], bits, key)
+    return values.astype(np.int64)
+
+
+def _rounds(values: NDArray[np.uint64], bits: int, key: tuple[int, ...]) -> NDArray[np.uint64]:
+    """A permutation of all numbers of so many bits: each round changes one half by what the other half says."""
+    low = bits // 2
+    high = bits - low
+    left, right = values >> np.uint64(low), values & np.uint64((1 << low) - 1)
+    secret = 0
+    for number in key:
+        secret = _mixed(np.array([secret ^ number & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64)).item()
+    for turn in range(ROUNDS):
+        change = _mixed(right + np.uint64(secret ^ (turn << 56)))
+        left, right = right, left ^ (change & np.uint64((1 << high) - 1))
+        low, high = high, low
+    return (left << np.uint64(low)) | right
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finishing steps of SplitMix64, which leave no bit as it was (https://doi.org/10.1145/2660193.2660195)."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _planned(corpus: Corpus, budget: int, seed: int, epoch: int) -> Iterator[Indices]:
+    for number, pool in enumerate(_pools(len(corpus))):
+        cut = list(_cut(corpus, permuted(pool, len(corpus), (seed, epoch)), budget))
+        for place in permuted(np.arange(len(cut)), len(cut), (seed, epoch, number)):
+            yield cut[place]
+
+
+def _pools(size: int) -> Iterator[Indices]:
+    return (np.arange(first, min(first + POOL, size)) for first in range(0, size, POOL))
+
+
+def _cut(corpus: Corpus, pool: Indices, budget: int) -> Iterator[Indices]:
+    """Examples by length, in batches as large as the budget allows."""
+    sources, targets = corpus.source_lengths(pool), corpus.target_lengths(pool)
+    longest, more = np.maximum(sources, targets), sources - targets
+    # By the longer side, then by how much longer it is: by turns up and down, so that there is no jump where a batch
+    # reaches over to the next length. The sort is stable: equals stay in the pool's order.
+    order = np.lexsort((np.where(longest % 2, more, -more), longest))
+    first = 0
+    for place, length in enumerate(longest[order].tolist()):
+        if place > first and (place + 1 - first) * length > budget:
+            yield pool[order[first:place]]
+            first = place
+    yield pool[order[first:]]
+
+
+def _lanes(text: Ids, rows: int, length: int, stretch: int, start: int) -> Iterator[Batch]:
+    for first in range(start * stretch, length, stretch):
+        count = min(stretch, length - first)
+        cells = (np.arange(rows) * length)[:, None] + np.arange(first, first + count + 1)  # (B, S)
+        ids = torch.from_numpy(text[cells].astype(np.int64))
+        yield Batch(None, Tokens(ids, torch.full((rows,), count + 1)), rows * count, torch.arange(rows))
+
+
+def _collated(corpus: Corpus, rows: Indices) -> Batch:
+    source = None if corpus.source is None else corpus.source.gather(rows)
+    targets = corpus.target.gather(rows)
+    tokens = int((targets.lengths - 1).sum()) if isinstance(targets, Tokens) else len(rows)
+    return Batch(source, targets, tokens, torch.from_numpy(rows))
+
+
+def _moved(side: Tokens | torch.Tensor, device: torch.device | str) -> Tokens | torch.Tensor:
+    if isinstance(side, Tokens):
+        return Tokens(side.ids.to(device, non_blocking=True), side.lengths.to(device, non_blocking=True))
+    return side.to(device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class _Failed:
+    error: BaseException
+
+
+_END = object()
+
+
+def _ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
+    made: queue.Queue[object] = queue.Queue(depth)
+    stopped = threading.Event()
+
+    def make() -> None:
+        last: object = _END
+        try:
+            for item in items:
+                made.put(item)
+                if stopped.is_set():
+                    return
+        except BaseException as error:  # whatever it is, the one who asked must hear of it
+            last = _Failed(error)
+        made.put(last)
+
+    thread = threading.Thread(target=make, name="regard-ahead", daemon=True)
+    thread.start()
+    try:
+        while (item := made.get()) is not _END:
+            if isinstance(item, _Failed):
+                raise item.error
+            yield item  # type: ignore[misc]
+    finally:
+        stopped.set()
+        while thread.is_alive():
+            try:
+                made.get(timeout=0.01)  # it may wait for room to put one more
+            except queue.Empty:
+                continue
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InvalidArgument(name, wanted=f"at least {least}", got=str(value), remedy="Raise it.")

@@ -1,0 +1,371 @@
+"""Examples as numbers on disk: prepared once for a configuration and the content of its files, mapped ever after."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from regard.configuration import nearest
+from regard.data import generated, text
+from regard.data.columns import (
+    Classes,
+    ClassWriter,
+    Column,
+    Ids,
+    Indices,
+    Running,
+    RunningWriter,
+    Texts,
+    TextWriter,
+    Writer,
+    damaged,
+    of_rows,
+    open_column,
+)  # fmt: skip
+from regard.data.examples import DataConfig, Example, FieldConfig, Split, examples
+from regard.data.text import InvalidData
+from regard.data.tokens import END, START, Labels, Tokenizer
+from regard.errors import InvalidArgument
+
+FORMAT = 1
+CHUNK = 4096  # examples that are tokenized at once
+Vocabulary = Tokenizer | Labels
+Progress = Callable[[str, int], None]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The examples of a split, as numbers. A source text ends with </s>; a target text also begins with <s>."""
+
+    source: Column | None
+    target: Column
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    @staticmethod
+    def of(
+        pairs: Iterable[Example | tuple[str | None, str]],
+        source: Vocabulary | None,
+        target: Vocabulary | None,
+        *,
+        stretch: int | None = None,
+    ) -> "Corpus":
+        """In memory. Without a source vocabulary, sources are not read; without a target's, each target is <s>."""
+        found = [pair if isinstance(pair, Example) else Example(*pair) for pair in pairs]
+        if not found:
+            raise InvalidArgument("pairs", wanted="at least one example", got="none", remedy="Give some.")
+        targets = [example.target for example in found]
+        if stretch is not None:
+            return Corpus(None, _running(source, target, targets, stretch))
+        answers = of_rows([[START]] * len(found), 2) if target is None else _in_memory(target, targets, _target)
+        if source is None:
+            return Corpus(None, answers)
+        sources = [example.source for example in found if example.source is not None]
+        if len(sources) < len(found):
+            got = f"{len(found) - len(sources):,} examples without"
+            raise InvalidArgument("pairs", wanted="a source in each", got=got, remedy="Give no source vocabulary.")
+        return Corpus(_in_memory(source, sources, _source), answers)
+
+    def source_lengths(self, indices: Indices) -> Indices:
+        """In tokens; 1 for a label, 0 where there is no source."""
+        return np.zeros(len(indices), dtype=np.int64) if self.source is None else self.source.lengths(indices)
+
+    def target_lengths(self, indices: Indices) -> Indices:
+        return self.target.lengths(indices)
+
+    def row(self, i: int) -> tuple[Ids | int | None, Ids | int]:
+        """One example: its source (ids, a label, or None) and its target."""
+        return None if self.source is None else self.source.row(i), self.target.row(i)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All splits of a data configuration with their vocabularies."""
+
+    folder: Path
+    key: str  # another one means that the configuration or the content of a file is another
+    record: Mapping[str, Any]  # configuration, files, counts, and what was left out
+    source: Vocabulary | None
+    target: Vocabulary
+    train: Corpus | None
+    valid: Corpus | None
+    test: Corpus | None
+
+    @staticmethod
+    def open(folder: str | Path) -> "Prepared":
+        """From the folder that `prepare` made; refused if a file is not as long as it was."""
+        folder = Path(folder)
+        record = _record(folder)
+        for name, size in record["arrays"].items():
+            found = (folder / name).stat().st_size if (folder / name).exists() else 0
+            if found != size:
+                raise damaged(folder / name, f"{found:,} bytes of {size:,}")
+        corpora = {split: _open(folder, split, record) for split in record["splits"]}
+        target = _open_vocabulary(folder, "target", record)
+        source = None
+        if record["config"]["source"] is not None:
+            source = target if record["joint"] else _open_vocabulary(folder, "source", record)
+        train, valid, test = (corpora.get(split) for split in ("train", "valid", "test"))
+        return Prepared(folder, record["key"], record, source, target, train, valid, test)
+
+
+def prepare(
+    config: DataConfig,
+    folder: str | Path,
+    *,
+    vocabularies: tuple[Vocabulary | None, Vocabulary] | None = None,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Learn vocabularies from the training split, or take those given (source, target), and number all examples.
+
+    What is prepared already in this folder, for the same configuration and content, is opened and not made again.
+    A run that is killed leaves nothing that could be taken for a corpus, and the next one clears it away.
+    """
+    if vocabularies is not None:
+        _check_vocabularies(config, vocabularies)
+    files = {split: [_fingerprint(path) for path in config.files(split)] for split in config.splits}
+    key = _key(config, files, vocabularies)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / f"corpus-{key[:16]}"
+    with _alone(folder):
+        for left in folder.glob(".corpus-*.partial"):
+            shutil.rmtree(left)
+        if not place.exists():
+            partial = folder / f".{place.name}.partial"
+            partial.mkdir()
+            try:
+                _write(config, partial, {"key": key, "files": files}, vocabularies, progress or (lambda stage, n: None))
+                os.replace(partial, place)
+            except BaseException:
+                shutil.rmtree(partial)
+                raise
+    return Prepared.open(place)
+
+
+def _write(
+    config: DataConfig,
+    folder: Path,
+    about: dict[str, Any],
+    vocabularies: tuple[Vocabulary | None, Vocabulary] | None,
+    progress: Progress,
+) -> None:
+    source, target = vocabularies or _learn(config, progress)
+    joint = source is target
+    target.save(folder / ("vocabulary.json" if joint else "target.vocabulary.json"))
+    if source is not None and not joint:
+        source.save(folder / "source.vocabulary.json")
+    splits = {split: _number(config, split, folder, source, target, progress) for split in config.splits}
+    arrays = {path.name: path.stat().st_size for path in sorted(folder.glob("*.npy"))}
+    record = {"format": FORMAT, **about, "config": asdict(config), "joint": joint, "splits": splits, "arrays": arrays}
+    with (folder / "prepared.json").open("w", encoding="utf-8") as file:
+        json.dump(record, file, indent=1, ensure_ascii=False)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _learn(config: DataConfig, progress: Progress) -> tuple[Vocabulary | None, Vocabulary]:
+    if config.one_vocabulary:
+        both = _train(config.target, _counted(config, ("source", "target"), progress))
+        return both, both
+    source = None
+    if config.source is not None:
+        source = _train(config.source, _counted(config, ("source",), progress))
+    return source, _train(config.target, _counted(config, ("target",), progress))
+
+
+def _train(field: FieldConfig, texts: Iterator[str]) -> Vocabulary:
+    if field.kind == "label":
+        return Labels(texts)
+    return Tokenizer.train(field.tokens, texts, field.vocabulary, field.lower)
+
+
+def _counted(config: DataConfig, sides: Sequence[str], progress: Progress) -> Iterator[str]:
+    for number, example in enumerate(examples(config, "train"), start=1):
+        for side in sides:
+            yield getattr(example, side)
+        if number % CHUNK == 0:
+            progress("vocabulary", number)
+
+
+def _number(
+    config: DataConfig,
+    split: Split,
+    folder: Path,
+    source: Vocabulary | None,
+    target: Vocabulary,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Write the arrays of one split; how much there is of what."""
+    sides = {"target": (target, config.target)}
+    if source is not None and config.source is not None:
+        sides = {"source": (source, config.source), **sides}
+    writers = {name: _writer(folder / f"{split}.{name}", side[0], config.stretch) for name, side in sides.items()}
+    if isinstance(first := writers["target"], RunningWriter):
+        first.add([[END]])  # as if a line had just ended
+    read = kept = 0
+    left_out = {name: 0 for name, side in sides.items() if split == "train" and side[1].longest is not None}
+    found = examples(config, split)
+    while chunk := list(islice(found, CHUNK)):
+        numbered = {
+            name: _numbers(vocabulary, [getattr(example, name) for example in chunk], config, split, read)
+            for name, (vocabulary, _) in sides.items()
+        }
+        keep = [True] * len(chunk)
+        for name in left_out:
+            longest = cast(int, sides[name][1].longest)
+            for i, row in enumerate(numbered[name]):
+                if keep[i] and len(row) > longest:
+                    keep[i] = False
+                    left_out[name] += 1
+        for name, rows in numbered.items():
+            rows = [row for row, stays in zip(rows, keep, strict=True) if stays]
+            writers[name].add(_closed(name, rows, sides[name][0], config.stretch))
+        read, kept = read + len(chunk), kept + sum(keep)
+        progress(split, read)
+    for writer in writers.values():
+        writer.close()
+    if not kept:
+        raise InvalidArgument(
+            "longest", wanted="an example that is short enough", got=f"none of {read:,}", remedy="Raise data.*.longest."
+        )
+    tokens = {name: writer.ids.count for name, writer in writers.items() if not isinstance(writer, ClassWriter)}
+    return {"examples": kept, "tokens": tokens, "left_out": {f"{name}.longest": n for name, n in left_out.items()}}
+
+
+def _numbers(vocabulary: Vocabulary, texts: list[str], config: DataConfig, split: Split, before: int) -> list[Any]:
+    """Rows of ids, or labels."""
+    if isinstance(vocabulary, Tokenizer):
+        return vocabulary.encode_batch(texts)
+    labels = []
+    for number, name in enumerate(texts, start=before + 1):
+        try:
+            labels.append(vocabulary.encode(name))
+        except InvalidArgument:
+            raise InvalidData(
+                f"{config.files(split)[-1]}, example {number}",
+                wanted=f"one of the {vocabulary.size} labels of the training data",
+                got=repr(name),
+                remedy=nearest(name, vocabulary.names),
+            ) from None
+    return labels
+
+
+def _closed(name: str, rows: list[Any], vocabulary: Vocabulary, stretch: int | None) -> list[Any]:
+    """Rows with the special tokens of their side."""
+    if isinstance(vocabulary, Labels):
+        return rows
+    return [_source(row) if name == "source" or stretch is not None else _target(row) for row in rows]
+
+
+def _source(row: list[int]) -> list[int]:
+    return [*row, END]
+
+
+def _target(row: list[int]) -> list[int]:
+    return [START, *row, END]
+
+
+def _running(source: Vocabulary | None, target: Vocabulary | None, texts: list[str], stretch: int) -> Running:
+    if source is not None or not isinstance(target, Tokenizer) or stretch < 1:
+        got = f"stretch = {stretch} for {type(source).__name__} and {type(target).__name__}"
+        raise InvalidArgument(
+            "stretch", wanted="at least 1, for texts without sources", got=got, remedy="Leave it out for pairs."
+        )
+    rows = [[END], *map(_source, target.encode_batch(texts))]
+    return Running(of_rows(rows, target.size).ids, stretch)
+
+
+def _in_memory(vocabulary: Vocabulary, texts: list[str], close: Callable[[list[int]], list[int]]) -> Texts | Classes:
+    if isinstance(vocabulary, Labels):
+        return Classes(np.array([vocabulary.encode(name) for name in texts], dtype=np.uint32))
+    return of_rows([close(row) for row in vocabulary.encode_batch(texts)], vocabulary.size)
+
+
+def _writer(stem: Path, vocabulary: Vocabulary, stretch: int | None) -> Writer:
+    if isinstance(vocabulary, Labels):
+        return ClassWriter(stem)
+    return TextWriter(stem, vocabulary.size) if stretch is None else RunningWriter(stem, vocabulary.size)
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    path = folder / "prepared.json"
+    try:
+        record = json.loads(path.read_text("utf-8"))
+        if record["format"] != FORMAT:
+            raise damaged(path, f"format {record['format']} (this version of Regard reads {FORMAT})")
+        return cast(dict[str, Any], record)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, InvalidData):
+            raise
+        raise damaged(path, str(error)) from None
+
+
+def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:
+    stretch = record["config"]["stretch"]
+    target = open_column(folder / f"{split}.target", stretch)
+    source = None if record["config"]["source"] is None else open_column(folder / f"{split}.source", None)
+    if source is not None and len(source) != len(target):
+        raise damaged(folder / f"{split}.source", f"{len(source):,} sources and {len(target):,} targets")
+    return Corpus(source, target)
+
+
+def _open_vocabulary(folder: Path, side: str, record: dict[str, Any]) -> Vocabulary:
+    path = folder / ("vocabulary.json" if record["joint"] else f"{side}.vocabulary.json")
+    return Labels.load(path) if record["config"][side]["kind"] == "label" else Tokenizer.load(path)
+
+
+def _check_vocabularies(config: DataConfig, vocabularies: tuple[Vocabulary | None, Vocabulary]) -> None:
+    for name, field, vocabulary in zip(("source", "target"), (config.source, config.target), vocabularies, strict=True):
+        wanted = None if field is None else Labels if field.kind == "label" else Tokenizer
+        if (None if vocabulary is None else type(vocabulary)) is not wanted:
+            raise InvalidArgument(
+                "vocabularies",
+                wanted=f"for the {name}: {wanted.__name__ if wanted else None}",
+                got=type(vocabulary).__name__,
+                remedy="Give (source, target) as the model was trained with.",
+            )
+
+
+def _fingerprint(path: str) -> dict[str, str]:
+    with text.readable(path), open(path, "rb") as file:
+        return {"path": path, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _key(
+    config: DataConfig,
+    files: Mapping[Split, list[dict[str, str]]],
+    vocabularies: tuple[Vocabulary | None, Vocabulary] | None,
+) -> str:
+    """Of what the files hold, wherever they lie."""
+    held = {split: [(text.form(file["path"]), file["sha256"]) for file in found] for split, found in files.items()}
+    settings = {key: value for key, value in asdict(config).items() if key not in ("train", "valid", "test")}
+    given = vocabularies and [vocabulary and vocabulary.hash for vocabulary in vocabularies]
+    version = generated.version(config.generate) if config.generate else None
+    content = {"format": FORMAT, "data": settings, "files": held, "given": given, "generated": version}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One at a time in this folder: the others wait, and find the work done."""
+    try:
+        import fcntl
+    except ImportError:  # on Windows, start one only
+        yield
+        return
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,182 @@
+"""What a recipe's [data] says, and the examples that it stands for."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal, get_args
+
+from regard.configuration import Checked, Count
+from regard.data import text
+from regard.data.text import Errors, InvalidData
+from regard.errors import InvalidArgument, Problem
+
+Kind = Literal["bpe", "unigram", "characters", "words", "bytes"]
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
+BYTES = 256
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text to read, where there is one, and the text or label to give."""
+
+    source: str | None
+    target: str
+
+
+@dataclass(frozen=True)
+class FieldConfig(Checked):
+    """One side of an example: [data.source] or [data.target]."""
+
+    kind: Literal["text", "label"] = "text"  # a text becomes tokens, a label one class
+    column: str | None = None  # its column, where the file is a table
+    tokens: Kind = "bpe"  # what a text is cut into
+    vocabulary: Count = 8000  # how many different tokens at most, the special ones among them
+    lower: bool = False  # whether capitals become small letters
+    longest: Count | None = None  # training examples with more tokens are left out, and counted
+
+    def conflicts(self) -> Iterator[Problem]:
+        plain = FieldConfig.__dataclass_fields__
+        idle = {
+            "label": ("tokens", "vocabulary", "lower", "longest"),
+            "bytes": ("vocabulary",),  # which has a token for each byte, whatever is asked for
+        }.get("label" if self.kind == "label" else self.tokens, ())
+        for key in idle:
+            if getattr(self, key) != plain[key].default:
+                what = "label" if self.kind == "label" else "text in bytes"
+                yield Problem(
+                    key, f"nothing here: it means nothing to a {what}", repr(getattr(self, key)), "Leave it out."
+                )
+        least = len(SPECIALS) + (1 if self.tokens == "words" else BYTES + 1)
+        if self.vocabulary < least and "vocabulary" not in idle:
+            why = "the special tokens and one word" if self.tokens == "words" else "the special tokens and all bytes"
+            yield Problem("vocabulary", f"at least {least}, for {why}", str(self.vocabulary), "Raise it.")
+
+    @property
+    def cutting(self) -> tuple[object, ...]:
+        """What two texts must agree on to share one vocabulary."""
+        return self.kind, self.tokens, self.vocabulary, self.lower
+
+
+@dataclass(frozen=True)
+class DataConfig(Checked):
+    """The table [data] of a recipe.
+
+    Files are one table, whose columns the fields name, or text with an example a line: one file for the target alone,
+    two (source, then target) for pairs.
+    """
+
+    train: str | tuple[str, ...] | None = None  # what to learn from
+    valid: str | tuple[str, ...] | None = None  # what to stop and choose by
+    test: str | tuple[str, ...] | None = None  # what to report on
+    generate: Literal["dates", "copy", "reverse", "sort", "spelling"] | None = None  # data that need no files
+    source: FieldConfig | None = None  # what is read; None: nothing is, for a language model
+    target: FieldConfig = FieldConfig()  # what is written, or chosen
+    joint: bool = True  # one vocabulary for source and target, where both are texts
+    stretch: Count | None = None  # language models: running text in stretches of so many tokens; None: a line each
+    errors: Errors = "strict"  # what to do with bytes that are no UTF-8: refuse, or put U+FFFD in their place
+    seed: int = 0  # which data are generated
+
+    def conflicts(self) -> Iterator[Problem]:
+        yield from self._wrong_files()
+        yield from self._wrong_fields()
+
+    def files(self, split: Split) -> tuple[str, ...]:
+        """The files of a split; none where it has none."""
+        given = getattr(self, split)
+        return () if given is None else (given,) if isinstance(given, str) else given
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """Those there are."""
+        return SPLITS if self.generate else tuple(split for split in SPLITS if self.files(split))
+
+    @property
+    def one_vocabulary(self) -> bool:
+        return self.joint and self.source is not None and self.source.kind == self.target.kind == "text"
+
+    def _wrong_files(self) -> Iterator[Problem]:
+        there = [split for split in SPLITS if self.files(split)]
+        if self.generate is None and "train" not in there:
+            yield Problem("train", "files to learn from, or generate", "neither", "Add train = 'FILE', say.")
+        if self.generate is not None:
+            for split in there:
+                yield Problem(split, "no files beside generate", repr(getattr(self, split)), "Leave one out.")
+            if self.errors != "strict":
+                yield Problem("errors", "nothing here: no files are read", repr(self.errors), "Leave it out.")
+        if self.seed and self.generate in (None, "spelling"):
+            yield Problem("seed", "nothing here: nothing is drawn", str(self.seed), "Leave it out.")
+        if self.generate is None:
+            for split in there:
+                yield from self._wrong_shape(split)
+
+    def _wrong_shape(self, split: Split) -> Iterator[Problem]:
+        files, named = self.files(split), [field.column for field in self._fields if field.column is not None]
+        got = f"{len(files)} files" if len(files) > 1 else files[0]
+        if any(text.form(file) in text.TABLES for file in files):
+            if len(files) > 1:
+                yield Problem(split, "one table, or files of lines", got, "Put all columns into one table.")
+            elif len(named) < len(self._fields):
+                names = " and ".join(["source.column"] * (self.source is not None) + ["target.column"])
+                yield Problem(split, f"{names}, to say what to read", f"a table ({files[0]})", "Name the columns.")
+        elif named:
+            yield Problem(split, f"a table ({', '.join(text.TABLES)}), for it has columns", got, "Name no column.")
+        elif len(files) != len(self._fields):
+            fields = "a file of sources and one of targets" if self.source else "one file, of targets"
+            remedy = "Name two." if self.source else "Name one, or add [data.source]."
+            yield Problem(split, fields, got, remedy)
+
+    def _wrong_fields(self) -> Iterator[Problem]:
+        if self.generate is not None:
+            if self.source is None:
+                yield Problem("source", "a table: generated data have a source", "none", "Add [data.source].")
+            for name, field in (("source", self.source), ("target", self.target)):
+                if field and (field.kind, field.column) != ("text", None):
+                    yield Problem(name, "a text without a column, of generated data", repr(field), "Leave them out.")
+        if self.one_vocabulary and self.source and self.source.cutting != self.target.cutting:
+            got = "different settings of tokens, vocabulary or lower"
+            yield Problem("joint", "false, unless source and target are cut alike", got, "Set joint = false.")
+        if self.stretch is not None:
+            if self.source is not None:
+                yield Problem("stretch", "nothing here: pairs are no running text", str(self.stretch), "Leave it out.")
+            if self.target.longest is not None:
+                got = str(self.target.longest)
+                yield Problem("target.longest", "nothing here: stretches are of one length", got, "Leave it out.")
+        if self.source is None and self.target.kind == "label":
+            yield Problem("source", "something to tell the label from", "none", "Add [data.source].")
+
+    @property
+    def _fields(self) -> Sequence[FieldConfig]:
+        return [field for field in (self.source, self.target) if field is not None]
+
+
+def examples(config: DataConfig, split: Split) -> Iterator[Example]:
+    """The examples of a split, in the order of its files; at least one."""
+    if split not in config.splits:
+        raise InvalidArgument(
+            "split", wanted=f"one of {', '.join(config.splits)}", got=repr(split), remedy=f"Or set data.{split}."
+        )
+    found = _generated(config, split) if config.generate else _read(config, split)
+    first = next(found, None)
+    if first is None:
+        files = config.files(split)
+        raise InvalidData(files[0], wanted="at least one example", got="an empty file", remedy=f"Look at data.{split}.")
+    return chain([first], found)
+
+
+def _generated(config: DataConfig, split: Split) -> Iterator[Example]:
+    from regard.data import generated  # which makes Examples
+
+    assert config.generate is not None
+    return generated.GENERATED[config.generate](split, config.seed)
+
+
+def _read(config: DataConfig, split: Split) -> Iterator[Example]:
+    files, columns = config.files(split), [field.column for field in config._fields]
+    named = [column for column in columns if column is not None]
+    rows: Iterable[tuple[str, ...]] = (
+        text.rows(files[0], named, config.errors) if named else text.parallel(files, config.errors)
+    )
+    for row in rows:
+        yield Example(row[0] if config.source else None, row[-1])

@@ -1,0 +1,275 @@
+"""Lines and rows of files, read one at a time.
+
+A name that ends in .gz or .zst is unpacked on the way. Text is UTF-8. A line ends at LF, CRLF or a lone CR and nowhere
+else: other characters that Unicode counts as breaks (NEL, U+2028, form feed) are part of the text, as is NUL, which is
+a character like any other to tokenizers of bytes. A byte order mark at the start is dropped.
+"""
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any, Literal
+
+from regard.configuration import nearest
+from regard.errors import InvalidArgument, RegardError
+
+Errors = Literal["strict", "replace"]
+CHUNK = 1 << 18
+LONGEST_CELL = 1 << 26  # characters; the csv module's own limit is 131,072
+MARK = b"\xef\xbb\xbf"
+
+
+class InvalidData(InvalidArgument):
+    """A file whose content cannot be used as it is; `path` says which, `line` where (counted from 1) if known."""
+
+    def __init__(self, path: str | Path, line: int | None = None, *, wanted: str, got: str, remedy: str) -> None:
+        super().__init__(str(path) if line is None else f"{path}, line {line}", wanted=wanted, got=got, remedy=remedy)
+        self.path = str(path)
+        self.line = line
+
+
+class MissingExtra(RegardError, ImportError):
+    """A package that only some uses need and that is not installed."""
+
+    def __init__(self, package: str, extra: str, why: str) -> None:
+        super().__init__(f"{why} needs the package {package!r}. Install it: pip install 'regard[{extra}]'")
+
+
+def lines(path: str | Path, errors: Errors = "strict") -> Iterator[str]:
+    """The lines of a file, without their ends."""
+    at = 0  # bytes before this line
+    for number, raw in enumerate(_raw_lines(path), start=1):
+        bare = raw.removesuffix(b"\n").removesuffix(b"\r")
+        skip = len(MARK) if number == 1 and bare.startswith(MARK) else 0
+        if raw == MARK and skip:
+            return  # a file of nothing
+        try:
+            yield bare[skip:].decode("utf-8", errors)
+        except UnicodeDecodeError as error:
+            raise InvalidData(
+                path,
+                number,
+                wanted="UTF-8 text",
+                got=f"byte 0x{error.object[error.start]:02x} at offset {at + skip + error.start:,} of the text",
+                remedy="Convert the file, or set errors = 'replace'.",
+            ) from None
+        at += len(raw)
+
+
+def parallel(paths: Sequence[str | Path], errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
+    """Line by line through files that belong together; all must have the same number of lines."""
+    streams = [lines(path, errors) for path in paths]
+    count = 0
+    while True:
+        row = [next(stream, None) for stream in streams]
+        there = tuple(line for line in row if line is not None)
+        if len(there) < len(row):
+            break
+        yield there
+        count += 1
+    if there:
+        counts = [
+            count + (line is not None) + sum(1 for _ in stream) for line, stream in zip(row, streams, strict=True)
+        ]
+        told = " and ".join(f"{n:,} in {path}" for n, path in zip(counts, paths, strict=True))
+        raise InvalidData(
+            paths[0],
+            wanted="as many lines as in the files beside it",
+            got=told,
+            remedy="Each line of one must belong to the same line of the others.",
+        )
+
+
+def rows(path: str | Path, columns: Sequence[str], errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
+    """These columns of a table, row by row: .tsv and .csv with a header, or .jsonl with an object a line.
+
+    Tabs separate and nothing quotes in .tsv; .csv quotes as spreadsheets do, and a line break in quotes becomes LF.
+    Numbers in .jsonl are given as they are written.
+    """
+    kind = form(path)
+    if kind not in TABLES:
+        raise InvalidArgument(
+            "path",
+            wanted=f"a table, that is a name in {', '.join(TABLES)} (or with .gz or .zst after it)",
+            got=str(path),
+            remedy="Rename the file, or name no columns.",
+        )
+    return TABLES[kind](path, columns, errors)
+
+
+def form(path: str | Path) -> str:
+    """The suffix that says what is in a file: ".tsv" of "pairs.tsv.gz"."""
+    path = Path(path)
+    return (path.with_suffix("") if path.suffix in PACKED else path).suffix
+
+
+def _raw_lines(path: str | Path) -> Iterator[bytes]:
+    """Lines with their ends."""
+    rest = b""
+    for chunk in _chunks(path):
+        *whole, rest = (rest + chunk).splitlines(keepends=True)  # of bytes: LF, CRLF and CR only
+        yield from whole
+        if rest.endswith(b"\n"):  # after a CR, a LF may still come
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
+def _chunks(path: str | Path) -> Iterator[bytes]:
+    unpack = PACKED.get(Path(path).suffix, _plain)
+    with readable(path), open(path, "rb") as file:
+        yield from unpack(file)
+
+
+def _plain(file: BufferedIOBase) -> Iterator[bytes]:
+    while chunk := file.read(CHUNK):
+        yield chunk
+
+
+def _gunzip(file: BufferedIOBase) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=file) as unpacked:
+        yield from _plain(unpacked)
+
+
+def _unzstd(file: BufferedIOBase) -> Iterator[bytes]:
+    """Frame by frame: the package's own reader takes a truncated file for a whole one."""
+    try:
+        import zstandard
+    except ImportError:
+        raise MissingExtra("zstandard", "zstd", "A .zst file") from None
+    frame = None
+    for chunk in _plain(file):
+        while chunk:
+            frame = frame or zstandard.ZstdDecompressor().decompressobj()
+            try:
+                text = frame.decompress(chunk)
+            except zstandard.ZstdError as error:
+                raise EOFError(str(error)) from None
+            if text:
+                yield text
+            chunk = frame.unused_data
+            frame = None if frame.eof else frame
+    if frame is not None:
+        raise EOFError("the file ends in the middle of a frame")
+
+
+PACKED: dict[str, Callable[[BufferedIOBase], Iterator[bytes]]] = {".gz": _gunzip, ".zst": _unzstd}
+
+
+@contextmanager
+def readable(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidData(
+            path, wanted="a whole packed file", got=str(error), remedy="Fetch or pack it again."
+        ) from None
+    except OSError as error:
+        remedy = "Check the path."
+        if isinstance(error, FileNotFoundError) and Path(path).parent.is_dir():
+            beside = [file.name for file in Path(path).parent.iterdir() if file.is_file()]
+            remedy = nearest(Path(path).name, beside) if beside else "Its folder is empty."
+        raise InvalidData(path, wanted="a file to read", got=str(error.strerror), remedy=remedy) from None
+
+
+def _tsv(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator[tuple[str, ...]]:
+    yield from _cells(path, columns, (line.split("\t") for line in lines(path, errors)))
+
+
+def _csv(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator[tuple[str, ...]]:
+    csv.field_size_limit(LONGEST_CELL)
+    reader = csv.reader((f"{line}\n" for line in lines(path, errors)), strict=True)
+    try:
+        yield from _cells(path, columns, reader, lambda: reader.line_num)
+    except csv.Error as error:
+        raise InvalidData(
+            path, reader.line_num, wanted="comma-separated cells", got=str(error), remedy="Look at its quotes."
+        ) from None
+
+
+def _cells(
+    path: str | Path,
+    columns: Sequence[str],
+    table: Iterator[list[str]],
+    line: Callable[[], int] | None = None,
+) -> Iterator[tuple[str, ...]]:
+    header = next(table, None)
+    if header is None:
+        return
+    wanted = [_place(path, column, header) for column in columns]
+    for number, row in enumerate(table, start=2):
+        if len(row) != len(header):
+            raise InvalidData(
+                path,
+                line() if line else number,
+                wanted=f"{len(header)} cells, as in the header",
+                got=str(len(row)),
+                remedy="Quote or remove what separates cells." if line else "Remove the tab, or add the cell.",
+            )
+        yield tuple(row[place] for place in wanted)
+
+
+def _place(path: str | Path, column: str, header: Sequence[str]) -> int:
+    if header.count(column) == 1:
+        return header.index(column)
+    raise InvalidData(
+        path,
+        1,
+        wanted=f"one column {column!r}",
+        got=f"the columns {', '.join(map(repr, header))}",
+        remedy=nearest(column, header),
+    )
+
+
+def _jsonl(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator[tuple[str, ...]]:
+    for number, line in enumerate(lines(path, errors), start=1):
+        try:
+            row = json.loads(line, parse_int=_written, parse_float=_written)
+        except (ValueError, RecursionError) as error:
+            raise InvalidData(
+                path, number, wanted="a JSON object", got=str(error), remedy="Write one object a line."
+            ) from None
+        if not isinstance(row, dict):
+            raise InvalidData(path, number, wanted="a JSON object", got=line[:40], remedy="Write one object a line.")
+        yield tuple(_value(path, number, row, column, errors) for column in columns)
+
+
+class _written(str):
+    """A number as it is written."""
+
+
+def _value(path: str | Path, number: int, row: dict[str, Any], column: str, errors: Errors) -> str:
+    if column not in row:
+        got = f"the keys {', '.join(map(repr, row))}" if row else "no keys"
+        remedy = nearest(column, row) if row else "Add it."
+        raise InvalidData(path, number, wanted=f"a key {column!r}", got=got, remedy=remedy)
+    value = row[column]
+    if not isinstance(value, str):
+        raise InvalidData(
+            path, number, wanted=f"a text or a number in {column!r}", got=repr(value), remedy="Write a text."
+        )
+    try:
+        return value.encode("utf-8", "strict").decode()
+    except UnicodeEncodeError:
+        if errors == "replace":
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        raise InvalidData(
+            path,
+            number,
+            wanted=f"Unicode text in {column!r}",
+            got="half of a surrogate pair",
+            remedy="Correct the escape, or set errors = 'replace'.",
+        ) from None
+
+
+TABLES: dict[str, Callable[[str | Path, Sequence[str], Errors], Iterator[tuple[str, ...]]]] = {
+    ".tsv": _tsv,
+    ".csv": _csv,
+    ".jsonl": _jsonl,
+}

@@ -1,0 +1,150 @@
+"""Reading: what is a line, what is a row, and what is refused with file, line and byte."""
+
+import gzip
+import sys
+
+import pytest
+import zstandard
+
+from regard.data import text
+from regard.data.text import InvalidData, MissingExtra, lines, parallel, rows
+
+
+def written(path, content: bytes):
+    path.write_bytes(content)
+    return path
+
+
+LINES = {
+    "ends": (b"a\nb\r\nc\rd\n\ne", ["a", "b", "c", "d", "", "e"]),
+    "empty": (b"", []),
+    "one empty line": (b"\n", [""]),
+    "no break at the end": (b"a\nb", ["a", "b"]),
+    "a carriage return at the end": (b"a\r", ["a"]),
+    "byte order mark": (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
+    "nothing but a mark": (b"\xef\xbb\xbf", []),
+    "NUL": (b"a\0b\n\0\n", ["a\0b", "\0"]),
+    "other breaks": ("a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\n".encode(), ["a\u2028b\u2029c\x85d\x0be\x0cf\x1cg"]),
+    "composed and decomposed": ("\u00e9\ne\u0301\n".encode(), ["\u00e9", "e\u0301"]),
+    "joined emoji": ("👩‍👩‍👧\n".encode(), ["👩‍👩‍👧"]),
+    "right to left": ("\u202eabc\u202c שלום\n".encode(), ["\u202eabc\u202c שלום"]),
+    "a megabyte": (b"x" * 2**20 + b"\ny", ["x" * 2**20, "y"]),
+}
+PACK = {"": bytes, ".gz": gzip.compress, ".zst": lambda raw: zstandard.ZstdCompressor().compress(raw)}
+
+
+@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("name", LINES)
+def test_lines(tmp_path, name, suffix):
+    content, wanted = LINES[name]
+    assert list(lines(written(tmp_path / f"a.txt{suffix}", PACK[suffix](content)))) == wanted
+
+
+@pytest.mark.parametrize("size", range(1, 8))
+def test_a_line_break_may_fall_between_two_reads(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(text, "CHUNK", size)
+    assert list(lines(written(tmp_path / "a", b"a\r\nbc\r\rd\n\r\ne"))) == ["a", "bc", "", "d", "", "e"]
+
+
+def test_packed_files_may_be_joined(tmp_path):
+    for suffix, pack in PACK.items():
+        assert list(lines(written(tmp_path / f"a{suffix}", pack(b"a\nb") + pack(b"c\n")))) == ["a", "bc"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-5], lambda raw: raw[: len(raw) // 2], lambda raw: b"no" + raw])
+def test_damaged_packed_files_are_refused(tmp_path, suffix, damage):
+    path = written(tmp_path / f"a{suffix}", damage(PACK[suffix](bytes(range(65, 91)) * 5000 + b"\n")))
+    with pytest.raises(InvalidData, match="wanted a whole packed file"):
+        list(lines(path))
+
+
+def test_bytes_that_are_no_text_are_refused_with_their_place(tmp_path):
+    path = written(tmp_path / "a.txt", b"\xef\xbb\xbfgood\r\nb\xffd\n")
+    with pytest.raises(InvalidData, match=r"a.txt, line 2: wanted UTF-8 text; got byte 0xff at offset 10 ") as caught:
+        list(lines(path))
+    assert caught.value.line == 2
+    assert path.read_bytes()[10] == 0xFF
+    assert list(lines(path, "replace")) == ["good", "b\ufffdd"]
+    first = written(tmp_path / "b.txt", b"\xef\xbb\xbfa\xff")
+    with pytest.raises(InvalidData, match=r"line 1: .* at offset 4 "):
+        list(lines(first))
+
+
+def test_a_missing_file_names_the_nearest(tmp_path):
+    written(tmp_path / "train.en.gz", b"")
+    with pytest.raises(InvalidData, match=r"No such file or directory. Did you mean 'train.en.gz'?"):
+        list(lines(tmp_path / "train.en"))
+    with pytest.raises(InvalidData, match="wanted a file to read; got Is a directory"):
+        list(lines(tmp_path))
+
+
+def test_zstandard_is_an_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'regard\[zstd\]'"):
+        list(lines(written(tmp_path / "a.zst", b"1")))
+
+
+def test_parallel_files(tmp_path):
+    a, b = written(tmp_path / "a", b"1\n\n3\n"), written(tmp_path / "b", b"x\ny\nz")
+    assert list(parallel([a, b])) == [("1", "x"), ("", "y"), ("3", "z")]
+    longer = written(tmp_path / "c", b"x\n" * 1234)
+    with pytest.raises(InvalidData, match=rf"got 3 in {a} and 1,234 in {longer}"):
+        list(parallel([a, longer]))
+    with pytest.raises(InvalidData, match=rf"got 1,234 in {longer} and 3 in {a}"):
+        list(parallel([longer, a]))
+
+
+TABLES = {
+    "t.tsv": b'label\ttext\n1\tsaid "no\n0\t\n',
+    "t.csv": b'label,text\n1,"said ""no"\n0,""\n',
+    "t.jsonl": b'{"label": 1, "text": "said \\"no"}\n{"text": "", "more": [], "label": 0}\n',
+}
+
+
+@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("name", TABLES)
+def test_tables(tmp_path, name, suffix):
+    path = written(tmp_path / f"{name}{suffix}", PACK[suffix](TABLES[name]))
+    assert list(rows(path, ["text", "label"])) == [('said "no', "1"), ("", "0")]
+    assert list(rows(path, ["text"])) == [('said "no',), ("",)]
+
+
+def test_cells_may_be_long_and_may_break(tmp_path):
+    long = "x" * 2**20
+    path = written(tmp_path / "t.csv", f'a,b\n"{long}","1\r\n2\u20283"\n'.encode())
+    assert list(rows(path, ["a", "b"])) == [(long, "1\n2\u20283")]
+
+
+def test_numbers_are_given_as_they_are_written(tmp_path):
+    path = written(tmp_path / "t.jsonl", b'{"a": 1.50}\n{"a": 12345678901234567890123}\n{"a": 1e5}\n')
+    assert [a for (a,) in rows(path, ["a"])] == ["1.50", "12345678901234567890123", "1e5"]
+
+
+REFUSED = {
+    "missing column": ("t.tsv", b"a\tlabel\n", "line 1: wanted one column 'b'; got the columns 'a', 'label'. Did you"),
+    "column twice": ("t.csv", b"b,b\n", "wanted one column 'b'"),
+    "short row": ("t.tsv", b"b\tc\n1\t2\n3\n", "line 3: wanted 2 cells, as in the header; got 1"),
+    "long row": ("t.csv", b"b,c\n1,2,3\n", "line 2: wanted 2 cells, as in the header; got 3"),
+    "open quote": ("t.csv", b'b,c\n1,"2\n', "line 2: wanted comma-separated cells; got unexpected end of data"),
+    "missing key": ("t.jsonl", b'{"b": ""}\n{"c": "", "d": 1}\n', "line 2: wanted a key 'b'; got the keys 'c', 'd'"),
+    "no JSON": ("t.jsonl", b'{"b": ""}\n{"b": }\n', "line 2: wanted a JSON object; got Expecting value"),
+    "no object": ("t.jsonl", b"[1]\n", r"line 1: wanted a JSON object; got \[1\]"),
+    "empty line": ("t.jsonl", b'{"b": ""}\n\n', "line 2: wanted a JSON object"),
+    "no text": ("t.jsonl", b'{"b": ["x"]}\n', "line 1: wanted a text or a number in 'b'; got \\['x'\\]"),
+    "deep": ("t.jsonl", b"[" * 150_000 + b"\n", "line 1: wanted a JSON object; got"),
+    "half a pair": ("t.jsonl", b'{"b": "\\ud83d"}\n', "line 1: wanted Unicode text in 'b'; got half of a surrogate"),
+    "no table": ("t.txt", b"b\n", "wanted a table, that is a name in .tsv, .csv, .jsonl"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(tmp_path, name):
+    file, content, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        list(rows(written(tmp_path / file, content), ["b"]))
+
+
+def test_half_a_pair_can_be_replaced(tmp_path):
+    path = written(tmp_path / "t.jsonl", b'{"b": "x\\ud83dy"}\n')
+    assert list(rows(path, ["b"], "replace")) == [("x\ufffdy",)]
