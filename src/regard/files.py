@@ -1,0 +1,67 @@
+"""Files and folders that are there whole or not at all."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from regard.errors import InvalidArgument
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the path's place once it is complete and on disk, and leaves nothing behind if it never is."""
+    if not path.parent.is_dir() or path.is_dir():
+        raise InvalidArgument(
+            "path", wanted="a file's name in a folder that is there", got=str(path), remedy="Make the folder first."
+        )
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        sync_folder(path.parent)
+    finally:
+        with suppress(FileNotFoundError):
+            beside.unlink()
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which takes the path's place once all its files are on disk. The path must be free."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    try:
+        yield beside
+        for file in beside.iterdir():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        sync_folder(beside)
+        os.rename(beside, path)
+        sync_folder(path.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """A rename is on disk only once its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sweep(folder: Path) -> None:
+    """Take away what writes that never ended left behind."""
+    for left in folder.glob(".*.tmp"):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            with suppress(FileNotFoundError):
+                left.unlink()
