@@ -1,0 +1,1 @@
+"""Finding the best output: one search loop for every decoder."""

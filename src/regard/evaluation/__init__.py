@@ -1,0 +1,1 @@
+"""How good a model is, in the numbers its field uses."""

@@ -1,0 +1,327 @@
+"""The training loop: one for every model of the family.
+
+Everything that happens in an update is a function of the seed, the update's number and the weights before it: the
+batches, their order, dropout, hidden and forced tokens. So a run that was killed goes on from its last checkpoint and
+ends with the same weights, bit for bit, as one that never stopped.
+"""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import exp, isfinite
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from regard import checkpoint
+from regard.data.batches import Batch
+from regard.errors import Diverged, RegardError, TrainingFailed
+from regard.files import sweep
+from regard.model.recurrent import RnnState
+from regard.training.config import METRICS, TrainConfig
+from regard.training.objective import Model, Objective, first_state
+from regard.training.optimiser import RunningMean, make_optimiser, moments, put_moments
+from regard.training.schedule import Course, rate_at
+
+SKIPS = 10  # updates that may be skipped one after the other before training counts as diverged
+
+
+class Interrupted(RegardError):
+    """Training was asked to stop, has saved, and can be resumed."""
+
+    def __init__(self, signal_number: int, where: Path) -> None:
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}; resume from {where}")
+        self.exit_code = 128 + signal_number
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands between two updates."""
+
+    step: int = 0  # updates made
+    epoch: int = 0
+    batch: int = 0  # batches of this epoch taken
+    tokens: int = 0  # predictions trained on, in all
+    skipped: int = 0  # updates in a row that gave no finite gradient
+    loss_since: float = 0.0  # summed since the last line of the log
+    tokens_since: int = 0
+    course: Course = field(default_factory=Course)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How the model does on data it was not trained on."""
+
+    values: dict[str, float]
+    samples: list[dict[str, str]] = field(default_factory=list)
+
+
+class Trainer:
+    """A model on its way, with all that must be saved to go on."""
+
+    def __init__(
+        self,
+        model: Model,
+        config: TrainConfig,
+        *,
+        epoch_batches: Callable[[int, int], Iterator[Batch]],  # an epoch's batches from the n-th on
+        texts: dict[str, str],  # of every checkpoint: configuration, vocabularies, card
+        run: Path,
+        data_key: str,
+        lanes: int | None = None,  # rows of carried text
+        validate: Callable[[Model], Validation] | None = None,
+        tell: Callable[[dict[str, Any]], None] = lambda event: None,
+    ) -> None:
+        self.model, self.config, self.run, self.texts, self.data_key = model, config, run, texts, data_key
+        self.epoch_batches, self.validate, self.tell = epoch_batches, validate, tell
+        self.objective = Objective(config.smoothing, config.masked, config.forcing)
+        self.device = next(model.parameters()).device
+        self.optimiser = make_optimiser(model, config)
+        self.mean = None if config.ema is None else RunningMean(model, config.ema)
+        self.position = Position()
+        self.lanes = lanes
+        self.carried: RnnState | None = None if lanes is None else first_state(model, lanes)
+        self.asked_to_stop: int | None = None
+
+    def fit(self) -> Position:
+        """Train to the end, or until a signal, a fault or early stopping; checkpoints on the way."""
+        with self._listening_to_signals(), (self.run / "log.jsonl").open("a", encoding="utf-8") as log:
+            self.model.train()
+            began = time.perf_counter()
+            for group in self._groups():
+                rate, norm = self._update(group)
+                step = self.position.step
+                last = step == self.config.steps
+                if step % self.config.log_every == 0 or last:
+                    self._log(log, self._event(rate, norm, time.perf_counter() - began))
+                    began = time.perf_counter()
+                if step % self.config.validate_every == 0 or last:
+                    self._check(log)
+                    self.save()
+                    began = time.perf_counter()
+                elif self.asked_to_stop is not None:
+                    self.save()
+                if self.asked_to_stop is not None:
+                    raise Interrupted(self.asked_to_stop, self.run)
+                if last or self.position.course.over(self.config):
+                    break
+        return self.position
+
+    def _groups(self) -> Iterator[list[Batch]]:
+        """The batches of each update; groups do not reach over the end of an epoch."""
+        while True:
+            batches = self.epoch_batches(self.position.epoch, self.position.batch)
+            found = False
+            while group := list(islice(batches, self.config.accumulate)):
+                found = True
+                yield group
+            if not found and self.position.batch == 0:
+                raise TrainingFailed("train: wanted at least one batch of examples; got none. Is the corpus empty?")
+            self.position = replace(self.position, epoch=self.position.epoch + 1, batch=0)
+            if self.lanes is not None:
+                self.carried = first_state(self.model, self.lanes)
+
+    def _update(self, group: list[Batch]) -> tuple[float, float]:
+        """One update, by the loss of all these batches' tokens over their number; its rate, and the gradient's norm."""
+        position, config = self.position, self.config
+        torch.manual_seed(_mix(config.seed, position.step))
+        rate = rate_at(position.step, config, position.course.factor)
+        for parameters in self.optimiser.param_groups:
+            parameters["lr"] = rate
+        self.optimiser.zero_grad(set_to_none=True)
+        expected = sum(batch.tokens for batch in group)
+        total, tokens, carried = 0.0, 0, self.carried
+        for batch in group:
+            try:
+                with self._precision():
+                    loss, count, carried = self.objective(
+                        self.model, batch.to(self.device), step=position.step, carried=carried
+                    )
+                torch.autograd.backward(loss / expected)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                raise _out_of_memory(error, batch) from error
+            total, tokens = total + float(loss.detach()), tokens + count
+        if tokens != expected:  # a masked-token head decides as it goes how many it hides
+            torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], expected / tokens)
+        limit = float("inf") if config.clip is None else config.clip
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+        moved = replace(position, step=position.step + 1, batch=position.batch + len(group))
+        if isfinite(total) and isfinite(norm):
+            self.optimiser.step()
+            if self.mean is not None:
+                self.mean.update(self.model, position.step)
+            self.carried = carried
+            self.position = replace(
+                moved,
+                tokens=position.tokens + tokens,
+                skipped=0,
+                loss_since=position.loss_since + total,
+                tokens_since=position.tokens_since + tokens,
+            )
+        elif config.on_nan == "stop" or position.skipped + 1 >= SKIPS:
+            what = f"loss {total / max(1, tokens):g}, gradient norm {norm:g}"
+            raise Diverged(
+                f"step {moved.step}: wanted a finite loss and gradient; got {what}. The last checkpoint is as it was. "
+                "Lower train.rate, warm up longer, or clip more; train.on_nan = 'skip' skips such batches."
+            )
+        else:
+            self.position = replace(moved, skipped=position.skipped + 1)
+        return rate, norm
+
+    def _event(self, rate: float, norm: float, seconds: float) -> dict[str, Any]:
+        """A line for the log, which begins a new count."""
+        position = self.position
+        mean = position.loss_since / max(1, position.tokens_since)
+        self.position = replace(position, loss_since=0.0, tokens_since=0)
+        return {
+            "event": "train",
+            "step": position.step,
+            "epoch": position.epoch,
+            "loss": mean,
+            "perplexity": exp(min(mean, 700.0)),
+            "rate": rate,
+            "norm": norm,
+            "tokens_per_second": position.tokens_since / seconds,
+        }
+
+    def _check(self, log: Any) -> None:
+        """Validate, and note whether this is the best so far."""
+        step, config = self.position.step, self.config
+        if self.validate is None:
+            return
+        with self.averaged():
+            self.model.eval()
+            found = self.validate(self.model)
+            self.model.train()
+        course = self.position.course
+        value = found.values[config.metric]
+        course = course.after(value, step, config, higher_is_better=METRICS[config.metric])
+        self.position = replace(self.position, course=course)
+        event = {"event": "validation", "step": step, **found.values, "best": course.best_step == step}
+        self._log(log, event | ({"samples": found.samples} if found.samples else {}))
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The model with the weights that count: their running mean, where there is one."""
+        if self.mean is None:
+            yield
+            return
+        self.mean.swap(self.model)
+        try:
+            yield
+        finally:
+            self.mean.swap(self.model)
+
+    def save(self) -> None:
+        """A checkpoint of this moment, and away with those that are not kept."""
+        position = self.position
+        folder = checkpoint.step_folder(self.run, position.step)
+        state = vars(position) | {"course": position.course.as_dict(), "data": self.data_key}
+        kept = moments(self.model, self.optimiser)
+        if self.carried is not None:
+            kept |= {f"carried.{i}": hidden for i, hidden in enumerate(self.carried.hidden)}
+            kept["carried.context"] = self.carried.context
+        if self.mean is not None:
+            kept |= {f"weight.{name}": tensor.detach().clone() for name, tensor in self.model.named_parameters()}
+        try:
+            if not folder.exists():
+                with self.averaged():
+                    checkpoint.write(
+                        folder,
+                        self.texts | {"training.json": checkpoint.as_json(state)},
+                        {"model.safetensors": checkpoint.weights_of(self.model), "training.safetensors": kept},
+                    )
+            best = position.course.best_step
+            checkpoint.prune(self.run, self.config.keep, set() if best is None else {best})
+        except OSError as error:
+            raise TrainingFailed(
+                f"{folder}: wanted to save a checkpoint; got {error.strerror or error}. "
+                "The checkpoints before it are as they were: make room, and resume."
+            ) from error
+        self.tell({"event": "checkpoint", "step": position.step, "folder": str(folder)})
+
+    def resume(self, content: dict[str, bytes], folder: Path) -> None:
+        """Stand where a checkpoint stood."""
+        state = checkpoint.document(content, "training.json", folder)
+        saved = checkpoint.tensors(content, "training.safetensors", folder)
+        weights = checkpoint.tensors(content, "model.safetensors", folder)
+        if self.mean is not None:
+            for mean, name in zip(self.mean.means, self.mean.names, strict=True):
+                mean.copy_(weights[name])
+            weights |= {name: saved[f"weight.{name}"] for name in self.mean.names}
+        checkpoint.put_weights(self.model, weights, folder)
+        put_moments(self.model, self.optimiser, saved)
+        if self.carried is not None:
+            hidden = tuple(saved[f"carried.{i}"].to(self.device) for i in range(len(self.carried.hidden)))
+            self.carried = replace(self.carried, hidden=hidden, context=saved["carried.context"].to(self.device))
+        state.pop("data")
+        self.position = Position(**state | {"course": Course(**state["course"])})
+        _cut_log(self.run / "log.jsonl", self.position.step)
+        sweep(self.run)
+
+    def _precision(self) -> Any:
+        if self.config.precision == "bfloat16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
+
+    def _log(self, log: Any, event: dict[str, Any]) -> None:
+        log.write(json.dumps(event, ensure_ascii=False) + "\n")
+        log.flush()
+        self.tell(event)
+
+    @contextmanager
+    def _listening_to_signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM end the run after the update at hand, saved. A second one is as sudden as ever."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.asked_to_stop = number
+            signal.signal(number, before[number])
+
+        before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in before:
+            signal.signal(number, note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _mix(seed: int, step: int) -> int:
+    """One number from two, well apart for neighbours (the finaliser of SplitMix64)."""
+    z = (seed * 0x9E3779B97F4A7C15 + step + 1) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return (z ^ (z >> 31)) % 2**63
+
+
+def _out_of_memory(error: RuntimeError, batch: Batch) -> RuntimeError | TrainingFailed:
+    if not isinstance(error, torch.OutOfMemoryError) and "allocate" not in str(error):
+        return error
+    return TrainingFailed(
+        f"a batch of {batch.shape}: wanted memory for it; got none. No weight was changed. "
+        "Lower train.batch_tokens and raise train.accumulate by as much, or set recompute = true in the model's parts."
+    )
+
+
+def _cut_log(path: Path, step: int) -> None:
+    """Forget what was logged after a checkpoint: it is about to happen again."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError):  # a line that a kill cut short
+            continue
+    path.write_text("".join(kept), encoding="utf-8")

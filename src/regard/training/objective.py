@@ -1,0 +1,98 @@
+"""The loss of a batch, whatever the model: a sum over what was to be predicted, for one division at the end."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from regard.data.batches import Batch
+from regard.data.tokens import MASK
+from regard.model.forcing import Forcing, force
+from regard.model.recurrent import RnnDecoder, RnnState
+from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
+from regard.sequence import Packing, Tokens
+from regard.shapes import Bool, Float, Int, Tensor
+from regard.training.loss import token_loss
+
+Model = Seq2Seq | Classifier | MaskedTokens
+SPECIALS = 5  # tokens that are never hidden: padding, start, end, unknown, mask
+
+
+@dataclass(frozen=True)
+class Objective:
+    """How a batch is scored."""
+
+    smoothing: float = 0.0
+    masked: float = 0.15
+    forcing: Forcing | None = None
+
+    def __call__(
+        self, model: Model, batch: Batch, *, step: int = 0, carried: RnnState | None = None
+    ) -> tuple[Float[Tensor, ""], int, RnnState | None]:
+        """The summed loss, how many predictions it sums over, and the state that goes on where one was carried."""
+        if isinstance(model, Classifier):
+            assert isinstance(batch.targets, Tensor)
+            logits = model(batch.source).float()
+            loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=self.smoothing)
+            return loss, len(logits), None
+        assert isinstance(batch.targets, Tokens)
+        if isinstance(model, MaskedTokens):
+            return self._hidden_tokens(model, batch.targets)
+        return self._next_tokens(model, batch, step, carried)
+
+    def _next_tokens(
+        self, model: Seq2Seq, batch: Batch, step: int, carried: RnnState | None
+    ) -> tuple[Tensor, int, RnnState | None]:
+        inputs, gold, there = shifted(batch.targets)  # type: ignore[arg-type]
+        decoder: Any = model.decoder
+        packing = Packing.of(there)
+        gold = gold.flatten()[packing.real]
+        if carried is not None:
+            states, carried = decoder.carry(inputs, carried.detached())
+            states = packing.pack(states)
+        elif self.forcing is not None and self.forcing.share(step) < 1.0:
+            logits = force(decoder, inputs, model.encode(batch.source), self.forcing, step=step)
+            loss = F.cross_entropy(packing.pack(logits).float(), gold, reduction="sum", label_smoothing=self.smoothing)
+            return loss, len(gold), None
+        else:
+            states = decoder.states(inputs, model.encode(batch.source), packing)
+        return token_loss(states, decoder.project, gold, smoothing=self.smoothing), len(gold), carried
+
+    def _hidden_tokens(self, model: MaskedTokens, tokens: Tokens) -> tuple[Tensor, int, None]:
+        project: Any = model.project
+        shown, hidden = hide(tokens, self.masked, project.weight.shape[0])
+        memory = model.encoder(shown)
+        turned = model.turn(memory.states[:, memory.units :][hidden])
+        loss = token_loss(turned, project, tokens.ids[hidden], smoothing=self.smoothing)
+        return loss, int(hidden.sum()), None
+
+
+def shifted(targets: Tokens) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
+    """What a decoder reads, what it should say after each token of that, and where there is such a token."""
+    return targets.ids[:, :-1], targets.ids[:, 1:], targets.mask[:, 1:]
+
+
+def hide(tokens: Tokens, share: float, vocabulary: int) -> tuple[Tokens, Bool[Tensor, "B S"]]:
+    """Hide some tokens, at least one a batch: eight in ten behind the mask, one becomes any other, one stays.
+
+    https://arxiv.org/abs/1810.04805
+    """
+    chance = torch.rand(tokens.ids.shape).to(tokens.ids.device)
+    open_ = tokens.mask & (tokens.ids >= SPECIALS)
+    hidden = open_ & (chance < share)
+    if not hidden.any():
+        hidden = open_ & (chance == chance.masked_fill(~open_, 2.0).min())
+    fate = torch.rand(tokens.ids.shape).to(tokens.ids.device)
+    other = torch.randint(SPECIALS, max(SPECIALS + 1, vocabulary), tokens.ids.shape).to(tokens.ids.device)
+    shown = torch.where(hidden & (fate < 0.8), MASK, tokens.ids)
+    shown = torch.where(hidden & (fate >= 0.9), other, shown)
+    return Tokens(shown, tokens.lengths), hidden
+
+
+def first_state(model: nn.Module, rows: int) -> RnnState:
+    """What a recurrent language model carries into the first stretch of its text."""
+    decoder = model.decoder
+    assert isinstance(decoder, RnnDecoder)
+    return decoder.start(None, batch=rows)

@@ -1,0 +1,48 @@
+"""The learning rate at each step: a pure function of the step, or of how validation went."""
+
+from dataclasses import dataclass, replace
+from math import cos, pi, sqrt
+from typing import Any
+
+from regard.training.config import TrainConfig
+
+
+def rate_at(step: int, config: TrainConfig, factor: float = 1.0) -> float:
+    """The rate of the step-th update, counted from 0: rising evenly to its peak, then falling as the schedule says."""
+    warm = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
+    past = max(0, step + 1 - config.warmup)
+    match config.schedule:
+        case "inverse_root":
+            fall = sqrt(max(1, config.warmup) / max(1, config.warmup, step + 1))
+        case "cosine":
+            fall = 0.5 * (1 + cos(pi * min(1.0, past / max(1, config.steps - config.warmup))))
+        case "linear":
+            fall = 1 - min(1.0, past / max(1, config.steps - config.warmup))
+        case _:  # constant, and plateau, which falls by its factor
+            fall = 1.0
+    low = config.final_rate if config.schedule in ("cosine", "linear") else 0.0
+    return low + (config.rate * factor - low) * warm * fall if warm == 1.0 else config.rate * factor * warm
+
+
+@dataclass(frozen=True)
+class Course:
+    """How validation has gone: what early stopping, keep-best and the plateau schedule go by."""
+
+    best: float | None = None  # the metric's best value
+    best_step: int | None = None
+    waited: int = 0  # validations since then
+    factor: float = 1.0  # what the plateau schedule has made of the rate
+
+    def after(self, value: float, step: int, config: TrainConfig, *, higher_is_better: bool) -> "Course":
+        better = self.best is None or (value > self.best if higher_is_better else value < self.best)
+        if better:
+            return replace(self, best=value, best_step=step, waited=0)
+        waited = self.waited + 1
+        falls = config.schedule == "plateau" and waited % config.plateau == 0
+        return replace(self, waited=waited, factor=self.factor * (0.5 if falls else 1.0))
+
+    def over(self, config: TrainConfig) -> bool:
+        return config.patience is not None and self.waited >= config.patience
+
+    def as_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
