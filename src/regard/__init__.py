@@ -7,7 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.errors import InvalidArgument, InvalidRecipe, RegardError
+    from regard.errors import (
+        CheckpointRefused,
+        Diverged,
+        InvalidArgument,
+        InvalidRecipe,
+        RegardError,
+        TrainingFailed,
+    )
+    from regard.jobs.evaluating import evaluate
+    from regard.jobs.training import train
     from regard.kernels.bias import DistanceBias
     from regard.kernels.rows import Summary
     from regard.model.attention import attend, attention_summary, attention_weights, self_attend
@@ -29,13 +38,21 @@ if TYPE_CHECKING:
     )
     from regard.model.state import KeyValue, KeyValueCache
     from regard.model.vision import SelfAttention2d
+    from regard.model.words import WordVectors
     from regard.sequence import Tokens
+    from regard.serving.loading import load
+    from regard.serving.predictor import Predictor
+    from regard.training.word2vec import Word2VecConfig, learn_words
 
 __version__ = "0.1.0"
 
 # Where each public name lives.
 _HOMES = {
-    "regard.errors": ("InvalidArgument", "InvalidRecipe", "RegardError"),
+    "regard.errors": (
+        "CheckpointRefused", "Diverged", "InvalidArgument", "InvalidRecipe", "RegardError", "TrainingFailed",
+    ),
+    "regard.jobs.evaluating": ("evaluate",),
+    "regard.jobs.training": ("train",),
     "regard.kernels.bias": ("DistanceBias",),
     "regard.kernels.rows": ("Summary",),
     "regard.model.attention": ("attend", "attention_summary", "attention_weights", "self_attend"),
@@ -49,7 +66,11 @@ _HOMES = {
     "regard.model.state": ("KeyValue", "KeyValueCache"),
     "regard.model.memory": ("Memory",),
     "regard.model.vision": ("SelfAttention2d",),
+    "regard.model.words": ("WordVectors",),
     "regard.sequence": ("Tokens",),
+    "regard.serving.loading": ("load",),
+    "regard.serving.predictor": ("Predictor",),
+    "regard.training.word2vec": ("Word2VecConfig", "learn_words"),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -59,8 +80,10 @@ __all__ = [
     "Additive",
     "Alibi",
     "Bilinear",
+    "CheckpointRefused",
     "Concatenate",
     "DistanceBias",
+    "Diverged",
     "Dot",
     "Heard",
     "InvalidArgument",
@@ -71,6 +94,7 @@ __all__ = [
     "Learned",
     "Memory",
     "MultiHead",
+    "Predictor",
     "ReducedRank",
     "RegardError",
     "RelativeBias",
@@ -81,13 +105,20 @@ __all__ = [
     "Sinusoidal",
     "Summary",
     "Tokens",
+    "TrainingFailed",
     "Uniform",
+    "Word2VecConfig",
+    "WordVectors",
     "attend",
     "attention_summary",
     "attention_weights",
     "build",
+    "evaluate",
+    "learn_words",
     "listen",
+    "load",
     "self_attend",
+    "train",
 ]
 
 

@@ -1,0 +1,204 @@
+"""Train a recipe, from its data to its best model."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import __version__, checkpoint
+from regard.data.batches import Batch, ahead, batches, lanes
+from regard.data.corpus import Corpus, Prepared, prepare
+from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
+from regard.files import sweep
+from regard.jobs.evaluating import default_cache, validation
+from regard.model.build import build
+from regard.recipe import Recipe, read_recipe
+from regard.serving.card import card
+from regard.serving.loading import load, texts_of
+from regard.serving.predictor import Predictor
+from regard.training.loop import Trainer
+from regard.training.objective import Model
+from regard.training.optimiser import freeze
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+def silent(event: dict[str, Any]) -> None:
+    """Tell nobody."""
+
+
+def prepared(recipe: Recipe, cache: Path | None = None, tell: Tell = silent) -> Prepared:
+    """The recipe's data in numbers: made once, then found again by their content."""
+    vocabularies = None
+    if recipe.train.start_from is not None:
+        before = load(recipe.train.start_from)
+        vocabularies = (before.source, before.target)
+
+    def progress(stage: str, number: int) -> None:
+        tell({"event": "prepare", "stage": stage, "examples": number})
+
+    return prepare(recipe.data, cache or default_cache(), vocabularies=vocabularies, progress=progress)
+
+
+def train(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    run: str | Path,
+    *,
+    changes: Sequence[str] = (),
+    resume: bool = False,
+    cache: Path | None = None,
+    allow_changed_data: bool = False,
+    tell: Tell = silent,
+) -> Predictor:
+    """Train what the recipe says, with checkpoints in the folder `run`; the best model, ready to predict."""
+    recipe = recipe if isinstance(recipe, Recipe) else read_recipe(recipe, changes)
+    run = Path(run)
+    found = _room_for(run, resume)
+    data = prepared(recipe, cache, tell)
+    if data.train is None:
+        raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
+    table = recipe.sized(data)
+    model = make_model(recipe, table)
+    texts = texts_of(recipe, data, table, __version__) | {"README.md": card(recipe, data, model)}
+    trainer = Trainer(
+        model,
+        recipe.train,
+        epoch_batches=epochs(recipe, data.train),
+        texts=texts,
+        run=run,
+        data_key=data.key,
+        lanes=_lanes(recipe) if recipe.train.carry else None,
+        validate=None if data.valid is None else validation(recipe, data),
+        tell=tell,
+    )
+    if found is not None:
+        step, content, wrong = found
+        folder = checkpoint.step_folder(run, step)
+        for line in wrong:
+            tell({"event": "warning", "message": f"passed over: {line}"})
+        _check_same(content, folder, data, recipe, allow_changed_data)
+        trainer.resume(content, folder)
+        tell({"event": "resumed", "step": step})
+    tell({"event": "start", "model": repr(model), "steps": recipe.train.steps, "device": str(trainer.device)})
+    if not _done(trainer, recipe):
+        trainer.fit()
+    if recipe.train.average > 1:
+        final = run / "averaged"
+        if not final.exists():
+            checkpoint.write(final, texts, {"model.safetensors": average(run, recipe.train.average)})
+        return load(final, device=str(trainer.device))
+    return load(run, device=str(trainer.device))
+
+
+def make_model(recipe: Recipe, table: Mapping[str, Any]) -> Model:
+    """The model at its first step: from the seed, or from another run's weights; frozen where the recipe says."""
+    torch.manual_seed(recipe.train.seed)
+    model = build(table)
+    if recipe.train.start_from is not None:
+        before = load(recipe.train.start_from)
+        copied = take_weights(model, before.model)
+        if not copied:
+            raise CheckpointRefused(f"{before.folder}: wanted weights of such a model; got none that fit.")
+    if recipe.train.freeze is not None:
+        freeze(model, recipe.train.freeze)
+    return model.to(device_of(recipe))
+
+
+def take_weights(model: torch.nn.Module, other: torch.nn.Module) -> int:
+    """Copy what has the same name and shape in both; how many tensors that is."""
+    theirs = checkpoint.weights_of(other)
+    copied = 0
+    with torch.no_grad():
+        for name, tensor in checkpoint.weights_of(model).items():
+            if name in theirs and theirs[name].shape == tensor.shape:
+                tensor.copy_(theirs[name])
+                copied += 1
+    return copied
+
+
+def device_of(recipe: Recipe) -> str:
+    wanted = recipe.train.device
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise InvalidRecipe([Problem("train.device", "a GPU that PyTorch can use", "none", "Set it to 'cpu'.")])
+    return wanted
+
+
+def average(run: Path, count: int) -> dict[str, torch.Tensor]:
+    """The mean of the weights of a run's last checkpoints."""
+    last = checkpoint.steps(run)[-count:]
+    total: dict[str, torch.Tensor] = {}
+    for step in last:
+        folder = checkpoint.step_folder(run, step)
+        for name, tensor in checkpoint.tensors(checkpoint.read(folder), "model.safetensors", folder).items():
+            total[name] = total[name] + tensor.double() if name in total else tensor.double()
+    return {name: (tensor / len(last)).float() for name, tensor in total.items()}
+
+
+def _room_for(run: Path, resume: bool) -> tuple[int, dict[str, bytes], list[str]] | None:
+    """Make the folder, or find where to go on; known to be writable before any work is done."""
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        probe = run / f".{os.getpid()}.tmp"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise InvalidArgument(
+            str(run), wanted="a folder to write to", got=error.strerror or str(error), remedy="Choose another."
+        ) from None
+    if resume:
+        sweep(run)
+        return checkpoint.newest(run)
+    if checkpoint.steps(run):
+        raise InvalidArgument(
+            str(run),
+            wanted="a folder without checkpoints",
+            got=f"{len(checkpoint.steps(run))} of them",
+            remedy="Go on with --resume, or choose another folder.",
+        )
+    (run / "log.jsonl").unlink(missing_ok=True)
+    return None
+
+
+def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, recipe: Recipe, allow: bool) -> None:
+    """A run goes on with the data and the recipe it began with."""
+    state = checkpoint.document(content, "training.json", folder)
+    config = checkpoint.document(content, "config.json", folder)
+    if state.get("data") != data.key and not allow:
+        raise CheckpointRefused(
+            f"{folder}: wanted the data that the run began with; got others. "
+            "Put them back, or allow it with --allow-changed-data."
+        )
+    then, now = Recipe.of(config["recipe"]), recipe
+    free = {"steps", "validate_every", "log_every", "keep", "patience", "samples", "device"}
+    same = replace(now.train, **{key: getattr(then.train, key) for key in free})
+    if then.model != now.model or then.train != same:
+        raise CheckpointRefused(
+            f"{folder}: wanted the recipe that the run began with; got another. "
+            f"On resuming, only {', '.join(sorted(free))} of [train] may change."
+        )
+
+
+def _done(trainer: Trainer, recipe: Recipe) -> bool:
+    return trainer.position.step >= recipe.train.steps or trainer.position.course.over(recipe.train)
+
+
+def epochs(recipe: Recipe, corpus: Corpus) -> Callable[[int, int], Iterator[Batch]]:
+    config = recipe.train
+
+    def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
+        if config.carry:
+            assert recipe.data.stretch is not None
+            return ahead(lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.stretch, start=start))
+        return ahead(batches(corpus, budget=config.batch_tokens, seed=config.seed, epoch=epoch, start=start))
+
+    return epoch_batches
+
+
+def _lanes(recipe: Recipe) -> int:
+    assert recipe.data.stretch is not None
+    return max(1, recipe.train.batch_tokens // recipe.data.stretch)

@@ -1,0 +1,1 @@
+"""Models at work: a predictor, and what serves it."""

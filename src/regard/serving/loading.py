@@ -1,0 +1,111 @@
+"""From a checkpoint's folder, or a run's, to a model at work; and the texts that every checkpoint carries."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import checkpoint
+from regard.data.corpus import Prepared
+from regard.data.tokens import Labels, Tokenizer
+from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
+from regard.model.build import build
+from regard.recipe import Recipe
+from regard.serving.predictor import Predictor, Vocabulary
+
+FORMAT = 1
+
+
+def load(path: str | Path, *, device: str = "cpu") -> Predictor:
+    """The model of a checkpoint, or the best of a run, ready to predict. Every byte is checked first."""
+    folder = best_of(Path(path))
+    content = checkpoint.read(folder)
+    config = checkpoint.document(content, "config.json", folder)
+    try:
+        if config["format"] != FORMAT:
+            raise CheckpointRefused(f"{folder}: wanted format {FORMAT}; got {config['format']}. Update Regard.")
+        recipe = Recipe.of(config["recipe"])
+        vocabularies = {side: _vocabulary(content, entry, folder) for side, entry in config["vocabularies"].items()}
+        model = build(config["model"])
+    except (KeyError, TypeError, AttributeError, InvalidRecipe) as error:
+        raise CheckpointRefused(f"{folder}/config.json: wanted a model's; got {error!r}. It is not ours.") from None
+    checkpoint.put_weights(model, checkpoint.tensors(content, "model.safetensors", folder), folder)
+    return Predictor(model.to(device).eval(), recipe, vocabularies.get("source"), vocabularies["target"], folder)
+
+
+def best_of(path: Path) -> Path:
+    """The checkpoint that a path means: itself, or of a run the mean of its last ones, or the best."""
+    if (path / checkpoint.MANIFEST).exists():
+        return path
+    if (path / "averaged").is_dir():
+        return path / "averaged"
+    if not path.is_dir():
+        raise InvalidArgument(
+            str(path), wanted="the folder of a run or a checkpoint", got="no folder", remedy="Check the spelling."
+        )
+    found = checkpoint.newest(path)
+    if found is None:
+        raise CheckpointRefused(f"{path}: wanted a run with a checkpoint; got none. Train first.")
+    step, content, _ = found
+    state = checkpoint.document(content, "training.json", checkpoint.step_folder(path, step))
+    best = state["course"]["best_step"]
+    return checkpoint.step_folder(path, step if best is None else best)
+
+
+def texts_of(recipe: Recipe, data: Prepared, table: dict[str, Any], version: str) -> dict[str, str]:
+    """The files of a checkpoint that say what the model is."""
+    sides: dict[str, tuple[str, Vocabulary]] = {"target": ("tokenizer.json", data.target)}
+    if data.source is not None:
+        one = data.source is data.target
+        sides["source"] = ("tokenizer.json" if one else "source_tokenizer.json", data.source)
+    config = {
+        "architectures": ["Regard"],
+        "model_type": "regard",
+        "format": FORMAT,
+        "regard_version": version,
+        "torch_version": torch.__version__,
+        "model": table,
+        "recipe": recipe.as_dict(),
+        "vocabularies": {
+            side: {
+                "file": name,
+                "kind": "labels" if isinstance(vocabulary, Labels) else "tokenizer",
+                "sha256": vocabulary.hash,
+            }
+            for side, (name, vocabulary) in sides.items()
+        },
+    }
+    files = {name: vocabulary.to_json() for name, vocabulary in sides.values()}
+    return files | {"config.json": checkpoint.as_json(config)}
+
+
+def _vocabulary(content: dict[str, bytes], entry: dict[str, Any], folder: Path) -> Vocabulary:
+    """Refused unless it is the very one that the weights were trained with."""
+    name = entry["file"]
+    if name not in content:
+        raise CheckpointRefused(f"{folder}: wanted {name}; got none. Use another checkpoint.")
+    kind = Labels if entry["kind"] == "labels" else Tokenizer
+    try:
+        found: Vocabulary = kind.from_json(content[name].decode())
+    except ValueError as error:
+        raise CheckpointRefused(f"{folder / name}: wanted a vocabulary; got {error}. It was changed.") from None
+    if found.hash != entry["sha256"]:
+        raise CheckpointRefused(
+            f"{folder / name}: wanted the vocabulary that the model was trained with; got another. Put it back."
+        )
+    return found
+
+
+def verify(path: str | Path) -> Iterator[tuple[Path, int]]:
+    """Each checkpoint at or in a folder, with the number of its files, once every byte was checked."""
+    path = Path(path)
+    if (path / checkpoint.MANIFEST).exists():
+        yield path, checkpoint.verify(path)
+        return
+    folders = [checkpoint.step_folder(path, step) for step in checkpoint.steps(path)]
+    folders += [path / "averaged"] if (path / "averaged").is_dir() else []
+    if not folders:
+        raise CheckpointRefused(f"{path}: wanted a checkpoint, or a run with some; got neither. Check the spelling.")
+    for folder in folders:
+        yield folder, checkpoint.verify(folder)

@@ -1,0 +1,444 @@
+"""Training: what an update computes, and that a run that was stopped ends as one that was not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard import checkpoint
+from regard.data.batches import batches
+from regard.jobs.training import make_model, prepared, train
+from regard.recipe import Recipe, read_recipe
+from regard.training import loop
+from regard.training.config import TrainConfig
+from regard.training.loop import Interrupted, Trainer
+from regard.training.objective import Objective, hide, shifted
+from regard.training.schedule import Course, rate_at
+
+TRANSFORMER = {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "hidden": 32}
+RNN = {"kind": "rnn", "width": 16}
+CONV = {"kind": "conv", "width": 16, "dilations": [1, 2]}
+PAIRS = {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}}
+SHORT = {"steps": 12, "warmup": 4, "validate_every": 4, "batch_tokens": 256, "log_every": 2, "samples": 1}
+
+
+def table(encoder=TRANSFORMER, decoder=TRANSFORMER, **changes):
+    return {"data": PAIRS, "model": {"encoder": encoder, "decoder": decoder}, "train": SHORT | changes}
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def text(tmp_path) -> dict:
+    """A language model's data: the words of a small text, in a file."""
+    (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog sat on the log\n" * 60)
+    path = str(tmp_path / "text.txt")
+    return {"train": path, "valid": path, "target": {"tokens": "bytes"}, "stretch": 16}
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    folder = checkpoint.step_folder(run, checkpoint.steps(run)[-1])
+    return checkpoint.tensors(checkpoint.read(folder), "model.safetensors", folder)
+
+
+def log(run: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
+
+
+def same(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def interrupted(recipe, run: Path, after: int, cache: Path, **options) -> None:
+    """Train until a signal that comes in the middle of update number `after`."""
+    update, count = Trainer._update, 0
+
+    def counted(self, group):
+        nonlocal count
+        count += 1
+        if count == after:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(self, group)
+
+    Trainer._update = counted
+    try:
+        with pytest.raises(Interrupted) as caught:
+            train(recipe, run, cache=cache, **options)
+    finally:
+        Trainer._update = update
+    assert caught.value.exit_code == 143
+
+
+MEMBERS = {
+    "transformer": table(),
+    "rnn with attention": table(RNN, RNN),
+    "conv": table(CONV, CONV),
+    "ema": table(ema=0.9),
+    "accumulated": table(accumulate=3),
+    "forced in part": table(RNN, RNN, forcing={"gold": 0.7}),
+    "plateau": table(schedule="plateau", plateau=1),
+    "clipped, decayed": table(clip=0.1, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_resumed_equals_uninterrupted(name, tmp_path, cache):
+    recipe = MEMBERS[name]
+    train(recipe, tmp_path / "whole", cache=cache)
+    interrupted(recipe, tmp_path / "parts", 5, cache)
+    assert checkpoint.steps(tmp_path / "parts")[-1] == 5
+    interrupted(recipe, tmp_path / "parts", 4, cache, resume=True)
+    train(recipe, tmp_path / "parts", cache=cache, resume=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert log(tmp_path / "whole") == log(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("decoder", [TRANSFORMER, RNN, CONV], ids=["transformer", "rnn carried", "conv"])
+def test_a_language_model_resumes_exactly(decoder, tmp_path, cache, text):
+    changes = {"carry": True} if decoder is RNN else {}
+    recipe = {"data": text, "model": {"decoder": decoder}, "train": SHORT | changes}
+    train(recipe, tmp_path / "whole", cache=cache)
+    interrupted(recipe, tmp_path / "parts", 7, cache)
+    train(recipe, tmp_path / "parts", cache=cache, resume=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_another_seed_gives_other_weights(tmp_path, cache):
+    train(table(), tmp_path / "a", cache=cache)
+    train(table(seed=2), tmp_path / "b", cache=cache)
+    assert not same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+
+def trainer(recipe: Recipe, cache: Path, run: Path, **options) -> Trainer:
+    data = prepared(recipe, cache)
+    model = make_model(recipe, recipe.sized(data))
+
+    def epoch(number, start):
+        config = recipe.train
+        return batches(data.train, budget=config.batch_tokens, seed=config.seed, epoch=number, start=start)
+
+    return Trainer(model, recipe.train, epoch_batches=epoch, texts={}, run=run, data_key="", **options)
+
+
+def test_accumulated_batches_weigh_by_their_tokens(tmp_path, cache):
+    """One update from three batches has the gradient of their tokens' mean loss, not of their means' mean."""
+    recipe = read_recipe(table(dropout_free(), dropout_free(), accumulate=3, clip=1e9))
+    made = trainer(recipe, cache, tmp_path)
+    group = next(made._groups())
+    assert len({batch.tokens for batch in group}) > 1
+    model, objective = made.model.train(), Objective(recipe.train.smoothing)
+    losses = [objective(model, batch)[:2] for batch in group]
+    wanted = torch.autograd.grad(sum(loss for loss, _ in losses) / sum(n for _, n in losses), list(model.parameters()))
+    made.optimiser.step = lambda: None
+    made._update(group)
+    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
+
+
+def dropout_free() -> dict:
+    return TRANSFORMER | {"dropout": 0.0}
+
+
+def test_decoder_reads_what_stands_before_what_it_says():
+    tokens = regard.Tokens.of([[1, 7, 8, 2], [1, 9, 2]])
+    inputs, gold, there = shifted(tokens)
+    assert inputs[0].tolist() == [1, 7, 8]
+    assert gold[0].tolist() == [7, 8, 2]
+    assert there.tolist() == [[True, True, True], [True, True, False]]
+
+
+def test_hidden_tokens_are_hidden_as_bert_hides_them():
+    torch.manual_seed(0)
+    ids = torch.randint(5, 100, (50, 200))
+    ids[:, 0] = 1
+    tokens = regard.Tokens(ids, torch.full((50,), 200))
+    shown, hidden = hide(tokens, 0.15, 100)
+    assert not hidden[:, 0].any()
+    assert abs(float(hidden.float().mean()) - 0.15) < 0.01
+    assert torch.equal(shown.ids[~hidden], ids[~hidden])
+    masked = float((shown.ids[hidden] == 4).float().mean())
+    kept = float((shown.ids[hidden] == ids[hidden]).float().mean())
+    assert abs(masked - 0.8) < 0.03
+    assert abs(kept - 0.1) < 0.03
+    one, found = hide(regard.Tokens(torch.tensor([[1, 7, 2]]), torch.tensor([3])), 0.0, 100)
+    assert found.tolist() == [[False, True, False]]
+    assert one.ids.shape == (1, 3)
+
+
+RATES = {
+    "inverse_root": lambda step: (step + 1) / 4 if step < 4 else (4 / (step + 1)) ** 0.5,
+    "constant": lambda step: min(1.0, (step + 1) / 4),
+    "linear": lambda step: (step + 1) / 4 if step < 4 else 1 - (step - 3) / 8,
+}
+
+
+@pytest.mark.parametrize("schedule", RATES)
+def test_rates(schedule):
+    config = TrainConfig(steps=12, warmup=4, rate=0.5, schedule=schedule)
+    for step in range(12):
+        assert rate_at(step, config) == pytest.approx(0.5 * RATES[schedule](step))
+
+
+def test_cosine_ends_at_its_final_rate():
+    config = TrainConfig(steps=100, warmup=10, rate=1.0, final_rate=0.1, schedule="cosine")
+    assert rate_at(9, config) == pytest.approx(1.0)
+    assert rate_at(54, config) == pytest.approx(0.55)
+    assert rate_at(99, config) == pytest.approx(0.1)
+
+
+def test_a_course_stops_and_halves():
+    config = TrainConfig(schedule="plateau", plateau=2, patience=3)
+    course = Course()
+    for step, loss in enumerate([3.0, 2.0, 2.5, 2.5, 2.5]):
+        assert not course.over(config)
+        course = course.after(loss, step, config, higher_is_better=False)
+    assert (course.best, course.best_step, course.waited, course.factor) == (2.0, 1, 3, 0.5)
+    assert course.over(config)
+    assert Course(best=1.0, best_step=0).after(2.0, 1, config, higher_is_better=True).best == 2.0
+
+
+def test_the_best_is_kept_and_loaded(tmp_path, cache):
+    values = iter([1.0, 5.0, 4.0, 3.0, 2.0, 1.0])
+    recipe = read_recipe(table(steps=12, validate_every=2, keep=1, metric="accuracy"))
+    made = trainer(recipe, cache, tmp_path, validate=lambda model: loop.Validation({"accuracy": next(values)}))
+    made.fit()
+    assert checkpoint.steps(tmp_path) == [4, 12]
+    assert made.position.course.best_step == 4
+
+
+def test_early_stopping(tmp_path, cache):
+    values = iter([5.0, 4.0, 3.0, 2.0])
+    recipe = read_recipe(table(steps=100, validate_every=2, patience=2, metric="accuracy"))
+    made = trainer(recipe, cache, tmp_path, validate=lambda model: loop.Validation({"accuracy": next(values)}))
+    assert made.fit().step == 6
+
+
+def poisoned(monkeypatch, at: set[int]) -> None:
+    right = Objective.__call__
+
+    def wrong(self, model, batch, *, step=0, carried=None):
+        loss, count, state = right(self, model, batch, step=step, carried=carried)
+        return (loss * float("nan") if step in at and model.training else loss), count, state
+
+    monkeypatch.setattr(Objective, "__call__", wrong)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path, cache, monkeypatch):
+    poisoned(monkeypatch, {6})
+    with pytest.raises(regard.Diverged, match=r"step 7: wanted a finite loss and gradient; got loss nan") as caught:
+        train(table(), tmp_path, cache=cache)
+    assert caught.value.exit_code == 3
+    assert checkpoint.steps(tmp_path) == [4]
+    assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
+
+
+def test_a_loss_that_is_no_number_is_skipped(tmp_path, cache, monkeypatch):
+    poisoned(monkeypatch, {6})
+    train(table(on_nan="skip"), tmp_path, cache=cache)
+    assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
+    poisoned(monkeypatch, set(range(100)))
+    with pytest.raises(regard.Diverged, match="step 10"):
+        train(table(on_nan="skip"), tmp_path / "again", cache=cache)
+
+
+def test_out_of_memory_names_the_batch_and_changes_nothing(tmp_path, cache, monkeypatch):
+    made = trainer(read_recipe(table()), cache, tmp_path)
+    before = {name: p.clone() for name, p in made.model.named_parameters()}
+
+    def greedy(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+
+    monkeypatch.setattr(Objective, "__call__", greedy)
+    with pytest.raises(
+        regard.TrainingFailed, match=r"a batch of \d+ examples, the longest source \d+ tokens.*batch_tokens"
+    ):
+        made.fit()
+    assert made.position.step == 0
+    assert same(before, dict(made.model.named_parameters()))
+
+
+def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache, monkeypatch):
+    save, count = checkpoint.save_file, 0
+
+    def full(*arguments):
+        nonlocal count
+        count += 1
+        if count > 2:
+            raise OSError(28, "No space left on device")
+        return save(*arguments)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(regard.TrainingFailed, match=r"step-00000008: wanted to save a checkpoint; got No space left"):
+        train(table(), tmp_path, cache=cache)
+    assert checkpoint.steps(tmp_path) == [4]
+    monkeypatch.undo()
+    train(table(), tmp_path, cache=cache, resume=True)
+    train(table(), tmp_path / "whole", cache=cache)
+    assert same(weights(tmp_path), weights(tmp_path / "whole"))
+
+
+def test_a_folder_that_cannot_be_written_is_found_first(tmp_path, cache):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(regard.InvalidArgument, match="wanted a folder to write to"):
+        train(table(), tmp_path / "file" / "run", cache=cache)
+
+
+def test_a_run_is_not_begun_over_another(tmp_path, cache):
+    train(table(), tmp_path, cache=cache)
+    with pytest.raises(regard.InvalidArgument, match="--resume"):
+        train(table(), tmp_path, cache=cache)
+
+
+def test_a_resumed_run_keeps_its_recipe(tmp_path, cache):
+    train(table(), tmp_path, cache=cache)
+    with pytest.raises(regard.CheckpointRefused, match="wanted the recipe that the run began with"):
+        train(table(rate=0.5), tmp_path, cache=cache, resume=True)
+    train(table(steps=16), tmp_path, cache=cache, resume=True)
+    assert checkpoint.steps(tmp_path)[-1] == 16
+
+
+def test_changed_data_are_refused(tmp_path, cache, text):
+    recipe = {"data": text, "model": {"decoder": TRANSFORMER}, "train": SHORT}
+    train(recipe, tmp_path / "run", cache=cache)
+    with Path(text["train"]).open("a") as file:
+        file.write("one line more\n")
+    with pytest.raises(regard.CheckpointRefused, match="wanted the data that the run began with"):
+        train(recipe, tmp_path / "run", cache=cache, resume=True)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, cache):
+    train(table(), tmp_path / "whole", cache=cache)
+    train(table(), tmp_path / "run", cache=cache)
+    last, told = checkpoint.step_folder(tmp_path / "run", 12), []
+    damaged = bytearray((last / "model.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (last / "model.safetensors").write_bytes(damaged)
+    last.rename(tmp_path / "run" / "step-00000011")
+    train(table(), tmp_path / "run", cache=cache, resume=True, tell=told.append)
+    assert [event["step"] for event in told if event["event"] == "resumed"] == [8]
+    assert any("passed over" in event.get("message", "") for event in told)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "run"))
+
+
+def test_frozen_weights_stay_and_others_learn(tmp_path, cache):
+    recipe = read_recipe(table(freeze=["encoder.*"]))
+    made = trainer(recipe, cache, tmp_path)
+    before = {name: p.clone() for name, p in made.model.named_parameters()}
+    made.fit()
+    moved = {name for name, p in made.model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved
+    assert not any(name.startswith("encoder.") for name in moved)
+    with pytest.raises(regard.InvalidRecipe, match=r"train.freeze: wanted patterns that fit.*'encodr"):
+        trainer(read_recipe(table(freeze=["encodr.*"])), cache, tmp_path)
+
+
+def test_fine_tuning_starts_from_the_weights_and_vocabulary(tmp_path, cache):
+    first = train(table(), tmp_path / "first", cache=cache)
+    recipe = read_recipe(table(start_from=str(tmp_path / "first")))
+    data = prepared(recipe, cache)
+    model = make_model(recipe, recipe.sized(data))
+    assert same(checkpoint.weights_of(model), checkpoint.weights_of(first.model))
+    assert data.target.hash == first.target.hash
+
+
+def test_averaged_weights_are_the_mean(tmp_path, cache):
+    found = train(table(average=3, keep=3), tmp_path, cache=cache)
+    every = []
+    for step in (4, 8, 12):
+        folder = checkpoint.step_folder(tmp_path, step)
+        every.append(checkpoint.tensors(checkpoint.read(folder), "model.safetensors", folder))
+    for name, tensor in checkpoint.weights_of(found.model).items():
+        torch.testing.assert_close(tensor, sum(each[name] for each in every) / 3)
+    assert found.folder == tmp_path / "averaged"
+
+
+def test_the_running_mean_is_what_is_kept(tmp_path, cache):
+    recipe = read_recipe(table(ema=0.5))
+    made = trainer(recipe, cache, tmp_path)
+    made.fit()
+    kept = weights(tmp_path)
+    means = dict(zip(made.mean.names, made.mean.means, strict=True))
+    assert same(kept, means)
+    assert not same(kept, checkpoint.weights_of(made.model))
+
+
+def test_a_loaded_model_predicts_as_it_did(tmp_path, cache):
+    model = train(table(), tmp_path, cache=cache)
+    again = regard.load(tmp_path)
+    texts = ["abc", "", "a much longer text", "b"]
+    assert again.predict(texts) == model.predict(texts)
+    assert [again.predict([text])[0] for text in texts] == again.predict(texts)
+    assert replace(again, folder=None) != model
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from regard.jobs.training import train
+import json
+recipe, run, cache = json.loads(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+train(recipe, run, cache=cache, resume=True, tell=lambda event: print(event["event"], flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_a_run_ends_the_same(tmp_path, cache):
+    recipe = table(steps=60, validate_every=6, batch_tokens=512)
+    train(recipe, tmp_path / "whole", cache=cache)
+    command = [sys.executable, "-c", KILLED, json.dumps(recipe), str(tmp_path / "run"), str(cache)]
+    kills = 0
+    for wait in (0.05, 0.4, 0.2, 0.6):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        for line in process.stdout:
+            if line.strip() == "start":
+                break
+        time.sleep(wait)
+        kills += process.poll() is None
+        process.kill()
+        process.wait()
+    assert kills
+    subprocess.run(command, check=True, capture_output=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "run"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_ends_the_command(number, tmp_path, cache):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        '[data]\ngenerate = "copy"\nsource = {tokens = "bytes"}\ntarget = {tokens = "bytes"}\n'
+        '[model]\nencoder = {kind = "rnn", width = 16}\ndecoder = {kind = "rnn", width = 16}\n'
+        "[train]\nsteps = 100000\nlog_every = 1\nbatch_tokens = 512\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "train",
+        str(recipe),
+        "--out",
+        str(tmp_path / "run"),
+        "--cache",
+        str(cache),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if line.startswith("step 3/"):
+            break
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in errors
+    assert checkpoint.verify(checkpoint.step_folder(tmp_path / "run", checkpoint.steps(tmp_path / "run")[-1]))
