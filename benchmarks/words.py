@@ -6,7 +6,8 @@
 Text: WikiText-2's training part in lower case (DATA/wikitext2/wiki.train.tokens.gz). Judges: MEN, WordSim-353,
 SimLex-999 and Google's analogies (DATA/wordsim). Gensim's settings are its defaults (100 numbers, window 5, 5
 negatives, 5 epochs, words that occur 5 times) but for the rate: its default is 0.025, and it does better with more on
-so short a text, so it is run at several (`--rates`; none: without gensim). Gensim is installed once into .peers/words. Seeds take turns, so that a noisy machine is noisy to all.
+so short a text, so it is run at several (`--rates`; none: without gensim). Gensim is installed once into .peers/words.
+Seeds take turns, so that a noisy machine is noisy to all.
 
 Speed counts all words of the text, rare ones too, over reading it into numbers and all epochs: by the clock, and by
 the seconds that processors were busy, which says more where others use the machine too.

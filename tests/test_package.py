@@ -67,7 +67,9 @@ def test_heat_map():
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/walk.md", "docs/extend.md"])
-def test_python_in_the_docs_runs(page):
+def test_python_in_the_docs_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks, f"{page} shows no Python"
     exec(compile("\n".join(blocks), page, "exec"), {})

@@ -130,7 +130,7 @@ def evaluate(
     model: ModelFolder,
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
     metric: Annotated[
-        list[str] | None, typer.Option(help="bleu, chrf, accuracy or error_rate; may be repeated.")
+        list[str] | None, typer.Option(help="bleu, bleu_lower, chrf, accuracy or error_rate; may be repeated.")
     ] = None,
     device: Device = "cpu",
     cache: Cache = None,

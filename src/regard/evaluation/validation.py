@@ -1,6 +1,7 @@
 """How a model does on a corpus: its loss, and its outputs beside the references."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import exp
 from typing import Any
 
@@ -12,7 +13,13 @@ from regard.errors import InvalidArgument
 from regard.evaluation.metrics import Scored, accuracy, bleu, chrf, error_rate
 from regard.training.objective import Model, Objective
 
-DECODED = {"bleu": bleu, "chrf": chrf, "accuracy": accuracy, "error_rate": error_rate}
+DECODED: dict[str, Callable[..., Scored]] = {
+    "bleu": bleu,
+    "bleu_lower": partial(bleu, lower=True),  # capitals and small letters alike
+    "chrf": chrf,
+    "accuracy": accuracy,
+    "error_rate": error_rate,
+}
 
 
 @torch.no_grad()
