@@ -148,3 +148,12 @@ def test_refused(tmp_path, name):
 def test_half_a_pair_can_be_replaced(tmp_path):
     path = written(tmp_path / "t.jsonl", b'{"b": "x\\ud83dy"}\n')
     assert list(rows(path, ["b"], "replace")) == [("x\ufffdy",)]
+
+
+def test_a_column_by_its_number(tmp_path):
+    (tmp_path / "t.tsv").write_bytes(b"label\tcontent\n0\tfine\n")
+    assert list(rows(tmp_path / "t.tsv", ["2", "label"])) == [("fine", "0")]
+    (tmp_path / "n.tsv").write_bytes(b"2\t1\n0\tfine\n")
+    assert list(rows(tmp_path / "n.tsv", ["2"])) == [("0",)]  # a name comes before a number
+    with pytest.raises(InvalidData, match="one column '3'"):
+        list(rows(tmp_path / "t.tsv", ["3"]))

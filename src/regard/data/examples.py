@@ -30,7 +30,7 @@ class FieldConfig(Checked):
     """One side of an example: [data.source] or [data.target]."""
 
     kind: Literal["text", "label"] = "text"  # a text becomes tokens, a label one class
-    column: str | None = None  # its column, where the file is a table
+    column: str | None = None  # its column, where the file is a table: by name, or by number from "1"
     tokens: Kind = "bpe"  # what a text is cut into
     vocabulary: Count = 8000  # how many different tokens at most, the special ones among them
     lower: bool = False  # whether capitals become small letters

@@ -218,6 +218,8 @@ def _cells(
 def _place(path: str | Path, column: str, header: Sequence[str]) -> int:
     if header.count(column) == 1:
         return header.index(column)
+    if column.isdecimal() and 1 <= int(column) <= len(header):
+        return int(column) - 1  # files that name a column differently agree on its place
     raise InvalidData(
         path,
         1,
