@@ -46,8 +46,10 @@ def pads_on_both_sides(monkeypatch):
 
 
 def sees_padding(monkeypatch):
-    right = MultiHead.read
-    monkeypatch.setattr(MultiHead, "read", lambda self, x, memory, *, mask=None, **rest: right(self, x, memory, **rest))
+    right = MultiHead._look
+    monkeypatch.setattr(
+        MultiHead, "_look", lambda self, q, memory, *, mask=None, **rest: right(self, q, memory, **rest)
+    )
 
 
 def looks_at_padding(monkeypatch):

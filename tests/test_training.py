@@ -414,6 +414,16 @@ def test_killed_at_random_moments_a_run_ends_the_same(tmp_path, cache):
 
 
 @pytest.mark.slow
+def test_surroundings_change_nothing(tmp_path, cache):
+    """Hash seed, locale, time zone and tokenizer threads: the same weights."""
+    train(table(), tmp_path / "here", cache=cache)
+    surroundings = {"PYTHONHASHSEED": "7", "LC_ALL": "C", "TZ": "Pacific/Apia", "TOKENIZERS_PARALLELISM": "false"}
+    command = [sys.executable, "-c", KILLED, json.dumps(table()), str(tmp_path / "there"), str(tmp_path / "cache")]
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | surroundings)
+    assert same(weights(tmp_path / "here"), weights(tmp_path / "there"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_ends_the_command(number, tmp_path, cache):
     recipe = tmp_path / "recipe.toml"

@@ -84,6 +84,11 @@ def _count(change: int) -> None:
         _anyone = _blocks > 0
 
 
+def anyone() -> bool:
+    """Whether anybody listens, in any thread: whether it pays to tell."""
+    return _anyone
+
+
 def publish(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...]) -> None:
     if _anyone:
         _tell(source, lookup, lse, lead)

@@ -10,6 +10,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.configuration import Checked, Count, Probability
 from regard.errors import Problem
+from regard.kernels import looking, recurrence
+from regard.kernels.dropout import Dropout
+from regard.model import listening
 from regard.model.attention import attend
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
@@ -54,13 +57,41 @@ class RnnDecoderConfig(Checked):
             yield Problem("feed", "false unless attention = 'after'", "true", "`before` feeds what it sees anyway.")
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """The tokens of a batch step by step: the first of all sentences, longest sentence first, then the second, …"""
+
+    sizes: list[int]  # how many sentences have a token at each step
+    tokens: Packing  # where the tokens stand in the batch
+    turned: Packing  # which token of the same sentence is as far from its end as this is from its start
+    last: Int[Tensor, " B"]  # where each sentence ends
+
+    @staticmethod
+    def of(source: Tokens) -> "Schedule":
+        batch, longest = source.ids.shape
+        lengths, order = source.lengths.clamp(min=1).sort(
+            descending=True, stable=True
+        )  # an empty one has one token here
+        step, column = torch.arange(longest)[:, None], torch.arange(batch)
+        there = step < lengths  # (S, B)
+        sizes = there.sum(1)
+        first = sizes.cumsum(0) - sizes  # of each step
+        turned = first[(lengths - 1 - step).clamp(min=0)] + column  # (S, B)
+        return Schedule(
+            [size for size in sizes.tolist() if size],
+            Packing((order * longest + step)[there], batch, longest),
+            Packing(turned[there], 1, int(sizes.sum())),
+            torch.empty_like(order).index_copy_(0, order, first[lengths - 1] + column),
+        )
+
+
 class RnnEncoder(nn.Module):
     """Tokens to a memory of one state each; the summary is the last state of each direction."""
 
     def __init__(self, config: RnnConfig, embedding: Embedding) -> None:
         super().__init__()
         self.width, self.causal = config.width, not config.bidirectional
-        self.embedding = embedding
+        self.embedding, self.cell = embedding, config.cell
         self.rnn = CELLS[config.cell](
             embedding.width,
             config.width // (2 if config.bidirectional else 1),
@@ -69,10 +100,15 @@ class RnnEncoder(nn.Module):
             bidirectional=config.bidirectional,
             dropout=config.dropout if config.layers > 1 else 0.0,
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, source: Tokens) -> Memory:
-        mask = source.mask
+        by_hand = source.ids.device.type == "cpu" and _by_hand(self.embedding.weight, source.ids)
+        states, summary = self._scanned(source) if by_hand else self._packed(source)
+        summary = summary.masked_fill((source.lengths == 0)[:, None], 0.0)
+        return Memory(states.masked_fill(~source.mask[..., None], 0.0), source.mask, self.dropout(summary))
+
+    def _packed(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         # Packed, so that the backward direction starts at each sentence's own end. An empty one counts as one token
         # here, and as none in what is handed on.
         lengths = source.lengths.clamp(min=1).cpu()
@@ -80,11 +116,25 @@ class RnnEncoder(nn.Module):
             self.dropout(self.embedding(source.ids)), lengths, batch_first=True, enforce_sorted=False
         )
         states, hidden = self.rnn(packed)
-        states, _ = pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])
+        states, _ = pad_packed_sequence(states, batch_first=True, total_length=source.ids.shape[1])
         last = hidden[0] if isinstance(hidden, tuple) else hidden  # (layers · directions, B, width a direction)
         directions = 2 if self.rnn.bidirectional else 1
-        summary = torch.cat(tuple(last[-directions:]), -1).masked_fill((source.lengths == 0)[:, None], 0.0)
-        return Memory(self.dropout(states.masked_fill(~mask[..., None], 0.0)), mask, self.dropout(summary))
+        return self.dropout(states), torch.cat(tuple(last[-directions:]), -1)
+
+    def _scanned(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
+        """The same without padding from the start, where PyTorch's own gradient of packed steps is slow."""
+        when = Schedule.of(source)
+        x = self.dropout(self.embedding(source.ids.flatten()[when.tokens.real]))  # (rows, W)
+        start = (x.new_zeros(when.sizes[0], self.rnn.hidden_size),) * (2 if self.cell == "lstm" else 1)
+        weights = iter([recurrence.Weights(*each) for each in self.rnn.all_weights])
+        for layer in range(self.rnn.num_layers):
+            below = self.dropout(x) if layer else x
+            x, *_ = recurrence.scan(self.cell, below, when.sizes, start, next(weights))
+            last = x[when.last]
+            if self.rnn.bidirectional:
+                back, *_ = recurrence.scan(self.cell, when.turned.pack(below[None]), when.sizes, start, next(weights))
+                x, last = torch.cat((x, when.turned.pack(back[None])), -1), torch.cat((last, back[when.last]), -1)
+        return when.tokens.unpack(self.dropout(x)), last
 
 
 @dataclass(frozen=True)
@@ -115,14 +165,15 @@ class RnnDecoder(nn.Module):
     """Tokens so far, and a memory where there is one, to logits of the next token.
 
     Where a step does not depend on what was seen before it (no attention; looking after the step without feeding), the
-    whole sequence goes through the fused recurrent kernel and all look-ups are one. Otherwise step by step.
+    whole sequence goes through the fused recurrent kernel and all look-ups are one. Otherwise step by step; with one
+    gradient for all steps where that is possible.
     """
 
     def __init__(
         self, config: RnnDecoderConfig, embedding: Embedding, project: Projection, memory_width: int | None
     ) -> None:
         super().__init__()
-        self.embedding, self.project = embedding, project
+        self.embedding, self.project, self.cell = embedding, project, config.cell
         self.width, self.layers = config.width, config.layers
         self.looks = "none" if memory_width is None else config.attention
         source = memory_width or 0
@@ -140,7 +191,7 @@ class RnnDecoder(nn.Module):
         self.begin = nn.Linear(source, parts * config.layers * config.width) if begins else None
         self.score = None if self.looks == "none" else SCORES[config.score](config.width, source, None, None)
         self.join = None if self.looks == "none" else nn.Linear(config.width + source, config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.parts = parts  # of a hidden state
 
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
@@ -156,13 +207,15 @@ class RnnDecoder(nn.Module):
 
     def carry(self, targets: Int[Tensor, "B T"], state: RnnState) -> tuple[Float[Tensor, "B T W"], RnnState]:
         """States of a text's next stretch, from where the last ended; `state.detached()` cuts the gradient there."""
+        if self.one_by_one and _by_hand(state.keys, targets):
+            return self._carry_by_hand(targets, state)
         embedded = self.dropout(self.embedding(targets))
         if not self.one_by_one:
             out, state = self._advance(embedded, state)
         else:
             outs = []
-            for one in embedded.split(1, dim=1):
-                out, state = self._advance(one, state)
+            for t in range(targets.shape[1]):
+                out, state = self._advance(embedded[:, t : t + 1], state)
                 outs.append(out)
             out = torch.cat(outs, 1) if outs else embedded.new_zeros(*targets.shape, self.width)
         return out, state
@@ -202,11 +255,64 @@ class RnnDecoder(nn.Module):
                 state = replace(state, context=out[:, -1])
         return self.dropout(out), state
 
+    def _carry_by_hand(self, targets: Int[Tensor, "B T"], state: RnnState) -> tuple[Float[Tensor, "B T W"], RnnState]:
+        """The same steps with one gradient for all of them."""
+        assert self.join is not None
+        embedded = self.dropout(self.embedding(targets.mT))  # (T, B, W)
+        between = None
+        if self.layers > 1 and self.training:
+            between = self.dropout(embedded.new_ones(self.layers - 1, targets.numel(), self.width))
+        weights = [recurrence.Weights(*each) for each in self.rnn.all_weights]
+        layers = looking.Layers(self.cell, weights, list(zip(*state.hidden, strict=True)), between)
+        source = self._source(state, embedded)
+        if self.looks == "before":
+            states, seen = looking.look_then_step(layers, source, embedded)
+            out = torch.tanh(self.join(torch.cat((states[-1][0], seen), -1)))
+        else:
+            join = self.join.weight, self.join.bias
+            states, out = looking.step_then_look(layers, source, embedded, state.context, *join)
+            state = replace(state, context=out[-1])
+        if listening.anyone():
+            tops = states[-1][0].detach()  # (T, B, W)
+            asked = torch.cat((state.hidden[0][-1].detach()[None], tops[:-1])) if self.looks == "before" else tops
+            with torch.no_grad():
+                for query in asked:  # once more, for those who listen alone
+                    self._look(query[:, None], state)
+        last = ((part[-1] for part in layer) for layer in states)
+        hidden = tuple(torch.stack(each) for each in zip(*last, strict=True))
+        return self.dropout(out).transpose(0, 1), replace(state, hidden=hidden)
+
+    def _source(self, state: RnnState, like: Tensor) -> looking.Source:
+        assert self.score is not None
+        assert state.keys is not None
+        assert state.values is not None
+        assert state.mask is not None
+        # Queries are linear in the state, so the identity's are the matrix that makes them.
+        identity = torch.eye(self.width, dtype=like.dtype, device=like.device)
+        matrix = self.score.queries(identity)
+        energy = self.score.energy(state.keys.shape[-1])
+        return looking.Source(
+            state.keys, state.values, state.mask[:, 0], None if matrix is identity else matrix, energy
+        )
+
     def _look(self, query: Float[Tensor, "B T W"], state: RnnState) -> Float[Tensor, "B T C"]:
         assert self.score is not None
         assert state.keys is not None
         assert state.values is not None
         return attend(query, state.keys, state.values, score=KeysReady(self.score), mask=state.mask, source=self)
+
+
+def _by_hand(vectors: Tensor | None, tokens: Tensor) -> bool:
+    """Whether gradients are recorded in a way that those written by hand can serve."""
+    return (
+        torch.is_grad_enabled()
+        and vectors is not None
+        and vectors.dtype in (torch.float32, torch.float64)
+        and vectors.numel() > 0
+        and tokens.numel() > 0
+        and not torch.is_autocast_enabled(vectors.device.type)
+        and not torch.compiler.is_compiling()
+    )
 
 
 def _pack(hidden: Hidden) -> Tensor | Hidden:
