@@ -305,11 +305,12 @@ def test_truncated_files_are_refused(tmp_path, pairs):
 
 
 KILLED = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from regard.data import corpus
 from regard.data.examples import DataConfig
 corpus.CHUNK = 10
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background process may have been told to ignore
 def wait(stage, count):
     if stage == "train" and count == 20:
         Path(sys.argv[2]).touch()

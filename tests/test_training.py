@@ -26,12 +26,19 @@ from regard.training.schedule import Course, rate_at
 TRANSFORMER = {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "hidden": 32}
 RNN = {"kind": "rnn", "width": 16}
 CONV = {"kind": "conv", "width": 16, "dilations": [1, 2]}
-PAIRS = {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}}
+LETTERS = str(Path(__file__).parent / "data" / "letters.txt")  # to be copied
+PAIRS = {
+    "train": [LETTERS, LETTERS],
+    "valid": [LETTERS, LETTERS],
+    "source": {"tokens": "bytes"},
+    "target": {"tokens": "bytes"},
+}
 SHORT = {"steps": 12, "warmup": 4, "validate_every": 4, "batch_tokens": 256, "log_every": 2, "samples": 1}
 
 
 def table(encoder=TRANSFORMER, decoder=TRANSFORMER, **changes):
-    return {"data": PAIRS, "model": {"encoder": encoder, "decoder": decoder}, "train": SHORT | changes}
+    model = {"encoder": encoder, "decoder": decoder}
+    return {"data": PAIRS, "model": model, "train": SHORT | changes, "decode": {"longest": 12}}
 
 
 @pytest.fixture(scope="session")
@@ -428,7 +435,7 @@ def test_surroundings_change_nothing(tmp_path, cache):
 def test_a_signal_saves_and_ends_the_command(number, tmp_path, cache):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
-        '[data]\ngenerate = "copy"\nsource = {tokens = "bytes"}\ntarget = {tokens = "bytes"}\n'
+        f'[data]\ntrain = ["{LETTERS}", "{LETTERS}"]\nsource = {{tokens = "bytes"}}\ntarget = {{tokens = "bytes"}}\n'
         '[model]\nencoder = {kind = "rnn", width = 16}\ndecoder = {kind = "rnn", width = 16}\n'
         "[train]\nsteps = 100000\nlog_every = 1\nbatch_tokens = 512\n"
     )
