@@ -291,7 +291,8 @@ class TransformerEncoder(nn.Module):
         x, length = self.entrance(x), x.shape[1]
         packing, bias = Packing.where_it_pays(mask), self.entrance.bias(length, length)
         states = self.stack(x, mask=mask[:, None], causal=self.causal, bias=bias, packing=packing)
-        states = states if packing is None else packing.unpack(states)
+        # Zeros in the padding either way, so that one path cannot be told from the other.
+        states = states.masked_fill(~mask[..., None], 0.0) if packing is None else packing.unpack(states)
         if self.unit is not None:
             return Memory(states, mask, states[:, 0], units=1)
         return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
