@@ -407,14 +407,13 @@ def test_killed_at_random_moments_a_run_ends_the_same(tmp_path, cache):
     command = [sys.executable, "-c", KILLED, json.dumps(recipe), str(tmp_path / "run"), str(cache)]
     kills = 0
     for wait in (0.05, 0.4, 0.2, 0.6):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        for line in process.stdout:
-            if line.strip() == "start":
-                break
-        time.sleep(wait)
-        kills += process.poll() is None
-        process.kill()
-        process.wait()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                if line.strip() == "start":
+                    break
+            time.sleep(wait)
+            kills += process.poll() is None
+            process.kill()
     assert kills
     subprocess.run(command, check=True, capture_output=True)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "run"))
