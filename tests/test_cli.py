@@ -141,6 +141,7 @@ MISTAKES = {
     "a wrong key": (["train", "dates", "--out", "x", "--set", "train.rat=1"], 2, "train.rat: wanted a key of train"),
     "no value": (["train", "dates", "--out", "x", "--set", "train.rate"], 2, "--set: wanted key=value"),
     "no model": (["predict", "nowhere"], 2, "nowhere: wanted the folder of a run"),
+    "no such device": (["predict", ".", "--device", "gpu"], 2, "device: wanted cpu"),
     "no vectors": (["words", "nearest", "nowhere", "king"], 2, "nowhere"),
     "a folder without checkpoints": (["verify", "."], 4, "wanted a checkpoint"),
 }
@@ -155,6 +156,21 @@ def test_a_mistake_is_a_short_error(name, tmp_path, monkeypatch):
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_language_model_has_no_bleu(tmp_path):
+    (tmp_path / "t.txt").write_text("a text\n" * 30)
+    (tmp_path / "r.toml").write_text(
+        f'[data]\ntrain = "{tmp_path}/t.txt"\ntest = "{tmp_path}/t.txt"\ntarget = {{tokens = "bytes"}}\n'
+        '[model]\ndecoder = {kind = "rnn", width = 8}\n[train]\nsteps = 2\nwarmup = 1\n'
+    )
+    cache = ("--cache", tmp_path / "cache")
+    assert command("train", tmp_path / "r.toml", "--out", tmp_path / "run", *cache).returncode == 0
+    done = command("evaluate", tmp_path / "run", "--metric", "bleu", *cache)
+    assert done.returncode == 2
+    assert "metric: wanted none for a model without a source" in done.stderr
+    assert "perplexity" in command("evaluate", tmp_path / "run", *cache).stdout
+    assert command("predict", tmp_path / "run", text="a te\n").returncode == 0
 
 
 def test_invalid_utf8_is_named(place):

@@ -371,6 +371,21 @@ def test_averaged_weights_are_the_mean(tmp_path, cache):
     assert found.folder == tmp_path / "averaged"
 
 
+def test_a_run_that_goes_on_averages_anew(tmp_path, cache):
+    first = train(table(average=2), tmp_path, cache=cache)
+    more = train(table(average=2, steps=16), tmp_path, cache=cache, resume=True)
+    assert not same(checkpoint.weights_of(first.model), checkpoint.weights_of(more.model))
+    again = regard.load(tmp_path)
+    assert same(checkpoint.weights_of(again.model), checkpoint.weights_of(more.model))
+
+
+def test_nothing_waits_for_a_validation_that_never_comes():
+    alone = {key: value for key, value in PAIRS.items() if key != "valid"}
+    with pytest.raises(regard.InvalidRecipe) as caught:
+        read_recipe(table(patience=2, metric="bleu", schedule="plateau") | {"data": alone})
+    assert {problem.key for problem in caught.value.problems} == {"train.patience", "train.metric", "train.schedule"}
+
+
 def test_the_running_mean_is_what_is_kept(tmp_path, cache):
     recipe = read_recipe(table(ema=0.5))
     made = trainer(recipe, cache, tmp_path)

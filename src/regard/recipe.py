@@ -196,6 +196,19 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
     if train.metric not in ("loss", "perplexity") and "encoder" not in model:
         got = repr(train.metric)
         problems.append(Problem("train.metric", "loss or perplexity for a language model", got, "Change it."))
+    if "valid" not in data.splits:
+        waits = {"patience": train.patience is not None, "schedule": train.schedule == "plateau"}
+        waits["metric"] = train.metric != "loss"
+        problems += [
+            Problem(
+                f"train.{key}",
+                "nothing that waits for validation: there is no data.valid",
+                repr(getattr(train, key)),
+                "Add data.valid, or leave it out.",
+            )
+            for key, waiting in waits.items()
+            if waiting
+        ]
     if train.forcing is not None and "decoder" not in model:
         problems.append(Problem("train.forcing", "nothing: there is no decoder to feed", "a table", "Leave it out."))
     return problems

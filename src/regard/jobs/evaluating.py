@@ -42,6 +42,10 @@ def evaluate(
     loss = mean_loss(predictor.model, corpus, budget=recipe.train.batch_tokens, masked=recipe.train.masked)
     found = {"loss": Scored(loss), "perplexity": Scored(perplexity(loss))}
     names = list(metrics or _usual_metrics(recipe))
+    if names and recipe.data.source is None:
+        raise InvalidArgument(
+            "metric", wanted="none for a model without a source", got=names[0], remedy="It has a loss and a perplexity."
+        )
     if names:
         wanted = references(recipe, split)
         outputs = predictor.predict([source for source, _ in wanted])

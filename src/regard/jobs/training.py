@@ -1,6 +1,7 @@
 """Train a recipe, from its data to its best model."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,10 +84,11 @@ def train(
         trainer.resume(content, folder)
         tell({"event": "resumed", "step": step})
     tell({"event": "start", "model": repr(model), "steps": recipe.train.steps, "device": str(trainer.device)})
+    final = run / "averaged"
     if not _done(trainer, recipe):
+        shutil.rmtree(final, ignore_errors=True)  # the mean of checkpoints that will not be the last
         trainer.fit()
     if recipe.train.average > 1:
-        final = run / "averaged"
         if not final.exists():
             checkpoint.write(final, texts, {"model.safetensors": average(run, recipe.train.average)})
         return load(final, device=str(trainer.device))

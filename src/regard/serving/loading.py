@@ -19,6 +19,9 @@ FORMAT = 1
 
 def load(path: str | Path, *, device: str = "cpu") -> Predictor:
     """The model of a checkpoint, or the best of a run, ready to predict. Every byte is checked first."""
+    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        wanted = "cpu, or cuda where PyTorch finds a GPU"
+        raise InvalidArgument("device", wanted=wanted, got=repr(device), remedy="Use cpu.")
     folder = best_of(Path(path))
     content = checkpoint.read(folder)
     config = checkpoint.document(content, "config.json", folder)

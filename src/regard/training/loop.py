@@ -23,7 +23,7 @@ import torch
 from regard import checkpoint
 from regard.data.batches import Batch
 from regard.errors import Diverged, RegardError, TrainingFailed
-from regard.files import sweep
+from regard.files import sweep, whole_file
 from regard.model.recurrent import RnnState
 from regard.training.config import METRICS, TrainConfig
 from regard.training.objective import Model, Objective, first_state
@@ -324,4 +324,5 @@ def _cut_log(path: Path, step: int) -> None:
                 kept.append(line + "\n")
         except (ValueError, KeyError):  # a line that a kill cut short
             continue
-    path.write_text("".join(kept), encoding="utf-8")
+    with whole_file(path) as file:
+        file.write("".join(kept).encode())
