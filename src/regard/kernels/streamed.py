@@ -12,7 +12,7 @@ import torch
 
 from regard.errors import RegardError
 from regard.kernels import bias as biases
-from regard.kernels.dropout import OUTCOMES, dropped_of, survivors
+from regard.kernels.dropout import dropped_of, scales
 from regard.kernels.lookup import Frame, Lookup, spread, widened
 from regard.shapes import LogSumExp, Outputs, Tensor, Values
 
@@ -77,10 +77,7 @@ class _Dropout:
         self.generator = torch.Generator(device).manual_seed(seed) if self.dropped else None
 
     def scales(self, like: Tensor) -> Tensor | None:
-        if self.generator is None:
-            return None
-        lives = survivors(like, self.dropped, self.generator)
-        return lives.to(like.dtype).mul_(OUTCOMES / (OUTCOMES - self.dropped))
+        return None if self.generator is None else scales(like, self.dropped, self.generator)
 
 
 class _Streamed(torch.autograd.Function):

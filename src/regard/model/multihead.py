@@ -112,7 +112,7 @@ class MultiHead(nn.Module):
         self, x: Tensor, packing: Packing, *, mask: Tensor | None, causal: bool = False, bias: Bias | None = None
     ) -> Tensor:
         """Self-attention of a packed batch (positions, width), equal to `forward` of the padded one."""
-        query, key, value = (packing.unpack(part) for part in _together(x, self.query, self.key, self.value))
+        query, key, value = _together(x, self.query, self.key, self.value, packing=packing)
         memory = self._known(key, value)
         return self._look(query, memory, mask=mask, causal=causal, bias=bias, packing=packing)
 
@@ -144,8 +144,8 @@ class MultiHead(nn.Module):
         """
         if packing is None:
             self._check_input("source", source, self.source_width)
-        key, value = _together(source, self.key, self.value)
-        return self._known(key, value) if packing is None else self._known(packing.unpack(key), packing.unpack(value))
+        key, value = _together(source, self.key, self.value, packing=packing)
+        return self._known(key, value)
 
     def _remember(self, source: Tensor, start: int) -> KeyValue:
         self._check_input("source", source, self.source_width)
@@ -242,13 +242,14 @@ class MultiHead(nn.Module):
         return f"width={self.width}, heads={self.heads}{grouped}, head_width={self.head_width}"
 
 
-def _together(x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
-    """Several projections of one input as one product."""
+def _together(x: Tensor, *projections: nn.Linear, packing: Packing | None = None) -> tuple[Tensor, ...]:
+    """Several projections of one input as one product, unpacked where the input is packed."""
     weight = torch.cat([projection.weight for projection in projections])
     biased = projections[0].bias is not None
     bias = torch.cat([projection.bias for projection in projections]) if biased else None
     widths = [projection.out_features for projection in projections]
-    return torch.split(F.linear(x, weight, bias), widths, -1)
+    projected = F.linear(x, weight, bias)
+    return torch.split(projected if packing is None else packing.unpack(projected), widths, -1)
 
 
 def _split(x: Float[Tensor, "B N HD"], heads: int) -> Float[Tensor, "B H N D"]:

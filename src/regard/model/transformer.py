@@ -112,8 +112,7 @@ class PreNorm(nn.Module):
         self.norm, self.dropout = _norm(config), Dropout(config.dropout)
 
     def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        change: Tensor = self.dropout(part(self.norm(x)))
-        return x + change
+        return self.dropout.onto(x, part(self.norm(x)))
 
 
 class PostNorm(nn.Module):
@@ -124,7 +123,7 @@ class PostNorm(nn.Module):
         self.norm, self.dropout = _norm(config), Dropout(config.dropout)
 
     def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        out: Tensor = self.norm(x + self.dropout(part(x)))
+        out: Tensor = self.norm(self.dropout.onto(x, part(x)))
         return out
 
 

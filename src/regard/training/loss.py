@@ -55,19 +55,18 @@ class _Chunked(torch.autograd.Function):
         d_bias = torch.zeros_like(bias) if wanted[2] else None
         vocabulary = weight.shape[0]
         rows = max(1, (CHUNK_CUDA if kind == "cuda" else CHUNK) // vocabulary)
+        spread = smoothing / vocabulary
         for start in range(0, len(gold), rows):
             chunk = slice(start, start + rows)
-            here = states[chunk]
-            log_p = F.log_softmax(torch.addmm(shift, here, matrix.mT), -1, dtype=torch.float32)  # (rows, V)
-            answer = gold[chunk, None]
-            total -= (1 - smoothing) * log_p.gather(1, answer).sum()
-            if smoothing:
-                total -= smoothing / vocabulary * log_p.sum()
+            here, answer = states[chunk], gold[chunk, None]
+            logits = torch.addmm(shift, here, matrix.mT)  # (rows, V)
+            given = logits.gather(1, answer).float()
+            log_p = F.log_softmax(logits, -1, dtype=torch.float32)
+            right = log_p.gather(1, answer)
+            total -= (1 - smoothing) * right.sum() + smoothing * (right - given).sum()
             if not any(wanted[:3]):
                 continue
             d_logits = log_p.exp_()
-            if smoothing:
-                d_logits -= smoothing / vocabulary
             d_logits.scatter_add_(1, answer, d_logits.new_full((1, 1), smoothing - 1).expand(len(answer), 1))
             d_low = d_logits.to(states.dtype)
             if d_states is not None:
@@ -76,6 +75,16 @@ class _Chunked(torch.autograd.Function):
                 d_weight.addmm_(d_low.mT.to(d_weight.dtype), here.to(d_weight.dtype))
             if d_bias is not None:
                 d_bias += d_logits.sum(0)
+        if smoothing:  # every token's share, which is the same for all: no pass over the logits for it
+            wide = torch.promote_types(states.dtype, torch.float32)
+            of_states, of_words = states.sum(0, dtype=wide), matrix.sum(0, dtype=wide)
+            total -= spread * (of_states @ of_words + len(gold) * shift.sum(dtype=wide))
+            if d_states is not None:
+                d_states -= (spread * of_words).to(d_states.dtype)
+            if d_weight is not None:
+                d_weight -= (spread * of_states).to(d_weight.dtype)
+            if d_bias is not None:
+                d_bias -= spread * len(gold)
         ctx.save_for_backward(d_states, d_weight, d_bias)
         return total
 
