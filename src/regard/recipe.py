@@ -11,7 +11,7 @@ import torch
 from regard.configuration import nearest, read
 from regard.data.corpus import Prepared
 from regard.data.examples import DataConfig
-from regard.decoding.greedy import DecodeConfig
+from regard.decoding.config import DecodeConfig
 from regard.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.model.build import ENCODERS, build
 from regard.training.config import TrainConfig

@@ -1,7 +1,7 @@
 """Dilated 1-D convolutions as encoder and decoder: what a position sees grows exponentially with depth."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from regard.model.layers import Layers
 from regard.model.memory import Memory, at_last, masked_mean
 from regard.model.multihead import MultiHead
 from regard.model.scores import ScoreName
-from regard.model.state import KeyValue
+from regard.model.state import KeyValue, beam_rows, put_masks, sentence_rows
 from regard.sequence import Packing, Tokens
 from regard.shapes import Bool, Float, Int, Tensor
 
@@ -84,17 +84,38 @@ class ConvEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class ConvState:
-    """What a convolutional decoder knows after some steps: the last inputs of every layer."""
+    """What a convolutional decoder knows after some steps, of K hypotheses for each of B sentences."""
 
-    seen: list[Float[Tensor, "B _ W"]]  # as many of each layer as it reaches back
+    seen: list[Float[Tensor, "BK _ W"]]  # the last inputs of each layer, as far back as it reaches
     memories: list[KeyValue | None]
     memory_mask: Bool[Tensor, "B 1 M"] | None
+    beams: int = 1
 
-    def reorder(self, index: Int[Tensor, " beams"]) -> "ConvState":
-        return ConvState(
-            [seen[index] for seen in self.seen],
-            [None if memory is None else memory.reorder(index) for memory in self.memories],
-            None if self.memory_mask is None else self.memory_mask[index],
+    def reorder(self, index: Int[Tensor, " sentences"]) -> "ConvState":
+        """The state whose sentence i is sentence index[i] of this one, with all its hypotheses."""
+        rows = sentence_rows(index, self.beams)
+        return replace(
+            self,
+            seen=[seen[rows] for seen in self.seen],
+            memories=[None if memory is None else memory.reorder(index) for memory in self.memories],
+            memory_mask=None if self.memory_mask is None else self.memory_mask[index],
+        )
+
+    def follow(self, parents: Int[Tensor, "B K"]) -> "ConvState":
+        """The state whose hypothesis k of sentence b goes on from hypothesis parents[b, k]."""
+        return self if self.beams == 1 else replace(self, seen=[seen[beam_rows(parents)] for seen in self.seen])
+
+    def enter(self, rows: Int[Tensor, " n"], fresh: "ConvState") -> "ConvState":
+        """The sentences of a state that has not stepped yet, in the place of these."""
+        among = sentence_rows(rows, self.beams)
+        return replace(
+            self,
+            seen=[mine.index_copy(0, among, new) for mine, new in zip(self.seen, fresh.seen, strict=True)],
+            memories=[
+                None if mine is None or new is None else mine.put(rows, new)
+                for mine, new in zip(self.memories, fresh.memories, strict=True)
+            ],
+            memory_mask=put_masks(self.memory_mask, rows, fresh.memory_mask),
         )
 
 
@@ -127,13 +148,16 @@ class ConvDecoder(nn.Module):
         normed: Tensor = self.norm(x if packing is None else packing.pack(x))
         return normed
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int | None = None) -> ConvState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int | None = None, beams: int | None = None
+    ) -> ConvState:
         """The state before the first token; any number of tokens may follow, so `capacity` is not needed."""
-        new = self.project.weight.new_zeros
+        new, several = self.project.weight.new_zeros, beams or 1
         return ConvState(
-            [new(batch, layer.reach, self.width) for layer in self.layers],
+            [new(batch * several, layer.reach, self.width) for layer in self.layers],
             [None if memory is None else self.looks[i].remember(memory.states) for i in range(len(self.layers))],
             None if memory is None else memory.mask[:, None],
+            several,
         )
 
     def step(self, tokens: Int[Tensor, " B"], state: ConvState) -> tuple[Float[Tensor, "B V"], ConvState]:
@@ -143,6 +167,7 @@ class ConvDecoder(nn.Module):
             moved.append(seen)
             known = state.memories[i]
             if known is not None:
-                x = x + self.looks[i].read(x, known, mask=state.memory_mask)
+                several = x.view(-1, state.beams, self.width)  # (B, K, W)
+                x = x + self.looks[i].read(several, known, mask=state.memory_mask).view_as(x)
         logits: Tensor = self.project(self.norm(x))[:, 0]
-        return logits, ConvState(moved, state.memories, state.memory_mask)
+        return logits, replace(state, seen=moved)

@@ -14,7 +14,7 @@ from regard.model.positions import Rotary
 from regard.model.scores import SCORES
 from regard.model.state import KeyValue, KeyValueCache
 from regard.sequence import Packing
-from regard.shapes import Float, Tensor
+from regard.shapes import Float, Int, Tensor
 
 
 class MultiHead(nn.Module):
@@ -123,12 +123,23 @@ class MultiHead(nn.Module):
         *,
         window: Window | None = None,
         bias: Bias | None = None,
+        visible: Tensor | None = None,
+        position: int | None = None,
     ) -> Tensor:
-        """Causal self-attention of the next N positions, usually one, adding them to the cache."""
+        """Causal self-attention of the next N positions, usually one, adding them to the cache.
+
+        Or, where `visible` (B, N, cached + N) says which of all positions each may see, of N that stand at the same
+        `position`: hypotheses for one and the same place.
+        """
         before = cache.length
-        cache.append(self._remember(x, start=before))
+        places = _places(before, x.shape[1], position, x.device) if self.rotary is not None else None
+        cache.append(self._remember(x, places))
         try:
-            return self.read(x, cache.filled, causal=True, window=window, bias=bias)
+            self._check_input("x", x, self.width)
+            causal = visible is None
+            return self._look(
+                self.query(x), cache.filled, mask=visible, causal=causal, window=window, bias=bias, places=places
+            )
         except BaseException:
             cache.length = before  # nothing is lost: the step can be asked for again
             raise
@@ -147,14 +158,14 @@ class MultiHead(nn.Module):
         key, value = _together(source, self.key, self.value, packing=packing)
         return self._known(key, value)
 
-    def _remember(self, source: Tensor, start: int) -> KeyValue:
+    def _remember(self, source: Tensor, places: Tensor | None) -> KeyValue:
         self._check_input("source", source, self.source_width)
-        return self._known(self.key(source), self.value(source), start)
+        return self._known(self.key(source), self.value(source), places)
 
-    def _known(self, key: Tensor, value: Tensor, start: int = 0) -> KeyValue:
+    def _known(self, key: Tensor, value: Tensor, places: Tensor | None = None) -> KeyValue:
         key = _normalised(_split(key, self.key_heads), self.key_norm)  # (B, G, M, D)
         if self.rotary is not None:
-            key = self.rotary(key, torch.arange(start, start + key.shape[2], device=key.device))
+            key = self.rotary(key, _places(0, key.shape[2], None, key.device) if places is None else places)
         return KeyValue(self.score.keys(key), _split(value, self.key_heads))
 
     def read(
@@ -189,6 +200,7 @@ class MultiHead(nn.Module):
         window: Window | None = None,
         bias: Bias | None = None,
         packing: Packing | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
         batch, n, m = query.shape[0], query.shape[1], memory.key.shape[2]
         wanted = (batch, self.key_heads, m)
@@ -201,7 +213,7 @@ class MultiHead(nn.Module):
             )
         query = _normalised(_split(query, self.heads), self.query_norm)  # (B, H, N, D)
         if self.rotary is not None:
-            query = self.rotary(query, torch.arange(m - n, m, device=query.device))
+            query = self.rotary(query, _places(m - n, n, None, query.device) if places is None else places)
         shape = (batch, self.heads, n, m)
         if mask is not None:
             mask = _head_axis(mask)
@@ -250,6 +262,12 @@ def _together(x: Tensor, *projections: nn.Linear, packing: Packing | None = None
     widths = [projection.out_features for projection in projections]
     projected = F.linear(x, weight, bias)
     return torch.split(projected if packing is None else packing.unpack(projected), widths, -1)
+
+
+def _places(start: int, count: int, shared: int | None, device: torch.device) -> Int[Tensor, " S"]:
+    if shared is not None:
+        return torch.full((count,), shared, device=device)
+    return torch.arange(start, start + count, device=device)
 
 
 def _split(x: Float[Tensor, "B N HD"], heads: int) -> Float[Tensor, "B H N D"]:

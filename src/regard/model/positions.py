@@ -13,6 +13,8 @@ from regard.errors import InvalidArgument
 from regard.kernels.bias import DistanceBias
 from regard.shapes import Float, Int, Tensor
 
+Start = int | Int[Tensor, " B"]  # where a sequence, or each of a batch, begins
+
 
 class Sinusoidal(nn.Module):
     """Sines and cosines of wavelengths from 2π to 2π · base; no parameters and no longest sequence.
@@ -75,7 +77,7 @@ class Add(nn.Module):
     def out_width(self, width: int) -> int:
         return width
 
-    def forward(self, x: Float[Tensor, "*lead S W"], start: int = 0) -> Float[Tensor, "*lead S W"]:
+    def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S W"]:
         if x.shape[-1] != self.positions.width:
             raise InvalidArgument(
                 "x",
@@ -96,7 +98,7 @@ class Concatenate(nn.Module):
     def out_width(self, width: int) -> int:
         return width + self.positions.width
 
-    def forward(self, x: Float[Tensor, "*lead S W"], start: int = 0) -> Float[Tensor, "*lead S V"]:
+    def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S V"]:
         encoded = _encode(self.positions, x, start)
         return torch.cat((x, encoded.expand(*x.shape[:-1], -1)), -1)
 
@@ -190,16 +192,17 @@ def _angles(positions: Tensor, width: int, base: float) -> Tensor:
     return positions[..., None] * rate
 
 
-def _encode(positions: Sinusoidal | Learned, x: Tensor, start: int) -> Tensor:
-    end = start + x.shape[-2]
-    if start < 0:
-        raise InvalidArgument("start", wanted="a position of at least 0", got=str(start), remedy="Count from 0.")
-    if positions.limit is not None and end > positions.limit:
+def _encode(positions: Sinusoidal | Learned, x: Tensor, start: Start) -> Tensor:
+    first, last = (start, start) if isinstance(start, int) else (int(start.min()), int(start.max()))
+    if first < 0:
+        raise InvalidArgument("start", wanted="a position of at least 0", got=str(first), remedy="Count from 0.")
+    if positions.limit is not None and last + x.shape[-2] > positions.limit:
         raise InvalidArgument(
             "x",
             wanted=f"at most {positions.limit} positions, the length of the learned table",
-            got=f"{end}",
+            got=f"{last + x.shape[-2]}",
             remedy="Shorten the input, build the table with a larger limit, or use sinusoidal positions.",
         )
-    encoded: Tensor = positions(torch.arange(start, end, device=x.device))
+    steps = torch.arange(x.shape[-2], device=x.device)
+    encoded: Tensor = positions(steps + (start if isinstance(start, int) else start[:, None]))
     return encoded.to(x.dtype)

@@ -17,6 +17,7 @@ from regard.model.attention import attend
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.scores import SCORES, KeysReady, ScoreName
+from regard.model.state import beam_rows, put_masks, put_rows, sentence_rows
 from regard.sequence import Packing, Tokens
 from regard.shapes import Bool, Float, Int, Tensor
 
@@ -139,21 +140,44 @@ class RnnEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class RnnState:
-    """What a recurrent decoder knows after some steps."""
+    """What a recurrent decoder knows after some steps, of K hypotheses for each of B sentences."""
 
-    hidden: Hidden
-    context: Float[Tensor, "B fed"]  # the summary, or what the last step fed back; of width 0 where neither is
+    hidden: Hidden  # (layers, B · K, W) each
+    context: Float[Tensor, "BK fed"]  # the summary, or what the last step fed back; of width 0 where neither is
     keys: Float[Tensor, "B S D"] | None  # the source, projected once
     values: Float[Tensor, "B S C"] | None
     mask: Bool[Tensor, "B 1 S"] | None
+    beams: int = 1
 
-    def reorder(self, index: Int[Tensor, " beams"]) -> "RnnState":
-        return RnnState(
-            tuple(h[:, index] for h in self.hidden),
-            self.context[index],
-            None if self.keys is None else self.keys[index],
-            None if self.values is None else self.values[index],
-            None if self.mask is None else self.mask[index],
+    def reorder(self, index: Int[Tensor, " sentences"]) -> "RnnState":
+        """The state whose sentence i is sentence index[i] of this one, with all its hypotheses."""
+        rows = sentence_rows(index, self.beams)
+        return replace(
+            self,
+            hidden=tuple(h[:, rows] for h in self.hidden),
+            context=self.context[rows],
+            keys=None if self.keys is None else self.keys[index],
+            values=None if self.values is None else self.values[index],
+            mask=None if self.mask is None else self.mask[index],
+        )
+
+    def follow(self, parents: Int[Tensor, "B K"]) -> "RnnState":
+        """The state whose hypothesis k of sentence b goes on from hypothesis parents[b, k]."""
+        if self.beams == 1:
+            return self
+        rows = beam_rows(parents)
+        return replace(self, hidden=tuple(h[:, rows] for h in self.hidden), context=self.context[rows])
+
+    def enter(self, rows: Int[Tensor, " n"], fresh: "RnnState") -> "RnnState":
+        """The sentences of a state that has not stepped yet, in the place of these."""
+        among = sentence_rows(rows, self.beams)
+        return replace(
+            self,
+            hidden=tuple(h.index_copy(1, among, new) for h, new in zip(self.hidden, fresh.hidden, strict=True)),
+            context=self.context.index_copy(0, among, fresh.context),
+            keys=put_rows(self.keys, rows, fresh.keys),
+            values=put_rows(self.values, rows, fresh.values),
+            mask=put_masks(self.mask, rows, fresh.mask),
         )
 
     def detached(self) -> "RnnState":
@@ -220,8 +244,21 @@ class RnnDecoder(nn.Module):
             out = torch.cat(outs, 1) if outs else embedded.new_zeros(*targets.shape, self.width)
         return out, state
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int | None = None) -> RnnState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int | None = None, beams: int | None = None
+    ) -> RnnState:
         """The state before the first token; any number of tokens may follow, so `capacity` is not needed."""
+        state = self._start(memory, batch)
+        if beams is None or beams == 1:
+            return state
+        return replace(
+            state,
+            hidden=tuple(h.repeat_interleave(beams, 1) for h in state.hidden),
+            context=state.context.repeat_interleave(beams, 0),
+            beams=beams,
+        )
+
+    def _start(self, memory: Memory | None, batch: int) -> RnnState:
         weight = self.project.weight
         zeros = weight.new_zeros(self.layers, batch, self.width)
         hidden: Hidden = (zeros,) * self.parts
@@ -299,7 +336,9 @@ class RnnDecoder(nn.Module):
         assert self.score is not None
         assert state.keys is not None
         assert state.values is not None
-        return attend(query, state.keys, state.values, score=KeysReady(self.score), mask=state.mask, source=self)
+        several = query.view(-1, state.beams, query.shape[-1]) if state.beams > 1 else query  # (B, K, W)
+        seen = attend(several, state.keys, state.values, score=KeysReady(self.score), mask=state.mask, source=self)
+        return seen.view(-1, 1, seen.shape[-1]) if state.beams > 1 else seen
 
 
 def _by_hand(vectors: Tensor | None, tokens: Tensor) -> bool:

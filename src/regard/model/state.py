@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional as F
 
 from regard.errors import InvalidArgument
-from regard.shapes import Float, Tensor
+from regard.shapes import Bool, Float, Int, Tensor
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,14 @@ class KeyValue:
         check_index(index)
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
 
+    def put(self, rows: Tensor, other: "KeyValue") -> "KeyValue":
+        """Others in the place of these rows, in the memory of this one where there is room."""
+        longer = other.key.shape[2] - self.key.shape[2]
+        key, value = (F.pad(x, (0, 0, 0, longer)) if longer > 0 else x for x in (self.key, self.value))
+        key[rows, :, : other.key.shape[2]] = other.key
+        value[rows, :, : other.value.shape[2]] = other.value
+        return KeyValue(key, value)
+
 
 class KeyValueCache:
     """Keys and values of the positions seen so far, in memory laid out once for `capacity` positions."""
@@ -32,6 +41,10 @@ class KeyValueCache:
         self._key, self._value = (
             tensor.new_zeros(*tensor.shape[:2], capacity, tensor.shape[3]) for tensor in (like.key, like.value)
         )
+
+    def __len__(self) -> int:
+        """How many sequences."""
+        return len(self._key)
 
     @property
     def capacity(self) -> int:
@@ -69,12 +82,47 @@ class KeyValueCache:
         self._value[:, :, self.length : end] = new.value
         self.length = end
 
+    def forget(self, count: int) -> None:
+        """Drop the oldest positions, to make room."""
+        left = self.length - count
+        for tensor in (self._key, self._value):
+            tensor[:, :, :left] = tensor[:, :, count : self.length].clone()
+        self.length = left
+
     def reorder(self, index: Tensor) -> "KeyValueCache":
         """A cache whose row i is row index[i] of this one; this one stays as it is."""
         filled = self.filled.reorder(index)
         moved = KeyValueCache(filled, self.capacity)
         moved.append(filled)
         return moved
+
+
+def put_rows(x: Tensor | None, rows: Tensor, new: Tensor | None) -> Tensor | None:
+    """The sequences `new` (n, S', …) in the place of these rows of x (B, S, …); what is shorter ends in zeros."""
+    if x is None or new is None:
+        return None
+    longer = new.shape[1] - x.shape[1]
+    if longer > 0:
+        x = torch.cat((x, x.new_zeros(x.shape[0], longer, *x.shape[2:])), 1)
+    x[rows] = 0
+    x[rows, : new.shape[1]] = new
+    return x
+
+
+def put_masks(mask: Tensor | None, rows: Tensor, new: Tensor | None) -> Bool[Tensor, "B 1 S"] | None:
+    turned = put_rows(None if mask is None else mask.mT, rows, None if new is None else new.mT)
+    return None if turned is None else turned.mT
+
+
+def beam_rows(parents: Int[Tensor, "B K"]) -> Int[Tensor, " BK"]:
+    """Among all rows, K a sentence, those that these parents within their sentences are."""
+    batch, beams = parents.shape
+    return (parents + torch.arange(batch, device=parents.device)[:, None] * beams).flatten()
+
+
+def sentence_rows(index: Int[Tensor, " n"], beams: int) -> Int[Tensor, " nK"]:
+    """Among all rows, K a sentence, those of these sentences."""
+    return (index[:, None] * beams + torch.arange(beams, device=index.device)).flatten()
 
 
 def check_index(index: Tensor) -> None:

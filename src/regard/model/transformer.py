@@ -1,7 +1,7 @@
 """Transformer blocks, and the encoder and decoder made of them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -12,15 +12,15 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.configuration import Checked, Count, Probability, Range
 from regard.errors import Problem
-from regard.kernels.bias import DistanceBias
+from regard.kernels.bias import Bias, DistanceBias, tile
 from regard.kernels.dropout import Dropout
 from regard.model.embedding import Embedding, Projection
 from regard.model.layers import Layers
 from regard.model.memory import Memory, at_last, masked_mean
 from regard.model.multihead import MultiHead
-from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal
+from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal, Start
 from regard.model.scores import ScoreName
-from regard.model.state import KeyValue, KeyValueCache
+from regard.model.state import KeyValue, KeyValueCache, put_masks
 from regard.sequence import Packing, Tokens
 from regard.shapes import Bool, Float, Int, Tensor
 
@@ -170,11 +170,13 @@ class Block(nn.Module):
         x: Float[Tensor, "B S W"],
         cache: KeyValueCache,
         *,
-        bias: DistanceBias | None = None,
+        bias: Bias | None = None,
+        visible: Tensor | None = None,
+        position: int | None = None,
         memory: KeyValue | None = None,
         memory_mask: Tensor | None = None,
     ) -> Float[Tensor, "B S W"]:
-        x = self.around_attend(x, lambda h: self.attend.step(h, cache, bias=bias))
+        x = self.around_attend(x, lambda h: self.attend.step(h, cache, bias=bias, visible=visible, position=position))
         return self._then(x, memory, memory_mask, None)
 
     def _then(self, x: Tensor, memory: KeyValue | None, memory_mask: Tensor | None, packing: Packing | None) -> Tensor:
@@ -206,7 +208,7 @@ class Entrance(nn.Module):
         self.norm = _norm(config) if config.norm_input else nn.Identity()
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Float[Tensor, "B S W"], start: int = 0) -> Float[Tensor, "B S W"]:
+    def forward(self, x: Float[Tensor, "B S W"], start: Start = 0) -> Float[Tensor, "B S W"]:
         if self.place is not None:
             x = self.place(x, start)
         if self.narrow is not None:
@@ -299,22 +301,73 @@ class TransformerEncoder(nn.Module):
 
 @dataclass
 class TransformerState:
-    """What a Transformer decoder knows after some steps. `reorder` uses it up."""
+    """What a Transformer decoder knows after some steps, of K hypotheses for each of B sentences.
+
+    The hypotheses of a sentence share one cache: K positions a step, of which each sees its own ancestors' alone. So
+    when a hypothesis follows another nothing is copied but who sees what. `reorder` uses the state up.
+    """
 
     caches: list[KeyValueCache]
     memories: list[KeyValue | None]
     memory_mask: Bool[Tensor, "B 1 M"] | None
+    beams: int = 1
+    time: int = 0  # steps taken
+    visible: Bool[Tensor, "B K capacity"] | None = None  # None: one hypothesis each, and all entered at the start
+    entered: Int[Tensor, " B"] | None = None  # when each sentence did
 
     @property
     def length(self) -> int:
-        return self.caches[0].length
+        """Steps that are still in the cache."""
+        return self.caches[0].length // self.beams
 
-    def reorder(self, index: Int[Tensor, " beams"]) -> "TransformerState":
-        return TransformerState(
-            [cache.reorder(index) for cache in self.caches],
-            [None if memory is None else memory.reorder(index) for memory in self.memories],
-            None if self.memory_mask is None else self.memory_mask[index],
+    def reorder(self, index: Int[Tensor, " sentences"]) -> "TransformerState":
+        """The state whose sentence i is sentence index[i] of this one, with all its hypotheses."""
+        return replace(
+            self,
+            caches=[cache.reorder(index) for cache in self.caches],
+            memories=[None if memory is None else memory.reorder(index) for memory in self.memories],
+            memory_mask=None if self.memory_mask is None else self.memory_mask[index],
+            visible=None if self.visible is None else self.visible[index],
+            entered=None if self.entered is None else self.entered[index],
         )
+
+    def follow(self, parents: Int[Tensor, "B K"]) -> "TransformerState":
+        """The state whose hypothesis k of sentence b goes on from hypothesis parents[b, k]."""
+        if self.beams == 1:
+            return self
+        assert self.visible is not None
+        seen = self.caches[0].length
+        past = self.visible[:, :, :seen]
+        self.visible[:, :, :seen] = past.gather(1, parents[..., None].expand_as(past))
+        return self
+
+    def enter(self, rows: Int[Tensor, " n"], fresh: "TransformerState") -> "TransformerState":
+        """The sentences of a state that has not stepped yet, in the place of these."""
+        cache = self.caches[0]
+        if self.visible is None:
+            self.visible = torch.zeros(len(cache), 1, cache.capacity, dtype=torch.bool, device=rows.device)
+            self.visible[:, :, : cache.length] = True
+        if self.entered is None:
+            self.entered = torch.zeros(len(cache), dtype=torch.int64, device=rows.device)
+        self.visible[rows] = False
+        self.entered[rows] = self.time
+        self.memories = [
+            None if mine is None or new is None else mine.put(rows, new)
+            for mine, new in zip(self.memories, fresh.memories, strict=True)
+        ]
+        self.memory_mask = put_masks(self.memory_mask, rows, fresh.memory_mask)
+        return self
+
+    def make_room(self) -> None:
+        """Forget the older half where the cache is full and sentences come and go: none may be longer than that."""
+        cache = self.caches[0]
+        if self.entered is None or cache.length + self.beams <= cache.capacity:
+            return
+        assert self.visible is not None
+        old = cache.capacity // self.beams // 2 * self.beams
+        for each in self.caches:
+            each.forget(old)
+        self.visible = torch.cat((self.visible[:, :, old:], torch.zeros_like(self.visible[:, :, :old])), -1)
 
 
 class TransformerDecoder(nn.Module):
@@ -338,22 +391,44 @@ class TransformerDecoder(nn.Module):
         states: Tensor = self.stack(x, causal=True, bias=bias, memory=memory, packing=packing)
         return states
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int) -> TransformerState:
-        """The state before the first token, with room for `capacity` tokens."""
+    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int | None = None) -> TransformerState:
+        """The state before the first token, with room for `capacity` tokens; for several hypotheses a sentence."""
         nothing = self.project.weight.new_zeros(batch, 0, self.embedding.width)
+        several = beams is not None and beams > 1
+        room = capacity * (beams or 1)
         return TransformerState(
-            [block.attend.start(nothing, capacity) for block in self.stack.blocks],
+            [block.attend.start(nothing, room) for block in self.stack.blocks],
             [None if memory is None else block.cross.remember(memory.states) for block in self.stack.blocks],
             None if memory is None else memory.mask[:, None],
+            beams or 1,
+            visible=torch.zeros(batch, beams or 1, room, dtype=torch.bool, device=nothing.device) if several else None,
         )
 
     def step(self, tokens: Int[Tensor, " B"], state: TransformerState) -> tuple[Float[Tensor, "B V"], TransformerState]:
-        position = state.length
-        x = self.entrance(self.embedding(tokens[:, None]), start=position)
-        bias = self.entrance.bias(1, position + 1)
+        """Logits after one more token of each hypothesis, those of a sentence side by side."""
+        state.make_room()
+        beams, visible, seen = state.beams, state.visible, state.caches[0].length
+        start: Start = state.time if state.entered is None else (state.time - state.entered).repeat_interleave(beams)
+        x = self.entrance(self.embedding(tokens[:, None]), start)
+        bias: Bias | None = self.entrance.bias(1, state.length + 1)
+        if visible is not None:
+            visible[:, :, seen : seen + beams] = torch.eye(beams, dtype=torch.bool, device=visible.device)
+            visible = visible[:, :, : seen + beams]
+            if bias is not None:
+                bias = tile(bias, slice(0, 1), 0, state.length + 1, 1).repeat_interleave(beams, -1)
+        x = x.view(-1, beams, x.shape[-1])
         for block, cache, known in zip(self.stack.blocks, state.caches, state.memories, strict=True):
-            x = block.step(x, cache, bias=bias, memory=known, memory_mask=state.memory_mask)
-        logits: Tensor = self.project(self.stack.norm(x))[:, 0]
+            x = block.step(
+                x,
+                cache,
+                bias=bias,
+                visible=visible,
+                position=state.time,
+                memory=known,
+                memory_mask=state.memory_mask,
+            )
+        state.time += 1
+        logits: Tensor = self.project(self.stack.norm(x)).flatten(0, 1)
         return logits, state
 
 

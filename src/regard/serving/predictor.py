@@ -1,20 +1,40 @@
 """A trained model with its vocabularies: texts in, texts or labels out."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from regard.configuration import read
 from regard.data.tokens import END, START, Labels, Tokenizer
-from regard.decoding.greedy import greedy
-from regard.errors import InvalidArgument
+from regard.decoding.config import DecodeConfig
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.rules import Banned, Rule
+from regard.decoding.search import Input, search
+from regard.errors import InvalidArgument, InvalidRecipe
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.recipe import Recipe
 from regard.sequence import Tokens
 
 Vocabulary = Tokenizer | Labels
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output for an input, and how likely the model found it."""
+
+    text: str
+    tokens: tuple[str, ...] = ()
+    log_probabilities: tuple[float, ...] | None = None  # of each token and of the end, where it came
+    score: float | None = None  # by which outputs were ranked
+
+    @property
+    def log_probability(self) -> float | None:
+        """Of the whole output."""
+        return None if self.log_probabilities is None else sum(self.log_probabilities)
 
 
 @dataclass(frozen=True)
@@ -27,14 +47,40 @@ class Predictor:
     target: Vocabulary
     folder: Path | None = None  # the checkpoint it came from
 
-    def predict(self, texts: Iterable[str], *, longest: int | None = None) -> list[str]:
-        """An output for each text, in order: what follows from it, its label, or how it goes on."""
-        if isinstance(texts, str):
-            raise InvalidArgument("texts", wanted="a list of texts", got="one text", remedy="Give [text].")
-        texts = list(texts)
-        for text in texts:
-            if not isinstance(text, str):
-                raise InvalidArgument("texts", wanted="texts", got=repr(text), remedy="Give a list of strings.")
+    def predict(self, texts: Iterable[str], **options: Any) -> list[str]:
+        """An output for each text, in order: what follows from it, its label, or how it goes on.
+
+        Options are those of a recipe's [decode]: beam=5, longest=100, …
+        """
+        return [best[0].text for best in self.outputs(texts, **options)]
+
+    def outputs(
+        self,
+        texts: Iterable[str],
+        *,
+        prefixes: Sequence[str] | None = None,
+        banned: Sequence[str] = (),
+        scores: bool = False,
+        **options: Any,
+    ) -> list[list[Output]]:
+        """The best outputs for each text, in order, best first; as many as `nbest` says."""
+        texts = _checked("texts", texts)
+        found: list[list[Output]] = [[] for _ in texts]
+        for number, outputs in self.as_found(texts, prefixes=prefixes, banned=banned, scores=scores, **options):
+            found[number] = outputs
+        return found
+
+    def as_found(
+        self,
+        texts: Sequence[str],
+        *,
+        prefixes: Sequence[str] | None = None,
+        banned: Sequence[str] = (),
+        scores: bool = False,
+        **options: Any,
+    ) -> Iterator[tuple[int, list[Output]]]:
+        """The number of a text and its outputs, as they are found: in any order."""
+        config = self._config(options)
         if isinstance(self.model, MaskedTokens):
             raise InvalidArgument(
                 "model",
@@ -42,53 +88,124 @@ class Predictor:
                 got="one that finds hidden tokens",
                 remedy="Fine-tune it: train.start_from.",
             )
-        longest = longest or self.recipe.decode.longest
-        reads = self.target if self.source is None else self.source
-        numbers = reads.encode_batch(texts) if isinstance(reads, Tokenizer) else [reads.encode(text) for text in texts]
-        was_training = self.model.training
-        self.model.eval()
-        found = [""] * len(texts)
-        try:
-            for rows in self._together(numbers):
-                for row, answer in zip(rows, self._answers([numbers[row] for row in rows], longest), strict=True):
-                    found[row] = answer
-        finally:
-            self.model.train(was_training)
-        return found
+        with _evaluating(self.model):
+            if isinstance(self.model, Classifier):
+                yield from self._labels(texts, config, scores)
+            else:
+                yield from self._sequences(texts, prefixes, banned, config, scores)
 
-    def _together(self, numbers: Sequence[Any]) -> Iterator[list[int]]:
-        """Which texts are computed together: of like length, and for a language model of one length."""
-        lengths = [len(row) if isinstance(row, list) else 1 for row in numbers]
-        order = sorted(range(len(numbers)), key=lengths.__getitem__)
-        rows: list[int] = []
-        for row in order:
-            cells = (lengths[row] + 1) * (len(rows) + 1)
-            odd = self.source is None and rows and lengths[rows[0]] != lengths[row]
-            if rows and (odd or cells > self.recipe.decode.batch_tokens):
-                yield rows
-                rows = []
-            rows.append(row)
-        if rows:
-            yield rows
+    def _config(self, options: dict[str, Any]) -> DecodeConfig:
+        chosen = {key: value for key, value in options.items() if value is not None}
+        if chosen.get("sample"):
+            chosen = {"beam": 1, **chosen}  # whatever the recipe says
+        config = read(DecodeConfig, {**asdict(self.recipe.decode), **chosen}, "decode")
+        if isinstance(config, list):
+            raise InvalidRecipe(config)
+        return config
 
-    @torch.inference_mode()
-    def _answers(self, numbers: Sequence[Any], longest: int) -> list[str]:
-        device = next(self.model.parameters()).device
-        running = self.recipe.data.stretch is not None
-        start = torch.full((len(numbers), 1), END if running else START, device=device)
-        if self.source is None:
-            prompt = torch.cat((start, torch.tensor(numbers, dtype=torch.long, device=device)), 1)
-            assert isinstance(self.model, Seq2Seq)
-            return self._texts(greedy(self.model, None, prompt=prompt, longest=longest, ends=not running))
-        source: Any = torch.tensor(numbers, device=device) if isinstance(self.source, Labels) else None
-        if source is None:
-            source = Tokens.of([[*row, END] for row in numbers], device=device)
-        if isinstance(self.model, Classifier):
-            assert isinstance(self.target, Labels)
-            return [self.target.decode(number) for number in self.model(source).argmax(-1).tolist()]
-        assert isinstance(self.model, Seq2Seq)
-        return self._texts(greedy(self.model, source, prompt=start, longest=longest))
+    def _labels(self, texts: Sequence[str], config: DecodeConfig, scores: bool) -> Iterator[tuple[int, list[Output]]]:
+        assert isinstance(self.model, Classifier)
+        assert isinstance(self.target, Labels)
+        numbers = self._numbers(texts)
+        count = min(config.nbest, self.target.size)
+        for rows in _together([len(row) if isinstance(row, list) else 1 for row in numbers], config.batch_tokens):
+            with torch.inference_mode():
+                log_p = self.model(self._collate([numbers[row] for row in rows])).float().log_softmax(-1)
+                values, best = (x.tolist() for x in log_p.topk(count))
+            for row, likely, labels in zip(rows, values, best, strict=True):
+                names = [self.target.decode(label) for label in labels]
+                yield (
+                    row,
+                    [
+                        Output(name, (name,), (value,) if scores else None, value if scores else None)
+                        for name, value in zip(names, likely, strict=True)
+                    ],
+                )
 
-    def _texts(self, said: torch.Tensor) -> list[str]:
+    def _sequences(
+        self,
+        texts: Sequence[str],
+        prefixes: Sequence[str] | None,
+        banned: Sequence[str],
+        config: DecodeConfig,
+        scores: bool,
+    ) -> Iterator[tuple[int, list[Output]]]:
         assert isinstance(self.target, Tokenizer)
-        return [self.target.decode(row) for row in said.tolist()]
+        running = self.recipe.data.stretch is not None
+        numbers = self._numbers(texts)
+        begins: Sequence[Sequence[int]] = [()] * len(numbers)
+        if prefixes is not None:
+            begins = self.target.encode_batch(_checked("prefixes", prefixes, len(texts)))
+        inputs = [
+            Input(row, len(row) if isinstance(row, list) else 1, begin)
+            for row, begin in zip(numbers, begins, strict=True)
+        ]
+        if self.source is None:  # it goes on from the text
+            inputs = [Input(None, 0, [*row, *begin]) for row, begin in zip(numbers, begins, strict=True)]
+        rules: list[Rule] = [Banned([self.target.encode(phrase) for phrase in banned])] if banned else []
+        found = search(
+            self.model,
+            inputs,
+            self._collate,
+            config,
+            rules=rules,
+            first=END if running else START,
+            ends=not running,
+            scored=scores,
+        )
+        for number, hypotheses in found:
+            skip = len(numbers[number]) if self.source is None else 0
+            yield number, [self._output(each, skip) for each in hypotheses]
+
+    def _output(self, found: Hypothesis, skip: int) -> Output:
+        assert isinstance(self.target, Tokenizer)
+        tokens, log_p = found.tokens[skip:], found.log_probabilities
+        pieces = tuple(self.target.pieces(tokens))
+        return Output(self.target.decode(tokens), pieces, None if log_p is None else log_p[skip:], found.score)
+
+    def _numbers(self, texts: Sequence[str]) -> list[Any]:
+        reads = self.target if self.source is None else self.source
+        return reads.encode_batch(texts) if isinstance(reads, Tokenizer) else [reads.encode(text) for text in texts]
+
+    def _collate(self, numbers: list[Any]) -> Any:
+        """A batch for the encoder."""
+        device = next(self.model.parameters()).device
+        if isinstance(self.source, Labels):
+            return torch.tensor(numbers, device=device)
+        return Tokens.of([[*row, END] for row in numbers], device=device)
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def _together(lengths: list[int], budget: int) -> Iterator[list[int]]:
+    """Which texts are computed together: of like length, within a budget of tokens."""
+    rows: list[int] = []
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if rows and (lengths[row] + 1) * (len(rows) + 1) > budget:
+            yield rows
+            rows = []
+        rows.append(row)
+    if rows:
+        yield rows
+
+
+def _checked(name: str, texts: Iterable[str], count: int | None = None) -> list[str]:
+    if isinstance(texts, str):
+        raise InvalidArgument(name, wanted="a list of texts", got="one text", remedy="Give [text].")
+    texts = list(texts)
+    for text in texts:
+        if not isinstance(text, str):
+            raise InvalidArgument(name, wanted="texts", got=repr(text), remedy="Give a list of strings.")
+    if count is not None and len(texts) != count:
+        raise InvalidArgument(
+            name, wanted=f"{count}, one for each text", got=str(len(texts)), remedy="Empty ones are fine."
+        )
+    return texts

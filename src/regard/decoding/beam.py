@@ -1,0 +1,150 @@
+"""Beam search: the K best beginnings of each output, all at once."""
+
+from collections.abc import Sequence
+
+import torch
+
+from regard.data.tokens import END
+from regard.decoding.config import DecodeConfig
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.rules import Rule, Said
+from regard.decoding.top import top
+from regard.shapes import Bool, Float, Int, Tensor
+
+
+class Beam:
+    """K hypotheses for each of B inputs, in G groups that know of each other only what is already said there.
+
+    An ended hypothesis competes by its sum divided by a power of its length. An input is done when it has as many ended
+    ones as the beam is wide, and what still goes on, were it to end now, would not be among them.
+    """
+
+    def __init__(
+        self,
+        config: DecodeConfig,
+        said: Said,
+        limit: Int[Tensor, " B"],
+        rules: Sequence[Rule],
+        *,
+        ends: bool,
+        scored: bool,
+    ) -> None:
+        self.config, self.said, self.limit, self.rules, self.ends = config, said, limit, rules, ends
+        batch, beams, longest = said.tokens.shape
+        device, self.groups = limit.device, config.groups
+        self.log_p = torch.zeros(batch, beams, longest, device=device)
+        self.total = torch.zeros(batch, beams, device=device)
+        self.ended_tokens = torch.zeros_like(said.tokens)
+        self.ended_log_p = torch.zeros_like(self.log_p)
+        self.ended_length = torch.zeros(batch, beams, dtype=torch.int64, device=device)
+        self.ended_score = torch.full((batch, beams), -torch.inf, device=device)
+
+    def enter(self, rows: Int[Tensor, " n"], inputs: Int[Tensor, " n"]) -> None:
+        width = self.total.shape[1] // self.groups
+        first = torch.arange(self.total.shape[1], device=rows.device) % width == 0
+        self.total[rows] = torch.where(first, 0.0, -torch.inf)  # all alike at first: one of each group speaks
+        self.ended_score[rows] = -torch.inf
+
+    def keep(self, rows: Int[Tensor, " n"]) -> None:
+        """Go on with these inputs alone."""
+        for name in ("log_p", "total", "limit", "ended_tokens", "ended_log_p", "ended_length", "ended_score"):
+            setattr(self, name, getattr(self, name)[rows])
+
+    def advance(
+        self, logits: Float[Tensor, "B K V"]
+    ) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"], Bool[Tensor, " B"]]:
+        """The next tokens, whom they follow, and which inputs are done."""
+        said, (batch, beams, vocabulary) = self.said, logits.shape
+        true = logits.float().log_softmax(-1)
+        scores = true if self.config.repetition == 1.0 else true.clone()  # other rules forbid, and change nothing else
+        for rule in self.rules:
+            rule(scores, said)
+        scores = scores + self.total[..., None]
+        values, parents, tokens = self._candidates(scores)  # (B, G, 2 K / G)
+        gained = true.flatten(1).gather(1, (parents * vocabulary + tokens).flatten(1)).view_as(values)
+        said.length += 1
+        rank = torch.arange(values.shape[-1], device=values.device)
+        last = (said.length >= self.limit)[:, None, None]
+        ends = (tokens == END) & self.ends | last
+        first = rank < beams // self.groups
+        self._end(values, parents, tokens, gained, ends & first)
+        values = values.masked_fill(ends, -torch.inf)
+        self.total, chosen = (x.flatten(1) for x in values.topk(beams // self.groups))
+        chosen = chosen.view(batch, self.groups, -1)
+        parents, tokens, gained = (x.gather(2, chosen).flatten(1) for x in (parents, tokens, gained))
+        at = (said.length - 1)[:, None, None].expand(-1, beams, -1)
+        said.tokens = _follow(said.tokens, parents).scatter_(2, at, tokens[..., None])
+        self.log_p = _follow(self.log_p, parents).scatter_(2, at, gained[..., None])
+        return tokens, parents, self._done(last[:, 0, 0])
+
+    def _candidates(self, scores: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Twice as many as go on, so that enough are left when some end: scores, parents in the beam, tokens."""
+        batch, beams, vocabulary = scores.shape
+        width = beams // self.groups
+        count = min(2 * width, width * vocabulary)
+        if self.groups == 1:
+            values, where = top(scores.flatten(1), count)
+            return values[:, None], (where // vocabulary)[:, None], (where % vocabulary)[:, None]
+        taken = torch.zeros(batch, vocabulary, device=scores.device)
+        found = []
+        for group in range(self.groups):
+            mine = scores[:, group * width : (group + 1) * width]
+            apart = mine - self.config.diversity * taken[:, None]
+            _, where = top(apart.flatten(1), count)
+            tokens = where % vocabulary
+            found.append((mine.flatten(1).gather(1, where), where // vocabulary + group * width, tokens))
+            taken.scatter_add_(1, tokens[:, :width], torch.ones_like(tokens[:, :width], dtype=taken.dtype))
+        values, parents, tokens = (torch.stack(x, 1) for x in zip(*found, strict=True))
+        return values, parents, tokens
+
+    def _end(self, values: Tensor, parents: Tensor, tokens: Tensor, gained: Tensor, ends: Tensor) -> None:
+        """Keep the best of those that ended before and those that end now."""
+        if values.device.type == "cpu" and not bool(ends.any()):
+            return
+        batch, groups, count = values.shape
+        said, width = self.said, self.total.shape[1] // groups
+        length = said.length[:, None, None].expand_as(values)
+        now = (values / length.float() ** self.config.length_penalty).masked_fill(~ends, -torch.inf)
+        at = (length - 1).flatten(1)[..., None]
+        new_tokens = _follow(said.tokens, parents.flatten(1)).scatter_(2, at, tokens.flatten(1)[..., None])
+        new_log_p = _follow(self.log_p, parents.flatten(1)).scatter_(2, at, gained.flatten(1)[..., None])
+
+        def merged(old: Tensor, new: Tensor) -> Tensor:  # (B, G, K / G + 2 K / G, …)
+            shape = batch, groups, -1, *old.shape[2:]
+            return torch.cat((old.reshape(shape), new.reshape(shape)), 2)
+
+        scores = merged(self.ended_score, now.flatten(1))
+        self.ended_score, best = (x.flatten(1) for x in scores.topk(width))
+        rows = (
+            best.view(batch, groups, width) + torch.arange(groups, device=best.device)[:, None] * (width + count)
+        ).flatten(1)
+        self.ended_length = merged(self.ended_length, length.flatten(1)).flatten(1, 2).gather(1, rows)
+        self.ended_tokens = _follow(merged(self.ended_tokens, new_tokens).flatten(1, 2), rows)
+        self.ended_log_p = _follow(merged(self.ended_log_p, new_log_p).flatten(1, 2), rows)
+
+    def _done(self, last: Bool[Tensor, " B"]) -> Bool[Tensor, " B"]:
+        by_group = len(last), self.groups, -1
+        best = self.total.view(by_group).amax(-1)  # (B, G)
+        attainable = best / self.said.length[:, None].float() ** self.config.length_penalty
+        worst = self.ended_score.view(by_group).amin(-1)
+        done: Tensor = (attainable <= worst).all(-1) | last
+        return done
+
+    def found(self, row: int) -> list[Hypothesis]:
+        """The outputs of an input that is done, best first."""
+        hypotheses = []
+        order = self.ended_score[row].argsort(descending=True, stable=True).tolist()
+        for beam in order[: self.config.nbest]:
+            score, length = float(self.ended_score[row, beam]), int(self.ended_length[row, beam])
+            if score == -torch.inf:
+                continue
+            tokens = self.ended_tokens[row, beam, :length].tolist()
+            ended = self.ends and tokens[-1] == END
+            log_p = tuple(self.ended_log_p[row, beam, :length].tolist())
+            hypotheses.append(Hypothesis(tuple(tokens[:-1] if ended else tokens), log_p, score, ended))
+        return hypotheses
+
+
+def _follow(x: Tensor, rows: Int[Tensor, "B N"]) -> Tensor:
+    """Of each input, these of its hypotheses."""
+    return x.gather(1, rows[..., None].expand(-1, -1, x.shape[2]))

@@ -1,0 +1,52 @@
+"""What a recipe's [decode] table may say."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from regard.configuration import Checked, Count, Probability, Range
+from regard.errors import Problem
+
+Positive = Annotated[float, Range(0.0)]
+
+
+@dataclass(frozen=True)
+class DecodeConfig(Checked):
+    beam: Count = 1  # hypotheses that are followed at once; 1: the most likely token each time
+    nbest: Count = 1  # outputs for each input, best first
+    longest: Count = 200  # tokens of an output, at most
+    longest_ratio: Positive | None = None  # and at most so many times the tokens of its source
+    shortest: Annotated[int, Range(0.0)] = 0  # tokens of an output, at least
+    shortest_ratio: Positive = 0.0  # and at least so many times the tokens of its source
+    length_penalty: float = 1.0  # log-probabilities are divided by the length to this power: the higher, the longer
+    coverage_penalty: Positive = (
+        0.0  # for words of the source that nothing looked at (https://arxiv.org/abs/1609.08144)
+    )
+    no_repeat: Annotated[int, Range(0.0)] = 0  # no run of so many tokens comes twice
+    repetition: Annotated[float, Range(1.0)] = 1.0  # log-probabilities of tokens that were said are multiplied by it
+    groups: Count = 1  # of the beam, each kept from what those before it say (https://arxiv.org/abs/1610.02424)
+    diversity: Positive = 0.5  # how strongly, for more than one group
+    sample: bool = False  # draw tokens by their probability
+    temperature: Positive = 1.0  # of what is drawn from: below 1 sharper, above it flatter
+    top_k: Count | None = None  # draw from so many of the most likely tokens
+    top_p: Probability | None = None  # from the fewest that have this probability together
+    min_p: Probability | None = None  # from those at least so likely as this share of the likeliest
+    typical: Probability | None = None  # from those nearest to the expected surprise (https://arxiv.org/abs/2202.00666)
+    seed: Annotated[int, Range(0.0)] = 1  # of what is drawn; an input's draws depend on this and its place alone
+    batch_tokens: Count = 4096  # of the source, read at once
+
+    def conflicts(self) -> Iterator[Problem]:
+        if self.nbest > self.beam and not self.sample:
+            yield Problem("nbest", f"at most beam = {self.beam}", str(self.nbest), "Widen the beam, or sample.")
+        if self.sample and self.beam > 1:
+            yield Problem("sample", "false with a beam", "true", "Choose one of the two.")
+        if self.beam % self.groups:
+            yield Problem("groups", f"a divisor of beam = {self.beam}", str(self.groups), "Change one of the two.")
+        if not self.sample:
+            for key in ("top_k", "top_p", "min_p", "typical"):
+                if getattr(self, key) is not None:
+                    yield Problem(key, "nothing without sample = true", repr(getattr(self, key)), "Set sample.")
+        if self.temperature == 0:
+            yield Problem("temperature", "a number above 0", "0.0", "sample = false takes the likeliest token.")
+        if self.shortest > self.longest:
+            yield Problem("shortest", f"at most longest = {self.longest}", str(self.shortest), "Change one of the two.")

@@ -1,0 +1,180 @@
+"""The one search loop: places for so many inputs; who is done leaves, who waits enters.
+
+Everything here is written against `encode`, `start`, `step`, `follow`, `enter` and `reorder`, which every model of the
+family has, so it knows nothing of attention, recurrence or pictures.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from regard.data.tokens import MASK, PAD, START
+from regard.decoding.beam import Beam
+from regard.decoding.config import DecodeConfig
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.rules import Forced, LongEnough, Never, NoRepeat, Repetition, Rule, Said
+from regard.decoding.walk import Walk
+
+ROWS = 512  # hypotheses in a step, at most
+REST = 8  # an eighth of the places may be idle before others enter
+
+
+@dataclass(frozen=True)
+class Input:
+    """What to search an output for."""
+
+    source: Any  # what `collate` makes a batch of; None for a language model
+    size: int  # how many tokens it has, or regions
+    prefix: Sequence[int] = ()  # what its output begins with
+
+
+def search(
+    model: Any,
+    inputs: Sequence[Input],
+    collate: Callable[[list[Any]], Any],
+    config: DecodeConfig,
+    *,
+    rules: Sequence[Rule] = (),
+    first: int = START,
+    ends: bool = True,
+    scored: bool = False,
+) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """The best outputs of each input, as they are found: its number, and its hypotheses, best first.
+
+    `first` is the token before an output's first. Without `ends`, the end is a token like others.
+    """
+    waiting = sorted(range(len(inputs)), key=lambda i: -inputs[i].size)  # stable; nobody who enters needs more room
+    while waiting:
+        size = max(1, inputs[waiting[0]].size)
+        near = next((n for n, i in enumerate(waiting) if 2 * inputs[i].size < size), len(waiting))
+        group, waiting = waiting[:near], waiting[near:]
+        places = max(1, min(len(group), config.batch_tokens // size, ROWS // max(config.beam, config.nbest)))
+        party = _Party(model, [inputs[i] for i in group], group, collate, config, places, rules, first, ends, scored)
+        for number, hypotheses in party.run():
+            yield group[number], hypotheses
+
+
+class _Party:
+    """Inputs of like length that share the places of one batch."""
+
+    def __init__(
+        self,
+        model: Any,
+        inputs: list[Input],
+        numbers: list[int],
+        collate: Callable[[list[Any]], Any],
+        config: DecodeConfig,
+        places: int,
+        rules: Sequence[Rule],
+        first: int,
+        ends: bool,
+        scored: bool,
+    ) -> None:
+        self.model, self.decoder, self.inputs, self.collate = model, model.decoder, inputs, collate
+        self.numbers = numbers
+        self.first, self.places = first, places
+        self.device = next(model.parameters()).device
+        self.beams = config.nbest if config.sample else config.beam
+        self.least = [max(config.shortest, int(config.shortest_ratio * each.size)) for each in inputs]
+        ratio = config.longest_ratio
+        self.most = [
+            max(
+                1,
+                len(each.prefix) + min(config.longest, config.longest if ratio is None else int(ratio * each.size) + 1),
+            )
+            for each in inputs
+        ]
+        self.room, longest_prefix = max(self.most), max(len(each.prefix) for each in inputs)
+        self.said = Said(
+            tokens=torch.full((places, self.beams, self.room), PAD, device=self.device),
+            length=torch.zeros(places, dtype=torch.int64, device=self.device),
+            least=torch.zeros(places, dtype=torch.int64, device=self.device),
+            forced=torch.full((places, max(1, longest_prefix)), -1, device=self.device),
+        )
+        own: list[Rule] = [Never([PAD, START, MASK])]
+        if any(self.least):
+            own.append(LongEnough())
+        if config.no_repeat:
+            own.append(NoRepeat(config.no_repeat))
+        if config.repetition != 1.0:
+            own.append(Repetition(config.repetition))
+        own += rules
+        if longest_prefix:
+            own.append(Forced())
+        way = Beam if self.beams > 1 and not config.sample else Walk
+        limit = torch.full((places,), self.room, device=self.device)
+        self.way = way(config, self.said, limit, own, ends=ends, scored=scored)
+        self.tokens = torch.full((places, self.beams), first, device=self.device)
+        self.who: list[int | None] = [None] * places  # whose place each is
+        self.next = 0  # input to enter
+        self.fresh: Any = None  # encoded, not entered yet
+        self.fresh_of: list[int] = []
+
+    @torch.inference_mode()
+    def run(self) -> Iterator[tuple[int, list[Hypothesis]]]:
+        state = self._fill(None)
+        while any(one is not None for one in self.who):
+            logits, state = self.decoder.step(self.tokens.flatten(), state)
+            self.tokens, parents, done = self.way.advance(logits.view(*self.tokens.shape, -1))
+            state = state if parents is None else state.follow(parents)
+            for place in done.nonzero()[:, 0].tolist():
+                one = self.who[place]
+                if one is not None:
+                    yield one, self.way.found(place)
+                self.who[place] = None
+                self.said.length[place] = 0  # nobody's place: it may run on and on
+            state = self._fill(state)
+
+    def _fill(self, state: Any) -> Any:
+        """Let those who wait enter; where nobody waits and few are left, go on with those alone."""
+        free = [place for place, one in enumerate(self.who) if one is None]
+        left = len(self.inputs) - self.next + len(self.fresh_of)
+        if left and len(free) >= max(1, self.places // REST):
+            return self._enter(state, free[:left])
+        if not left and 0 < len(self.who) - len(free) <= len(self.who) // 2:
+            rows = torch.tensor([place for place, one in enumerate(self.who) if one is not None], device=self.device)
+            self.who = [one for one in self.who if one is not None]
+            said = self.said
+            said.tokens, said.length = said.tokens[rows], said.length[rows]
+            said.least, said.forced = said.least[rows], said.forced[rows]
+            self.way.keep(rows)
+            self.tokens = self.tokens[rows]
+            return state.reorder(rows)
+        return state
+
+    def _enter(self, state: Any, free: list[int]) -> Any:
+        if not self.fresh_of:
+            self._encode()
+        who, self.fresh_of = self.fresh_of[: len(free)], self.fresh_of[len(free) :]
+        rows = torch.tensor(free[: len(who)], device=self.device)
+        for place, one in zip(free, who, strict=False):
+            self.who[place] = one
+        prefixes = [self.inputs[one].prefix for one in who]
+        said, new = self.said, partial(torch.tensor, device=self.device)
+        said.tokens[rows], said.length[rows] = PAD, 0
+        said.least[rows], self.way.limit[rows] = (new([each[one] for one in who]) for each in (self.least, self.most))
+        width = said.forced.shape[1]
+        said.forced[rows] = new([[*prefix, *[-1] * (width - len(prefix))] for prefix in prefixes])
+        self.way.enter(rows, new([self.numbers[one] for one in who]))
+        self.tokens[rows] = self.first
+        count = len(self.fresh_of) + len(who)
+        taken = torch.arange(count - len(self.fresh_of), device=self.device)
+        rest = torch.arange(len(who), count, device=self.device)
+        if state is None:  # all at once
+            return self.fresh
+        entering = self.fresh if not self.fresh_of else self.fresh.reorder(taken)
+        self.fresh = self.fresh.reorder(rest) if self.fresh_of else None
+        return state.enter(rows, entering)
+
+    def _encode(self) -> None:
+        """Read the next inputs, as many as there are places."""
+        self.fresh_of = list(range(self.next, min(self.next + self.places, len(self.inputs))))
+        begun, self.next = self.next > 0, self.next + len(self.fresh_of)
+        sources = [self.inputs[one].source for one in self.fresh_of]
+        memory = self.model.encode(None if sources[0] is None else self.collate(sources))
+        # Where others enter later, time goes on for longer than any output; the older half is forgotten then.
+        capacity = 0 if begun else self.room if self.places == len(self.inputs) else 2 * self.room
+        self.fresh = self.decoder.start(memory, batch=len(sources), capacity=capacity, beams=self.beams)
