@@ -49,7 +49,7 @@ def search(
     waiting = sorted(range(len(inputs)), key=lambda i: -inputs[i].size)  # stable; nobody who enters needs more room
     while waiting:
         size = max(1, inputs[waiting[0]].size)
-        near = next((n for n, i in enumerate(waiting) if 2 * inputs[i].size < size), len(waiting))
+        near = next((n for n, i in enumerate(waiting) if 2 * max(1, inputs[i].size) < size), len(waiting))
         group, waiting = waiting[:near], waiting[near:]
         places = max(1, min(len(group), config.batch_tokens // size, ROWS // max(config.beam, config.nbest)))
         party = _Party(model, [inputs[i] for i in group], group, collate, config, places, rules, first, ends, scored)
