@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+import regard
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "silu": "silu", "swish": "silu"}
 
@@ -191,3 +193,11 @@ def _renamed(weights: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
         parts = [_PROJECTIONS.get(part, part) for part in ours[0].split(".")]
         found[".".join(parts)] = weight
     return found
+
+
+def twin(kind: str, theirs: Any) -> nn.Module:
+    """Our model with the weights of theirs."""
+    table, weights = translate(kind, theirs.config, theirs.state_dict())
+    ours = regard.build(table).eval()
+    ours.load_state_dict(weights, strict=True)
+    return ours

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-import regard
-from hugging_face import translate
+from hugging_face import translate, twin
 from regard.sequence import Tokens
 
 transformers = pytest.importorskip("transformers")
@@ -65,13 +64,6 @@ def random_peer(kind, options):
         if parameter.requires_grad:  # Marian's waves are no weights
             parameter.data += 0.2 * torch.randn_like(parameter)
     return theirs
-
-
-def twin(kind, theirs):
-    table, weights = translate(kind, theirs.config, theirs.state_dict())
-    ours = regard.build(table).eval()
-    ours.load_state_dict(weights, strict=True)
-    return ours
 
 
 def logits_of(kind, theirs, ours):
