@@ -155,21 +155,63 @@ def evaluate(
 def predict(
     model: ModelFolder,
     files: Annotated[list[Path] | None, typer.Argument(help="Texts, one a line; stdin if there are none.")] = None,
+    beam: Annotated[int | None, typer.Option(min=1, help="Hypotheses that are followed at once.")] = None,
+    nbest: Annotated[int | None, typer.Option(min=1, help="Outputs for each line, best first, a line each.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw tokens by their probability.")] = False,
     longest: Annotated[int | None, typer.Option(min=1, help="Tokens of an output, at most.")] = None,
+    prefix: Annotated[Path | None, typer.Option(help="A file: what each output begins with, line for line.")] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Each output's log-probability before it.")] = False,
+    cut: Annotated[bool, typer.Option("--cut", help="Read the beginning of lines that are too long.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: temperature=0.8.")
+    ] = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """An output for every line of stdin or of files, line for line, to stdout.
 
-    Example: echo "3 March 1999" | regard predict runs/dates
+    Examples: echo "3 March 1999" | regard predict runs/dates
+
+    regard predict runs/translation source.txt --beam 5 --nbest 3 --scores
     """
+    from regard.jobs.predicting import predict_lines
+    from regard.recipe import changed
     from regard.serving.loading import load
 
     predictor = load(model, device=device)
-    for lines in _chunks(_input(files or [])):
-        for line, output in zip(lines, predictor.predict(lines, longest=longest), strict=True):
-            print(json.dumps({"input": line, "output": output}, ensure_ascii=False) if as_json else _one_line(output))
+    options: dict[str, Any] = {"beam": beam, "nbest": nbest, "sample": sample or None, "longest": longest}
+    for change in set_ or []:
+        options = changed(options, change)
+    begins = None if prefix is None else _input([prefix])
+    shortened = 0
+    for line, outputs in predict_lines(
+        predictor, _input(files or []), prefixes=begins, scores=scores or as_json, cut=cut, **options
+    ):
+        shortened += outputs[0].cut if outputs else 0
+        if as_json:
+            print(json.dumps(_as_json(line, outputs), ensure_ascii=False))
+        for output in () if as_json else outputs:
+            print(f"{output.log_probability:.4f}\t" * (scores and output.text != "") + _one_line(output.text))
         sys.stdout.flush()
+    if shortened:
+        print(f"regard: {shortened} lines were too long, and only their beginning was read", file=sys.stderr)
+
+
+def _as_json(line: str, outputs: list[Any]) -> dict[str, Any]:
+    return {
+        "input": line,
+        "output": outputs[0].text,
+        "outputs": [
+            {
+                "text": each.text,
+                "log_probability": each.log_probability,
+                "score": each.score,
+                "tokens": each.tokens,
+                "log_probabilities": each.log_probabilities,
+            }
+            for each in outputs
+        ],
+    }
 
 
 @app.command()
@@ -296,14 +338,6 @@ def _input(files: list[Path]) -> Iterator[str]:
 
     for path in files or [Path("/dev/stdin")]:
         yield from lines(path)
-
-
-def _chunks(lines: Iterator[str], size: int = 1024) -> Iterator[list[str]]:
-    """Enough at once to sort by length; from a pipe, what there is when it ends."""
-    from itertools import islice
-
-    while chunk := list(islice(lines, size)):
-        yield chunk
 
 
 def _one_line(text: str) -> str:

@@ -10,6 +10,12 @@ from typing import IO
 from regard.errors import InvalidArgument
 
 
+def cache_folder() -> Path:
+    """Where what can be made again lies: $REGARD_CACHE, or a folder of the user's cache."""
+    given = os.environ.get("REGARD_CACHE")
+    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "regard"
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the path's place once it is complete and on disk, and leaves nothing behind if it never is."""

@@ -128,7 +128,7 @@ def _chunks(path: str | Path) -> Iterator[bytes]:
 
 
 def _plain(file: BufferedIOBase) -> Iterator[bytes]:
-    while chunk := file.read(CHUNK):
+    while chunk := file.read1(CHUNK):  # of a pipe: what has come so far
         yield chunk
 
 

@@ -15,6 +15,7 @@ from regard.data.tokens import MASK, PAD, START
 from regard.decoding.beam import Beam
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.native import native_decoder
 from regard.decoding.rules import Forced, LongEnough, Never, NoRepeat, Repetition, Rule, Said
 from regard.decoding.walk import Walk
 
@@ -73,7 +74,8 @@ class _Party:
         ends: bool,
         scored: bool,
     ) -> None:
-        self.model, self.decoder, self.inputs, self.collate = model, model.decoder, inputs, collate
+        self.model, self.inputs, self.collate = model, inputs, collate
+        self.decoder = native_decoder(model.decoder) or model.decoder
         self.numbers = numbers
         self.first, self.places = first, places
         self.device = next(model.parameters()).device
@@ -113,24 +115,29 @@ class _Party:
         self.fresh: Any = None  # encoded, not entered yet
         self.fresh_of: list[int] = []
 
-    @torch.inference_mode()
     def run(self) -> Iterator[tuple[int, list[Hypothesis]]]:
         state = self._fill(None)
         while any(one is not None for one in self.who):
-            logits, state = self.decoder.step(self.tokens.flatten(), state)
-            self.tokens, parents, done = self.way.advance(logits.view(*self.tokens.shape, -1))
-            state = state if parents is None else state.follow(parents)
-            for place in done.nonzero()[:, 0].tolist():
+            state, done = self._step(state)
+            for place in done:
                 one = self.who[place]
                 if one is not None:
                     yield one, self.way.found(place)
                 self.who[place] = None
-                self.said.length[place] = 0  # nobody's place: it may run on and on
             state = self._fill(state)
 
+    @torch.inference_mode()
+    def _step(self, state: Any) -> tuple[Any, list[int]]:
+        """One more token of every hypothesis; the places that are done."""
+        logits, state = self.decoder.step(self.tokens.flatten(), state)
+        self.tokens, parents, done = self.way.advance(logits.view(*self.tokens.shape, -1))
+        return state if parents is None else state.follow(parents), done.nonzero()[:, 0].tolist()
+
+    @torch.inference_mode()
     def _fill(self, state: Any) -> Any:
         """Let those who wait enter; where nobody waits and few are left, go on with those alone."""
         free = [place for place, one in enumerate(self.who) if one is None]
+        self.said.length[free] = 0  # nobody's places: they may run on and on
         left = len(self.inputs) - self.next + len(self.fresh_of)
         if left and len(free) >= max(1, self.places // REST):
             return self._enter(state, free[:left])

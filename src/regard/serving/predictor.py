@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Banned, Rule
 from regard.decoding.search import Input, search
 from regard.errors import InvalidArgument, InvalidRecipe
+from regard.model.positions import Learned
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.recipe import Recipe
 from regard.sequence import Tokens
@@ -30,6 +31,7 @@ class Output:
     tokens: tuple[str, ...] = ()
     log_probabilities: tuple[float, ...] | None = None  # of each token and of the end, where it came
     score: float | None = None  # by which outputs were ranked
+    cut: bool = False  # whether the input was too long, and only its beginning read
 
     @property
     def log_probability(self) -> float | None:
@@ -61,12 +63,18 @@ class Predictor:
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
         scores: bool = False,
+        cut: bool = False,
         **options: Any,
     ) -> list[list[Output]]:
-        """The best outputs for each text, in order, best first; as many as `nbest` says."""
+        """The best outputs for each text, in order, best first; as many as `nbest` says.
+
+        A text of more than `longest_source` tokens is refused, or cut where `cut` says so.
+        """
         texts = _checked("texts", texts)
         found: list[list[Output]] = [[] for _ in texts]
-        for number, outputs in self.as_found(texts, prefixes=prefixes, banned=banned, scores=scores, **options):
+        for number, outputs in self.as_found(
+            texts, prefixes=prefixes, banned=banned, scores=scores, cut=cut, **options
+        ):
             found[number] = outputs
         return found
 
@@ -77,9 +85,14 @@ class Predictor:
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
         scores: bool = False,
+        cut: bool = False,
+        first_line: int | None = None,
         **options: Any,
     ) -> Iterator[tuple[int, list[Output]]]:
-        """The number of a text and its outputs, as they are found: in any order."""
+        """The number of a text and its outputs, as they are found: in any order.
+
+        `first_line` is where the texts begin in their file, for messages.
+        """
         config = self._config(options)
         if isinstance(self.model, MaskedTokens):
             raise InvalidArgument(
@@ -88,11 +101,35 @@ class Predictor:
                 got="one that finds hidden tokens",
                 remedy="Fine-tune it: train.start_from.",
             )
+        numbers, short = self._short_enough(self._numbers(texts), config, cut, first_line)
         with _evaluating(self.model):
             if isinstance(self.model, Classifier):
-                yield from self._labels(texts, config, scores)
+                found = self._labels(numbers, config, scores)
             else:
-                yield from self._sequences(texts, prefixes, banned, config, scores)
+                found = self._sequences(numbers, prefixes, banned, config, scores)
+            for number, outputs in found:
+                yield number, outputs if number not in short else [replace(each, cut=True) for each in outputs]
+
+    def _short_enough(
+        self, numbers: list[Any], config: DecodeConfig, cut: bool, first_line: int | None
+    ) -> tuple[list[Any], set[int]]:
+        """Inputs that the model can read, and which of them were cut."""
+        limit = config.longest_source
+        reads = self.model if self.source is None else self.model.encoder
+        assert reads is not None
+        for module in reads.modules():
+            if isinstance(module, Learned):
+                limit = min(limit, module.limit - 2)  # the end, and a unit where there is one
+        long = {i for i, row in enumerate(numbers) if isinstance(row, list) and len(row) > limit}
+        if long and not cut:
+            worst = min(long)
+            raise InvalidArgument(
+                f"text {worst + 1}" if first_line is None else f"line {first_line + worst}",
+                wanted=f"at most {limit} tokens",
+                got=f"{len(numbers[worst])}",
+                remedy="Split it; or cut=True (--cut) reads its beginning alone; or raise decode.longest_source.",
+            )
+        return [row[:limit] if i in long else row for i, row in enumerate(numbers)], long
 
     def _config(self, options: dict[str, Any]) -> DecodeConfig:
         chosen = {key: value for key, value in options.items() if value is not None}
@@ -103,10 +140,9 @@ class Predictor:
             raise InvalidRecipe(config)
         return config
 
-    def _labels(self, texts: Sequence[str], config: DecodeConfig, scores: bool) -> Iterator[tuple[int, list[Output]]]:
+    def _labels(self, numbers: list[Any], config: DecodeConfig, scores: bool) -> Iterator[tuple[int, list[Output]]]:
         assert isinstance(self.model, Classifier)
         assert isinstance(self.target, Labels)
-        numbers = self._numbers(texts)
         count = min(config.nbest, self.target.size)
         for rows in _together([len(row) if isinstance(row, list) else 1 for row in numbers], config.batch_tokens):
             with torch.inference_mode():
@@ -124,7 +160,7 @@ class Predictor:
 
     def _sequences(
         self,
-        texts: Sequence[str],
+        numbers: list[Any],
         prefixes: Sequence[str] | None,
         banned: Sequence[str],
         config: DecodeConfig,
@@ -132,10 +168,9 @@ class Predictor:
     ) -> Iterator[tuple[int, list[Output]]]:
         assert isinstance(self.target, Tokenizer)
         running = self.recipe.data.stretch is not None
-        numbers = self._numbers(texts)
         begins: Sequence[Sequence[int]] = [()] * len(numbers)
         if prefixes is not None:
-            begins = self.target.encode_batch(_checked("prefixes", prefixes, len(texts)))
+            begins = self.target.encode_batch(_checked("prefixes", prefixes, len(numbers)))
         inputs = [
             Input(row, len(row) if isinstance(row, list) else 1, begin)
             for row, begin in zip(numbers, begins, strict=True)

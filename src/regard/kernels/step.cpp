@@ -1,0 +1,260 @@
+// One decoding step of a Transformer decoder on a CPU: all layers in one call, weights laid out once.
+//
+// A step multiplies few rows by many weights, so it is bound by how fast weights arrive, and in PyTorch by some sixty
+// calls. Here each thread reads its own columns of every matrix once, in the order in which they lie in memory.
+// Plain C++ and the compiler's vectors: no headers but the standard library's.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16, VECTORS = 4, ROWS = 6;
+#elif defined(__AVX2__)
+constexpr int LANES = 8, VECTORS = 2, ROWS = 4;
+#else
+constexpr int LANES = 4, VECTORS = 4, ROWS = 4;
+#endif
+constexpr int COLUMNS = LANES * VECTORS;  // of a panel: what a thread multiplies by at a time
+typedef float Vector __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+enum Activation { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, SILU = 4 };
+
+struct Product {  // y = x Wᵀ + b
+    const float* weight;  // panels of (inputs, COLUMNS), the last one filled up with zeros
+    const float* bias;
+    int64_t inputs, outputs;
+};
+
+struct Norm {
+    const float* scale;
+    const float* shift;  // null: root mean square, nothing subtracted
+    float epsilon;
+};
+
+struct Layer {
+    Product open, out, ask, tell, widen, narrow;  // queries, keys and values; out; the same of the source; perceptron
+    Norm around_attend, around_cross, around_perceive;
+};
+
+struct Decoder {
+    const Layer* layers;
+    Product project;
+    Norm last;
+    int64_t count, width, heads, hidden, activation, norm_first, crosses;
+};
+
+struct State {
+    float* cache;            // (layers, sentences, capacity, beams, 2, width): keys and values
+    const int32_t* parents;  // (sentences, beams, capacity): whose entry of each time is an ancestor's
+    const int32_t* first;    // (sentences): the time at which each entered
+    const float* const* sources;  // a layer: (sentences, positions, 2, width)
+    const uint8_t* mask;     // (sentences, positions)
+    int64_t sentences, beams, capacity, time, positions;
+    float *x, *normed, *wide, *seen, *scores;  // room to work in; x comes in embedded
+    float* logits;           // (sentences · beams, words)
+};
+
+struct Share {  // a thread's part of so many things
+    int64_t begin, end;
+    Share(int64_t count, int thread, int threads) : begin(count * thread / threads), end(count * (thread + 1) / threads) {}
+};
+
+inline float activate(float x, int64_t kind) {
+    switch (kind) {
+        case RELU: return x > 0 ? x : 0;
+        case GELU: return 0.5f * x * (1 + std::erf(x * 0.70710678f));
+        case GELU_TANH: return 0.5f * x * (1 + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
+        case SILU: return x / (1 + std::exp(-x));
+        default: return x;
+    }
+}
+
+template <int M>
+inline void tile(const float* x, int64_t stride, const float* w, int64_t inputs, float* y, int64_t y_stride, int64_t columns,
+                 const float* bias, int64_t kind, bool add) {
+    Vector sum[M][VECTORS] = {};
+    for (int64_t k = 0; k < inputs; ++k) {
+        const Vector* panel = reinterpret_cast<const Vector*>(w + k * COLUMNS);
+        for (int m = 0; m < M; ++m) {
+            const float a = x[m * stride + k];
+            for (int j = 0; j < VECTORS; ++j) sum[m][j] += a * panel[j];
+        }
+    }
+    for (int m = 0; m < M; ++m) {
+        float row[COLUMNS];
+        std::memcpy(row, sum[m], sizeof row);
+        float* out = y + m * y_stride;
+        for (int64_t n = 0; n < columns; ++n) {
+            const float value = activate(row[n] + bias[n], kind);
+            out[n] = add ? out[n] + value : value;
+        }
+    }
+}
+
+void multiply(const Product& p, const float* x, int64_t rows, float* y, int64_t kind, bool add, int thread, int threads) {
+    const int64_t panels = (p.outputs + COLUMNS - 1) / COLUMNS;
+    const int64_t bands = panels >= threads ? 1 : threads;  // of rows, where there are fewer panels than threads
+    const int64_t tall = (rows + bands - 1) / bands;
+    const Share share(panels * bands, thread, threads);
+    for (int64_t i = share.begin; i < share.end; ++i) {
+        const int64_t panel = i / bands, n = panel * COLUMNS;
+        const int64_t columns = p.outputs - n < COLUMNS ? p.outputs - n : COLUMNS;
+        const float *w = p.weight + panel * p.inputs * COLUMNS, *b = p.bias + n;
+        const int64_t end = (i % bands + 1) * tall < rows ? (i % bands + 1) * tall : rows;
+        int64_t r = i % bands * tall;
+        for (; r + ROWS <= end; r += ROWS)
+            tile<ROWS>(x + r * p.inputs, p.inputs, w, p.inputs, y + r * p.outputs + n, p.outputs, columns, b, kind, add);
+        for (; r + 2 <= end; r += 2)
+            tile<2>(x + r * p.inputs, p.inputs, w, p.inputs, y + r * p.outputs + n, p.outputs, columns, b, kind, add);
+        for (; r < end; ++r)
+            tile<1>(x + r * p.inputs, p.inputs, w, p.inputs, y + r * p.outputs + n, p.outputs, columns, b, kind, add);
+    }
+}
+
+void normalise(const Norm& norm, const float* x, float* y, int64_t width, const Share& rows) {
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+        const float* in = x + r * width;
+        float* out = y + r * width;
+        float mean = 0, square = 0;
+        if (norm.shift) {
+            for (int64_t i = 0; i < width; ++i) mean += in[i];
+            mean /= width;
+        }
+        for (int64_t i = 0; i < width; ++i) square += (in[i] - mean) * (in[i] - mean);
+        const float scale = 1 / std::sqrt(square / width + norm.epsilon);
+        for (int64_t i = 0; i < width; ++i)
+            out[i] = (in[i] - mean) * scale * norm.scale[i] + (norm.shift ? norm.shift[i] : 0);
+    }
+}
+
+inline float dot(const float* a, const float* b, int64_t width) {
+    float sum = 0;
+    for (int64_t i = 0; i < width; ++i) sum += a[i] * b[i];
+    return sum;
+}
+
+// Softmax of the scores of what is there, then the mean of the values: `entry(t)` is where keys and values of t begin,
+// or null where t is hidden. A query that sees nothing gives zeros.
+template <typename Entry>
+inline void look(const float* query, float* seen, float* scores, int64_t low, int64_t high, int64_t width, int64_t to_value,
+                 const Entry& entry) {
+    const float scale = 1 / std::sqrt(float(width));
+    float peak = -INFINITY, total = 0;
+    for (int64_t t = low; t < high; ++t) {
+        const float* key = entry(t);
+        scores[t] = key ? scale * dot(query, key, width) : -INFINITY;
+        peak = scores[t] > peak ? scores[t] : peak;
+    }
+    for (int64_t i = 0; i < width; ++i) seen[i] = 0;
+    if (peak == -INFINITY) return;
+    for (int64_t t = low; t < high; ++t) {
+        scores[t] = std::exp(scores[t] - peak);
+        total += scores[t];
+    }
+    for (int64_t t = low; t < high; ++t) {
+        const float* key = entry(t);
+        if (!key) continue;
+        const float weight = scores[t] / total;
+        for (int64_t i = 0; i < width; ++i) seen[i] += weight * key[to_value + i];
+    }
+}
+
+void attend(const Decoder& d, const State& s, int64_t layer, const Share& rows) {
+    const int64_t width = d.width, head = width / d.heads, entry = 2 * width;
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+        const int64_t sentence = r / s.beams, beam = r % s.beams;
+        float* cache = s.cache + ((layer * s.sentences + sentence) * s.capacity) * s.beams * entry;
+        const float* asked = s.wide + r * 3 * width;
+        std::memcpy(cache + (s.time * s.beams + beam) * entry, asked + width, entry * sizeof(float));
+        const int32_t* parents = s.parents + r * s.capacity;
+        for (int64_t h = 0; h < d.heads; ++h) {
+            const auto at = [&](int64_t t) { return cache + (t * s.beams + parents[t]) * entry + h * head; };
+            look(asked + h * head, s.seen + r * width + h * head, s.scores + r * (s.capacity + s.positions),
+                 s.first[sentence], s.time + 1, head, width, at);
+        }
+    }
+}
+
+void attend_to_source(const Decoder& d, const State& s, int64_t layer, const Share& rows) {
+    const int64_t width = d.width, head = width / d.heads, entry = 2 * width;
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+        const int64_t sentence = r / s.beams;
+        const float* source = s.sources[layer] + sentence * s.positions * entry;
+        const uint8_t* mask = s.mask + sentence * s.positions;
+        for (int64_t h = 0; h < d.heads; ++h) {
+            const auto at = [&](int64_t t) -> const float* { return mask[t] ? source + t * entry + h * head : nullptr; };
+            look(s.wide + r * width + h * head, s.seen + r * width + h * head, s.scores + r * (s.capacity + s.positions), 0,
+                 s.positions, head, width, at);
+        }
+    }
+}
+
+void work(const Decoder& d, const State& s, int thread, int threads) {
+    const int64_t rows = s.sentences * s.beams, width = d.width;
+    const Share mine(rows, thread, threads);
+    const auto wait = [] {
+#pragma omp barrier
+    };
+    const auto before = [&](const Norm& norm) {  // what a part reads
+        if (!d.norm_first) return static_cast<const float*>(s.x);
+        normalise(norm, s.x, s.normed, width, mine);
+        wait();
+        return static_cast<const float*>(s.normed);
+    };
+    const auto after = [&](const Product& out, const float* x, const Norm& norm) {  // what a part adds
+        multiply(out, x, rows, s.x, NONE, true, thread, threads);
+        wait();
+        if (d.norm_first) return;
+        normalise(norm, s.x, s.x, width, mine);
+        wait();
+    };
+    for (int64_t l = 0; l < d.count; ++l) {
+        const Layer& layer = d.layers[l];
+        multiply(layer.open, before(layer.around_attend), rows, s.wide, NONE, false, thread, threads);
+        wait();
+        attend(d, s, l, mine);
+        wait();
+        after(layer.out, s.seen, layer.around_attend);
+        if (d.crosses) {
+            multiply(layer.ask, before(layer.around_cross), rows, s.wide, NONE, false, thread, threads);
+            wait();
+            attend_to_source(d, s, l, mine);
+            wait();
+            after(layer.tell, s.seen, layer.around_cross);
+        }
+        multiply(layer.widen, before(layer.around_perceive), rows, s.wide, d.activation, false, thread, threads);
+        wait();
+        after(layer.narrow, s.wide, layer.around_perceive);
+    }
+    multiply(d.project, before(d.last), rows, s.logits, NONE, false, thread, threads);
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t regard_columns() { return COLUMNS; }
+
+void regard_pack(const float* weight, int64_t outputs, int64_t inputs, float* packed) {
+    for (int64_t n = 0; n < outputs; ++n)
+        for (int64_t k = 0; k < inputs; ++k)
+            packed[(n / COLUMNS * inputs + k) * COLUMNS + n % COLUMNS] = weight[n * inputs + k];
+}
+
+void regard_step(const Decoder* decoder, const State* state, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+#ifdef _OPENMP
+        work(*decoder, *state, omp_get_thread_num(), omp_get_num_threads());
+#else
+        work(*decoder, *state, 0, 1);
+#endif
+    }
+}
+}
