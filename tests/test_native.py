@@ -1,0 +1,106 @@
+"""Compiled steps equal PyTorch's, and nothing depends on a compiler being there."""
+
+import shutil
+
+import pytest
+import torch
+
+from models import DECODERS, VOCABULARY, decoder, memory
+from regard.decoding import search as searching
+from regard.decoding.native import NativeDecoder, native_decoder
+from regard.kernels import native
+from regard.model import listening
+from test_decoding import found, model, said, sources
+
+COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none")
+needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", DECODERS)
+def test_who_is_compiled(name):
+    assert (native_decoder(decoder(name)) is not None) == (name in (*COMPILED, "transformer recomputed"))
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.inference_mode()
+def test_compiled_steps_equal_plain_ones(name, beams):
+    """Through following, leaving, entering and forgetting."""
+    plain = decoder(name)
+    compiled = native_decoder(plain)
+    assert isinstance(compiled, NativeDecoder)
+    given = memory()
+    states = [each.start(given, batch=3, capacity=8, beams=beams) for each in (plain, compiled)]
+    generator = torch.Generator().manual_seed(1)
+
+    def step(rows: int) -> None:
+        tokens = torch.randint(VOCABULARY, (rows * beams,), generator=generator)
+        logits, states[0] = plain.step(tokens, states[0])
+        mine, states[1] = compiled.step(tokens, states[1])
+        torch.testing.assert_close(mine, logits, atol=2e-5, rtol=1e-4)
+        parents = torch.randint(beams, (rows, beams), generator=generator)
+        states[:] = [each.follow(parents) for each in states]
+
+    for _ in range(4):
+        step(3)
+    fresh = [
+        each.start(given.reorder(torch.tensor([2, 0])), batch=2, capacity=0, beams=beams) for each in (plain, compiled)
+    ]
+    states[:] = [mine.enter(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)]
+    for _ in range(3):
+        step(3)
+    states[:] = [each.reorder(torch.tensor([2, 0])) for each in states]  # those that entered late
+    for _ in range(4):  # past the capacity: the older half is forgotten
+        step(2)
+
+
+@needs_compiler
+@pytest.mark.parametrize("options", [{}, {"beam": 3, "nbest": 3}])
+def test_the_search_finds_the_same(monkeypatch, options):
+    made, rows = model("transformer"), sources()
+    compiled = found(made, rows, **options, batch_tokens=13)
+    monkeypatch.setattr(searching, "native_decoder", lambda _: None)
+    plain = found(made, rows, **options, batch_tokens=13)
+    assert said(compiled) == said(plain)
+    for one, other in zip(compiled, plain, strict=True):
+        assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
+
+
+@needs_compiler
+def test_changed_weights_are_noticed():
+    plain = decoder("transformer")
+    before = native_decoder(plain)
+    assert native_decoder(plain) is before
+    with torch.no_grad():
+        plain.project.weight.add_(1.0)
+    assert native_decoder(plain) is not before
+
+
+@needs_compiler
+def test_listeners_are_heard():
+    plain = decoder("transformer")
+    with listening.listen(lambda heard: None):
+        assert native_decoder(plain) is None
+
+
+@pytest.mark.parametrize(
+    ("compiler", "why"), [("false", "ended with 1"), ("no-such-compiler", "No such file")], ids=["fails", "missing"]
+)
+def test_without_a_compiler_it_says_so_once(monkeypatch, tmp_path, capsys, compiler, why):
+    monkeypatch.setenv("CXX", shutil.which(compiler) or compiler)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    native.library.cache_clear()
+    try:
+        made, rows = model("transformer"), sources()[:3]
+        outputs = [said(found(made, rows)) for _ in range(2)]
+        told = capsys.readouterr().err
+        assert told.count("without compiled code") == 1
+        assert why in told
+        assert not list(tmp_path.rglob("*.so"))
+        monkeypatch.undo()
+        native.library.cache_clear()
+        assert said(found(made, rows)) == outputs[0] == outputs[1]
+    finally:
+        native.library.cache_clear()
