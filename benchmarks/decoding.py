@@ -4,8 +4,9 @@
     .venv/bin/python benchmarks/decoding.py --data /path/to/data --run runs/transformer --quick
 
 --run is a run or checkpoint of Regard that Marian's architecture can hold: the recipe `translation` with 3 layers and
-`norm_first = false` in encoder and decoder. --rnn is one that Joey NMT's can hold: kind `rnn`, cell `gru`, one layer, the
-decoder with `attention = "after"` and score `additive` or `bilinear`. Both with `joint` vocabulary and `tie = "all"`.
+`norm_first = false` in encoder and decoder. --rnn is one that Joey NMT's can hold: kind `rnn`, cell `gru`, one layer,
+the decoder with `attention = "after"` and score `additive` or `bilinear`. Both with one vocabulary (`joint = true`) and
+`tie = "all"`.
 
 Its weights go to every contestant by name (peers/translators.py); sentences are Multi30k's test set of 2016 as token
 numbers, DATA/multi30k/test_2016_flickr.en.gz. Cells: greedy and a beam of 5, one sentence at a time and 64, sorted by
@@ -14,8 +15,9 @@ takes all contestants, each a process of its own that waits while others work, t
 
 Speed is the median over rounds of the first row's time through one's own, by the clock and by the time that processors
 were busy, which counts where others use the machine too. The floor is what the machine allows in float32: the bytes of
-the decoder's matrices once a step (a quarter of them for int8), or the products' operations, whichever takes longer at
-the bandwidth and the speed measured in the same rounds.
+the decoder's matrices once a step, or the products' operations, whichever takes longer at the bandwidth and the speed
+measured in the same rounds; a quarter of both for int8, of which an instruction of the processor takes four times as
+many.
 """
 
 import argparse
@@ -37,11 +39,11 @@ from typing import Any
 
 import numpy as np
 import torch
+
+import regard
 from contestants import ROOT, Worker, install
 from measure import ratio
 from models import JOEY, JOEY_NEEDS, PEERS, REQUIREMENTS
-
-import regard
 from regard.data.tokens import END, MASK, PAD, START, UNKNOWN, Tokenizer
 from regard.errors import RegardError
 from regard.model.recurrent import RnnConfig, RnnDecoderConfig
@@ -80,7 +82,8 @@ def export(run: Path, folder: Path) -> Tokenizer:
         found = regard.load(run)
     except RegardError as error:
         raise SystemExit(str(error)) from None
-    table = json.loads((Path(found.folder or run) / "config.json").read_text())["model"]
+    folder_of_model = found.folder or run
+    table = json.loads((folder_of_model / "config.json").read_text())["model"]
     encoder, decoder = ({k: v for k, v in table[side].items() if k != "kind"} for side in ("encoder", "decoder"))
     kinds = {table[side]["kind"] for side in ("encoder", "decoder")}
     facts: dict[str, Any] = {}
@@ -104,7 +107,7 @@ def export(run: Path, folder: Path) -> Tokenizer:
     if not (fits and table.get("tie") == "all" and isinstance(found.source, Tokenizer)):
         raise SystemExit(f"{run}: not a model that the peers can hold; --help says which can be.")
     facts |= {
-        "kind": kinds.pop(), "run": str(Path(found.folder or run).resolve()), "vocabulary": len(found.model.decoder.project.bias),
+        "kind": kinds.pop(), "run": str(folder_of_model.resolve()), "vocabulary": found.source.size,
         "scaled": table.get("scale_embeddings", True), "never": [PAD, START, MASK],
         "pad": PAD, "start": START, "end": END, "unknown": UNKNOWN,
     }  # fmt: skip
@@ -137,11 +140,8 @@ class Floor:
     def seconds(self, rows: list[list[int]], said: list[list[int]], beam: int, batch: int, size: int) -> float:
         lengths = [len(row) + 1 for row in said]
         steps = sum(max(lengths[first : first + batch]) for first in range(0, len(lengths), batch))
-        reading = size * self.step * steps / self.bandwidth
-        if size < 4:
-            return reading  # how fast it multiplies bytes is not measured
         operations = 2 * (self.step * beam * sum(lengths) + self.source * sum(len(row) + 1 for row in rows))
-        return max(reading, operations / self.speed)
+        return size / 4 * max(4 * self.step * steps / self.bandwidth, operations / self.speed)
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -189,7 +189,10 @@ class Contest:
                 found[row.label].append(self.translate(row.label, portion, beam, batch))
         times = {label: [answer["seconds"] for answer in answers] for label, answers in found.items()}
         busy = {label: [answer["busy"] for answer in answers] for label, answers in found.items()}
-        heads = ("", "ms a sentence", "spread", "tokens/s", "floor, ms", "× floor", "speed", "spread", "by busy time", "spread", "same output")  # fmt: skip
+        heads = (
+            "", "ms a sentence", "spread", "tokens/s", "floor, ms", "× floor",
+            "speed", "spread", "by busy time", "spread", "same output",
+        )  # fmt: skip
         print(f"\n{'Greedy' if beam == 1 else f'Beam {beam}'}, batch {batch}\n\n| {' | '.join(heads)} |")
         print("|---" * len(heads) + "|")
         for row in rows:
