@@ -14,23 +14,19 @@ the time that processors were busy, which counts where others use the machine to
 """
 
 import argparse
-import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
+from contestants import HERE, ROOT, Worker, install
 from measure import ratio
 from peers.batches import batches
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
 PEERS, CORPUS = ROOT / ".peers" / "models", ROOT / ".peers" / "multi30k.npz"
 REQUIREMENTS = ("torch", "numpy", "tokenizers", "transformers==5.22.2", "x-transformers==2.31.10")
 # Joey NMT asks for linters and an old protobuf; its models need only these.
@@ -65,56 +61,6 @@ RECURRENT = (
 )
 
 
-class Worker:
-    """A contestant's process, warm and waiting."""
-
-    def __init__(self, row: Row, kind: str, threads: int) -> None:
-        home = ROOT / ".venv" if row.key.startswith("regard") else PEERS
-        command = [home / "bin" / "python", "-m", "peers.worker", row.key, CORPUS, kind, str(threads)]
-        self.row = row
-        self.process = subprocess.Popen(
-            command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment(threads)
-        )
-        self.about = self._answer()
-
-    def step(self, index: int) -> dict[str, float]:
-        assert self.process.stdin is not None
-        print(index, file=self.process.stdin, flush=True)
-        return self._answer()
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.row.label} ended before it answered; what it said stands above.")
-        return json.loads(line)
-
-
-def _environment(threads: int) -> dict[str, str]:
-    quiet = {"TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
-    # Threads that wait must not spin: not beside the worker whose turn it is, nor in the count of busy time.
-    return {**os.environ, **quiet, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
-
-
-def install() -> None:
-    """The peers' virtual environment, made once and again whenever this list changes; torch as the project pins it."""
-    ready = PEERS / ".ready"
-    wanted = " ".join((*REQUIREMENTS, JOEY, *JOEY_NEEDS))
-    if ready.exists() and ready.read_text() == wanted:
-        return
-    print(f"Setting up {PEERS.relative_to(ROOT)} (once; a minute or two) ...", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", PEERS], check=True)
-    pip = [PEERS / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    pip += ["--constraint", ROOT / "constraints.txt"]
-    subprocess.run([*pip, *REQUIREMENTS, *JOEY_NEEDS], check=True)
-    subprocess.run([*pip, "--no-deps", JOEY], check=True)
-    ready.write_text(wanted)
-
-
 def require(data: Path | None) -> None:
     """End with a clear word where there is nothing to make batches from."""
     folder = None if data is None else data / "multi30k"
@@ -133,28 +79,31 @@ def tokenise(data: Path) -> None:
     subprocess.run(command, cwd=HERE, check=True)
 
 
-def table(title: str, rows: Iterable[Row], kind: str, rounds: int, threads: int) -> None:
+def table(title: str, rows: list[Row], kind: str, rounds: int, threads: int) -> None:
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
         for row in rows:
-            workers[row.key] = Worker(row, kind, threads)
+            home = ROOT / ".venv" if row.key.startswith("regard") else PEERS
+            command = [home / "bin" / "python", "-m", "peers.worker", row.key, CORPUS, kind, str(threads)]
+            workers[row.key] = Worker(row.label, command, threads)
             stack.callback(workers[row.key].close)
         times: dict[str, list[float]] = {key: [] for key in workers}
         busy: dict[str, list[float]] = {key: [] for key in workers}
         for index in range(rounds):
             for key, worker in workers.items():
-                step = worker.step(index)
+                step = worker.ask(index)
                 times[key].append(step["seconds"])
                 busy[key].append(step["busy"])
     data = batches(CORPUS, kind)
     tokens = [data[index % len(data)].tokens for index in range(rounds)]
     heads = ("model", "parameters", "first loss", "ms", "spread", "target tokens/s", "speed", "by busy time")
     print(f"\n{title}\n\n| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
-    for key, worker in workers.items():
-        about, base, ms = worker.about, worker.row.base, [1000 * t for t in times[key]]
+    for row in rows:
+        key, about, base = row.key, workers[row.key].about, row.base
+        ms = [1000 * t for t in times[key]]
         rate = median(n / t for n, t in zip(tokens, times[key], strict=True))
         print(
-            f"| {worker.row.label} | {about['parameters']:,} | {about['loss']:.2f} | {median(ms):.0f} "
+            f"| {row.label} | {about['parameters']:,} | {about['loss']:.2f} | {median(ms):.0f} "
             f"| {min(ms):.0f}–{max(ms):.0f} | {rate:,.0f} "
             f"| {ratio(times, base, key):.2f} | {ratio(busy, base, key):.2f} |"
         )
@@ -178,7 +127,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     require(arguments.data)
-    install()
+    install(PEERS, REQUIREMENTS, alone=(JOEY,), needs=JOEY_NEEDS)
     if not CORPUS.exists():
         tokenise(arguments.data)
     data = batches(CORPUS, arguments.batches)

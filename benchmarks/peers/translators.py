@@ -1,0 +1,316 @@
+"""One contestant that translates, in a process of its own: `python -m peers.translators NAME FOLDER THREADS`.
+
+FOLDER holds one model of Regard as numbers: model.json (see `export` in decoding.py) and weights.npz under our names.
+Each function here puts those weights into a peer's model and says how it translates a batch: lists of token numbers
+without start and end in, lists in which an end may stand out. One library each: the environments differ.
+
+Says that it is ready in a line of JSON; then for each line {"beam", "batch", "rows"} translates the rows, `batch` at a
+time, and says what came out, how long it took, and how long the processors were busy with it.
+"""
+
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+LONGEST = 100  # tokens of an output with its end
+BANNED = -1e4  # a logit that is never chosen
+Rows = list[list[int]]
+Translate = Callable[[Rows, int], Rows]  # a batch, and the size of the beam
+
+
+class Exported:
+    """What `export` wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        self.facts: dict[str, Any] = json.loads((folder / "model.json").read_text())
+        self.weights: dict[str, np.ndarray] = dict(np.load(folder / "weights.npz"))
+        bias = self.weights["decoder.project.bias"]
+        bias[self.facts["never"]] = BANNED  # so that nobody needs a step of its own to forbid them
+
+    def __getattr__(self, name: str) -> Any:
+        return self.facts[name]
+
+
+def regard(model: Exported, threads: int) -> Translate:
+    import torch
+
+    import regard
+    from regard.data.tokens import END, START
+    from regard.decoding.greedy import greedy
+    from regard.sequence import Tokens
+
+    torch.set_num_threads(threads)
+    ours: Any = regard.load(model.run).model.eval()
+
+    def translate(rows: Rows, beam: int) -> Rows:
+        assert beam == 1
+        source = Tokens.of([[*row, END] for row in rows])
+        return greedy(ours, source, prompt=torch.full((len(rows), 1), START), longest=LONGEST).tolist()
+
+    return translate
+
+
+def marian(model: Exported, threads: int) -> Translate:
+    import torch
+    from transformers import GenerationConfig, MarianConfig, MarianMTModel
+
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+    import hugging_face
+
+    torch.set_num_threads(threads)
+    ids = {"pad_token_id": model.pad, "bos_token_id": model.start, "eos_token_id": model.end}
+    config = MarianConfig(
+        vocab_size=model.vocabulary,
+        d_model=model.width,
+        encoder_layers=model.layers,
+        decoder_layers=model.layers,
+        encoder_attention_heads=model.heads,
+        decoder_attention_heads=model.heads,
+        encoder_ffn_dim=model.hidden,
+        decoder_ffn_dim=model.hidden,
+        activation_function="relu",
+        scale_embedding=model.scaled,
+        max_position_embeddings=512,
+        decoder_start_token_id=model.start,
+        forced_eos_token_id=None,
+        **ids,
+    )
+    theirs = MarianMTModel(config).eval()
+    _, places = hugging_face.translate("marian", config, theirs.state_dict())
+    with torch.no_grad():
+        for name, place in places.items():  # each is the very memory of theirs
+            place.copy_(torch.from_numpy(model.weights[name]))
+
+    def translate(rows: Rows, beam: int) -> Rows:
+        source = _padded(rows, model.end, model.pad)
+        settings = GenerationConfig(
+            num_beams=beam,
+            max_new_tokens=LONGEST,
+            decoder_start_token_id=model.start,
+            early_stopping=beam > 1,  # at as many outputs as beams, as CTranslate2 does; otherwise it goes on longer
+            **ids,
+        )
+        mask = (source != model.pad).long()
+        return theirs.generate(source, attention_mask=mask, generation_config=settings)[:, 1:].tolist()
+
+    return translate
+
+
+def ctranslate2(model: Exported, threads: int, *, kind: str) -> Translate:
+    import tempfile
+
+    import ctranslate2
+    from ctranslate2.specs import TransformerSpec
+
+    spec = TransformerSpec.from_config(model.layers, model.heads, pre_norm=False)
+    weights = model.weights
+
+    def put(into: Any, *names: str) -> None:
+        """Weights and biases of one product, or of some that are made one."""
+        into.weight = np.concatenate([weights[f"{name}.weight"] for name in names])
+        into.bias = np.concatenate([weights[f"{name}.bias"] for name in names])
+
+    def norm(into: Any, name: str) -> None:
+        into.gamma, into.beta = weights[f"{name}.norm.weight"], weights[f"{name}.norm.bias"]
+
+    for side in ("encoder", "decoder"):
+        part = getattr(spec, side)
+        part.scale_embeddings = model.scaled
+        part.position_encodings.encodings = waves(512, model.width)
+        embeddings = part.embeddings[0] if side == "encoder" else part.embeddings
+        embeddings.weight = weights[f"{side}.embedding.weight"]
+        for number, layer in enumerate(part.layer):
+            block = f"{side}.stack.blocks.{number}"
+            put(layer.self_attention.linear[0], *(f"{block}.attend.{name}" for name in ("query", "key", "value")))
+            put(layer.self_attention.linear[1], f"{block}.attend.out")
+            norm(layer.self_attention.layer_norm, f"{block}.around_attend")
+            if side == "decoder":
+                put(layer.attention.linear[0], f"{block}.cross.query")
+                put(layer.attention.linear[1], f"{block}.cross.key", f"{block}.cross.value")
+                put(layer.attention.linear[2], f"{block}.cross.out")
+                norm(layer.attention.layer_norm, f"{block}.around_cross")
+            put(layer.ffn.linear_0, f"{block}.perceive.open")
+            put(layer.ffn.linear_1, f"{block}.perceive.close")
+            norm(layer.ffn.layer_norm, f"{block}.around_perceive")
+    put(spec.decoder.projection, "decoder.project")
+    words = [str(number) for number in range(model.vocabulary)]  # it wants texts
+    spec.register_source_vocabulary(words)
+    spec.register_target_vocabulary(words)
+    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = (
+        str(i) for i in (model.start, model.end, model.unknown)
+    )
+    spec.config.decoder_start_token = str(model.start)
+    spec.config.layer_norm_epsilon = model.epsilon
+    spec.validate()
+    spec.optimize(quantization=None if kind == "float32" else kind)
+    with tempfile.TemporaryDirectory() as folder:
+        spec.save(folder)
+        theirs = ctranslate2.Translator(folder, "cpu", compute_type=kind, inter_threads=1, intra_threads=threads)
+
+    def translate(rows: Rows, beam: int) -> Rows:
+        sources = [[words[token] for token in (*row, model.end)] for row in rows]
+        found = theirs.translate_batch(sources, beam_size=beam, max_decoding_length=LONGEST, return_end_token=True)
+        return [[int(word) for word in result.hypotheses[0]] for result in found]
+
+    return translate
+
+
+def joey(model: Exported, threads: int) -> Translate:
+    """Its special tokens have numbers of their own, so rows of the embedding change places."""
+    import torch
+    from joeynmt.model import build_model
+    from joeynmt.search import search
+    from joeynmt.vocabulary import Vocabulary
+
+    torch.set_num_threads(threads)
+    order = [model.unknown, model.pad, model.start, model.end]  # ours, in the order that it insists on
+    order += [number for number in range(model.vocabulary) if number not in order]
+    specials = SimpleNamespace(
+        unk_token="<unk>", pad_token="<pad>", bos_token="<s>", eos_token="</s>", sep_token=None,
+        unk_id=0, pad_id=1, bos_id=2, eos_id=3, sep_id=None, lang_tags=[],
+    )  # fmt: skip
+    words = Vocabulary([f"t{number}" for number in order[4:]], specials)
+    parts = _joey_transformer(model) if model.kind == "transformer" else _joey_gru(model)
+    embeddings = {"embedding_dim": model.width, "scale": model.scaled}
+    tied = {"tied_embeddings": True, "tied_softmax": True}
+    theirs: Any = build_model(
+        {part: {**table, "embeddings": embeddings} for part, table in parts.items()} | tied, words, words
+    )
+    theirs.eval()
+    with torch.no_grad():
+        weights = {name: torch.from_numpy(weight) for name, weight in model.weights.items()}
+        theirs.src_embed.lut.weight.copy_(weights["decoder.embedding.weight"][order])
+        theirs.decoder.output_layer.bias = torch.nn.Parameter(weights["decoder.project.bias"][order])
+        (_put_transformer if model.kind == "transformer" else _put_gru)(theirs, model, weights)
+    number = {ours: place for place, ours in enumerate(order)}
+
+    def translate(rows: Rows, beam: int) -> Rows:
+        source = _padded([[number[token] for token in row] for row in rows], 3, 1)
+        batch = SimpleNamespace(
+            src=source, src_length=(source != 1).sum(1), src_mask=(source != 1)[:, None], has_trg=False
+        )
+        # Its penalty is ((5 + length) / 6)^alpha, never the length alone.
+        found, _, _ = search(theirs, batch, max_output_length=LONGEST, beam_size=beam, beam_alpha=1.0)
+        return [[order[int(token)] for token in row] for row in found]
+
+    return translate
+
+
+def _joey_transformer(model: Exported) -> dict[str, dict[str, Any]]:
+    part = {
+        "type": "transformer", "num_layers": model.layers, "num_heads": model.heads, "hidden_size": model.width,
+        "ff_size": model.hidden, "layer_norm": "post",
+    }  # fmt: skip
+    return {"encoder": part, "decoder": part}
+
+
+def _joey_gru(model: Exported) -> dict[str, dict[str, Any]]:
+    part = {"type": "recurrent", "rnn_type": "gru", "num_layers": 1}
+    attention = {"additive": "bahdanau", "bilinear": "luong"}[model.score]
+    return {
+        "encoder": {**part, "hidden_size": model.width // 2, "bidirectional": True},
+        "decoder": {**part, "hidden_size": model.width, "attention": attention, "input_feeding": model.feed},
+    }
+
+
+def _put_transformer(theirs: Any, model: Exported, weights: dict[str, Any]) -> None:
+    import torch
+
+    def put(into: Any, name: str) -> None:
+        into.weight.copy_(weights[f"{name}.weight"])
+        into.bias.copy_(weights[f"{name}.bias"])
+
+    for side in ("encoder", "decoder"):
+        part = getattr(theirs, side)
+        part.pe.pe = torch.from_numpy(waves(512, model.width))[None]
+        for index, layer in enumerate(part.layers):
+            block = f"{side}.stack.blocks.{index}"
+            attend = layer.src_src_att if side == "encoder" else layer.trg_trg_att
+            looks = [(attend, "attend")] + ([(layer.src_trg_att, "cross")] if side == "decoder" else [])
+            for attention, name in looks:
+                for into, ours in (
+                    ("q_layer", "query"),
+                    ("k_layer", "key"),
+                    ("v_layer", "value"),
+                    ("output_layer", "out"),
+                ):
+                    put(getattr(attention, into), f"{block}.{name}.{ours}")
+            put(layer.layer_norm if side == "encoder" else layer.x_layer_norm, f"{block}.around_attend.norm")
+            if side == "decoder":
+                put(layer.dec_layer_norm, f"{block}.around_cross.norm")
+            put(layer.feed_forward.pwff_layer[0], f"{block}.perceive.open")
+            put(layer.feed_forward.pwff_layer[3], f"{block}.perceive.close")
+            put(layer.feed_forward.layer_norm, f"{block}.around_perceive.norm")
+    for module in theirs.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = model.epsilon
+
+
+def _put_gru(theirs: Any, model: Exported, weights: dict[str, Any]) -> None:
+    import torch
+
+    for side in ("encoder", "decoder"):
+        for name, place in getattr(theirs, side).rnn.named_parameters():
+            place.copy_(weights[f"{side}.rnn.{name}"])
+    decoder, score = theirs.decoder, theirs.decoder.attention
+    for into, name in ((decoder.bridge_layer, "begin"), (decoder.att_vector_layer, "join")):
+        into.weight.copy_(weights[f"decoder.{name}.weight"])
+        into.bias.copy_(weights[f"decoder.{name}.bias"])
+    if model.score == "bilinear":
+        score.key_layer.weight.copy_(weights["decoder.score.weight"].T)
+        return
+    score.query_layer.weight.copy_(weights["decoder.score.query_weight"].T)
+    score.key_layer.weight.copy_(weights["decoder.score.key_weight"].T)
+    score.key_layer.bias = torch.nn.Parameter(weights["decoder.score.key_bias"][0])
+    score.energy_layer.weight.copy_(weights["decoder.score.weight"])
+
+
+def waves(length: int, width: int) -> np.ndarray:
+    """Sines, then cosines, as Regard and Marian order them."""
+    angles = np.arange(length)[:, None] * 10_000.0 ** (-np.arange(0, width, 2) / width)
+    return np.concatenate((np.sin(angles), np.cos(angles)), -1).astype(np.float32)
+
+
+def _padded(rows: Rows, end: int, pad: int) -> Any:
+    import torch
+
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, end, *[pad] * (longest - len(row))] for row in rows])
+
+
+TRANSLATORS: dict[str, Callable[[Exported, int], Translate]] = {
+    "regard": regard,
+    "marian": marian,
+    "ctranslate2": partial(ctranslate2, kind="float32"),
+    "ctranslate2-int8": partial(ctranslate2, kind="int8"),
+    "joey": joey,
+}
+
+
+def main(name: str, folder: Path, threads: int) -> None:
+    answer = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
+    warnings.simplefilter("ignore")
+    translate = TRANSLATORS[name](Exported(folder), threads)
+    print(json.dumps({"ready": name}), file=answer)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        rows, batch, said = asked["rows"], asked["batch"], []
+        start, busy = time.perf_counter(), time.process_time()
+        for first in range(0, len(rows), batch):
+            said += translate(rows[first : first + batch], asked["beam"])
+        took = {"seconds": time.perf_counter() - start, "busy": time.process_time() - busy}
+        print(json.dumps({**took, "said": said}), file=answer)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
