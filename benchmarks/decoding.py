@@ -71,9 +71,9 @@ TRANSFORMERS = (
     Row("ctranslate2-int8", "CTranslate2, int8", bytes=1),
     Row("ctranslate2-int8", "CTranslate2, int8, 1 thread", threads=1, bytes=1),
     Row("joey", "Joey NMT"),
-    Row("regard", "Regard", beams=(1,)),
+    Row("regard", "Regard"),
 )
-RECURRENT = (Row("joey", "Joey NMT"), Row("regard", "Regard", beams=(1,)))
+RECURRENT = (Row("joey", "Joey NMT"), Row("regard", "Regard"))
 
 
 def export(run: Path, folder: Path) -> Tokenizer:

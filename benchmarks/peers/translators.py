@@ -44,17 +44,18 @@ def regard(model: Exported, threads: int) -> Translate:
     import torch
 
     import regard
-    from regard.data.tokens import END, START
-    from regard.decoding.greedy import greedy
+    from regard.data.tokens import END
+    from regard.decoding.config import DecodeConfig
+    from regard.decoding.search import Input, search
     from regard.sequence import Tokens
 
     torch.set_num_threads(threads)
     ours: Any = regard.load(model.run).model.eval()
 
     def translate(rows: Rows, beam: int) -> Rows:
-        assert beam == 1
-        source = Tokens.of([[*row, END] for row in rows])
-        return greedy(ours, source, prompt=torch.full((len(rows), 1), START), longest=LONGEST).tolist()
+        inputs = [Input([*row, END], len(row) + 1) for row in rows]
+        found = dict(search(ours, inputs, Tokens.of, DecodeConfig(beam=beam, longest=LONGEST, batch_tokens=2**20)))
+        return [list(found[i][0].tokens) for i in range(len(rows))]
 
     return translate
 
