@@ -138,8 +138,8 @@ class DataConfig(Checked):
             source = "image" if self.generate == "shapes" else "text"
             for name, field, kind in (("source", self.source, source), ("target", self.target, "text")):
                 if field and (field.kind, field.column) != (kind, None):
-                    wanted = f"kind = {kind!r} without a column, of generated data"
-                    yield Problem(name, wanted, repr(field), "Change them." if kind == "image" else "Leave them out.")
+                    wanted = f"{'an image' if kind == 'image' else 'a text'} without a column, of generated data"
+                    yield Problem(name, wanted, repr(field), f"Set kind = {kind!r}, and no column.")
             if self.generate == "shapes" and self.source and self.source.size != scenes.SIDE:
                 yield Problem("source.size", f"{scenes.SIDE}, of shapes", str(self.source.size), "Leave it out.")
         if self.target.kind == "image":

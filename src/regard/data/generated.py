@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from regard.data.examples import SPLITS, Example, Split
-from regard.data.scenes import draw_scene
+from regard.data.scenes import Scene, draw_scene
 from regard.data.text import MissingExtra
 from regard.errors import InvalidArgument
 
@@ -143,13 +143,15 @@ def pronunciations(split: Split) -> dict[str, list[str]]:
 
 
 def shapes(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
-    """A scene of one to three shapes, and its caption. No caption is in two splits.
+    """A scene of one to three shapes, and its caption. No arrangement of shapes is in two splits.
 
     The source is a `Scene`: `draw()` gives its pixels, `boxes` where each shape is that the caption names.
 
     >>> example = next(shapes("test"))
-    >>> example.target, example.source.boxes
-    ('an orange triangle', ((27.125, 24.0, 45.375, 40.425),))
+    >>> example.target
+    'a red circle left of a yellow square and below a black square'
+    >>> example.source.boxes[0]
+    (4.375, 28.125, 22.375, 46.125)
     """
     chance = _chance("shapes", split, seed)
 
@@ -157,7 +159,11 @@ def shapes(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Exa
         scene = draw_scene(chance)
         return Example(scene, scene.caption)
 
-    return _drawn(draw, lambda example: example.target, split, size)
+    def arrangement(example: Example) -> str:
+        assert isinstance(example.source, Scene)
+        return " ".join(f"{shape.name} {shape.x} {shape.y} {shape.radius}" for shape in example.source.shapes)
+
+    return _drawn(draw, arrangement, split, size)
 
 
 GENERATED: dict[str, Callable[[Split, int], Iterator[Example]]] = {

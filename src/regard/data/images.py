@@ -25,8 +25,8 @@ Pixels = NDArray[np.uint8]
 Picture = str | Path | Scene | Pixels  # a file, drawn as it is needed, or an array (Y, X, 3)
 
 
-def pixels(picture: Picture, size: int) -> Pixels:
-    """A picture as it is stored: (size, size, 3)."""
+def pixels(picture: object, size: int) -> Pixels:
+    """A `Picture` as it is stored: (size, size, 3)."""
     if isinstance(picture, str | Path):
         return read_picture(picture, size)
     found: Any = picture.draw() if isinstance(picture, Scene) else picture

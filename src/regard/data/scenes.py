@@ -6,7 +6,6 @@ A scene is its parameters; `draw` makes the same pixels of them everywhere, with
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import cos, pi, sin
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ GRID = 8  # places and sizes are whole eighths of a pixel
 EDGE = 1.5  # pixels between a shape and the picture's edge, at least
 GAP = 2.0  # pixels between the boxes of two shapes, at least
 MARGIN = 6.0  # by how much one is further left, say, than it is further up: what is neither is not drawn
-RADII = (6.0, 12.0)
+RADII = (7.0, 13.0)
 TINT = 15  # how far a colour may stray
 LIGHT = 215  # of the paper, at least
 GRAIN = 12  # the strongest noise, either way
@@ -36,13 +35,6 @@ COLOURS: dict[str, Colour] = {  # in the order in which a caption names them
 }
 
 
-def _star() -> Vertices:
-    turns = [(-0.5 + i / 5) * pi for i in range(10)]
-    return tuple(
-        (cos(turn) * (0.45 if i % 2 else 1), sin(turn) * (0.45 if i % 2 else 1)) for i, turn in enumerate(turns)
-    )
-
-
 # The corners of each for a radius of 1, y pointing down; a circle has none.
 KINDS: dict[str, Vertices] = {
     "circle": (),
@@ -50,7 +42,6 @@ KINDS: dict[str, Vertices] = {
     "triangle": ((0, -1), (1, 0.8), (-1, 0.8)),
     "cross": ((-0.33, -1), (0.33, -1), (0.33, -0.33), (1, -0.33), (1, 0.33), (0.33, 0.33),
               (0.33, 1), (-0.33, 1), (-0.33, 0.33), (-1, 0.33), (-1, -0.33), (-0.33, -0.33)),
-    "star": _star(),
 }  # fmt: skip
 
 
@@ -140,22 +131,14 @@ def relation(one: Shape, other: Shape) -> str:
 
 def draw_scene(chance: Callable[[], float]) -> Scene:
     """Any scene whose caption leaves no doubt: no two colours alike, none over another, each clearly to one side."""
-
-    def below(number: int) -> int:
-        return int(chance() * number)
-
-    def stray(colour: Colour) -> Colour:
-        red, green, blue = (min(255, max(0, part + below(2 * TINT + 1) - TINT)) for part in colour)
-        return red, green, blue
-
-    count, colours = 1 + below(3), list(COLOURS)
+    count, colours = 1 + _below(chance, 3), list(COLOURS)
     while len(colours) > count:
-        colours.pop(below(len(colours)))
-    kinds = [list(KINDS)[below(len(KINDS))] for _ in colours]
-    tints = [stray(COLOURS[colour]) for colour in colours]
+        colours.pop(_below(chance, len(colours)))
+    kinds = [list(KINDS)[_below(chance, len(KINDS))] for _ in colours]
+    tints = [_stray(chance, COLOURS[colour]) for colour in colours]
     while True:
-        radii = [RADII[0] + below(int((RADII[1] - RADII[0]) * GRID) + 1) / GRID for _ in colours]
-        places = [(_within(radius, chance), _within(radius, chance)) for radius in radii]
+        radii = [RADII[0] + _below(chance, int((RADII[1] - RADII[0]) * GRID) + 1) / GRID for _ in colours]
+        places = [(_within(chance, radius), _within(chance, radius)) for radius in radii]
         if _clear(places, radii):
             break
     shapes = tuple(
@@ -163,11 +146,21 @@ def draw_scene(chance: Callable[[], float]) -> Scene:
         for kind, colour, tint, radius, (x, y) in zip(kinds, colours, tints, radii, places, strict=True)
     )
     light = 256 - LIGHT
-    paper = LIGHT + below(light), LIGHT + below(light), LIGHT + below(light)
-    return Scene(shapes, paper, chance() < 0.5, below(GRAIN + 1), below(1 << 32))
+    paper = LIGHT + _below(chance, light), LIGHT + _below(chance, light), LIGHT + _below(chance, light)
+    return Scene(shapes, paper, chance() < 0.5, _below(chance, GRAIN + 1), _below(chance, 1 << 32))
 
 
-def _within(radius: float, chance: Callable[[], float]) -> float:
+def _below(chance: Callable[[], float], number: int) -> int:
+    return int(chance() * number)
+
+
+def _stray(chance: Callable[[], float], colour: Colour) -> Colour:
+    """Much the same colour."""
+    red, green, blue = (min(255, max(0, part + _below(chance, 2 * TINT + 1) - TINT)) for part in colour)
+    return red, green, blue
+
+
+def _within(chance: Callable[[], float], radius: float) -> float:
     """Where a shape's middle may be."""
     return radius + EDGE + int(chance() * (SIDE - 2 * (radius + EDGE)) * GRID) / GRID
 

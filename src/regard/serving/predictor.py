@@ -40,7 +40,7 @@ class Predictor:
 
         A model of pictures takes their paths, or arrays of uint8 (height, width, 3).
         """
-        if isinstance(texts, str | Path | np.ndarray):
+        if isinstance(texts, str | np.ndarray):
             raise InvalidArgument("texts", wanted="a list", got=f"one {type(texts).__name__}", remedy="Give [it].")
         texts = list(texts)
         for text in texts:
