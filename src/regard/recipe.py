@@ -14,6 +14,7 @@ from regard.data.examples import DataConfig
 from regard.decoding.config import DecodeConfig
 from regard.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.model.build import ENCODERS, build
+from regard.model.vision import VitConfig
 from regard.training.config import TrainConfig
 
 TABLES = ("data", "model", "train", "decode")
@@ -169,12 +170,15 @@ def _mismatches(model: Mapping[str, Any], data: DataConfig, reads: str | None) -
     if "head" in model and data.source is not None:
         wrong("data.source", "nothing: a masked-token head reads the target", "a source", "Leave it out.")
     if reads is not None and "head" not in model:
-        source = {"tokens": "text", "label": "label"}.get(reads)
+        source = {"tokens": "text"}.get(reads, reads)
         if data.source is None:
             wrong("data.source", "what the encoder reads", "none", "Add [data.source].")
-        elif source is not None and data.source.kind != source:
+        elif data.source.kind != source:
             got = repr(data.source.kind)
             wrong("data.source.kind", f"{source!r}, which the encoder reads", got, "Change one.")
+        elif model["encoder"]["kind"] == "vit" and data.source.size % model["encoder"].get("patch", VitConfig.patch):
+            got = str(model["encoder"].get("patch", VitConfig.patch))
+            wrong("model.encoder.patch", f"a divisor of data.source.size = {data.source.size}", got, "Change one.")
     return problems
 
 

@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 class Batch:
     """Examples that are computed together."""
 
-    source: Tokens | torch.Tensor | None  # token ids, labels, or nothing
+    source: Tokens | torch.Tensor | None  # token ids, labels, pictures (B, 3, Y, X), or nothing
     targets: Tokens | torch.Tensor  # token ids from <s> to </s>, or labels
     tokens: int  # how many are to be foretold: every target token but the first of a text, or every label
     rows: torch.Tensor  # which examples of the corpus these are
@@ -41,13 +41,15 @@ class Batch:
 
     @property
     def shape(self) -> str:
-        """For people: rows, and the longest source and target."""
+        """For people: rows, and the longest source and target, or the size of pictures."""
         longest = {
             name: side.ids.shape[1]
             for name, side in (("source", self.source), ("target", self.targets))
             if isinstance(side, Tokens)
         }
         told = [f"the longest {name} {length:,} tokens" for name, length in longest.items()]
+        if isinstance(self.source, torch.Tensor) and self.source.ndim == 4:
+            told.insert(0, f"pictures of {self.source.shape[3]} × {self.source.shape[2]} pixels")
         return ", ".join([f"{len(self.rows):,} examples", *told])
 
 

@@ -1,7 +1,8 @@
-"""One side of every example, as arrays: texts end to end, running text, or classes. On disk, they are mapped."""
+"""One side of every example, as arrays: texts end to end, running text, classes, pictures. On disk, they are mapped."""
 
 import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -11,12 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from regard.data.images import Picture, normalised, pixels, token_worth
 from regard.data.text import InvalidData
 from regard.errors import InvalidArgument
 from regard.sequence import Tokens
 
 Indices = NDArray[np.int64]
 Ids = NDArray[Any]  # uint16, or uint32 for a vocabulary that needs it
+WORKERS = min(4, os.cpu_count() or 1)  # threads that read pictures; what they read does not depend on them
+AT_ONCE = 64  # pictures held in memory while they are written
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,29 @@ class Classes:
         return torch.from_numpy(self.labels[indices].astype(np.int64))
 
 
-Column = Texts | Running | Classes
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures, each once however many examples show it."""
+
+    pixels: NDArray[np.uint8]  # (P, Y, X, 3)
+    which: NDArray[np.int64]  # the picture of each example
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def lengths(self, indices: Indices) -> Indices:
+        """In tokens of a batch's budget."""
+        return np.full(len(indices), token_worth(self.pixels.shape[1]), dtype=np.int64)
+
+    def row(self, i: int) -> NDArray[np.uint8]:
+        _check(i, len(self))
+        return np.array(self.pixels[self.which[i]])
+
+    def gather(self, indices: Indices) -> torch.Tensor:
+        return normalised(self.pixels[self.which[indices]])
+
+
+Column = Texts | Running | Classes | Pictures
 
 
 def of_rows(rows: Sequence[Sequence[int]], vocabulary: int) -> Texts:
@@ -138,7 +164,37 @@ class ClassWriter:
         self.labels.close()
 
 
-Writer = TextWriter | RunningWriter | ClassWriter
+class PictureWriter:
+    """Pictures to files, read by a few threads and written in their order."""
+
+    def __init__(self, stem: Path, size: int) -> None:
+        self.size = size
+        self.known: dict[Path, int] = {}  # files that more than one example may show
+        self.pixels = _Growing(stem.with_name(f"{stem.name}.pixels.npy"), np.dtype(np.uint8), (size, size, 3))
+        self.which = _Growing(stem.with_name(f"{stem.name}.which.npy"), np.dtype(np.int64))
+
+    def add(self, pictures: Sequence[Picture]) -> None:
+        which: list[int] = []
+        new: list[Picture] = []
+        for picture in pictures:
+            number = self.pixels.count + len(new)
+            if isinstance(picture, Path):
+                number = self.known.setdefault(picture, number)
+            if number == self.pixels.count + len(new):
+                new.append(picture)
+            which.append(number)
+        with ThreadPoolExecutor(WORKERS) as pool:
+            for first in range(0, len(new), AT_ONCE):
+                some = new[first : first + AT_ONCE]
+                self.pixels.add(np.stack(list(pool.map(pixels, some, [self.size] * len(some)))))
+        self.which.add(np.array(which, dtype=np.int64))
+
+    def close(self) -> None:
+        self.pixels.close()
+        self.which.close()
+
+
+Writer = TextWriter | RunningWriter | ClassWriter | PictureWriter
 
 
 def open_column(stem: Path, stretch: int | None) -> Column:
@@ -146,6 +202,9 @@ def open_column(stem: Path, stretch: int | None) -> Column:
     labels = stem.with_name(f"{stem.name}.labels.npy")
     if labels.exists():
         return Classes(_mapped(labels))
+    which = stem.with_name(f"{stem.name}.which.npy")
+    if which.exists():
+        return Pictures(_mapped(stem.with_name(f"{stem.name}.pixels.npy")), _mapped(which))
     ids = _mapped(stem.with_name(f"{stem.name}.ids.npy"))
     if stretch is not None:
         return Running(ids, stretch)
@@ -164,8 +223,8 @@ def damaged(path: Path, got: str) -> InvalidData:
 class _Growing:
     """A .npy file whose length is known at the end only; NumPy leaves room for it in the header."""
 
-    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
-        self.path, self.dtype, self.count = path, dtype, 0
+    def __init__(self, path: Path, dtype: np.dtype[Any], each: tuple[int, ...] = ()) -> None:
+        self.path, self.dtype, self.each, self.count = path, dtype, each, 0
         path.touch()
         self._head()
 
@@ -178,7 +237,7 @@ class _Growing:
         self._head()
 
     def _head(self) -> None:
-        about = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count,)}
+        about = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count, *self.each)}
         with self.path.open("r+b") as file:
             np.lib.format.write_array_header_1_0(file, about)
             file.flush()

@@ -21,6 +21,7 @@ from regard.data.columns import (
     Column,
     Ids,
     Indices,
+    PictureWriter,
     Running,
     RunningWriter,
     Texts,
@@ -69,21 +70,21 @@ class Corpus:
         answers = of_rows([[START]] * len(found), 2) if target is None else _in_memory(target, targets, _target)
         if source is None:
             return Corpus(None, answers)
-        sources = [example.source for example in found if example.source is not None]
+        sources = [example.source for example in found if isinstance(example.source, str)]
         if len(sources) < len(found):
             got = f"{len(found) - len(sources):,} examples without"
             raise InvalidArgument("pairs", wanted="a source in each", got=got, remedy="Give no source vocabulary.")
         return Corpus(_in_memory(source, sources, _source), answers)
 
     def source_lengths(self, indices: Indices) -> Indices:
-        """In tokens; 1 for a label, 0 where there is no source."""
+        """In tokens; 1 for a label, 0 where there is no source, so many squares of a picture."""
         return np.zeros(len(indices), dtype=np.int64) if self.source is None else self.source.lengths(indices)
 
     def target_lengths(self, indices: Indices) -> Indices:
         return self.target.lengths(indices)
 
     def row(self, i: int) -> tuple[Ids | int | None, Ids | int]:
-        """One example: its source (ids, a label, or None) and its target."""
+        """One example: its source (ids, a label, pixels, or None) and its target."""
         return None if self.source is None else self.source.row(i), self.target.row(i)
 
 
@@ -94,7 +95,7 @@ class Prepared:
     folder: Path
     key: str  # another one means that the configuration or the content of a file is another
     record: Mapping[str, Any]  # configuration, files, counts, and what was left out
-    source: Vocabulary | None
+    source: Vocabulary | None  # None: nothing is read, or pictures are
     target: Vocabulary
     train: Corpus | None
     valid: Corpus | None
@@ -112,7 +113,7 @@ class Prepared:
         corpora = {split: _open(folder, split, record) for split in record["splits"]}
         target = _open_vocabulary(folder, "target", record)
         source = None
-        if record["config"]["source"] is not None:
+        if record["config"]["source"] is not None and record["config"]["source"]["kind"] != "image":
             source = target if record["joint"] else _open_vocabulary(folder, "source", record)
         train, valid, test = (corpora.get(split) for split in ("train", "valid", "test"))
         return Prepared(folder, record["key"], record, source, target, train, valid, test)
@@ -132,7 +133,11 @@ def prepare(
     """
     if vocabularies is not None:
         _check_vocabularies(config, vocabularies)
+    progress = progress or (lambda stage, n: None)
     files = {split: [_fingerprint(path) for path in config.files(split)] for split in config.splits}
+    if config.source is not None and config.source.kind == "image" and not config.generate:
+        for split, found in files.items():
+            found[0]["pictures"] = _pictures_hash(config, split, progress)
     key = _key(config, files, vocabularies)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +149,7 @@ def prepare(
             partial = folder / f".{place.name}.partial"
             partial.mkdir()
             try:
-                _write(config, partial, {"key": key, "files": files}, vocabularies, progress or (lambda stage, n: None))
+                _write(config, partial, {"key": key, "files": files}, vocabularies, progress)
                 os.replace(partial, place)
             except BaseException:
                 shutil.rmtree(partial)
@@ -178,7 +183,7 @@ def _learn(config: DataConfig, progress: Progress) -> tuple[Vocabulary | None, V
         both = _train(config.target, _counted(config, ("source", "target"), progress))
         return both, both
     source = None
-    if config.source is not None:
+    if config.source is not None and config.source.kind != "image":
         source = _train(config.source, _counted(config, ("source",), progress))
     return source, _train(config.target, _counted(config, ("target",), progress))
 
@@ -206,10 +211,10 @@ def _number(
     progress: Progress,
 ) -> dict[str, Any]:
     """Write the arrays of one split; how much there is of what."""
-    sides = {"target": (target, config.target)}
-    if source is not None and config.source is not None:
+    sides: dict[str, tuple[Vocabulary | None, FieldConfig]] = {"target": (target, config.target)}
+    if config.source is not None:
         sides = {"source": (source, config.source), **sides}
-    writers = {name: _writer(folder / f"{split}.{name}", side[0], config.stretch) for name, side in sides.items()}
+    writers = {name: _writer(folder / f"{split}.{name}", *side, config.stretch) for name, side in sides.items()}
     if isinstance(first := writers["target"], RunningWriter):
         first.add([[END]])  # as if a line had just ended
     read = kept = 0
@@ -238,12 +243,18 @@ def _number(
         raise InvalidArgument(
             "longest", wanted="an example that is short enough", got=f"none of {read:,}", remedy="Raise data.*.longest."
         )
-    tokens = {name: writer.ids.count for name, writer in writers.items() if not isinstance(writer, ClassWriter)}
+    tokens = {
+        name: writer.ids.count for name, writer in writers.items() if isinstance(writer, TextWriter | RunningWriter)
+    }
     return {"examples": kept, "tokens": tokens, "left_out": {f"{name}.longest": n for name, n in left_out.items()}}
 
 
-def _numbers(vocabulary: Vocabulary, texts: list[str], config: DataConfig, split: Split, before: int) -> list[Any]:
-    """Rows of ids, or labels."""
+def _numbers(
+    vocabulary: Vocabulary | None, texts: list[Any], config: DataConfig, split: Split, before: int
+) -> list[Any]:
+    """Rows of ids, or labels; pictures as they are."""
+    if vocabulary is None:
+        return texts
     if isinstance(vocabulary, Tokenizer):
         return vocabulary.encode_batch(texts)
     labels = []
@@ -260,9 +271,9 @@ def _numbers(vocabulary: Vocabulary, texts: list[str], config: DataConfig, split
     return labels
 
 
-def _closed(name: str, rows: list[Any], vocabulary: Vocabulary, stretch: int | None) -> list[Any]:
+def _closed(name: str, rows: list[Any], vocabulary: Vocabulary | None, stretch: int | None) -> list[Any]:
     """Rows with the special tokens of their side."""
-    if isinstance(vocabulary, Labels):
+    if not isinstance(vocabulary, Tokenizer):
         return rows
     return [_source(row) if name == "source" or stretch is not None else _target(row) for row in rows]
 
@@ -291,7 +302,9 @@ def _in_memory(vocabulary: Vocabulary, texts: list[str], close: Callable[[list[i
     return of_rows([close(row) for row in vocabulary.encode_batch(texts)], vocabulary.size)
 
 
-def _writer(stem: Path, vocabulary: Vocabulary, stretch: int | None) -> Writer:
+def _writer(stem: Path, vocabulary: Vocabulary | None, field: FieldConfig, stretch: int | None) -> Writer:
+    if vocabulary is None:
+        return PictureWriter(stem, field.size)
     if isinstance(vocabulary, Labels):
         return ClassWriter(stem)
     return TextWriter(stem, vocabulary.size) if stretch is None else RunningWriter(stem, vocabulary.size)
@@ -326,7 +339,9 @@ def _open_vocabulary(folder: Path, side: str, record: dict[str, Any]) -> Vocabul
 
 def _check_vocabularies(config: DataConfig, vocabularies: tuple[Vocabulary | None, Vocabulary]) -> None:
     for name, field, vocabulary in zip(("source", "target"), (config.source, config.target), vocabularies, strict=True):
-        wanted = None if field is None else Labels if field.kind == "label" else Tokenizer
+        wanted = None
+        if field is not None and field.kind != "image":
+            wanted = Labels if field.kind == "label" else Tokenizer
         if (None if vocabulary is None else type(vocabulary)) is not wanted:
             raise InvalidArgument(
                 "vocabularies",
@@ -341,13 +356,29 @@ def _fingerprint(path: str) -> dict[str, str]:
         return {"path": path, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
+def _pictures_hash(config: DataConfig, split: Split, progress: Progress) -> str:
+    """Of the content of all pictures, in the order in which a split first shows them."""
+    together, seen = hashlib.sha256(), set()
+    for example in examples(config, split):
+        path = str(example.source)
+        if path not in seen:
+            seen.add(path)
+            together.update(bytes.fromhex(_fingerprint(path)["sha256"]))
+            if len(seen) % CHUNK == 0:
+                progress("pictures", len(seen))
+    return together.hexdigest()
+
+
 def _key(
     config: DataConfig,
     files: Mapping[Split, list[dict[str, str]]],
     vocabularies: tuple[Vocabulary | None, Vocabulary] | None,
 ) -> str:
     """Of what the files hold, wherever they lie."""
-    held = {split: [(text.form(file["path"]), file["sha256"]) for file in found] for split, found in files.items()}
+    held = {
+        split: [(text.form(file["path"]), file["sha256"], file.get("pictures")) for file in found]
+        for split, found in files.items()
+    }
     settings = {key: value for key, value in asdict(config).items() if key not in ("train", "valid", "test")}
     given = vocabularies and [vocabulary and vocabulary.hash for vocabulary in vocabularies]
     version = generated.version(config.generate) if config.generate else None

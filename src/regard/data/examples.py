@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Literal, get_args
 
 from regard.configuration import Checked, Count
-from regard.data import text
+from regard.data import scenes, text
 from regard.data.text import Errors, InvalidData
 from regard.errors import InvalidArgument, Problem
 
@@ -19,9 +20,9 @@ BYTES = 256
 
 @dataclass(frozen=True)
 class Example:
-    """A text to read, where there is one, and the text or label to give."""
+    """What to read, where there is something (a picture is a file, or drawn as it is needed), and what to give."""
 
-    source: str | None
+    source: str | Path | scenes.Scene | None
     target: str
 
 
@@ -29,25 +30,27 @@ class Example:
 class FieldConfig(Checked):
     """One side of an example: [data.source] or [data.target]."""
 
-    kind: Literal["text", "label"] = "text"  # a text becomes tokens, a label one class
+    kind: Literal["text", "label", "image"] = "text"  # a text becomes tokens, a label one class, an image pixels
     column: str | None = None  # its column, where the file is a table: by name, or by number from "1"
     tokens: Kind = "bpe"  # what a text is cut into
     vocabulary: Count = 8000  # how many different tokens at most, the special ones among them
     lower: bool = False  # whether capitals become small letters
     longest: Count | None = None  # training examples with more tokens are left out, and counted
+    size: Count = scenes.SIDE  # pixels a side of an image, which is made square
 
     def conflicts(self) -> Iterator[Problem]:
-        plain = FieldConfig.__dataclass_fields__
-        idle = {
-            "label": ("tokens", "vocabulary", "lower", "longest"),
-            "bytes": ("vocabulary",),  # which has a token for each byte, whatever is asked for
-        }.get("label" if self.kind == "label" else self.tokens, ())
+        texts = ("tokens", "vocabulary", "lower", "longest")
+        what, idle = {
+            "label": ("label", (*texts, "size")),
+            "image": ("picture", texts),
+            "text": ("text", ("size",)),
+        }[self.kind]
+        if self.kind == "text" and self.tokens == "bytes":  # which has a token for each byte, whatever is asked for
+            what, idle = "text in bytes", ("vocabulary", "size")
         for key in idle:
-            if getattr(self, key) != plain[key].default:
-                what = "label" if self.kind == "label" else "text in bytes"
-                yield Problem(
-                    key, f"nothing here: it means nothing to a {what}", repr(getattr(self, key)), "Leave it out."
-                )
+            if getattr(self, key) != FieldConfig.__dataclass_fields__[key].default:
+                got = repr(getattr(self, key))
+                yield Problem(key, f"nothing here: it means nothing to a {what}", got, "Leave it out.")
         least = len(SPECIALS) + (1 if self.tokens == "words" else BYTES + 1)
         if self.vocabulary < least and "vocabulary" not in idle:
             why = "the special tokens and one word" if self.tokens == "words" else "the special tokens and all bytes"
@@ -64,13 +67,14 @@ class DataConfig(Checked):
     """The table [data] of a recipe.
 
     Files are one table, whose columns the fields name, or text with an example a line: one file for the target alone,
-    two (source, then target) for pairs.
+    two (source, then target) for pairs. An image is told by its path, which begins at the folder of the file that
+    tells it.
     """
 
     train: str | tuple[str, ...] | None = None  # what to learn from
     valid: str | tuple[str, ...] | None = None  # what to stop and choose by
     test: str | tuple[str, ...] | None = None  # what to report on
-    generate: Literal["dates", "copy", "reverse", "sort", "spelling"] | None = None  # data that need no files
+    generate: Literal["dates", "copy", "reverse", "sort", "spelling", "shapes"] | None = None  # without any files
     source: FieldConfig | None = None  # what is read; None: nothing is, for a language model
     target: FieldConfig = FieldConfig()  # what is written, or chosen
     joint: bool = True  # one vocabulary for source and target, where both are texts
@@ -131,9 +135,15 @@ class DataConfig(Checked):
         if self.generate is not None:
             if self.source is None:
                 yield Problem("source", "a table: generated data have a source", "none", "Add [data.source].")
-            for name, field in (("source", self.source), ("target", self.target)):
-                if field and (field.kind, field.column) != ("text", None):
-                    yield Problem(name, "a text without a column, of generated data", repr(field), "Leave them out.")
+            source = "image" if self.generate == "shapes" else "text"
+            for name, field, kind in (("source", self.source, source), ("target", self.target, "text")):
+                if field and (field.kind, field.column) != (kind, None):
+                    wanted = f"{'an image' if kind == 'image' else 'a text'} without a column, of generated data"
+                    yield Problem(name, wanted, repr(field), f"Set kind = {kind!r}, and no column.")
+            if self.generate == "shapes" and self.source and self.source.size != scenes.SIDE:
+                yield Problem("source.size", f"{scenes.SIDE}, of shapes", str(self.source.size), "Leave it out.")
+        if self.target.kind == "image":
+            yield Problem("target.kind", "'text' or 'label': no pictures are made", "'image'", "Change it.")
         if self.one_vocabulary and self.source and self.source.cutting != self.target.cutting:
             got = "different settings of tokens, vocabulary or lower"
             yield Problem("joint", "false, unless source and target are cut alike", got, "Set joint = false.")
@@ -178,5 +188,13 @@ def _read(config: DataConfig, split: Split) -> Iterator[Example]:
     rows: Iterable[tuple[str, ...]] = (
         text.rows(files[0], named, config.errors) if named else text.parallel(files, config.errors)
     )
+    pictures = config.source is not None and config.source.kind == "image"
     for row in rows:
-        yield Example(row[0] if config.source else None, row[-1])
+        source = _picture(files[0], row[0]) if pictures else row[0]
+        yield Example(source if config.source else None, row[-1])
+
+
+def _picture(file: str, told: str) -> Path:
+    if not told or "\0" in told:
+        raise InvalidData(file, wanted="the path of a picture", got=repr(told), remedy="Give every row one.")
+    return Path(file).parent / told

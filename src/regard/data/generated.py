@@ -1,4 +1,4 @@
-"""Data that need no files: dates in many forms, games with letters, and how English words sound."""
+"""Data that need no files: dates in many forms, games with letters, how English words sound, and drawn shapes."""
 
 import hashlib
 import random
@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from regard.data.examples import SPLITS, Example, Split
+from regard.data.scenes import Scene, draw_scene
 from regard.data.text import MissingExtra
 from regard.errors import InvalidArgument
 
@@ -141,12 +142,37 @@ def pronunciations(split: Split) -> dict[str, list[str]]:
     return found
 
 
+def shapes(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
+    """A scene of one to three shapes, and its caption. No arrangement of shapes is in two splits.
+
+    The source is a `Scene`: `draw()` gives its pixels, `boxes` where each shape is that the caption names.
+
+    >>> example = next(shapes("test"))
+    >>> example.target
+    'a red circle left of a yellow square and below a black square'
+    >>> example.source.boxes[0]
+    (4.375, 28.125, 22.375, 46.125)
+    """
+    chance = _chance("shapes", split, seed)
+
+    def draw() -> Example:
+        scene = draw_scene(chance)
+        return Example(scene, scene.caption)
+
+    def arrangement(example: Example) -> str:
+        assert isinstance(example.source, Scene)
+        return " ".join(f"{shape.name} {shape.x} {shape.y} {shape.radius}" for shape in example.source.shapes)
+
+    return _drawn(draw, arrangement, split, size)
+
+
 GENERATED: dict[str, Callable[[Split, int], Iterator[Example]]] = {
     "dates": dates,
     "copy": copy,
     "reverse": reverse,
     "sort": sort,
     "spelling": spelling,
+    "shapes": shapes,
 }
 
 
@@ -178,7 +204,7 @@ def _drawn(
     draw: Callable[[], Example], told_apart: Callable[[Example], str], split: Split, size: int | None
 ) -> Iterator[Example]:
     """As many different examples as wanted whose hash is of this split."""
-    seen: set[str | None] = set()
+    seen: set[object] = set()
     while len(seen) < (SIZES[split] if size is None else size):
         example = draw()
         if example.source not in seen and _split_of(told_apart(example), SHARES) == split:

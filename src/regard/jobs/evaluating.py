@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from regard.data.corpus import Prepared, prepare
 from regard.data.examples import Example, examples
@@ -53,10 +54,10 @@ def evaluate(
     return found
 
 
-def references(recipe: Recipe, split: str) -> list[tuple[str, list[str]]]:
-    """Every source of a split with its references; pronunciations of one word come together."""
-    grouped: dict[str, list[str]] = {}
-    rows: list[tuple[str, list[str]]] = []
+def references(recipe: Recipe, split: str) -> list[tuple[Any, list[str]]]:
+    """Every source of a split (a text or a picture) with its references; a word's pronunciations come together."""
+    grouped: dict[Any, list[str]] = {}
+    rows: list[tuple[Any, list[str]]] = []
     for example in examples(recipe.data, split):  # type: ignore[arg-type]
         source = example.source or ""
         if recipe.data.generate == "spelling" and source in grouped:
@@ -99,7 +100,7 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
             gold = [found if len(found) > 1 else found[0] for _, found in rows]
             values[metric] = score([metric], outputs, gold)[metric].value
         samples = [
-            {"source": source, "output": output, "reference": gold[0]}
+            {"source": str(source), "output": output, "reference": gold[0]}
             for (source, gold), output in zip(shown, outputs, strict=True)
         ]
         return Validation(values, samples[: recipe.train.samples])

@@ -50,6 +50,8 @@ def _as_text(batch: Batch, row: int, data: Prepared) -> Iterator[tuple[str, str]
             yield side, f"{vocabulary.decode(ids)}   ({' '.join(vocabulary.pieces(ids))})"
         elif isinstance(given, torch.Tensor) and isinstance(vocabulary, Labels):
             yield side, vocabulary.decode(int(given[row]))
+        elif isinstance(given, torch.Tensor) and given.ndim == 4:
+            yield side, f"a picture of {given.shape[3]} × {given.shape[2]} pixels"
 
 
 def _held(model: Model, batch: Batch, recipe: Recipe) -> int:

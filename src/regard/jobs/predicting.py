@@ -17,7 +17,7 @@ def predict_lines(
     """Each line with its outputs, best first. An empty line stays one: its output is empty, and no model is asked."""
     begins, number = None if prefixes is None else iter(prefixes), 1
     for together in _arriving(lines):
-        full = [i for i, line in enumerate(together) if line or predictor.source is None]
+        full = [i for i, line in enumerate(together) if line or predictor.recipe.data.source is None]
         if begins is not None:
             options["prefixes"] = [next(begins, "") for _ in together]
             options["prefixes"] = [options["prefixes"][i] for i in full]

@@ -92,18 +92,18 @@ class Cnn(nn.Module):
 
 
 class GridEncoder(nn.Module):
-    """A backbone's feature map as a memory of regions."""
+    """A backbone's feature map as a memory of regions; normalised, as most of a picture looks much the same."""
 
     causal = False
 
     def __init__(self, backbone: nn.Module, channels: int, width: int) -> None:
         super().__init__()
         self.width = width
-        self.backbone, self.project = backbone, nn.Linear(channels, width)
+        self.backbone, self.project, self.norm = backbone, nn.Linear(channels, width), nn.LayerNorm(width)
 
     def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
         grid = self.backbone(images)
-        return _regions(self.project(grid.flatten(2).mT), tuple(grid.shape[2:]))
+        return _regions(self.norm(self.project(grid.flatten(2).mT)), tuple(grid.shape[2:]))
 
 
 class GridTransformer(nn.Module):

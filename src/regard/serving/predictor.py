@@ -1,4 +1,4 @@
-"""A trained model with its vocabularies: texts in, texts or labels out."""
+"""A trained model with its vocabularies: texts or pictures in, texts or labels out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from regard.configuration import read
+from regard.data.images import Picture, normalised, pixels, token_worth
 from regard.data.tokens import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
@@ -45,20 +47,27 @@ class Predictor:
 
     model: Seq2Seq | Classifier | MaskedTokens
     recipe: Recipe
-    source: Vocabulary | None
+    source: Vocabulary | None  # None: the model reads nothing, or pictures
     target: Vocabulary
     folder: Path | None = None  # the checkpoint it came from
 
-    def predict(self, texts: Iterable[str], **options: Any) -> list[str]:
+    @property
+    def picture_size(self) -> int | None:
+        """Pixels a side, where the model reads pictures."""
+        field = self.recipe.data.source
+        return field.size if field is not None and field.kind == "image" else None
+
+    def predict(self, texts: Iterable[str | Picture], **options: Any) -> list[str]:
         """An output for each text, in order: what follows from it, its label, or how it goes on.
 
-        Options are those of a recipe's [decode]: beam=5, longest=100, …
+        A model of pictures takes their paths, or arrays of uint8 (height, width, 3). Options are those of a recipe's
+        [decode]: beam=5, longest=100, …
         """
         return [best[0].text for best in self.outputs(texts, **options)]
 
     def outputs(
         self,
-        texts: Iterable[str],
+        texts: Iterable[str | Picture],
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
@@ -70,7 +79,7 @@ class Predictor:
 
         A text of more than `longest_source` tokens is refused, or cut where `cut` says so.
         """
-        texts = _checked("texts", texts)
+        texts = _checked("texts", texts, pictures=self.picture_size is not None)
         found: list[list[Output]] = [[] for _ in texts]
         for number, outputs in self.as_found(
             texts, prefixes=prefixes, banned=banned, scores=scores, cut=cut, **options
@@ -80,7 +89,7 @@ class Predictor:
 
     def as_found(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | Picture],
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
@@ -115,7 +124,7 @@ class Predictor:
     ) -> tuple[list[Any], set[int]]:
         """Inputs that the model can read, and which of them were cut."""
         limit = config.longest_source
-        reads = self.model if self.source is None else self.model.encoder
+        reads = self.model if self.recipe.data.source is None else self.model.encoder
         assert reads is not None
         for module in reads.modules():
             if isinstance(module, Learned):
@@ -144,7 +153,7 @@ class Predictor:
         assert isinstance(self.model, Classifier)
         assert isinstance(self.target, Labels)
         count = min(config.nbest, self.target.size)
-        for rows in _together([len(row) if isinstance(row, list) else 1 for row in numbers], config.batch_tokens):
+        for rows in _together(self._sizes(numbers), config.batch_tokens):
             with torch.inference_mode():
                 log_p = self.model(self._collate([numbers[row] for row in rows])).float().log_softmax(-1)
                 values, best = (x.tolist() for x in log_p.topk(count))
@@ -171,11 +180,11 @@ class Predictor:
         begins: Sequence[Sequence[int]] = [()] * len(numbers)
         if prefixes is not None:
             begins = self.target.encode_batch(_checked("prefixes", prefixes, len(numbers)))
+        reads_nothing = self.recipe.data.source is None
         inputs = [
-            Input(row, len(row) if isinstance(row, list) else 1, begin)
-            for row, begin in zip(numbers, begins, strict=True)
+            Input(row, size, begin) for row, size, begin in zip(numbers, self._sizes(numbers), begins, strict=True)
         ]
-        if self.source is None:  # it goes on from the text
+        if reads_nothing:  # it goes on from the text
             inputs = [Input(None, 0, [*row, *begin]) for row, begin in zip(numbers, begins, strict=True)]
         rules: list[Rule] = [Banned([self.target.encode(phrase) for phrase in banned])] if banned else []
         found = search(
@@ -189,7 +198,7 @@ class Predictor:
             scored=scores,
         )
         for number, hypotheses in found:
-            skip = len(numbers[number]) if self.source is None else 0
+            skip = len(numbers[number]) if reads_nothing else 0
             yield number, [self._output(each, skip) for each in hypotheses]
 
     def _output(self, found: Hypothesis, skip: int) -> Output:
@@ -198,13 +207,23 @@ class Predictor:
         pieces = tuple(self.target.pieces(tokens))
         return Output(self.target.decode(tokens), pieces, None if log_p is None else log_p[skip:], found.score)
 
-    def _numbers(self, texts: Sequence[str]) -> list[Any]:
+    def _numbers(self, texts: Sequence[Any]) -> list[Any]:
+        """Token ids or labels; pictures as they are, to be read when their turn comes."""
+        if self.picture_size is not None:
+            return list(texts)
         reads = self.target if self.source is None else self.source
         return reads.encode_batch(texts) if isinstance(reads, Tokenizer) else [reads.encode(text) for text in texts]
 
-    def _collate(self, numbers: list[Any]) -> Any:
-        """A batch for the encoder."""
+    def _sizes(self, numbers: list[Any]) -> list[int]:
+        """How many tokens each input counts for."""
+        one = 1 if self.picture_size is None else token_worth(self.picture_size)
+        return [len(row) if isinstance(row, list) else one for row in numbers]
+
+    def _collate(self, numbers: Sequence[Any]) -> Any:
+        """A batch of what `_numbers` gave, as the encoder takes it."""
         device = next(self.model.parameters()).device
+        if (size := self.picture_size) is not None:
+            return normalised(np.stack([pixels(picture, size) for picture in numbers])).to(device)
         if isinstance(self.source, Labels):
             return torch.tensor(numbers, device=device)
         return Tokens.of([[*row, END] for row in numbers], device=device)
@@ -232,12 +251,12 @@ def _together(lengths: list[int], budget: int) -> Iterator[list[int]]:
         yield rows
 
 
-def _checked(name: str, texts: Iterable[str], count: int | None = None) -> list[str]:
-    if isinstance(texts, str):
-        raise InvalidArgument(name, wanted="a list of texts", got="one text", remedy="Give [text].")
+def _checked(name: str, texts: Iterable[Any], count: int | None = None, *, pictures: bool = False) -> list[Any]:
+    if isinstance(texts, str | np.ndarray):
+        raise InvalidArgument(name, wanted="a list", got=f"one {type(texts).__name__}", remedy="Give [it].")
     texts = list(texts)
     for text in texts:
-        if not isinstance(text, str):
+        if not isinstance(text, str) and not pictures:
             raise InvalidArgument(name, wanted="texts", got=repr(text), remedy="Give a list of strings.")
     if count is not None and len(texts) != count:
         raise InvalidArgument(
