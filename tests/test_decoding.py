@@ -69,10 +69,10 @@ def written_out(made: Seq2Seq, row: list[int], width: int, penalty: float) -> li
     return ended
 
 
-@pytest.mark.parametrize(("name", "width"), list(product(DECODERS, (2, 4))))
-def test_beams_equal_those_from_scratch(name, width):
-    made, rows = model(name), sources()[:4]
-    for penalty in (0.0, 1.0):
+@pytest.mark.parametrize("name", DECODERS)
+def test_beams_equal_those_from_scratch(name):
+    made, rows = model(name), sources()[:3]
+    for width, penalty in ((2, 0.0), (4, 1.0)):
         hits = found(made, rows, beam=width, nbest=width, length_penalty=penalty)
         for row, hypotheses in zip(rows, hits, strict=True):
             wanted = written_out(made, row, width, penalty)

@@ -50,7 +50,10 @@ class Walk:
         for rule in self.rules:
             rule(scores, said)
         if self.config.sample:
-            tokens = draw(narrowed(scores, self.config), chances(self.config.seed, self.row, said.length[:, None]))
+            tokens = draw(
+                narrowed(scores, self.config),
+                chances(self.config.seed, self.row, said.length[:, None].expand_as(self.row)),
+            )
         else:
             tokens = scores.argmax(-1)
         tokens = tokens.masked_fill(self.over, PAD)
