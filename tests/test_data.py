@@ -273,10 +273,23 @@ def test_the_key_is_of_content(tmp_path, pairs):
     changed = prepare(replace(pairs, train=(str(moved), pairs.train[1])), tmp_path / "out")
     assert changed.key != first.key
     assert prepare(replace(pairs, joint=False), tmp_path / "out").key != first.key
-    given = prepare(pairs, tmp_path / "out", vocabularies=(first.source, first.target))
+    other = Tokenizer.train("bytes", [])
+    given = prepare(pairs, tmp_path / "out", vocabularies=(other, other))
     assert given.key != first.key
-    assert given.target.hash == first.target.hash
+    assert given.target.hash == other.hash
     assert len(list((tmp_path / "out").iterdir())) == 4
+
+
+def test_vocabularies_that_would_be_learned_make_no_second_corpus(tmp_path, pairs):
+    """A model's own vocabularies, loaded from its checkpoint, find the corpus that it was trained on."""
+    first = prepare(pairs, tmp_path / "out")
+    loaded = [Tokenizer.from_json(first.target.to_json()) for _ in range(2)]
+    told = []
+    again = prepare(pairs, tmp_path / "out", vocabularies=tuple(loaded), progress=lambda *now: told.append(now))
+    assert (again.folder, again.key, told) == (first.folder, first.key, [])
+    alone = prepare(pairs, tmp_path / "elsewhere", vocabularies=tuple(loaded))  # nothing learned there yet
+    assert alone.key == first.key
+    assert alone.source is alone.target
 
 
 def test_given_vocabularies_are_used(tmp_path, pairs):

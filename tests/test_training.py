@@ -325,6 +325,32 @@ def test_changed_data_are_refused(tmp_path, cache, text):
         train(recipe, tmp_path / "run", cache=cache, resume=True)
 
 
+def test_changed_data_are_allowed_when_asked_for(tmp_path, cache):
+    """Numbered with the vocabulary that the weights were trained with, and not with the one they would give today."""
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat on the mat and the dog sat on the log\n" * 20)
+    data = {"train": str(path), "target": {"tokens": "words", "vocabulary": 40}}
+    recipe = {"data": data, "model": {"decoder": RNN}, "train": SHORT}
+    before = train(recipe, tmp_path / "run", cache=cache)
+    path.write_text("an owl and a fox met the cat at the old mill and sat on the log until it was dark\n" * 20)
+    more = recipe | {"train": SHORT | {"steps": 16}}
+    after = train(more, tmp_path / "run", cache=cache, resume=True, allow_changed_data=True)
+    assert checkpoint.steps(tmp_path / "run")[-1] == 16
+    assert after.target.hash == before.target.hash
+    again = train(more, tmp_path / "run", cache=cache, resume=True)  # these are now the data of the run
+    assert same(checkpoint.weights_of(again.model), checkpoint.weights_of(after.model))
+
+
+def test_evaluating_a_run_prepares_nothing_again(tmp_path):
+    made = train(table(RNN, RNN), tmp_path / "run", cache=tmp_path / "cache")
+    corpora = sorted((tmp_path / "cache").iterdir())
+    regard.evaluate(tmp_path / "run", split="valid", metrics=["accuracy"], cache=tmp_path / "cache")
+    assert sorted((tmp_path / "cache").iterdir()) == corpora
+    train(table(RNN, RNN, steps=13), tmp_path / "run", cache=tmp_path / "cache", resume=True)
+    assert sorted((tmp_path / "cache").iterdir()) == corpora
+    assert made.source is not None
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, cache):
     train(table(), tmp_path / "whole", cache=cache)
     train(table(), tmp_path / "run", cache=cache)

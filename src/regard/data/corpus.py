@@ -92,7 +92,7 @@ class Prepared:
     """All splits of a data configuration with their vocabularies."""
 
     folder: Path
-    key: str  # another one means that the configuration or the content of a file is another
+    key: str  # another one means that the configuration, the content of a file or a vocabulary is another
     record: Mapping[str, Any]  # configuration, files, counts, and what was left out
     source: Vocabulary | None
     target: Vocabulary
@@ -133,18 +133,21 @@ def prepare(
     if vocabularies is not None:
         _check_vocabularies(config, vocabularies)
     files = {split: [_fingerprint(path) for path in config.files(split)] for split in config.splits}
-    key = _key(config, files, vocabularies)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"corpus-{key[:16]}"
+    place = folder / f"corpus-{_key(config, files, None)[:16]}"
     with _alone(folder):
         for left in folder.glob(".corpus-*.partial"):
             shutil.rmtree(left)
+        if vocabularies is not None:  # what would be learned here may be just these
+            key = _key(config, files, vocabularies)
+            if not (place.exists() and _record(place)["key"] == key):
+                place = folder / f"corpus-{key[:16]}"
         if not place.exists():
             partial = folder / f".{place.name}.partial"
             partial.mkdir()
             try:
-                _write(config, partial, {"key": key, "files": files}, vocabularies, progress or (lambda stage, n: None))
+                _write(config, partial, files, vocabularies, progress or (lambda stage, n: None))
                 os.replace(partial, place)
             except BaseException:
                 shutil.rmtree(partial)
@@ -155,18 +158,19 @@ def prepare(
 def _write(
     config: DataConfig,
     folder: Path,
-    about: dict[str, Any],
+    files: Mapping[Split, list[dict[str, str]]],
     vocabularies: tuple[Vocabulary | None, Vocabulary] | None,
     progress: Progress,
 ) -> None:
     source, target = vocabularies or _learn(config, progress)
-    joint = source is target
+    joint = config.one_vocabulary and source is not None and source.hash == target.hash
     target.save(folder / ("vocabulary.json" if joint else "target.vocabulary.json"))
     if source is not None and not joint:
         source.save(folder / "source.vocabulary.json")
     splits = {split: _number(config, split, folder, source, target, progress) for split in config.splits}
     arrays = {path.name: path.stat().st_size for path in sorted(folder.glob("*.npy"))}
-    record = {"format": FORMAT, **about, "config": asdict(config), "joint": joint, "splits": splits, "arrays": arrays}
+    about = {"key": _key(config, files, (source, target)), "files": files, "config": asdict(config), "joint": joint}
+    record = {"format": FORMAT, **about, "splits": splits, "arrays": arrays}
     with (folder / "prepared.json").open("w", encoding="utf-8") as file:
         json.dump(record, file, indent=1, ensure_ascii=False)
         file.flush()
@@ -346,7 +350,7 @@ def _key(
     files: Mapping[Split, list[dict[str, str]]],
     vocabularies: tuple[Vocabulary | None, Vocabulary] | None,
 ) -> str:
-    """Of what the files hold, wherever they lie."""
+    """Of what the files hold, wherever they lie, and of the vocabularies; without them, of what will be learned."""
     held = {split: [(text.form(file["path"]), file["sha256"]) for file in found] for split, found in files.items()}
     settings = {key: value for key, value in asdict(config).items() if key not in ("train", "valid", "test")}
     given = vocabularies and [vocabulary and vocabulary.hash for vocabulary in vocabularies]

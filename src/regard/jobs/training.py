@@ -18,7 +18,7 @@ from regard.jobs.evaluating import default_cache, validation
 from regard.model.build import build
 from regard.recipe import Recipe, read_recipe
 from regard.serving.card import card
-from regard.serving.loading import load, texts_of
+from regard.serving.loading import Vocabularies, load, texts_of, vocabularies_of
 from regard.serving.predictor import Predictor
 from regard.training.loop import Trainer
 from regard.training.objective import Model
@@ -31,10 +31,11 @@ def silent(event: dict[str, Any]) -> None:
     """Tell nobody."""
 
 
-def prepared(recipe: Recipe, cache: Path | None = None, tell: Tell = silent) -> Prepared:
+def prepared(
+    recipe: Recipe, cache: Path | None = None, tell: Tell = silent, vocabularies: Vocabularies | None = None
+) -> Prepared:
     """The recipe's data in numbers: made once, then found again by their content."""
-    vocabularies = None
-    if recipe.train.start_from is not None:
+    if vocabularies is None and recipe.train.start_from is not None:
         before = load(recipe.train.start_from)
         vocabularies = (before.source, before.target)
 
@@ -58,7 +59,7 @@ def train(
     recipe = recipe if isinstance(recipe, Recipe) else read_recipe(recipe, changes)
     run = Path(run)
     found = _room_for(run, resume)
-    data = prepared(recipe, cache, tell)
+    data = prepared(recipe, cache, tell, None if found is None else _vocabularies(found, run))
     if data.train is None:
         raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
     table = recipe.sized(data)
@@ -164,6 +165,12 @@ def _room_for(run: Path, resume: bool) -> tuple[int, dict[str, bytes], list[str]
         )
     (run / "log.jsonl").unlink(missing_ok=True)
     return None
+
+
+def _vocabularies(found: tuple[int, dict[str, bytes], list[str]], run: Path) -> Vocabularies:
+    """Those the weights were trained with, whatever would be learned from the data of today."""
+    step, content, _ = found
+    return vocabularies_of(content, checkpoint.step_folder(run, step))
 
 
 def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, recipe: Recipe, allow: bool) -> None:
