@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from regard.configuration import nearest
-from regard.data import generated, text
+from regard.data import generated, hub, text
 from regard.data.columns import (
     Classes,
     ClassWriter,
@@ -132,7 +132,7 @@ def prepare(
     """
     if vocabularies is not None:
         _check_vocabularies(config, vocabularies)
-    files = {split: [_fingerprint(path) for path in config.files(split)] for split in config.splits}
+    files = {split: [_fingerprint(path, config.columns) for path in config.files(split)] for split in config.splits}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"corpus-{_key(config, files, None)[:16]}"
@@ -340,9 +340,11 @@ def _check_vocabularies(config: DataConfig, vocabularies: tuple[Vocabulary | Non
             )
 
 
-def _fingerprint(path: str) -> dict[str, str]:
+def _fingerprint(path: str, columns: Sequence[str]) -> dict[str, str]:
+    if hub.is_dataset(path):
+        return {"path": path, "form": "hf", "sha256": hub.fingerprint(path, columns)}
     with text.readable(path), open(path, "rb") as file:
-        return {"path": path, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        return {"path": path, "form": text.form(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def _key(
@@ -351,7 +353,7 @@ def _key(
     vocabularies: tuple[Vocabulary | None, Vocabulary] | None,
 ) -> str:
     """Of what the files hold, wherever they lie, and of the vocabularies; without them, of what will be learned."""
-    held = {split: [(text.form(file["path"]), file["sha256"]) for file in found] for split, found in files.items()}
+    held = {split: [(file["form"], file["sha256"]) for file in found] for split, found in files.items()}
     settings = {key: value for key, value in asdict(config).items() if key not in ("train", "valid", "test")}
     given = vocabularies and [vocabulary and vocabulary.hash for vocabulary in vocabularies]
     version = generated.version(config.generate) if config.generate else None

@@ -12,11 +12,12 @@ import torch
 from regard import __version__, checkpoint
 from regard.data.batches import Batch, ahead, batches, lanes
 from regard.data.corpus import Corpus, Prepared, prepare
+from regard.data.given import Rows, with_given
 from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.files import sweep
 from regard.jobs.evaluating import default_cache, validation
 from regard.model.build import build
-from regard.recipe import Recipe, read_recipe
+from regard.recipe import Recipe, read_tables
 from regard.serving.card import card
 from regard.serving.loading import Vocabularies, load, texts_of, vocabularies_of
 from regard.serving.predictor import Predictor
@@ -49,31 +50,36 @@ def train(
     recipe: str | Path | Mapping[str, Any] | Recipe,
     run: str | Path,
     *,
+    data: Mapping[str, Rows] | None = None,
     changes: Sequence[str] = (),
     resume: bool = False,
     cache: Path | None = None,
     allow_changed_data: bool = False,
     tell: Tell = silent,
 ) -> Predictor:
-    """Train what the recipe says, with checkpoints in the folder `run`; the best model, ready to predict."""
-    recipe = recipe if isinstance(recipe, Recipe) else read_recipe(recipe, changes)
+    """Train what the recipe says, with checkpoints in the folder `run`; the best model, ready to predict.
+
+    `data` gives splits ("train", "valid", "test") as iterables instead of files: of texts, of (source, target), or of
+    mappings whose keys are the recipe's columns. Each is read once.
+    """
+    recipe = _read(recipe, changes, data, cache)
     run = Path(run)
     found = _room_for(run, resume)
-    data = prepared(recipe, cache, tell, None if found is None else _vocabularies(found, run))
-    if data.train is None:
+    corpora = prepared(recipe, cache, tell, None if found is None else _vocabularies(found, run))
+    if corpora.train is None:
         raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
-    table = recipe.sized(data)
+    table = recipe.sized(corpora)
     model = make_model(recipe, table)
-    texts = texts_of(recipe, data, table, __version__) | {"README.md": card(recipe, data, model)}
+    texts = texts_of(recipe, corpora, table, __version__) | {"README.md": card(recipe, corpora, model)}
     trainer = Trainer(
         model,
         recipe.train,
-        epoch_batches=epochs(recipe, data.train),
+        epoch_batches=epochs(recipe, corpora.train),
         texts=texts,
         run=run,
-        data_key=data.key,
+        data_key=corpora.key,
         lanes=_lanes(recipe) if recipe.train.carry else None,
-        validate=None if data.valid is None else validation(recipe, data),
+        validate=None if corpora.valid is None else validation(recipe, corpora),
         tell=tell,
     )
     if found is not None:
@@ -81,7 +87,7 @@ def train(
         folder = checkpoint.step_folder(run, step)
         for line in wrong:
             tell({"event": "warning", "message": f"passed over: {line}"})
-        _check_same(content, folder, data, recipe, allow_changed_data)
+        _check_same(content, folder, corpora, recipe, allow_changed_data)
         trainer.resume(content, folder)
         tell({"event": "resumed", "step": step})
     tell({"event": "start", "model": repr(model), "steps": recipe.train.steps, "device": str(trainer.device)})
@@ -94,6 +100,20 @@ def train(
             checkpoint.write(final, texts, {"model.safetensors": average(run, recipe.train.average)})
         return load(final, device=str(trainer.device))
     return load(run, device=str(trainer.device))
+
+
+def _read(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    changes: Sequence[str],
+    data: Mapping[str, Rows] | None,
+    cache: Path | None,
+) -> Recipe:
+    if isinstance(recipe, Recipe) and not changes and data is None:
+        return recipe
+    tables = read_tables(recipe.as_dict() if isinstance(recipe, Recipe) else recipe, changes)
+    if data is not None and isinstance(settings := tables.get("data", {}), Mapping):
+        tables["data"] = with_given(settings, data, cache or default_cache())
+    return Recipe.of(tables)
 
 
 def make_model(recipe: Recipe, table: Mapping[str, Any]) -> Model:
