@@ -24,8 +24,10 @@ from regard.serving.predictor import Predictor
 from regard.training.loop import Trainer
 from regard.training.objective import Model
 from regard.training.optimiser import freeze
+from regard.views.loggers import logged
 
 Tell = Callable[[dict[str, Any]], None]
+Found = tuple[int, dict[str, bytes], list[str]]  # a checkpoint: its step, its files, and what is wrong with those after
 
 
 def silent(event: dict[str, Any]) -> None:
@@ -65,6 +67,14 @@ def train(
     recipe = _read(recipe, changes, data, cache)
     run = Path(run)
     found = _room_for(run, resume)
+    step = None if found is None else found[0]
+    with logged(recipe.train.log_to or (), run, recipe.as_dict(), step, tell) as tell:
+        return _train(recipe, run, found, cache, allow_changed_data, tell)
+
+
+def _train(
+    recipe: Recipe, run: Path, found: Found | None, cache: Path | None, allow_changed_data: bool, tell: Tell
+) -> Predictor:
     corpora = prepared(recipe, cache, tell, None if found is None else _vocabularies(found, run))
     if corpora.train is None:
         raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
@@ -162,7 +172,7 @@ def average(run: Path, count: int) -> dict[str, torch.Tensor]:
     return {name: (tensor / len(last)).float() for name, tensor in total.items()}
 
 
-def _room_for(run: Path, resume: bool) -> tuple[int, dict[str, bytes], list[str]] | None:
+def _room_for(run: Path, resume: bool) -> Found | None:
     """Make the folder, or find where to go on; known to be writable before any work is done."""
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -187,7 +197,7 @@ def _room_for(run: Path, resume: bool) -> tuple[int, dict[str, bytes], list[str]
     return None
 
 
-def _vocabularies(found: tuple[int, dict[str, bytes], list[str]], run: Path) -> Vocabularies:
+def _vocabularies(found: Found, run: Path) -> Vocabularies:
     """Those the weights were trained with, whatever would be learned from the data of today."""
     step, content, _ = found
     return vocabularies_of(content, checkpoint.step_folder(run, step))
@@ -203,7 +213,7 @@ def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, reci
             "Put them back, or allow it with --allow-changed-data."
         )
     then, now = Recipe.of(config["recipe"]), recipe
-    free = {"steps", "validate_every", "log_every", "keep", "patience", "samples", "device"}
+    free = {"steps", "validate_every", "log_every", "log_to", "keep", "patience", "samples", "device"}
     same = replace(now.train, **{key: getattr(then.train, key) for key in free})
     if then.model != now.model or then.train != same:
         raise CheckpointRefused(
