@@ -333,18 +333,21 @@ corpus.prepare(DataConfig(train=sys.argv[1]), sys.argv[3], progress=wait)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_prepare_leaves_no_corpus(tmp_path, number):
+def test_a_killed_prepare_leaves_no_corpus_and_whoever_waits_makes_it(tmp_path, number):
     lines, flag, out = tmp_path / "a.txt", tmp_path / "flag", tmp_path / "out"
     lines.write_text("".join(f"line {i}\n" for i in range(40)))
     process = subprocess.Popen([sys.executable, "-c", KILLED, lines, flag, out], stderr=subprocess.DEVNULL)
     while not flag.exists():
         assert process.poll() is None
         time.sleep(0.02)
-    os.kill(process.pid, number)
-    process.wait(20)
-    assert [path for path in out.iterdir() if not path.name.startswith(".")] == []
-    assert len(list(out.iterdir())) == (number == signal.SIGKILL)
-    made = prepare(DataConfig(train=str(lines)), out)
+    assert [path.suffix for path in out.iterdir()] == [".partial"]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(prepare, DataConfig(train=str(lines)), out)  # for the lock that the process holds
+        time.sleep(0.1)
+        assert not waiting.done()
+        os.kill(process.pid, number)
+        process.wait(20)
+        made = waiting.result(20)
     assert len(made.train) == 40
     assert list(out.iterdir()) == [made.folder]
 
