@@ -64,3 +64,34 @@ def test_compiled_equals_eager(name):
     program = PROGRAM.replace("TABLE", repr(MODELS[name]))
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.stdout == "equal\n", result.stderr[-3000:]
+
+
+HEARD = """
+import sys, torch, regard
+first = FIRST
+assert "torch._dynamo" not in sys.modules  # which takes as long to import as PyTorch itself
+layer, x = regard.MultiHead(16, heads=2).eval(), torch.randn(2, 5, 16)
+wanted, heard = layer(x, causal=True), []
+if first:
+    compiled = torch.compile(layer, backend="eager")
+with regard.listen(heard.append):
+    if not first:
+        compiled = torch.compile(layer, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, causal=True), wanted)
+assert len(heard) == 2, len(heard)
+with regard.listen(heard.append):
+    layer(x, causal=True)
+torch.testing.assert_close(heard[1].weights(), heard[2].weights())
+compiled(x, causal=True)
+assert len(heard) == 3, len(heard)
+print("heard")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [True, False], ids=["compiled, then heard", "heard, then compiled"])
+def test_a_compiled_layer_is_heard(first):
+    program = HEARD.replace("FIRST", repr(first))
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.stdout == "heard\n", result.stderr[-3000:]

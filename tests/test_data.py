@@ -273,10 +273,23 @@ def test_the_key_is_of_content(tmp_path, pairs):
     changed = prepare(replace(pairs, train=(str(moved), pairs.train[1])), tmp_path / "out")
     assert changed.key != first.key
     assert prepare(replace(pairs, joint=False), tmp_path / "out").key != first.key
-    given = prepare(pairs, tmp_path / "out", vocabularies=(first.source, first.target))
+    other = Tokenizer.train("bytes", [])
+    given = prepare(pairs, tmp_path / "out", vocabularies=(other, other))
     assert given.key != first.key
-    assert given.target.hash == first.target.hash
+    assert given.target.hash == other.hash
     assert len(list((tmp_path / "out").iterdir())) == 4
+
+
+def test_vocabularies_that_would_be_learned_make_no_second_corpus(tmp_path, pairs):
+    """A model's own vocabularies, loaded from its checkpoint, find the corpus that it was trained on."""
+    first = prepare(pairs, tmp_path / "out")
+    loaded = [Tokenizer.from_json(first.target.to_json()) for _ in range(2)]
+    told = []
+    again = prepare(pairs, tmp_path / "out", vocabularies=tuple(loaded), progress=lambda *now: told.append(now))
+    assert (again.folder, again.key, told) == (first.folder, first.key, [])
+    alone = prepare(pairs, tmp_path / "elsewhere", vocabularies=tuple(loaded))  # nothing learned there yet
+    assert alone.key == first.key
+    assert alone.source is alone.target
 
 
 def test_given_vocabularies_are_used(tmp_path, pairs):
@@ -320,18 +333,21 @@ corpus.prepare(DataConfig(train=sys.argv[1]), sys.argv[3], progress=wait)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_prepare_leaves_no_corpus(tmp_path, number):
+def test_a_killed_prepare_leaves_no_corpus_and_whoever_waits_makes_it(tmp_path, number):
     lines, flag, out = tmp_path / "a.txt", tmp_path / "flag", tmp_path / "out"
     lines.write_text("".join(f"line {i}\n" for i in range(40)))
     process = subprocess.Popen([sys.executable, "-c", KILLED, lines, flag, out], stderr=subprocess.DEVNULL)
     while not flag.exists():
         assert process.poll() is None
         time.sleep(0.02)
-    os.kill(process.pid, number)
-    process.wait(20)
-    assert [path for path in out.iterdir() if not path.name.startswith(".")] == []
-    assert len(list(out.iterdir())) == (number == signal.SIGKILL)
-    made = prepare(DataConfig(train=str(lines)), out)
+    assert [path.suffix for path in out.iterdir()] == [".partial"]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(prepare, DataConfig(train=str(lines)), out)  # for the lock that the process holds
+        time.sleep(0.1)
+        assert not waiting.done()
+        os.kill(process.pid, number)
+        process.wait(20)
+        made = waiting.result(20)
     assert len(made.train) == 40
     assert list(out.iterdir()) == [made.folder]
 

@@ -17,7 +17,7 @@ from regard.data import batches as module
 from regard.data.batches import Batch, ahead, batches, evaluation_batches, lanes, permuted, plan
 from regard.data.columns import Classes, Running, Texts
 from regard.data.corpus import Corpus
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, RegardError
 from regard.sequence import Tokens
 
 
@@ -236,6 +236,20 @@ def test_ahead_gives_the_same_and_passes_errors_on():
 
 def threads():
     return [thread for thread in threading.enumerate() if thread.name == "regard-ahead"]
+
+
+def test_a_thread_that_is_gone_is_told_of(monkeypatch):
+    def leave():
+        yield 1
+        raise SystemExit
+
+    items = ahead(leave())
+    assert next(items) == 1
+    with pytest.raises(RegardError, match=r"wanted the next batch; got SystemExit\(\) in its thread"):
+        next(items)
+    monkeypatch.setattr(threading.Thread, "run", lambda self: None)
+    with pytest.raises(RegardError, match="wanted the next batch; got no thread that makes it"):
+        next(ahead([1]))
 
 
 def test_ahead_is_ahead_and_ends_with_its_consumer():

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ import torch
 
 import regard
 from regard import checkpoint
+from regard.data import batches as batches_module
 from regard.data.batches import batches
 from regard.jobs.training import make_model, prepared, train
 from regard.recipe import Recipe, read_recipe
@@ -44,6 +47,20 @@ def table(encoder=TRANSFORMER, decoder=TRANSFORMER, **changes):
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory, cache) -> Path:
+    """A run of `table()` from its beginning to its end, to be looked at only."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    train(table(), run, cache=cache)
+    return run
+
+
+@pytest.fixture
+def copy(whole, tmp_path) -> Path:
+    """The same run, to do with what one likes."""
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
 @pytest.fixture
@@ -101,15 +118,17 @@ MEMBERS = {
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_resumed_equals_uninterrupted(name, tmp_path, cache):
+def test_resumed_equals_uninterrupted(name, tmp_path, cache, whole):
     recipe = MEMBERS[name]
-    train(recipe, tmp_path / "whole", cache=cache)
+    if name != "transformer":
+        whole = tmp_path / "whole"
+        train(recipe, whole, cache=cache)
     interrupted(recipe, tmp_path / "parts", 5, cache)
     assert checkpoint.steps(tmp_path / "parts")[-1] == 5
     interrupted(recipe, tmp_path / "parts", 4, cache, resume=True)
     train(recipe, tmp_path / "parts", cache=cache, resume=True)
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
-    assert log(tmp_path / "whole") == log(tmp_path / "parts")
+    assert same(weights(whole), weights(tmp_path / "parts"))
+    assert log(whole) == log(tmp_path / "parts")
 
 
 @pytest.mark.parametrize("decoder", [TRANSFORMER, RNN, CONV], ids=["transformer", "rnn carried", "conv"])
@@ -122,10 +141,9 @@ def test_a_language_model_resumes_exactly(decoder, tmp_path, cache, text):
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
-def test_another_seed_gives_other_weights(tmp_path, cache):
-    train(table(), tmp_path / "a", cache=cache)
-    train(table(seed=2), tmp_path / "b", cache=cache)
-    assert not same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+def test_another_seed_gives_other_weights(tmp_path, cache, whole):
+    train(table(seed=2), tmp_path, cache=cache)
+    assert not same(weights(whole), weights(tmp_path))
 
 
 def trainer(recipe: Recipe, cache: Path, run: Path, **options) -> Trainer:
@@ -276,7 +294,7 @@ def test_out_of_memory_names_the_batch_and_changes_nothing(tmp_path, cache, monk
     assert same(before, dict(made.model.named_parameters()))
 
 
-def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache, monkeypatch):
+def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache, whole, monkeypatch):
     save, count = checkpoint.save_file, 0
 
     def full(*arguments):
@@ -292,8 +310,33 @@ def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache,
     assert checkpoint.steps(tmp_path) == [4]
     monkeypatch.undo()
     train(table(), tmp_path, cache=cache, resume=True)
-    train(table(), tmp_path / "whole", cache=cache)
-    assert same(weights(tmp_path), weights(tmp_path / "whole"))
+    assert same(weights(tmp_path), weights(whole))
+
+
+ENDS = {"an error": lambda: os.stat("/nowhere/at/all"), "an exit": sys.exit}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_reader_that_ends_is_named_and_the_run_resumes(name, tmp_path, cache, whole, monkeypatch):
+    """Whatever ends the thread that makes batches ahead: a clear error, and a run that ends as if it had not."""
+    right, count = batches_module._collated, 0
+
+    def wrong(corpus, rows):
+        nonlocal count
+        if threading.current_thread().name == "regard-ahead":
+            count += 1
+            if count == 8:
+                ENDS[name]()
+        return right(corpus, rows)
+
+    monkeypatch.setattr(batches_module, "_collated", wrong)
+    with pytest.raises(regard.TrainingFailed, match=r"step \d+: wanted its batches; got .*resume") as caught:
+        train(table(), tmp_path, cache=cache)
+    assert caught.value.exit_code == 1
+    assert checkpoint.steps(tmp_path) == [4]
+    monkeypatch.undo()
+    train(table(), tmp_path, cache=cache, resume=True)
+    assert same(weights(whole), weights(tmp_path))
 
 
 def test_a_folder_that_cannot_be_written_is_found_first(tmp_path, cache):
@@ -302,18 +345,16 @@ def test_a_folder_that_cannot_be_written_is_found_first(tmp_path, cache):
         train(table(), tmp_path / "file" / "run", cache=cache)
 
 
-def test_a_run_is_not_begun_over_another(tmp_path, cache):
-    train(table(), tmp_path, cache=cache)
+def test_a_run_is_not_begun_over_another(copy, cache):
     with pytest.raises(regard.InvalidArgument, match="--resume"):
-        train(table(), tmp_path, cache=cache)
+        train(table(), copy, cache=cache)
 
 
-def test_a_resumed_run_keeps_its_recipe(tmp_path, cache):
-    train(table(), tmp_path, cache=cache)
+def test_a_resumed_run_keeps_its_recipe(copy, cache):
     with pytest.raises(regard.CheckpointRefused, match="wanted the recipe that the run began with"):
-        train(table(rate=0.5), tmp_path, cache=cache, resume=True)
-    train(table(steps=16), tmp_path, cache=cache, resume=True)
-    assert checkpoint.steps(tmp_path)[-1] == 16
+        train(table(rate=0.5), copy, cache=cache, resume=True)
+    train(table(steps=16), copy, cache=cache, resume=True)
+    assert checkpoint.steps(copy)[-1] == 16
 
 
 def test_changed_data_are_refused(tmp_path, cache, text):
@@ -325,18 +366,42 @@ def test_changed_data_are_refused(tmp_path, cache, text):
         train(recipe, tmp_path / "run", cache=cache, resume=True)
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path, cache):
-    train(table(), tmp_path / "whole", cache=cache)
-    train(table(), tmp_path / "run", cache=cache)
-    last, told = checkpoint.step_folder(tmp_path / "run", 12), []
+def test_changed_data_are_allowed_when_asked_for(tmp_path, cache):
+    """Numbered with the vocabulary that the weights were trained with, and not with the one they would give today."""
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat on the mat and the dog sat on the log\n" * 20)
+    data = {"train": str(path), "target": {"tokens": "words", "vocabulary": 40}}
+    recipe = {"data": data, "model": {"decoder": RNN}, "train": SHORT}
+    before = train(recipe, tmp_path / "run", cache=cache)
+    path.write_text("an owl and a fox met the cat at the old mill and sat on the log until it was dark\n" * 20)
+    more = recipe | {"train": SHORT | {"steps": 16}}
+    after = train(more, tmp_path / "run", cache=cache, resume=True, allow_changed_data=True)
+    assert checkpoint.steps(tmp_path / "run")[-1] == 16
+    assert after.target.hash == before.target.hash
+    again = train(more, tmp_path / "run", cache=cache, resume=True)  # these are now the data of the run
+    assert same(checkpoint.weights_of(again.model), checkpoint.weights_of(after.model))
+
+
+def test_evaluating_a_run_prepares_nothing_again(tmp_path):
+    made = train(table(RNN, RNN), tmp_path / "run", cache=tmp_path / "cache")
+    corpora = sorted((tmp_path / "cache").iterdir())
+    regard.evaluate(tmp_path / "run", split="valid", metrics=["accuracy"], cache=tmp_path / "cache")
+    assert sorted((tmp_path / "cache").iterdir()) == corpora
+    train(table(RNN, RNN, steps=13), tmp_path / "run", cache=tmp_path / "cache", resume=True)
+    assert sorted((tmp_path / "cache").iterdir()) == corpora
+    assert made.source is not None
+
+
+def test_a_damaged_checkpoint_is_passed_over(copy, cache, whole):
+    last, told = checkpoint.step_folder(copy, 12), []
     damaged = bytearray((last / "model.safetensors").read_bytes())
     damaged[-1] ^= 1
     (last / "model.safetensors").write_bytes(damaged)
-    last.rename(tmp_path / "run" / "step-00000011")
-    train(table(), tmp_path / "run", cache=cache, resume=True, tell=told.append)
+    last.rename(copy / "step-00000011")
+    train(table(), copy, cache=cache, resume=True, tell=told.append)
     assert [event["step"] for event in told if event["event"] == "resumed"] == [8]
     assert any("passed over" in event.get("message", "") for event in told)
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "run"))
+    assert same(weights(whole), weights(copy))
 
 
 def test_frozen_weights_stay_and_others_learn(tmp_path, cache):
@@ -351,9 +416,9 @@ def test_frozen_weights_stay_and_others_learn(tmp_path, cache):
         trainer(read_recipe(table(freeze=["encodr.*"])), cache, tmp_path)
 
 
-def test_fine_tuning_starts_from_the_weights_and_vocabulary(tmp_path, cache):
-    first = train(table(), tmp_path / "first", cache=cache)
-    recipe = read_recipe(table(start_from=str(tmp_path / "first")))
+def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):
+    first = regard.load(whole)
+    recipe = read_recipe(table(start_from=str(whole)))
     data = prepared(recipe, cache)
     model = make_model(recipe, recipe.sized(data))
     assert same(checkpoint.weights_of(model), checkpoint.weights_of(first.model))
@@ -396,9 +461,9 @@ def test_the_running_mean_is_what_is_kept(tmp_path, cache):
     assert not same(kept, checkpoint.weights_of(made.model))
 
 
-def test_a_loaded_model_predicts_as_it_did(tmp_path, cache):
-    model = train(table(), tmp_path, cache=cache)
-    again = regard.load(tmp_path)
+def test_a_loaded_model_predicts_as_it_did(copy, cache):
+    model = train(table(steps=13), copy, cache=cache, resume=True)
+    again = regard.load(copy)
     texts = ["abc", "", "a much longer text", "b"]
     assert again.predict(texts) == model.predict(texts)
     assert [again.predict([text])[0] for text in texts] == again.predict(texts)
@@ -435,13 +500,12 @@ def test_killed_at_random_moments_a_run_ends_the_same(tmp_path, cache):
 
 
 @pytest.mark.slow
-def test_surroundings_change_nothing(tmp_path, cache):
+def test_surroundings_change_nothing(tmp_path, whole):
     """Hash seed, locale, time zone and tokenizer threads: the same weights."""
-    train(table(), tmp_path / "here", cache=cache)
     surroundings = {"PYTHONHASHSEED": "7", "LC_ALL": "C", "TZ": "Pacific/Apia", "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, "-c", KILLED, json.dumps(table()), str(tmp_path / "there"), str(tmp_path / "cache")]
     subprocess.run(command, check=True, capture_output=True, env=os.environ | surroundings)
-    assert same(weights(tmp_path / "here"), weights(tmp_path / "there"))
+    assert same(weights(whole), weights(tmp_path / "there"))
 
 
 @pytest.mark.slow

@@ -40,10 +40,11 @@ ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder o
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"regard {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

@@ -102,7 +102,7 @@ def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[
     for key, value in values.items():
         if not _fits(value, hints[key]):
             options = _options(hints[key])
-            remedy = nearest(value, options) if options else "Change it, or leave it out for the default."
+            remedy = nearest(str(value), options) if options else "Change it, or leave it out for the default."
             yield Problem(f"{where}{key}", _describe(hints[key]), repr(value), remedy)
 
 

@@ -77,10 +77,15 @@ class Recipe:
 
 def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> Recipe:
     """From a TOML file or tables, with changes such as "train.rate=0.001" or "model.encoder.layers=6"."""
+    return Recipe.of(read_tables(source, changes))
+
+
+def read_tables(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> dict[str, Any]:
+    """The tables of a recipe with changes, unchecked."""
     table = dict(source) if isinstance(source, Mapping) else read_toml(Path(source))
     for change in changes:
         table = changed(table, change)
-    return Recipe.of(table)
+    return table
 
 
 def our_recipes() -> list[Path]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from regard.data.columns import Ids, Indices, Running
 from regard.data.corpus import Corpus
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, RegardError
 from regard.sequence import Tokens
 
 POOL = 1 << 16
@@ -99,7 +99,10 @@ def lanes(corpus: Corpus, *, rows: int, stretch: int, start: int = 0) -> Iterato
 
 
 def ahead(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
-    """The same items, made in a thread up to `depth` ahead of their use; the thread ends with this iterator."""
+    """The same items, made in a thread up to `depth` ahead of their use; the thread ends with this iterator.
+
+    What the thread raises is raised here. If it is gone without a word, as after a fork, that is an error too.
+    """
     _at_least("depth", depth, 1)
     return _ahead(items, depth)
 
@@ -202,14 +205,16 @@ def _ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
                 made.put(item)
                 if stopped.is_set():
                     return
-        except BaseException as error:  # whatever it is, the one who asked must hear of it
+        except Exception as error:
             last = _Failed(error)
+        except BaseException as error:  # an exit of this thread alone, of which the one who asked must hear
+            last = _Failed(RegardError(f"regard-ahead: wanted the next batch; got {error!r} in its thread. Resume."))
         made.put(last)
 
     thread = threading.Thread(target=make, name="regard-ahead", daemon=True)
     thread.start()
     try:
-        while (item := made.get()) is not _END:
+        while (item := _next(made, thread)) is not _END:
             if isinstance(item, _Failed):
                 raise item.error
             yield item  # type: ignore[misc]
@@ -220,6 +225,16 @@ def _ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
                 made.get(timeout=0.01)  # it may wait for room to put one more
             except queue.Empty:
                 continue
+
+
+def _next(made: queue.Queue[object], thread: threading.Thread) -> object:
+    while True:
+        alive = thread.is_alive()  # asked first: what it put before it ended is there by now
+        try:
+            return made.get(timeout=1.0 if alive else 0.0)
+        except queue.Empty:
+            if not alive:
+                return _Failed(RegardError("regard-ahead: wanted the next batch; got no thread that makes it. Resume."))
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from regard.configuration import nearest
-from regard.data import generated, text
+from regard.data import generated, hub, text
 from regard.data.columns import (
     Classes,
     ClassWriter,
@@ -93,7 +93,7 @@ class Prepared:
     """All splits of a data configuration with their vocabularies."""
 
     folder: Path
-    key: str  # another one means that the configuration or the content of a file is another
+    key: str  # another one means that the configuration, the content of a file or a vocabulary is another
     record: Mapping[str, Any]  # configuration, files, counts, and what was left out
     source: Vocabulary | None  # None: nothing is read, or pictures are
     target: Vocabulary
@@ -134,22 +134,25 @@ def prepare(
     if vocabularies is not None:
         _check_vocabularies(config, vocabularies)
     progress = progress or (lambda stage, n: None)
-    files = {split: [_fingerprint(path) for path in config.files(split)] for split in config.splits}
+    files = {split: [_fingerprint(path, config.columns) for path in config.files(split)] for split in config.splits}
     if config.source is not None and config.source.kind == "image" and not config.generate:
         for split, found in files.items():
             found[0]["pictures"] = _pictures_hash(config, split, progress)
-    key = _key(config, files, vocabularies)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"corpus-{key[:16]}"
+    place = folder / f"corpus-{_key(config, files, None)[:16]}"
     with _alone(folder):
         for left in folder.glob(".corpus-*.partial"):
             shutil.rmtree(left)
+        if vocabularies is not None:  # what would be learned here may be just these
+            key = _key(config, files, vocabularies)
+            if not (place.exists() and _record(place)["key"] == key):
+                place = folder / f"corpus-{key[:16]}"
         if not place.exists():
             partial = folder / f".{place.name}.partial"
             partial.mkdir()
             try:
-                _write(config, partial, {"key": key, "files": files}, vocabularies, progress)
+                _write(config, partial, files, vocabularies, progress)
                 os.replace(partial, place)
             except BaseException:
                 shutil.rmtree(partial)
@@ -160,18 +163,19 @@ def prepare(
 def _write(
     config: DataConfig,
     folder: Path,
-    about: dict[str, Any],
+    files: Mapping[Split, list[dict[str, str]]],
     vocabularies: tuple[Vocabulary | None, Vocabulary] | None,
     progress: Progress,
 ) -> None:
     source, target = vocabularies or _learn(config, progress)
-    joint = source is target
+    joint = config.one_vocabulary and source is not None and source.hash == target.hash
     target.save(folder / ("vocabulary.json" if joint else "target.vocabulary.json"))
     if source is not None and not joint:
         source.save(folder / "source.vocabulary.json")
     splits = {split: _number(config, split, folder, source, target, progress) for split in config.splits}
     arrays = {path.name: path.stat().st_size for path in sorted(folder.glob("*.npy"))}
-    record = {"format": FORMAT, **about, "config": asdict(config), "joint": joint, "splits": splits, "arrays": arrays}
+    about = {"key": _key(config, files, (source, target)), "files": files, "config": asdict(config), "joint": joint}
+    record = {"format": FORMAT, **about, "splits": splits, "arrays": arrays}
     with (folder / "prepared.json").open("w", encoding="utf-8") as file:
         json.dump(record, file, indent=1, ensure_ascii=False)
         file.flush()
@@ -351,9 +355,11 @@ def _check_vocabularies(config: DataConfig, vocabularies: tuple[Vocabulary | Non
             )
 
 
-def _fingerprint(path: str) -> dict[str, str]:
+def _fingerprint(path: str, columns: Sequence[str]) -> dict[str, str]:
+    if hub.is_dataset(path):
+        return {"path": path, "form": "hf", "sha256": hub.fingerprint(path, columns)}
     with text.readable(path), open(path, "rb") as file:
-        return {"path": path, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        return {"path": path, "form": text.form(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def _pictures_hash(config: DataConfig, split: Split, progress: Progress) -> str:
@@ -363,7 +369,7 @@ def _pictures_hash(config: DataConfig, split: Split, progress: Progress) -> str:
         path = str(example.source)
         if path not in seen:
             seen.add(path)
-            together.update(bytes.fromhex(_fingerprint(path)["sha256"]))
+            together.update(bytes.fromhex(_fingerprint(path, ())["sha256"]))
             if len(seen) % CHUNK == 0:
                 progress("pictures", len(seen))
     return together.hexdigest()
@@ -374,9 +380,9 @@ def _key(
     files: Mapping[Split, list[dict[str, str]]],
     vocabularies: tuple[Vocabulary | None, Vocabulary] | None,
 ) -> str:
-    """Of what the files hold, wherever they lie."""
+    """Of what the files hold, wherever they lie, and of the vocabularies; without them, of what will be learned."""
     held = {
-        split: [(text.form(file["path"]), file["sha256"], file.get("pictures")) for file in found]
+        split: [(file["form"], file["sha256"], file.get("pictures")) for file in found]
         for split, found in files.items()
     }
     settings = {key: value for key, value in asdict(config).items() if key not in ("train", "valid", "test")}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from regard.configuration import Checked, Count
-from regard.data import scenes, text
+from regard.data import hub, scenes, text
 from regard.data.text import Errors, InvalidData
 from regard.errors import InvalidArgument, Problem
 
@@ -67,8 +67,8 @@ class DataConfig(Checked):
     """The table [data] of a recipe.
 
     Files are one table, whose columns the fields name, or text with an example a line: one file for the target alone,
-    two (source, then target) for pairs. An image is told by its path, which begins at the folder of the file that
-    tells it.
+    two (source, then target) for pairs. hf:NAME:SPLIT, a Hugging Face dataset, is a table too. An image is told by its
+    path, which begins at the folder of the file that tells it.
     """
 
     train: str | tuple[str, ...] | None = None  # what to learn from
@@ -97,6 +97,11 @@ class DataConfig(Checked):
         return SPLITS if self.generate else tuple(split for split in SPLITS if self.files(split))
 
     @property
+    def columns(self) -> list[str]:
+        """Of the source, where there is one, and of the target; none where no file is a table."""
+        return [field.column for field in self._fields if field.column is not None]
+
+    @property
     def one_vocabulary(self) -> bool:
         return self.joint and self.source is not None and self.source.kind == self.target.kind == "text"
 
@@ -114,11 +119,16 @@ class DataConfig(Checked):
         if self.generate is None:
             for split in there:
                 yield from self._wrong_shape(split)
+            if self.errors != "strict" and all(hub.is_dataset(file) for split in there for file in self.files(split)):
+                yield Problem("errors", "nothing here: datasets hold no bytes", repr(self.errors), "Leave it out.")
 
     def _wrong_shape(self, split: Split) -> Iterator[Problem]:
-        files, named = self.files(split), [field.column for field in self._fields if field.column is not None]
+        files, named = self.files(split), self.columns
         got = f"{len(files)} files" if len(files) > 1 else files[0]
-        if any(text.form(file) in text.TABLES for file in files):
+        unclear = [file for file in files if hub.is_dataset(file) and not hub.is_whole(file)]
+        if unclear:
+            yield Problem(split, hub.WANTED, unclear[0], "As in hf:owner/name:train.")
+        if any(hub.is_dataset(file) or text.form(file) in text.TABLES for file in files):
             if len(files) > 1:
                 yield Problem(split, "one table, or files of lines", got, "Put all columns into one table.")
             elif len(named) < len(self._fields):
@@ -183,11 +193,14 @@ def _generated(config: DataConfig, split: Split) -> Iterator[Example]:
 
 
 def _read(config: DataConfig, split: Split) -> Iterator[Example]:
-    files, columns = config.files(split), [field.column for field in config._fields]
-    named = [column for column in columns if column is not None]
-    rows: Iterable[tuple[str, ...]] = (
-        text.rows(files[0], named, config.errors) if named else text.parallel(files, config.errors)
-    )
+    files, named = config.files(split), config.columns
+    rows: Iterable[tuple[str, ...]]
+    if hub.is_dataset(files[0]):
+        rows = hub.rows(files[0], named)
+    elif named:
+        rows = text.rows(files[0], named, config.errors)
+    else:
+        rows = text.parallel(files, config.errors)
     pictures = config.source is not None and config.source.kind == "image"
     for row in rows:
         source = _picture(files[0], row[0]) if pictures else row[0]

@@ -12,29 +12,33 @@ import torch
 from regard import __version__, checkpoint
 from regard.data.batches import Batch, ahead, batches, lanes
 from regard.data.corpus import Corpus, Prepared, prepare
+from regard.data.given import Rows, with_given
 from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.files import sweep
 from regard.jobs.evaluating import default_cache, validation
 from regard.model.build import build
-from regard.recipe import Recipe, read_recipe
+from regard.recipe import Recipe, read_tables
 from regard.serving.card import card
-from regard.serving.loading import load, texts_of
+from regard.serving.loading import Vocabularies, load, texts_of, vocabularies_of
 from regard.serving.predictor import Predictor
 from regard.training.loop import Trainer
 from regard.training.objective import Model
 from regard.training.optimiser import freeze
+from regard.views.loggers import logged
 
 Tell = Callable[[dict[str, Any]], None]
+Found = tuple[int, dict[str, bytes], list[str]]  # a checkpoint: its step, its files, and what is wrong with those after
 
 
 def silent(event: dict[str, Any]) -> None:
     """Tell nobody."""
 
 
-def prepared(recipe: Recipe, cache: Path | None = None, tell: Tell = silent) -> Prepared:
+def prepared(
+    recipe: Recipe, cache: Path | None = None, tell: Tell = silent, vocabularies: Vocabularies | None = None
+) -> Prepared:
     """The recipe's data in numbers: made once, then found again by their content."""
-    vocabularies = None
-    if recipe.train.start_from is not None:
+    if vocabularies is None and recipe.train.start_from is not None:
         before = load(recipe.train.start_from)
         vocabularies = (before.source, before.target)
 
@@ -48,31 +52,44 @@ def train(
     recipe: str | Path | Mapping[str, Any] | Recipe,
     run: str | Path,
     *,
+    data: Mapping[str, Rows] | None = None,
     changes: Sequence[str] = (),
     resume: bool = False,
     cache: Path | None = None,
     allow_changed_data: bool = False,
     tell: Tell = silent,
 ) -> Predictor:
-    """Train what the recipe says, with checkpoints in the folder `run`; the best model, ready to predict."""
-    recipe = recipe if isinstance(recipe, Recipe) else read_recipe(recipe, changes)
+    """Train what the recipe says, with checkpoints in the folder `run`; the best model, ready to predict.
+
+    `data` gives splits ("train", "valid", "test") as iterables instead of files: of texts, of (source, target), or of
+    mappings whose keys are the recipe's columns. Each is read once.
+    """
+    recipe = _read(recipe, changes, data, cache)
     run = Path(run)
     found = _room_for(run, resume)
-    data = prepared(recipe, cache, tell)
-    if data.train is None:
+    step = None if found is None else found[0]
+    with logged(recipe.train.log_to or (), run, recipe.as_dict(), step, tell) as tell:
+        return _train(recipe, run, found, cache, allow_changed_data, tell)
+
+
+def _train(
+    recipe: Recipe, run: Path, found: Found | None, cache: Path | None, allow_changed_data: bool, tell: Tell
+) -> Predictor:
+    corpora = prepared(recipe, cache, tell, None if found is None else _vocabularies(found, run))
+    if corpora.train is None:
         raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
-    table = recipe.sized(data)
+    table = recipe.sized(corpora)
     model = make_model(recipe, table)
-    texts = texts_of(recipe, data, table, __version__) | {"README.md": card(recipe, data, model)}
+    texts = texts_of(recipe, corpora, table, __version__) | {"README.md": card(recipe, corpora, model)}
     trainer = Trainer(
         model,
         recipe.train,
-        epoch_batches=epochs(recipe, data.train),
+        epoch_batches=epochs(recipe, corpora.train),
         texts=texts,
         run=run,
-        data_key=data.key,
+        data_key=corpora.key,
         lanes=_lanes(recipe) if recipe.train.carry else None,
-        validate=None if data.valid is None else validation(recipe, data),
+        validate=None if corpora.valid is None else validation(recipe, corpora),
         tell=tell,
     )
     if found is not None:
@@ -80,7 +97,7 @@ def train(
         folder = checkpoint.step_folder(run, step)
         for line in wrong:
             tell({"event": "warning", "message": f"passed over: {line}"})
-        _check_same(content, folder, data, recipe, allow_changed_data)
+        _check_same(content, folder, corpora, recipe, allow_changed_data)
         trainer.resume(content, folder)
         tell({"event": "resumed", "step": step})
     tell({"event": "start", "model": repr(model), "steps": recipe.train.steps, "device": str(trainer.device)})
@@ -93,6 +110,20 @@ def train(
             checkpoint.write(final, texts, {"model.safetensors": average(run, recipe.train.average)})
         return load(final, device=str(trainer.device))
     return load(run, device=str(trainer.device))
+
+
+def _read(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    changes: Sequence[str],
+    data: Mapping[str, Rows] | None,
+    cache: Path | None,
+) -> Recipe:
+    if isinstance(recipe, Recipe) and not changes and data is None:
+        return recipe
+    tables = read_tables(recipe.as_dict() if isinstance(recipe, Recipe) else recipe, changes)
+    if data is not None and isinstance(settings := tables.get("data", {}), Mapping):
+        tables["data"] = with_given(settings, data, cache or default_cache())
+    return Recipe.of(tables)
 
 
 def make_model(recipe: Recipe, table: Mapping[str, Any]) -> Model:
@@ -141,7 +172,7 @@ def average(run: Path, count: int) -> dict[str, torch.Tensor]:
     return {name: (tensor / len(last)).float() for name, tensor in total.items()}
 
 
-def _room_for(run: Path, resume: bool) -> tuple[int, dict[str, bytes], list[str]] | None:
+def _room_for(run: Path, resume: bool) -> Found | None:
     """Make the folder, or find where to go on; known to be writable before any work is done."""
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -166,6 +197,12 @@ def _room_for(run: Path, resume: bool) -> tuple[int, dict[str, bytes], list[str]
     return None
 
 
+def _vocabularies(found: Found, run: Path) -> Vocabularies:
+    """Those the weights were trained with, whatever would be learned from the data of today."""
+    step, content, _ = found
+    return vocabularies_of(content, checkpoint.step_folder(run, step))
+
+
 def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, recipe: Recipe, allow: bool) -> None:
     """A run goes on with the data and the recipe it began with."""
     state = checkpoint.document(content, "training.json", folder)
@@ -176,7 +213,7 @@ def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, reci
             "Put them back, or allow it with --allow-changed-data."
         )
     then, now = Recipe.of(config["recipe"]), recipe
-    free = {"steps", "validate_every", "log_every", "keep", "patience", "samples", "device"}
+    free = {"steps", "validate_every", "log_every", "log_to", "keep", "patience", "samples", "device"}
     same = replace(now.train, **{key: getattr(then.train, key) for key in free})
     if then.model != now.model or then.train != same:
         raise CheckpointRefused(

@@ -4,6 +4,7 @@ Nobody listening costs one look at a number. Somebody listening changes no kerne
 published is references to what the kernel was given, and the log-sum-exp that it returned.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -68,6 +69,9 @@ def listen(listener: Listener) -> Iterator[None]:
     >>> heard[0].weights(rows=[4]).shape
     torch.Size([2, 1, 5])
     """
+    global _teller
+    if "torch._dynamo" in sys.modules:  # only then can anything be compiled, and to import it takes as long as PyTorch
+        _teller = torch.compiler.disable(_tell)  # type: ignore[no-untyped-call]
     token = _listeners.set((*_listeners.get(), listener))
     _count(+1)
     try:
@@ -91,16 +95,18 @@ def anyone() -> bool:
 
 def publish(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...]) -> None:
     if _anyone:
-        _tell(source, lookup, lse, lead)
+        _teller(source, lookup, lse, lead)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _tell(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...]) -> None:
     listeners = _listeners.get()
     if listeners:
         heard = Heard(source, lookup.detached(), lse.detach(), lead)
         for listener in listeners:
             listener(heard)
+
+
+_teller = _tell
 
 
 def weights(lookup: Lookup, lead: tuple[int, ...], rows: Pick, heads: Pick, lse: Tensor | None) -> Tensor:

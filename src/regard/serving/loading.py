@@ -15,6 +15,7 @@ from regard.recipe import Recipe
 from regard.serving.predictor import Predictor, Vocabulary
 
 FORMAT = 1
+Vocabularies = tuple[Vocabulary | None, Vocabulary]  # source, target
 
 
 def load(path: str | Path, *, device: str = "cpu") -> Predictor:
@@ -29,12 +30,12 @@ def load(path: str | Path, *, device: str = "cpu") -> Predictor:
         if config["format"] != FORMAT:
             raise CheckpointRefused(f"{folder}: wanted format {FORMAT}; got {config['format']}. Update Regard.")
         recipe = Recipe.of(config["recipe"])
-        vocabularies = {side: _vocabulary(content, entry, folder) for side, entry in config["vocabularies"].items()}
+        source, target = vocabularies_of(content, folder)
         model = build(config["model"])
     except (KeyError, TypeError, AttributeError, InvalidRecipe) as error:
         raise CheckpointRefused(f"{folder}/config.json: wanted a model's; got {error!r}. It is not ours.") from None
     checkpoint.put_weights(model, checkpoint.tensors(content, "model.safetensors", folder), folder)
-    return Predictor(model.to(device).eval(), recipe, vocabularies.get("source"), vocabularies["target"], folder)
+    return Predictor(model.to(device).eval(), recipe, source, target, folder)
 
 
 def best_of(path: Path) -> Path:
@@ -81,6 +82,13 @@ def texts_of(recipe: Recipe, data: Prepared, table: dict[str, Any], version: str
     }
     files = {name: vocabulary.to_json() for name, vocabulary in sides.values()}
     return files | {"config.json": checkpoint.as_json(config)}
+
+
+def vocabularies_of(content: dict[str, bytes], folder: Path) -> Vocabularies:
+    """Those of a checkpoint that `checkpoint.read` has checked."""
+    entries = checkpoint.document(content, "config.json", folder)["vocabularies"]
+    found = {side: _vocabulary(content, entry, folder) for side, entry in entries.items()}
+    return found.get("source"), found["target"]
 
 
 def _vocabulary(content: dict[str, bytes], entry: dict[str, Any], folder: Path) -> Vocabulary:

@@ -42,6 +42,7 @@ class TrainConfig(Checked):
     average: Count = 1  # how many of the last checkpoints make the final weights
     precision: Literal["float32", "bfloat16"] = "float32"
     log_every: Count = 50
+    log_to: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # beside the run's log.jsonl
     validate_every: Count = 500
     metric: Literal["loss", "perplexity", "accuracy", "bleu", "chrf", "error_rate"] = "loss"
     patience: Count | None = None  # validations without a better metric until training stops

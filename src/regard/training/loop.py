@@ -119,7 +119,7 @@ class Trainer:
         while True:
             batches = self.epoch_batches(self.position.epoch, self.position.batch)
             found = False
-            while group := list(islice(batches, self.config.accumulate)):
+            while group := self._next_group(batches):
                 found = True
                 yield group
             if not found and self.position.batch == 0:
@@ -127,6 +127,15 @@ class Trainer:
             self.position = replace(self.position, epoch=self.position.epoch + 1, batch=0)
             if self.lanes is not None:
                 self.carried = first_state(self.model, self.lanes)
+
+    def _next_group(self, batches: Iterator[Batch]) -> list[Batch]:
+        try:
+            return list(islice(batches, self.config.accumulate))
+        except Exception as error:
+            raise TrainingFailed(
+                f"step {self.position.step + 1}: wanted its batches; got {type(error).__name__}: {error}. "
+                "The checkpoints before it are as they were: see to the data, and resume."
+            ) from error
 
     def _update(self, group: list[Batch]) -> tuple[float, float]:
         """One update, by the loss of all these batches' tokens over their number; its rate, and the gradient's norm."""

@@ -1,0 +1,95 @@
+"""Write the golden checkpoints of this version: python tests/golden/write.py
+
+One small trained model of each family, with the loss and some logits it gave. They are written once for a release and
+never again: `tests/test_golden.py` holds every later version to them.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import regard
+from regard import checkpoint
+from regard.data.batches import evaluation_batches
+from regard.data.corpus import Corpus
+from regard.evaluation.validation import mean_loss
+from regard.serving.predictor import Predictor
+from regard.training.objective import Model, shifted
+
+HERE = Path(__file__).parent
+TEXTS = ["the cat sat", "a dog ran home", "où est le chat ?", "", "the end of it all"]
+PAIRS = [(text, text.upper()) for text in TEXTS]
+LABELLED = [(text, "long" if len(text) > 11 else "short") for text in TEXTS]
+BYTES = {"tokens": "bytes"}
+SMALL = {"width": 8}
+TRANSFORMER = {"kind": "transformer", "width": 8, "heads": 2, "hidden": 16, "layers": 1}
+CONV = {"kind": "conv", "width": 8, "dilations": [1, 2]}
+TRAIN = {"steps": 20, "warmup": 2, "batch_tokens": 128, "rate": 1e-2, "validate_every": 20, "device": "cpu"}
+
+FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any]]] = {  # data, model, examples
+    "rnn": (
+        {"source": BYTES, "target": BYTES},
+        {
+            "encoder": {"kind": "rnn", "cell": "lstm", **SMALL},
+            "decoder": {"kind": "rnn", "attention": "before", "score": "additive", **SMALL},
+        },
+        PAIRS,
+    ),
+    "transformer": ({"source": BYTES, "target": BYTES}, {"encoder": TRANSFORMER, "decoder": TRANSFORMER}, PAIRS),
+    "convolution": ({"source": BYTES, "target": BYTES}, {"encoder": CONV, "decoder": CONV}, PAIRS),
+    "classifier": (
+        {"source": BYTES, "target": {"kind": "label"}},
+        {"encoder": {"kind": "rnn", **SMALL}, "pool": {"kind": "attention"}},
+        LABELLED,
+    ),
+    "language-model": ({"target": {"tokens": "bpe", "vocabulary": 270}}, {"decoder": TRANSFORMER}, TEXTS),
+}
+
+
+def measured(found: Predictor, examples: list[Any]) -> dict[str, Any]:
+    """What a model makes of the examples: its loss, and the first logits of the first batch."""
+    pairs = [(None, example) if isinstance(example, str) else example for example in examples]
+    corpus = Corpus.of(pairs, found.source, found.target)
+    batch = next(evaluation_batches(corpus, budget=512))
+    model: Model = found.model
+    with torch.no_grad():
+        if isinstance(batch.targets, torch.Tensor):
+            logits = model(batch.source)
+        else:
+            inputs, _, _ = shifted(batch.targets)
+            logits = model(batch.source, inputs)
+    return {
+        "loss": mean_loss(model, corpus, budget=512),
+        "logits": logits.flatten()[:: max(1, logits.numel() // 64)][:64].tolist(),
+    }
+
+
+def main() -> None:
+    place = HERE / regard.__version__
+    if place.exists():
+        sys.exit(f"{place} is there: golden checkpoints are written once.")
+    for name, (data, model, examples) in FAMILIES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            recipe = {"data": data, "model": model, "train": TRAIN}
+            regard.train(recipe, Path(folder) / "run", data={"train": examples}, cache=Path(folder))
+            (best,) = (Path(folder) / "run").glob("step-*")
+            content = checkpoint.read(best)
+            config = checkpoint.document(content, "config.json", best)
+            config["recipe"]["data"]["train"] = "train.jsonl"  # wherever it was, it is there no more
+            texts = {
+                n: c.decode() for n, c in content.items() if not n.endswith(".safetensors") and n != "training.json"
+            }
+            texts["config.json"] = checkpoint.as_json(config)
+            weights = checkpoint.tensors(content, "model.safetensors", best)
+            checkpoint.write(place / name, texts, {"model.safetensors": weights})
+        found = measured(regard.load(place / name), examples)
+        (place / f"{name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(place / name, f"loss {found['loss']:.4f}")
+
+
+if __name__ == "__main__":
+    main()
