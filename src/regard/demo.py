@@ -5,6 +5,7 @@ import sys
 import tempfile
 import time
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -43,7 +44,7 @@ def run(seed: int, out: Path | None) -> None:
             progress.close()
             found = evaluate(model, cache=Path(folder) / "data")
             print(f"\n{title}: {found['accuracy'].value:.1%} of 1,000 dates that it never saw, without a mistake.")
-            for text, _ in references(recipe, "test")[:2]:
+            for text, _ in islice(references(recipe, "test"), 2):
                 show(model, text)
     _say(f"\n{time.perf_counter() - began:.0f} s in all")
     print(NEXT)
