@@ -172,13 +172,14 @@ def evaluate(
     """
     from regard.evaluation.told import told
     from regard.files import whole_file
-    from regard.jobs.evaluating import Questions, compare
+    from regard.jobs.evaluating import compare
 
-    on = Questions(split, sources, tuple(references or ()))
     with whole_file(outputs) if outputs else nullcontext() as file:
         found = compare(
             systems,
-            on,
+            split=split,
+            sources=sources,
+            references=references or (),
             metrics=metric,
             resamples=resamples,
             by_length=by_length,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from regard.data import text
 from regard.data.corpus import Prepared, prepare
-from regard.data.examples import Example, examples
+from regard.data.examples import Example, Split, examples
 from regard.errors import InvalidArgument
 from regard.evaluation.metrics import METRICS, Task, check, score
 from regard.evaluation.report import Judged, Report, Row, Scored, judge, report
@@ -35,13 +35,13 @@ class Questions:
     """What systems are judged on: a split of a model's own data, or files whose lines belong together."""
 
     split: str | None = None  # "test" unless told
-    sources: Path | None = None
-    references: tuple[Path, ...] = ()
+    sources: str | Path | None = None
+    references: tuple[str | Path, ...] = ()
 
     def rows(self, recipe: Recipe | None) -> Iterator[Row]:
         if not self.references:
             assert recipe is not None
-            return references(recipe, self.split or "test")
+            return rows_of(recipe, self.split or "test")
         return self._rows_of_files()
 
     def _rows_of_files(self) -> Iterator[Row]:
@@ -58,13 +58,15 @@ def evaluate(
     cache: Path | None = None,
 ) -> dict[str, Scored]:
     """How a trained model does on a split of its own data."""
-    return dict(compare([model], Questions(split), metrics=metrics, cache=cache).systems[0].metrics)
+    return dict(compare([model], split=split, metrics=metrics, cache=cache).systems[0].metrics)
 
 
 def compare(
     systems: Sequence[str | Path | Predictor],
-    on: Questions | None = None,
     *,
+    split: str | None = None,
+    sources: str | Path | None = None,
+    references: Sequence[str | Path] = (),
     metrics: Sequence[str] | None = None,
     resamples: int = RESAMPLES,
     by_length: str | None = None,
@@ -74,10 +76,11 @@ def compare(
 ) -> Report:
     """Systems beside each other, each a trained model or a file of outputs, one a line.
 
-    Outputs in files are for the data of the first model unless `on` says otherwise. Metrics are the usual ones of the
-    task where none are named. `keep` is called with every output of the model, in order.
+    They are judged on a split of the models' own data ("test" unless told), or on files of sources and references that
+    belong line to line. Metrics are the usual ones of the task where none are named. `keep` is called with every output
+    of the model, in order.
     """
-    on = on or Questions()
+    on = Questions(split, sources, tuple(references))
     files = {i: Path(s) for i, s in enumerate(systems) if isinstance(s, str | Path) and Path(s).is_file()}
     models = [i for i in range(len(systems)) if i not in files]
     _check_questions(on, len(models), by_length, keep is not None)
@@ -144,13 +147,17 @@ def _judge_model(
 def _loss(model: Predictor, split: str, cache: Path | None) -> float:
     recipe = model.recipe
     data = prepare(recipe.data, cache or default_cache(), vocabularies=(model.source, model.target))
-    corpus = getattr(data, split, None)
-    if corpus is None:
-        there = [name for name in ("train", "valid", "test") if getattr(data, name) is not None]
-        raise InvalidArgument(
-            "split", wanted=f"one of {', '.join(there)}", got=repr(split), remedy="Or add it to data."
-        )
+    corpus = getattr(data, _there(recipe, split))
     return mean_loss(model.model, corpus, budget=recipe.train.batch_tokens, masked=recipe.train.masked)
+
+
+def _there(recipe: Recipe, split: str) -> Split:
+    for found in recipe.data.splits:
+        if found == split:
+            return found
+    raise InvalidArgument(
+        "split", wanted=f"one of {', '.join(recipe.data.splits)}", got=repr(split), remedy="Or add it to data."
+    )
 
 
 def _predicted(
@@ -179,9 +186,9 @@ def _lines_beside(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
         yield row, line
 
 
-def references(recipe: Recipe, split: str) -> Iterator[tuple[str, list[str]]]:
+def rows_of(recipe: Recipe, split: str) -> Iterator[tuple[str, list[str]]]:
     """Every source of a split with its references; pronunciations of one word come together."""
-    found = examples(recipe.data, split)  # type: ignore[arg-type]
+    found = examples(recipe.data, _there(recipe, split))
     if recipe.data.generate == "spelling":
         for source, same in groupby(found, key=lambda example: example.source):
             yield source or "", [_as_written(example, recipe) for example in same]
@@ -227,7 +234,7 @@ def _length(recipe: Recipe | None) -> Callable[[str], int]:
 
 def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
     """Loss always; outputs where the metric needs them or samples are to be shown."""
-    rows = [] if recipe.data.source is None else list(references(recipe, "valid"))
+    rows = [] if recipe.data.source is None else list(rows_of(recipe, "valid"))
     metric = recipe.train.metric
 
     def validate(model: Model) -> Validation:
