@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         RegardError,
         TrainingFailed,
     )
-    from regard.jobs.evaluating import evaluate
+    from regard.jobs.evaluating import compare, evaluate
     from regard.jobs.training import train
     from regard.kernels.bias import DistanceBias
     from regard.kernels.rows import Summary
@@ -51,7 +51,7 @@ _HOMES = {
     "regard.errors": (
         "CheckpointRefused", "Diverged", "InvalidArgument", "InvalidRecipe", "RegardError", "TrainingFailed",
     ),
-    "regard.jobs.evaluating": ("evaluate",),
+    "regard.jobs.evaluating": ("compare", "evaluate"),
     "regard.jobs.training": ("train",),
     "regard.kernels.bias": ("DistanceBias",),
     "regard.kernels.rows": ("Summary",),
@@ -113,6 +113,7 @@ __all__ = [
     "attention_summary",
     "attention_weights",
     "build",
+    "compare",
     "evaluate",
     "learn_words",
     "listen",

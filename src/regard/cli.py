@@ -9,10 +9,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from regard import __version__
 from regard.errors import RegardError
@@ -126,30 +129,66 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
     print(data.folder)
 
 
-@app.command()
+class WithMetrics(TyperCommand):
+    """A verb whose help ends with the metrics there are."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from regard.evaluation.metrics import METRICS
+
+        with formatter.section("Metrics (↑ higher is better, ↓ lower)"):
+            formatter.write_dl([(f"{name} {'↑' if m.higher else '↓'}", m.tells) for name, m in METRICS.items()])
+
+
+@app.command(cls=WithMetrics)
 def evaluate(
-    model: ModelFolder,
-    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
-    metric: Annotated[
-        list[str] | None, typer.Option(help="bleu, bleu_lower, chrf, accuracy or error_rate; may be repeated.")
+    systems: Annotated[
+        list[Path], typer.Argument(metavar="SYSTEM", help="Runs, checkpoints, or files of outputs, one a line.")
+    ],
+    split: Annotated[str | None, typer.Option(help="train, valid or test of a run's data [default: test].")] = None,
+    sources: Annotated[Path | None, typer.Option(help="Judge on this file instead, one a line.")] = None,
+    references: Annotated[
+        list[Path] | None, typer.Option(help="What is right for each line of it; may be repeated.")
     ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="One of those below; may be repeated [default: those of the task].")
+    ] = None,
+    by_length: Annotated[
+        str | None,
+        typer.Option(metavar="N|A,B,…", help="Also by source length: in N groups, or in groups that end at A, B, …"),
+    ] = None,
+    resamples: Annotated[int, typer.Option(min=1, help="Of examples, for intervals and p-values.")] = 1000,
+    outputs: Annotated[Path | None, typer.Option(help="Write the model's outputs to this file, one a line.")] = None,
     device: Device = "cpu",
     cache: Cache = None,
     as_json: Json = False,
 ) -> None:
-    """Loss and metrics of a trained model on a split of its data.
+    """Metrics of trained models, or of outputs in files, with intervals; p-values against the first of several.
 
-    Example: regard evaluate runs/dates --split test
+    Examples:
+    regard evaluate runs/dates --split test
+
+    regard evaluate runs/old runs/new --metric bleu --metric ter --by-length 4
+
+    regard evaluate ours.txt theirs.txt --references right.txt
     """
-    from regard.jobs import evaluating
-    from regard.serving.loading import load
+    from regard.evaluation.told import told
+    from regard.files import whole_file
+    from regard.jobs.evaluating import compare
 
-    found = evaluating.evaluate(load(model, device=device), split=split, metrics=metric, cache=cache)
-    if as_json:
-        print(json.dumps({name: vars(scored) for name, scored in found.items()}))
-        return
-    for name, scored in found.items():
-        print(f"{name:<11} {scored.value:.4f}{'   ' + scored.signature if scored.signature else ''}")
+    with whole_file(outputs) if outputs else nullcontext() as file:
+        found = compare(
+            systems,
+            split=split,
+            sources=sources,
+            references=references or (),
+            metrics=metric,
+            resamples=resamples,
+            by_length=by_length,
+            keep=(lambda output: file.write(f"{_one_line(output)}\n".encode())) if file else None,
+            cache=cache,
+            device=device,
+        )
+    print(json.dumps(asdict(found), ensure_ascii=False) if as_json else told(found))
 
 
 @app.command()

@@ -5,12 +5,13 @@ import sys
 import tempfile
 import time
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 
 import torch
 
 from regard.data.tokens import END, START, Tokenizer
-from regard.jobs.evaluating import evaluate, references
+from regard.jobs.evaluating import evaluate, rows_of
 from regard.jobs.training import train
 from regard.model.listening import Heard, listen
 from regard.model.recurrent import RnnDecoder
@@ -43,7 +44,7 @@ def run(seed: int, out: Path | None) -> None:
             progress.close()
             found = evaluate(model, cache=Path(folder) / "data")
             print(f"\n{title}: {found['accuracy'].value:.1%} of 1,000 dates that it never saw, without a mistake.")
-            for text, _ in references(recipe, "test")[:2]:
+            for text, _ in islice(rows_of(recipe, "test"), 2):
                 show(model, text)
     _say(f"\n{time.perf_counter() - began:.0f} s in all")
     print(NEXT)

@@ -66,7 +66,7 @@ class NativeState:
     cache: Float[Tensor, "layers B capacity K 2 W"]
     parents: Int[Tensor, "B K capacity"]
     first: Int[Tensor, " B"]  # when each sentence entered
-    sources: list[Float[Tensor, "B S 2W"]]  # a layer: keys and values
+    sources: list[Float[Tensor, "B S E"]]  # a layer: keys and values
     mask: Tensor  # (B, S) of bytes
     time: int = 0
 

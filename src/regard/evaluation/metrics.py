@@ -1,80 +1,110 @@
-"""How good outputs are, beside their references."""
+"""The metrics: what each is called, what it says, and of what."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
+import numpy as np
+
+from regard.configuration import nearest
 from regard.errors import InvalidArgument
+from regard.evaluation import sacre
+from regard.evaluation.tallies import Tally, edits, exact, f1, macro, micro_f1, precision, recall
+
+Task = Literal["text", "label", "language"]  # a sequence or a label is given; or tokens are scored and nothing given
+TEXT: tuple[Task, ...] = ("text",)
+LABEL: tuple[Task, ...] = ("label",)
 
 
 @dataclass(frozen=True)
-class Scored:
-    """A figure, and how exactly it was computed where that has a name."""
+class Metric:
+    """A figure, and whom it suits."""
 
-    value: float
-    signature: str | None = None
-
-
-def bleu(outputs: Sequence[str], references: Sequence[str], *, lower: bool = False) -> Scored:
-    """Corpus BLEU by sacreBLEU, 0 to 100."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    _same_number(outputs, references)
-    metric = BLEU(lowercase=lower)
-    score = metric.corpus_score(list(outputs), [list(references)])
-    return Scored(float(score.score), str(metric.get_signature()))
+    tells: str
+    tally: Callable[[], Tally] | None  # None: a model's own probabilities, without any output
+    tasks: tuple[Task, ...] = TEXT
+    higher: bool = True  # is better
+    share: bool = False  # of one, and shown in percent
 
 
-def chrf(outputs: Sequence[str], references: Sequence[str]) -> Scored:
-    """Character n-gram F-score by sacreBLEU, 0 to 100."""
-    from sacrebleu.metrics.chrf import CHRF
-
-    _same_number(outputs, references)
-    metric = CHRF()
-    score = metric.corpus_score(list(outputs), [list(references)])
-    return Scored(float(score.score), str(metric.get_signature()))
-
-
-def accuracy(outputs: Sequence[str], references: Sequence[str | Sequence[str]]) -> Scored:
-    """The share of outputs that equal their reference, or one of their references, exactly."""
-    _same_number(outputs, references)
-    right = sum(output in _all(reference) for output, reference in zip(outputs, references, strict=True))
-    return Scored(right / len(outputs))
-
-
-def error_rate(outputs: Sequence[str], references: Sequence[str | Sequence[str]]) -> Scored:
-    """Edits for each token (what spaces part) of the reference, or of the nearest of several references."""
-    _same_number(outputs, references)
-    edits = length = 0
-    for output, reference in zip(outputs, references, strict=True):
-        choices = [(edit_distance(output.split(), each.split()), len(each.split())) for each in _all(reference)]
-        nearest = min(choices, key=lambda choice: choice[0] / max(1, choice[1]))
-        edits, length = edits + nearest[0], length + nearest[1]
-    return Scored(edits / max(1, length))
-
-
-def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
-    """The fewest insertions, deletions and replacements that make one of the other.
-
-    >>> edit_distance("k i t t e n".split(), "s i t t i n g".split())
-    3
-    """
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, start=1):
-        diagonal, row[0] = row[0], i
-        for j, y in enumerate(b, start=1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (x != y))
-    return row[-1]
-
-
-def _all(reference: str | Sequence[str]) -> Sequence[str]:
-    return (reference,) if isinstance(reference, str) else reference
+METRICS = {
+    "loss": Metric(
+        "minus the log-probability of a token, or label; in nats", None, ("text", "label", "language"), higher=False
+    ),
+    "perplexity": Metric("e to the loss", None, ("text", "language"), higher=False),
+    "bleu": Metric("word n-grams that outputs share with references, 0 to 100; sacreBLEU's", sacre.bleu),
+    "bleu_lower": Metric("the same, capitals and small letters alike", partial(sacre.bleu, lower=True)),
+    "chrf": Metric("character n-grams that they share, 0 to 100; sacreBLEU's", sacre.chrf),
+    "ter": Metric("edits and shifts to a reference, for 100 words; sacreBLEU's", sacre.ter, higher=False),
+    "accuracy": Metric(
+        "the share of outputs that are a reference, exactly: labels, or whole sequences",
+        exact,
+        ("text", "label"),
+        share=True,
+    ),
+    "error_rate": Metric(
+        "edits to the nearest reference for each of its words, or phonemes (what spaces part): WER, PER",
+        partial(edits, str.split),
+        higher=False,
+        share=True,
+    ),
+    "character_error_rate": Metric(
+        "the same of characters, spaces among them: CER", partial(edits, str), higher=False, share=True
+    ),
+    "f1": Metric("precision and recall in one; the mean over classes", partial(macro, f1), LABEL, share=True),
+    "f1_micro": Metric("the same of all classes together, which is accuracy", micro_f1, LABEL, share=True),
+    "precision": Metric(
+        "of the outputs of a class, the share that is right; the mean over classes",
+        partial(macro, precision),
+        LABEL,
+        share=True,
+    ),
+    "recall": Metric(
+        "of the references of a class, the share that was found; the mean over classes",
+        partial(macro, recall),
+        LABEL,
+        share=True,
+    ),
+}
 
 
-def _same_number(outputs: Sequence[str], references: Sequence[object]) -> None:
+def check(names: Sequence[str], task: Task | None) -> None:
+    """Refuse what there is not, and what says nothing of this task; None: of outputs whose task is not known."""
+    for name in names:
+        if name not in METRICS:
+            raise InvalidArgument(
+                "metric", wanted=f"one of {', '.join(METRICS)}", got=repr(name), remedy=nearest(name, METRICS)
+            )
+        if task is None and METRICS[name].tally is None:
+            raise InvalidArgument("metric", wanted="one of outputs", got=repr(name), remedy="It needs a model: a run.")
+        if task is not None and task not in METRICS[name].tasks:
+            fitting = ", ".join(found for found, metric in METRICS.items() if task in metric.tasks)
+            gives = {"text": "gives texts", "label": "gives labels", "language": "gives no outputs to compare"}[task]
+            raise InvalidArgument(
+                "metric",
+                wanted=f"one of {fitting}, for the model {gives}",
+                got=repr(name),
+                remedy="Leave it out for the usual ones.",
+            )
+
+
+def start(names: Sequence[str]) -> dict[str, Tally]:
+    """An empty tally of each of these that is of outputs."""
+    found = {name: METRICS[name].tally for name in names}
+    return {name: tally() for name, tally in found.items() if tally is not None}
+
+
+def score(name: str, outputs: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """A figure of outputs, each beside its references."""
+    check([name], None)
     if len(outputs) != len(references) or not outputs:
         raise InvalidArgument(
             "outputs",
             wanted="as many as there are references, at least one",
-            got=f"{len(outputs)} and {len(references)}",
-            remedy="Give an output for each line.",
+            got=f"{len(outputs):,} and {len(references):,}",
+            remedy="Give an output for each.",
         )
+    tally = start([name])[name]
+    tally.add(outputs, references)
+    return float(tally.values(np.ones((1, len(outputs))))[0])

@@ -1,25 +1,12 @@
-"""How a model does on a corpus: its loss, and its outputs beside the references."""
+"""How sure a model is of what a corpus says, without any output."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from math import exp
-from typing import Any
 
 import torch
 
 from regard.data.batches import evaluation_batches
 from regard.data.corpus import Corpus
-from regard.errors import InvalidArgument
-from regard.evaluation.metrics import Scored, accuracy, bleu, chrf, error_rate
 from regard.training.objective import Model, Objective
-
-DECODED: dict[str, Callable[..., Scored]] = {
-    "bleu": bleu,
-    "bleu_lower": partial(bleu, lower=True),  # capitals and small letters alike
-    "chrf": chrf,
-    "accuracy": accuracy,
-    "error_rate": error_rate,
-}
 
 
 @torch.no_grad()
@@ -41,16 +28,3 @@ def mean_loss(model: Model, corpus: Corpus, *, budget: int, masked: float = 0.15
 def perplexity(loss: float) -> float:
     """Of a mean loss in nats."""
     return exp(min(loss, 700.0))
-
-
-def score(names: Sequence[str], outputs: Sequence[str], references: Sequence[Any]) -> dict[str, Scored]:
-    """The named metrics of outputs."""
-    unknown = [name for name in names if name not in DECODED]
-    if unknown:
-        raise InvalidArgument(
-            "metric",
-            wanted=f"one of {', '.join(DECODED)}",
-            got=repr(unknown[0]),
-            remedy="Or loss, which needs no output.",
-        )
-    return {name: DECODED[name](outputs, references) for name in names}

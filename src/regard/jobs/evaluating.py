@@ -1,26 +1,48 @@
-"""How a trained model does on its data."""
+"""How trained models, or outputs that lie in files, do on data."""
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
+from regard.data import text
 from regard.data.corpus import Prepared, prepare
-from regard.data.examples import Example, examples
+from regard.data.examples import Example, Split, examples
 from regard.errors import InvalidArgument
-from regard.evaluation.metrics import Scored
-from regard.evaluation.validation import mean_loss, perplexity, score
+from regard.evaluation.metrics import METRICS, Task, check, score
+from regard.evaluation.report import Judged, Report, Row, Scored, judge, report
+from regard.evaluation.resampling import RESAMPLES
+from regard.evaluation.validation import mean_loss, perplexity
+from regard.files import cache_folder
 from regard.recipe import Recipe
 from regard.serving.loading import load
 from regard.serving.predictor import Predictor
 from regard.training.loop import Validation
 from regard.training.objective import Model
 
+CHUNK = 1024  # sources that a model is given at once
+OUTPUTS_ALONE = ["bleu", "chrf"]  # the usual metrics where there is no model whose task would tell
 
-def default_cache() -> Path:
-    """Where prepared corpora lie: $REGARD_CACHE, or a folder of the user's cache."""
-    given = os.environ.get("REGARD_CACHE")
-    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "regard"
+
+@dataclass(frozen=True)
+class Questions:
+    """What systems are judged on: a split of a model's own data, or files whose lines belong together."""
+
+    split: str | None = None  # "test" unless told
+    sources: str | Path | None = None
+    references: tuple[str | Path, ...] = ()
+
+    def rows(self, recipe: Recipe | None) -> Iterator[Row]:
+        if not self.references:
+            assert recipe is not None
+            return rows_of(recipe, self.split or "test")
+        return self._rows_of_files()
+
+    def _rows_of_files(self) -> Iterator[Row]:
+        files = self.references if self.sources is None else (self.sources, *self.references)
+        for row in text.parallel(files):
+            yield ("", row) if self.sources is None else (row[0], row[1:])
 
 
 def evaluate(
@@ -31,41 +53,143 @@ def evaluate(
     cache: Path | None = None,
 ) -> dict[str, Scored]:
     """How a trained model does on a split of its own data."""
-    predictor = model if isinstance(model, Predictor) else load(model)
-    recipe = predictor.recipe
-    data = prepare(recipe.data, cache or default_cache(), vocabularies=(predictor.source, predictor.target))
-    corpus = getattr(data, split, None)
-    if corpus is None:
-        there = [name for name in ("train", "valid", "test") if getattr(data, name) is not None]
-        raise InvalidArgument(
-            "split", wanted=f"one of {', '.join(there)}", got=repr(split), remedy="Or add it to data."
-        )
-    loss = mean_loss(predictor.model, corpus, budget=recipe.train.batch_tokens, masked=recipe.train.masked)
-    found = {"loss": Scored(loss), "perplexity": Scored(perplexity(loss))}
-    names = list(metrics or _usual_metrics(recipe))
-    if names and recipe.data.source is None:
-        raise InvalidArgument(
-            "metric", wanted="none for a model without a source", got=names[0], remedy="It has a loss and a perplexity."
-        )
-    if names:
-        wanted = references(recipe, split)
-        outputs = predictor.predict([source for source, _ in wanted])
-        found |= score(names, outputs, [gold if len(gold) > 1 else gold[0] for _, gold in wanted])
-    return found
+    return dict(compare([model], split=split, metrics=metrics, cache=cache).systems[0].metrics)
 
 
-def references(recipe: Recipe, split: str) -> list[tuple[Any, list[str]]]:
-    """Every source of a split (a text or a picture) with its references; a word's pronunciations come together."""
-    grouped: dict[Any, list[str]] = {}
-    rows: list[tuple[Any, list[str]]] = []
-    for example in examples(recipe.data, split):  # type: ignore[arg-type]
-        source = example.source or ""
-        if recipe.data.generate == "spelling" and source in grouped:
-            grouped[source].append(_as_written(example, recipe))
-            continue
-        grouped[source] = [_as_written(example, recipe)]
-        rows.append((source, grouped[source]))
-    return rows
+def compare(
+    systems: Sequence[str | Path | Predictor],
+    *,
+    split: str | None = None,
+    sources: str | Path | None = None,
+    references: Sequence[str | Path] = (),
+    metrics: Sequence[str] | None = None,
+    resamples: int = RESAMPLES,
+    by_length: str | None = None,
+    keep: Callable[[str], object] | None = None,
+    cache: Path | None = None,
+    device: str = "cpu",
+) -> Report:
+    """Systems beside each other, each a trained model or a file of outputs, one a line.
+
+    They are judged on a split of the models' own data ("test" unless told), or on files of sources and references that
+    belong line to line. Metrics are the usual ones of the task where none are named. `keep` is called with every output
+    of the model, in order.
+    """
+    on = Questions(split, sources, tuple(references))
+    files = {i: Path(s) for i, s in enumerate(systems) if isinstance(s, str | Path) and Path(s).is_file()}
+    models = [i for i in range(len(systems)) if i not in files]
+    _check_questions(on, len(models), by_length, keep is not None)
+    judged: dict[int, Judged] = {}
+    recipe = None
+    for i in models:  # before files, which may be outputs for the data of one
+        system = systems[i]
+        model = system if isinstance(system, Predictor) else load(system, device=device)
+        name = str(model.folder or "model") if isinstance(system, Predictor) else str(system)
+        metrics = metrics or _usual_metrics(model.recipe, on)
+        judged[i] = _judge_model(name, model, on, metrics, keep, cache)
+        recipe = recipe or model.recipe
+    for i, path in files.items():
+        metrics = metrics or OUTPUTS_ALONE
+        check(metrics, None if recipe is None else _task(recipe))
+        told = [metric for metric in metrics if METRICS[metric].tally is not None]
+        judged[i] = judge(str(path), _lines_beside(path, on.rows(recipe)), told, measure=_length(recipe))
+    return report([judged[i] for i in range(len(systems))], resamples=resamples, by_length=by_length)
+
+
+def _check_questions(on: Questions, models: int, by_length: str | None, kept: bool) -> None:
+    def refuse(argument: str, wanted: str, got: str, remedy: str) -> None:
+        raise InvalidArgument(argument, wanted=wanted, got=got, remedy=remedy)
+
+    if not models and not on.references:
+        refuse("references", "a file beside outputs without a model", "none", "Add --references FILE.")
+    if on.references and on.split is not None:
+        refuse("split", "none beside references", repr(on.split), "Leave one out.")
+    if on.sources is not None and not on.references:
+        refuse("references", "a file beside sources", "none", "Add --references FILE.")
+    if on.references and on.sources is None and (models or by_length):
+        why = "for a model to read" if models else "whose lengths count"
+        refuse("sources", f"a file {why}", "none", "Add --sources FILE.")
+    if kept and models != 1:
+        refuse("outputs", "one model, whose outputs to keep", str(models), "Evaluate one at a time.")
+
+
+def _judge_model(
+    name: str,
+    model: Predictor,
+    on: Questions,
+    metrics: Sequence[str],
+    keep: Callable[[str], object] | None,
+    cache: Path | None,
+) -> Judged:
+    task = _task(model.recipe)
+    check(metrics, task)
+    if on.references and (task == "language" or any(METRICS[metric].tally is None for metric in metrics)):
+        raise InvalidArgument(
+            "references",
+            wanted="none for loss and perplexity, which are of prepared data",
+            got=str(on.references[0]),
+            remedy="Leave it out, or name other metrics.",
+        )
+    outputs = [metric for metric in metrics if METRICS[metric].tally is not None]
+    known = {}
+    if len(outputs) < len(metrics):
+        loss = _loss(model, on.split or "test", cache)
+        known = {metric: loss if metric == "loss" else perplexity(loss) for metric in metrics if metric not in outputs}
+    pairs = _predicted(model, on.rows(model.recipe), keep) if outputs or keep else iter(())
+    return judge(name, pairs, outputs, known=known, measure=_length(model.recipe))
+
+
+def _loss(model: Predictor, split: str, cache: Path | None) -> float:
+    recipe = model.recipe
+    data = prepare(recipe.data, cache or cache_folder(), vocabularies=(model.source, model.target))
+    corpus = getattr(data, _there(recipe, split))
+    return mean_loss(model.model, corpus, budget=recipe.train.batch_tokens, masked=recipe.train.masked)
+
+
+def _there(recipe: Recipe, split: str) -> Split:
+    for found in recipe.data.splits:
+        if found == split:
+            return found
+    raise InvalidArgument(
+        "split", wanted=f"one of {', '.join(recipe.data.splits)}", got=repr(split), remedy="Or add it to data."
+    )
+
+
+def _predicted(
+    model: Predictor, rows: Iterator[Row], keep: Callable[[str], object] | None
+) -> Iterator[tuple[Row, str]]:
+    while chunk := list(islice(rows, CHUNK)):
+        for row, output in zip(chunk, model.predict([source for source, _ in chunk]), strict=True):
+            if keep is not None:
+                keep(output)
+            yield row, output
+
+
+def _lines_beside(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
+    """Each example with the line that is its output."""
+    lines = text.lines(path)
+    for count, (row, line) in enumerate(zip_longest(rows, lines)):
+        if row is None or line is None:
+            outputs = count + (line is not None) + sum(1 for _ in lines)
+            wanted = count + (row is not None) + sum(1 for _ in rows)
+            raise InvalidArgument(
+                str(path),
+                wanted=f"an output for each of {wanted:,} examples",
+                got=f"{outputs:,} lines",
+                remedy="Each line must be the output for the example of its number.",
+            )
+        yield row, line
+
+
+def rows_of(recipe: Recipe, split: str) -> Iterator[tuple[Any, list[str]]]:
+    """Every source of a split (a text or a picture) with its references; pronunciations of one word come together."""
+    found = examples(recipe.data, _there(recipe, split))
+    if recipe.data.generate == "spelling":
+        for source, same in groupby(found, key=lambda example: example.source):
+            yield source or "", [_as_written(example, recipe) for example in same]
+    else:
+        for example in found:
+            yield example.source or "", [_as_written(example, recipe)]
 
 
 def _as_written(example: Example, recipe: Recipe) -> str:
@@ -73,19 +197,41 @@ def _as_written(example: Example, recipe: Recipe) -> str:
     return example.target.lower() if recipe.data.target.lower else example.target
 
 
-def _usual_metrics(recipe: Recipe) -> list[str]:
+def _task(recipe: Recipe) -> Task:
     if recipe.data.source is None:
+        return "language"
+    return "label" if recipe.data.target.kind == "label" else "text"
+
+
+def _usual_metrics(recipe: Recipe, on: Questions) -> list[str]:
+    known = {"language": ["loss", "perplexity"], "label": ["loss"], "text": ["loss", "perplexity"]}[_task(recipe)]
+    return ([] if on.references else known) + _usual_of_outputs(recipe)
+
+
+def _usual_of_outputs(recipe: Recipe) -> list[str]:
+    """BLEU and chrF of sentences; where one answer is right, whether it was given and how far off it was."""
+    if _task(recipe) == "language":
         return []
-    if recipe.data.target.kind == "label":
-        return ["accuracy"]
-    if recipe.train.metric in ("accuracy", "error_rate"):
-        return ["accuracy", "error_rate"]
+    if _task(recipe) == "label":
+        return ["accuracy", "f1"]
+    if recipe.data.generate or recipe.train.metric in ("accuracy", "error_rate"):
+        return ["accuracy", "error_rate" if recipe.data.target.tokens == "words" else "character_error_rate"]
     return ["bleu", "chrf"]
+
+
+def _length(recipe: Recipe | None) -> Callable[[Any], int]:
+    """Of a source: in characters where the model reads those, else in words; pictures have none."""
+    source = recipe.data.source if recipe is not None else None
+    if source is not None and source.kind == "image":
+        return lambda picture: 1
+    if source is not None and source.tokens in ("characters", "bytes"):
+        return len
+    return lambda text: len(text.split())
 
 
 def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
     """Loss always; outputs where the metric needs them or samples are to be shown."""
-    rows = [] if recipe.data.source is None else references(recipe, "valid")
+    rows = [] if recipe.data.source is None else list(rows_of(recipe, "valid"))
     metric = recipe.train.metric
 
     def validate(model: Model) -> Validation:
@@ -93,12 +239,11 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
         loss = mean_loss(model, data.valid, budget=recipe.train.batch_tokens, masked=recipe.train.masked)
         values = {"loss": loss, "perplexity": perplexity(loss)}
         predictor = Predictor(model, recipe, data.source, data.target)
-        decoded = metric not in ("loss", "perplexity")
+        decoded = metric not in values
         shown = rows if decoded else rows[: recipe.train.samples]
         outputs = predictor.predict([source for source, _ in shown]) if shown else []
         if decoded:
-            gold = [found if len(found) > 1 else found[0] for _, found in rows]
-            values[metric] = score([metric], outputs, gold)[metric].value
+            values[metric] = score(metric, outputs, [gold for _, gold in rows])
         samples = [
             {"source": str(source), "output": output, "reference": gold[0]}
             for (source, gold), output in zip(shown, outputs, strict=True)

@@ -14,8 +14,8 @@ from regard.data.batches import Batch, ahead, batches, lanes
 from regard.data.corpus import Corpus, Prepared, prepare
 from regard.data.given import Rows, with_given
 from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
-from regard.files import sweep
-from regard.jobs.evaluating import default_cache, validation
+from regard.files import cache_folder, sweep
+from regard.jobs.evaluating import validation
 from regard.model.build import build
 from regard.recipe import Recipe, read_tables
 from regard.serving.card import card
@@ -45,7 +45,7 @@ def prepared(
     def progress(stage: str, number: int) -> None:
         tell({"event": "prepare", "stage": stage, "examples": number})
 
-    return prepare(recipe.data, cache or default_cache(), vocabularies=vocabularies, progress=progress)
+    return prepare(recipe.data, cache or cache_folder(), vocabularies=vocabularies, progress=progress)
 
 
 def train(
@@ -122,7 +122,7 @@ def _read(
         return recipe
     tables = read_tables(recipe.as_dict() if isinstance(recipe, Recipe) else recipe, changes)
     if data is not None and isinstance(settings := tables.get("data", {}), Mapping):
-        tables["data"] = with_given(settings, data, cache or default_cache())
+        tables["data"] = with_given(settings, data, cache or cache_folder())
     return Recipe.of(tables)
 
 

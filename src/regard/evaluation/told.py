@@ -1,0 +1,116 @@
+"""A report as text, for people."""
+
+from collections.abc import Sequence
+
+from regard.evaluation.metrics import METRICS
+from regard.evaluation.report import Report, Scored
+
+NONE = "–"
+
+
+def told(report: Report) -> str:
+    """Figures with intervals; differences and p-values where there are several systems; classes; lengths."""
+    return "\n\n".join([_figures(report), *_classes(report), *_lengths(report), *_notes(report)])
+
+
+def _figures(report: Report) -> str:
+    several = len(report.systems) > 1
+    heads = ["metric", *(["system"] if several else []), "value", f"{report.confidence:.0%} interval"]
+    rows = [heads + (["difference", "p"] if several else [])]
+    for name in dict.fromkeys(name for system in report.systems for name in system.metrics):
+        for system in report.systems:
+            found = system.metrics.get(name)
+            if found is None:
+                continue
+            row = [
+                _headed(name),
+                *([system.name] if several else []),
+                _shown(name, found.value),
+                _interval(name, found),
+            ]
+            rows.append(row + ([_shown(name, found.difference, sign="+"), _p(found.p)] if several else []))
+    return table(rows, left=2 if several else 1)
+
+
+def _classes(report: Report) -> list[str]:
+    tables = []
+    for system in report.systems:
+        if system.classes:
+            rows = [["label", "precision", "recall", "f1", "references", "outputs"]]
+            for one in system.classes:
+                shares = [f"{one[name]:.2%}" for name in rows[0][1:4]]
+                rows.append([_plain(one["label"]), *shares, f"{one['references']:,}", f"{one['outputs']:,}"])
+            tables.append(f"{system.name}, class by class\n{table(rows)}")
+    return tables
+
+
+def _lengths(report: Report) -> list[str]:
+    groups = report.systems[0].lengths
+    if not groups:
+        return []
+    heads = [f"{group.first}–{group.last} ({group.examples:,})" for group in groups]
+    tables = []
+    for name in groups[0].metrics:
+        rows = [["", *heads]]
+        for system in report.systems:
+            cells = [group.metrics.get(name) for group in system.lengths]
+            rows.append([system.name, *(NONE if one is None else _with_half(name, one) for one in cells)])
+        tables.append(f"{_headed(name)} by source length (examples)\n{table(rows)}")
+    return tables
+
+
+def _notes(report: Report) -> list[str]:
+    signed = {name: found.signature for name, found in report.systems[0].metrics.items() if found.signature}
+    notes = [f"{name}: {signature}" for name, signature in signed.items()]
+    if report.examples:
+        notes.append(f"{report.examples:,} examples; bootstrap of {report.resamples:,} resamples, seed {report.seed}")
+    if len(report.systems) > 1:
+        notes.append(f"differences from {report.systems[0].name}; p by paired bootstrap, two-sided")
+    return ["\n".join(notes)] if notes else []
+
+
+def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Columns side by side, the first `left` of them flush left and the others right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "   ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def _headed(name: str) -> str:
+    return f"{name} {'↑' if METRICS[name].higher else '↓'}"
+
+
+def _shown(name: str, value: float | None, sign: str = "") -> str:
+    if value is None:
+        return NONE
+    if METRICS[name].share:
+        return f"{value:{sign}.2%}"
+    return f"{value:{sign}.{4 if name == 'loss' else 2}f}"
+
+
+def _interval(name: str, found: Scored) -> str:
+    if found.low is None or found.high is None:
+        return NONE
+    return f"{_shown(name, found.low)} to {_shown(name, found.high)}"
+
+
+def _with_half(name: str, found: Scored) -> str:
+    """A figure and half the width of its interval."""
+    assert found.low is not None
+    assert found.high is not None
+    return f"{_shown(name, found.value)} ± {_shown(name, (found.high - found.low) / 2)}"
+
+
+def _p(p: float | None) -> str:
+    return NONE if p is None else f"{p:.4f}"
+
+
+def _plain(label: str) -> str:
+    """On one line, with nothing that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "�" for letter in label)
