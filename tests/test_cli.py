@@ -86,7 +86,8 @@ def test_the_command_line_is_frozen():
             "--sources", "--split",
         ],
         "predict": [
-            "--beam", "--cut", "--device", "--json", "--longest", "--nbest", "--prefix", "--sample", "--scores", "--set",
+            "--beam", "--cut", "--device", "--json", "--longest", "--nbest", "--prefix", "--sample", "--scores",
+            "--set",
         ],
         "verify": [],
         "recipes": [],
