@@ -80,10 +80,12 @@ def test_beams_equal_those_from_scratch(name):
             assert [each.score for each in hypotheses] == pytest.approx([score for score, _ in wanted], abs=1e-4)
 
 
+KINDS = ["rnn", "lstm before", "gru after fed", "conv", "transformer"]  # one of each way to remember
+KINDS += [f"transformer {position}" for position in ("learned", "rotary", "alibi", "relative")]
 WAYS = ({}, {"beam": 3, "nbest": 3}, {"sample": True, "nbest": 2})
 
 
-@pytest.mark.parametrize(("name", "options"), list(product(DECODERS, WAYS)))
+@pytest.mark.parametrize(("name", "options"), list(product(KINDS, WAYS)))
 def test_company_changes_nothing(name, options):
     """Batch, order, who enters when and who left before: an input's outputs are its own."""
     made, rows = model(name), sources()
@@ -96,7 +98,7 @@ def test_company_changes_nothing(name, options):
         assert said(found(made, rows[::-1], **options))[::-1] == together
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", KINDS)
 @torch.no_grad()
 def test_scores_are_those_of_the_output_read_back(name):
     made, rows = model(name), sources()[:5]

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -65,39 +66,45 @@ struct Share {  // a thread's part of so many things
     Share(int64_t count, int thread, int threads) : begin(count * thread / threads), end(count * (thread + 1) / threads) {}
 };
 
-inline float activate(float x, int64_t kind) {
-    switch (kind) {
-        case RELU: return x > 0 ? x : 0;
-        case GELU: return 0.5f * x * (1 + std::erf(x * 0.70710678f));
-        case GELU_TANH: return 0.5f * x * (1 + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
-        case SILU: return x / (1 + std::exp(-x));
-        default: return x;
-    }
+template <int KIND>
+inline float activate(float x) {
+    if (KIND == RELU) return x > 0 ? x : 0;
+    if (KIND == GELU) return 0.5f * x * (1 + std::erf(x * 0.70710678f));
+    if (KIND == GELU_TANH) return 0.5f * x * (1 + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
+    if (KIND == SILU) return x / (1 + std::exp(-x));
+    return x;
 }
 
-template <int M>
-inline void tile(const float* x, int64_t stride, const float* w, int64_t inputs, float* y, int64_t y_stride, int64_t columns,
-                 const float* bias, int64_t kind, bool add) {
+// M rows by one panel: every weight is read once for all of them, every sum stays in a register.
+template <int M, int KIND>
+inline void tile(const float* x, int64_t inputs, const float* w, const float* bias, float* y, int64_t outputs, int64_t columns,
+                 bool add) {
     Vector sum[M][VECTORS] = {};
     for (int64_t k = 0; k < inputs; ++k) {
         const Vector* panel = reinterpret_cast<const Vector*>(w + k * COLUMNS);
+        if (M <= 2)  // bound by how fast weights arrive
+            for (int j = 0; j < VECTORS; ++j) __builtin_prefetch(w + (k + 24) * COLUMNS + j * LANES);
         for (int m = 0; m < M; ++m) {
-            const float a = x[m * stride + k];
+            const float a = x[m * inputs + k];
             for (int j = 0; j < VECTORS; ++j) sum[m][j] += a * panel[j];
         }
     }
     for (int m = 0; m < M; ++m) {
         float row[COLUMNS];
         std::memcpy(row, sum[m], sizeof row);
-        float* out = y + m * y_stride;
-        for (int64_t n = 0; n < columns; ++n) {
-            const float value = activate(row[n] + bias[n], kind);
-            out[n] = add ? out[n] + value : value;
-        }
+        float* out = y + m * outputs;
+        const auto put = [&](int64_t count) {
+            for (int64_t n = 0; n < count; ++n) {
+                const float value = activate<KIND>(row[n] + bias[n]);
+                out[n] = add ? out[n] + value : value;
+            }
+        };
+        if (columns == COLUMNS) put(COLUMNS); else put(columns);
     }
 }
 
-void multiply(const Product& p, const float* x, int64_t rows, float* y, int64_t kind, bool add, int thread, int threads) {
+template <int KIND>
+void multiply(const Product& p, const float* x, int64_t rows, float* y, bool add, int thread, int threads) {
     const int64_t panels = (p.outputs + COLUMNS - 1) / COLUMNS;
     const int64_t bands = panels >= threads ? 1 : threads;  // of rows, where there are fewer panels than threads
     const int64_t tall = (rows + bands - 1) / bands;
@@ -108,12 +115,26 @@ void multiply(const Product& p, const float* x, int64_t rows, float* y, int64_t 
         const float *w = p.weight + panel * p.inputs * COLUMNS, *b = p.bias + n;
         const int64_t end = (i % bands + 1) * tall < rows ? (i % bands + 1) * tall : rows;
         int64_t r = i % bands * tall;
-        for (; r + ROWS <= end; r += ROWS)
-            tile<ROWS>(x + r * p.inputs, p.inputs, w, p.inputs, y + r * p.outputs + n, p.outputs, columns, b, kind, add);
-        for (; r + 2 <= end; r += 2)
-            tile<2>(x + r * p.inputs, p.inputs, w, p.inputs, y + r * p.outputs + n, p.outputs, columns, b, kind, add);
-        for (; r < end; ++r)
-            tile<1>(x + r * p.inputs, p.inputs, w, p.inputs, y + r * p.outputs + n, p.outputs, columns, b, kind, add);
+        const auto some = [&](auto count) {
+            for (; r + count() <= end; r += count())
+                tile<count(), KIND>(x + r * p.inputs, p.inputs, w, b, y + r * p.outputs + n, p.outputs, columns, add);
+        };
+        some(std::integral_constant<int, ROWS>());
+        some(std::integral_constant<int, 5>());
+        some(std::integral_constant<int, 4>());
+        some(std::integral_constant<int, 3>());
+        some(std::integral_constant<int, 2>());
+        some(std::integral_constant<int, 1>());
+    }
+}
+
+void multiply(int64_t kind, const Product& p, const float* x, int64_t rows, float* y, bool add, int thread, int threads) {
+    switch (kind) {
+        case RELU: return multiply<RELU>(p, x, rows, y, add, thread, threads);
+        case GELU: return multiply<GELU>(p, x, rows, y, add, thread, threads);
+        case GELU_TANH: return multiply<GELU_TANH>(p, x, rows, y, add, thread, threads);
+        case SILU: return multiply<SILU>(p, x, rows, y, add, thread, threads);
+        default: return multiply<NONE>(p, x, rows, y, add, thread, threads);
     }
 }
 
@@ -208,7 +229,7 @@ void work(const Decoder& d, const State& s, int thread, int threads) {
         return static_cast<const float*>(s.normed);
     };
     const auto after = [&](const Product& out, const float* x, const Norm& norm) {  // what a part adds
-        multiply(out, x, rows, s.x, NONE, true, thread, threads);
+        multiply<NONE>(out, x, rows, s.x, true, thread, threads);
         wait();
         if (d.norm_first) return;
         normalise(norm, s.x, s.x, width, mine);
@@ -216,23 +237,23 @@ void work(const Decoder& d, const State& s, int thread, int threads) {
     };
     for (int64_t l = 0; l < d.count; ++l) {
         const Layer& layer = d.layers[l];
-        multiply(layer.open, before(layer.around_attend), rows, s.wide, NONE, false, thread, threads);
+        multiply<NONE>(layer.open, before(layer.around_attend), rows, s.wide, false, thread, threads);
         wait();
         attend(d, s, l, mine);
         wait();
         after(layer.out, s.seen, layer.around_attend);
         if (d.crosses) {
-            multiply(layer.ask, before(layer.around_cross), rows, s.wide, NONE, false, thread, threads);
+            multiply<NONE>(layer.ask, before(layer.around_cross), rows, s.wide, false, thread, threads);
             wait();
             attend_to_source(d, s, l, mine);
             wait();
             after(layer.tell, s.seen, layer.around_cross);
         }
-        multiply(layer.widen, before(layer.around_perceive), rows, s.wide, d.activation, false, thread, threads);
+        multiply(d.activation, layer.widen, before(layer.around_perceive), rows, s.wide, false, thread, threads);
         wait();
         after(layer.narrow, s.wide, layer.around_perceive);
     }
-    multiply(d.project, before(d.last), rows, s.logits, NONE, false, thread, threads);
+    multiply<NONE>(d.project, before(d.last), rows, s.logits, false, thread, threads);
 }
 
 }  // namespace
