@@ -61,7 +61,7 @@ def test_compiled_steps_equal_plain_ones(name, beams):
 def test_the_search_finds_the_same(monkeypatch, options):
     made, rows = model("transformer"), sources()
     compiled = found(made, rows, **options, batch_tokens=13)
-    monkeypatch.setattr(searching, "native_decoder", lambda _: None)
+    monkeypatch.setattr(searching, "native_decoder", lambda *_, **__: None)
     plain = found(made, rows, **options, batch_tokens=13)
     assert said(compiled) == said(plain)
     for one, other in zip(compiled, plain, strict=True):

@@ -33,6 +33,7 @@ class DecodeConfig(Checked):
     min_p: Probability | None = None  # from those at least so likely as this share of the likeliest
     typical: Probability | None = None  # from those nearest to the expected surprise (https://arxiv.org/abs/2202.00666)
     seed: Annotated[int, Range(0.0)] = 1  # of what is drawn; an input's draws depend on this and its place alone
+    int8: bool = False  # weights in bytes where the processor and the decoder can: faster, and not quite the same
     longest_source: Count = 1000  # tokens of an input, at most
     batch_tokens: Count = 4096  # of inputs, read at once
 

@@ -6,6 +6,7 @@ Others, and machines without a compiler, take PyTorch's way, with equal results.
 
 import ctypes
 from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,7 +29,10 @@ Pointer, Count = ctypes.c_void_p, ctypes.c_int64
 
 
 class _Product(ctypes.Structure):
-    _fields_ = (("weight", Pointer), ("bias", Pointer), ("inputs", Count), ("outputs", Count))
+    _fields_ = (
+        *((name, Pointer) for name in ("weight", "bias", "small", "scale", "offset")),
+        *((name, Count) for name in ("inputs", "outputs")),
+    )
 
 
 class _Norm(ctypes.Structure):
@@ -114,8 +118,10 @@ class NativeState:
 class NativeDecoder:
     """What stands in for a decoder while it searches."""
 
-    def __init__(self, decoder: TransformerDecoder, library: ctypes.CDLL) -> None:
+    def __init__(self, decoder: TransformerDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
         self.decoder, self.library = decoder, library
+        library.regard_bytes.restype = Count
+        self.most_bytes = library.regard_bytes() if int8 else 0  # inputs of a product in bytes, at most
         self.kept: list[Tensor] = []  # what the tables point to
         library.regard_columns.restype = Count
         self.columns = library.regard_columns()
@@ -232,10 +238,36 @@ class NativeDecoder:
 
     def _product(self, weight: Tensor, bias: Tensor) -> _Product:
         outputs, inputs = weight.shape
-        packed = torch.zeros(-(-outputs // self.columns) * self.columns * inputs)
-        laid = weight.detach().contiguous()
-        self.library.regard_pack(Pointer(laid.data_ptr()), Count(outputs), Count(inputs), Pointer(packed.data_ptr()))
-        return _Product(self._keep(packed), self._keep(bias), inputs, outputs)
+        padded = -(-outputs // self.columns) * self.columns
+        if inputs <= self.most_bytes and inputs % 4 == 0:
+            return self._small_product(weight.detach(), bias, padded)
+        packed = torch.zeros(padded * inputs)
+        self._pack(self.library.regard_pack, weight.detach(), packed)
+        return _Product(self._keep(packed), self._keep(bias), None, None, None, inputs, outputs)
+
+    def _small_product(self, weight: Tensor, bias: Tensor, padded: int) -> _Product:
+        """Weights in bytes, each row by its own scale."""
+        outputs, inputs = weight.shape
+        scale = weight.abs().amax(1).clamp(min=1e-30) / 127
+        small = (weight / scale[:, None]).round().to(torch.int8)
+        packed = torch.zeros(padded * inputs, dtype=torch.int8)
+        self._pack(self.library.regard_pack_bytes, small, packed)
+        offset = 128 * small.sum(1, dtype=torch.int32)
+        more = (0, padded - outputs)
+        return _Product(
+            None,
+            self._keep(bias),
+            self._keep(packed),
+            self._keep(F.pad(scale, more)),
+            self._keep(F.pad(offset, more)),
+            inputs,
+            outputs,
+        )
+
+    @staticmethod
+    def _pack(pack: Any, weight: Tensor, packed: Tensor) -> None:
+        laid = weight.contiguous()
+        pack(Pointer(laid.data_ptr()), Count(laid.shape[0]), Count(laid.shape[1]), Pointer(packed.data_ptr()))
 
     def _norm(self, norm: nn.Module) -> _Norm:
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
@@ -251,16 +283,16 @@ class NativeDecoder:
 _made: "WeakKeyDictionary[nn.Module, tuple[list[int], NativeDecoder]]" = WeakKeyDictionary()
 
 
-def native_decoder(decoder: nn.Module) -> NativeDecoder | None:
+def native_decoder(decoder: nn.Module, *, int8: bool = False) -> NativeDecoder | None:
     """The compiled form of a decoder, where there is one and nobody listens; made again when weights have changed."""
-    if not isinstance(decoder, TransformerDecoder) or anyone() or not _known(decoder):
+    library = native.library() if isinstance(decoder, TransformerDecoder) and not anyone() else None
+    if library is None or not isinstance(decoder, TransformerDecoder) or not _known(decoder):
         return None
-    library = native.library()
-    if library is None:
-        return None
-    now = [number for p in decoder.parameters() for number in (p.data_ptr(), p._version)]
+    if any(p.is_inference() for p in decoder.parameters()):  # whose changes nobody counts
+        return NativeDecoder(decoder, library, int8=int8)
+    now = [int(int8), *(number for p in decoder.parameters() for number in (p.data_ptr(), p._version))]
     if decoder not in _made or _made[decoder][0] != now:
-        _made[decoder] = now, NativeDecoder(decoder, library)
+        _made[decoder] = now, NativeDecoder(decoder, library, int8=int8)
     return _made[decoder][1]
 
 

@@ -75,7 +75,7 @@ class _Party:
         scored: bool,
     ) -> None:
         self.model, self.inputs, self.collate = model, inputs, collate
-        self.decoder = native_decoder(model.decoder) or model.decoder
+        self.decoder = native_decoder(model.decoder, int8=config.int8) or model.decoder
         self.numbers = numbers
         self.first, self.places = first, places
         self.device = next(model.parameters()).device

@@ -8,6 +8,9 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#ifdef __AVX512VNNI__
+#include <immintrin.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -29,6 +32,9 @@ enum Activation { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, SILU = 4 };
 struct Product {  // y = x Wᵀ + b
     const float* weight;  // panels of (inputs, COLUMNS), the last one filled up with zeros
     const float* bias;
+    const int8_t* small;    // or null: panels of (inputs / 4, COLUMNS, 4), a quarter of the bytes
+    const float* scale;     // of each column of those
+    const int32_t* offset;  // 128 times the sum of each column, as inputs are made positive
     int64_t inputs, outputs;
 };
 
@@ -75,6 +81,17 @@ inline float activate(float x) {
     return x;
 }
 
+template <int KIND>
+inline void put(const float* row, const float* bias, float* y, int64_t columns, bool add) {
+    const auto some = [&](int64_t count) {
+        for (int64_t n = 0; n < count; ++n) {
+            const float value = activate<KIND>(row[n] + bias[n]);
+            y[n] = add ? y[n] + value : value;
+        }
+    };
+    if (columns == COLUMNS) some(COLUMNS); else some(columns);
+}
+
 // M rows by one panel: every weight is read once for all of them, every sum stays in a register.
 template <int M, int KIND>
 inline void tile(const float* x, int64_t inputs, const float* w, const float* bias, float* y, int64_t outputs, int64_t columns,
@@ -92,16 +109,49 @@ inline void tile(const float* x, int64_t inputs, const float* w, const float* bi
     for (int m = 0; m < M; ++m) {
         float row[COLUMNS];
         std::memcpy(row, sum[m], sizeof row);
-        float* out = y + m * outputs;
-        const auto put = [&](int64_t count) {
-            for (int64_t n = 0; n < count; ++n) {
-                const float value = activate<KIND>(row[n] + bias[n]);
-                out[n] = add ? out[n] + value : value;
-            }
-        };
-        if (columns == COLUMNS) put(COLUMNS); else put(columns);
+        put<KIND>(row, bias, y + m * outputs, columns, add);
     }
 }
+
+#ifdef __AVX512VNNI__
+// The same in bytes: rows are quantised as they come, and one instruction adds four products.
+constexpr int64_t LONGEST = 1 << 14;  // inputs of a product, at most
+
+inline float quantise(const float* x, int64_t inputs, uint8_t* q) {
+    float peak = 0;
+    for (int64_t k = 0; k < inputs; ++k) peak = std::fmax(peak, std::fabs(x[k]));
+    const float scale = peak > 0 ? 127 / peak : 0;
+    for (int64_t k = 0; k < inputs; ++k) q[k] = uint8_t(int(x[k] * scale + (x[k] < 0 ? -0.5f : 0.5f)) + 128);
+    return peak / 127;
+}
+
+template <int M, int KIND>
+inline void small_tile(const Product& p, int64_t panel, const uint8_t* q, const float* scales, float* y, int64_t columns,
+                       bool add) {
+    const int64_t n = panel * COLUMNS;
+    const int8_t* w = p.small + panel * p.inputs * COLUMNS;
+    __m512i sum[M][VECTORS];
+    for (int m = 0; m < M; ++m)
+        for (int j = 0; j < VECTORS; ++j) sum[m][j] = _mm512_setzero_si512();
+    for (int64_t k = 0; k < p.inputs; k += 4) {
+        __m512i part[VECTORS];
+        for (int j = 0; j < VECTORS; ++j) part[j] = _mm512_loadu_si512(w + k * COLUMNS + j * 64);
+        for (int m = 0; m < M; ++m) {
+            int32_t four;
+            std::memcpy(&four, q + m * p.inputs + k, 4);
+            const __m512i a = _mm512_set1_epi32(four);
+            for (int j = 0; j < VECTORS; ++j) sum[m][j] = _mm512_dpbusd_epi32(sum[m][j], a, part[j]);
+        }
+    }
+    for (int m = 0; m < M; ++m) {
+        int32_t whole[COLUMNS];
+        float row[COLUMNS];
+        std::memcpy(whole, sum[m], sizeof whole);
+        for (int64_t i = 0; i < COLUMNS; ++i) row[i] = float(whole[i] - p.offset[n + i]) * scales[m] * p.scale[n + i];
+        put<KIND>(row, p.bias + n, y + m * p.outputs + n, columns, add);
+    }
+}
+#endif
 
 template <int KIND>
 void multiply(const Product& p, const float* x, int64_t rows, float* y, bool add, int thread, int threads) {
@@ -109,6 +159,31 @@ void multiply(const Product& p, const float* x, int64_t rows, float* y, bool add
     const int64_t bands = panels >= threads ? 1 : threads;  // of rows, where there are fewer panels than threads
     const int64_t tall = (rows + bands - 1) / bands;
     const Share share(panels * bands, thread, threads);
+#ifdef __AVX512VNNI__
+    if (p.small) {
+        static thread_local uint8_t q[ROWS * LONGEST];
+        static thread_local float scales[ROWS];
+        // Row by row within a panel would quantise again and again: rows outside, panels inside.
+        for (int64_t r = 0; r < rows; r += ROWS) {
+            const int64_t some = rows - r < ROWS ? rows - r : ROWS;
+            for (int64_t m = 0; m < some; ++m) scales[m] = quantise(x + (r + m) * p.inputs, p.inputs, q + m * p.inputs);
+            const Share mine(panels, thread, threads);
+            for (int64_t panel = mine.begin; panel < mine.end; ++panel) {
+                const int64_t columns = p.outputs - panel * COLUMNS < COLUMNS ? p.outputs - panel * COLUMNS : COLUMNS;
+                float* out = y + r * p.outputs;
+                switch (some) {
+                    case 6: small_tile<6, KIND>(p, panel, q, scales, out, columns, add); break;
+                    case 5: small_tile<5, KIND>(p, panel, q, scales, out, columns, add); break;
+                    case 4: small_tile<4, KIND>(p, panel, q, scales, out, columns, add); break;
+                    case 3: small_tile<3, KIND>(p, panel, q, scales, out, columns, add); break;
+                    case 2: small_tile<2, KIND>(p, panel, q, scales, out, columns, add); break;
+                    default: small_tile<1, KIND>(p, panel, q, scales, out, columns, add);
+                }
+            }
+        }
+        return;
+    }
+#endif
     for (int64_t i = share.begin; i < share.end; ++i) {
         const int64_t panel = i / bands, n = panel * COLUMNS;
         const int64_t columns = p.outputs - n < COLUMNS ? p.outputs - n : COLUMNS;
@@ -261,6 +336,20 @@ void work(const Decoder& d, const State& s, int thread, int threads) {
 extern "C" {
 
 int64_t regard_columns() { return COLUMNS; }
+
+int64_t regard_bytes() {  // inputs of a product in bytes, at most; 0: this processor cannot
+#ifdef __AVX512VNNI__
+    return LONGEST;
+#else
+    return 0;
+#endif
+}
+
+void regard_pack_bytes(const int8_t* weight, int64_t outputs, int64_t inputs, int8_t* packed) {
+    for (int64_t n = 0; n < outputs; ++n)
+        for (int64_t k = 0; k < inputs; ++k)
+            packed[n / COLUMNS * inputs * COLUMNS + (k / 4 * COLUMNS + n % COLUMNS) * 4 + k % 4] = weight[n * inputs + k];
+}
 
 void regard_pack(const float* weight, int64_t outputs, int64_t inputs, float* packed) {
     for (int64_t n = 0; n < outputs; ++n)
