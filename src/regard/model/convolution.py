@@ -86,7 +86,7 @@ class ConvEncoder(nn.Module):
 class ConvState:
     """What a convolutional decoder knows after some steps, of K hypotheses for each of B sentences."""
 
-    seen: list[Float[Tensor, "BK _ W"]]  # the last inputs of each layer, as far back as it reaches
+    seen: list[Float[Tensor, "rows _ W"]]  # the last inputs of each layer, as far back as it reaches
     memories: list[KeyValue | None]
     memory_mask: Bool[Tensor, "B 1 M"] | None
     beams: int = 1

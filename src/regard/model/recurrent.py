@@ -24,7 +24,7 @@ from regard.shapes import Bool, Float, Int, Tensor
 Cell = Literal["elman", "gru", "lstm"]
 CELLS = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
-Hidden = tuple[Float[Tensor, "layers B W"], ...]  # one tensor, or two for an LSTM
+Hidden = tuple[Float[Tensor, "layers rows W"], ...]  # one tensor, or two for an LSTM
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class RnnState:
     """What a recurrent decoder knows after some steps, of K hypotheses for each of B sentences."""
 
     hidden: Hidden  # (layers, B · K, W) each
-    context: Float[Tensor, "BK fed"]  # the summary, or what the last step fed back; of width 0 where neither is
+    context: Float[Tensor, "rows fed"]  # the summary, or what the last step fed back; of width 0 where neither is
     keys: Float[Tensor, "B S D"] | None  # the source, projected once
     values: Float[Tensor, "B S C"] | None
     mask: Bool[Tensor, "B 1 S"] | None
