@@ -145,7 +145,7 @@ class Beam:
         """The outputs of an input that is done, best first."""
         hypotheses = []
         order = self.ended_score[row].argsort(descending=True, stable=True).tolist()
-        for beam in order[: self.config.nbest]:
+        for beam in order if self.config.coverage_penalty else order[: self.config.nbest]:
             score, length = float(self.ended_score[row, beam]), int(self.ended_length[row, beam])
             if score == -torch.inf:
                 continue

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from regard.data.tokens import MASK, PAD, START
+from regard.decoding.attention import check_looks, covered
 from regard.decoding.beam import Beam
 from regard.decoding.config import DecodeConfig
 from regard.decoding.constraints import BannedHere, Required, Unspeakable
@@ -78,6 +79,8 @@ def search(
     """
     if not all(phrase for each in inputs for phrase in each.banned):
         raise InvalidArgument("banned", wanted="tokens", got="none", remedy="Leave empty phrases out.")
+    if config.coverage_penalty:
+        check_looks("coverage_penalty", model)
     demands = [each.demand(config, rules) for each in inputs]
     waiting = sorted(range(len(inputs)), key=lambda i: -inputs[i].size)  # stable; nobody who enters needs more room
     while waiting:
@@ -91,6 +94,9 @@ def search(
         for number, hypotheses in party.run():
             if not hypotheses and members[number].required:
                 raise Unspeakable
+            if config.coverage_penalty:
+                source = collate([members[number].source])
+                hypotheses = covered(model, source, hypotheses, first, config.coverage_penalty)[: config.nbest]
             yield group[number], hypotheses
 
 
