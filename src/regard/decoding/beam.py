@@ -6,6 +6,7 @@ import torch
 
 from regard.data.tokens import END
 from regard.decoding.config import DecodeConfig
+from regard.decoding.constraints import Required
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Rule, Said
 from regard.decoding.top import top
@@ -28,10 +29,11 @@ class Beam:
         *,
         ends: bool,
         scored: bool,
+        required: Required | None = None,
     ) -> None:
         self.config, self.said, self.limit, self.rules, self.ends = config, said, limit, rules, ends
         batch, beams, longest = said.tokens.shape
-        device, self.groups = limit.device, config.groups
+        device, self.groups, self.required = limit.device, config.groups, required
         self.log_p = torch.zeros(batch, beams, longest, device=device)
         self.total = torch.zeros(batch, beams, device=device)
         self.ended_tokens = torch.zeros_like(said.tokens)
@@ -57,10 +59,17 @@ class Beam:
         said, (batch, beams, vocabulary) = self.said, logits.shape
         true = logits.float().log_softmax(-1)
         scores = true if self.config.repetition == 1.0 else true.clone()  # other rules forbid, and change nothing else
+        asking = [] if self.required is None else self.required.speaking()
+        unruled = true[asking] if asking else true[:0]
         for rule in self.rules:
             rule(scores, said)
         scores = scores + self.total[..., None]
         values, parents, tokens = self._candidates(scores)  # (B, G, 2 K / G)
+        if self.required is not None and asking:
+            whole = unruled + self.total[asking][..., None]
+            found = self.required.choose(asking, scores[asking], whole, self.config)
+            values[asking], parents[asking], tokens[asking] = found
+            true[asking] = unruled
         gained = true.flatten(1).gather(1, (parents * vocabulary + tokens).flatten(1)).view_as(values)
         said.length += 1
         rank = torch.arange(values.shape[-1], device=values.device)
@@ -75,6 +84,8 @@ class Beam:
         at = (said.length - 1)[:, None, None].expand(-1, beams, -1)
         said.tokens = _follow(said.tokens, parents).scatter_(2, at, tokens[..., None])
         self.log_p = _follow(self.log_p, parents).scatter_(2, at, gained[..., None])
+        if self.required is not None and asking:
+            self.required.follow(asking, tokens, parents)
         return tokens, parents, self._done(last[:, 0, 0])
 
     def _candidates(self, scores: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,7 +145,7 @@ class Beam:
         """The outputs of an input that is done, best first."""
         hypotheses = []
         order = self.ended_score[row].argsort(descending=True, stable=True).tolist()
-        for beam in order[: self.config.nbest]:
+        for beam in order if self.config.coverage_penalty else order[: self.config.nbest]:
             score, length = float(self.ended_score[row, beam]), int(self.ended_length[row, beam])
             if score == -torch.inf:
                 continue

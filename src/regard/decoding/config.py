@@ -19,9 +19,9 @@ class DecodeConfig(Checked):
     shortest: Annotated[int, Range(0.0)] = 0  # tokens of an output, at least
     shortest_ratio: Positive = 0.0  # and at least so many times the tokens of its source
     length_penalty: float = 1.0  # log-probabilities are divided by the length to this power: the higher, the longer
-    coverage_penalty: Positive = (
-        0.0  # for words of the source that nothing looked at (https://arxiv.org/abs/1609.08144)
-    )
+    # Outputs are ranked once more: for words of the source that little looked at, in all layers and heads together
+    # (https://arxiv.org/abs/1609.08144)
+    coverage_penalty: Positive = 0.0
     no_repeat: Annotated[int, Range(0.0)] = 0  # no run of so many tokens comes twice
     repetition: Annotated[float, Range(1.0)] = 1.0  # log-probabilities of tokens that were said are multiplied by it
     groups: Count = 1  # of the beam, each kept from what those before it say (https://arxiv.org/abs/1610.02424)
@@ -42,6 +42,8 @@ class DecodeConfig(Checked):
             yield Problem("nbest", f"at most beam = {self.beam}", str(self.nbest), "Widen the beam, or sample.")
         if self.sample and self.beam > 1:
             yield Problem("sample", "false with a beam", "true", "Choose one of the two.")
+        if self.sample and self.coverage_penalty:
+            yield Problem("coverage_penalty", "0 for samples, which nothing ranks", "more", "Use a beam.")
         if self.beam % self.groups:
             yield Problem("groups", f"a divisor of beam = {self.beam}", str(self.groups), "Change one of the two.")
         if not self.sample:

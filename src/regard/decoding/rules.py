@@ -51,16 +51,23 @@ class LongEnough:
 
 
 class Forced:
-    """What an output must begin with."""
+    """What an output must begin with, whatever other rules say: it notes its scores before them, and comes last."""
 
-    def __call__(self, scores: Scores, said: Said) -> None:
+    rows: Int[Tensor, " n"]
+    tokens: Int[Tensor, " n"]
+    kept: Float[Tensor, "n K"]
+
+    def note(self, scores: Scores, said: Said) -> None:
         place = said.length.clamp(max=said.forced.shape[1] - 1)[:, None]
         token = said.forced.gather(1, place)[:, 0].masked_fill(said.length >= said.forced.shape[1], -1)  # (B,)
-        rows = (token >= 0).nonzero()[:, 0]
-        if len(rows):
-            kept = scores[rows, :, token[rows]]
-            scores[rows] = -torch.inf
-            scores[rows, :, token[rows]] = kept
+        self.rows = (token >= 0).nonzero()[:, 0]
+        self.tokens = token[self.rows]
+        self.kept = scores[self.rows, :, self.tokens]
+
+    def __call__(self, scores: Scores, said: Said) -> None:
+        if len(self.rows):
+            scores[self.rows] = -torch.inf
+            scores[self.rows, :, self.tokens] = self.kept
 
 
 @dataclass(frozen=True)

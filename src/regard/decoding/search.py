@@ -12,12 +12,16 @@ from typing import Any
 import torch
 
 from regard.data.tokens import MASK, PAD, START
+from regard.decoding.attention import check_looks, covered
 from regard.decoding.beam import Beam
 from regard.decoding.config import DecodeConfig
+from regard.decoding.constraints import BannedHere, Required, Unspeakable
+from regard.decoding.demand import Demand, Phrase, State
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.native import native_decoder
-from regard.decoding.rules import Forced, LongEnough, Never, NoRepeat, Repetition, Rule, Said
+from regard.decoding.rules import Banned, Forced, LongEnough, Never, NoRepeat, Repetition, Rule, Said
 from regard.decoding.walk import Walk
+from regard.errors import InvalidArgument
 
 ROWS = 512  # hypotheses in a step, at most
 REST = 8  # an eighth of the places may be idle before others enter
@@ -30,6 +34,33 @@ class Input:
     source: Any  # what `collate` makes a batch of; None for a language model
     size: int  # how many tokens it has, or regions
     prefix: Sequence[int] = ()  # what its output begins with
+    banned: Sequence[Sequence[int]] = ()  # runs of tokens that its output does not hold
+    required: Sequence[Sequence[int] | Phrase] = ()  # and those that it does, each as often as it stands here
+    given: int = 0  # tokens of the prefix that are no part of the output, where nothing counts
+
+    def most(self, config: DecodeConfig) -> int:
+        """Tokens of its output, at most, with the prefix."""
+        ratio = config.longest if config.longest_ratio is None else int(config.longest_ratio * self.size) + 1
+        return max(1, len(self.prefix) + min(config.longest, ratio))
+
+    def demand(self, config: DecodeConfig, rules: Sequence[Rule]) -> tuple[Demand, State] | None:
+        """What its output must hold, and how much of that its prefix does; refused where it cannot fit."""
+        if not self.required:
+            return None
+        everywhere = [phrase for rule in rules if isinstance(rule, Banned) for phrase in rule.phrases]
+        banned = [tuple(phrase) for phrase in (*self.banned, *everywhere)]
+        demand = Demand([Phrase.of(each) for each in self.required], banned)
+        state = demand.read(self.prefix[self.given :], begins=not self.given)
+        room = self.most(config) - len(self.prefix)
+        if not demand.fits(state, room):
+            plan = demand.plan(state)
+            raise InvalidArgument(
+                "required",
+                wanted=f"at most {room} tokens, the longest that this output may be",
+                got="what cannot be said together" if plan is None else f"{len(plan)}",
+                remedy="Raise longest or longest_ratio, or require less.",
+            )
+        return demand, state
 
 
 def search(
@@ -47,14 +78,26 @@ def search(
 
     `first` is the token before an output's first. Without `ends`, the end is a token like others.
     """
+    if not all(phrase for each in inputs for phrase in each.banned):
+        raise InvalidArgument("banned", wanted="tokens", got="none", remedy="Leave empty phrases out.")
+    if config.coverage_penalty:
+        check_looks("coverage_penalty", model)
+    demands = [each.demand(config, rules) for each in inputs]
     waiting = sorted(range(len(inputs)), key=lambda i: -inputs[i].size)  # stable; nobody who enters needs more room
     while waiting:
         size = max(1, inputs[waiting[0]].size)
         near = next((n for n, i in enumerate(waiting) if 2 * max(1, inputs[i].size) < size), len(waiting))
         group, waiting = waiting[:near], waiting[near:]
         places = max(1, min(len(group), config.batch_tokens // size, ROWS // max(config.beam, config.nbest)))
-        party = _Party(model, [inputs[i] for i in group], group, collate, config, places, rules, first, ends, scored)
+        asked = [demands[i] for i in group]
+        members = [inputs[i] for i in group]
+        party = _Party(model, members, asked, group, collate, config, places, rules, first, ends, scored)
         for number, hypotheses in party.run():
+            if not hypotheses and members[number].required:
+                raise Unspeakable
+            if config.coverage_penalty:
+                source = collate([members[number].source])
+                hypotheses = covered(model, source, hypotheses, first, config.coverage_penalty)[: config.nbest]
             yield group[number], hypotheses
 
 
@@ -65,6 +108,7 @@ class _Party:
         self,
         model: Any,
         inputs: list[Input],
+        demands: list[tuple[Demand, State] | None],
         numbers: list[int],
         collate: Callable[[list[Any]], Any],
         config: DecodeConfig,
@@ -76,19 +120,12 @@ class _Party:
     ) -> None:
         self.model, self.inputs, self.collate = model, inputs, collate
         self.decoder = native_decoder(model.decoder, int8=config.int8) or model.decoder
-        self.numbers = numbers
+        self.numbers, self.demands = numbers, demands
         self.first, self.places = first, places
         self.device = next(model.parameters()).device
         self.beams = config.nbest if config.sample else config.beam
         self.least = [max(config.shortest, int(config.shortest_ratio * each.size)) for each in inputs]
-        ratio = config.longest_ratio
-        self.most = [
-            max(
-                1,
-                len(each.prefix) + min(config.longest, config.longest if ratio is None else int(ratio * each.size) + 1),
-            )
-            for each in inputs
-        ]
+        self.most = [each.most(config) for each in inputs]
         self.room, longest_prefix = max(self.most), max(len(each.prefix) for each in inputs)
         self.said = Said(
             tokens=torch.full((places, self.beams, self.room), PAD, device=self.device),
@@ -104,11 +141,19 @@ class _Party:
         if config.repetition != 1.0:
             own.append(Repetition(config.repetition))
         own += rules
+        self.banned: BannedHere | None = None
+        if any(each.banned for each in inputs):
+            most = max(len(each.banned) for each in inputs)
+            size = max(len(phrase) for each in inputs for phrase in each.banned)
+            self.banned = BannedHere(places, most, size, self.device)
+            own.append(self.banned)
         if longest_prefix:
-            own.append(Forced())
+            forced = Forced()
+            own = [forced.note, *own, forced]
+        self.required = Required(ends) if any(each is not None for each in demands) else None
         way = Beam if self.beams > 1 and not config.sample else Walk
         limit = torch.full((places,), self.room, device=self.device)
-        self.way = way(config, self.said, limit, own, ends=ends, scored=scored)
+        self.way = way(config, self.said, limit, own, ends=ends, scored=scored, required=self.required)
         self.tokens = torch.full((places, self.beams), first, device=self.device)
         self.who: list[int | None] = [None] * places  # whose place each is
         self.next = 0  # input to enter
@@ -124,6 +169,8 @@ class _Party:
                 if one is not None:
                     yield one, self.way.found(place)
                 self.who[place] = None
+                if self.required is not None:
+                    self.required.leave(place)
             state = self._fill(state)
 
     @torch.inference_mode()
@@ -148,6 +195,10 @@ class _Party:
             said.tokens, said.length = said.tokens[rows], said.length[rows]
             said.least, said.forced = said.least[rows], said.forced[rows]
             self.way.keep(rows)
+            if self.banned is not None:
+                self.banned.keep(rows)
+            if self.required is not None:
+                self.required.keep(rows.tolist())
             self.tokens = self.tokens[rows]
             return state.reorder(rows)
         return state
@@ -166,6 +217,8 @@ class _Party:
         width = said.forced.shape[1]
         said.forced[rows] = new([[*prefix, *[-1] * (width - len(prefix))] for prefix in prefixes])
         self.way.enter(rows, new([self.numbers[one] for one in who]))
+        for place, one in zip(free, who, strict=False):
+            self._constrain(place, one)
         self.tokens[rows] = self.first
         count = len(self.fresh_of) + len(who)
         taken = torch.arange(count - len(self.fresh_of), device=self.device)
@@ -175,6 +228,13 @@ class _Party:
         entering = self.fresh if not self.fresh_of else self.fresh.reorder(taken)
         self.fresh = self.fresh.reorder(rest) if self.fresh_of else None
         return state.enter(rows, entering)
+
+    def _constrain(self, place: int, one: int) -> None:
+        if self.banned is not None:
+            self.banned.enter(place, self.inputs[one].banned)
+        asked, prefix = self.demands[one], len(self.inputs[one].prefix)
+        if self.required is not None and asked is not None:
+            self.required.enter(place, *asked, beams=self.beams, prefix=prefix, room=self.most[one] - prefix)
 
     def _encode(self) -> None:
         """Read the next inputs, as many as there are places."""

@@ -6,6 +6,7 @@ import torch
 
 from regard.data.tokens import END, PAD
 from regard.decoding.config import DecodeConfig
+from regard.decoding.constraints import Required
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Rule, Said
 from regard.decoding.sampling import chances, draw, narrowed
@@ -24,9 +25,10 @@ class Walk:
         *,
         ends: bool,
         scored: bool,
+        required: Required | None = None,
     ) -> None:
         self.config, self.said, self.limit, self.rules = config, said, limit, rules
-        self.ends, self.scored = ends, scored
+        self.ends, self.scored, self.required = ends, scored, required
         batch, beams, _ = said.tokens.shape
         self.log_p = torch.zeros(said.tokens.shape, device=limit.device) if scored else None
         self.over = torch.zeros(batch, beams, dtype=torch.bool, device=limit.device)  # said its end
@@ -50,12 +52,13 @@ class Walk:
         for rule in self.rules:
             rule(scores, said)
         if self.config.sample:
-            tokens = draw(
-                narrowed(scores, self.config),
-                chances(self.config.seed, self.row, said.length[:, None].expand_as(self.row)),
-            )
+            steps = said.length[:, None].expand_as(self.row)
+            tokens = draw(narrowed(scores, self.config), chances(self.config.seed, self.row, steps))
         else:
             tokens = scores.argmax(-1)
+        if self.required is not None and (asking := self.required.speaking()):
+            self.required.correct(asking, tokens, scores, self.over)
+            self.required.follow(asking, tokens, None)
         tokens = tokens.masked_fill(self.over, PAD)
         at = said.length[:, None, None].expand(-1, tokens.shape[1], -1)
         said.tokens.scatter_(2, at, tokens[..., None])

@@ -132,6 +132,11 @@ class ConvDecoder(nn.Module):
         )
         self.norm, self.dropout = nn.LayerNorm(config.width), Dropout(config.dropout)
 
+    @property
+    def lookers(self) -> list[nn.Module]:
+        """The modules that look at the source, first to last."""
+        return list(self.looks)
+
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
         logits: Tensor = self.project(self.states(targets, memory))
         return logits

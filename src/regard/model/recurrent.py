@@ -218,6 +218,11 @@ class RnnDecoder(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.parts = parts  # of a hidden state
 
+    @property
+    def lookers(self) -> list[nn.Module]:
+        """The modules that look at the source, first to last."""
+        return [] if self.score is None else [self]
+
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
         logits: Tensor = self.project(self.states(targets, memory))
         return logits

@@ -19,7 +19,8 @@ class Seq2Seq(nn.Module):
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
 
-    def encode(self, source: Any) -> Memory | None:
+    def encode(self, source: Any) -> Any:
+        """The memory of a source, as the decoder takes it; None for a language model."""
         return None if self.encoder is None else self.encoder(source)
 
     def __repr__(self) -> str:

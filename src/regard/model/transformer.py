@@ -379,6 +379,11 @@ class TransformerDecoder(nn.Module):
         self.entrance = Entrance(config, ahead=False)
         self.stack = Stack(config, memory_width)
 
+    @property
+    def lookers(self) -> list[nn.Module]:
+        """The modules that look at the source, first to last."""
+        return [block.cross for block in self.stack.blocks if hasattr(block, "cross")]
+
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
         logits: Tensor = self.project(self.states(targets, memory))
         return logits

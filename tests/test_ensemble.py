@@ -1,0 +1,56 @@
+"""Several models as one: the mean of their probabilities, whatever they are made of."""
+
+import pytest
+import torch
+
+from models import decoder
+from regard.data.tokens import END, START
+from regard.decoding.ensemble import Ensemble
+from regard.model.seq2seq import Seq2Seq
+from regard.sequence import Tokens
+from test_decoding import found, model, said, sources
+
+NAMES = ("transformer", "lstm before", "conv", "rnn")
+WAYS = ({}, {"beam": 3, "nbest": 3}, {"sample": True, "nbest": 2})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_with_itself_is_the_model(name):
+    made, rows = model(name), sources()
+    for options in WAYS:
+        alone, together = (found(each, rows, batch_tokens=13, **options) for each in (made, Ensemble([made, made])))
+        assert said(alone) == said(together)
+        for one, other in zip(alone, together, strict=True):
+            assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
+
+
+@torch.no_grad()
+def test_members_of_any_kind_speak_with_their_mean():
+    members, rows = [model(name) for name in NAMES], sources()
+    together = Ensemble(members)
+    source, targets = Tokens.of(rows[:3]), torch.tensor([[START, 5, 6, END], [START, 8, 8, 9], [START, 9, 7, 5]])
+    p = torch.stack([member.log_probabilities(source, targets).exp() for member in members]).mean(0)
+    torch.testing.assert_close(together.log_probabilities(source, targets), p.log(), rtol=0, atol=1e-5)
+    alone = [said(found(member, rows, beam=3)) for member in members]
+    hits = found(together, rows, beam=3, nbest=3, batch_tokens=13)
+    assert said(found(together, rows, beam=3)) not in alone
+    for row, hypotheses in zip(rows, hits, strict=True):
+        for each in hypotheses:
+            whole = torch.tensor([[START, *each.tokens, *[END] * each.ended]])
+            wanted = together.log_probabilities(Tokens.of([row]), whole)[0].tolist()
+            assert each.log_probabilities == pytest.approx(wanted, abs=1e-4)
+
+
+@torch.no_grad()
+def test_language_models_too():
+    members = [Seq2Seq(None, decoder(name, None)) for name in NAMES[:2]]
+    targets = torch.tensor([[START, 5, 6, 7]])
+    p = torch.stack([member.log_probabilities(None, targets).exp() for member in members]).mean(0)
+    torch.testing.assert_close(Ensemble(members).log_probabilities(None, targets), p.log(), rtol=0, atol=1e-5)
+
+
+def test_what_cannot_speak_together_is_refused():
+    with pytest.raises(ValueError, match=r"a source for all or none; got .* 1 of 2"):
+        Ensemble([model("rnn"), Seq2Seq(None, decoder("rnn", None))])
+    with pytest.raises(ValueError, match="models that give sequences; got none"):
+        Ensemble([])
