@@ -121,7 +121,7 @@ def test_predict_answers_line_for_line(place):
 
 def test_predict_searches(place):
     (place / "in.txt").write_text("abc\n\ncb\n")
-    (place / "begin.txt").write_text("b\n\na\n")
+    (place / "begin.txt").write_text("a\n\naa\n")
     several = command("predict", place / "run", place / "in.txt", "--beam", 4, "--nbest", 2, "--scores")
     assert several.returncode == 0, several.stderr
     lines = several.stdout.split("\n")[:-1]
@@ -129,7 +129,7 @@ def test_predict_searches(place):
     assert lines[2] == ""
     assert float(lines[0].split("\t")[0]) < 0
     begun = command("predict", place / "run", place / "in.txt", "--prefix", place / "begin.txt").stdout.split("\n")
-    assert (begun[0][:1], begun[1], begun[2][:1]) == ("b", "", "a")
+    assert (begun[0][:1], begun[1], begun[2][:2]) == ("a", "", "aa")
     drawn = [
         command(
             "predict", place / "run", place / "in.txt", "--sample", "--set", f"seed={seed}", "--set", "temperature=3.0"

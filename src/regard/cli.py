@@ -231,7 +231,8 @@ def predict(
         if as_json:
             print(json.dumps(_as_json(line, outputs), ensure_ascii=False))
         for output in () if as_json else outputs:
-            print(f"{output.log_probability:.4f}\t" * (scores and output.text != "") + _one_line(output.text))
+            known = scores and output.log_probability is not None  # an empty line stays empty
+            print(f"{output.log_probability:.4f}\t{_one_line(output.text)}" if known else _one_line(output.text))
         sys.stdout.flush()
     if shortened:
         print(f"regard: {shortened} lines were too long, and only their beginning was read", file=sys.stderr)
