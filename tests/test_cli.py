@@ -61,6 +61,7 @@ def test_the_command_line_is_frozen():
         "prepare": ["--cache", "--json", "--set"],
         "evaluate": ["--cache", "--device", "--json", "--metric", "--split"],
         "predict": ["--device", "--json", "--longest"],
+        "score": ["--device", "--json"],
         "verify": [],
         "recipes": [],
         "demo": ["--out", "--seed"],
@@ -87,6 +88,35 @@ def test_predict_answers_line_for_line(place):
     assert command("predict", place / "run", place / "in.txt").stdout == done.stdout
     as_json = command("predict", place / "run", "--json", text="abc\n")
     assert json.loads(as_json.stdout) == {"input": "abc", "output": done.stdout.split("\n")[0]}
+
+
+def test_score_answers_line_for_line(place):
+    (place / "source.txt").write_text("abc\n\nde\n")
+    (place / "target.txt").write_text("abc\nx\n\n")
+    done = command("score", place / "run", place / "source.txt", place / "target.txt")
+    assert done.returncode == 0, done.stderr
+    found = [tuple(map(float, line.split("\t"))) for line in done.stdout.splitlines()]
+    assert len(found) == 3
+    assert command("score", place / "run", text="abc\tabc\n\tx\nde\t\n").stdout == done.stdout
+    as_json = [
+        json.loads(line)
+        for line in command("score", place / "run", "--json", text="abc\tabc\n\tx\nde\t\n").stdout.splitlines()
+    ]
+    for (log_p, perplexity), each in zip(found, as_json, strict=True):
+        assert each["log_probability"] == pytest.approx(log_p, abs=1e-4)
+        assert each["perplexity"] == pytest.approx(perplexity, abs=1e-3)
+        assert len(each["tokens"]) == len(each["log_probabilities"])
+    assert as_json[0]["tokens"] == ["a", "b", "c", "</s>"]
+    for arguments, text, message in (
+        ([place / "source.txt"], "", "files: wanted a file of sources and one of targets; got 1"),
+        ([place / "source.txt", place / "in.txt"], "", "as many lines"),
+        ([], "abc\n", "line 1: wanted a source and a target, parted by a tab; got 1 columns"),
+    ):
+        (place / "in.txt").write_text("one\n")
+        done = command("score", place / "run", *arguments, text=text)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_evaluate_prints_metrics(place):
@@ -171,6 +201,11 @@ def test_a_language_model_has_no_bleu(tmp_path):
     assert "metric: wanted none for a model without a source" in done.stderr
     assert "perplexity" in command("evaluate", tmp_path / "run", *cache).stdout
     assert command("predict", tmp_path / "run", text="a te\n").returncode == 0
+    done = command("score", tmp_path / "run", tmp_path / "t.txt")
+    assert done.stdout.count("\n") == 30
+    log_p, perplexity = map(float, command("score", tmp_path / "run", text="a text\n").stdout.split("\t"))
+    first = [float(x) for x in done.stdout.splitlines()[0].split("\t")]
+    assert first == pytest.approx([log_p, perplexity], rel=1e-4)
 
 
 def test_invalid_utf8_is_named(place):

@@ -173,6 +173,38 @@ def predict(
 
 
 @app.command()
+def score(
+    model: ModelFolder,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Sources and targets, or a language model's texts; stdin if there are none."),
+    ] = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """How likely a model finds given outputs or labels: log-probability and perplexity of each, line for line.
+
+    From stdin, a source and its target are parted by a tab.
+
+    Examples: regard score runs/translation source.txt target.txt
+
+    regard score runs/language-model text.txt --json
+    """
+    from regard.serving.loading import load
+    from regard.serving.scoring import pairs, score_lines
+
+    predictor = load(model, device=device)
+    for found in score_lines(predictor, pairs(predictor, files or [])):
+        if as_json:
+            parts = {"tokens": found.tokens, "log_probabilities": found.log_probabilities}
+            whole = {"log_probability": found.log_probability, "perplexity": found.perplexity}
+            print(json.dumps(whole | parts, ensure_ascii=False))
+        else:
+            print(f"{found.log_probability:.4f}\t{found.perplexity:.4f}")
+    sys.stdout.flush()
+
+
+@app.command()
 def verify(path: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a checkpoint.")]) -> None:
     """Check every byte of a checkpoint, or of all checkpoints of a run, against its manifest.
 

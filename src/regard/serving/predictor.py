@@ -10,6 +10,8 @@ import torch
 
 from regard.configuration import read
 from regard.data.tokens import END, START, Labels, Tokenizer
+from regard.decoding.attention import attention as weights
+from regard.decoding.attention import check_looks
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Banned, Rule
@@ -18,8 +20,12 @@ from regard.errors import InvalidArgument, InvalidRecipe
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.recipe import Recipe
 from regard.sequence import Tokens
+from regard.serving import phrases
+from regard.serving.scoring import Score, score, together
+from regard.shapes import Float, Tensor
 
 Vocabulary = Tokenizer | Labels
+SCORE = "Give sources and targets to a model that has both, texts alone to a language model."
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,9 @@ class Output:
     tokens: tuple[str, ...] = ()
     log_probabilities: tuple[float, ...] | None = None  # of each token and of the end, where it came
     score: float | None = None  # by which outputs were ranked
+    # What it looked at: a row for each token and for the end, where it came; a column for each token of the source and
+    # its end, after a learned unit where the encoder has one.
+    attention: Float[Tensor, "layers H T S"] | None = None
 
     @property
     def log_probability(self) -> float | None:
@@ -60,13 +69,29 @@ class Predictor:
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
+        required: Sequence[Sequence[str]] | None = None,
+        banned_in: Sequence[Sequence[str]] | None = None,
         scores: bool = False,
+        attention: bool = False,
         **options: Any,
     ) -> list[list[Output]]:
-        """The best outputs for each text, in order, best first; as many as `nbest` says."""
+        """The best outputs for each text, in order, best first; as many as `nbest` says.
+
+        `banned` are words and phrases that no output holds; `banned_in` has a list of them for each text, and
+        `required` one of those that its outputs do hold. With `attention`, each output comes with where it looked.
+        """
         texts = _checked("texts", texts)
         found: list[list[Output]] = [[] for _ in texts]
-        for number, outputs in self.as_found(texts, prefixes=prefixes, banned=banned, scores=scores, **options):
+        for number, outputs in self.as_found(
+            texts,
+            prefixes=prefixes,
+            banned=banned,
+            required=required,
+            banned_in=banned_in,
+            scores=scores,
+            attention=attention,
+            **options,
+        ):
             found[number] = outputs
         return found
 
@@ -76,7 +101,10 @@ class Predictor:
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
+        required: Sequence[Sequence[str]] | None = None,
+        banned_in: Sequence[Sequence[str]] | None = None,
         scores: bool = False,
+        attention: bool = False,
         **options: Any,
     ) -> Iterator[tuple[int, list[Output]]]:
         """The number of a text and its outputs, as they are found: in any order."""
@@ -90,9 +118,14 @@ class Predictor:
             )
         with _evaluating(self.model):
             if isinstance(self.model, Classifier):
+                for name, given in (("required", required), ("banned_in", banned_in), ("attention", attention)):
+                    if given:
+                        wanted, remedy = "nothing for a model that gives labels", "Leave it out."
+                        raise InvalidArgument(name, wanted=wanted, got=repr(given), remedy=remedy)
                 yield from self._labels(texts, config, scores)
             else:
-                yield from self._sequences(texts, prefixes, banned, config, scores)
+                wishes = self._wishes(len(texts), required, banned_in)
+                yield from self._sequences(texts, prefixes, banned, config, scores, wishes, attention)
 
     def _config(self, options: dict[str, Any]) -> DecodeConfig:
         chosen = {key: value for key, value in options.items() if value is not None}
@@ -108,7 +141,7 @@ class Predictor:
         assert isinstance(self.target, Labels)
         numbers = self._numbers(texts)
         count = min(config.nbest, self.target.size)
-        for rows in _together([len(row) if isinstance(row, list) else 1 for row in numbers], config.batch_tokens):
+        for rows in together([len(row) if isinstance(row, list) else 1 for row in numbers], config.batch_tokens):
             with torch.inference_mode():
                 log_p = self.model(self._collate([numbers[row] for row in rows])).float().log_softmax(-1)
                 values, best = (x.tolist() for x in log_p.topk(count))
@@ -129,20 +162,27 @@ class Predictor:
         banned: Sequence[str],
         config: DecodeConfig,
         scores: bool,
+        wishes: Sequence[dict[str, Any]],
+        attention: bool,
     ) -> Iterator[tuple[int, list[Output]]]:
         assert isinstance(self.target, Tokenizer)
+        if attention:
+            check_looks("attention", self.model)
         running = self.recipe.data.stretch is not None
         numbers = self._numbers(texts)
         begins: Sequence[Sequence[int]] = [()] * len(numbers)
         if prefixes is not None:
             begins = self.target.encode_batch(_checked("prefixes", prefixes, len(texts)))
         inputs = [
-            Input(row, len(row) if isinstance(row, list) else 1, begin)
-            for row, begin in zip(numbers, begins, strict=True)
+            Input(row, len(row) if isinstance(row, list) else 1, begin, **wish)
+            for row, begin, wish in zip(numbers, begins, wishes, strict=True)
         ]
         if self.source is None:  # it goes on from the text
-            inputs = [Input(None, 0, [*row, *begin]) for row, begin in zip(numbers, begins, strict=True)]
-        rules: list[Rule] = [Banned([self.target.encode(phrase) for phrase in banned])] if banned else []
+            inputs = [
+                Input(None, 0, [*row, *begin], **wish, given=len(row))
+                for row, begin, wish in zip(numbers, begins, wishes, strict=True)
+            ]
+        rules: list[Rule] = [Banned(phrases.banned(self.target, banned))] if banned else []
         found = search(
             self.model,
             inputs,
@@ -155,13 +195,48 @@ class Predictor:
         )
         for number, hypotheses in found:
             skip = len(numbers[number]) if self.source is None else 0
-            yield number, [self._output(each, skip) for each in hypotheses]
+            looks: Sequence[Tensor | None] = [None] * len(hypotheses)
+            if attention:
+                looks = weights(self.model, self._collate([numbers[number]]), hypotheses, END if running else START)
+            yield number, [self._output(each, skip, look) for each, look in zip(hypotheses, looks, strict=True)]
 
-    def _output(self, found: Hypothesis, skip: int) -> Output:
+    def _wishes(
+        self, count: int, required: Sequence[Sequence[str]] | None, banned: Sequence[Sequence[str]] | None
+    ) -> list[dict[str, Any]]:
+        """What each input requires and bans."""
+        assert isinstance(self.target, Tokenizer)
+        for name, given in (("required", required), ("banned_in", banned)):
+            if given is not None and (isinstance(given, str) or len(given) != count):
+                wanted, remedy = f"{count} lists, one for each text", "Empty ones are fine."
+                raise InvalidArgument(name, wanted=wanted, got=repr(given)[:60], remedy=remedy)
+        return [
+            {
+                "required": phrases.required(self.target, required[n]) if required else (),
+                "banned": phrases.banned(self.target, banned[n]) if banned else (),
+            }
+            for n in range(count)
+        ]
+
+    def score(
+        self, texts: Iterable[str], targets: Iterable[str] | None = None, *, batch_tokens: int | None = None
+    ) -> list[Score]:
+        """How likely the model finds the target of each text: an output, or a label; without a source, the text."""
+        texts = _checked("texts", texts)
+        if (targets is None) != (self.source is None):
+            wanted = "one for each text" if targets is None else "none for a model without a source"
+            raise InvalidArgument("targets", wanted=wanted, got="none" if targets is None else "some", remedy=SCORE)
+        targets = texts if targets is None else _checked("targets", targets, len(texts))
+        sources = None if self.source is None else self._numbers(texts)
+        with _evaluating(self.model):
+            budget = batch_tokens or self.recipe.decode.batch_tokens
+            return score(self, sources, targets, self._collate, budget)
+
+    def _output(self, found: Hypothesis, skip: int, look: Tensor | None) -> Output:
         assert isinstance(self.target, Tokenizer)
         tokens, log_p = found.tokens[skip:], found.log_probabilities
         pieces = tuple(self.target.pieces(tokens))
-        return Output(self.target.decode(tokens), pieces, None if log_p is None else log_p[skip:], found.score)
+        log_p = None if log_p is None else log_p[skip:]
+        return Output(self.target.decode(tokens), pieces, log_p, found.score, attention=look)
 
     def _numbers(self, texts: Sequence[str]) -> list[Any]:
         reads = self.target if self.source is None else self.source
@@ -183,18 +258,6 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
-
-
-def _together(lengths: list[int], budget: int) -> Iterator[list[int]]:
-    """Which texts are computed together: of like length, within a budget of tokens."""
-    rows: list[int] = []
-    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if rows and (lengths[row] + 1) * (len(rows) + 1) > budget:
-            yield rows
-            rows = []
-        rows.append(row)
-    if rows:
-        yield rows
 
 
 def _checked(name: str, texts: Iterable[str], count: int | None = None) -> list[str]:
