@@ -86,9 +86,10 @@ def test_the_command_line_is_frozen():
             "--sources", "--split",
         ],
         "predict": [
-            "--beam", "--cut", "--device", "--json", "--longest", "--nbest", "--prefix", "--sample", "--scores",
-            "--set",
+            "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--nbest", "--prefix",
+            "--sample", "--scores", "--set",
         ],
+        "score": ["--device", "--json"],
         "verify": [],
         "recipes": [],
         "demo": ["--out", "--seed"],
@@ -137,6 +138,20 @@ def test_predict_searches(place):
         for seed in (1, 1, 2)
     ]
     assert drawn[0].stdout == drawn[1].stdout != drawn[2].stdout
+    (place / "wishes.txt").write_text('{"required": ["cab"], "banned": ["bb"]}\n\n{"required": ["aa"]}\n')
+    wished = command(
+        "predict", place / "run", place / "in.txt", "--beam", 3, "--constraints", place / "wishes.txt", "--attention",
+        place / "looks.jsonl", "--longest", 20,
+    )  # fmt: skip
+    assert wished.returncode == 0, wished.stderr
+    first, _, third = wished.stdout.split("\n")[:3]
+    assert ("cab" in first, "bb" in first, "aa" in third) == (True, False, True)
+    looks = json.loads((place / "looks.jsonl").read_text().splitlines()[0])["outputs"][0]
+    assert len(looks["attention"][0][0]) - len(looks["tokens"]) in (0, 1)  # and the end, where it came
+    assert sum(looks["attention"][0][0][0]) == pytest.approx(1, abs=1e-4)
+    (place / "wishes.txt").write_text('{"wanted": ["cab"]}\n')
+    wrong = command("predict", place / "run", place / "in.txt", "--constraints", place / "wishes.txt")
+    assert (wrong.returncode, "line 1" in wrong.stderr, "Traceback" in wrong.stderr) == (2, True, False)
     wrong = command("predict", place / "run", place / "in.txt", "--set", "beems=3")
     assert (wrong.returncode, "beam" in wrong.stderr, "Traceback" in wrong.stderr) == (2, True, False)
 
@@ -168,6 +183,35 @@ def test_lines_are_answered_as_they_come(place):
         assert made.wait(60) == 0
 
 
+def test_score_answers_line_for_line(place):
+    (place / "source.txt").write_text("abc\n\nde\n")
+    (place / "target.txt").write_text("abc\nx\n\n")
+    done = command("score", place / "run", place / "source.txt", place / "target.txt")
+    assert done.returncode == 0, done.stderr
+    found = [tuple(map(float, line.split("\t"))) for line in done.stdout.splitlines()]
+    assert len(found) == 3
+    assert process("score", place / "run", text="abc\tabc\n\tx\nde\t\n").stdout == done.stdout
+    as_json = [
+        json.loads(line)
+        for line in process("score", place / "run", "--json", text="abc\tabc\n\tx\nde\t\n").stdout.splitlines()
+    ]
+    for (log_p, perplexity), each in zip(found, as_json, strict=True):
+        assert each["log_probability"] == pytest.approx(log_p, abs=1e-4)
+        assert each["perplexity"] == pytest.approx(perplexity, abs=1e-3)
+        assert len(each["tokens"]) == len(each["log_probabilities"])
+    assert as_json[0]["tokens"] == ["a", "b", "c", "</s>"]
+    for arguments, text, message in (
+        ([place / "source.txt"], "", "files: wanted a file of sources and one of targets; got 1"),
+        ([place / "source.txt", place / "in.txt"], "", "as many lines"),
+        ([], "abc\n", "line 1: wanted a source and a target, parted by a tab; got 1 columns"),
+    ):
+        (place / "in.txt").write_text("one\n")
+        done = process("score", place / "run", *arguments, text=text)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_evaluate_tells_everything_as_json(place):
     metrics = [part for name in ("loss", "bleu", "accuracy") for part in ("--metric", name)]
     done = command(
@@ -194,7 +238,7 @@ def test_evaluate_shows_the_metrics_of_the_task_and_keeps_outputs(place):
     assert names == ["metric", "loss", "perplexity", "accuracy", "character_error_rate"]
     recipe = read_recipe(place / "recipe.toml")
     sources = [source for source, _ in rows_of(recipe, "valid")]
-    assert outputs.read_text() == command("predict", place / "run", text="\n".join(sources)).stdout
+    assert outputs.read_text() == process("predict", place / "run", text="\n".join(sources)).stdout
     again = evaluated(outputs, place / "run", "--split", "valid", "--metric", "chrf", "--json")
     first, second = json.loads(again)["systems"]
     assert first["metrics"]["chrf"]["value"] == second["metrics"]["chrf"]["value"]
@@ -361,6 +405,11 @@ def test_a_language_model_has_no_bleu(tmp_path):
     assert "perplexity" in command("evaluate", tmp_path / "run", *cache).stdout
     (tmp_path / "in.txt").write_text("a te\n")
     assert command("predict", tmp_path / "run", tmp_path / "in.txt").returncode == 0
+    done = command("score", tmp_path / "run", tmp_path / "t.txt")
+    assert done.stdout.count("\n") == 30
+    log_p, perplexity = map(float, process("score", tmp_path / "run", text="a text\n").stdout.split("\t"))
+    first = [float(x) for x in done.stdout.splitlines()[0].split("\t")]
+    assert first == pytest.approx([log_p, perplexity], rel=1e-4)
 
 
 def test_invalid_utf8_is_named(place):

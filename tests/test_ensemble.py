@@ -1,12 +1,16 @@
 """Several models as one: the mean of their probabilities, whatever they are made of."""
 
+from math import exp
+
 import pytest
 import torch
 
+import regard
 from models import decoder
 from regard.data.tokens import END, START
 from regard.decoding.ensemble import Ensemble
 from regard.model.seq2seq import Seq2Seq
+from regard.recipe import Recipe
 from regard.sequence import Tokens
 from test_decoding import found, model, said, sources
 
@@ -47,6 +51,36 @@ def test_language_models_too():
     targets = torch.tensor([[START, 5, 6, 7]])
     p = torch.stack([member.log_probabilities(None, targets).exp() for member in members]).mean(0)
     torch.testing.assert_close(Ensemble(members).log_probabilities(None, targets), p.log(), rtol=0, atol=1e-5)
+
+
+def test_runs_are_loaded_as_one(tmp_path):
+    """Of different architecture, with one vocabulary."""
+    made = []
+    for kind in ("rnn", "conv"):
+        table = {
+            "data": {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}},
+            "model": {"encoder": {"kind": kind, "width": 16}, "decoder": {"kind": kind, "width": 16}},
+            "train": {"steps": 2, "warmup": 1, "validate_every": 2, "samples": 0},
+            "decode": {"longest": 12},
+        }
+        made.append(regard.train(Recipe.of(table), tmp_path / kind, cache=tmp_path / "cache").folder)
+    one, other, both = regard.load(made[0]), regard.load(made[1]), regard.load(made)
+    texts, targets = ["abc", "de"], ["cab", "d"]
+    assert len(both.predict(texts, beam=3)) == 2
+    p = [
+        [sum(exp(x) for x in pair) / 2 for pair in zip(a.log_probabilities, b.log_probabilities, strict=True)]
+        for a, b in zip(one.score(texts, targets), other.score(texts, targets), strict=True)
+    ]
+    for wanted, score in zip(p, both.score(texts, targets), strict=True):
+        assert [exp(x) for x in score.log_probabilities] == pytest.approx(wanted, abs=1e-5)
+    alone = regard.load([made[0], made[0]])
+    assert alone.predict(texts) == one.predict(texts)
+    with pytest.raises(ValueError, match="path: wanted models that give sequences; got none"):
+        regard.load([])
+    table["data"] |= {"target": {"tokens": "characters"}, "joint": False}
+    stranger = regard.train(Recipe.of(table), tmp_path / "stranger", cache=tmp_path / "cache").folder
+    with pytest.raises(ValueError, match=r"wanted the vocabularies of .*; got others"):
+        regard.load([made[0], stranger])
 
 
 def test_what_cannot_speak_together_is_refused():

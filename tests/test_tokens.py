@@ -183,3 +183,10 @@ def test_labels(tmp_path):
     (tmp_path / "labels.json").write_text(json.dumps([1]))
     with pytest.raises(InvalidData, match="wanted a file of labels"):
         Labels.load(tmp_path / "labels.json")
+
+
+@pytest.mark.parametrize("kind", ["bytes", "characters"])
+def test_a_wrong_byte_spoils_no_others(kind):
+    words = Tokenizer.train(kind, ["cat"])
+    wrong = words.tokens().index("<0xFF>")
+    assert words.decode([*words.encode("é cat"), wrong, *words.encode("ü")]) == "é cat\ufffdü"

@@ -200,7 +200,14 @@ def predict(
     sample: Annotated[bool, typer.Option("--sample", help="Draw tokens by their probability.")] = False,
     longest: Annotated[int | None, typer.Option(min=1, help="Tokens of an output, at most.")] = None,
     prefix: Annotated[Path | None, typer.Option(help="A file: what each output begins with, line for line.")] = None,
+    constraints: Annotated[
+        Path | None,
+        typer.Option(help='A file: {"required": ["…"], "banned": ["…"]} for each line, or an empty line.'),
+    ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Each output's log-probability before it.")] = False,
+    attention: Annotated[
+        Path | None, typer.Option(help="Write where each output looked to this file, as JSON, a line each.")
+    ] = None,
     cut: Annotated[bool, typer.Option("--cut", help="Read the beginning of lines that are too long.")] = False,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: temperature=0.8.")
@@ -214,7 +221,7 @@ def predict(
 
     regard predict runs/translation source.txt --beam 5 --nbest 3 --scores
     """
-    from regard.jobs.predicting import predict_lines
+    from regard.jobs import predicting
     from regard.recipe import changed
     from regard.serving.loading import load
 
@@ -222,20 +229,47 @@ def predict(
     options: dict[str, Any] = {"beam": beam, "nbest": nbest, "sample": sample or None, "longest": longest}
     for change in set_ or []:
         options = changed(options, change)
-    begins = None if prefix is None else _input([prefix])
+    beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": _input([prefix])}
+    if constraints is not None:
+        beside |= predicting.constraints(constraints)
+    found = predicting.predict_lines(
+        predictor,
+        _input(files or []),
+        beside=beside,
+        scores=scores or as_json,
+        attention=attention is not None,
+        cut=cut,
+        **options,
+    )
     shortened = 0
-    for line, outputs in predict_lines(
-        predictor, _input(files or []), prefixes=begins, scores=scores or as_json, cut=cut, **options
-    ):
-        shortened += outputs[0].cut if outputs else 0
-        if as_json:
-            print(json.dumps(_as_json(line, outputs), ensure_ascii=False))
-        for output in () if as_json else outputs:
-            known = scores and output.log_probability is not None  # an empty line stays empty
-            print(f"{output.log_probability:.4f}\t{_one_line(output.text)}" if known else _one_line(output.text))
-        sys.stdout.flush()
+    with nullcontext() if attention is None else _written(attention) as looks:
+        for line, outputs in found:
+            shortened += outputs[0].cut if outputs else 0
+            if looks is not None:
+                looks.write(json.dumps(_looks(line, outputs), ensure_ascii=False).encode() + b"\n")
+            if as_json:
+                print(json.dumps(_as_json(line, outputs), ensure_ascii=False))
+            for output in () if as_json else outputs:
+                known = scores and output.log_probability is not None  # an empty line stays empty
+                print(f"{output.log_probability:.4f}\t{_one_line(output.text)}" if known else _one_line(output.text))
+            sys.stdout.flush()
     if shortened:
         print(f"regard: {shortened} lines were too long, and only their beginning was read", file=sys.stderr)
+
+
+def _written(path: Path) -> Any:
+    from regard.files import whole_file
+
+    return whole_file(path)
+
+
+def _looks(line: str, outputs: list[Any]) -> dict[str, Any]:
+    """For every output its tokens and, by layer and head, a row of weights for each."""
+    told = [
+        {"tokens": each.tokens, "attention": None if each.attention is None else each.attention.tolist()}
+        for each in outputs
+    ]
+    return {"input": line, "outputs": told}
 
 
 def _as_json(line: str, outputs: list[Any]) -> dict[str, Any]:
@@ -253,6 +287,38 @@ def _as_json(line: str, outputs: list[Any]) -> dict[str, Any]:
             for each in outputs
         ],
     }
+
+
+@app.command()
+def score(
+    model: ModelFolder,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Sources and targets, or a language model's texts; stdin if there are none."),
+    ] = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """How likely a model finds given outputs or labels: log-probability and perplexity of each, line for line.
+
+    From stdin, a source and its target are parted by a tab.
+
+    Examples: regard score runs/translation source.txt target.txt
+
+    regard score runs/language-model text.txt --json
+    """
+    from regard.serving.loading import load
+    from regard.serving.scoring import pairs, score_lines
+
+    predictor = load(model, device=device)
+    for found in score_lines(predictor, pairs(predictor, files or [])):
+        if as_json:
+            parts = {"tokens": found.tokens, "log_probabilities": found.log_probabilities}
+            whole = {"log_probability": found.log_probability, "perplexity": found.perplexity}
+            print(json.dumps(whole | parts, ensure_ascii=False))
+        else:
+            print(f"{found.log_probability:.4f}\t{found.perplexity:.4f}")
+    sys.stdout.flush()
 
 
 @app.command()

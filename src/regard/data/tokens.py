@@ -28,6 +28,7 @@ from regard.errors import InvalidArgument
 
 PAD, START, END, UNKNOWN, MASK = range(len(SPECIALS))
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+BYTES = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS)}
 PARTIAL = re.compile("[\udc80-\udcff]+")  # bytes of a character whose others are in another token
 RUN = re.compile(r"\S{1000}|\s{1000}")  # to learn pieces from a word takes time in the square of its length
 VISIBLE = {" ": "▁", "\n": "↵", "\t": "⇥"}
@@ -48,6 +49,7 @@ class Tokenizer:
         self._inner = inner
         self._inner.encode_special_tokens = True  # "</s>" in a text is four characters, no end
         self._words = isinstance(inner.model, models.WordLevel)
+        self._fallback = isinstance(inner.model, models.BPE) and not isinstance(inner.decoder, decoders.ByteLevel)
         self._spelling: dict[str, int] = _byte_spelling() if isinstance(inner.decoder, decoders.ByteLevel) else {}
 
     @staticmethod
@@ -113,7 +115,11 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
         """The text of tokens; special ones are dropped, bytes that are no UTF-8 become U+FFFD."""
-        return self._inner.decode(self._known(ids), skip_special_tokens=True)
+        known = self._known(ids)
+        if self._fallback:  # where the library gives up all bytes around one that is wrong
+            said = (cast(str, self._inner.id_to_token(i)) for i in known if i >= len(SPECIALS))
+            return b"".join(map(self._raw, said)).decode("utf-8", "replace")
+        return self._inner.decode(known, skip_special_tokens=True)
 
     def pieces(self, ids: Iterable[SupportsInt]) -> list[str]:
         """Each token in a form to read: white space is made visible, bytes of part of a character are in ⟨⟩."""
@@ -122,14 +128,13 @@ class Tokenizer:
     def _piece(self, token: str, i: int) -> str:
         if i < len(SPECIALS):
             return token
-        if self._spelling:
-            raw = bytes(self._spelling[character] for character in token)
-        elif token in BYTE_TOKENS and not self._words:
-            raw = bytes([BYTE_TOKENS.index(token)])
-        else:
-            raw = token.encode()
-        text = PARTIAL.sub(_in_hex, raw.decode("utf-8", "surrogateescape"))
+        text = PARTIAL.sub(_in_hex, self._raw(token).decode("utf-8", "surrogateescape"))
         return "".join(VISIBLE.get(character, character) for character in text)
+
+    def _raw(self, token: str) -> bytes:
+        if self._spelling:
+            return bytes(self._spelling[character] for character in token)
+        return BYTES[token] if token in BYTES and not self._words else token.encode()
 
     def _known(self, ids: Iterable[SupportsInt]) -> list[int]:
         known = [int(i) for i in ids]

@@ -1,29 +1,43 @@
 """Outputs for lines as they arrive, in their order, each as soon as all before it are there."""
 
+import json
 import queue
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+from regard.data import text
+from regard.data.text import InvalidData
 from regard.serving.predictor import Output, Predictor
 
 MOST = 1024  # lines at once: enough to put those of like length together
+NOTHING: dict[str, Any] = {"prefixes": "", "required": [], "banned_in": []}  # for lines that nothing is said of
 PATIENCE = 0.02  # seconds without a line until what has come is enough
 
 
 def predict_lines(
-    predictor: Predictor, lines: Iterable[str], *, prefixes: Iterable[str] | None = None, **options: Any
+    predictor: Predictor,
+    lines: Iterable[str],
+    *,
+    beside: dict[str, Iterator[Any]] | None = None,
+    **options: Any,
 ) -> Iterator[tuple[str, list[Output]]]:
-    """Each line with its outputs, best first. An empty line stays one: its output is empty, and no model is asked."""
-    begins, number = None if prefixes is None else iter(prefixes), 1
+    """Each line with its outputs, best first. An empty line stays one: its output is empty, and no model is asked.
+
+    `beside` are options of `Predictor.outputs` that have something for each line: prefixes, required, banned_in.
+    """
+    number = 1
     for together in _arriving(lines):
+        mine: dict[str, Any] = {
+            name: [next(each, None) or NOTHING[name] for _ in together] for name, each in (beside or {}).items()
+        }
         full = [i for i, line in enumerate(together) if line or predictor.recipe.data.source is None]
-        if begins is not None:
-            options["prefixes"] = [next(begins, "") for _ in together]
-            options["prefixes"] = [options["prefixes"][i] for i in full]
+        mine = {name: [each[i] for i in full] for name, each in mine.items()}
         found: dict[int, list[Output]] = {i: [Output("")] for i in range(len(together)) if i not in set(full)}
         said = 0
-        for at, outputs in predictor.as_found([together[i] for i in full], first_line=number, **options):
+        asked = [together[i] for i in full]
+        for at, outputs in predictor.as_found(asked, first_line=number, **mine, **options) if asked else ():
             found[full[at]] = outputs
             while said in found:
                 yield together[said], found.pop(said)
@@ -31,6 +45,33 @@ def predict_lines(
         for rest in range(said, len(together)):
             yield together[rest], found.pop(rest)
         number += len(together)
+
+
+def constraints(path: Path) -> dict[str, Iterator[Any]]:
+    """What each line's output must hold and must not: {"required": ["…"], "banned": ["…"]}, or an empty line."""
+    return {"required": _wishes(path, "required"), "banned_in": _wishes(path, "banned")}
+
+
+def _wishes(path: Path, name: str) -> Iterator[list[str]]:
+    for number, line in enumerate(text.lines(path), 1):
+        try:
+            wishes: Any = json.loads(line) if line.strip() else {}
+        except ValueError:
+            wishes = None
+        named = isinstance(wishes, dict) and wishes.keys() <= {"required", "banned"}
+        if not named or not all(isinstance(each, list) for each in wishes.values()) or not _texts(wishes):
+            raise InvalidData(
+                path,
+                number,
+                wanted='{"required": ["a phrase"], "banned": ["another"]}, or nothing',
+                got=line[:60],
+                remedy="One line for each line of the input.",
+            )
+        yield wishes.get(name, [])
+
+
+def _texts(wishes: dict[str, list[Any]]) -> bool:
+    return all(isinstance(phrase, str) for each in wishes.values() for phrase in each)
 
 
 def _arriving(lines: Iterable[str]) -> Iterator[list[str]]:

@@ -1,6 +1,7 @@
 """From a checkpoint's folder, or a run's, to a model at work; and the texts that every checkpoint carries."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import torch
 from regard import checkpoint
 from regard.data.corpus import Prepared
 from regard.data.tokens import Labels, Tokenizer
+from regard.decoding.ensemble import Ensemble
 from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
 from regard.model.build import build
+from regard.model.seq2seq import Seq2Seq
 from regard.recipe import Recipe
 from regard.serving.predictor import Predictor, Vocabulary
 
@@ -18,8 +21,13 @@ FORMAT = 1
 Vocabularies = tuple[Vocabulary | None, Vocabulary]  # source, target
 
 
-def load(path: str | Path, *, device: str = "cpu") -> Predictor:
-    """The model of a checkpoint, or the best of a run, ready to predict. Every byte is checked first."""
+def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Predictor:
+    """The model of a checkpoint, or the best of a run, ready to predict. Every byte is checked first.
+
+    Several paths make an ensemble: it predicts with the mean of their probabilities, as the first one's recipe says.
+    """
+    if not isinstance(path, str | Path):
+        return _together([load(each, device=device) for each in path])
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         wanted = "cpu, or cuda where PyTorch finds a GPU"
         raise InvalidArgument("device", wanted=wanted, got=repr(device), remedy="Use cpu.")
@@ -36,6 +44,28 @@ def load(path: str | Path, *, device: str = "cpu") -> Predictor:
         raise CheckpointRefused(f"{folder}/config.json: wanted a model's; got {error!r}. It is not ours.") from None
     checkpoint.put_weights(model, checkpoint.tensors(content, "model.safetensors", folder), folder)
     return Predictor(model.to(device).eval(), recipe, source, target, folder)
+
+
+def _together(members: Sequence[Predictor]) -> Predictor:
+    """Refused unless all of them speak of the same tokens."""
+    models = [member.model for member in members if isinstance(member.model, Seq2Seq)]
+    if not members or len(models) < len(members):
+        got = ", ".join(type(member.model).__name__ for member in members) or "none"
+        raise InvalidArgument("path", wanted="models that give sequences", got=got, remedy="Leave others out.")
+    first = members[0]
+    for other in members[1:]:
+        mine, theirs = (
+            (each.target.hash, None if each.source is None else each.source.hash, each.recipe.data.stretch is None)
+            for each in (first, other)
+        )
+        if mine != theirs:
+            raise InvalidArgument(
+                str(other.folder),
+                wanted=f"the vocabularies of {first.folder}",
+                got="others",
+                remedy="Train them on the same prepared data.",
+            )
+    return replace(first, model=Ensemble(models))
 
 
 def best_of(path: Path) -> Path:

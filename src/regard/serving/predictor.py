@@ -12,6 +12,8 @@ import torch
 from regard.configuration import read
 from regard.data.images import Picture, normalised, pixels, token_worth
 from regard.data.tokens import END, START, Labels, Tokenizer
+from regard.decoding.attention import attention as weights
+from regard.decoding.attention import check_looks
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Banned, Rule
@@ -21,8 +23,12 @@ from regard.model.positions import Learned
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.recipe import Recipe
 from regard.sequence import Tokens
+from regard.serving import phrases
+from regard.serving.scoring import Score, score, together
+from regard.shapes import Float, Tensor
 
 Vocabulary = Tokenizer | Labels
+SCORE = "Give sources and targets to a model that has both, texts alone to a language model."
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,9 @@ class Output:
     log_probabilities: tuple[float, ...] | None = None  # of each token and of the end, where it came
     score: float | None = None  # by which outputs were ranked
     cut: bool = False  # whether the input was too long, and only its beginning read
+    # What it looked at: a row for each token and for the end, where it came; a column for each token of the source and
+    # its end, after a learned unit where the encoder has one.
+    attention: Float[Tensor, "layers H T S"] | None = None
 
     @property
     def log_probability(self) -> float | None:
@@ -71,18 +80,31 @@ class Predictor:
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
+        required: Sequence[Sequence[str]] | None = None,
+        banned_in: Sequence[Sequence[str]] | None = None,
         scores: bool = False,
         cut: bool = False,
+        attention: bool = False,
         **options: Any,
     ) -> list[list[Output]]:
         """The best outputs for each text, in order, best first; as many as `nbest` says.
 
-        A text of more than `longest_source` tokens is refused, or cut where `cut` says so.
+        A text of more than `longest_source` tokens is refused, or cut where `cut` says so. `banned` are words and
+        phrases that no output holds; `banned_in` has a list of them for each text, and `required` one of those that its
+        outputs do hold. With `attention`, each output comes with where it looked.
         """
         texts = _checked("texts", texts, pictures=self.picture_size is not None)
         found: list[list[Output]] = [[] for _ in texts]
         for number, outputs in self.as_found(
-            texts, prefixes=prefixes, banned=banned, scores=scores, cut=cut, **options
+            texts,
+            prefixes=prefixes,
+            banned=banned,
+            required=required,
+            banned_in=banned_in,
+            scores=scores,
+            cut=cut,
+            attention=attention,
+            **options,
         ):
             found[number] = outputs
         return found
@@ -93,8 +115,11 @@ class Predictor:
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
+        required: Sequence[Sequence[str]] | None = None,
+        banned_in: Sequence[Sequence[str]] | None = None,
         scores: bool = False,
         cut: bool = False,
+        attention: bool = False,
         first_line: int | None = None,
         **options: Any,
     ) -> Iterator[tuple[int, list[Output]]]:
@@ -113,9 +138,14 @@ class Predictor:
         numbers, short = self._short_enough(self._numbers(texts), config, cut, first_line)
         with _evaluating(self.model):
             if isinstance(self.model, Classifier):
+                for name, given in (("required", required), ("banned_in", banned_in), ("attention", attention)):
+                    if given:
+                        wanted, remedy = "nothing for a model that gives labels", "Leave it out."
+                        raise InvalidArgument(name, wanted=wanted, got=repr(given), remedy=remedy)
                 found = self._labels(numbers, config, scores)
             else:
-                found = self._sequences(numbers, prefixes, banned, config, scores)
+                wishes = self._wishes(len(texts), required, banned_in)
+                found = self._sequences(numbers, prefixes, banned, config, scores, wishes, attention)
             for number, outputs in found:
                 yield number, outputs if number not in short else [replace(each, cut=True) for each in outputs]
 
@@ -153,7 +183,7 @@ class Predictor:
         assert isinstance(self.model, Classifier)
         assert isinstance(self.target, Labels)
         count = min(config.nbest, self.target.size)
-        for rows in _together(self._sizes(numbers), config.batch_tokens):
+        for rows in together(self._sizes(numbers), config.batch_tokens):
             with torch.inference_mode():
                 log_p = self.model(self._collate([numbers[row] for row in rows])).float().log_softmax(-1)
                 values, best = (x.tolist() for x in log_p.topk(count))
@@ -174,19 +204,27 @@ class Predictor:
         banned: Sequence[str],
         config: DecodeConfig,
         scores: bool,
+        wishes: Sequence[dict[str, Any]],
+        attention: bool,
     ) -> Iterator[tuple[int, list[Output]]]:
         assert isinstance(self.target, Tokenizer)
+        if attention:
+            check_looks("attention", self.model)
         running = self.recipe.data.stretch is not None
         begins: Sequence[Sequence[int]] = [()] * len(numbers)
         if prefixes is not None:
             begins = self.target.encode_batch(_checked("prefixes", prefixes, len(numbers)))
         reads_nothing = self.recipe.data.source is None
         inputs = [
-            Input(row, size, begin) for row, size, begin in zip(numbers, self._sizes(numbers), begins, strict=True)
+            Input(row, size, begin, **wish)
+            for row, size, begin, wish in zip(numbers, self._sizes(numbers), begins, wishes, strict=True)
         ]
         if reads_nothing:  # it goes on from the text
-            inputs = [Input(None, 0, [*row, *begin]) for row, begin in zip(numbers, begins, strict=True)]
-        rules: list[Rule] = [Banned([self.target.encode(phrase) for phrase in banned])] if banned else []
+            inputs = [
+                Input(None, 0, [*row, *begin], **wish, given=len(row))
+                for row, begin, wish in zip(numbers, begins, wishes, strict=True)
+            ]
+        rules: list[Rule] = [Banned(phrases.banned(self.target, banned))] if banned else []
         found = search(
             self.model,
             inputs,
@@ -199,13 +237,49 @@ class Predictor:
         )
         for number, hypotheses in found:
             skip = len(numbers[number]) if reads_nothing else 0
-            yield number, [self._output(each, skip) for each in hypotheses]
+            looks: Sequence[Tensor | None] = [None] * len(hypotheses)
+            if attention:
+                looks = weights(self.model, self._collate([numbers[number]]), hypotheses, END if running else START)
+            yield number, [self._output(each, skip, look) for each, look in zip(hypotheses, looks, strict=True)]
 
-    def _output(self, found: Hypothesis, skip: int) -> Output:
+    def _wishes(
+        self, count: int, required: Sequence[Sequence[str]] | None, banned: Sequence[Sequence[str]] | None
+    ) -> list[dict[str, Any]]:
+        """What each input requires and bans."""
+        assert isinstance(self.target, Tokenizer)
+        for name, given in (("required", required), ("banned_in", banned)):
+            if given is not None and (isinstance(given, str) or len(given) != count):
+                wanted, remedy = f"{count} lists, one for each text", "Empty ones are fine."
+                raise InvalidArgument(name, wanted=wanted, got=repr(given)[:60], remedy=remedy)
+        return [
+            {
+                "required": phrases.required(self.target, required[n]) if required else (),
+                "banned": phrases.banned(self.target, banned[n]) if banned else (),
+            }
+            for n in range(count)
+        ]
+
+    def score(
+        self, texts: Iterable[str], targets: Iterable[str] | None = None, *, batch_tokens: int | None = None
+    ) -> list[Score]:
+        """How likely the model finds the target of each text: an output, or a label; without a source, the text."""
+        texts = _checked("texts", texts, pictures=self.picture_size is not None)
+        alone = self.recipe.data.source is None
+        if (targets is None) != alone:
+            wanted = "one for each text" if targets is None else "none for a model without a source"
+            raise InvalidArgument("targets", wanted=wanted, got="none" if targets is None else "some", remedy=SCORE)
+        targets = texts if targets is None else _checked("targets", targets, len(texts))
+        sources = None if alone else self._numbers(texts)
+        with _evaluating(self.model):
+            budget = batch_tokens or self.recipe.decode.batch_tokens
+            return score(self, sources, targets, self._collate, budget)
+
+    def _output(self, found: Hypothesis, skip: int, look: Tensor | None) -> Output:
         assert isinstance(self.target, Tokenizer)
         tokens, log_p = found.tokens[skip:], found.log_probabilities
         pieces = tuple(self.target.pieces(tokens))
-        return Output(self.target.decode(tokens), pieces, None if log_p is None else log_p[skip:], found.score)
+        log_p = None if log_p is None else log_p[skip:]
+        return Output(self.target.decode(tokens), pieces, log_p, found.score, attention=look)
 
     def _numbers(self, texts: Sequence[Any]) -> list[Any]:
         """Token ids or labels; pictures as they are, to be read when their turn comes."""
@@ -237,18 +311,6 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
-
-
-def _together(lengths: list[int], budget: int) -> Iterator[list[int]]:
-    """Which texts are computed together: of like length, within a budget of tokens."""
-    rows: list[int] = []
-    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if rows and (lengths[row] + 1) * (len(rows) + 1) > budget:
-            yield rows
-            rows = []
-        rows.append(row)
-    if rows:
-        yield rows
 
 
 def _checked(name: str, texts: Iterable[Any], count: int | None = None, *, pictures: bool = False) -> list[Any]:
