@@ -242,7 +242,7 @@ class Required:
         if plan[0] != OTHER:
             return plan[0]
         free = scores.clone()
-        free[seat.demand.tokens] = -torch.inf
+        free[[token for token in seat.demand.tokens if not self._may(seat, state, token)]] = -torch.inf
         for number in state.just:
             free[sorted(seat.demand.phrases[number].inside)] = -torch.inf
         if self.ends and not state.met:
