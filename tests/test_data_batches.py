@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import batches as module
-from regard.data.batches import Batch, ahead, batches, evaluation_batches, lanes, permuted, plan
+from regard.data.batches import Batch, ahead, batches, begun_elsewhere, evaluation_batches, lanes, permuted, plan
 from regard.data.columns import Classes, Running, Texts
 from regard.data.corpus import Corpus
 from regard.errors import InvalidArgument, RegardError
@@ -209,6 +209,14 @@ def test_stretches_foretell_each_token_once(length):
         for token in ids[1:size]
     ]
     assert sorted(found) == list(range(1, length))
+
+
+def test_an_epoch_of_running_text_begins_elsewhere():
+    whole = running(41, 8)
+    firsts = [int(begun_elsewhere(whole, seed=1, epoch=epoch).target.ids[0]) for epoch in range(8)]
+    assert sorted(firsts) == list(range(8))
+    assert firsts == [int(begun_elsewhere(whole, seed=1, epoch=epoch).target.ids[0]) for epoch in range(8)]
+    assert len(begun_elsewhere(running(2, 8), seed=1, epoch=5)) == 1  # as little as can be learned from
 
 
 def test_lanes_read_on():

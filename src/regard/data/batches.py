@@ -75,6 +75,16 @@ def plan(corpus: Corpus, *, budget: int, seed: int, epoch: int) -> Iterator[Indi
     return _planned(corpus, budget, seed, epoch)
 
 
+def begun_elsewhere(corpus: Corpus, *, seed: int, epoch: int) -> Corpus:
+    """Running text whose stretches begin at another token each epoch, as if it had as many times the examples."""
+    text = corpus.target
+    if not isinstance(text, Running):
+        return corpus
+    most = min(text.stretch, len(text.ids) - 1)  # something is always left
+    first = int(permuted(np.array([epoch % most]), most, (seed, most))[0])
+    return replace(corpus, target=replace(text, ids=text.ids[first:]))
+
+
 def evaluation_batches(corpus: Corpus, budget: int) -> Iterator[Batch]:
     """Every example once, the short ones of a pool first; `Batch.rows` says where each belongs."""
     _at_least("budget", budget, 1)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from regard import __version__, checkpoint
-from regard.data.batches import Batch, ahead, batches, lanes
+from regard.data.batches import Batch, ahead, batches, begun_elsewhere, lanes
 from regard.data.corpus import Corpus, Prepared, prepare
 from regard.data.given import Rows, with_given
 from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
@@ -233,7 +233,8 @@ def epochs(recipe: Recipe, corpus: Corpus) -> Callable[[int, int], Iterator[Batc
         if config.carry:
             assert recipe.data.stretch is not None
             return ahead(lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.stretch, start=start))
-        return ahead(batches(corpus, budget=config.batch_tokens, seed=config.seed, epoch=epoch, start=start))
+        here = begun_elsewhere(corpus, seed=config.seed, epoch=epoch)
+        return ahead(batches(here, budget=config.batch_tokens, seed=config.seed, epoch=epoch, start=start))
 
     return epoch_batches
 

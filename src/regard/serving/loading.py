@@ -28,8 +28,9 @@ def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Pre
     """
     if not isinstance(path, str | Path):
         return _together([load(each, device=device) for each in path])
-    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-        wanted = "cpu, or cuda where PyTorch finds a GPU"
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
+        wanted = "cpu, or cuda (cuda:1, …) where PyTorch finds a GPU"
         raise InvalidArgument("device", wanted=wanted, got=repr(device), remedy="Use cpu.")
     folder = best_of(Path(path))
     content = checkpoint.read(folder)
