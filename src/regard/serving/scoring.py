@@ -51,7 +51,7 @@ def score_lines(
 
 def pairs(predictor: "Predictor", files: Sequence[Path]) -> Iterator[tuple[str, ...]]:
     """The lines of files side by side; of stdin, the two sides of a tab. A language model has texts alone."""
-    wanted = 1 if predictor.source is None else 2
+    wanted = 1 if predictor.recipe.data.source is None else 2
     if files and len(files) != wanted:
         names = "texts" if wanted == 1 else "sources and one of targets"
         raise InvalidArgument("files", wanted=f"a file of {names}", got=str(len(files)), remedy="Or none, for stdin.")
