@@ -34,6 +34,9 @@ warmup = 2
 validate_every = 3
 batch_tokens = 256
 log_every = 3
+
+[decode]
+longest = 20
 """
 
 
