@@ -89,7 +89,7 @@ def test_lines_are_scored_as_they_come():
         (translator, (["a"],), "targets: wanted one for each text"),
         (translator, (["a"], ["a", "b"]), "targets: wanted 1, one for each text"),
         (language_model, (["a"], ["b"]), "targets: wanted none for a model without a source"),
-        (translator, ("a", "b"), "texts: wanted a list of texts"),
+        (translator, ("a", "b"), "texts: wanted a list"),
     ],
 )
 def test_bad_input_is_refused(make, given, message):
