@@ -288,9 +288,8 @@ def native_decoder(decoder: nn.Module, *, int8: bool = False) -> NativeDecoder |
     library = native.library() if isinstance(decoder, TransformerDecoder) and not anyone() else None
     if library is None or not isinstance(decoder, TransformerDecoder) or not _known(decoder):
         return None
-    if any(p.is_inference() for p in decoder.parameters()):  # whose changes nobody counts
-        return NativeDecoder(decoder, library, int8=int8)
-    now = [int(int8), *(number for p in decoder.parameters() for number in (p.data_ptr(), p._version))]
+    # By content: optimisers that do a whole step in one kernel change weights without counting it as a version.
+    now = [int(int8), *(int(torch.hash_tensor(p).view(torch.int64)) for p in decoder.parameters())]
     if decoder not in _made or _made[decoder][0] != now:
         _made[decoder] = now, NativeDecoder(decoder, library, int8=int8)
     return _made[decoder][1]
