@@ -7,7 +7,7 @@ import torch
 
 from models import DECODERS, VOCABULARY, decoder, memory
 from regard.decoding import search as searching
-from regard.decoding.native import NativeDecoder, native_decoder
+from regard.decoding.native import NativeDecoder, _no_bytes, native_decoder
 from regard.kernels import native
 from regard.model import listening
 from test_decoding import found, model, said, sources
@@ -79,6 +79,13 @@ def test_changed_weights_are_noticed(fused):
     plain(torch.tensor([[1, 5]]), memory().reorder(torch.tensor([0]))).sum().backward()
     optimiser.step()
     assert native_decoder(plain) is not before
+
+
+def test_int8_that_cannot_be_is_told_once(capsys):
+    made, rows = model("gru after fed"), sources()[:3]
+    _no_bytes.cache_clear()
+    assert said(found(made, rows, int8=True)) == said(found(made, rows)) == said(found(made, rows, int8=True))
+    assert capsys.readouterr().err.count("int8 is not possible here") == 1
 
 
 @needs_compiler

@@ -5,7 +5,9 @@ Others, and machines without a compiler, take PyTorch's way, with equal results.
 """
 
 import ctypes
+import sys
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -285,6 +287,19 @@ _made: "WeakKeyDictionary[nn.Module, tuple[list[int], NativeDecoder]]" = WeakKey
 
 def native_decoder(decoder: nn.Module, *, int8: bool = False) -> NativeDecoder | None:
     """The compiled form of a decoder, where there is one and nobody listens; made again when weights have changed."""
+    found = _native(decoder, int8)
+    if int8 and (found is None or not found.most_bytes):
+        _no_bytes()
+    return found
+
+
+@lru_cache(maxsize=1)
+def _no_bytes() -> None:
+    """Say it once."""
+    print("regard: int8 is not possible here (decoder or processor): decoding in float32", file=sys.stderr)
+
+
+def _native(decoder: nn.Module, int8: bool) -> NativeDecoder | None:
     library = native.library() if isinstance(decoder, TransformerDecoder) and not anyone() else None
     if library is None or not isinstance(decoder, TransformerDecoder) or not _known(decoder):
         return None

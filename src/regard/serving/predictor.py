@@ -138,7 +138,8 @@ class Predictor:
         numbers, short = self._short_enough(self._numbers(texts), config, cut, first_line)
         with _evaluating(self.model):
             if isinstance(self.model, Classifier):
-                for name, given in (("required", required), ("banned_in", banned_in), ("attention", attention)):
+                asked = {"prefixes": prefixes, "banned": banned, "required": required, "banned_in": banned_in}
+                for name, given in {**asked, "attention": attention}.items():
                     if given:
                         wanted, remedy = "nothing for a model that gives labels", "Leave it out."
                         raise InvalidArgument(name, wanted=wanted, got=repr(given), remedy=remedy)
@@ -240,7 +241,8 @@ class Predictor:
             looks: Sequence[Tensor | None] = [None] * len(hypotheses)
             if attention:
                 looks = weights(self.model, self._collate([numbers[number]]), hypotheses, END if running else START)
-            yield number, [self._output(each, skip, look) for each, look in zip(hypotheses, looks, strict=True)]
+            outputs = [self._output(each, skip, look) for each, look in zip(hypotheses, looks, strict=True)]
+            yield number, outputs or [Output("")]  # where the rules leave nothing to say
 
     def _wishes(
         self, count: int, required: Sequence[Sequence[str]] | None, banned: Sequence[Sequence[str]] | None
