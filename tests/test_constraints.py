@@ -11,7 +11,7 @@ from regard.data.tokens import END, MASK, PAD, START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.demand import Demand, Phrase
 from regard.decoding.rules import Banned
-from regard.decoding.search import Input, search
+from regard.decoding.search import Input, Task, search
 from regard.sequence import Tokens
 from test_decoding import model, sources
 
@@ -22,7 +22,7 @@ WAYS = ({}, {"beam": 3, "nbest": 3}, {"beam": 4, "groups": 2, "nbest": 4}, {"sam
 
 def found(made, inputs, *, rules=(), ends=True, **options):
     config = DecodeConfig(**{"longest": 12, **options})
-    hits = dict(search(made, inputs, Tokens.of, config, rules=rules, ends=ends, scored=True))
+    hits = dict(search(Task(made, Tokens.of, config, rules, ends=ends, scored=True), inputs))
     return [hits[i] for i in range(len(inputs))]
 
 

@@ -13,7 +13,7 @@ from regard.data.tokens import END, MASK, PAD, START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.rules import Allowed, Banned
 from regard.decoding.sampling import chances, draw, narrowed
-from regard.decoding.search import Input, search
+from regard.decoding.search import Input, Task, search
 from regard.decoding.top import top
 from regard.model.seq2seq import Seq2Seq
 from regard.sequence import Tokens
@@ -42,7 +42,7 @@ def sources() -> list[list[int]]:
 def found(made: Seq2Seq, rows: list[list[int]], *, rules=(), prefixes=None, ends=True, **options):
     inputs = [Input(row, len(row), prefix) for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)]
     config = DecodeConfig(**{"longest": LONGEST, **options})
-    hits = dict(search(made, inputs, Tokens.of, config, rules=rules, ends=ends, scored=True))
+    hits = dict(search(Task(made, Tokens.of, config, rules, ends=ends, scored=True), inputs))
     return [hits[i] for i in range(len(rows))]
 
 

@@ -12,7 +12,7 @@ from regard.decoding.attention import attention
 from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.search import Input, search
+from regard.decoding.search import Input, Task, search
 from regard.model.seq2seq import Seq2Seq
 from regard.sequence import Tokens
 from test_decoding import LONGEST, found, model, sources
@@ -82,7 +82,7 @@ def test_what_looks_at_nothing_is_refused():
         (Ensemble([made, made]), row),
     ):
         with pytest.raises(ValueError, match="coverage_penalty: wanted one model whose decoder looks"):
-            next(search(each, [Input(source, 1)], Tokens.of, DecodeConfig(coverage_penalty=0.2)))
+            next(search(Task(each, Tokens.of, DecodeConfig(coverage_penalty=0.2)), [Input(source, 1)]))
     with pytest.raises(ValueError, match="attention: wanted"):
         attention(made, Tokens.of([row]), found(made, [row])[0], START)
     with pytest.raises(ValueError, match="coverage_penalty"):

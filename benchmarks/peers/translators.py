@@ -46,7 +46,7 @@ def regard(model: Exported, threads: int) -> Translate:
     import regard
     from regard.data.tokens import END
     from regard.decoding.config import DecodeConfig
-    from regard.decoding.search import Input, search
+    from regard.decoding.search import Input, Task, search
     from regard.sequence import Tokens
 
     torch.set_num_threads(threads)
@@ -54,7 +54,9 @@ def regard(model: Exported, threads: int) -> Translate:
 
     def translate(rows: Rows, beam: int) -> Rows:
         inputs = [Input([*row, END], len(row) + 1) for row in rows]
-        found = dict(search(ours, inputs, Tokens.of, DecodeConfig(beam=beam, longest=LONGEST, batch_tokens=2**20)))
+        found = dict(
+            search(Task(ours, Tokens.of, DecodeConfig(beam=beam, longest=LONGEST, batch_tokens=2**20)), inputs)
+        )
         return [list(found[i][0].tokens) for i in range(len(rows))]
 
     return translate
@@ -64,7 +66,8 @@ def marian(model: Exported, threads: int) -> Translate:
     import torch
     from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
-    sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+    root = Path(__file__).resolve().parents[2]
+    sys.path += [str(root / "tests"), str(root / "src")]
     import hugging_face
 
     torch.set_num_threads(threads)

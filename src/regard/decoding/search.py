@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard.data.tokens import MASK, PAD, START
+from regard.data.tokens import END, MASK, PAD, START
 from regard.decoding.attention import check_looks, covered
 from regard.decoding.beam import Beam
 from regard.decoding.config import DecodeConfig
@@ -63,42 +63,51 @@ class Input:
         return demand, state
 
 
-def search(
-    model: Any,
-    inputs: Sequence[Input],
-    collate: Callable[[list[Any]], Any],
-    config: DecodeConfig,
-    *,
-    rules: Sequence[Rule] = (),
-    first: int = START,
-    ends: bool = True,
-    scored: bool = False,
-) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """The best outputs of each input, as they are found: its number, and its hypotheses, best first.
+@dataclass(frozen=True)
+class Task:
+    """What all inputs of a search have in common."""
 
-    `first` is the token before an output's first. Without `ends`, the end is a token like others.
-    """
-    if not all(phrase for each in inputs for phrase in each.banned):
-        raise InvalidArgument("banned", wanted="tokens", got="none", remedy="Leave empty phrases out.")
+    model: Any
+    collate: Callable[[list[Any]], Any]  # makes a batch of sources
+    config: DecodeConfig
+    rules: Sequence[Rule] = ()
+    first: int = START  # the token before an output's first
+    ends: bool = True  # or else the end is a token like others
+    scored: bool = False  # whether greedy outputs come with log-probabilities
+
+
+def search(task: Task, inputs: Sequence[Input]) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """The best outputs of each input, as they are found: its number, and its hypotheses, best first."""
+    config, demands = task.config, _demands(task, inputs)
     if config.coverage_penalty:
-        check_looks("coverage_penalty", model)
-    demands = [each.demand(config, rules) for each in inputs]
+        check_looks("coverage_penalty", task.model)
     waiting = sorted(range(len(inputs)), key=lambda i: -inputs[i].size)  # stable; nobody who enters needs more room
     while waiting:
         size = max(1, inputs[waiting[0]].size)
         near = next((n for n, i in enumerate(waiting) if 2 * max(1, inputs[i].size) < size), len(waiting))
         group, waiting = waiting[:near], waiting[near:]
         places = max(1, min(len(group), config.batch_tokens // size, ROWS // max(config.beam, config.nbest)))
-        asked = [demands[i] for i in group]
         members = [inputs[i] for i in group]
-        party = _Party(model, members, asked, group, collate, config, places, rules, first, ends, scored)
+        party = _Party(task, members, [demands[i] for i in group], group, places)
         for number, hypotheses in party.run():
             if not hypotheses and members[number].required:
                 raise Unspeakable
             if config.coverage_penalty:
-                source = collate([members[number].source])
-                hypotheses = covered(model, source, hypotheses, first, config.coverage_penalty)[: config.nbest]
+                source, penalty = task.collate([members[number].source]), config.coverage_penalty
+                hypotheses = covered(task.model, source, hypotheses, task.first, penalty)[: config.nbest]
             yield group[number], hypotheses
+
+
+def stream(task: Task, one: Input) -> Iterator[int]:
+    """The tokens of one output, each as it comes; without the end. A beam cannot: it may yet think better of them."""
+    return _Party(task, [one], _demands(task, [one]), [0], places=1).stream()
+
+
+def _demands(task: Task, inputs: Sequence[Input]) -> "list[tuple[Demand, State] | None]":
+    """What each input's output must hold; refused where it cannot."""
+    if not all(phrase for each in inputs for phrase in each.banned):
+        raise InvalidArgument("banned", wanted="tokens", got="none", remedy="Leave empty phrases out.")
+    return [each.demand(task.config, task.rules) for each in inputs]
 
 
 class _Party:
@@ -106,23 +115,16 @@ class _Party:
 
     def __init__(
         self,
-        model: Any,
+        task: Task,
         inputs: list[Input],
         demands: list[tuple[Demand, State] | None],
         numbers: list[int],
-        collate: Callable[[list[Any]], Any],
-        config: DecodeConfig,
         places: int,
-        rules: Sequence[Rule],
-        first: int,
-        ends: bool,
-        scored: bool,
     ) -> None:
-        self.model, self.inputs, self.collate = model, inputs, collate
-        self.decoder = native_decoder(model.decoder, int8=config.int8) or model.decoder
-        self.numbers, self.demands = numbers, demands
-        self.first, self.places = first, places
-        self.device = next(model.parameters()).device
+        self.task, self.inputs, self.demands, self.numbers, self.places = task, inputs, demands, numbers, places
+        config, ends = task.config, task.ends
+        self.decoder = native_decoder(task.model.decoder, int8=config.int8) or task.model.decoder
+        self.device = next(task.model.parameters()).device
         self.beams = config.nbest if config.sample else config.beam
         self.least = [max(config.shortest, int(config.shortest_ratio * each.size)) for each in inputs]
         self.most = [each.most(config) for each in inputs]
@@ -140,7 +142,7 @@ class _Party:
             own.append(NoRepeat(config.no_repeat))
         if config.repetition != 1.0:
             own.append(Repetition(config.repetition))
-        own += rules
+        own += task.rules
         self.banned: BannedHere | None = None
         if any(each.banned for each in inputs):
             most = max(len(each.banned) for each in inputs)
@@ -153,8 +155,8 @@ class _Party:
         self.required = Required(ends) if any(each is not None for each in demands) else None
         way = Beam if self.beams > 1 and not config.sample else Walk
         limit = torch.full((places,), self.room, device=self.device)
-        self.way = way(config, self.said, limit, own, ends=ends, scored=scored, required=self.required)
-        self.tokens = torch.full((places, self.beams), first, device=self.device)
+        self.way = way(config, self.said, limit, own, ends=ends, scored=task.scored, required=self.required)
+        self.tokens = torch.full((places, self.beams), task.first, device=self.device)
         self.who: list[int | None] = [None] * places  # whose place each is
         self.next = 0  # input to enter
         self.fresh: Any = None  # encoded, not entered yet
@@ -172,6 +174,15 @@ class _Party:
                 if self.required is not None:
                     self.required.leave(place)
             state = self._fill(state)
+
+    def stream(self) -> Iterator[int]:
+        """The tokens of the one input that there is."""
+        state, done = self._fill(None), False
+        while not done:
+            state, places = self._step(state)
+            token, done = int(self.tokens[0, 0]), bool(places)
+            if token != END or not self.task.ends:
+                yield token
 
     @torch.inference_mode()
     def _step(self, state: Any) -> tuple[Any, list[int]]:
@@ -219,7 +230,7 @@ class _Party:
         self.way.enter(rows, new([self.numbers[one] for one in who]))
         for place, one in zip(free, who, strict=False):
             self._constrain(place, one)
-        self.tokens[rows] = self.first
+        self.tokens[rows] = self.task.first
         count = len(self.fresh_of) + len(who)
         taken = torch.arange(count - len(self.fresh_of), device=self.device)
         rest = torch.arange(len(who), count, device=self.device)
@@ -241,7 +252,7 @@ class _Party:
         self.fresh_of = list(range(self.next, min(self.next + self.places, len(self.inputs))))
         begun, self.next = self.next > 0, self.next + len(self.fresh_of)
         sources = [self.inputs[one].source for one in self.fresh_of]
-        memory = self.model.encode(None if sources[0] is None else self.collate(sources))
+        memory = self.task.model.encode(None if sources[0] is None else self.task.collate(sources))
         # Where others enter later, time goes on for longer than any output; the older half is forgotten then.
         capacity = 0 if begun else self.room if self.places == len(self.inputs) else 2 * self.room
         self.fresh = self.decoder.start(memory, batch=len(sources), capacity=capacity, beams=self.beams)

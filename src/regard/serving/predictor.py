@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from regard.decoding.attention import check_looks
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Banned, Rule
-from regard.decoding.search import Input, search
+from regard.decoding.search import Input, Task, search, stream
 from regard.errors import InvalidArgument, InvalidRecipe
 from regard.model.positions import Learned
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
@@ -28,6 +29,7 @@ from regard.serving.scoring import Score, score, together
 from regard.shapes import Float, Tensor
 
 Vocabulary = Tokenizer | Labels
+UNFINISHED = "\ufffd"  # how a letter looks of which some bytes are still to come
 SCORE = "Give sources and targets to a model that has both, texts alone to a language model."
 
 
@@ -108,6 +110,52 @@ class Predictor:
         ):
             found[number] = outputs
         return found
+
+    def stream(
+        self,
+        text: str | Picture,
+        *,
+        prefix: str = "",
+        banned: Sequence[str] = (),
+        required: Sequence[str] = (),
+        cut: bool = False,
+        **options: Any,
+    ) -> Iterator[str]:
+        """The output for one text, piece by piece as it comes: the most likely token each time, or one drawn.
+
+        The pieces together are what `predict` gives without a beam, whatever the recipe says of one.
+        """
+        for name, most in (("beam", 1), ("nbest", 1), ("coverage_penalty", 0)):
+            if options.get(name, most) != most:
+                remedy = "Leave it out, or wait for the whole with predict."
+                raise InvalidArgument(name, wanted=f"{most} in a stream", got=repr(options[name]), remedy=remedy)
+        config = self._config({**options, "beam": 1, "nbest": 1, "groups": 1, "coverage_penalty": 0.0})
+        if not isinstance(self.target, Tokenizer) or isinstance(self.model, MaskedTokens):
+            wanted, remedy = "one that gives sequences", "Ask another model, or use predict."
+            raise InvalidArgument("model", wanted=wanted, got=type(self.model).__name__, remedy=remedy)
+        texts = _checked("text", [text], pictures=self.picture_size is not None)
+        numbers, _ = self._short_enough(self._numbers(texts), config, cut, None)
+        wishes = self._wishes(1, [required], None)
+        task, [asked] = self._task(numbers, [prefix], banned, config, False, wishes)
+        with _evaluating(self.model):
+            yield from self._pieces(islice(stream(task, asked), asked.given, None))
+
+    def _pieces(self, tokens: Iterable[int]) -> Iterator[str]:
+        """What each token adds to the text; a letter of several tokens when it is whole."""
+        before: list[int] = []  # told last: how a token is written depends on what it follows
+        fresh: list[int] = []
+        for token in tokens:
+            fresh.append(token)
+            piece = self._after(before, fresh)
+            if piece and not piece.endswith(UNFINISHED):
+                yield piece
+                before, fresh = fresh, []
+        if rest := self._after(before, fresh):
+            yield rest
+
+    def _after(self, before: list[int], fresh: list[int]) -> str:
+        assert isinstance(self.target, Tokenizer)
+        return self.target.decode([*before, *fresh])[len(self.target.decode(before)) :]
 
     def as_found(
         self,
@@ -208,41 +256,45 @@ class Predictor:
         wishes: Sequence[dict[str, Any]],
         attention: bool,
     ) -> Iterator[tuple[int, list[Output]]]:
-        assert isinstance(self.target, Tokenizer)
         if attention:
             check_looks("attention", self.model)
-        running = self.recipe.data.stretch is not None
+        task, inputs = self._task(numbers, prefixes, banned, config, scores, wishes)
+        found = search(task, inputs)
+        for number, hypotheses in found:
+            skip = inputs[number].given
+            looks: Sequence[Tensor | None] = [None] * len(hypotheses)
+            if attention:
+                looks = weights(self.model, self._collate([numbers[number]]), hypotheses, task.first)
+            outputs = [self._output(each, skip, look) for each, look in zip(hypotheses, looks, strict=True)]
+            yield number, outputs or [Output("")]  # where the rules leave nothing to say
+
+    def _task(
+        self,
+        numbers: list[Any],
+        prefixes: Sequence[str] | None,
+        banned: Sequence[str],
+        config: DecodeConfig,
+        scores: bool,
+        wishes: Sequence[dict[str, Any]],
+    ) -> tuple[Task, list[Input]]:
+        """What to search for."""
+        assert isinstance(self.target, Tokenizer)
         begins: Sequence[Sequence[int]] = [()] * len(numbers)
         if prefixes is not None:
             begins = self.target.encode_batch(_checked("prefixes", prefixes, len(numbers)))
-        reads_nothing = self.recipe.data.source is None
         inputs = [
             Input(row, size, begin, **wish)
             for row, size, begin, wish in zip(numbers, self._sizes(numbers), begins, wishes, strict=True)
         ]
-        if reads_nothing:  # it goes on from the text
+        if self.recipe.data.source is None:  # it goes on from the text
             inputs = [
                 Input(None, 0, [*row, *begin], **wish, given=len(row))
                 for row, begin, wish in zip(numbers, begins, wishes, strict=True)
             ]
         rules: list[Rule] = [Banned(phrases.banned(self.target, banned))] if banned else []
-        found = search(
-            self.model,
-            inputs,
-            self._collate,
-            config,
-            rules=rules,
-            first=END if running else START,
-            ends=not running,
-            scored=scores,
-        )
-        for number, hypotheses in found:
-            skip = len(numbers[number]) if reads_nothing else 0
-            looks: Sequence[Tensor | None] = [None] * len(hypotheses)
-            if attention:
-                looks = weights(self.model, self._collate([numbers[number]]), hypotheses, END if running else START)
-            outputs = [self._output(each, skip, look) for each, look in zip(hypotheses, looks, strict=True)]
-            yield number, outputs or [Output("")]  # where the rules leave nothing to say
+        running = self.recipe.data.stretch is not None
+        first = END if running else START
+        return Task(self.model, self._collate, config, rules, first, ends=not running, scored=scores), inputs
 
     def _wishes(
         self, count: int, required: Sequence[Sequence[str]] | None, banned: Sequence[Sequence[str]] | None
