@@ -72,6 +72,8 @@ TRANSFORMERS = (
     Row("ctranslate2-int8", "CTranslate2, int8, 1 thread", threads=1, bytes=1),
     Row("joey", "Joey NMT"),
     Row("regard", "Regard"),
+    Row("regard-int8", "Regard, int8", bytes=1),
+    Row("regard-int8", "Regard, int8, 1 thread", threads=1, bytes=1),
 )
 RECURRENT = (Row("joey", "Joey NMT"), Row("regard", "Regard"))
 

@@ -1,15 +1,21 @@
 """Compiled steps equal PyTorch's, and nothing depends on a compiler being there."""
 
 import shutil
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
-from models import DECODERS, VOCABULARY, decoder, memory
+from models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, decoder, encoder, memory, words
 from regard.decoding import search as searching
-from regard.decoding.native import NativeDecoder, _no_bytes, native_decoder
+from regard.decoding.native import NativeDecoder, _made, _no_bytes, encode, native_decoder
 from regard.kernels import native
 from regard.model import listening
+from regard.model.seq2seq import Seq2Seq
+from regard.model.transformer import TransformerEncoder
+from regard.sequence import Tokens
 from test_decoding import found, model, said, sources
 
 COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none")
@@ -68,17 +74,58 @@ def test_the_search_finds_the_same(monkeypatch, options):
         assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
 
 
+def stepped(module: nn.Module, *, fused: bool) -> None:
+    optimiser = torch.optim.AdamW(module.parameters(), lr=0.1, fused=fused)
+    module(torch.tensor([[1, 5]]), memory().reorder(torch.tensor([0]))).sum().backward()
+    optimiser.step()
+
+
+def one_weight(module: nn.Module) -> None:
+    with torch.no_grad():
+        module.project.weight[3, 2] += 0.5
+
+
 @needs_compiler
-@pytest.mark.parametrize("fused", [False, True])
-def test_changed_weights_are_noticed(fused):
-    """Also those that a fused optimiser changes, which PyTorch does not count as a change."""
+@pytest.mark.parametrize(
+    "change",
+    [
+        partial(stepped, fused=False),
+        partial(stepped, fused=True),
+        one_weight,
+        lambda module: module.stack.blocks[0].attend.query.weight.data.mul_(2),
+    ],
+    ids=["optimiser", "fused optimiser", "one weight", "data"],
+)
+def test_changed_weights_are_noticed(change):
+    """Also where PyTorch counts no change."""
     plain = decoder("transformer")
     before = native_decoder(plain)
     assert native_decoder(plain) is before
-    optimiser = torch.optim.AdamW(plain.parameters(), lr=0.1, fused=fused)
-    plain(torch.tensor([[1, 5]]), memory().reorder(torch.tensor([0]))).sum().backward()
-    optimiser.step()
+    change(plain)
     assert native_decoder(plain) is not before
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", TEXT_ENCODERS)
+def test_compiled_reading_equals_plain(name):
+    made = Seq2Seq(encoder(name), decoder("transformer")).eval()
+    with torch.inference_mode():
+        same_reading(made, Tokens.of(sources()))
+    assert (made.encoder in _made) == (name in COMPILED)
+
+
+@needs_compiler
+def test_compiled_reading_with_norms_last_and_of_nothing():
+    made = Seq2Seq(TransformerEncoder(replace(SMALL, norm_first=False), words()), decoder("transformer")).eval()
+    with torch.inference_mode():
+        same_reading(made, Tokens.of(sources()))
+        same_reading(made, Tokens.of([[3, 4], []]))
+
+
+def same_reading(made: Seq2Seq, source: Tokens) -> None:
+    mine, plain = encode(made, source), made.encode(source)
+    for one, other in ((mine.states, plain.states), (mine.summary, plain.summary), (mine.mask, plain.mask)):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
 
 def test_int8_that_cannot_be_is_told_once(capsys):

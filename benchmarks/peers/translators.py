@@ -40,7 +40,7 @@ class Exported:
         return self.facts[name]
 
 
-def regard(model: Exported, threads: int) -> Translate:
+def regard(model: Exported, threads: int, *, int8: bool = False) -> Translate:
     import torch
 
     import regard
@@ -54,9 +54,8 @@ def regard(model: Exported, threads: int) -> Translate:
 
     def translate(rows: Rows, beam: int) -> Rows:
         inputs = [Input([*row, END], len(row) + 1) for row in rows]
-        found = dict(
-            search(Task(ours, Tokens.of, DecodeConfig(beam=beam, longest=LONGEST, batch_tokens=2**20)), inputs)
-        )
+        config = DecodeConfig(beam=beam, longest=LONGEST, batch_tokens=2**20, int8=int8)
+        found = dict(search(Task(ours, Tokens.of, config), inputs))
         return [list(found[i][0].tokens) for i in range(len(rows))]
 
     return translate
@@ -295,6 +294,7 @@ TRANSLATORS: dict[str, Callable[[Exported, int], Translate]] = {
     "regard": regard,
     "marian": marian,
     "ctranslate2": partial(ctranslate2, kind="float32"),
+    "regard-int8": partial(regard, int8=True),
     "ctranslate2-int8": partial(ctranslate2, kind="int8"),
     "joey": joey,
 }

@@ -40,7 +40,8 @@ class Never:
     tokens: Sequence[int]
 
     def __call__(self, scores: Scores, said: Said) -> None:
-        scores[..., list(self.tokens)] = -torch.inf
+        for token in self.tokens:
+            scores[..., token] = -torch.inf  # one by one is faster than by a list
 
 
 class LongEnough:

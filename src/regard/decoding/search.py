@@ -18,7 +18,7 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.constraints import BannedHere, Required, Unspeakable
 from regard.decoding.demand import Demand, Phrase, State
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.native import native_decoder
+from regard.decoding.native import encode, native_decoder
 from regard.decoding.rules import Banned, Forced, LongEnough, Never, NoRepeat, Repetition, Rule, Said
 from regard.decoding.walk import Walk
 from regard.errors import InvalidArgument
@@ -195,7 +195,8 @@ class _Party:
     def _fill(self, state: Any) -> Any:
         """Let those who wait enter; where nobody waits and few are left, go on with those alone."""
         free = [place for place, one in enumerate(self.who) if one is None]
-        self.said.length[free] = 0  # nobody's places: they may run on and on
+        if free:
+            self.said.length[free] = 0  # nobody's places: they may run on and on
         left = len(self.inputs) - self.next + len(self.fresh_of)
         if left and len(free) >= max(1, self.places // REST):
             return self._enter(state, free[:left])
@@ -252,7 +253,7 @@ class _Party:
         self.fresh_of = list(range(self.next, min(self.next + self.places, len(self.inputs))))
         begun, self.next = self.next > 0, self.next + len(self.fresh_of)
         sources = [self.inputs[one].source for one in self.fresh_of]
-        memory = self.task.model.encode(None if sources[0] is None else self.task.collate(sources))
+        memory = encode(self.task.model, None if sources[0] is None else self.task.collate(sources))
         # Where others enter later, time goes on for longer than any output; the older half is forgotten then.
         capacity = 0 if begun else self.room if self.places == len(self.inputs) else 2 * self.room
         self.fresh = self.decoder.start(memory, batch=len(sources), capacity=capacity, beams=self.beams)

@@ -41,9 +41,12 @@ def library() -> ctypes.CDLL | None:
         except (OSError, subprocess.SubprocessError) as error:
             return _without(str(error))
     try:
-        return ctypes.CDLL(str(path))
+        found = ctypes.CDLL(str(path))
     except OSError as error:
         return _without(str(error))
+    found.regard_columns.restype = found.regard_bytes.restype = ctypes.c_int64
+    found.regard_print.restype = ctypes.c_uint64
+    return found
 
 
 def _compile(command: list[str], path: Path) -> None:

@@ -1,18 +1,23 @@
-// One decoding step of a Transformer decoder on a CPU: all layers in one call, weights laid out once.
+// One decoding step of a Transformer decoder on a CPU, or all of an encoder: all layers in one call, weights laid out once.
 //
 // A step multiplies few rows by many weights, so it is bound by how fast weights arrive, and in PyTorch by some sixty
 // calls. Here each thread reads its own columns of every matrix once, in the order in which they lie in memory.
 // Plain C++ and the compiler's vectors: no headers but the standard library's.
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 #include <type_traits>
 #ifdef __AVX512VNNI__
 #include <immintrin.h>
 #endif
 #ifdef _OPENMP
 #include <omp.h>
+#endif
+#ifdef __linux__
+#include <sys/mman.h>
 #endif
 
 namespace {
@@ -49,11 +54,17 @@ struct Layer {
     Norm around_attend, around_cross, around_perceive;
 };
 
-struct Decoder {
+struct Stack {
     const Layer* layers;
-    Product project;
+    Product project;     // decoders: to logits
     Norm last;
+    const float* table;  // of embeddings: (words, width)
     int64_t count, width, heads, hidden, activation, norm_first, crosses;
+    float scale;         // of embeddings
+};
+
+struct Room {  // to work in; x is what goes from layer to layer
+    float *x, *normed, *wide, *seen, *scores;
 };
 
 struct State {
@@ -62,9 +73,48 @@ struct State {
     const int32_t* first;    // (sentences): the time at which each entered
     const float* const* sources;  // a layer: (sentences, positions, 2, width)
     const uint8_t* mask;     // (sentences, positions)
+    const int64_t* tokens;   // (sentences · beams)
+    const float* places;     // (times, width), or null
     int64_t sentences, beams, capacity, time, positions;
-    float *x, *normed, *wide, *seen, *scores;  // room to work in; x comes in embedded
+    Room room;
     float* logits;           // (sentences · beams, words)
+};
+
+struct Reading {  // sentences end to end, without padding
+    const int64_t* tokens;
+    const int64_t* begins;   // (sentences + 1): where each begins, and where the last one ends
+    const int64_t* sentence; // (tokens): whose each is
+    const float* places;
+    int64_t rows, longest;
+    Room room;
+};
+
+// Where threads wait for each other some twenty times a step, for microseconds: awake, and in turns with whoever else
+// needs the processor where it takes longer. OpenMP's own may put a thread to sleep, which takes longer than the work.
+class Meeting {
+  public:
+    explicit Meeting(int threads) : threads(threads) {}
+
+    void wait() {
+        const int64_t round = rounds.load(std::memory_order_relaxed);
+        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
+            arrived.store(0, std::memory_order_relaxed);
+            rounds.store(round + 1, std::memory_order_release);
+            return;
+        }
+        for (int64_t tries = 0; rounds.load(std::memory_order_acquire) == round; ++tries) {
+            if (tries >= AWAKE) std::this_thread::yield();
+#if defined(__x86_64__)
+            else __builtin_ia32_pause();
+#endif
+        }
+    }
+
+  private:
+    static constexpr int64_t AWAKE = 2000;
+    const int threads;
+    alignas(64) std::atomic<int> arrived{0};
+    alignas(64) std::atomic<int64_t> rounds{0};
 };
 
 struct Share {  // a thread's part of so many things
@@ -261,45 +311,20 @@ inline void look(const float* query, float* seen, float* scores, int64_t low, in
     }
 }
 
-void attend(const Decoder& d, const State& s, int64_t layer, const Share& rows) {
-    const int64_t width = d.width, head = width / d.heads, entry = 2 * width;
-    for (int64_t r = rows.begin; r < rows.end; ++r) {
-        const int64_t sentence = r / s.beams, beam = r % s.beams;
-        float* cache = s.cache + ((layer * s.sentences + sentence) * s.capacity) * s.beams * entry;
-        const float* asked = s.wide + r * 3 * width;
-        std::memcpy(cache + (s.time * s.beams + beam) * entry, asked + width, entry * sizeof(float));
-        const int32_t* parents = s.parents + r * s.capacity;
-        for (int64_t h = 0; h < d.heads; ++h) {
-            const auto at = [&](int64_t t) { return cache + (t * s.beams + parents[t]) * entry + h * head; };
-            look(asked + h * head, s.seen + r * width + h * head, s.scores + r * (s.capacity + s.positions),
-                 s.first[sentence], s.time + 1, head, width, at);
-        }
-    }
+void embed(const Stack& d, int64_t token, const float* place, float* x) {
+    const float* row = d.table + token * d.width;
+    for (int64_t i = 0; i < d.width; ++i) x[i] = row[i] * d.scale + (place ? place[i] : 0);
 }
 
-void attend_to_source(const Decoder& d, const State& s, int64_t layer, const Share& rows) {
-    const int64_t width = d.width, head = width / d.heads, entry = 2 * width;
-    for (int64_t r = rows.begin; r < rows.end; ++r) {
-        const int64_t sentence = r / s.beams;
-        const float* source = s.sources[layer] + sentence * s.positions * entry;
-        const uint8_t* mask = s.mask + sentence * s.positions;
-        for (int64_t h = 0; h < d.heads; ++h) {
-            const auto at = [&](int64_t t) -> const float* { return mask[t] ? source + t * entry + h * head : nullptr; };
-            look(s.wide + r * width + h * head, s.seen + r * width + h * head, s.scores + r * (s.capacity + s.positions), 0,
-                 s.positions, head, width, at);
-        }
-    }
-}
-
-void work(const Decoder& d, const State& s, int thread, int threads) {
-    const int64_t rows = s.sentences * s.beams, width = d.width;
+// All layers; `attend(layer)` and `cross(layer)` put into `seen` what a thread's own rows look at.
+template <typename Attend, typename Cross>
+const float* layers(const Stack& d, const Room& s, int64_t rows, const Attend& attend, const Cross& cross, Meeting& meeting,
+                    int thread, int threads) {
     const Share mine(rows, thread, threads);
-    const auto wait = [] {
-#pragma omp barrier
-    };
+    const auto wait = [&] { meeting.wait(); };
     const auto before = [&](const Norm& norm) {  // what a part reads
         if (!d.norm_first) return static_cast<const float*>(s.x);
-        normalise(norm, s.x, s.normed, width, mine);
+        normalise(norm, s.x, s.normed, d.width, mine);
         wait();
         return static_cast<const float*>(s.normed);
     };
@@ -307,20 +332,21 @@ void work(const Decoder& d, const State& s, int thread, int threads) {
         multiply<NONE>(out, x, rows, s.x, true, thread, threads);
         wait();
         if (d.norm_first) return;
-        normalise(norm, s.x, s.x, width, mine);
+        normalise(norm, s.x, s.x, d.width, mine);
         wait();
     };
+    wait();
     for (int64_t l = 0; l < d.count; ++l) {
         const Layer& layer = d.layers[l];
         multiply<NONE>(layer.open, before(layer.around_attend), rows, s.wide, false, thread, threads);
         wait();
-        attend(d, s, l, mine);
+        attend(l);
         wait();
         after(layer.out, s.seen, layer.around_attend);
         if (d.crosses) {
             multiply<NONE>(layer.ask, before(layer.around_cross), rows, s.wide, false, thread, threads);
             wait();
-            attend_to_source(d, s, l, mine);
+            cross(l);
             wait();
             after(layer.tell, s.seen, layer.around_cross);
         }
@@ -328,7 +354,79 @@ void work(const Decoder& d, const State& s, int thread, int threads) {
         wait();
         after(layer.narrow, s.wide, layer.around_perceive);
     }
-    multiply<NONE>(d.project, before(d.last), rows, s.logits, false, thread, threads);
+    return before(d.last);
+}
+
+void step(const Stack& d, const State& s, Meeting& meeting, int thread, int threads) {
+    const int64_t rows = s.sentences * s.beams, width = d.width, head = width / d.heads, entry = 2 * width;
+    const Room& room = s.room;
+    const Share mine(rows, thread, threads);
+    const auto scores = [&](int64_t r) { return room.scores + r * (s.capacity + s.positions); };
+    const auto attend = [&](int64_t layer) {
+        for (int64_t r = mine.begin; r < mine.end; ++r) {
+            const int64_t sentence = r / s.beams, beam = r % s.beams;
+            float* cache = s.cache + ((layer * s.sentences + sentence) * s.capacity) * s.beams * entry;
+            const float* asked = room.wide + r * 3 * width;
+            std::memcpy(cache + (s.time * s.beams + beam) * entry, asked + width, entry * sizeof(float));
+            const int32_t* parents = s.parents + r * s.capacity;
+            for (int64_t h = 0; h < d.heads; ++h) {
+                const auto at = [&](int64_t t) { return cache + (t * s.beams + parents[t]) * entry + h * head; };
+                look(asked + h * head, room.seen + r * width + h * head, scores(r), s.first[sentence], s.time + 1, head, width,
+                     at);
+            }
+        }
+    };
+    const auto cross = [&](int64_t layer) {
+        for (int64_t r = mine.begin; r < mine.end; ++r) {
+            const float* source = s.sources[layer] + r / s.beams * s.positions * entry;
+            const uint8_t* mask = s.mask + r / s.beams * s.positions;
+            for (int64_t h = 0; h < d.heads; ++h) {
+                const auto at = [&](int64_t t) -> const float* { return mask[t] ? source + t * entry + h * head : nullptr; };
+                look(room.wide + r * width + h * head, room.seen + r * width + h * head, scores(r), 0, s.positions, head, width,
+                     at);
+            }
+        }
+    };
+    for (int64_t r = mine.begin; r < mine.end; ++r)
+        embed(d, s.tokens[r], s.places ? s.places + (s.time - s.first[r / s.beams]) * width : nullptr, room.x + r * width);
+    const float* last = layers(d, room, rows, attend, cross, meeting, thread, threads);
+    multiply<NONE>(d.project, last, rows, s.logits, false, thread, threads);
+}
+
+void read(const Stack& d, const Reading& s, Meeting& meeting, int thread, int threads) {
+    const int64_t width = d.width, head = width / d.heads;
+    const Room& room = s.room;
+    const Share mine(s.rows, thread, threads);
+    const auto attend = [&](int64_t) {
+        for (int64_t r = mine.begin; r < mine.end; ++r) {
+            const int64_t begin = s.begins[s.sentence[r]], end = s.begins[s.sentence[r] + 1];
+            for (int64_t h = 0; h < d.heads; ++h) {
+                const auto at = [&](int64_t t) { return room.wide + ((begin + t) * 3 + 1) * width + h * head; };
+                look(room.wide + r * 3 * width + h * head, room.seen + r * width + h * head, room.scores + r * s.longest, 0,
+                     end - begin, head, width, at);
+            }
+        }
+    };
+    for (int64_t r = mine.begin; r < mine.end; ++r)
+        embed(d, s.tokens[r], s.places ? s.places + (r - s.begins[s.sentence[r]]) * width : nullptr, room.x + r * width);
+    layers(d, room, s.rows, attend, [](int64_t) {}, meeting, thread, threads);  // a last norm leaves its result in `normed`
+}
+
+template <typename Work>
+void together(int threads, const Work& work) {
+#ifdef _OPENMP
+    Meeting* meeting = nullptr;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp single
+        meeting = new Meeting(omp_get_num_threads());  // which may be fewer than were asked for
+        work(*meeting, omp_get_thread_num(), omp_get_num_threads());
+    }
+    delete meeting;
+#else
+    Meeting meeting(1);
+    work(meeting, 0, 1);
+#endif
 }
 
 }  // namespace
@@ -345,6 +443,16 @@ int64_t regard_bytes() {  // inputs of a product in bytes, at most; 0: this proc
 #endif
 }
 
+void regard_large_pages(uint8_t* begin, int64_t bytes) {  // weights are read end to end: fewer addresses to look up
+#ifdef MADV_HUGEPAGE
+    constexpr uintptr_t PAGE = 1 << 21;
+    const uintptr_t from = (uintptr_t(begin) + PAGE - 1) / PAGE * PAGE, to = (uintptr_t(begin) + bytes) / PAGE * PAGE;
+    if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
+#else
+    (void)begin, (void)bytes;
+#endif
+}
+
 void regard_pack_bytes(const int8_t* weight, int64_t outputs, int64_t inputs, int8_t* packed) {
     for (int64_t n = 0; n < outputs; ++n)
         for (int64_t k = 0; k < inputs; ++k)
@@ -357,14 +465,28 @@ void regard_pack(const float* weight, int64_t outputs, int64_t inputs, float* pa
             packed[(n / COLUMNS * inputs + k) * COLUMNS + n % COLUMNS] = weight[n * inputs + k];
 }
 
-void regard_step(const Decoder* decoder, const State* state, int threads) {
-#pragma omp parallel num_threads(threads)
-    {
-#ifdef _OPENMP
-        work(*decoder, *state, omp_get_thread_num(), omp_get_num_threads());
-#else
-        work(*decoder, *state, 0, 1);
-#endif
-    }
+void regard_step(const Stack* decoder, const State* state, int threads) {
+    together(threads, [&](Meeting& meeting, int thread, int all) { step(*decoder, *state, meeting, thread, all); });
+}
+
+void regard_read(const Stack* encoder, const Reading* reading, int threads) {
+    together(threads, [&](Meeting& meeting, int thread, int all) { read(*encoder, *reading, meeting, thread, all); });
+}
+
+// A number that changes when weights do: of every sixteenth block of them, and of the last, so that asking is cheap.
+uint64_t regard_print(const uint8_t* bytes, int64_t count) {
+    constexpr uint64_t MIX = 0x9E3779B97F4A7C15u;
+    constexpr int WAYS = 32;
+    uint64_t state[WAYS] = {}, words[WAYS], whole = uint64_t(count);
+    constexpr int64_t BLOCK = sizeof words, EVERY = 16;
+    const auto mix = [&](int64_t at, int64_t size) {
+        std::memset(words, 0, sizeof words);
+        std::memcpy(words, bytes + at, size);
+        for (int j = 0; j < WAYS; ++j) state[j] = (state[j] ^ words[j]) * MIX + 1;
+    };
+    for (int64_t at = 0; at + BLOCK <= count; at += EVERY * BLOCK) mix(at, BLOCK);
+    mix(count > BLOCK ? count - BLOCK : 0, count > BLOCK ? BLOCK : count);
+    for (int j = 0; j < WAYS; ++j) whole = (whole ^ state[j]) * MIX + 1;
+    return whole;
 }
 }

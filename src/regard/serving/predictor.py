@@ -359,12 +359,14 @@ class Predictor:
 
 @contextmanager
 def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         yield
     finally:
-        model.train(was_training)
+        for module in training:
+            module.training = True
 
 
 def _checked(name: str, texts: Iterable[Any], count: int | None = None, *, pictures: bool = False) -> list[Any]:
