@@ -4,6 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 READY := $(VENV)/.ready
+TOGETHER := -n auto --maxprocesses 8 --dist worksteal  # tests, on every core
 
 .PHONY: demo test slow check format bench clean
 
@@ -11,10 +12,10 @@ demo: $(READY)
 	$(VENV)/bin/regard demo
 
 test: $(READY)
-	$(VENV)/bin/python -m pytest -q -m "not slow"
+	$(VENV)/bin/python -m pytest -q -m "not slow" $(TOGETHER)
 
 slow: $(READY)
-	$(VENV)/bin/python -m pytest -q -m slow
+	$(VENV)/bin/python -m pytest -q -m slow $(TOGETHER)
 
 check: $(READY)
 	$(VENV)/bin/ruff format --check .

@@ -1,8 +1,12 @@
 """Shapes are executed here and nowhere else: jaxtyping and beartype check every annotated call of the package."""
 
+import os
+
 import pytest
 from jaxtyping import install_import_hook
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # one of several: a thread each, also in the processes that tests start
+    os.environ["OMP_NUM_THREADS"] = "1"
 install_import_hook("regard", "beartype.beartype")
 
 import torch  # noqa: E402  after the hook

@@ -128,6 +128,21 @@ def same_reading(made: Seq2Seq, source: Tokens) -> None:
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
 
+@needs_compiler
+@pytest.mark.parametrize("name", COMPILED)
+@torch.inference_mode()
+def test_bytes_are_close(name):
+    plain = decoder(name)
+    compiled, given = native_decoder(plain, int8=True), memory()
+    if not compiled.weights.most_bytes:
+        pytest.skip("this processor has no products of bytes")
+    states = [each.start(given, batch=3, capacity=8) for each in (plain, compiled)]
+    for tokens in torch.randint(VOCABULARY, (8, 3)):
+        logits, states[0] = plain.step(tokens, states[0])
+        mine, states[1] = compiled.step(tokens, states[1])
+        assert 0 < (mine - logits).norm() / logits.norm() < 0.03
+
+
 def test_int8_that_cannot_be_is_told_once(capsys):
     made, rows = model("gru after fed"), sources()[:3]
     _no_bytes.cache_clear()
