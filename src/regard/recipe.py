@@ -200,7 +200,7 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
         problems.append(
             Problem("train.metric", "loss or perplexity for hidden tokens", repr(train.metric), "Change it.")
         )
-    if train.metric in ("bleu", "chrf", "error_rate") and "pool" in model:
+    if train.metric not in ("loss", "perplexity", "accuracy") and "pool" in model:
         problems.append(Problem("train.metric", "loss or accuracy for labels", repr(train.metric), "Change it."))
     if train.metric not in ("loss", "perplexity") and "encoder" not in model:
         got = repr(train.metric)

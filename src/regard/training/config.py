@@ -9,13 +9,24 @@ from regard.errors import Problem
 from regard.model.forcing import Forcing
 
 Positive = Annotated[float, Range(0.0)]
-METRICS = {  # name -> whether higher is better
+Metric = Literal[
+    "loss", "perplexity", "accuracy", "bleu", "chrf", "error_rate",
+    "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "meteor", "cider",
+]  # fmt: skip
+METRICS: dict[Metric, bool] = {  # name -> whether higher is better
     "loss": False,
     "perplexity": False,
     "accuracy": True,  # of labels, or of whole sequences
     "bleu": True,
     "chrf": True,
     "error_rate": False,  # edits for each token of the reference: phonemes, characters, words
+    "bleu1": True,  # of captions, as are those that follow
+    "bleu2": True,
+    "bleu3": True,
+    "bleu4": True,
+    "rouge_l": True,
+    "meteor": True,
+    "cider": True,
 }
 
 
@@ -44,7 +55,7 @@ class TrainConfig(Checked):
     log_every: Count = 50
     log_to: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # beside the run's log.jsonl
     validate_every: Count = 500
-    metric: Literal["loss", "perplexity", "accuracy", "bleu", "chrf", "error_rate"] = "loss"
+    metric: Metric = "loss"
     patience: Count | None = None  # validations without a better metric until training stops
     samples: Annotated[int, Range(0.0)] = 3  # outputs shown at each validation
     keep: Count = 3  # checkpoints beside the best
