@@ -107,3 +107,58 @@ def _as_json(line: str, outputs: list[Any]) -> dict[str, Any]:
             for each in outputs
         ],
     }
+
+
+def caption(
+    model: ModelFolder,
+    pictures: Annotated[
+        list[Path], typer.Argument(metavar="PICTURE", help="Pictures, or folders and .zip files of them.")
+    ],
+    draw: Annotated[
+        Path | None,
+        typer.Option(help="A folder: where each word looked, as PNG and SVG of each picture, and index.html of all."),
+    ] = None,
+    beam: Annotated[int | None, typer.Option(min=1, help="Hypotheses that are followed at once.")] = None,
+    longest: Annotated[int | None, typer.Option(min=1, help="Tokens of a caption, at most.")] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Each caption's log-probability before it.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: temperature=0.8.")
+    ] = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """A caption for every picture: its path, a tab and the caption, in order, to stdout.
+
+    A picture that cannot be read is named on stderr, the others are captioned, and the exit code is 1. Drawings show
+    the mean over the heads of the decoder's last block.
+
+    Examples: regard caption runs/captions photos/*.jpg
+
+    regard caption runs/captions photos.zip --beam 5 --draw looks
+    """
+    from regard.jobs import captioning
+    from regard.recipe import changed
+    from regard.serving.loading import load
+
+    options: dict[str, Any] = {"beam": beam, "longest": longest}
+    for change in set_ or []:
+        options = changed(options, change)
+    broken = 0
+    for found in captioning.caption(
+        load(model, device=device), pictures, draw=draw, scores=scores or as_json, **options
+    ):
+        if found.problem is not None:
+            broken += 1
+            print(f"regard: {found.problem}", file=sys.stderr)
+            continue
+        best, name = found.outputs[0], one_line(str(found.picture)).replace("\t", "\\t")
+        if as_json:
+            print(json.dumps(_as_json(str(found.picture), list(found.outputs)), ensure_ascii=False))
+        elif scores:
+            print(f"{name}\t{best.log_probability:.4f}\t{one_line(best.text)}")
+        else:
+            print(f"{name}\t{one_line(best.text)}")
+        sys.stdout.flush()
+    if broken:
+        print(f"regard: {broken} pictures could not be captioned", file=sys.stderr)
+        raise typer.Exit(1)

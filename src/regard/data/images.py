@@ -56,6 +56,18 @@ def token_worth(size: int) -> int:
 
 def read_picture(path: str | Path | Member, size: int) -> Pixels:
     """The picture of a file, (size, size, 3); whatever is wrong with it, the error names the file."""
+    return _square(_upright(path), size)
+
+
+def as_shown(picture: str | Path | Member, longest: int) -> Pixels:
+    """The picture of a file as people look at it, in its own proportions; its longer side has so many pixels."""
+    image = _upright(picture)
+    width, height = (max(1, round(side * longest / max(image.size))) for side in image.size)
+    return np.array(image.resize((width, height), _pillow().Resampling.BICUBIC, reducing_gap=3.0), dtype=np.uint8)
+
+
+def _upright(path: str | Path | Member) -> Any:
+    """The image of a file, upright and in RGB."""
     image_class = _pillow()
     content = path.read() if isinstance(path, Member) else _content(path)
     try:
@@ -63,7 +75,7 @@ def read_picture(path: str | Path | Member, size: int) -> Pixels:
             width, height = image.size
             if width * height > LARGEST:
                 raise _too_large(path, f"{width:,} × {height:,}")
-            return _square(_as_rgb(image), size)
+            return _as_rgb(image)
     except InvalidData:
         raise
     except Exception as error:  # decoders stumble over bad files in every way there is
