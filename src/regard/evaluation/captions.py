@@ -4,7 +4,9 @@ All are of Penn Treebank tokens (`treebank`), and all take any number of referen
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
 
 import numpy as np
 
@@ -16,6 +18,7 @@ SMALL, TINY = 1e-9, 1e-15  # with which the COCO evaluation keeps its fractions 
 BETA = 1.2  # how much recall counts in ROUGE-L
 SIGMA = 6.0  # words by which lengths may differ in CIDEr-D, more or less
 
+Words = tuple[str, ...]
 Gram = tuple[str, ...]
 
 
@@ -63,25 +66,66 @@ def rouge_l() -> Sums:
     return Sums(("score", "examples"), measure, lambda sums: sums[:, 0] / sums[:, 1], lambda: "COCO ROUGE-L|tok:ptb")
 
 
+class Rarity:
+    """How many pictures have an n-gram in their references; what most have says little of one."""
+
+    def __init__(self) -> None:
+        self.pictures, self.total = Counter[Gram](), 0
+
+    def add(self, references: Iterable[Words]) -> None:
+        """One more picture."""
+        self.pictures.update({gram for each in references for gram in _grams(each, ORDERS)})
+        self.total += 1
+
+    def weigh(self, words: Words) -> "Weighed":
+        """A caption's n-grams, each weighed by how often it is there and how rare it is elsewhere."""
+        everything = log(self.total)
+        weights = {
+            gram: count * (everything - log(max(1, self.pictures[gram])))
+            for gram, count in Counter(_grams(words, ORDERS)).items()
+        }
+        norms = [0.0] * ORDERS
+        for gram, weight in weights.items():
+            norms[len(gram) - 1] += weight**2
+        return Weighed(weights, tuple(map(sqrt, norms)), max(0, len(words) - 1))
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A caption as CIDEr sees it."""
+
+    weights: Mapping[Gram, float]
+    norms: tuple[float, ...]  # of each order
+    pairs: int  # of words that stand side by side: what counts as its length
+
+    def likeness(self, reference: "Weighed") -> float:
+        """0 to 10: the cosine of each order, weights clipped at the reference's, less for a different length."""
+        shared = [0.0] * ORDERS
+        for gram, weight in self.weights.items():
+            theirs = reference.weights.get(gram, 0.0)
+            shared[len(gram) - 1] += min(weight, theirs) * theirs
+        cosine = sum(s / (a * b) for s, a, b in zip(shared, self.norms, reference.norms, strict=True) if a and b)
+        return 10 * exp(-((self.pairs - reference.pairs) ** 2) / (2 * SIGMA**2)) * cosine / ORDERS
+
+
 class Cider(Tally):
     """CIDEr-D: n-grams that a caption shares with each reference, the rarer the heavier (arXiv:1411.5726).
 
-    How rare an n-gram is, the references of the whole set say, however few of its examples a figure is of. So the
-    numbers of all n-grams are kept until the end, and each different n-gram once: memory grows with both.
+    How rare an n-gram is, the references of the whole set say, however few of its examples a figure is of. So all
+    captions are kept until the end, as words, and each different n-gram of the references once: memory grows with both.
     """
 
     def __init__(self) -> None:
-        self.numbers: dict[Gram, int] = {}
-        self.pictures: list[int] = []  # of each n-gram, how many there are whose references hold it
-        self.captions: list[tuple[Rows, list[Rows]]] = []  # of each picture: the output's n-grams, the references'
-        self.scores = np.zeros(0)
+        self.rarity = Rarity()
+        self.captions: list[tuple[Words, list[Words]]] = []  # of each picture the output, and the references
+        self.known: dict[str, str] = {}  # every word once
+        self.scores: list[float] = []
 
     def add(self, outputs: Sequence[str], references: References) -> None:
         for output, found in zip(outputs, references, strict=True):
-            wanted = [self._numbers(reference) for reference in found]
-            for number in {int(number) for each in wanted for number in each}:
-                self.pictures[number] += 1
-            self.captions.append((self._numbers(output), wanted))
+            wanted = [self._words(reference) for reference in found]
+            self.rarity.add(wanted)
+            self.captions.append((self._words(output), wanted))
 
     def values(self, counts: Array, among: Rows | None = None) -> Array:
         scores = self._scores()
@@ -94,44 +138,20 @@ class Cider(Tally):
     def signature(self) -> str:
         return f"CIDEr-D|tok:ptb|n:{ORDERS}|sigma:{SIGMA:g}|df:{len(self.captions)} pictures"
 
-    def _numbers(self, caption: str) -> Rows:
-        found = [self.numbers.setdefault(gram, len(self.numbers)) for gram in _grams(tokens(caption), ORDERS)]
-        self.pictures += [0] * (len(self.numbers) - len(self.pictures))
-        return np.array(found, dtype=np.int64)
+    def _words(self, caption: str) -> Words:
+        return tuple(self.known.setdefault(word, word) for word in tokens(caption))
 
     def _scores(self) -> Array:
         """Of every picture, computed once for all that were added."""
         if len(self.scores) < len(self.captions):
-            rarity = np.log(len(self.captions)) - np.log(np.maximum(1, self.pictures))
-            orders = np.array([len(gram) - 1 for gram in self.numbers])
-            self.scores = np.array([self._score(output, wanted, rarity, orders) for output, wanted in self.captions])
-        return self.scores
-
-    def _score(self, output: Rows, wanted: Sequence[Rows], rarity: Array, orders: Rows) -> float:
-        said = Weighed(output, rarity, orders)
-        return sum(said.likeness(Weighed(each, rarity, orders)) for each in wanted) / len(wanted)
+            self.scores = [consensus(self.rarity, output, wanted) for output, wanted in self.captions]
+        return np.array(self.scores)
 
 
-class Weighed:
-    """A caption's n-grams, each weighed by how often it is there and how rare it is elsewhere."""
-
-    def __init__(self, grams: Rows, rarity: Array, orders: Rows) -> None:
-        there, counts = np.unique(grams, return_counts=True)
-        weights, self.order = counts * rarity[there], orders
-        self.weights: dict[int, float] = dict(zip(there.tolist(), weights.tolist(), strict=True))
-        self.norms = np.sqrt(np.bincount(orders[there], weights**2, minlength=ORDERS))
-        self.pairs = int(np.count_nonzero(orders[grams] == 1))  # of words: what stands for the length
-
-    def likeness(self, reference: "Weighed") -> float:
-        """0 to 10: the cosine of each order, weights clipped at the reference's, less for a different length."""
-        shared = np.zeros(ORDERS)
-        for gram in self.weights.keys() & reference.weights.keys():
-            theirs = reference.weights[gram]
-            shared[self.order[gram]] += min(self.weights[gram], theirs) * theirs
-        norms = self.norms * reference.norms
-        cosines = shared / np.where(norms > 0, norms, 1.0)
-        apart = self.pairs - reference.pairs
-        return 10.0 * float(np.exp(-(apart**2) / (2 * SIGMA**2)) * cosines.mean())
+def consensus(rarity: Rarity, output: Words, references: Sequence[Words]) -> float:
+    """CIDEr-D of one caption."""
+    said = rarity.weigh(output)
+    return sum(said.likeness(rarity.weigh(each)) for each in references) / len(references)
 
 
 def common(one: Sequence[str], other: Sequence[str]) -> int:
@@ -151,6 +171,6 @@ def common(one: Sequence[str], other: Sequence[str]) -> int:
     return len(one) - row.bit_count()
 
 
-def _grams(words: Sequence[str], most: int) -> Iterator[Gram]:
+def _grams(words: Words, most: int) -> Iterator[Gram]:
     """All runs of one word up to so many."""
-    return (tuple(words[i : i + n]) for n in range(1, most + 1) for i in range(len(words) - n + 1))
+    return (words[i : i + n] for n in range(1, most + 1) for i in range(len(words) - n + 1))
