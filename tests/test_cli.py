@@ -92,6 +92,7 @@ def test_the_command_line_is_frozen():
             "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--nbest", "--prefix",
             "--sample", "--scores", "--set",
         ],
+        "caption": ["--beam", "--device", "--draw", "--json", "--longest", "--scores", "--set"],
         "score": ["--device", "--json"],
         "verify": [],
         "recipes": [],

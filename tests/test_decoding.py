@@ -205,6 +205,8 @@ def test_samples_follow_the_distribution():
     drawn = draw(p.log().expand(1, 20_000, 4), chance)
     assert torch.bincount(drawn[0]) / 20_000 == pytest.approx(p, abs=0.02)
     assert not torch.equal(chance, chances(2, torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64))[None])
+    for seed in (10, 2**31, 2**63 - 1, 2**70):  # whatever its size
+        assert 0.49 < float(chances(seed, torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64)).mean()) < 0.51
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
         problems.append(
             Problem("train.metric", "loss or perplexity for hidden tokens", repr(train.metric), "Change it.")
         )
-    if train.metric in ("bleu", "chrf", "error_rate") and "pool" in model:
+    if train.metric not in ("loss", "perplexity", "accuracy") and "pool" in model:
         problems.append(Problem("train.metric", "loss or accuracy for labels", repr(train.metric), "Change it."))
     if train.metric not in ("loss", "perplexity") and "encoder" not in model:
         got = repr(train.metric)
@@ -218,6 +218,9 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
             for key, waiting in waits.items()
             if waiting
         ]
+    if train.reward is not None and not ("decoder" in model and "encoder" in model):
+        got = repr(train.reward)
+        problems.append(Problem("train.reward", "nothing unless a source becomes a text", got, "Leave it out."))
     if train.forcing is not None and "decoder" not in model:
         problems.append(Problem("train.forcing", "nothing: there is no decoder to feed", "a table", "Leave it out."))
     return problems

@@ -9,7 +9,8 @@ import numpy as np
 
 from regard.configuration import nearest
 from regard.errors import InvalidArgument
-from regard.evaluation import sacre
+from regard.evaluation import captions, sacre
+from regard.evaluation.meteor import meteor
 from regard.evaluation.tallies import Tally, edits, exact, f1, macro, micro_f1, precision, recall
 
 Task = Literal["text", "label", "language"]  # a sequence or a label is given; or tokens are scored and nothing given
@@ -26,17 +27,33 @@ class Metric:
     tasks: tuple[Task, ...] = TEXT
     higher: bool = True  # is better
     share: bool = False  # of one, and shown in percent
+    digits: int = 2  # shown behind the point, where it is no share
 
 
 METRICS = {
     "loss": Metric(
-        "minus the log-probability of a token, or label; in nats", None, ("text", "label", "language"), higher=False
+        "minus the log-probability of a token, or label; in nats",
+        None,
+        ("text", "label", "language"),
+        higher=False,
+        digits=4,
     ),
     "perplexity": Metric("e to the loss", None, ("text", "language"), higher=False),
     "bleu": Metric("word n-grams that outputs share with references, 0 to 100; sacreBLEU's", sacre.bleu),
     "bleu_lower": Metric("the same, capitals and small letters alike", partial(sacre.bleu, lower=True)),
     "chrf": Metric("character n-grams that they share, 0 to 100; sacreBLEU's", sacre.chrf),
     "ter": Metric("edits and shifts to a reference, for 100 words; sacreBLEU's", sacre.ter, higher=False),
+    **{
+        f"bleu{order}": Metric(
+            f"of captions: word n-grams up to {order} that they share, 0 to 1; COCO's",
+            partial(captions.bleu, order),
+            digits=4,
+        )
+        for order in range(1, captions.ORDERS + 1)
+    },
+    "rouge_l": Metric("of captions: longest common subsequences, 0 to 1; COCO's", captions.rouge_l, digits=4),
+    "meteor": Metric("of captions: words, stems and synonyms that can be aligned, 0 to 1", meteor, digits=4),
+    "cider": Metric("of captions: n-grams that they share, rare ones more, 0 to 10; CIDEr-D", captions.Cider, digits=4),
     "accuracy": Metric(
         "the share of outputs that are a reference, exactly: labels, or whole sequences",
         exact,

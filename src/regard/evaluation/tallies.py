@@ -45,7 +45,7 @@ class Sums(Tally):
     def __init__(
         self,
         columns: Sequence[str],
-        measure: Callable[[Sequence[str], References], Sequence[Sequence[float]]],
+        measure: Callable[[Sequence[str], References], Sequence[Sequence[float] | Array]],
         figure: Callable[[Array], Array],
         sign: Callable[[], str] | None = None,
     ) -> None:

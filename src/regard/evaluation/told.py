@@ -91,7 +91,7 @@ def _shown(name: str, value: float | None, sign: str = "") -> str:
         return NONE
     if METRICS[name].share:
         return f"{value:{sign}.2%}"
-    return f"{value:{sign}.{4 if name == 'loss' else 2}f}"
+    return f"{value:{sign}.{METRICS[name].digits}f}"
 
 
 def _interval(name: str, found: Scored) -> str:

@@ -22,6 +22,7 @@ from regard.training.loop import Validation
 from regard.training.objective import Model
 
 CHUNK = 1024  # sources that a model is given at once
+OF_CAPTIONS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]
 OUTPUTS_ALONE = ["bleu", "chrf"]  # the usual metrics where there is no model whose task would tell
 
 
@@ -209,14 +210,15 @@ def _usual_metrics(recipe: Recipe, on: Questions) -> list[str]:
 
 
 def _usual_of_outputs(recipe: Recipe) -> list[str]:
-    """BLEU and chrF of sentences; where one answer is right, whether it was given and how far off it was."""
+    """Where one answer is right, whether it was given and how far off it was; else what the field reports."""
     if _task(recipe) == "language":
         return []
     if _task(recipe) == "label":
         return ["accuracy", "f1"]
     if recipe.data.generate or recipe.train.metric in ("accuracy", "error_rate"):
         return ["accuracy", "error_rate" if recipe.data.target.tokens == "words" else "character_error_rate"]
-    return ["bleu", "chrf"]
+    assert recipe.data.source is not None
+    return OF_CAPTIONS if recipe.data.source.kind == "image" else ["bleu", "chrf"]
 
 
 def _length(recipe: Recipe | None) -> Callable[[Any], int]:

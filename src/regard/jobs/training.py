@@ -16,6 +16,7 @@ from regard.data.given import Rows, with_given
 from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.files import cache_folder, sweep
 from regard.jobs.evaluating import validation
+from regard.jobs.rewarding import SelfCritic
 from regard.model.build import build
 from regard.recipe import Recipe, read_tables
 from regard.serving.card import card
@@ -90,6 +91,7 @@ def _train(
         data_key=corpora.key,
         lanes=_lanes(recipe) if recipe.train.carry else None,
         validate=None if corpora.valid is None else validation(recipe, corpora),
+        speak=None if recipe.train.reward is None else SelfCritic(recipe, corpora.train, corpora.target),
         tell=tell,
     )
     if found is not None:

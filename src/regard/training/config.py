@@ -9,13 +9,24 @@ from regard.errors import Problem
 from regard.model.forcing import Forcing
 
 Positive = Annotated[float, Range(0.0)]
-METRICS = {  # name -> whether higher is better
+Metric = Literal[
+    "loss", "perplexity", "accuracy", "bleu", "chrf", "error_rate",
+    "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "meteor", "cider",
+]  # fmt: skip
+METRICS: dict[Metric, bool] = {  # name -> whether higher is better
     "loss": False,
     "perplexity": False,
     "accuracy": True,  # of labels, or of whole sequences
     "bleu": True,
     "chrf": True,
     "error_rate": False,  # edits for each token of the reference: phonemes, characters, words
+    "bleu1": True,  # of captions, as are those that follow
+    "bleu2": True,
+    "bleu3": True,
+    "bleu4": True,
+    "rouge_l": True,
+    "meteor": True,
+    "cider": True,
 }
 
 
@@ -37,6 +48,9 @@ class TrainConfig(Checked):
     smoothing: Probability = 0.1  # of the gold token, spread over all others
     masked: Probability = 0.15  # of the tokens, for a masked-token head
     forcing: Forcing | None = None  # how much of the decoder's input is gold; None: all
+    # Learn from samples of the model's own, by how much better each is than its likeliest output, and not from targets,
+    # whose smoothing then means nothing (https://arxiv.org/abs/1612.00563)
+    reward: Literal["cider"] | None = None
     carry: bool = False  # running text: a recurrent state goes on from batch to batch
     ema: Probability | None = None  # decay of a running mean of the weights, which is then what validates and is kept
     average: Count = 1  # how many of the last checkpoints make the final weights
@@ -44,7 +58,7 @@ class TrainConfig(Checked):
     log_every: Count = 50
     log_to: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # beside the run's log.jsonl
     validate_every: Count = 500
-    metric: Literal["loss", "perplexity", "accuracy", "bleu", "chrf", "error_rate"] = "loss"
+    metric: Metric = "loss"
     patience: Count | None = None  # validations without a better metric until training stops
     samples: Annotated[int, Range(0.0)] = 3  # outputs shown at each validation
     keep: Count = 3  # checkpoints beside the best
@@ -61,5 +75,9 @@ class TrainConfig(Checked):
             yield Problem("keep", f"at least average = {self.average} checkpoints", str(self.keep), "Keep more.")
         if self.ema is not None and self.average > 1:
             yield Problem("average", "1 with ema, which is a mean already", str(self.average), "Choose one of the two.")
+        if self.reward is not None and self.forcing is not None:
+            yield Problem(
+                "reward", "nothing with forcing, which feeds targets", repr(self.reward), "Choose one of the two."
+            )
         if self.carry and self.forcing is not None:
             yield Problem("carry", "false with forcing", "true", "Choose one of the two.")

@@ -26,7 +26,7 @@ from regard.errors import Diverged, RegardError, TrainingFailed
 from regard.files import sweep, whole_file
 from regard.model.recurrent import RnnState
 from regard.training.config import METRICS, TrainConfig
-from regard.training.objective import Model, Objective, first_state
+from regard.training.objective import Model, Objective, Speak, first_state
 from regard.training.optimiser import RunningMean, make_optimiser, moments, put_moments
 from regard.training.schedule import Course, rate_at
 
@@ -77,11 +77,12 @@ class Trainer:
         data_key: str,
         lanes: int | None = None,  # rows of carried text
         validate: Callable[[Model], Validation] | None = None,
+        speak: Speak | None = None,  # learn from what the model says
         tell: Callable[[dict[str, Any]], None] = lambda event: None,
     ) -> None:
         self.model, self.config, self.run, self.texts, self.data_key = model, config, run, texts, data_key
         self.epoch_batches, self.validate, self.tell = epoch_batches, validate, tell
-        self.objective = Objective(config.smoothing, config.masked, config.forcing)
+        self.objective = Objective(config.smoothing, config.masked, config.forcing, speak)
         self.device = next(model.parameters()).device
         self.optimiser = make_optimiser(model, config)
         self.mean = None if config.ema is None else RunningMean(model, config.ema)

@@ -1,5 +1,6 @@
 """The loss of a batch, whatever the model: a sum over what was to be predicted, for one division at the end."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from regard.shapes import Bool, Float, Int, Tensor
 from regard.training.loss import token_loss
 
 Model = Seq2Seq | Classifier | MaskedTokens
+# What a model says itself to the sources of a batch, at an update of this number, and what each is worth.
+Speak = Callable[[Seq2Seq, Batch, int], tuple[Tokens, Float[Tensor, " B"]]]
 SPECIALS = 5  # tokens that are never hidden: padding, start, end, unknown, mask
 
 
@@ -27,6 +30,7 @@ class Objective:
     smoothing: float = 0.0
     masked: float = 0.15
     forcing: Forcing | None = None
+    speak: Speak | None = None  # learn from this, and not from the batch's targets
 
     def __call__(
         self, model: Model, batch: Batch, *, step: int = 0, carried: RnnState | None = None
@@ -40,6 +44,8 @@ class Objective:
         assert isinstance(batch.targets, Tokens)
         if isinstance(model, MaskedTokens):
             return self._hidden_tokens(model, batch.targets)
+        if self.speak is not None:
+            return self._own_words(model, batch, step, self.speak)
         return self._next_tokens(model, batch, step, carried)
 
     def _next_tokens(
@@ -59,6 +65,16 @@ class Objective:
         else:
             states = decoder.states(inputs, model.encode(batch.source), packing)
         return token_loss(states, decoder.project, gold, smoothing=self.smoothing), len(gold), carried
+
+    def _own_words(self, model: Seq2Seq, batch: Batch, step: int, speak: Speak) -> tuple[Tensor, int, None]:
+        """Make likelier what is worth more than nothing, and less likely what is worth less."""
+        targets, worth = speak(model, batch, step)
+        inputs, said, there = shifted(targets)
+        decoder: Any = model.decoder
+        packing = Packing.of(there)
+        logits = decoder.project(decoder.states(inputs, model.encode(batch.source), packing)).float()
+        surprise = F.cross_entropy(logits, said.flatten()[packing.real], reduction="none")
+        return (surprise * worth[packing.real // packing.length]).sum(), len(surprise), None
 
     def _hidden_tokens(self, model: MaskedTokens, tokens: Tokens) -> tuple[Tensor, int, None]:
         project: Any = model.project

@@ -1,0 +1,67 @@
+"""The command line: one function per verb, which parses, calls and prints. Nothing heavy is imported until it runs.
+
+Results go to stdout, messages to stderr. Exit codes: 0 done; 1 failure; 2 usage or bad input; 3 training diverged;
+4 checkpoint refused; 130 and 143 stopped by a signal.
+"""
+
+import io
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from regard import __version__
+from regard.cli import judging, predicting, training, words
+from regard.errors import RegardError
+
+app = typer.Typer(
+    name="regard",
+    help="Train, look inside and serve attention models.",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help answers three times as fast
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> bool:
+    if wanted:
+        typer.echo(f"regard {__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def regard(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train, look inside and serve attention models."""
+
+
+app.command()(training.train)
+app.command()(training.prepare)
+app.command(cls=judging.WithMetrics)(judging.evaluate)
+app.command()(predicting.predict)
+app.command()(predicting.caption)
+app.command()(judging.score)
+app.command()(judging.verify)
+app.command()(training.recipes)
+app.command()(training.demo)
+app.add_typer(words.app, name="words")
+
+
+def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without arrows shows question marks, and not a traceback
+    try:
+        app()
+    except RegardError as error:
+        print(f"regard: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

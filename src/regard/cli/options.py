@@ -1,0 +1,30 @@
+"""What several verbs take, and how they read and write lines."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RecipeFile = Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a recipe of ours.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; may be repeated.")
+]
+Cache = Annotated[
+    Path | None, typer.Option(help="Where prepared data lie [default: $REGARD_CACHE, or ~/.cache/regard].")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or of a checkpoint.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+
+
+def read_lines(files: list[Path]) -> Iterator[str]:
+    from regard.data.text import lines
+
+    for path in files or [Path("/dev/stdin")]:
+        yield from lines(path)
+
+
+def one_line(text: str) -> str:
+    """An output takes one line, whatever is in it."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") if set(text) & {"\n", "\r"} else text

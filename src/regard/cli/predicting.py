@@ -1,0 +1,164 @@
+"""The verbs that put a model to work."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.cli.options import Device, Json, ModelFolder, one_line, read_lines
+
+
+def predict(
+    model: ModelFolder,
+    files: Annotated[list[Path] | None, typer.Argument(help="Texts, one a line; stdin if there are none.")] = None,
+    beam: Annotated[int | None, typer.Option(min=1, help="Hypotheses that are followed at once.")] = None,
+    nbest: Annotated[int | None, typer.Option(min=1, help="Outputs for each line, best first, a line each.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw tokens by their probability.")] = False,
+    longest: Annotated[int | None, typer.Option(min=1, help="Tokens of an output, at most.")] = None,
+    prefix: Annotated[Path | None, typer.Option(help="A file: what each output begins with, line for line.")] = None,
+    constraints: Annotated[
+        Path | None,
+        typer.Option(help='A file: {"required": ["…"], "banned": ["…"]} for each line, or an empty line.'),
+    ] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Each output's log-probability before it.")] = False,
+    attention: Annotated[
+        Path | None, typer.Option(help="Write where each output looked to this file, as JSON, a line each.")
+    ] = None,
+    cut: Annotated[bool, typer.Option("--cut", help="Read the beginning of lines that are too long.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: temperature=0.8.")
+    ] = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """An output for every line of stdin or of files, line for line, to stdout.
+
+    Examples: echo "3 March 1999" | regard predict runs/dates
+
+    regard predict runs/translation source.txt --beam 5 --nbest 3 --scores
+    """
+    from regard.jobs import predicting
+    from regard.recipe import changed
+    from regard.serving.loading import load
+
+    predictor = load(model, device=device)
+    options: dict[str, Any] = {"beam": beam, "nbest": nbest, "sample": sample or None, "longest": longest}
+    for change in set_ or []:
+        options = changed(options, change)
+    beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": read_lines([prefix])}
+    if constraints is not None:
+        beside |= predicting.constraints(constraints)
+    found = predicting.predict_lines(
+        predictor,
+        read_lines(files or []),
+        beside=beside,
+        scores=scores or as_json,
+        attention=attention is not None,
+        cut=cut,
+        **options,
+    )
+    shortened = 0
+    with nullcontext() if attention is None else _written(attention) as looks:
+        for line, outputs in found:
+            shortened += outputs[0].cut if outputs else 0
+            if looks is not None:
+                looks.write(json.dumps(_looks(line, outputs), ensure_ascii=False).encode() + b"\n")
+            if as_json:
+                print(json.dumps(_as_json(line, outputs), ensure_ascii=False))
+            for output in () if as_json else outputs:
+                known = scores and output.log_probability is not None  # an empty line stays empty
+                print(f"{output.log_probability:.4f}\t{one_line(output.text)}" if known else one_line(output.text))
+            sys.stdout.flush()
+    if shortened:
+        print(f"regard: {shortened} lines were too long, and only their beginning was read", file=sys.stderr)
+
+
+def _written(path: Path) -> Any:
+    from regard.files import whole_file
+
+    return whole_file(path)
+
+
+def _looks(line: str, outputs: list[Any]) -> dict[str, Any]:
+    """For every output its tokens and, by layer and head, a row of weights for each."""
+    told = [
+        {"tokens": each.tokens, "attention": None if each.attention is None else each.attention.tolist()}
+        for each in outputs
+    ]
+    return {"input": line, "outputs": told}
+
+
+def _as_json(line: str, outputs: list[Any]) -> dict[str, Any]:
+    return {
+        "input": line,
+        "output": outputs[0].text,
+        "outputs": [
+            {
+                "text": each.text,
+                "log_probability": each.log_probability,
+                "score": each.score,
+                "tokens": each.tokens,
+                "log_probabilities": each.log_probabilities,
+            }
+            for each in outputs
+        ],
+    }
+
+
+def caption(
+    model: ModelFolder,
+    pictures: Annotated[
+        list[Path], typer.Argument(metavar="PICTURE", help="Pictures, or folders and .zip files of them.")
+    ],
+    draw: Annotated[
+        Path | None,
+        typer.Option(help="A folder: where each word looked, as PNG and SVG of each picture, and index.html of all."),
+    ] = None,
+    beam: Annotated[int | None, typer.Option(min=1, help="Hypotheses that are followed at once.")] = None,
+    longest: Annotated[int | None, typer.Option(min=1, help="Tokens of a caption, at most.")] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Each caption's log-probability before it.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: temperature=0.8.")
+    ] = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """A caption for every picture: its path, a tab and the caption, in order, to stdout.
+
+    A picture that cannot be read is named on stderr, the others are captioned, and the exit code is 1. Drawings show
+    the mean over the heads of the decoder's last block.
+
+    Examples: regard caption runs/captions photos/*.jpg
+
+    regard caption runs/captions photos.zip --beam 5 --draw looks
+    """
+    from regard.jobs import captioning
+    from regard.recipe import changed
+    from regard.serving.loading import load
+
+    options: dict[str, Any] = {"beam": beam, "longest": longest}
+    for change in set_ or []:
+        options = changed(options, change)
+    broken = 0
+    for found in captioning.caption(
+        load(model, device=device), pictures, draw=draw, scores=scores or as_json, **options
+    ):
+        if found.problem is not None:
+            broken += 1
+            print(f"regard: {found.problem}", file=sys.stderr)
+            continue
+        best, name = found.outputs[0], one_line(str(found.picture)).replace("\t", "\\t")
+        if as_json:
+            print(json.dumps(_as_json(str(found.picture), list(found.outputs)), ensure_ascii=False))
+        elif scores:
+            print(f"{name}\t{best.log_probability:.4f}\t{one_line(best.text)}")
+        else:
+            print(f"{name}\t{one_line(best.text)}")
+        sys.stdout.flush()
+    if broken:
+        print(f"regard: {broken} pictures could not be captioned", file=sys.stderr)
+        raise typer.Exit(1)
