@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from regard.data import generated, hub, text
+from regard.data.albums import is_zip
 from regard.data.examples import DataConfig, Split, examples
 
 FORMAT = 1  # of the arrays on disk
@@ -15,9 +16,11 @@ Files = Mapping[Split, list[dict[str, str]]]  # what was found of each file of a
 
 def fingerprints(config: DataConfig, progress: Callable[[str, int], None]) -> Files:
     files = {split: [_of_file(path, config.columns) for path in config.files(split)] for split in config.splits}
-    if config.source is not None and config.source.kind == "image" and not config.generate:
+    if config.from_pictures:
+        packed = config.images if config.images is not None and is_zip(config.images) else None
+        whole = None if packed is None else _of_file(packed)["sha256"]
         for split, found in files.items():
-            found[0]["pictures"] = _of_pictures(config, split, progress)
+            found[0]["pictures"] = _of_pictures(config, split, progress) if whole is None else whole
     return files
 
 
@@ -27,7 +30,11 @@ def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] 
         split: [(file["form"], file["sha256"], file.get("pictures")) for file in found]
         for split, found in files.items()
     }
-    settings = {key: value for key, value in asdict(config).items() if key not in ("train", "valid", "test")}
+    places = ("train", "valid", "test", "images")
+    settings = {key: value for key, value in asdict(config).items() if key not in places}
+    for side in ("source", "target"):
+        if settings[side] is not None:
+            del settings[side]["augment"]  # nothing on disk
     version = generated.version(config.generate) if config.generate else None
     content = {"format": FORMAT, "data": settings, "files": held, "given": vocabularies, "generated": version}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

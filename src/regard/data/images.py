@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from regard.data.albums import Member
 from regard.data.scenes import Scene
 from regard.data.text import InvalidData, MissingExtra, readable
 from regard.errors import InvalidArgument
@@ -22,12 +23,12 @@ LARGEST = 1 << 26  # pixels; a file of some kilobytes may claim to hold billions
 CELL = 16  # pixels a side that count as one token in a batch's budget
 
 Pixels = NDArray[np.uint8]
-Picture = str | Path | Scene | Pixels  # a file, drawn as it is needed, or an array (Y, X, 3)
+Picture = str | Path | Member | Scene | Pixels  # a file, packed or not, drawn as it is needed, or an array (Y, X, 3)
 
 
 def pixels(picture: object, size: int) -> Pixels:
     """A `Picture` as it is stored: (size, size, 3)."""
-    if isinstance(picture, str | Path):
+    if isinstance(picture, str | Path | Member):
         return read_picture(picture, size)
     found: Any = picture.draw() if isinstance(picture, Scene) else picture
     if not isinstance(found, np.ndarray) or found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] != 3:
@@ -53,16 +54,10 @@ def token_worth(size: int) -> int:
     return max(1, size // CELL) ** 2
 
 
-def read_picture(path: str | Path, size: int) -> Pixels:
+def read_picture(path: str | Path | Member, size: int) -> Pixels:
     """The picture of a file, (size, size, 3); whatever is wrong with it, the error names the file."""
     image_class = _pillow()
-    try:
-        with readable(path):
-            content = Path(path).read_bytes()
-    except ValueError as error:
-        if isinstance(error, InvalidData):
-            raise
-        raise InvalidData(repr(path), wanted="a file's name", got=str(error), remedy="Check the path.") from None
+    content = path.read() if isinstance(path, Member) else _content(path)
     try:
         with image_class.open(BytesIO(content), formats=FORMATS) as image:
             width, height = image.size
@@ -80,6 +75,16 @@ def read_picture(path: str | Path, size: int) -> Pixels:
         raise InvalidData(
             path, wanted=f"a whole picture ({', '.join(FORMATS)})", got=got[:200], remedy="Save it again, or drop it."
         ) from None
+
+
+def _content(path: str | Path) -> bytes:
+    try:
+        with readable(path):
+            return Path(path).read_bytes()
+    except ValueError as error:
+        if isinstance(error, InvalidData):
+            raise
+        raise InvalidData(repr(path), wanted="a file's name", got=str(error), remedy="Check the path.") from None
 
 
 def _as_rgb(image: Any) -> Any:
@@ -114,7 +119,7 @@ def _square(image: Any, size: int) -> Pixels:
     return np.array(image, dtype=np.uint8)
 
 
-def _too_large(path: str | Path, got: str) -> InvalidData:
+def _too_large(path: str | Path | Member, got: str) -> InvalidData:
     wanted = f"at most {LARGEST:,} pixels"
     return InvalidData(path, wanted=wanted, got=got, remedy="Make it smaller, if you trust it.")
 

@@ -27,7 +27,7 @@ MARK = b"\xef\xbb\xbf"
 class InvalidData(InvalidArgument):
     """A file whose content cannot be used as it is; `path` says which, `line` where (counted from 1) if known."""
 
-    def __init__(self, path: str | Path, line: int | None = None, *, wanted: str, got: str, remedy: str) -> None:
+    def __init__(self, path: object, line: int | None = None, *, wanted: str, got: str, remedy: str) -> None:
         super().__init__(str(path) if line is None else f"{path}, line {line}", wanted=wanted, got=got, remedy=remedy)
         self.path = str(path)
         self.line = line
@@ -103,9 +103,10 @@ def rows(path: str | Path, columns: Sequence[str], errors: Errors = "strict") ->
 
 
 def form(path: str | Path) -> str:
-    """The suffix that says what is in a file: ".tsv" of "pairs.tsv.gz"."""
+    """The suffix that says what is in a file: ".tsv" of "pairs.tsv.gz", and ".token" of "captions.token.txt"."""
     path = Path(path)
-    return (path.with_suffix("") if path.suffix in PACKED else path).suffix
+    path = path.with_suffix("") if path.suffix in PACKED else path
+    return ".token" if path.name.endswith(".token.txt") else path.suffix
 
 
 def _raw_lines(path: str | Path) -> Iterator[bytes]:
@@ -256,6 +257,11 @@ def _value(path: str | Path, number: int, row: dict[str, Any], column: str, erro
         raise InvalidData(
             path, number, wanted=f"a text or a number in {column!r}", got=repr(value), remedy="Write a text."
         )
+    return unicode(path, number, value, column, errors)
+
+
+def unicode(path: str | Path, number: int | None, value: str, key: str, errors: Errors) -> str:
+    """A text of JSON, where an escape may stand for half a character."""
     try:
         return value.encode("utf-8", "strict").decode()
     except UnicodeEncodeError:
@@ -264,7 +270,7 @@ def _value(path: str | Path, number: int, row: dict[str, Any], column: str, erro
         raise InvalidData(
             path,
             number,
-            wanted=f"Unicode text in {column!r}",
+            wanted=f"Unicode text in {key!r}",
             got="half of a surrogate pair",
             remedy="Correct the escape, or set errors = 'replace'.",
         ) from None
