@@ -37,6 +37,9 @@ class TrainConfig(Checked):
     smoothing: Probability = 0.1  # of the gold token, spread over all others
     masked: Probability = 0.15  # of the tokens, for a masked-token head
     forcing: Forcing | None = None  # how much of the decoder's input is gold; None: all
+    # Weight of a penalty on what a recurrent decoder looks at too little or too often, in all steps of a sequence
+    # together (doubly stochastic attention, https://arxiv.org/abs/1502.03044); it is part of the loss in the log.
+    doubly_stochastic: Positive = 0.0
     carry: bool = False  # running text: a recurrent state goes on from batch to batch
     ema: Probability | None = None  # decay of a running mean of the weights, which is then what validates and is kept
     average: Count = 1  # how many of the last checkpoints make the final weights
@@ -63,3 +66,6 @@ class TrainConfig(Checked):
             yield Problem("average", "1 with ema, which is a mean already", str(self.average), "Choose one of the two.")
         if self.carry and self.forcing is not None:
             yield Problem("carry", "false with forcing", "true", "Choose one of the two.")
+        if self.doubly_stochastic and self.forcing is not None:
+            got = str(self.doubly_stochastic)
+            yield Problem("doubly_stochastic", "0 with forcing", got, "Choose one of the two.")
