@@ -1,5 +1,6 @@
 """Recurrent layers with gradients by hand equal PyTorch's layers and `attend`, one step after another."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -115,6 +116,22 @@ def test_dropout_between_layers_scales_what_the_upper_takes_in(wiring):
         loss = weighed(out, *(part for layer in states for part in layer))
         results.append((out, states, torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True)))
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_gate_scales_what_is_seen(by_hand, slow):
+    """By a number for each row, sigmoid(w · state + b), of the state before the step."""
+    module, given = decoder("before gated"), memory()
+    state = module.start(given, batch=4)
+    share = torch.sigmoid(state.hidden[0][-1] @ module.gate.weight[0] + module.gate.bias)
+    assert share.std() > 0.01
+    scaled = replace(state, values=share[:, None, None] * state.values)
+    if not by_hand:
+        slow()
+    found, _ = module.carry(TARGETS[:, :1], state)
+    module.gate = None
+    wanted, _ = module.carry(TARGETS[:, :1], scaled)
+    torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
