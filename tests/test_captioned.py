@@ -321,6 +321,10 @@ def first(document):
 
 LISTS = {
     "no json": (lambda folder: write(folder, "{"), r"d\.json: wanted JSON; got Expecting"),
+    "no utf-8": (
+        lambda folder: write(folder, b'\xef\xbb\xbf{"images": "\xe9"}'),
+        r"d\.json: wanted UTF-8 text; got byte 0xe9 at offset 15",
+    ),
     "nested": (lambda folder: write(folder, "[" * 150_000), r"d\.json: wanted JSON; got"),
     "no table": (lambda folder: write(folder, "[]"), r"d\.json, the document: wanted a table; got \[\]"),
     "no images": (lambda folder: write(folder, "{}"), r"the document: wanted a list in 'images'; got None"),
@@ -360,7 +364,7 @@ LISTS = {
 
 
 def write(folder, content):
-    (folder / "d.json").write_text(content)
+    (folder / "d.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     return {"train": str(folder / "d.json")}
 
 

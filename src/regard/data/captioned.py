@@ -31,7 +31,7 @@ def rows(files: Sequence[str], split: str, errors: Errors) -> Rows:
 def _json(files: Sequence[str], split: str, errors: Errors) -> Rows:
     path = files[0]
     try:
-        found = json.loads("\n".join(text.lines(path, errors)), object_hook=_used)
+        found = json.loads(text.whole(path, errors), object_hook=_used)
     except (ValueError, RecursionError) as error:
         if isinstance(error, InvalidData):
             raise
