@@ -77,6 +77,7 @@ DECODERS: dict[str, Make] = {
     "rnn": rnn(attention="none"),
     "elman from zero": rnn(cell="elman", attention="none", start="zero"),
     "lstm before": rnn(cell="lstm", layers=2, attention="before"),
+    "lstm before gated": rnn(cell="lstm", attention="before", gate=True),
     "gru after": rnn(attention="after"),
     "gru after fed": rnn(attention="after", feed=True),
     **{f"gru before {score}": rnn(attention="before", score=score) for score in regard.SCORES},

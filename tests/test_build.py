@@ -124,6 +124,7 @@ REFUSED = {
     "dot of two widths": ({"encoder": {"kind": "rnn", "width": 8}, "decoder": {"kind": "rnn", "width": 16, "score": "dot"}, "vocabulary": 9}, ["model.decoder.score: wanted equal widths for 'dot'; got 16 and 8."]),
     "one matrix for two vocabularies": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocabulary": 9, "source_vocabulary": 8, "tie": "all"}, ["model.source_vocabulary: wanted one vocabulary"]),
     "feeding before looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "feed": True}, "vocabulary": 9}, ["model.decoder.feed: wanted false unless attention = 'after'; got true."]),
+    "a gate after looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "attention": "after", "gate": True}, "vocabulary": 9}, ["model.decoder.gate: wanted false unless attention = 'before'; got true."]),
     "a decoder that may look ahead": ({"decoder": {**TRANSFORMER, "causal": False}, "vocabulary": 9}, ["model.decoder.causal: wanted nothing here"]),
     "scores of a convolution that looks at nothing": ({"encoder": {"kind": "conv", "score": "dot", "heads": 2}, "decoder": TRANSFORMER, "vocabulary": 9}, ["model.encoder.score: wanted nothing here", "model.encoder.heads: wanted nothing here"]),
     "a longest sequence of waves": ({"decoder": {**TRANSFORMER, "longest": 7}, "vocabulary": 9}, ["model.decoder.longest: wanted nothing here: only learned positions"]),

@@ -1,12 +1,22 @@
-"""The loss that never holds all logits equals the one that does."""
+"""The loss that never holds all logits equals the one that does; and the penalty on uneven looks."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
+import regard
 from measure import peak_bytes
+from models import VOCABULARY, WIDTH, encoder, memory, one, source, words
+from regard.data.batches import Batch
 from regard.model.embedding import Embedding, Projection
+from regard.model.recurrent import RnnDecoder, RnnDecoderConfig
+from regard.model.seq2seq import Seq2Seq
+from regard.recipe import Recipe
+from regard.sequence import Tokens
 from regard.training import loss
-from regard.training.loss import plain_token_loss, token_loss
+from regard.training.loss import plain_token_loss, token_loss, unevenness
+from regard.training.objective import Objective
 
 
 def inputs(n=37, width=12, vocabulary=50):
@@ -62,3 +72,77 @@ def test_memory_does_not_hold_all_logits(monkeypatch):
     states, project, gold = inputs(n=2000, width=8, vocabulary=4000)  # all logits: 32 MB
     assert peak_bytes(lambda: token_loss(states, project, gold).backward()) < 16e6
     assert peak_bytes(lambda: plain_token_loss(states, project, gold).backward()) > 32e6
+
+
+# --- doubly stochastic attention ---
+
+
+TARGETS = Tokens.of([[1, 5, 6, 2], [1, 7, 2], [1, 8, 9, 10, 3, 2]])
+
+
+def looking(**options):
+    torch.manual_seed(3)
+    config = RnnDecoderConfig(width=WIDTH, dropout=0.0, **options)
+    return RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), WIDTH)
+
+
+def test_unevenness_by_hand():
+    weights = torch.tensor([[[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]], [[0.1, 0.2, 0.7], [9.0, 9.0, 9.0]]])
+    steps = torch.tensor([[True, True], [True, False]])
+    regions = torch.tensor([[True, True, False], [True, True, True]])
+    wanted = 0.3**2 + 0.3**2 + 0.9**2 + 0.8**2 + 0.3**2
+    assert float(unevenness(weights, steps, regions)) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("options", [{}, {"gate": True}, {"attention": "after"}, {"attention": "after", "feed": True}])
+def test_the_penalty_is_of_the_weights_that_were_used(options):
+    """As listening hears them; steps and regions that are padding do not count."""
+    model, read = Seq2Seq(encoder("gru"), looking(**options)), source("gru", (6, 2, 4))
+    batch, heard = Batch(read, TARGETS, 10, torch.arange(3)), []
+    with torch.no_grad(), regard.listen(heard.append):
+        plain, count, _ = Objective()(model, batch)
+    used = torch.cat([each.weights() for each in heard], 1)  # (3, T, S)
+    penalty = unevenness(used, TARGETS.mask[:, 1:], read.mask)
+    penalised = Objective(doubly_stochastic=0.7)
+    loss, tokens, carried = penalised(model, batch)
+    assert (tokens, carried) == (count, None)
+    torch.testing.assert_close(loss.detach(), plain + 0.7 * penalty)
+    alone = [penalised(model, Batch(one(read, i), one(TARGETS, i), 1, torch.arange(1)))[0] for i in range(3)]
+    torch.testing.assert_close(loss, sum(alone))
+
+
+@pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
+def test_the_penalty_evens_looks_out(low):
+    """Trained for it alone, n steps over six regions come near n/6 of a look each."""
+    decoder, given, there = looking(), memory(), TARGETS.mask[:, 1:]
+    optimiser, losses = torch.optim.Adam(decoder.parameters(), lr=0.02), []
+    everywhere = replace(given, states=given.states.clamp(-3, 3), mask=torch.ones_like(given.mask))
+    for _ in range(40):
+        weights = []
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            decoder.states(TARGETS.ids[:, :-1], everywhere, None, weights)
+            losses.append(unevenness(torch.cat(weights, 1), there, everywhere.mask))
+        optimiser.zero_grad()
+        losses[-1].backward()
+        optimiser.step()
+    best = sum(6 * (1 - steps / 6) ** 2 for steps in there.sum(1).tolist())
+    assert losses[0] > best + 0.5
+    assert losses[-1] < best + 0.1
+
+
+REFUSED = {
+    "none": ({"decoder": {"kind": "rnn", "attention": "none"}}, {}),
+    "transformer": ({"decoder": {"kind": "transformer"}}, {}),
+    "no source": ({"encoder": None}, {}),
+    "forcing": ({}, {"forcing": {"gold": 0.5}}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_penalty_of_nothing_is_refused(name):
+    model, train = REFUSED[name]
+    data = {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}}
+    model = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn"}} | model
+    table = {"data": data, "model": {k: v for k, v in model.items() if v}, "train": {"doubly_stochastic": 0.5} | train}
+    with pytest.raises(regard.InvalidRecipe, match=r"train\.doubly_stochastic: wanted 0 (unless a rec|with forcing)"):
+        Recipe.of(table)

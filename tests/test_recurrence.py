@@ -1,5 +1,6 @@
 """Recurrent layers with gradients by hand equal PyTorch's layers and `attend`, one step after another."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -16,7 +17,11 @@ from regard.model.recurrent import RnnConfig, RnnDecoder, RnnDecoderConfig, RnnE
 from regard.sequence import Tokens
 
 CELLS = ("elman", "gru", "lstm")
-WIRINGS = {"before": {"attention": "before"}, "after fed": {"attention": "after", "feed": True}}
+WIRINGS = {
+    "before": {"attention": "before"},
+    "before gated": {"attention": "before", "gate": True},
+    "after fed": {"attention": "after", "feed": True},
+}
 TARGETS = torch.randint(VOCABULARY, (4, 5), generator=torch.Generator().manual_seed(1))
 SOURCE = Tokens.of([[1, 2, 3], [], [4, 5, 6, 7, 8], [1], [3, 4, 5]])
 
@@ -50,16 +55,21 @@ def slow(monkeypatch):
 
 
 def run(module: RnnDecoder, given: Memory) -> tuple:
-    """Two stretches: values, the state after them, and all gradients."""
-    first, state = module.carry(TARGETS[:, :2], module.start(given, batch=4))
-    second, state = module.carry(TARGETS[:, 2:], state)
-    loss = weighed(first, second, *state.hidden, state.context)
+    """Two stretches: values, where they looked, the state after them, and all gradients."""
+    looked = []
+    first, state = module.carry(TARGETS[:, :2], module.start(given, batch=4), looked)
+    second, state = module.carry(TARGETS[:, 2:], state, looked)
+    looks = torch.cat(looked, 1) * given.mask[:, None]  # of a row that sees nothing, any weights will do
+    loss = weighed(first, second, 3 * looks, *state.hidden, state.context)
     inputs = (given.states, given.summary, *module.parameters())
-    return first, second, state.hidden, state.context, torch.autograd.grad(loss, inputs, allow_unused=True)
+    return first, second, looks, state.hidden, state.context, torch.autograd.grad(loss, inputs, allow_unused=True)
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize(("cell", "wiring", "score"), list(product(CELLS, WIRINGS, regard.SCORES)))
+@pytest.mark.parametrize(
+    ("cell", "wiring", "score"),
+    [each for each in product(CELLS, WIRINGS, regard.SCORES) if "gated" not in each[1] or each[2] == "additive"],
+)
 def test_steps_by_hand_equal_steps(cell, wiring, score, layers, slow, monkeypatch):
     module, given = decoder(wiring, cell=cell, score=score, layers=layers), memory()
     with monkeypatch.context() as only:
@@ -97,14 +107,31 @@ def test_dropout_between_layers_scales_what_the_upper_takes_in(wiring):
     for weights, scales in (([lower, upper], between), ([lower, twice], None)):
         layers = looking.Layers("gru", weights, list(zip(*state.hidden, strict=True)), scales)
         source = module._source(state, embedded)
-        if wiring == "before":
-            states, out = looking.look_then_step(layers, source, embedded)
-        else:
+        if wiring == "after fed":
             join = module.join.weight, module.join.bias
-            states, out = looking.step_then_look(layers, source, embedded, state.context, *join)
+            states, out, _ = looking.step_then_look(layers, source, embedded, state.context, *join)
+        else:
+            gate = None if module.gate is None else (module.gate.weight, module.gate.bias)
+            states, out, _ = looking.look_then_step(layers, source, embedded, gate)
         loss = weighed(out, *(part for layer in states for part in layer))
         results.append((out, states, torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True)))
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_gate_scales_what_is_seen(by_hand, slow):
+    """By a number for each row, sigmoid(w · state + b), of the state before the step."""
+    module, given = decoder("before gated"), memory()
+    state = module.start(given, batch=4)
+    share = torch.sigmoid(state.hidden[0][-1] @ module.gate.weight[0] + module.gate.bias)
+    assert share.std() > 0.01
+    scaled = replace(state, values=share[:, None, None] * state.values)
+    if not by_hand:
+        slow()
+    found, _ = module.carry(TARGETS[:, :1], state)
+    module.gate = None
+    wanted, _ = module.carry(TARGETS[:, :1], scaled)
+    torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)

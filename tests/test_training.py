@@ -111,6 +111,7 @@ MEMBERS = {
     "conv": table(CONV, CONV),
     "ema": table(ema=0.9),
     "accumulated": table(accumulate=3),
+    "gated, doubly stochastic": table(RNN, RNN | {"gate": True}, doubly_stochastic=0.5),
     "forced in part": table(RNN, RNN, forcing={"gold": 0.7}),
     "plateau": table(schedule="plateau", plateau=1),
     "clipped, decayed": table(clip=0.1, weight_decay=0.1),

@@ -14,6 +14,7 @@ from regard.data.examples import DataConfig
 from regard.decoding.config import DecodeConfig
 from regard.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.model.build import ENCODERS, build
+from regard.model.recurrent import RnnDecoderConfig
 from regard.model.vision import VitConfig
 from regard.training.config import TrainConfig
 
@@ -221,6 +222,11 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
     if train.reward is not None and not ("decoder" in model and "encoder" in model):
         got = repr(train.reward)
         problems.append(Problem("train.reward", "nothing unless a source becomes a text", got, "Leave it out."))
+    rnn = decoder if isinstance(decoder, Mapping) and decoder.get("kind") == "rnn" and "encoder" in model else None
+    looks = "none" if rnn is None else rnn.get("attention", RnnDecoderConfig.attention)
+    if train.doubly_stochastic and looks == "none":
+        wanted, got = "0 unless a recurrent decoder looks at a source", str(train.doubly_stochastic)
+        problems.append(Problem("train.doubly_stochastic", wanted, got, "Leave it out."))
     if train.forcing is not None and "decoder" not in model:
         problems.append(Problem("train.forcing", "nothing: there is no decoder to feed", "a table", "Leave it out."))
     return problems

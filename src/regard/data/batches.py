@@ -7,7 +7,7 @@ batches and these are shuffled. So memory does not grow with the corpus, and any
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from regard.data.augmenting import DICE, augmented
 from regard.data.columns import Ids, Indices, Running
 from regard.data.corpus import Corpus
+from regard.data.examples import Change
 from regard.errors import InvalidArgument, RegardError
 from regard.sequence import Tokens
 
@@ -54,19 +56,29 @@ class Batch:
 
 
 def batches(
-    corpus: Corpus, *, budget: int, seed: int, epoch: int, start: int = 0, rank: int = 0, world: int = 1
+    corpus: Corpus,
+    *,
+    budget: int,
+    seed: int,
+    epoch: int,
+    start: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    augment: Sequence[Change] = (),
 ) -> Iterator[Batch]:
     """An epoch, each example once, in batches of at most `budget` cells: rows times the longest source or target.
 
     An example over the budget is a batch of its own. Of all batches, counted from 0, the first `start` are passed over
     and the rest go round the `world`: batch b to rank b % world, so that the last round may leave some ranks without.
+    How an example's picture is changed (`augment`) is a function of seed, epoch and the example's number.
     """
     _at_least("start", start, 0)
     _at_least("world", world, 1)
     if not 0 <= rank < world:
         raise InvalidArgument("rank", wanted=f"from 0 to {world - 1}", got=str(rank), remedy="Ranks count from 0.")
     planned = enumerate(plan(corpus, budget=budget, seed=seed, epoch=epoch))
-    return (_collated(corpus, rows) for number, rows in planned if number >= start and number % world == rank)
+    made = (_collated(corpus, rows) for number, rows in planned if number >= start and number % world == rank)
+    return (_changed(batch, augment, (seed, epoch)) for batch in made) if augment else made
 
 
 def plan(corpus: Corpus, *, budget: int, seed: int, epoch: int) -> Iterator[Indices]:
@@ -131,14 +143,25 @@ def _rounds(values: NDArray[np.uint64], bits: int, key: tuple[int, ...]) -> NDAr
     low = bits // 2
     high = bits - low
     left, right = values >> np.uint64(low), values & np.uint64((1 << low) - 1)
-    secret = 0
-    for number in key:
-        secret = _mixed(np.array([secret ^ number & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64)).item()
+    secret = _secret(key)
     for turn in range(ROUNDS):
         change = _mixed(right + np.uint64(secret ^ (turn << 56)))
         left, right = right, left ^ (change & np.uint64((1 << high) - 1))
         low, high = high, low
     return (left << np.uint64(low)) | right
+
+
+def dice(rows: Indices, count: int, key: tuple[int, ...]) -> NDArray[np.float64]:
+    """So many numbers from 0 to below 1 for each of these examples (B, count), the same whoever else is there."""
+    places = (rows[:, None] * count + np.arange(count)).astype(np.uint64)
+    return (_mixed(_mixed(places) + np.uint64(_secret(key))) >> np.uint64(11)) / 2**53
+
+
+def _secret(key: tuple[int, ...]) -> int:
+    secret = 0
+    for number in key:
+        secret = _mixed(np.array([secret ^ number & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64)).item()
+    return secret
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -188,6 +211,12 @@ def _collated(corpus: Corpus, rows: Indices) -> Batch:
     targets = corpus.target.gather(rows)
     tokens = int((targets.lengths - 1).sum()) if isinstance(targets, Tokens) else len(rows)
     return Batch(source, targets, tokens, torch.from_numpy(rows))
+
+
+def _changed(batch: Batch, changes: Sequence[Change], key: tuple[int, ...]) -> Batch:
+    assert isinstance(batch.source, torch.Tensor)
+    drawn = torch.from_numpy(dice(batch.rows.numpy(), DICE, key)).float()
+    return replace(batch, source=augmented(batch.source, changes, drawn))
 
 
 def _moved(side: Tokens | torch.Tensor, device: torch.device | str) -> Tokens | torch.Tensor:

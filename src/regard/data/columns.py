@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from regard.data.albums import Member
 from regard.data.images import Picture, normalised, pixels, token_worth
 from regard.data.text import InvalidData
 from regard.errors import InvalidArgument
@@ -169,7 +170,7 @@ class PictureWriter:
 
     def __init__(self, stem: Path, size: int) -> None:
         self.size = size
-        self.known: dict[Path, int] = {}  # files that more than one example may show
+        self.known: dict[Path | Member, int] = {}  # files that more than one example may show
         self.pixels = _Growing(stem.with_name(f"{stem.name}.pixels.npy"), np.dtype(np.uint8), (size, size, 3))
         self.which = _Growing(stem.with_name(f"{stem.name}.which.npy"), np.dtype(np.int64))
 
@@ -178,7 +179,7 @@ class PictureWriter:
         new: list[Picture] = []
         for picture in pictures:
             number = self.pixels.count + len(new)
-            if isinstance(picture, Path):
+            if isinstance(picture, Path | Member):
                 number = self.known.setdefault(picture, number)
             if number == self.pixels.count + len(new):
                 new.append(picture)

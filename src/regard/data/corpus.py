@@ -1,6 +1,5 @@
 """Examples as numbers on disk: prepared once for a configuration and the content of its files, mapped ever after."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -14,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 
 from regard.configuration import nearest
-from regard.data import generated, hub, text
 from regard.data.columns import (
     Classes,
     ClassWriter,
@@ -32,11 +30,11 @@ from regard.data.columns import (
     open_column,
 )  # fmt: skip
 from regard.data.examples import DataConfig, Example, FieldConfig, Split, examples
+from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of
 from regard.data.text import InvalidData
 from regard.data.tokens import END, START, Labels, Tokenizer
 from regard.errors import InvalidArgument
 
-FORMAT = 1
 CHUNK = 4096  # examples that are tokenized at once
 Vocabulary = Tokenizer | Labels
 Progress = Callable[[str, int], None]
@@ -134,18 +132,15 @@ def prepare(
     if vocabularies is not None:
         _check_vocabularies(config, vocabularies)
     progress = progress or (lambda stage, n: None)
-    files = {split: [_fingerprint(path, config.columns) for path in config.files(split)] for split in config.splits}
-    if config.source is not None and config.source.kind == "image" and not config.generate:
-        for split, found in files.items():
-            found[0]["pictures"] = _pictures_hash(config, split, progress)
+    files = fingerprints(config, progress)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"corpus-{_key(config, files, None)[:16]}"
+    place = folder / f"corpus-{key_of(config, files, None)[:16]}"
     with _alone(folder):
         for left in folder.glob(".corpus-*.partial"):
             shutil.rmtree(left)
         if vocabularies is not None:  # what would be learned here may be just these
-            key = _key(config, files, vocabularies)
+            key = key_of(config, files, _hashes(vocabularies))
             if not (place.exists() and _record(place)["key"] == key):
                 place = folder / f"corpus-{key[:16]}"
         if not place.exists():
@@ -163,7 +158,7 @@ def prepare(
 def _write(
     config: DataConfig,
     folder: Path,
-    files: Mapping[Split, list[dict[str, str]]],
+    files: Files,
     vocabularies: tuple[Vocabulary | None, Vocabulary] | None,
     progress: Progress,
 ) -> None:
@@ -174,7 +169,8 @@ def _write(
         source.save(folder / "source.vocabulary.json")
     splits = {split: _number(config, split, folder, source, target, progress) for split in config.splits}
     arrays = {path.name: path.stat().st_size for path in sorted(folder.glob("*.npy"))}
-    about = {"key": _key(config, files, (source, target)), "files": files, "config": asdict(config), "joint": joint}
+    about = {"files": files, "config": asdict(config), "joint": joint}
+    about["key"] = key_of(config, files, _hashes((source, target)))
     record = {"format": FORMAT, **about, "splits": splits, "arrays": arrays}
     with (folder / "prepared.json").open("w", encoding="utf-8") as file:
         json.dump(record, file, indent=1, ensure_ascii=False)
@@ -341,6 +337,10 @@ def _open_vocabulary(folder: Path, side: str, record: dict[str, Any]) -> Vocabul
     return Labels.load(path) if record["config"][side]["kind"] == "label" else Tokenizer.load(path)
 
 
+def _hashes(vocabularies: tuple[Vocabulary | None, Vocabulary]) -> list[str | None]:
+    return [None if vocabulary is None else vocabulary.hash for vocabulary in vocabularies]
+
+
 def _check_vocabularies(config: DataConfig, vocabularies: tuple[Vocabulary | None, Vocabulary]) -> None:
     for name, field, vocabulary in zip(("source", "target"), (config.source, config.target), vocabularies, strict=True):
         wanted = None
@@ -353,43 +353,6 @@ def _check_vocabularies(config: DataConfig, vocabularies: tuple[Vocabulary | Non
                 got=type(vocabulary).__name__,
                 remedy="Give (source, target) as the model was trained with.",
             )
-
-
-def _fingerprint(path: str, columns: Sequence[str]) -> dict[str, str]:
-    if hub.is_dataset(path):
-        return {"path": path, "form": "hf", "sha256": hub.fingerprint(path, columns)}
-    with text.readable(path), open(path, "rb") as file:
-        return {"path": path, "form": text.form(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-def _pictures_hash(config: DataConfig, split: Split, progress: Progress) -> str:
-    """Of the content of all pictures, in the order in which a split first shows them."""
-    together, seen = hashlib.sha256(), set()
-    for example in examples(config, split):
-        path = str(example.source)
-        if path not in seen:
-            seen.add(path)
-            together.update(bytes.fromhex(_fingerprint(path, ())["sha256"]))
-            if len(seen) % CHUNK == 0:
-                progress("pictures", len(seen))
-    return together.hexdigest()
-
-
-def _key(
-    config: DataConfig,
-    files: Mapping[Split, list[dict[str, str]]],
-    vocabularies: tuple[Vocabulary | None, Vocabulary] | None,
-) -> str:
-    """Of what the files hold, wherever they lie, and of the vocabularies; without them, of what will be learned."""
-    held = {
-        split: [(file["form"], file["sha256"], file.get("pictures")) for file in found]
-        for split, found in files.items()
-    }
-    settings = {key: value for key, value in asdict(config).items() if key not in ("train", "valid", "test")}
-    given = vocabularies and [vocabulary and vocabulary.hash for vocabulary in vocabularies]
-    version = generated.version(config.generate) if config.generate else None
-    content = {"format": FORMAT, "data": settings, "files": held, "given": given, "generated": version}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager

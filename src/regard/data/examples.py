@@ -7,22 +7,24 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from regard.configuration import Checked, Count
-from regard.data import hub, scenes, text
+from regard.data import captioned, hub, scenes, text
+from regard.data.albums import Album, Member, open_album
 from regard.data.text import Errors, InvalidData
 from regard.errors import InvalidArgument, Problem
 
 Kind = Literal["bpe", "unigram", "characters", "words", "bytes"]
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
+Change = Literal["crop", "flip", "colour"]
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 BYTES = 256
 
 
 @dataclass(frozen=True)
 class Example:
-    """What to read, where there is something (a picture is a file, or drawn as it is needed), and what to give."""
+    """What to read, where there is something (a picture is a file, packed or not, or to be drawn), and what to give."""
 
-    source: str | Path | scenes.Scene | None
+    source: str | Path | Member | scenes.Scene | None
     target: str
 
 
@@ -37,16 +39,18 @@ class FieldConfig(Checked):
     lower: bool = False  # whether capitals become small letters
     longest: Count | None = None  # training examples with more tokens are left out, and counted
     size: Count = scenes.SIDE  # pixels a side of an image, which is made square
+    # How images change each time they are trained on. "flip" is wrong where captions say left and right.
+    augment: tuple[Change, ...] | None = None
 
     def conflicts(self) -> Iterator[Problem]:
         texts = ("tokens", "vocabulary", "lower", "longest")
         what, idle = {
-            "label": ("label", (*texts, "size")),
+            "label": ("label", (*texts, "size", "augment")),
             "image": ("picture", texts),
-            "text": ("text", ("size",)),
+            "text": ("text", ("size", "augment")),
         }[self.kind]
         if self.kind == "text" and self.tokens == "bytes":  # which has a token for each byte, whatever is asked for
-            what, idle = "text in bytes", ("vocabulary", "size")
+            what, idle = "text in bytes", ("vocabulary", "size", "augment")
         for key in idle:
             if getattr(self, key) != FieldConfig.__dataclass_fields__[key].default:
                 got = repr(getattr(self, key))
@@ -67,13 +71,14 @@ class DataConfig(Checked):
     """The table [data] of a recipe.
 
     Files are one table, whose columns the fields name, or text with an example a line: one file for the target alone,
-    two (source, then target) for pairs. hf:NAME:SPLIT, a Hugging Face dataset, is a table too. An image is told by its
-    path, which begins at the folder of the file that tells it.
+    two (source, then target) for pairs. hf:NAME:SPLIT, a Hugging Face dataset, is a table too. Pictures with captions
+    may also be told in the forms of `captioned`, without columns.
     """
 
     train: str | tuple[str, ...] | None = None  # what to learn from
     valid: str | tuple[str, ...] | None = None  # what to stop and choose by
     test: str | tuple[str, ...] | None = None  # what to report on
+    images: str | None = None  # the folder or .zip file where pictures lie; None: beside the file that tells them
     generate: Literal["dates", "copy", "reverse", "sort", "spelling", "shapes"] | None = None  # without any files
     source: FieldConfig | None = None  # what is read; None: nothing is, for a language model
     target: FieldConfig = FieldConfig()  # what is written, or chosen
@@ -102,6 +107,15 @@ class DataConfig(Checked):
         return [field.column for field in self._fields if field.column is not None]
 
     @property
+    def from_pictures(self) -> bool:
+        """Whether pictures are read from files."""
+        return self.source is not None and self.source.kind == "image" and self.generate is None
+
+    def told_with_captions(self, files: Sequence[str]) -> bool:
+        """Whether these are lists in one of the forms of `captioned`."""
+        return self.from_pictures and not self.columns and text.form(files[0]) in captioned.FORMS
+
+    @property
     def one_vocabulary(self) -> bool:
         return self.joint and self.source is not None and self.source.kind == self.target.kind == "text"
 
@@ -114,6 +128,8 @@ class DataConfig(Checked):
                 yield Problem(split, "no files beside generate", repr(getattr(self, split)), "Leave one out.")
             if self.errors != "strict":
                 yield Problem("errors", "nothing here: no files are read", repr(self.errors), "Leave it out.")
+        if self.images is not None and not self.from_pictures:
+            yield Problem("images", "nothing here: no pictures are read from files", repr(self.images), "Leave it out.")
         if self.seed and self.generate in (None, "spelling"):
             yield Problem("seed", "nothing here: nothing is drawn", str(self.seed), "Leave it out.")
         if self.generate is None:
@@ -134,6 +150,11 @@ class DataConfig(Checked):
             elif len(named) < len(self._fields):
                 names = " and ".join(["source.column"] * (self.source is not None) + ["target.column"])
                 yield Problem(split, f"{names}, to say what to read", f"a table ({files[0]})", "Name the columns.")
+        elif self.told_with_captions(files):
+            most, _ = captioned.FORMS[text.form(files[0])]
+            if len(files) > most:
+                wanted = "captions, and the names of the split's pictures" if most > 1 else "one file of JSON"
+                yield Problem(split, wanted, got, "Leave the others out.")
         elif named:
             yield Problem(split, f"a table ({', '.join(text.TABLES)}), for it has columns", got, "Name no column.")
         elif len(files) != len(self._fields):
@@ -199,15 +220,21 @@ def _read(config: DataConfig, split: Split) -> Iterator[Example]:
         rows = hub.rows(files[0], named)
     elif named:
         rows = text.rows(files[0], named, config.errors)
+    elif config.told_with_captions(files):
+        rows = captioned.rows(files, split, config.errors)
     else:
         rows = text.parallel(files, config.errors)
-    pictures = config.source is not None and config.source.kind == "image"
+    beside = Path() if hub.is_dataset(files[0]) else Path(files[0]).parent
+    album = open_album(config.images or beside) if config.from_pictures else None
     for row in rows:
-        source = _picture(files[0], row[0]) if pictures else row[0]
+        source = row[0] if album is None else _picture(files[0], album, row[0])
         yield Example(source if config.source else None, row[-1])
 
 
-def _picture(file: str, told: str) -> Path:
+def _picture(file: str, album: Album, told: str) -> Path | Member:
     if not told or "\0" in told:
         raise InvalidData(file, wanted="the path of a picture", got=repr(told), remedy="Give every row one.")
-    return Path(file).parent / told
+    if "\t" in told:
+        remedy = "Name a file of Flickr's form .token.txt."
+        raise InvalidData(file, wanted="the path of a picture", got=repr(told)[:60], remedy=remedy)
+    return album.find(told)

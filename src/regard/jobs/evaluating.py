@@ -183,9 +183,17 @@ def _lines_beside(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
 
 
 def rows_of(recipe: Recipe, split: str) -> Iterator[tuple[Any, list[str]]]:
-    """Every source of a split (a text or a picture) with its references; pronunciations of one word come together."""
+    """Every source of a split (a text or a picture) with its references.
+
+    Pronunciations of one word come together, as do captions of one picture, wherever in the files they stand.
+    """
     found = examples(recipe.data, _there(recipe, split))
-    if recipe.data.generate == "spelling":
+    if recipe.data.from_pictures and recipe.data.target.kind == "text":
+        captions: dict[Any, list[str]] = {}
+        for example in found:
+            captions.setdefault(example.source, []).append(_as_written(example, recipe))
+        yield from captions.items()
+    elif recipe.data.generate == "spelling":
         for source, same in groupby(found, key=lambda example: example.source):
             yield source or "", [_as_written(example, recipe) for example in same]
     else:

@@ -16,7 +16,7 @@ from regard.data.corpus import Corpus
 from regard.data.tokens import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.search import Input, search
+from regard.decoding.search import Input, Task, search
 from regard.evaluation.captions import Rarity, Words, consensus
 from regard.evaluation.treebank import tokens
 from regard.model.memory import Memory
@@ -82,6 +82,7 @@ class SelfCritic:
         def collate(rows: Sequence[int]) -> Memory:
             return memory.reorder(torch.tensor(rows, device=memory.states.device))
 
-        for row, hypotheses in search(reader, [Input(row, memory.states.shape[1]) for row in places], collate, config):
+        inputs = [Input(row, memory.states.shape[1]) for row in places]
+        for row, hypotheses in search(Task(reader, collate, config), inputs):
             found[row] = hypotheses[0]
         return [found[row] for row in places]

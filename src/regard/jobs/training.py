@@ -12,6 +12,7 @@ import torch
 from regard import __version__, checkpoint
 from regard.data.batches import Batch, ahead, batches, begun_elsewhere, lanes
 from regard.data.corpus import Corpus, Prepared, prepare
+from regard.data.examples import Change
 from regard.data.given import Rows, with_given
 from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.files import cache_folder, sweep
@@ -217,7 +218,7 @@ def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, reci
     then, now = Recipe.of(config["recipe"]), recipe
     free = {"steps", "validate_every", "log_every", "log_to", "keep", "patience", "samples", "device"}
     same = replace(now.train, **{key: getattr(then.train, key) for key in free})
-    if then.model != now.model or then.train != same:
+    if then.model != now.model or then.train != same or _augment(then) != _augment(now):
         raise CheckpointRefused(
             f"{folder}: wanted the recipe that the run began with; got another. "
             f"On resuming, only {', '.join(sorted(free))} of [train] may change."
@@ -236,9 +237,14 @@ def epochs(recipe: Recipe, corpus: Corpus) -> Callable[[int, int], Iterator[Batc
             assert recipe.data.stretch is not None
             return ahead(lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.stretch, start=start))
         here = begun_elsewhere(corpus, seed=config.seed, epoch=epoch)
-        return ahead(batches(here, budget=config.batch_tokens, seed=config.seed, epoch=epoch, start=start))
+        budget, seed, augment = config.batch_tokens, config.seed, _augment(recipe)
+        return ahead(batches(here, budget=budget, seed=seed, epoch=epoch, start=start, augment=augment))
 
     return epoch_batches
+
+
+def _augment(recipe: Recipe) -> tuple[Change, ...]:
+    return () if recipe.data.source is None else recipe.data.source.augment or ()
 
 
 def _lanes(recipe: Recipe) -> int:

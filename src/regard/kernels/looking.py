@@ -11,7 +11,18 @@ from typing import Any
 import torch
 
 from regard.kernels.energies import AdditiveEnergy, Energy
-from regard.kernels.recurrence import CELLS, ByHand, Cell, Layer, LayerGradient, States, Steps, Weights, tanh_backward
+from regard.kernels.recurrence import (
+    CELLS,
+    ByHand,
+    Cell,
+    Layer,
+    LayerGradient,
+    States,
+    Steps,
+    Weights,
+    sigmoid_backward,
+    tanh_backward,
+)  # fmt: skip
 from regard.shapes import Bool, Float, Tensor
 
 softmax_backward = torch.ops.aten._softmax_backward_data.default
@@ -55,14 +66,21 @@ class Layers:
         return self.between, *(x for weights, start in each for x in (*weights, *start))
 
 
+Gate = tuple[Float[Tensor, "1 W"], Float[Tensor, " 1"]]  # from a state to the share of what it sees that counts
+
+
 def look_then_step(
-    layers: Layers, source: Source, embedded: Float[Tensor, "T B E"]
-) -> tuple[Sequence[States], Float[Tensor, "T B C"]]:
-    """Each step takes in what the state before it sees. All layers' states (T, B, W), and what was seen."""
+    layers: Layers, source: Source, embedded: Float[Tensor, "T B E"], gate: Gate | None = None
+) -> tuple[Sequence[States], Float[Tensor, "T B C"], Float[Tensor, "T B S"]]:
+    """Each step takes in what the state before it sees, or the gate's share of that.
+
+    All layers' states (T, B, W), what was taken in, and the weights of all looks.
+    """
     run = _Before(CELLS[layers.cell], len(embedded), len(layers.weights), source.scale)
-    out = ByHand.apply(run, embedded.flatten(0, 1), *source.tensors, *layers.tensors)  # type: ignore[no-untyped-call]
-    *states, seen = (x.unflatten(0, embedded.shape[:2]) for x in out)
-    return _evenly(states, len(layers.weights)), seen
+    given = embedded.flatten(0, 1), *(gate or (None, None))
+    out = ByHand.apply(run, *given, *source.tensors, *layers.tensors)  # type: ignore[no-untyped-call]
+    *states, seen, weights = (x.unflatten(0, embedded.shape[:2]) for x in out)
+    return _evenly(states, len(layers.weights)), seen, weights
 
 
 def step_then_look(
@@ -72,13 +90,13 @@ def step_then_look(
     said: Float[Tensor, "B W"],
     weight: Float[Tensor, "W joined"],
     bias: Float[Tensor, " W"],
-) -> tuple[Sequence[States], Float[Tensor, "T B W"]]:
-    """Each step takes in what the last said: tanh of its state joined with what that sees. States, and all said."""
+) -> tuple[Sequence[States], Float[Tensor, "T B W"], Float[Tensor, "T B S"]]:
+    """Each step takes in what the last said: tanh of its state joined with what that sees. States, said, weights."""
     run = _After(CELLS[layers.cell], len(embedded), len(layers.weights), source.scale)
     given = embedded.flatten(0, 1), said, weight, bias
     out = ByHand.apply(run, *given, *source.tensors, *layers.tensors)  # type: ignore[no-untyped-call]
-    *states, said = (x.unflatten(0, embedded.shape[:2]) for x in out)
-    return _evenly(states, len(layers.weights)), said
+    *states, said, weights = (x.unflatten(0, embedded.shape[:2]) for x in out)
+    return _evenly(states, len(layers.weights)), said, weights
 
 
 class _Dot:
@@ -139,14 +157,16 @@ class _Look:
 
 
 class _LookGradient:
-    def __init__(self, look: _Look, d_seen: Tensor | None) -> None:
+    def __init__(self, look: _Look, d_weights: Tensor | None) -> None:
         self.look, self.scores, self.queries = look, torch.empty_like(look.weights), torch.empty_like(look.queries)
-        self.seen = torch.zeros_like(look.seen) if d_seen is None else d_seen.clone()
+        self.seen, self.weights = torch.zeros_like(look.seen), d_weights
 
     def ask(self, rows: slice, state: Tensor, d_state: Tensor) -> None:
         """From the gradient of what was seen to that of the state, which is added to."""
         look, scores = self.look, self.scores[rows]
         d_weights = torch.bmm(self.seen[rows, None], look.values.mT)[:, 0]
+        if self.weights is not None:
+            d_weights += self.weights[rows]
         scores.copy_(softmax_backward(d_weights, look.weights[rows], -1, scores.dtype))
         if look.matrix is None:
             d_state += look.meeting.to_query(state, scores)
@@ -163,6 +183,42 @@ class _LookGradient:
         queries, scores, weights, seen = (x.view(-1, len(look.bias), x.shape[1]) for x in every)  # (T, B, …)
         d_keys, d_weight = look.meeting.gradients(queries, scores)
         return d_keys, torch.bmm(weights.permute(1, 2, 0), seen.transpose(0, 1)), None, d_matrix, d_weight
+
+
+class _Gate:
+    """Lets the share sigmoid(w · state + b) of what is seen through; without weights, all of it."""
+
+    def __init__(self, weight: Tensor | None, bias: Tensor | None, seen: Tensor, *kept: Tensor) -> None:
+        self.weight, self.bias, self.seen = weight, bias, seen
+        self.kept = kept if kept or weight is None else (seen.new_empty(len(seen), 1), torch.empty_like(seen))
+        self.share, self.passed = self.kept or (seen[:, :0], seen)
+
+    def open(self, rows: slice, state: Tensor) -> Tensor:
+        if self.weight is not None:
+            share = torch.addmm(self.bias, state, self.weight.mT, out=self.share[rows]).sigmoid_()  # type: ignore[arg-type]
+            torch.mul(self.seen[rows], share, out=self.passed[rows])
+        return self.passed[rows]
+
+
+class _GateGradient:
+    def __init__(self, gate: _Gate, d_seen: Tensor, d_passed: Tensor | None) -> None:
+        self.gate, self.seen, self.logits = gate, d_seen, torch.empty_like(gate.share)
+        self.passed = d_seen if gate.weight is None else torch.zeros_like(d_seen)
+        if d_passed is not None:
+            self.passed += d_passed
+
+    def open(self, rows: slice, d_state: Tensor) -> None:
+        """From the gradient of what was let through to that of what was seen, and of the state, which is added to."""
+        gate = self.gate
+        if gate.weight is not None:
+            share, d_passed = gate.share[rows], self.passed[rows]
+            torch.mul(d_passed, share, out=self.seen[rows])
+            d_share = (d_passed * gate.seen[rows]).sum(1, keepdim=True)
+            d_state.addmm_(sigmoid_backward(d_share, share, grad_input=self.logits[rows]), gate.weight)
+
+    def gradients(self, asked: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Of the gate's tensors, after the last step."""
+        return (None, None) if self.gate.weight is None else (self.logits.mT @ asked, self.logits.sum(0))
 
 
 class _Stack:
@@ -236,22 +292,29 @@ class _Looking:
 
 
 class _Before(_Looking):
-    def forward(self, embedded: Tensor, *rest: Any) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+    def forward(self, embedded: Tensor, weight: Any, bias: Any, *rest: Any) -> tuple[tuple[Tensor, ...], Any]:
         steps, stack, look = self.begin(embedded, rest[:5], rest[5], rest[6:])
+        gate = _Gate(weight, bias, look.seen)
         for rows, new, old in steps:
-            stack.step(rows, new, old, look.ask(rows, stack.top[old]))
+            look.ask(rows, stack.top[old])
+            stack.step(rows, new, old, gate.open(rows, stack.top[old]))
         out, kept = self.results(stack, look)
-        return (*out, look.seen), kept
+        return (*out, gate.passed, look.weights), (*kept, *gate.kept)
 
     def backward(self, inputs: Any, kept: Any, d_out: Any) -> tuple[Tensor | None, ...]:
-        embedded, *rest = inputs
+        embedded, weight, bias, *rest = inputs
+        kept, of_gate = (kept, ()) if weight is None else (kept[:-2], kept[-2:])
         steps, stack, look = self.again(embedded, rest[:5], rest[5], rest[6:], kept)
-        d_stack, d_look = _StackGradient(stack, d_out[:-1]), _LookGradient(look, d_out[-1])
+        gate = _Gate(weight, bias, look.seen, *of_gate)
+        d_stack, d_look = _StackGradient(stack, d_out[:-2]), _LookGradient(look, d_out[-1])
+        d_gate = _GateGradient(gate, d_look.seen, d_out[-2])
         for rows, new, old in reversed(list(steps)):
-            d_look.seen[rows] += d_stack.step(rows, new, old)
+            d_gate.passed[rows] += d_stack.step(rows, new, old)
+            d_gate.open(rows, d_stack.top[old])
             d_look.ask(rows, stack.top[old], d_stack.top[old])
-        d_embedded = d_stack.layers[0].to_input(slice(None), stack.of_embedded)
-        return d_embedded, *d_look.gradients(stack.top[: steps.rows]), *d_stack.gradients(embedded, look.seen)
+        d_embedded, asked = d_stack.layers[0].to_input(slice(None), stack.of_embedded), stack.top[: steps.rows]
+        d_source, d_layers = d_look.gradients(asked), d_stack.gradients(embedded, gate.passed)
+        return d_embedded, *d_gate.gradients(asked), *d_source, *d_layers
 
 
 class _After(_Looking):
@@ -264,16 +327,16 @@ class _After(_Looking):
             seen, state = look.ask(rows, stack.top[new]), stack.top[new]
             torch.addmm(bias, state, weight[:, :width].mT, out=said[new]).addmm_(seen, weight[:, width:].mT).tanh_()
         out, kept = self.results(stack, look)
-        return (*out, said[batch:]), (said, *kept)
+        return (*out, said[batch:], look.weights), (said, *kept)
 
     def backward(self, inputs: Any, kept: Any, d_out: Any) -> tuple[Tensor | None, ...]:
         embedded, _, weight, _, *rest = inputs
         steps, stack, look = self.again(embedded, rest[:5], rest[5], rest[6:], kept[1:])
-        d_stack, d_look = _StackGradient(stack, d_out[:-1]), _LookGradient(look, None)
+        d_stack, d_look = _StackGradient(stack, d_out[:-2]), _LookGradient(look, d_out[-1])
         said, width, batch = kept[0], stack.top.shape[1], steps.sizes[0]
         d_said, d_joined = torch.zeros_like(said), torch.empty_like(said[batch:])
-        if d_out[-1] is not None:
-            d_said[batch:] = d_out[-1]
+        if d_out[-2] is not None:
+            d_said[batch:] = d_out[-2]
         for rows, new, old in reversed(list(steps)):
             joined = tanh_backward(d_said[new], said[new], grad_input=d_joined[rows])
             d_stack.top[new].addmm_(joined, weight[:, :width])

@@ -13,7 +13,7 @@ from regard.errors import Problem
 from regard.kernels import looking, recurrence
 from regard.kernels.dropout import Dropout
 from regard.model import listening
-from regard.model.attention import attend
+from regard.model.attention import attend, attention_weights
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.scores import SCORES, KeysReady, ScoreName
@@ -24,6 +24,7 @@ from regard.shapes import Bool, Float, Int, Tensor
 Cell = Literal["elman", "gru", "lstm"]
 CELLS = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
+Looks = list[Float[Tensor, "B _ S"]]  # the weights of some steps, then of the next
 Hidden = tuple[Float[Tensor, "layers rows W"], ...]  # one tensor, or two for an LSTM
 
 
@@ -52,10 +53,13 @@ class RnnDecoderConfig(Checked):
     attention: Literal["none", "before", "after"] = "before"
     score: ScoreName = "additive"
     feed: bool = False  # with `after`: what was said last is an input of the next step
+    gate: bool = False  # with `before`: the state also says how much of what it sees counts (arXiv:1502.03044)
 
     def conflicts(self) -> Iterator[Problem]:
         if self.feed and self.attention != "after":
             yield Problem("feed", "false unless attention = 'after'", "true", "`before` feeds what it sees anyway.")
+        if self.gate and self.attention != "before":
+            yield Problem("gate", "false unless attention = 'before'", "true", "Leave it out.")
 
 
 @dataclass(frozen=True)
@@ -215,6 +219,7 @@ class RnnDecoder(nn.Module):
         self.begin = nn.Linear(source, parts * config.layers * config.width) if begins else None
         self.score = None if self.looks == "none" else SCORES[config.score](config.width, source, None, None)
         self.join = None if self.looks == "none" else nn.Linear(config.width + source, config.width)
+        self.gate = nn.Linear(config.width, 1) if config.gate and self.looks == "before" else None
         self.dropout = Dropout(config.dropout)
         self.parts = parts  # of a hidden state
 
@@ -228,23 +233,32 @@ class RnnDecoder(nn.Module):
         return logits
 
     def states(
-        self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
+        self,
+        targets: Int[Tensor, "B T"],
+        memory: Memory | None = None,
+        packing: Packing | None = None,
+        weights: Looks | None = None,
     ) -> Float[Tensor, "*lead W"]:
         """What `project` turns into logits; with a packing, of the tokens it names alone, packed."""
-        states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]))
+        states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]), weights)
         return states if packing is None else packing.pack(states)
 
-    def carry(self, targets: Int[Tensor, "B T"], state: RnnState) -> tuple[Float[Tensor, "B T W"], RnnState]:
-        """States of a text's next stretch, from where the last ended; `state.detached()` cuts the gradient there."""
+    def carry(
+        self, targets: Int[Tensor, "B T"], state: RnnState, weights: Looks | None = None
+    ) -> tuple[Float[Tensor, "B T W"], RnnState]:
+        """States of a text's next stretch, from where the last ended; `state.detached()` cuts the gradient there.
+
+        A list of `weights` is added to: where each step looked, with its gradient.
+        """
         if self.one_by_one and _by_hand(state.keys, targets):
-            return self._carry_by_hand(targets, state)
+            return self._carry_by_hand(targets, state, weights)
         embedded = self.dropout(self.embedding(targets))
         if not self.one_by_one:
-            out, state = self._advance(embedded, state)
+            out, state = self._advance(embedded, state, weights)
         else:
             outs = []
             for t in range(targets.shape[1]):
-                out, state = self._advance(embedded[:, t : t + 1], state)
+                out, state = self._advance(embedded[:, t : t + 1], state, weights)
                 outs.append(out)
             out = torch.cat(outs, 1) if outs else embedded.new_zeros(*targets.shape, self.width)
         return out, state
@@ -282,38 +296,47 @@ class RnnDecoder(nn.Module):
         logits: Tensor = self.project(out)[:, 0]
         return logits, state
 
-    def _advance(self, embedded: Float[Tensor, "B T W"], state: RnnState) -> tuple[Float[Tensor, "B T W"], RnnState]:
+    def _advance(
+        self, embedded: Float[Tensor, "B T W"], state: RnnState, weights: Looks | None = None
+    ) -> tuple[Float[Tensor, "B T W"], RnnState]:
         length = embedded.shape[1]
         extra = state.context[:, None].expand(-1, length, -1)  # (B, T, C)
         if self.looks == "before":
             assert length == 1
-            extra = self._look(state.hidden[0][-1][:, None], state)
+            query = state.hidden[0][-1][:, None]
+            extra = self._look(query, state, weights)
+            extra = extra if self.gate is None else torch.sigmoid(self.gate(query)) * extra
         out, hidden = self.rnn(torch.cat((embedded, extra), -1), _pack(state.hidden))
         state = replace(state, hidden=hidden if isinstance(hidden, tuple) else (hidden,))
         if self.join is not None:
-            seen = extra if self.looks == "before" else self._look(out, state)
+            seen = extra if self.looks == "before" else self._look(out, state, weights)
             out = torch.tanh(self.join(torch.cat((out, seen), -1)))
             if self.looks == "after" and self.fed:
                 state = replace(state, context=out[:, -1])
         return self.dropout(out), state
 
-    def _carry_by_hand(self, targets: Int[Tensor, "B T"], state: RnnState) -> tuple[Float[Tensor, "B T W"], RnnState]:
+    def _carry_by_hand(
+        self, targets: Int[Tensor, "B T"], state: RnnState, weights: Looks | None
+    ) -> tuple[Float[Tensor, "B T W"], RnnState]:
         """The same steps with one gradient for all of them."""
         assert self.join is not None
         embedded = self.dropout(self.embedding(targets.mT))  # (T, B, W)
         between = None
         if self.layers > 1 and self.training:
             between = self.dropout(embedded.new_ones(self.layers - 1, targets.numel(), self.width))
-        weights = [recurrence.Weights(*each) for each in self.rnn.all_weights]
-        layers = looking.Layers(self.cell, weights, list(zip(*state.hidden, strict=True)), between)
+        rnn = [recurrence.Weights(*each) for each in self.rnn.all_weights]
+        layers = looking.Layers(self.cell, rnn, list(zip(*state.hidden, strict=True)), between)
         source = self._source(state, embedded)
         if self.looks == "before":
-            states, seen = looking.look_then_step(layers, source, embedded)
+            gate = None if self.gate is None else (self.gate.weight, self.gate.bias)
+            states, seen, looked = looking.look_then_step(layers, source, embedded, gate)
             out = torch.tanh(self.join(torch.cat((states[-1][0], seen), -1)))
         else:
             join = self.join.weight, self.join.bias
-            states, out = looking.step_then_look(layers, source, embedded, state.context, *join)
+            states, out, looked = looking.step_then_look(layers, source, embedded, state.context, *join)
             state = replace(state, context=out[-1])
+        if weights is not None:
+            weights.append(looked.transpose(0, 1))
         if listening.anyone():
             tops = states[-1][0].detach()  # (T, B, W)
             asked = torch.cat((state.hidden[0][-1].detach()[None], tops[:-1])) if self.looks == "before" else tops
@@ -337,12 +360,17 @@ class RnnDecoder(nn.Module):
             state.keys, state.values, state.mask[:, 0], None if matrix is identity else matrix, energy
         )
 
-    def _look(self, query: Float[Tensor, "B T W"], state: RnnState) -> Float[Tensor, "B T C"]:
+    def _look(
+        self, query: Float[Tensor, "B T W"], state: RnnState, weights: Looks | None = None
+    ) -> Float[Tensor, "B T C"]:
         assert self.score is not None
         assert state.keys is not None
         assert state.values is not None
         several = query.view(-1, state.beams, query.shape[-1]) if state.beams > 1 else query  # (B, K, W)
-        seen = attend(several, state.keys, state.values, score=KeysReady(self.score), mask=state.mask, source=self)
+        ready = KeysReady(self.score)
+        seen = attend(several, state.keys, state.values, score=ready, mask=state.mask, source=self)
+        if weights is not None:
+            weights.append(attention_weights(several, state.keys, score=ready, mask=state.mask))
         return seen.view(-1, 1, seen.shape[-1]) if state.beams > 1 else seen
 
 

@@ -51,6 +51,9 @@ class TrainConfig(Checked):
     # Learn from samples of the model's own, by how much better each is than its likeliest output, and not from targets,
     # whose smoothing then means nothing (https://arxiv.org/abs/1612.00563)
     reward: Literal["cider"] | None = None
+    # Weight of a penalty on what a recurrent decoder looks at too little or too often, in all steps of a sequence
+    # together (doubly stochastic attention, https://arxiv.org/abs/1502.03044); it is part of the loss in the log.
+    doubly_stochastic: Positive = 0.0
     carry: bool = False  # running text: a recurrent state goes on from batch to batch
     ema: Probability | None = None  # decay of a running mean of the weights, which is then what validates and is kept
     average: Count = 1  # how many of the last checkpoints make the final weights
@@ -81,3 +84,7 @@ class TrainConfig(Checked):
             )
         if self.carry and self.forcing is not None:
             yield Problem("carry", "false with forcing", "true", "Choose one of the two.")
+        for name in ("forcing", "reward"):
+            if self.doubly_stochastic and getattr(self, name) is not None:
+                got = str(self.doubly_stochastic)
+                yield Problem("doubly_stochastic", f"0 with {name}", got, "Choose one of the two.")

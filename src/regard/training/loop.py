@@ -82,7 +82,7 @@ class Trainer:
     ) -> None:
         self.model, self.config, self.run, self.texts, self.data_key = model, config, run, texts, data_key
         self.epoch_batches, self.validate, self.tell = epoch_batches, validate, tell
-        self.objective = Objective(config.smoothing, config.masked, config.forcing, speak)
+        self.objective = Objective(config.smoothing, config.masked, config.forcing, config.doubly_stochastic, speak)
         self.device = next(model.parameters()).device
         self.optimiser = make_optimiser(model, config)
         self.mean = None if config.ema is None else RunningMean(model, config.ema)

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from regard.model.embedding import Projection
-from regard.shapes import Float, Int, Tensor
+from regard.shapes import Bool, Float, Int, Tensor
 
 CHUNK = 2**22  # logits in memory at once
 CHUNK_CUDA = 2**26
@@ -33,6 +33,17 @@ def plain_token_loss(
 ) -> Float[Tensor, ""]:
     """The same in one line, with all logits at once."""
     return F.cross_entropy(project(states).float(), gold, reduction="sum", label_smoothing=smoothing)
+
+
+def unevenness(
+    weights: Float[Tensor, "B T S"], steps: Bool[Tensor, "B T"], regions: Bool[Tensor, "B S"]
+) -> Float[Tensor, ""]:
+    """How far each region is from being looked at once, over all steps: the sum of (1 - its weights)².
+
+    The penalty of doubly stochastic attention (https://arxiv.org/abs/1502.03044).
+    """
+    looked = (weights * steps[..., None]).sum(1)  # (B, S)
+    return ((1 - looked).square() * regions).sum()
 
 
 class _Chunked(torch.autograd.Function):

@@ -15,7 +15,7 @@ from regard.model.recurrent import RnnDecoder, RnnState
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.sequence import Packing, Tokens
 from regard.shapes import Bool, Float, Int, Tensor
-from regard.training.loss import token_loss
+from regard.training.loss import token_loss, unevenness
 
 Model = Seq2Seq | Classifier | MaskedTokens
 # What a model says itself to the sources of a batch, at an update of this number, and what each is worth.
@@ -30,6 +30,7 @@ class Objective:
     smoothing: float = 0.0
     masked: float = 0.15
     forcing: Forcing | None = None
+    doubly_stochastic: float = 0.0
     speak: Speak | None = None  # learn from this, and not from the batch's targets
 
     def __call__(
@@ -62,6 +63,11 @@ class Objective:
             logits = force(decoder, inputs, model.encode(batch.source), self.forcing, step=step)
             loss = F.cross_entropy(packing.pack(logits).float(), gold, reduction="sum", label_smoothing=self.smoothing)
             return loss, len(gold), None
+        elif self.doubly_stochastic:
+            memory, weights = model.encode(batch.source), list[Tensor]()
+            states = decoder.states(inputs, memory, packing, weights)
+            penalty = self.doubly_stochastic * unevenness(torch.cat(weights, 1), there, memory.mask)
+            return token_loss(states, decoder.project, gold, smoothing=self.smoothing) + penalty, len(gold), None
         else:
             states = decoder.states(inputs, model.encode(batch.source), packing)
         return token_loss(states, decoder.project, gold, smoothing=self.smoothing), len(gold), carried
