@@ -141,7 +141,7 @@ def prepare(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"corpus-{_key(config, files, None)[:16]}"
-    with _alone(folder):
+    with alone(folder):
         for left in folder.glob(".corpus-*.partial"):
             shutil.rmtree(left)
         if vocabularies is not None:  # what would be learned here may be just these
@@ -393,7 +393,7 @@ def _key(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """One at a time in this folder: the others wait, and find the work done."""
     try:
         import fcntl

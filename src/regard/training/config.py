@@ -49,6 +49,7 @@ class TrainConfig(Checked):
     samples: Annotated[int, Range(0.0)] = 3  # outputs shown at each validation
     keep: Count = 3  # checkpoints beside the best
     freeze: tuple[str, ...] | None = None  # patterns of names that are not trained: "encoder.*"
+    unfreeze_after: Count | None = None  # epochs after which these are trained too; None: never
     start_from: str | None = None  # a checkpoint whose weights, and vocabularies, are the beginning
     on_nan: Literal["stop", "skip"] = "stop"  # when the loss or its gradient is not finite
     seed: Annotated[int, Range(0.0)] = 1
@@ -61,5 +62,7 @@ class TrainConfig(Checked):
             yield Problem("keep", f"at least average = {self.average} checkpoints", str(self.keep), "Keep more.")
         if self.ema is not None and self.average > 1:
             yield Problem("average", "1 with ema, which is a mean already", str(self.average), "Choose one of the two.")
+        if self.unfreeze_after is not None and self.freeze is None:
+            yield Problem("unfreeze_after", "nothing unless freeze is there", str(self.unfreeze_after), "Leave it out.")
         if self.carry and self.forcing is not None:
             yield Problem("carry", "false with forcing", "true", "Choose one of the two.")
