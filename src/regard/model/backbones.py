@@ -23,7 +23,7 @@ Kind = Literal["efficientnet-lite0", "resnet18", "resnet50"]
 
 @dataclass(frozen=True)
 class BackboneConfig(Checked):
-    kind: Kind
+    kind: Kind = "efficientnet-lite0"
     stride: Count = 32  # pixels a side of a region: 16 or 32
     weights: str | None = None  # the file to start from; None: those of the package, for efficientnet-lite0
 
