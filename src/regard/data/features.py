@@ -13,7 +13,7 @@ from regard.data.text import InvalidData
 from regard.files import whole_file
 
 FORMAT = 1
-AT_ONCE = 64  # pictures that are computed together
+AT_ONCE = 32  # pictures that are computed together
 
 See = Callable[[NDArray[np.uint8]], NDArray[np.float16]]  # (B, Y, X, 3) -> (B, y, x, C)
 

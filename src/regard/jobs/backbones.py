@@ -56,10 +56,11 @@ def pretrained(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
 
 
 def seen_once(recipe: Recipe, model: torch.nn.Module, data: Prepared, cache: Path, progress: Progress) -> Prepared:
-    """The data with features instead of pictures, where the backbone never changes; else as they are."""
+    """The data with features instead of pictures, where neither the backbone nor the pictures ever change."""
     grid = _grid(model)
-    frozen = grid is not None and not any(p.requires_grad for p in grid.backbone.parameters())
-    if grid is None or not frozen or recipe.train.unfreeze_after is not None:
+    if grid is None or any(p.requires_grad for p in grid.backbone.parameters()):
+        return data
+    if recipe.train.unfreeze_after is not None or getattr(recipe.data.source, "augment", None):
         return data
     by = _identity(grid.backbone)
     device = next(grid.parameters()).device
