@@ -1,5 +1,6 @@
 """Backbones trained by others: the same numbers as elsewhere, their files read or refused, frozen ones seen once."""
 
+import errno
 import gzip
 import importlib.util
 import os
@@ -391,6 +392,20 @@ def test_interrupted_features_leave_nothing(tmp_path, few, monkeypatch):
     found[0].write_bytes(found[0].read_bytes()[:-1])
     with pytest.raises(InvalidData, match=r"features-.*wanted a whole"):
         job.seen_once(settings, model, data, tmp_path, lambda stage, n: None)
+
+
+def test_features_without_room(tmp_path, few):
+    packaged()
+    settings = recipe()
+    data = prepared(settings, tmp_path)
+    model = make_model(settings, settings.sized(data))
+
+    def full(stage, number):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(InvalidData, match=r"wanted room for the features of 6 pictures; got No space left on device"):
+        job.seen_once(settings, model, data, tmp_path, full)
+    assert not list(tmp_path.glob("*features*"))
 
 
 def test_features_that_half_precision_cannot_hold(tmp_path, few):

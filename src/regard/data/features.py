@@ -40,14 +40,18 @@ def features(pictures: Pictures, see: See, *, by: str, folder: Path, progress: P
 
 def _write(path: Path, pictures: Pictures, see: See, progress: Progress) -> None:
     count = len(pictures.pixels)
-    with whole_file(path) as file:
-        for first in range(0, count, AT_ONCE):
-            seen = see(pictures.pixels[first : first + AT_ONCE])
-            if first == 0:
-                about = {"descr": seen.dtype.str, "fortran_order": False, "shape": (count, *seen.shape[1:])}
-                np.lib.format.write_array_header_1_0(file, about)
-            file.write(seen.tobytes())
-            progress("features", min(first + AT_ONCE, count))
+    try:
+        with whole_file(path) as file:
+            for first in range(0, count, AT_ONCE):
+                seen = see(pictures.pixels[first : first + AT_ONCE])
+                if first == 0:
+                    about = {"descr": seen.dtype.str, "fortran_order": False, "shape": (count, *seen.shape[1:])}
+                    np.lib.format.write_array_header_1_0(file, about)
+                file.write(seen.tobytes())
+                progress("features", min(first + AT_ONCE, count))
+    except OSError as error:
+        wanted, remedy = f"room for the features of {count:,} pictures", "Make room, or set REGARD_CACHE to a folder."
+        raise InvalidData(path, wanted=wanted, got=error.strerror or str(error), remedy=remedy) from None
 
 
 def _key(pictures: Pictures, by: str) -> str:
