@@ -300,6 +300,18 @@ def recipe(kind: str = "cnn", **changes):
     )
 
 
+def ready(tmp_path: Path, kind: str = "cnn", **changes):
+    """A recipe, its data, and its model before the first step."""
+    packaged()
+    settings = recipe(kind, **changes)
+    data = prepared(settings, tmp_path)
+    return settings, data, make_model(settings, settings.sized(data))
+
+
+def quiet(stage: str, number: int) -> None:
+    """No progress is told."""
+
+
 def test_a_missing_file_is_found_first(tmp_path, few):
     table = recipe().as_dict()
     table["model"]["encoder"]["backbone"] = {"kind": "resnet18", "weights": str(tmp_path / "x.pth")}
@@ -332,11 +344,8 @@ def test_a_frozen_backbone_is_seen_once(tmp_path, few, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["cnn", "cnn+transformer"])
 def test_features_are_those_of_the_pictures(tmp_path, few, kind):
-    packaged()
-    settings = recipe(kind)
-    data = prepared(settings, tmp_path)
-    model = make_model(settings, settings.sized(data))
-    seen = job.seen_once(settings, model, data, tmp_path, lambda stage, n: None)
+    settings, data, model = ready(tmp_path, kind)
+    seen = job.seen_once(settings, model, data, tmp_path, quiet)
     rows = np.array([3, 0, 3])
     assert isinstance(seen.valid.source, Features)
     grids = seen.valid.source.gather(rows)
@@ -350,10 +359,7 @@ def test_features_are_those_of_the_pictures(tmp_path, few, kind):
 
 
 def test_features_are_found_again_by_content(tmp_path, few, monkeypatch):
-    packaged()
-    settings = recipe()
-    data = prepared(settings, tmp_path)
-    model = make_model(settings, settings.sized(data))
+    settings, data, model = ready(tmp_path)
     calls = []
 
     def seen():
@@ -374,10 +380,7 @@ def test_features_are_found_again_by_content(tmp_path, few, monkeypatch):
 
 
 def test_interrupted_features_leave_nothing(tmp_path, few, monkeypatch):
-    packaged()
-    settings = recipe()
-    data = prepared(settings, tmp_path)
-    model = make_model(settings, settings.sized(data))
+    settings, data, model = ready(tmp_path)
 
     def stop(stage, number):
         raise KeyboardInterrupt
@@ -386,19 +389,16 @@ def test_interrupted_features_leave_nothing(tmp_path, few, monkeypatch):
         job.seen_once(settings, model, data, tmp_path, stop)
     assert not list(tmp_path.glob("*features*"))
     (tmp_path / ".features-0.npy.1.tmp").write_bytes(b"left by a kill")
-    job.seen_once(settings, model, data, tmp_path, lambda stage, n: None)
+    job.seen_once(settings, model, data, tmp_path, quiet)
     found = sorted(tmp_path.glob("*features*"))
     assert [path.suffix for path in found] == [".npy", ".npy"]
     found[0].write_bytes(found[0].read_bytes()[:-1])
     with pytest.raises(InvalidData, match=r"features-.*wanted a whole"):
-        job.seen_once(settings, model, data, tmp_path, lambda stage, n: None)
+        job.seen_once(settings, model, data, tmp_path, quiet)
 
 
 def test_features_without_room(tmp_path, few):
-    packaged()
-    settings = recipe()
-    data = prepared(settings, tmp_path)
-    model = make_model(settings, settings.sized(data))
+    settings, data, model = ready(tmp_path)
 
     def full(stage, number):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -409,23 +409,17 @@ def test_features_without_room(tmp_path, few):
 
 
 def test_features_that_half_precision_cannot_hold(tmp_path, few):
-    packaged()
-    settings = recipe()
-    data = prepared(settings, tmp_path)
-    model = make_model(settings, settings.sized(data))
+    settings, data, model = ready(tmp_path)
     with torch.no_grad():
         model.encoder.backbone.blocks[-1].bn2.bias[0] = 1e6
     with pytest.raises(TrainingFailed, match="features: wanted numbers that float16 can hold"):
-        job.seen_once(settings, model, data, tmp_path, lambda stage, n: None)
+        job.seen_once(settings, model, data, tmp_path, quiet)
 
 
 @pytest.mark.parametrize("changes", [{"freeze": ["*.backbone.conv_stem.*"]}, {"unfreeze_after": 2}])
 def test_a_backbone_that_changes_is_seen_each_time(tmp_path, few, changes):
-    packaged()
-    settings = recipe(**changes)
-    data = prepared(settings, tmp_path)
-    model = make_model(settings, settings.sized(data))
-    assert job.seen_once(settings, model, data, tmp_path, lambda stage, n: None) is data
+    settings, data, model = ready(tmp_path, **changes)
+    assert job.seen_once(settings, model, data, tmp_path, quiet) is data
 
 
 def test_weights_are_an_extra_of_training_alone(tmp_path, few, monkeypatch):
