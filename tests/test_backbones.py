@@ -290,12 +290,12 @@ def recipe(kind: str = "cnn", **changes):
     if kind == "cnn+transformer":
         inner = {"width": 16, "layers": 1, "heads": 2, "hidden": 16, "dropout": 0.0}
         encoder = {"kind": kind, "backbone": network, "transformer": inner}
-    settings = {"steps": 4, "warmup": 2, "rate": 1e-2, "validate_every": 4, "batch_tokens": 64, "log_every": 1}
+    settings = {"steps": 3, "warmup": 1, "rate": 1e-2, "validate_every": 3, "batch_tokens": 64, "log_every": 1}
     return read_recipe(
         {
             "data": {"generate": "shapes", "source": {"kind": "image"}, "target": {"tokens": "words"}},
             "model": {"encoder": encoder, "decoder": {"kind": "rnn", "width": 16, "dropout": 0.0}},
-            "train": settings | {"freeze": ["*.backbone.*"], "samples": 1} | changes,
+            "train": settings | {"freeze": ["*.backbone.*"], "samples": 0} | changes,
         }
     )
 
