@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import regard
+from regard.model.backbones import BackboneConfig
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
@@ -55,6 +56,10 @@ OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "label": lambda: LabelEncoder(LabelConfig(WIDTH), Embedding(LABELS, WIDTH)),
     "cnn": lambda: cnn(CnnConfig(WIDTH, (4, 8), attention=True)),
     "cnn+transformer": lambda: cnn_transformer(CnnTransformerConfig((4, 8), transformer=SMALL)),
+    "efficientnet": lambda: cnn(CnnConfig(WIDTH, backbone=BackboneConfig("efficientnet-lite0"))),
+    "resnet+transformer": lambda: cnn_transformer(
+        CnnTransformerConfig(backbone=BackboneConfig("resnet18", 16, "resnet18.pth"), transformer=SMALL)
+    ),
     "vit": lambda: vit(VitConfig(4, SMALL)),
     "vit with a unit": lambda: vit(VitConfig(4, replace(SMALL, position="learned", unit=True))),
 }
@@ -120,7 +125,8 @@ def source(name: str, lengths: tuple[int, ...] = (6, 3, 5)) -> Any:
     if name == "label":
         return torch.arange(len(lengths)) % LABELS
     if name in OTHER_ENCODERS:
-        return torch.rand(len(lengths), 3, 8, 12, generator=generator)
+        size = (40, 56) if "net" in name else (8, 12)
+        return torch.rand(len(lengths), 3, *size, generator=generator)
     rows = [torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
     return Tokens.of(rows)
 

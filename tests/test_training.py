@@ -114,6 +114,7 @@ MEMBERS = {
     "gated, doubly stochastic": table(RNN, RNN | {"gate": True}, doubly_stochastic=0.5),
     "forced in part": table(RNN, RNN, forcing={"gold": 0.7}),
     "plateau": table(schedule="plateau", plateau=1),
+    "frozen at first": table(freeze=["encoder.*"], unfreeze_after=1, weight_decay=0.1),
     "clipped, decayed": table(clip=0.1, weight_decay=0.1),
 }
 
@@ -415,6 +416,27 @@ def test_frozen_weights_stay_and_others_learn(tmp_path, cache):
     assert not any(name.startswith("encoder.") for name in moved)
     with pytest.raises(regard.InvalidRecipe, match=r"train.freeze: wanted patterns that fit.*'encodr"):
         trainer(read_recipe(table(freeze=["encodr.*"])), cache, tmp_path)
+
+
+def test_what_was_frozen_learns_after_its_epochs(tmp_path, cache):
+    recipe = read_recipe(table(freeze=["encoder.*"], unfreeze_after=1))
+    made = trainer(recipe, cache, tmp_path)
+    before = {name: p.clone() for name, p in made.model.named_parameters()}
+    update, moved = made._update, {False: set(), True: set()}
+
+    def noted(group):
+        later = made.position.epoch >= 1
+        found = update(group)
+        moved[later] |= {name for name, p in made.model.named_parameters() if not torch.equal(p, before[name])}
+        return found
+
+    made._update = noted
+    made.fit()
+    assert moved[False]
+    assert not any(name.startswith("encoder.") for name in moved[False])
+    assert moved[True] == before.keys()
+    with pytest.raises(regard.InvalidRecipe, match=r"train\.unfreeze_after: wanted nothing unless freeze is there"):
+        read_recipe(table(unfreeze_after=1))
 
 
 def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):

@@ -133,6 +133,17 @@ def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
 def put_weights(model: torch.nn.Module, weights: Mapping[str, Tensor], where: Path | str) -> None:
     """Copy weights into a model; the names and shapes must be its own."""
     own = weights_of(model)
+    if wrong := mismatch(own, weights):
+        raise CheckpointRefused(
+            f"{where}: wanted the weights of this model; got {wrong}. They belong to a model of another recipe."
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+
+
+def mismatch(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
+    """What is missing, unknown or of another shape among weights, the first few by name; nothing if all fit."""
     wrong = [f"no {name}" for name in own.keys() - weights.keys()]
     wrong += [f"an unknown {name}" for name in weights.keys() - own.keys()]
     wrong += [
@@ -140,15 +151,7 @@ def put_weights(model: torch.nn.Module, weights: Mapping[str, Tensor], where: Pa
         for name in own.keys() & weights.keys()
         if own[name].shape != weights[name].shape
     ]
-    if wrong:
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise CheckpointRefused(
-            f"{where}: wanted the weights of this model; got {'; '.join(sorted(wrong)[:5])}{more}. "
-            "They belong to a model of another recipe."
-        )
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(weights[name])
+    return "; ".join(sorted(wrong)[:5]) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
 
 
 def _entry(content: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sequences of tokens, as data makes them and models take them: padded to one length, or packed end to end."""
+"""What data make and models take: sequences of tokens, padded to one length or packed end to end; grids of features."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +34,16 @@ class Tokens:
     def mask(self) -> Bool[Tensor, "B S"]:
         """True where there is a token."""
         return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
+
+
+@dataclass(frozen=True)
+class Grids:
+    """Pictures as a backbone has seen them already: an encoder takes these in their place."""
+
+    states: Float[Tensor, "B y x C"]
+
+    def to(self, device: torch.device | str) -> "Grids":
+        return Grids(self.states.to(device, non_blocking=True))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from regard.data.columns import Ids, Indices, Running
 from regard.data.corpus import Corpus
 from regard.data.examples import Change
 from regard.errors import InvalidArgument, RegardError
-from regard.sequence import Tokens
+from regard.sequence import Grids, Tokens
 
 POOL = 1 << 16
 ROUNDS = 6
@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 class Batch:
     """Examples that are computed together."""
 
-    source: Tokens | torch.Tensor | None  # token ids, labels, pictures (B, 3, Y, X), or nothing
+    source: Tokens | torch.Tensor | Grids | None  # token ids, labels, pictures (B, 3, Y, X) or their features, nothing
     targets: Tokens | torch.Tensor  # token ids from <s> to </s>, or labels
     tokens: int  # how many are to be foretold: every target token but the first of a text, or every label
     rows: torch.Tensor  # which examples of the corpus these are
@@ -52,6 +52,8 @@ class Batch:
         told = [f"the longest {name} {length:,} tokens" for name, length in longest.items()]
         if isinstance(self.source, torch.Tensor) and self.source.ndim == 4:
             told.insert(0, f"pictures of {self.source.shape[3]} × {self.source.shape[2]} pixels")
+        if isinstance(self.source, Grids):
+            told.insert(0, "pictures of {2} × {1} regions".format(*self.source.states.shape))
         return ", ".join([f"{len(self.rows):,} examples", *told])
 
 
@@ -209,6 +211,7 @@ def _lanes(text: Ids, rows: int, length: int, stretch: int, start: int) -> Itera
 def _collated(corpus: Corpus, rows: Indices) -> Batch:
     source = None if corpus.source is None else corpus.source.gather(rows)
     targets = corpus.target.gather(rows)
+    assert not isinstance(targets, Grids)
     tokens = int((targets.lengths - 1).sum()) if isinstance(targets, Tokens) else len(rows)
     return Batch(source, targets, tokens, torch.from_numpy(rows))
 
@@ -219,10 +222,8 @@ def _changed(batch: Batch, changes: Sequence[Change], key: tuple[int, ...]) -> B
     return replace(batch, source=augmented(batch.source, changes, drawn))
 
 
-def _moved(side: Tokens | torch.Tensor, device: torch.device | str) -> Tokens | torch.Tensor:
-    if isinstance(side, Tokens):
-        return Tokens(side.ids.to(device, non_blocking=True), side.lengths.to(device, non_blocking=True))
-    return side.to(device, non_blocking=True)
+def _moved(side: Any, device: torch.device | str) -> Any:
+    return side.to(device, non_blocking=True) if isinstance(side, torch.Tensor) else side.to(device)
 
 
 @dataclass(frozen=True)

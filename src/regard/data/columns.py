@@ -16,7 +16,7 @@ from regard.data.albums import Member
 from regard.data.images import Picture, normalised, pixels, token_worth
 from regard.data.text import InvalidData
 from regard.errors import InvalidArgument
-from regard.sequence import Tokens
+from regard.sequence import Grids, Tokens
 
 Indices = NDArray[np.int64]
 Ids = NDArray[Any]  # uint16, or uint32 for a vocabulary that needs it
@@ -114,7 +114,27 @@ class Pictures:
         return normalised(self.pixels[self.which[indices]])
 
 
-Column = Texts | Running | Classes | Pictures
+@dataclass(frozen=True)
+class Features:
+    """Pictures as a backbone saw them. In a batch's budget they count as pictures do, so that batches are the same."""
+
+    pictures: Pictures
+    grids: NDArray[np.float16]  # (P, y, x, C)
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def lengths(self, indices: Indices) -> Indices:
+        return self.pictures.lengths(indices)
+
+    def row(self, i: int) -> NDArray[np.uint8]:
+        return self.pictures.row(i)
+
+    def gather(self, indices: Indices) -> Grids:
+        return Grids(torch.from_numpy(self.grids[self.pictures.which[indices]]))
+
+
+Column = Texts | Running | Classes | Pictures | Features
 
 
 def of_rows(rows: Sequence[Sequence[int]], vocabulary: int) -> Texts:
@@ -202,14 +222,14 @@ def open_column(stem: Path, stretch: int | None) -> Column:
     """What a writer wrote under this name."""
     labels = stem.with_name(f"{stem.name}.labels.npy")
     if labels.exists():
-        return Classes(_mapped(labels))
+        return Classes(mapped(labels))
     which = stem.with_name(f"{stem.name}.which.npy")
     if which.exists():
-        return Pictures(_mapped(stem.with_name(f"{stem.name}.pixels.npy")), _mapped(which))
-    ids = _mapped(stem.with_name(f"{stem.name}.ids.npy"))
+        return Pictures(mapped(stem.with_name(f"{stem.name}.pixels.npy")), mapped(which))
+    ids = mapped(stem.with_name(f"{stem.name}.ids.npy"))
     if stretch is not None:
         return Running(ids, stretch)
-    ends = _mapped(stem.with_name(f"{stem.name}.ends.npy"))
+    ends = mapped(stem.with_name(f"{stem.name}.ends.npy"))
     if (int(ends[-1]) if len(ends) else 0) != len(ids):
         raise damaged(stem, f"{len(ids):,} tokens where the last text ends at {int(ends[-1]):,}")
     return Texts(ids, ends)
@@ -245,7 +265,7 @@ class _Growing:
             os.fsync(file.fileno())
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+def mapped(path: Path) -> NDArray[Any]:
     try:
         return cast(NDArray[Any], np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:

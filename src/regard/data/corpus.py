@@ -136,7 +136,7 @@ def prepare(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"corpus-{key_of(config, files, None)[:16]}"
-    with _alone(folder):
+    with alone(folder):
         for left in folder.glob(".corpus-*.partial"):
             shutil.rmtree(left)
         if vocabularies is not None:  # what would be learned here may be just these
@@ -356,7 +356,7 @@ def _check_vocabularies(config: DataConfig, vocabularies: tuple[Vocabulary | Non
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """One at a time in this folder: the others wait, and find the work done."""
     try:
         import fcntl

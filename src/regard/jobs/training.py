@@ -11,11 +11,12 @@ import torch
 
 from regard import __version__, checkpoint
 from regard.data.batches import Batch, ahead, batches, begun_elsewhere, lanes
-from regard.data.corpus import Corpus, Prepared, prepare
+from regard.data.corpus import Corpus, Prepared, Progress, prepare
 from regard.data.examples import Change
 from regard.data.given import Rows, with_given
 from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.files import cache_folder, sweep
+from regard.jobs.backbones import backbone_of, put_pretrained, seen_once, weights_file
 from regard.jobs.evaluating import validation
 from regard.jobs.rewarding import SelfCritic
 from regard.model.build import build
@@ -43,11 +44,11 @@ def prepared(
     if vocabularies is None and recipe.train.start_from is not None:
         before = load(recipe.train.start_from)
         vocabularies = (before.source, before.target)
+    return prepare(recipe.data, cache or cache_folder(), vocabularies=vocabularies, progress=_progress(tell))
 
-    def progress(stage: str, number: int) -> None:
-        tell({"event": "prepare", "stage": stage, "examples": number})
 
-    return prepare(recipe.data, cache or cache_folder(), vocabularies=vocabularies, progress=progress)
+def _progress(tell: Tell) -> Progress:
+    return lambda stage, number: tell({"event": "prepare", "stage": stage, "examples": number})
 
 
 def train(
@@ -77,11 +78,21 @@ def train(
 def _train(
     recipe: Recipe, run: Path, found: Found | None, cache: Path | None, allow_changed_data: bool, tell: Tell
 ) -> Predictor:
+    if found is None and (config := backbone_of(recipe)) is not None:
+        weights_file(config)  # refused before any work is done, if it is not there
     corpora = prepared(recipe, cache, tell, None if found is None else _vocabularies(found, run))
     if corpora.train is None:
         raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
     table = recipe.sized(corpora)
-    model = make_model(recipe, table)
+    if found is not None:
+        step, content, wrong = found
+        folder = checkpoint.step_folder(run, step)
+        for line in wrong:
+            tell({"event": "warning", "message": f"passed over: {line}"})
+        _check_same(content, folder, corpora, recipe, allow_changed_data)
+    model = make_model(recipe, table, found, run)
+    corpora = seen_once(recipe, model, corpora, cache or cache_folder(), _progress(tell))
+    assert corpora.train is not None
     texts = texts_of(recipe, corpora, table, __version__) | {"README.md": card(recipe, corpora, model)}
     trainer = Trainer(
         model,
@@ -96,11 +107,6 @@ def _train(
         tell=tell,
     )
     if found is not None:
-        step, content, wrong = found
-        folder = checkpoint.step_folder(run, step)
-        for line in wrong:
-            tell({"event": "warning", "message": f"passed over: {line}"})
-        _check_same(content, folder, corpora, recipe, allow_changed_data)
         trainer.resume(content, folder)
         tell({"event": "resumed", "step": step})
     tell({"event": "start", "model": repr(model), "steps": recipe.train.steps, "device": str(trainer.device)})
@@ -129,18 +135,31 @@ def _read(
     return Recipe.of(tables)
 
 
-def make_model(recipe: Recipe, table: Mapping[str, Any]) -> Model:
-    """The model at its first step: from the seed, or from another run's weights; frozen where the recipe says."""
+def make_model(recipe: Recipe, table: Mapping[str, Any], found: Found | None = None, run: Path = Path()) -> Model:
+    """The model at its first step, from the seed and from others' weights, or as a checkpoint of the run has it.
+
+    It is frozen where the recipe says.
+    """
     torch.manual_seed(recipe.train.seed)
     model = build(table)
+    if found is None:
+        _first_weights(model, recipe)
+    else:
+        folder = checkpoint.step_folder(run, found[0])
+        checkpoint.put_weights(model, checkpoint.tensors(found[1], "model.safetensors", folder), folder)
+    if recipe.train.freeze is not None:
+        freeze(model, recipe.train.freeze)
+    return model.to(device_of(recipe))
+
+
+def _first_weights(model: Model, recipe: Recipe) -> None:
+    if (config := backbone_of(recipe)) is not None:
+        put_pretrained(model, config)
     if recipe.train.start_from is not None:
         before = load(recipe.train.start_from)
         copied = take_weights(model, before.model)
         if not copied:
             raise CheckpointRefused(f"{before.folder}: wanted weights of such a model; got none that fit.")
-    if recipe.train.freeze is not None:
-        freeze(model, recipe.train.freeze)
-    return model.to(device_of(recipe))
 
 
 def take_weights(model: torch.nn.Module, other: torch.nn.Module) -> int:

@@ -185,6 +185,8 @@ def _unused(
         ("tie", pool is not None, "a classifier has no second embedding"),
         ("encoder.score", isinstance(encoder, ConvConfig), "this encoder looks at nothing"),
         ("encoder.heads", isinstance(encoder, ConvConfig), "this encoder looks at nothing"),
+        *[(f"encoder.{key}", getattr(encoder, "backbone", None) is not None, "the backbone has its own stages")
+          for key in ("channels", "attention")],
         ("scale_embeddings", decoder is None and (encoder is None or reads == "image"), "nothing is embedded"),
         ("decoder.causal", decoder is not None, "a decoder never sees what comes after"),
         ("decoder.unit", decoder is not None, "no pool reads a decoder"),

@@ -2,16 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from regard.configuration import Checked, Count
 from regard.errors import Problem
+from regard.model.backbones import BackboneConfig, backbone
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
 from regard.model.positions import SinusoidalGrid
 from regard.model.transformer import Entrance, Stack, TransformerConfig, Unit
+from regard.sequence import Grids
 from regard.shapes import Float, Tensor
 
 
@@ -39,12 +42,14 @@ class CnnConfig(Checked):
     width: Count = 256  # of a region's state
     channels: tuple[Count, ...] = (32, 64, 128)  # one stage each, which halves the picture
     attention: bool = False  # a self-attention block after the last stage
+    backbone: BackboneConfig | None = None  # a network trained by others, instead of stages
 
 
 @dataclass(frozen=True)
 class CnnTransformerConfig(Checked):
     channels: tuple[Count, ...] = (32, 64, 128)
     attention: bool = False
+    backbone: BackboneConfig | None = None
     transformer: TransformerConfig = field(default_factory=TransformerConfig)
 
     def conflicts(self) -> Iterator[Problem]:
@@ -101,9 +106,15 @@ class GridEncoder(nn.Module):
         self.width = width
         self.backbone, self.project, self.norm = backbone, nn.Linear(channels, width), nn.LayerNorm(width)
 
-    def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
-        grid = self.backbone(images)
-        return _regions(self.norm(self.project(grid.flatten(2).mT)), tuple(grid.shape[2:]))
+    def features(self, images: Float[Tensor, "B colours Y X"]) -> Grids:
+        """What the backbone alone makes of pictures; while it is frozen, once is enough."""
+        return Grids(self.backbone(images).permute(0, 2, 3, 1))
+
+    def forward(self, images: Float[Tensor, "B colours Y X"] | Grids) -> Memory:
+        grids = images if isinstance(images, Grids) else self.features(images)
+        _, rows, columns, _ = grids.states.shape
+        regions = grids.states.flatten(1, 2).to(self.project.weight.dtype)  # (B, S, C)
+        return _regions(self.norm(self.project(regions)), (rows, columns))
 
 
 class GridTransformer(nn.Module):
@@ -121,7 +132,7 @@ class GridTransformer(nn.Module):
         self.unit = Unit(config.width) if config.unit else None
         self.entrance = Entrance(config, ahead=True)
 
-    def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
+    def forward(self, images: Float[Tensor, "B colours Y X"] | Grids) -> Memory:
         memory: Memory = self.regions(images)
         assert memory.grid is not None
         x, mask = memory.states, memory.mask
@@ -149,13 +160,17 @@ class Patches(nn.Module):
 
 
 def cnn(config: CnnConfig) -> GridEncoder:
-    """The grid of a CNN trained from scratch."""
-    return GridEncoder(Cnn(config.channels, attention=config.attention), config.channels[-1], config.width)
+    """The grid of a CNN, trained from scratch or by others."""
+    if config.backbone is not None:
+        network: Any = backbone(config.backbone.kind, config.backbone.stride)
+    else:
+        network = Cnn(config.channels, attention=config.attention)
+    return GridEncoder(network, network.width, config.width)
 
 
 def cnn_transformer(config: CnnTransformerConfig) -> GridTransformer:
     """The same grid, its regions seen by Transformer blocks."""
-    grid = CnnConfig(config.transformer.width, config.channels, config.attention)
+    grid = CnnConfig(config.transformer.width, config.channels, config.attention, config.backbone)
     return GridTransformer(config.transformer, cnn(grid))
 
 

@@ -66,6 +66,7 @@ class TrainConfig(Checked):
     samples: Annotated[int, Range(0.0)] = 3  # outputs shown at each validation
     keep: Count = 3  # checkpoints beside the best
     freeze: tuple[str, ...] | None = None  # patterns of names that are not trained: "encoder.*"
+    unfreeze_after: Count | None = None  # epochs after which these are trained too; None: never
     start_from: str | None = None  # a checkpoint whose weights, and vocabularies, are the beginning
     on_nan: Literal["stop", "skip"] = "stop"  # when the loss or its gradient is not finite
     seed: Annotated[int, Range(0.0)] = 1
@@ -82,6 +83,8 @@ class TrainConfig(Checked):
             yield Problem(
                 "reward", "nothing with forcing, which feeds targets", repr(self.reward), "Choose one of the two."
             )
+        if self.unfreeze_after is not None and self.freeze is None:
+            yield Problem("unfreeze_after", "nothing unless freeze is there", str(self.unfreeze_after), "Leave it out.")
         if self.carry and self.forcing is not None:
             yield Problem("carry", "false with forcing", "true", "Choose one of the two.")
         for name in ("forcing", "reward"):

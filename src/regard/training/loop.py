@@ -142,6 +142,8 @@ class Trainer:
         """One update, by the loss of all these batches' tokens over their number; its rate, and the gradient's norm."""
         position, config = self.position, self.config
         torch.manual_seed(_mix(config.seed, position.step))
+        if config.unfreeze_after is not None and position.epoch >= config.unfreeze_after:
+            self.model.requires_grad_(True)
         rate = rate_at(position.step, config, position.course.factor)
         for parameters in self.optimiser.param_groups:
             parameters["lr"] = rate

@@ -37,7 +37,8 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> int:
 def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     """Weight decay is for matrices that multiply; biases, norms and embeddings go without."""
     rows = {id(module.weight) for module in model.modules() if isinstance(module, Embedding)}
-    trained = [p for p in model.parameters() if p.requires_grad]
+    # What is frozen for a while has no gradient until then, and the optimiser passes over it.
+    trained = [p for p in model.parameters() if p.requires_grad or config.unfreeze_after is not None]
     decayed = [p for p in trained if p.dim() > 1 and id(p) not in rows]
     kept = {id(p) for p in decayed}
     groups = [

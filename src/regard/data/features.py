@@ -1,0 +1,61 @@
+"""What a frozen backbone sees in pictures: computed once, kept in half precision, and mapped ever after."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.columns import Features, Pictures, mapped
+from regard.data.corpus import Progress, alone
+from regard.data.text import InvalidData
+from regard.files import whole_file
+
+FORMAT = 1
+AT_ONCE = 32  # pictures that are computed together
+
+See = Callable[[NDArray[np.uint8]], NDArray[np.float16]]  # (B, Y, X, 3) -> (B, y, x, C)
+
+
+def features(pictures: Pictures, see: See, *, by: str, folder: Path, progress: Progress) -> Features:
+    """The features of all stored pictures. `by` says who sees: a hash of the network and its weights.
+
+    Those there are already, of the same pictures by the same network, are opened. A run that is killed leaves nothing
+    that could be taken for them, and the next one clears it away.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"features-{_key(pictures, by)}.npy"
+    with alone(folder):
+        for left in folder.glob(".features-*.tmp"):
+            left.unlink()
+        if not path.exists():
+            _write(path, pictures, see, progress)
+    found = Features(pictures, mapped(path))
+    if len(found.grids) != len(pictures.pixels):
+        got = f"{len(found.grids):,} for {len(pictures.pixels):,} pictures"
+        raise InvalidData(path, wanted="features of every picture", got=got, remedy="Delete it: it is made again.")
+    return found
+
+
+def _write(path: Path, pictures: Pictures, see: See, progress: Progress) -> None:
+    count = len(pictures.pixels)
+    try:
+        with whole_file(path) as file:
+            for first in range(0, count, AT_ONCE):
+                seen = see(pictures.pixels[first : first + AT_ONCE])
+                if first == 0:
+                    about = {"descr": seen.dtype.str, "fortran_order": False, "shape": (count, *seen.shape[1:])}
+                    np.lib.format.write_array_header_1_0(file, about)
+                file.write(seen.tobytes())
+                progress("features", min(first + AT_ONCE, count))
+    except OSError as error:
+        wanted, remedy = f"room for the features of {count:,} pictures", "Make room, or set REGARD_CACHE to a folder."
+        raise InvalidData(path, wanted=wanted, got=error.strerror or str(error), remedy=remedy) from None
+
+
+def _key(pictures: Pictures, by: str) -> str:
+    together = hashlib.sha256(f"{FORMAT} {by} {pictures.pixels.shape}".encode())
+    for first in range(0, len(pictures.pixels), AT_ONCE):
+        together.update(pictures.pixels[first : first + AT_ONCE].tobytes())
+    return together.hexdigest()[:32]

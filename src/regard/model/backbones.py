@@ -1,0 +1,216 @@
+"""Networks that others have trained on ImageNet, as backbones: from pictures to a grid of features.
+
+Their batch norm always goes by its stored statistics, in training too, so that no picture changes another's. It is then
+a scale and a shift of each channel, and is folded into the convolution before it; both can still be trained.
+
+Names and shapes of weights are those of the files they come from, which `jobs/backbones.py` reads.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from regard.configuration import Checked, Count
+from regard.errors import Problem
+from regard.shapes import Float, Tensor
+
+Kind = Literal["efficientnet-lite0", "resnet18", "resnet50"]
+
+
+@dataclass(frozen=True)
+class BackboneConfig(Checked):
+    kind: Kind = "efficientnet-lite0"
+    stride: Count = 32  # pixels a side of a region: 16 or 32
+    weights: str | None = None  # the file to start from; None: those of the package, for efficientnet-lite0
+
+    def conflicts(self) -> Iterator[Problem]:
+        if self.stride not in (16, 32):
+            yield Problem("stride", "16 or 32", str(self.stride), "Change it.")
+        if self.weights is None and self.kind != "efficientnet-lite0":
+            yield Problem("weights", f"torchvision's file of {self.kind}", "none", f"Add weights = '{self.kind}.pth'.")
+
+
+class Norm(nn.Module):
+    """Batch norm by stored statistics, done by the convolution before it."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int, *, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, conv: nn.Conv2d, x: Float[Tensor, "B c Y X"]) -> Float[Tensor, "B C y x"]:
+        scale = self.weight * (self.running_var + self.epsilon).rsqrt()
+        shift = self.bias - self.running_mean * scale
+        weight = conv.weight * scale[:, None, None, None]
+        return F.conv2d(x, weight, shift, conv.stride, conv.padding, groups=conv.groups)
+
+
+class Colours(nn.Module):
+    """From the toolkit's -1 to 1 to what a network was trained on; channels last, as convolutions are fastest."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, scale: tuple[float, ...], shift: tuple[float, ...]) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(scale)[:, None, None], persistent=False)
+        self.register_buffer("shift", torch.tensor(shift)[:, None, None], persistent=False)
+
+    def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B 3 Y X"]:
+        return torch.addcmul(self.shift, images.contiguous(memory_format=torch.channels_last), self.scale)
+
+
+class Inverted(nn.Module):
+    """Widen, look around in each channel, narrow; around it a short cut (https://arxiv.org/abs/1801.04381)."""
+
+    def __init__(self, before: int, after: int, *, kernel: int, stride: int, widen: int) -> None:
+        super().__init__()
+        inner = before * widen
+        self.widens, self.skips = widen > 1, stride == 1 and before == after
+        if self.widens:
+            self.expand_conv, self.bn0 = _conv(before, inner), _norm(inner)
+        self.depthwise_conv, self.bn1 = _conv(inner, inner, kernel, stride, groups=inner), _norm(inner)
+        self.project_conv, self.bn2 = _conv(inner, after), _norm(after)
+
+    def forward(self, x: Float[Tensor, "B c Y X"]) -> Float[Tensor, "B C y x"]:
+        y: Tensor = _relu6(self.bn0(self.expand_conv, x)) if self.widens else x
+        y = _relu6(self.bn1(self.depthwise_conv, _same(self.depthwise_conv, y)))
+        y = self.bn2(self.project_conv, y)
+        return x + y if self.skips else y
+
+
+class EfficientNetLite0(nn.Module):
+    """https://arxiv.org/abs/1905.11946, in the form without squeeze and excitation, for small devices."""
+
+    # channels, blocks, kernel, stride of the first block; at stride 16 the first five end
+    STAGES = (
+        (16, 1, 3, 1),
+        (24, 2, 3, 2),
+        (40, 2, 5, 2),
+        (80, 3, 3, 2),
+        (112, 3, 5, 1),
+        (192, 4, 5, 2),
+        (320, 1, 3, 1),
+    )
+
+    def __init__(self, stride: int = 32) -> None:
+        super().__init__()
+        self.colours = Colours((127.5 / 128,) * 3, (0.5 / 128,) * 3)  # (bytes - 127) / 128
+        self.conv_stem, self.bn0 = _conv(3, 32, 3, 2), _norm(32)
+        self.width, self.whole = 32, stride == 32
+        blocks: list[nn.Module] = []
+        for channels, count, kernel, first in self.STAGES if self.whole else self.STAGES[:5]:
+            for number in range(count):
+                step, widen = 1 if number else first, 6 if blocks else 1
+                blocks.append(Inverted(self.width, channels, kernel=kernel, stride=step, widen=widen))
+                self.width = channels
+        self.blocks = nn.ModuleList(blocks)
+        if self.whole:
+            self.conv_head, self.bn1 = _conv(self.width, 1280), _norm(1280)
+            self.width = 1280
+
+    def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B C y x"]:
+        x = _relu6(self.bn0(self.conv_stem, _same(self.conv_stem, self.colours(images))))
+        for block in self.blocks:
+            x = block(x)
+        return _relu6(self.bn1(self.conv_head, x)) if self.whole else x
+
+
+class Residual(nn.Module):
+    """Two convolutions, or three whose middle one is narrow, around which there is a short cut."""
+
+    def __init__(self, before: int, after: int, *, stride: int, narrow: bool) -> None:
+        super().__init__()
+        inner = after // 4 if narrow else after
+        sizes = [(before, inner, 1, 1), (inner, inner, 3, stride), (inner, after, 1, 1)]
+        if not narrow:
+            sizes = [(before, after, 3, stride), (after, after, 3, 1)]
+        self.conv1, self.bn1 = _centred(*sizes[0]), Norm(sizes[0][1], epsilon=1e-5)
+        self.conv2, self.bn2 = _centred(*sizes[1]), Norm(sizes[1][1], epsilon=1e-5)
+        self.narrow = narrow
+        if narrow:
+            self.conv3, self.bn3 = _centred(*sizes[2]), Norm(after, epsilon=1e-5)
+        self.downsample: nn.ModuleList | None = None
+        if stride > 1 or before != after:
+            self.downsample = nn.ModuleList([_centred(before, after, 1, stride), Norm(after, epsilon=1e-5)])
+
+    def forward(self, x: Float[Tensor, "B c Y X"]) -> Float[Tensor, "B C y x"]:
+        y = self.bn2(self.conv2, F.relu_(self.bn1(self.conv1, x)))
+        if self.narrow:
+            y = self.bn3(self.conv3, F.relu_(y))
+        if self.downsample is not None:
+            conv, norm = self.downsample
+            x = norm(conv, x)
+        return F.relu_(x + y)
+
+
+class ResNet(nn.Module):
+    """https://arxiv.org/abs/1512.03385, with the stride in the 3 × 3 convolution, as torchvision has it."""
+
+    MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pictures, from 0 to 1
+
+    def __init__(self, blocks: tuple[int, ...], *, narrow: bool, stride: int = 32) -> None:
+        super().__init__()
+        both = list(zip(self.MEAN, self.DEVIATION, strict=True))
+        self.colours = Colours(tuple(0.5 / d for _, d in both), tuple((0.5 - m) / d for m, d in both))
+        self.conv1, self.bn1 = _centred(3, 64, 7, 2), Norm(64, epsilon=1e-5)
+        self.width = 64
+        self.layers = len(blocks) if stride == 32 else len(blocks) - 1
+        for number, count in enumerate(blocks[: self.layers]):
+            channels, first = 64 * 2**number * (4 if narrow else 1), 1 if number == 0 else 2
+            layer = [Residual(self.width, channels, stride=first, narrow=narrow)]
+            layer += [Residual(channels, channels, stride=1, narrow=narrow) for _ in range(count - 1)]
+            self.add_module(f"layer{number + 1}", nn.Sequential(*layer))
+            self.width = channels
+
+    def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B C y x"]:
+        x = F.max_pool2d(F.relu_(self.bn1(self.conv1, self.colours(images))), 3, stride=2, padding=1)
+        for number in range(self.layers):
+            x = self.get_submodule(f"layer{number + 1}")(x)
+        return x
+
+
+Backbone = EfficientNetLite0 | ResNet
+
+
+def backbone(kind: Kind, stride: int = 32) -> Backbone:
+    """The network of this name, its weights drawn; `width` is the number of its channels."""
+    if kind == "efficientnet-lite0":
+        return EfficientNetLite0(stride)
+    return ResNet((2, 2, 2, 2) if kind == "resnet18" else (3, 4, 6, 3), narrow=kind == "resnet50", stride=stride)
+
+
+def _conv(before: int, after: int, kernel: int = 1, stride: int = 1, *, groups: int = 1) -> nn.Conv2d:
+    """Where it strides, `_same` pads."""
+    padding = kernel // 2 if stride == 1 else 0
+    return nn.Conv2d(before, after, kernel, stride, padding, groups=groups, bias=False)
+
+
+def _centred(before: int, after: int, kernel: int, stride: int) -> nn.Conv2d:
+    return nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
+
+
+def _norm(channels: int) -> Norm:
+    return Norm(channels, epsilon=1e-3)
+
+
+def _relu6(x: Tensor) -> Tensor:
+    return F.hardtanh_(x, 0.0, 6.0)  # in place: nobody needs what comes before it
+
+
+def _same(conv: nn.Conv2d, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C y x"]:
+    """Padded as TensorFlow's SAME does for a stride: so that each output has its pixels, the odd one at the end."""
+    kernel, stride = conv.kernel_size[0], conv.stride[0]
+    if stride == 1:
+        return x
+    rows, columns = (max(0, (-(-size // stride) - 1) * stride + kernel - size) for size in x.shape[2:])
+    return F.pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
