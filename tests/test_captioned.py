@@ -434,7 +434,7 @@ def test_the_key_is_of_the_zip_wherever_it_lies(pictures):
     assert not np.array_equal(changed.train.source.pixels, first.train.source.pixels)
 
 
-def recipe(data, **changes):
+def recipe(data):
     return Recipe.of(
         {
             "data": {**data, "source": {"kind": "image", "size": 12}, "target": {"tokens": "words", "vocabulary": 50}},
@@ -442,7 +442,8 @@ def recipe(data, **changes):
                 "encoder": {"kind": "cnn", "channels": [4], "width": 8},
                 "decoder": {"kind": "rnn", "width": 8},
             },
-            "train": {"steps": 4, "warmup": 1, "validate_every": 4, "batch_tokens": 24, "metric": "bleu", **changes},
+            "train": {"steps": 4, "warmup": 1, "validate_every": 4, "batch_tokens": 24, "metric": "bleu"},
+            "decode": {"longest": 5},
         }
     )
 

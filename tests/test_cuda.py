@@ -8,6 +8,7 @@ import torch
 import contracts
 import regard
 from family import DTYPES, MASKS, SCORES, SHAPES, Case
+from regard.data.augmenting import DICE, augmented
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -84,3 +85,11 @@ def test_weights_are_exact(score, mask, dtype):
 
     # A GPU sums in another order; the projections alone are worth an ulp or two more.
     contracts.weights_are_exact(heard, Case(score, mask, DTYPES[dtype]), slack=3)
+
+
+def test_pictures_are_changed_alike():
+    changes, pictures = ("crop", "flip", "colour"), 2 * torch.rand(8, 3, 16, 16) - 1
+    dice = torch.rand(8, DICE)
+    found = augmented(pictures.cuda(), changes, dice)
+    assert found.is_cuda
+    torch.testing.assert_close(found.cpu(), augmented(pictures, changes, dice), atol=1e-4, rtol=0)

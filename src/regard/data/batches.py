@@ -67,12 +67,13 @@ def batches(
     rank: int = 0,
     world: int = 1,
     augment: Sequence[Change] = (),
+    device: str = "cpu",
 ) -> Iterator[Batch]:
     """An epoch, each example once, in batches of at most `budget` cells: rows times the longest source or target.
 
     An example over the budget is a batch of its own. Of all batches, counted from 0, the first `start` are passed over
     and the rest go round the `world`: batch b to rank b % world, so that the last round may leave some ranks without.
-    How an example's picture is changed (`augment`) is a function of seed, epoch and the example's number.
+    How an example's picture is changed (`augment`, on the `device`) is a function of seed, epoch and its number.
     """
     _at_least("start", start, 0)
     _at_least("world", world, 1)
@@ -80,7 +81,7 @@ def batches(
         raise InvalidArgument("rank", wanted=f"from 0 to {world - 1}", got=str(rank), remedy="Ranks count from 0.")
     planned = enumerate(plan(corpus, budget=budget, seed=seed, epoch=epoch))
     made = (_collated(corpus, rows) for number, rows in planned if number >= start and number % world == rank)
-    return (_changed(batch, augment, (seed, epoch)) for batch in made) if augment else made
+    return (_changed(batch, augment, (seed, epoch), device) for batch in made) if augment else made
 
 
 def plan(corpus: Corpus, *, budget: int, seed: int, epoch: int) -> Iterator[Indices]:
@@ -216,10 +217,10 @@ def _collated(corpus: Corpus, rows: Indices) -> Batch:
     return Batch(source, targets, tokens, torch.from_numpy(rows))
 
 
-def _changed(batch: Batch, changes: Sequence[Change], key: tuple[int, ...]) -> Batch:
+def _changed(batch: Batch, changes: Sequence[Change], key: tuple[int, ...], device: str) -> Batch:
     assert isinstance(batch.source, torch.Tensor)
     drawn = torch.from_numpy(dice(batch.rows.numpy(), DICE, key)).float()
-    return replace(batch, source=augmented(batch.source, changes, drawn))
+    return replace(batch, source=augmented(batch.source.to(device), changes, drawn))
 
 
 def _moved(side: Any, device: torch.device | str) -> Any:

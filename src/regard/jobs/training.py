@@ -256,8 +256,17 @@ def epochs(recipe: Recipe, corpus: Corpus) -> Callable[[int, int], Iterator[Batc
             assert recipe.data.stretch is not None
             return ahead(lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.stretch, start=start))
         here = begun_elsewhere(corpus, seed=config.seed, epoch=epoch)
-        budget, seed, augment = config.batch_tokens, config.seed, _augment(recipe)
-        return ahead(batches(here, budget=budget, seed=seed, epoch=epoch, start=start, augment=augment))
+        return ahead(
+            batches(
+                here,
+                budget=config.batch_tokens,
+                seed=config.seed,
+                epoch=epoch,
+                start=start,
+                augment=_augment(recipe),
+                device=device_of(recipe),
+            )
+        )
 
     return epoch_batches
 
