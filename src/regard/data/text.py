@@ -51,14 +51,18 @@ def lines(path: str | Path, errors: Errors = "strict") -> Iterator[str]:
         try:
             yield bare[skip:].decode("utf-8", errors)
         except UnicodeDecodeError as error:
-            raise InvalidData(
-                path,
-                number,
-                wanted="UTF-8 text",
-                got=f"byte 0x{error.object[error.start]:02x} at offset {at + skip + error.start:,} of the text",
-                remedy="Convert the file, or set errors = 'replace'.",
-            ) from None
+            raise _no_utf8(path, number, error, at + skip) from None
         at += len(raw)
+
+
+def whole(path: str | Path, errors: Errors = "strict") -> str:
+    """All of a file's text at once, lines and their ends as they are."""
+    content = b"".join(_chunks(path))
+    skip = len(MARK) if content.startswith(MARK) else 0
+    try:
+        return content[skip:].decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise _no_utf8(path, None, error, skip) from None
 
 
 def parallel(paths: Sequence[str | Path], errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
@@ -107,6 +111,12 @@ def form(path: str | Path) -> str:
     path = Path(path)
     path = path.with_suffix("") if path.suffix in PACKED else path
     return ".token" if path.name.endswith(".token.txt") else path.suffix
+
+
+def _no_utf8(path: str | Path, line: int | None, error: UnicodeDecodeError, before: int) -> InvalidData:
+    got = f"byte 0x{error.object[error.start]:02x} at offset {before + error.start:,} of the text"
+    remedy = "Convert the file, or set errors = 'replace'."
+    return InvalidData(path, line, wanted="UTF-8 text", got=got, remedy=remedy)
 
 
 def _raw_lines(path: str | Path) -> Iterator[bytes]:
