@@ -205,6 +205,9 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
     if train.metric not in ("loss", "perplexity") and "encoder" not in model:
         got = repr(train.metric)
         problems.append(Problem("train.metric", "loss or perplexity for a language model", got, "Change it."))
+    if train.reward is not None and not ("decoder" in model and "encoder" in model):
+        got = repr(train.reward)
+        problems.append(Problem("train.reward", "nothing unless a source becomes a text", got, "Leave it out."))
     if "valid" not in data.splits:
         waits = {"patience": train.patience is not None, "schedule": train.schedule == "plateau"}
         waits["metric"] = train.metric != "loss"
@@ -218,9 +221,6 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
             for key, waiting in waits.items()
             if waiting
         ]
-    if train.reward is not None and not ("decoder" in model and "encoder" in model):
-        got = repr(train.reward)
-        problems.append(Problem("train.reward", "nothing unless a source becomes a text", got, "Leave it out."))
     if train.forcing is not None and "decoder" not in model:
         problems.append(Problem("train.forcing", "nothing: there is no decoder to feed", "a table", "Leave it out."))
     return problems
