@@ -3,6 +3,8 @@
 import json
 import re
 import zipfile
+from base64 import b64encode
+from hashlib import sha256
 from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
@@ -198,7 +200,9 @@ def test_names_and_words_stay_text(text):
 
 
 def test_the_page_forbids_everything_but_what_it_holds():
-    assert "default-src 'none'" in PAGE
+    style = PAGE.partition("<style>")[2].partition("</style>")[0]
+    known = b64encode(sha256(style.encode()).digest()).decode()
+    assert f"default-src 'none'; img-src data:; style-src 'sha256-{known}'" in PAGE
     assert "unsafe" not in PAGE
     assert "<script" not in PAGE
     assert "http" not in PAGE.replace("http-equiv", "")

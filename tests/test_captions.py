@@ -17,7 +17,8 @@ from regard.evaluation.report import judge, report
 from regard.evaluation.resampling import resampled
 from regard.evaluation.stems import stem
 from regard.evaluation.treebank import tokens
-from regard.jobs.evaluating import OF_CAPTIONS
+from regard.jobs.evaluating import OF_CAPTIONS, Questions, _usual_metrics
+from regard.recipe import Recipe
 
 # What the Java tokenizer of the COCO evaluation makes of them (Stanford's 3.4.1), less the punctuation that it drops.
 CUT = {
@@ -255,3 +256,12 @@ def test_a_figure_says_how_it_was_computed():
     for name, value in figures.items():
         assert value.low <= value.value <= value.high
         assert METRICS[name].higher
+
+
+def test_captions_of_photographs_are_judged_by_these():
+    data = {"source": {"kind": "image", "column": "file"}, "target": {"column": "caption"}}
+    model = {"encoder": {"kind": "cnn"}, "decoder": {"kind": "rnn"}}
+    photographs = Recipe.of({"data": {"train": "t.csv", **data}, "model": model, "train": {"metric": "loss"}})
+    assert _usual_metrics(photographs, Questions()) == ["loss", "perplexity", *OF_CAPTIONS]
+    scenes = Recipe.of({"data": {"generate": "shapes", "source": {"kind": "image"}}, "model": model})
+    assert _usual_metrics(scenes, Questions()) == ["loss", "perplexity", "accuracy", "character_error_rate"]
