@@ -152,6 +152,9 @@ def test_a_png_shows_the_picture_for_each_word():
     assert (sheet[8 + 70, 8 + 110] == 200).all()  # as it is
     assert abs(int(sheet[8 + 30, 8 + 232 + 40, 0]) - 200) < 25  # light where the first word looked
     assert abs(int(sheet[8 + 140, 8 + 232 + 215, 0]) - 200 * (1 - SHADE)) < 5  # and dark far from there
+    none = np.asarray(Image.open(BytesIO(png(drawing(said=())))))
+    assert none.shape[:2] == (195, 8 + 232)  # a picture that nothing was said of
+    assert svg(drawing(said=())).count("<use") == 1
     many = np.asarray(Image.open(BytesIO(png(drawing(said=("x",) * 13)))))
     assert many.shape[:2] == (8 + 3 * 187, 8 + 6 * 232)
 
@@ -264,6 +267,8 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
     told = [json.loads(line) for line in command("caption", run, photos, "--json", "--beam", 2).stdout.splitlines()]
     assert tuple(each["output"] for each in told) == captions
     assert told[1]["input"] == str(photos / "a.jpg")
+    both = command("caption", run, photos / "a.jpg", "--beam", 2, "--set", "nbest=2").stdout.splitlines()
+    assert [line.split("\t")[0] for line in both] == [str(photos / "a.jpg")] * 2
     for arguments, message in {
         (tmp_path / "none", photos, "--draw", looks): "draw: wanted one model whose decoder looks at its source",
         (run, photos, "--draw", photos / "a.jpg"): "a.jpg: wanted a folder to draw into",
