@@ -3,6 +3,8 @@
 import json
 import re
 import zipfile
+from base64 import b64encode
+from hashlib import sha256
 from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
@@ -45,6 +47,16 @@ HOSTILE = [
     "a\nb\tc\x00\x1b[31m",
     "\u202eevil\u2066",
     "--><svg/onload=alert(1)>",
+    "</title></style><script src=//evil.example/x.js></script>",
+    "<iframe srcdoc='<script>alert(1)</script>'>",
+    "{{7*7}} ${7*7} <%= 7 %>",
+    "\\u003cscript\\u003e",
+    "<a href=data:text/html,x>y</a>",
+    "<!DOCTYPE x [<!ENTITY e SYSTEM 'file:///etc/passwd'>]>&e;",
+    "\ufeff\ufffe\ud800",
+    "\u2028<b>\u2029",
+    "<style>*{background:url(//evil.example)}</style>",
+    "`${alert(1)}`",
 ]
 
 
@@ -85,7 +97,7 @@ def test_pictures_are_found_in_files_folders_and_zips(photos, tmp_path):
         *(f"{tmp_path}/all.zip/{name}" for name in names),
         f"{photos}/notes.txt",
     ]
-    made = captioner("transformer")
+    made = captioner("rnn")
     folder, packed = (
         [each.outputs[0].text for each in caption(made, [path])] for path in (photos, tmp_path / "all.zip")
     )
@@ -150,6 +162,9 @@ def test_a_png_shows_the_picture_for_each_word():
     assert (sheet[8 + 70, 8 + 110] == 200).all()  # as it is
     assert abs(int(sheet[8 + 30, 8 + 232 + 40, 0]) - 200) < 25  # light where the first word looked
     assert abs(int(sheet[8 + 140, 8 + 232 + 215, 0]) - 200 * (1 - SHADE)) < 5  # and dark far from there
+    none = np.asarray(Image.open(BytesIO(png(drawing(said=())))))
+    assert none.shape[:2] == (195, 8 + 232)  # a picture that nothing was said of
+    assert svg(drawing(said=())).count("<use") == 1
     many = np.asarray(Image.open(BytesIO(png(drawing(said=("x",) * 13)))))
     assert many.shape[:2] == (8 + 3 * 187, 8 + 6 * 232)
 
@@ -198,7 +213,9 @@ def test_names_and_words_stay_text(text):
 
 
 def test_the_page_forbids_everything_but_what_it_holds():
-    assert "default-src 'none'" in PAGE
+    style = PAGE.partition("<style>")[2].partition("</style>")[0]
+    known = b64encode(sha256(style.encode()).digest()).decode()
+    assert f"default-src 'none'; img-src data:; style-src 'sha256-{known}'" in PAGE
     assert "unsafe" not in PAGE
     assert "<script" not in PAGE
     assert "http" not in PAGE.replace("http-equiv", "")
@@ -260,6 +277,8 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
     told = [json.loads(line) for line in command("caption", run, photos, "--json", "--beam", 2).stdout.splitlines()]
     assert tuple(each["output"] for each in told) == captions
     assert told[1]["input"] == str(photos / "a.jpg")
+    both = command("caption", run, photos / "a.jpg", "--beam", 2, "--set", "nbest=2").stdout.splitlines()
+    assert [line.split("\t")[0] for line in both] == [str(photos / "a.jpg")] * 2
     for arguments, message in {
         (tmp_path / "none", photos, "--draw", looks): "draw: wanted one model whose decoder looks at its source",
         (run, photos, "--draw", photos / "a.jpg"): "a.jpg: wanted a folder to draw into",

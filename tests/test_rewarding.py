@@ -133,6 +133,16 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path):
         assert torch.equal(one, other), name
 
 
+def test_half_precision_learns_too(tmp_path):
+    """What was cast while nothing was to be learned must not serve where something is."""
+    first = learned(tmp_path, "first", steps=2)
+    more = {"reward": "cider", "start_from": str(tmp_path / "first"), "precision": "bfloat16", "batch_tokens": 2000}
+    second = learned(tmp_path, "second", steps=2, **more)
+    weights = zip(first.model.named_parameters(), second.model.parameters(), strict=True)
+    still = [name for (name, one), other in weights if torch.equal(one, other)]
+    assert not still
+
+
 WRONG = {
     "labels": (
         {"model": {"encoder": {"kind": "rnn"}, "pool": {"kind": "mean"}}},

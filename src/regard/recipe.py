@@ -206,6 +206,9 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
     if train.metric not in ("loss", "perplexity") and "encoder" not in model:
         got = repr(train.metric)
         problems.append(Problem("train.metric", "loss or perplexity for a language model", got, "Change it."))
+    if train.reward is not None and not ("decoder" in model and "encoder" in model):
+        got = repr(train.reward)
+        problems.append(Problem("train.reward", "nothing unless a source becomes a text", got, "Leave it out."))
     if "valid" not in data.splits:
         waits = {"patience": train.patience is not None, "schedule": train.schedule == "plateau"}
         waits["metric"] = train.metric != "loss"
@@ -219,9 +222,6 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
             for key, waiting in waits.items()
             if waiting
         ]
-    if train.reward is not None and not ("decoder" in model and "encoder" in model):
-        got = repr(train.reward)
-        problems.append(Problem("train.reward", "nothing unless a source becomes a text", got, "Leave it out."))
     rnn = decoder if isinstance(decoder, Mapping) and decoder.get("kind") == "rnn" and "encoder" in model else None
     looks = "none" if rnn is None else rnn.get("attention", RnnDecoderConfig.attention)
     if train.doubly_stochastic and looks == "none":

@@ -151,13 +151,12 @@ def caption(
             broken += 1
             print(f"regard: {found.problem}", file=sys.stderr)
             continue
-        best, name = found.outputs[0], one_line(str(found.picture)).replace("\t", "\\t")
+        name = one_line(str(found.picture)).replace("\t", "\\t")
         if as_json:
             print(json.dumps(_as_json(str(found.picture), list(found.outputs)), ensure_ascii=False))
-        elif scores:
-            print(f"{name}\t{best.log_probability:.4f}\t{one_line(best.text)}")
-        else:
-            print(f"{name}\t{one_line(best.text)}")
+        for output in () if as_json else found.outputs:
+            known = f"{output.log_probability:.4f}\t" if scores and output.log_probability is not None else ""
+            print(f"{name}\t{known}{one_line(output.text)}")
         sys.stdout.flush()
     if broken:
         print(f"regard: {broken} pictures could not be captioned", file=sys.stderr)

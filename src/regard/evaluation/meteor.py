@@ -19,6 +19,7 @@ from regard.evaluation.treebank import tokens
 ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
 EXACT, STEM, SYNONYM = 1.0, 0.6, 0.8
 BEAM = 40  # alignments that are followed at once
+# Words of which any text is full, one in a thousand and more.
 FUNCTION_WORDS = """
     a an the this that these those and or but so if than as of to in on at by for with from into over about after
     between up out i you he she it we they them her my your his its our their who which what when where is

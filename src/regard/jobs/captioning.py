@@ -1,8 +1,9 @@
 """Captions for pictures that lie in files, folders and zip files, and drawings of where their words looked."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -37,9 +38,9 @@ def find_pictures(paths: Iterable[str | Path]) -> Iterator[Path | Member]:
     """Files as they are named; of folders and zip files all that are called like pictures, by name."""
     for path in map(Path, paths):
         found: Sequence[Path | Member]
-        if path.is_dir():
+        if os.path.isdir(path):  # which is never an error, whatever the path
             found = sorted(each for each in path.rglob("*") if _is_picture(each.name) and each.is_file())
-        elif is_zip(path) and path.is_file():
+        elif is_zip(path) and os.path.isfile(path):
             archive = Zip(path)
             names = sorted(info.filename for info in archive.file.infolist() if _is_picture(info.filename))
             found = [Member(path, name, archive) for name in names]
@@ -62,14 +63,10 @@ def caption(
     if predictor.picture_size is None or isinstance(predictor.model, Classifier | MaskedTokens):
         wanted, remedy = "a model from pictures to texts", "`regard predict` takes any model."
         raise InvalidArgument("model", wanted=wanted, got="another", remedy=remedy)
-    try:
-        with nullcontext() if draw is None else _Desk(predictor, draw) as desk:
-            pictures = find_pictures(paths)
-            while chunk := list(islice(pictures, CHUNK)):
-                yield from _captioned(predictor, chunk, desk, options)
-    except OSError as error:  # of drawing: what is wrong with a picture was told in its place
-        wanted, got = "a folder to draw into", error.strerror or str(error)
-        raise InvalidArgument(str(draw), wanted=wanted, got=got, remedy="Choose another.") from None
+    with nullcontext() if draw is None else _Desk(predictor, draw) as desk:
+        pictures = find_pictures(paths)
+        while chunk := list(islice(pictures, CHUNK)):
+            yield from _captioned(predictor, chunk, desk, options)
 
 
 def _captioned(
@@ -102,32 +99,43 @@ class _Desk:
 
     def __init__(self, predictor: Predictor, folder: Path) -> None:
         check_looks("draw", predictor.model)
-        folder.mkdir(parents=True, exist_ok=True)
         self.predictor, self.folder, self.count = predictor, folder, 0
         self.grid: Regions = regions(predictor)
         self.stack = ExitStack()
 
     def __enter__(self) -> "_Desk":
-        self.page = self.stack.enter_context(whole_file(self.folder / "index.html"))
-        self.page.write(views.PAGE.encode())
+        with self._writing():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.page = self.stack.enter_context(whole_file(self.folder / "index.html"))
+            self.page.write(views.PAGE.encode())
         return self
 
     def __exit__(self, *failure: Any) -> None:
-        if failure[0] is None:
-            self.page.write(views.PAGE_END.encode())
-        self.stack.__exit__(*failure)
+        with self._writing():
+            if failure[0] is None:
+                self.page.write(views.PAGE_END.encode())
+            self.stack.__exit__(*failure)
 
     def draw(self, picture: Path | Member, output: Output) -> None:
-        said = words(self.predictor, output, self.grid)
-        self.count += 1
-        if not said:
-            return
-        weights = torch.stack([word.weights for word in said])
+        said = [] if output.attention is None else words(self.predictor, output, self.grid)
+        weights = torch.zeros(len(said), self.grid.rows, self.grid.columns)
+        for row, word in zip(weights, said, strict=True):
+            row.copy_(word.weights)
         drawing = views.Drawing(str(picture), as_shown(picture, SHOWN), [word.text for word in said], weights)
-        for ending, content in ((".png", views.png(drawing)), (".svg", views.svg(drawing).encode())):
-            with whole_file(self.folder / (file_name(picture, self.count) + ending)) as file:
-                file.write(content)
-        self.page.write(views.figure(drawing).encode())
+        self.count += 1
+        with self._writing():
+            for ending, content in ((".png", views.png(drawing)), (".svg", views.svg(drawing).encode())):
+                with whole_file(self.folder / (file_name(picture, self.count) + ending)) as file:
+                    file.write(content)
+            self.page.write(views.figure(drawing).encode())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            wanted, got = "a folder to draw into", error.strerror or str(error)
+            raise InvalidArgument(str(self.folder), wanted=wanted, got=got, remedy="Choose another.") from None
 
 
 def file_name(picture: Path | Member, number: int) -> str:

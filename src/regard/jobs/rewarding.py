@@ -35,7 +35,7 @@ class SelfCritic:
     def __init__(self, recipe: Recipe, corpus: Corpus, target: Tokenizer | Labels) -> None:
         assert isinstance(target, Tokenizer)
         self.recipe, self.target = recipe, target
-        pictures = getattr(corpus.source, "pictures", corpus.source)
+        pictures = getattr(corpus.source, "pictures", corpus.source)  # what was made of pictures knows them
         self.which: Sequence[int] = getattr(pictures, "which", range(len(corpus)))  # the picture of each example
         self.references: dict[int, list[Words]] = defaultdict(list)
         for row, picture in enumerate(self.which):

@@ -48,15 +48,15 @@ class TrainConfig(Checked):
     smoothing: Probability = 0.1  # of the gold token, spread over all others
     masked: Probability = 0.15  # of the tokens, for a masked-token head
     forcing: Forcing | None = None  # how much of the decoder's input is gold; None: all
-    # Learn from samples of the model's own, by how much better each is than its likeliest output, and not from targets,
-    # whose smoothing then means nothing (https://arxiv.org/abs/1612.00563)
-    reward: Literal["cider"] | None = None
     # Weight of a penalty on what a recurrent decoder looks at too little or too often, in all steps of a sequence
     # together (doubly stochastic attention, https://arxiv.org/abs/1502.03044); it is part of the loss in the log.
     doubly_stochastic: Positive = 0.0
     carry: bool = False  # running text: a recurrent state goes on from batch to batch
     ema: Probability | None = None  # decay of a running mean of the weights, which is then what validates and is kept
     average: Count = 1  # how many of the last checkpoints make the final weights
+    # Learn from samples of the model's own, by how much better each is than its likeliest output, and not from targets,
+    # whose smoothing then means nothing (https://arxiv.org/abs/1612.00563)
+    reward: Literal["cider"] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     log_every: Count = 50
     log_to: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # beside the run's log.jsonl
@@ -73,16 +73,16 @@ class TrainConfig(Checked):
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def conflicts(self) -> Iterator[Problem]:
+        if self.reward is not None and self.forcing is not None:
+            yield Problem(
+                "reward", "nothing with forcing, which feeds targets", repr(self.reward), "Choose one of the two."
+            )
         if self.warmup > self.steps:
             yield Problem("warmup", f"at most steps = {self.steps}", str(self.warmup), "Warm up for less.")
         if self.average > self.keep:
             yield Problem("keep", f"at least average = {self.average} checkpoints", str(self.keep), "Keep more.")
         if self.ema is not None and self.average > 1:
             yield Problem("average", "1 with ema, which is a mean already", str(self.average), "Choose one of the two.")
-        if self.reward is not None and self.forcing is not None:
-            yield Problem(
-                "reward", "nothing with forcing, which feeds targets", repr(self.reward), "Choose one of the two."
-            )
         if self.unfreeze_after is not None and self.freeze is None:
             yield Problem("unfreeze_after", "nothing unless freeze is there", str(self.unfreeze_after), "Leave it out.")
         if self.carry and self.forcing is not None:

@@ -1,6 +1,7 @@
 """The loss of a batch, whatever the model: a sum over what was to be predicted, for one division at the end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +79,8 @@ class Objective:
         inputs, said, there = shifted(targets)
         decoder: Any = model.decoder
         packing = Packing.of(there)
-        logits = decoder.project(decoder.states(inputs, model.encode(batch.source), packing)).float()
+        with undropped(model):  # as it spoke: what is pushed away must be as likely as it was when it was drawn
+            logits = decoder.project(decoder.states(inputs, model.encode(batch.source), packing)).float()
         surprise = F.cross_entropy(logits, said.flatten()[packing.real], reduction="none")
         return (surprise * worth[packing.real // packing.length]).sum(), len(surprise), None
 
@@ -89,6 +91,24 @@ class Objective:
         turned = model.turn(memory.states[:, memory.units :][hidden])
         loss = token_loss(turned, project, tokens.ids[hidden], smoothing=self.smoothing)
         return loss, int(hidden.sum()), None
+
+
+@contextmanager
+def undropped(model: nn.Module) -> Iterator[None]:
+    """Without dropout, but with gradients, for which PyTorch's recurrences must believe that they are trained."""
+    modules = [module for module in model.modules() if module.training and not isinstance(module, nn.RNNBase)]
+    shares = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
+    for module in modules:
+        module.training = False
+    for module, _ in shares:
+        module.dropout = 0.0
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.training = True
+        for module, share in shares:
+            module.dropout = share
 
 
 def shifted(targets: Tokens) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T"]]:

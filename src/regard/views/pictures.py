@@ -68,6 +68,8 @@ class Drawing:
 
 def light(weights: Float[Tensor, "T rows columns"], size: tuple[int, int]) -> Float[Tensor, "T Y X"]:
     """Weights spread smoothly over so many pixels, 1 where a word looked most."""
+    if not len(weights):
+        return weights.new_zeros(0, *size)
     spread = F.interpolate(weights[None], size, mode="bicubic", align_corners=False)[0].clamp(min=0)
     return spread / spread.amax((1, 2), keepdim=True).clamp(min=1e-12)
 
