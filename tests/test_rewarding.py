@@ -100,11 +100,11 @@ CAPTIONS = {
 }
 
 
-def learned(folder, run: str, resume: bool = False, **settings):
+def learned(folder, run: str, resume: bool = False, dropout: float = 0.0, **settings):
     """From a label to a caption: as little as can be learned."""
     table = {
         "data": {"source": {"kind": "label"}, "target": {"tokens": "words", "vocabulary": 50}},
-        "model": {"encoder": {"kind": "label", "width": 16}, "decoder": {**DECODERS["blind"], "width": 24}},
+        "model": {"encoder": {"kind": "label", "width": 16}, "decoder": {**DECODERS["blind"], "width": 24, "dropout": dropout}},
         "train": {**TRAIN, "warmup": 1, "schedule": "constant", "validate_every": 1000, **settings},
         "decode": {"longest": 8},
     }
@@ -112,14 +112,18 @@ def learned(folder, run: str, resume: bool = False, **settings):
     return train(table, folder / run, data={"train": rows}, cache=folder / "cache", resume=resume)
 
 
-def test_reward_rises(tmp_path):
-    """Of what the model draws, which is what is made better; its likeliest captions were right and remain so."""
-    before = learned(tmp_path, "first", steps=30)
+@pytest.mark.parametrize(("dropout", "first", "gain"), [(0.0, 30, 0.5), (0.5, 120, 0.1)])
+def test_reward_rises(tmp_path, dropout, first, gain):
+    """Of what the model draws, which is what is made better; its likeliest captions were right and remain so.
+
+    With dropout too, under which a caption is less likely than when it was drawn, and would be pushed away too far.
+    """
+    before = learned(tmp_path, "first", dropout=dropout, steps=first)
     more = {"steps": 30, "rate": 4e-3, "batch_tokens": 2000, "start_from": str(tmp_path / "first")}
-    after = learned(tmp_path, "second", reward="cider", **more)
+    after = learned(tmp_path, "second", dropout=dropout, reward="cider", **more)
     asked, gold = list(CAPTIONS) * 50, [[caption] for caption in CAPTIONS.values()] * 50
     drawn = [score("cider", made.predict(asked, sample=True), gold) for made in (before, after)]
-    assert drawn[1] > drawn[0] + 0.5, drawn
+    assert drawn[1] > drawn[0] + gain, drawn
     assert after.predict(list(CAPTIONS)) == list(CAPTIONS.values())
 
 
