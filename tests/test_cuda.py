@@ -8,6 +8,10 @@ import torch
 import contracts
 import regard
 from family import DTYPES, MASKS, SCORES, SHAPES, Case
+from regard import checkpoint
+from regard.jobs.training import train
+from regard.training.objective import Objective
+from regard.training.replay import Replay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -84,3 +88,56 @@ def test_weights_are_exact(score, mask, dtype):
 
     # A GPU sums in another order; the projections alone are worth an ulp or two more.
     contracts.weights_are_exact(heard, Case(score, mask, DTYPES[dtype]), slack=3)
+
+
+def language_model(tmp_path, name, told=None, **changes):
+    """The weights at the end of a short run over running text."""
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat and the dog sat on the log\n" * 200)
+    decoder = {"kind": "transformer", "width": 32, "layers": 2, "heads": 2, "hidden": 64, "position": "rotary"}
+    dropout = {"dropout": 0.2, "weight_dropout": 0.1, "hidden_dropout": 0.1}
+    settings = {"steps": 40, "warmup": 4, "validate_every": 20, "batch_tokens": 512, "precision": "bfloat16"}
+    recipe = {
+        "data": {"train": str(text), "valid": str(text), "target": {"tokens": "bytes"}, "stretch": 32},
+        "model": {"decoder": decoder | dropout},
+        "train": settings | changes,
+    }
+    run = tmp_path / name
+    resume = run.exists()
+    train(recipe, run, cache=tmp_path / "cache", resume=resume, tell=(told if told is not None else []).append)
+    folder = checkpoint.step_folder(run, checkpoint.steps(run)[-1])
+    return checkpoint.tensors(checkpoint.read(folder), "model.safetensors", folder)
+
+
+@pytest.mark.parametrize("agreement", [0.0, 1.0])
+def test_replayed_equals_launched(agreement, tmp_path, monkeypatch):
+    """Bit for bit; and a run that was stopped, and so launches what another replays, ends as one that was not."""
+    replays, right = [], Replay._replayed
+    monkeypatch.setattr(Replay, "_replayed", lambda *given: replays.append(1) or right(*given))
+    launched = language_model(tmp_path, "launched", agreement=agreement)
+    assert not replays
+    told = []
+    replayed = language_model(tmp_path, "replayed", told, replay=True, agreement=agreement)
+    assert len(replays) > 20
+    assert not [event for event in told if event["event"] == "warning"]
+    language_model(tmp_path, "parts", steps=20, replay=True, agreement=agreement)
+    parts = language_model(tmp_path, "parts", replay=True, agreement=agreement)
+    for name, tensor in launched.items():
+        assert torch.equal(tensor, replayed[name]), name
+        assert torch.equal(tensor, parts[name]), name
+
+
+def test_what_cannot_be_recorded_is_launched(tmp_path, monkeypatch):
+    launched = language_model(tmp_path, "launched")
+    right = Objective.__call__
+
+    def asking(self, model, batch, **options):
+        assert batch.targets.ids.max().item() > 0  # waits for the device, which a recording cannot
+        return right(self, model, batch, **options)
+
+    monkeypatch.setattr(Objective, "__call__", asking)
+    told = []
+    found = language_model(tmp_path, "asking", told, replay=True)
+    assert len([e for e in told if e["event"] == "warning" and "that can be recorded" in e["message"]]) == 1
+    for name, tensor in launched.items():
+        assert torch.equal(tensor, found[name]), name

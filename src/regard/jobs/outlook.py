@@ -63,7 +63,7 @@ def _held(model: Model, batch: Batch, recipe: Recipe) -> int:
         held[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    objective = Objective(recipe.train.smoothing, recipe.train.masked)
+    objective = Objective(recipe.train.smoothing, recipe.train.masked, agreement=recipe.train.agreement)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         loss = objective(model.train(), batch)  # kept alive, or memory would be given out twice
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}

@@ -36,11 +36,13 @@ class TrainConfig(Checked):
     clip: Positive | None = 1.0  # the gradient's norm, at most
     smoothing: Probability = 0.1  # of the gold token, spread over all others
     masked: Probability = 0.15  # of the tokens, for a masked-token head
+    agreement: Positive = 0.0  # of two readings with other dropout: what their disagreement counts; 0: one reading
     forcing: Forcing | None = None  # how much of the decoder's input is gold; None: all
     carry: bool = False  # running text: a recurrent state goes on from batch to batch
     ema: Probability | None = None  # decay of a running mean of the weights, which is then what validates and is kept
     average: Count = 1  # how many of the last checkpoints make the final weights
     precision: Literal["float32", "bfloat16"] = "float32"
+    replay: bool = False  # running text on a GPU: its work on a batch is recorded and replayed, to the same result
     log_every: Count = 50
     log_to: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # beside the run's log.jsonl
     validate_every: Count = 500
@@ -63,3 +65,8 @@ class TrainConfig(Checked):
             yield Problem("average", "1 with ema, which is a mean already", str(self.average), "Choose one of the two.")
         if self.carry and self.forcing is not None:
             yield Problem("carry", "false with forcing", "true", "Choose one of the two.")
+        if self.replay and (self.accumulate > 1 or self.carry or self.forcing is not None):
+            yield Problem("replay", "false with accumulate, carry or forcing", "true", "Choose one of the two.")
+        if self.agreement and (self.carry or self.forcing is not None):
+            got = str(self.agreement)
+            yield Problem("agreement", "0 with carry or forcing, which read a text once", got, "Choose one of the two.")
