@@ -29,6 +29,7 @@ from regard.training import loop
 from regard.training.config import TrainConfig
 from regard.training.loop import Interrupted, Trainer
 from regard.training.objective import Objective, hide, shifted
+from regard.training.replay import Recorded, Replay
 from regard.training.schedule import Course, rate_at
 
 TRANSFORMER = {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "hidden": 32}
@@ -272,6 +273,43 @@ def test_without_a_gpu_replay_says_so_and_changes_nothing(tmp_path, cache, text)
     train(again, tmp_path / "replayed", cache=cache, tell=told.append)
     assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
     assert [e["message"] for e in told if e["event"] == "warning" and "train.replay: wanted a GPU" in e["message"]]
+
+
+def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache, text, monkeypatch):
+    """The text's last stretch is a shorter row in a batch whose shape may be that of a recorded one.
+
+    A recording for machines without a GPU: it computes again, from what stands there by then.
+    """
+    recipe = {"data": text | {"stretch": 48}, "model": {"decoder": TRANSFORMER}, "train": SHORT | {"steps": 40}}
+    train(recipe, tmp_path / "launched", cache=cache)
+    recorded = []
+
+    def record(self, batch, compute):
+        ids, loss = batch.targets.ids.clone(), torch.zeros(())
+        gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
+        still = replace(batch, targets=replace(batch.targets, ids=ids))
+        recorded.append(ids.shape)
+
+        def play():
+            loss.copy_(compute(still))
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                gradient.copy_(parameter.grad)
+
+        return Recorded(play, ids, loss, gradients)
+
+    before, padded = Replay.__call__, []
+
+    def called(self, batch, compute):
+        self.works = True
+        padded.append(batch.targets.ids.shape in self.recorded and int(batch.targets.lengths.min()) < 49)
+        return before(self, batch, compute)
+
+    monkeypatch.setattr(Replay, "_record", record)
+    monkeypatch.setattr(Replay, "__call__", called)
+    train(recipe | {"train": recipe["train"] | {"replay": True}}, tmp_path / "replayed", cache=cache)
+    assert recorded
+    assert any(padded)
+    assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
 
 
 def test_replay_is_refused_where_shapes_differ(text):
