@@ -570,11 +570,10 @@ def test_wrong_models():
 
 # --- end to end ---
 
-NARROW = ["model.encoder.channels=[8,16,32]", "model.encoder.transformer.width=64", "model.decoder.width=64"]
 SMALL = {
-    "shapes-rnn": [*NARROW, "model.encoder.transformer.layers=1"],
-    "shapes-rnn-attention": NARROW,
-    "shapes-transformer": ["model.encoder.channels=[8,16,32]", "train.steps=220", "train.rate=1e-3"],
+    "shapes-rnn": ["model.encoder.channels=[8,16,32]", "model.encoder.transformer.layers=1", "model.decoder.width=64"],
+    "shapes-rnn-attention": ["model.encoder.channels=[8,16,32]", "model.encoder.width=64", "model.decoder.width=64"],
+    "shapes-transformer": ["model.encoder.channels=[8,16,32]", "model.encoder.width=64", "model.decoder.width=64"],
     "shapes-vit": ["model.encoder.transformer.layers=1", "model.decoder.layers=1"],
 }
 SHORT = ["train.steps=150", "train.warmup=10", "train.validate_every=150", "train.samples=1", "train.rate=3e-3"]
@@ -590,7 +589,7 @@ def few(monkeypatch):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_our_recipes_learn(name, tmp_path, few):
-    recipe = read_recipe(find_recipe(name), [*SHORT, *SMALL[name]])
+    recipe = read_recipe(find_recipe(name), [*SMALL[name], *SHORT])
     shown = outlook(recipe, tmp_path / "cache")
     assert "source  a picture of 64 × 64 pixels" in shown
     made = train(recipe, tmp_path / "run", cache=tmp_path / "cache")
