@@ -1,6 +1,9 @@
 """The same contracts on a GPU. Skipped where there is none."""
 
+import subprocess
+import sys
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +11,10 @@ import torch
 import contracts
 import regard
 from family import DTYPES, MASKS, SCORES, SHAPES, Case
+from regard import checkpoint
 from regard.data.augmenting import DICE, augmented
+from regard.jobs.training import train
+from regard.training.replay import Replay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -93,3 +99,71 @@ def test_pictures_are_changed_alike():
     found = augmented(pictures.cuda(), changes, dice)
     assert found.is_cuda
     torch.testing.assert_close(found.cpu(), augmented(pictures, changes, dice), atol=1e-4, rtol=0)
+
+
+def language_model(tmp_path, name, **changes):
+    """The weights at the end of a short run over running text."""
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat and the dog sat on the log\n" * 200)
+    decoder = {"kind": "transformer", "width": 32, "layers": 2, "heads": 2, "hidden": 64, "position": "rotary"}
+    dropout = {"dropout": 0.2, "weight_dropout": 0.1, "hidden_dropout": 0.1}
+    settings = {"steps": 40, "warmup": 4, "validate_every": 20, "batch_tokens": 512, "precision": "bfloat16"}
+    recipe = {
+        "data": {"train": str(text), "valid": str(text), "target": {"tokens": "bytes"}, "stretch": 32},
+        "model": {"decoder": decoder | dropout},
+        "train": settings | changes,
+    }
+    run = tmp_path / name
+    train(recipe, run, cache=tmp_path / "cache", resume=run.exists())
+    folder = checkpoint.step_folder(run, checkpoint.steps(run)[-1])
+    return checkpoint.tensors(checkpoint.read(folder), "model.safetensors", folder)
+
+
+@pytest.mark.parametrize("agreement", [0.0, 1.0])
+def test_replayed_equals_launched(agreement, tmp_path, monkeypatch):
+    """Bit for bit; and a run that was stopped, and so launches what another replays, ends as one that was not."""
+    records, right = [], Replay._record
+    monkeypatch.setattr(Replay, "_record", lambda *given: records.append(1) or right(*given))
+    launched = language_model(tmp_path, "launched", agreement=agreement)
+    assert not records
+    replayed = language_model(tmp_path, "replayed", replay=True, agreement=agreement)
+    assert records
+    language_model(tmp_path, "parts", steps=20, replay=True, agreement=agreement)
+    parts = language_model(tmp_path, "parts", replay=True, agreement=agreement)
+    for name, tensor in launched.items():
+        assert torch.equal(tensor, replayed[name]), name
+        assert torch.equal(tensor, parts[name]), name
+
+
+def test_what_cannot_be_recorded_says_so_and_resumes_launched(tmp_path):
+    """In a process of its own: PyTorch's random numbers are of no use after a recording that failed."""
+    command = [sys.executable, "-c", ASKING, str(tmp_path), str(Path(__file__).parent)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "train.replay: wanted work that can be recorded" in found.stdout, found.stderr
+    resumed, launched = language_model(tmp_path, "asking"), language_model(tmp_path, "launched")
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in launched.items())
+
+
+ASKING = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_cuda import language_model
+from regard.errors import TrainingFailed
+
+right, count = Objective.__call__, 0
+
+def asking(self, model, batch, *, step=0, carried=None):
+    if step > 25:
+        assert batch.targets.ids.max().item() > 0  # waits for the device, which a recording cannot
+    return right(self, model, batch, step=step, carried=carried)
+
+language_model(Path(sys.argv[1]), "asking", steps=20)
+Objective.__call__ = asking
+import regard.training.replay
+regard.training.replay.LAUNCHED = 8
+try:
+    language_model(Path(sys.argv[1]), "asking", replay=True)
+except TrainingFailed as error:
+    print(error)
+"""

@@ -19,24 +19,35 @@ from regard.training.loss import plain_token_loss, token_loss, unevenness
 from regard.training.objective import Objective
 
 
-def inputs(n=37, width=12, vocabulary=50):
+def inputs(n=38, width=12, vocabulary=50):
     torch.manual_seed(0)
     project = Projection(width, vocabulary, tied=Embedding(vocabulary, width))
     project.bias.data.normal_()
     return torch.randn(n, width, requires_grad=True), project, torch.randint(vocabulary, (n,))
 
 
-@pytest.mark.parametrize("rows", [1, 5, 37, 100])
+@pytest.mark.parametrize("rows", [1, 5, 38, 100])
+@pytest.mark.parametrize("agreement", [0.0, 2.5])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_chunked_equals_plain(monkeypatch, rows, smoothing):
+def test_chunked_equals_plain(monkeypatch, rows, agreement, smoothing):
     states, project, gold = inputs()
     monkeypatch.setattr(loss, "CHUNK", rows * 50)
     found = []
     for function in (token_loss, plain_token_loss):
-        value = function(states, project, gold, smoothing=smoothing)
+        value = function(states, project, gold, smoothing=smoothing, agreement=agreement)
         found.append((value, *torch.autograd.grad(value * 0.3, [states, project.weight, project.bias])))
     for got, wanted in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_disagreement_is_the_mean_of_both_divergences():
+    states, project, gold = inputs()
+    one, other = project(states).log_softmax(-1)[::2], project(states).log_softmax(-1)[1::2]
+    both = [torch.nn.functional.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one))]
+    wanted = plain_token_loss(states, project, gold) + 3.0 * sum(both)  # each of two rows counts the mean of both
+    torch.testing.assert_close(plain_token_loss(states, project, gold, agreement=3.0), wanted)
+    twins = states.detach()[::2].repeat_interleave(2, 0)
+    torch.testing.assert_close(token_loss(twins, project, gold, agreement=3.0), token_loss(twins, project, gold))
 
 
 def test_frozen_parts_get_no_gradient():
@@ -149,5 +160,5 @@ def test_a_penalty_of_nothing_is_refused(name):
     data = {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}}
     model = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn"}} | model
     table = {"data": data, "model": {k: v for k, v in model.items() if v}, "train": {"doubly_stochastic": 0.5} | train}
-    with pytest.raises(regard.InvalidRecipe, match=r"train\.doubly_stochastic: wanted 0 (unless a rec|with forcing)"):
+    with pytest.raises(regard.InvalidRecipe, match=r"train\.doubly_stochastic: wanted (0 unless a rec|nothing with forcing)"):
         Recipe.of(table)

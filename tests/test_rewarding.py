@@ -104,7 +104,10 @@ def learned(folder, run: str, resume: bool = False, dropout: float = 0.0, **sett
     """From a label to a caption: as little as can be learned."""
     table = {
         "data": {"source": {"kind": "label"}, "target": {"tokens": "words", "vocabulary": 50}},
-        "model": {"encoder": {"kind": "label", "width": 16}, "decoder": {**DECODERS["blind"], "width": 24, "dropout": dropout}},
+        "model": {
+            "encoder": {"kind": "label", "width": 16},
+            "decoder": {**DECODERS["blind"], "width": 24, "dropout": dropout},
+        },
         "train": {**TRAIN, "warmup": 1, "schedule": "constant", "validate_every": 1000, **settings},
         "decode": {"longest": 8},
     }

@@ -11,19 +11,25 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 import regard
 from regard import checkpoint
 from regard.data import batches as batches_module
-from regard.data.batches import batches
+from regard.data.batches import Batch, batches
+from regard.data.columns import Running
+from regard.data.corpus import Corpus
+from regard.evaluation.validation import mean_loss
 from regard.jobs.training import make_model, prepared, train
 from regard.recipe import Recipe, read_recipe
 from regard.training import loop
 from regard.training.config import TrainConfig
 from regard.training.loop import Interrupted, Trainer
 from regard.training.objective import Objective, hide, shifted
+from regard.training.replay import Recorded, Replay
 from regard.training.schedule import Course, rate_at
 
 TRANSFORMER = {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "hidden": 32}
@@ -109,6 +115,7 @@ MEMBERS = {
     "transformer": table(),
     "rnn with attention": table(RNN, RNN),
     "conv": table(CONV, CONV),
+    "in agreement": table(agreement=2.0),
     "ema": table(ema=0.9),
     "accumulated": table(accumulate=3),
     "gated, doubly stochastic": table(RNN, RNN | {"gate": True}, doubly_stochastic=0.5),
@@ -159,9 +166,10 @@ def trainer(recipe: Recipe, cache: Path, run: Path, **options) -> Trainer:
     return Trainer(model, recipe.train, epoch_batches=epoch, texts={}, run=run, data_key="", **options)
 
 
-def test_accumulated_batches_weigh_by_their_tokens(tmp_path, cache):
+@pytest.mark.parametrize("agreement", [0.0, 2.0])
+def test_accumulated_batches_weigh_by_their_tokens(agreement, tmp_path, cache):
     """One update from three batches has the gradient of their tokens' mean loss, not of their means' mean."""
-    recipe = read_recipe(table(dropout_free(), dropout_free(), accumulate=3, clip=1e9))
+    recipe = read_recipe(table(dropout_free(), dropout_free(), accumulate=3, clip=1e9, agreement=agreement))
     made = trainer(recipe, cache, tmp_path)
     group = next(made._groups())
     assert len({batch.tokens for batch in group}) > 1
@@ -172,6 +180,145 @@ def test_accumulated_batches_weigh_by_their_tokens(tmp_path, cache):
     made._update(group)
     for parameter, gradient in zip(model.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
+
+
+KINDS = {
+    "text": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "decoder": TRANSFORMER | {"dropout": 0.3}}, "vocabulary"),
+    "label": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "pool": {"kind": "mean"}, "source_vocabulary": 30}, "labels"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_agreement_is_of_two_readings(kind):
+    """The mean of the losses of two readings with other dropout, and the mean of their divergences, so many times."""
+    model_table, size = KINDS[kind]
+    torch.manual_seed(0)
+    model = regard.build(model_table | {size: 30}).train()
+    source = regard.Tokens(torch.randint(5, 30, (3, 6)), torch.full((3,), 6))
+    ids = torch.randint(5, 30, (3, 5))
+    targets = regard.Tokens(ids, torch.full((3,), 5)) if kind == "text" else ids[:, 0]
+    batch = Batch(source, targets, 12 if kind == "text" else 3, torch.arange(3))
+    double = regard.Tokens(source.ids.repeat(2, 1), source.lengths.repeat(2))
+    torch.manual_seed(1)
+    logits = model(double, ids[:, :-1].repeat(2, 1)).flatten(0, 1) if kind == "text" else model(double)
+    one, other = logits.log_softmax(-1).chunk(2)
+    gold = ids[:, 1:].flatten() if kind == "text" else ids[:, 0]
+    losses = [F.cross_entropy(reading, gold, reduction="sum", label_smoothing=0.1) for reading in (one, other)]
+    apart = [F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one))]
+    assert sum(apart).item() > 0.01
+    torch.manual_seed(1)
+    loss, count, _ = Objective(0.1, agreement=2.0)(model, batch)
+    torch.testing.assert_close(loss, sum(losses) / 2 + 2.0 * sum(apart) / 2)
+    assert count == len(gold)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_where_both_readings_are_one_agreement_changes_nothing(masked):
+    encoder = dropout_free()
+    parts = {"head": "masked_tokens"} if masked else {"decoder": encoder}
+    model = regard.build({"encoder": encoder, "vocabulary": 30} | parts)
+    tokens = regard.Tokens.of([[1, 7, 8, 9, 2], [1, 9, 2]])
+    batch = Batch(None if masked else tokens, tokens, 6, torch.arange(2))
+    found = []
+    for agreement in (0.0, 5.0):
+        torch.manual_seed(0)
+        loss, count, _ = Objective(0.1, agreement=agreement)(model, batch)
+        found.append((loss, torch.tensor(count), *torch.autograd.grad(loss, list(model.parameters()))))
+    for once, both in zip(*found, strict=True):
+        torch.testing.assert_close(both, once, atol=1e-5, rtol=1e-4)
+
+
+def test_what_reads_a_text_once_is_refused_beside_agreement():
+    with pytest.raises(regard.InvalidRecipe, match=r"train.agreement: wanted nothing with forcing"):
+        read_recipe(table(RNN, RNN, agreement=1.0, forcing={"gold": 0.5}))
+
+
+def recurrent_reader() -> tuple[torch.nn.Module, Corpus]:
+    torch.manual_seed(0)
+    model = regard.build({"decoder": RNN | {"cell": "lstm"}, "vocabulary": 30}).eval()
+    ids = np.random.default_rng(0).integers(5, 30, 200).astype(np.uint16)
+    return model, Corpus(None, Running(ids, 16))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_validation_carries_the_state_to_the_end_of_the_text(rows):
+    """Lanes side by side, each read as one text; what is left over goes on where the last lane ended."""
+    model, corpus = recurrent_reader()
+    text = torch.from_numpy(corpus.target.ids.astype(np.int64))
+    length = 199 // rows
+    ends = [*(length * (lane + 1) for lane in range(rows - 1)), 199]
+    with torch.no_grad():
+        losses = [
+            F.cross_entropy(model(None, text[None, start:end])[0], text[start + 1 : end + 1], reduction="sum")
+            for start, end in zip([0, *ends], ends, strict=False)
+        ]
+    found = mean_loss(model, corpus, budget=16 * rows, carry=True)
+    assert found == pytest.approx(float(sum(losses)) / 199, rel=1e-5)
+    assert abs(found - mean_loss(model, corpus, budget=16)) > 1e-4
+
+
+def test_a_model_that_carries_is_evaluated_as_it_was_trained(tmp_path, cache, text):
+    recipe = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry": True}}
+    model = train(recipe, tmp_path, cache=cache)
+    corpus = prepared(model.recipe, cache).valid
+    wanted = mean_loss(model.model, corpus, budget=256, carry=True)
+    assert regard.evaluate(model, split="valid", cache=cache)["loss"].value == pytest.approx(wanted)
+    logged = [line["loss"] for line in log(tmp_path) if line["event"] == "validation"]
+    assert min(logged) == pytest.approx(wanted)
+
+
+def test_without_a_gpu_replay_says_so_and_changes_nothing(tmp_path, cache, text):
+    recipe = {"data": text, "model": {"decoder": TRANSFORMER}, "train": SHORT}
+    train(recipe, tmp_path / "launched", cache=cache)
+    told = []
+    again = recipe | {"train": SHORT | {"replay": True, "device": "cpu"}}
+    train(again, tmp_path / "replayed", cache=cache, tell=told.append)
+    assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
+    assert [e["message"] for e in told if e["event"] == "warning" and "train.replay: wanted a GPU" in e["message"]]
+
+
+def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache, text, monkeypatch):
+    """The text's last stretch is a shorter row in a batch whose shape may be that of a recorded one.
+
+    A recording for machines without a GPU: it computes again, from what stands there by then.
+    """
+    recipe = {"data": text | {"stretch": 48}, "model": {"decoder": TRANSFORMER}, "train": SHORT | {"steps": 40}}
+    train(recipe, tmp_path / "launched", cache=cache)
+    recorded = []
+
+    def record(self, batch, compute):
+        ids, loss = batch.targets.ids.clone(), torch.zeros(())
+        gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
+        still = replace(batch, targets=replace(batch.targets, ids=ids))
+        recorded.append(ids.shape)
+
+        def play():
+            loss.copy_(compute(still))
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                gradient.copy_(parameter.grad)
+
+        return Recorded(play, ids, loss, gradients)
+
+    before, padded = Replay.__call__, []
+
+    def called(self, batch, compute):
+        self.works = True
+        padded.append(batch.targets.ids.shape in self.recorded and int(batch.targets.lengths.min()) < 49)
+        return before(self, batch, compute)
+
+    monkeypatch.setattr(Replay, "_record", record)
+    monkeypatch.setattr(Replay, "__call__", called)
+    train(recipe | {"train": recipe["train"] | {"replay": True}}, tmp_path / "replayed", cache=cache)
+    assert recorded
+    assert any(padded)
+    assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
+
+
+def test_replay_is_refused_where_shapes_differ(text):
+    with pytest.raises(regard.InvalidRecipe, match=r"train.replay: wanted false unless a language model"):
+        read_recipe(table(replay=True))
+    with pytest.raises(regard.InvalidRecipe, match=r"train.replay: wanted nothing with accumulate"):
+        read_recipe({"data": text, "model": {"decoder": TRANSFORMER}, "train": {"replay": True, "accumulate": 2}})
 
 
 def dropout_free() -> dict:

@@ -197,6 +197,10 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
         problems.append(
             Problem("train.carry", "false unless a recurrent language model reads running text", got, "Leave it out.")
         )
+    if train.replay and not ("decoder" in model and "encoder" not in model and data.stretch):
+        problems.append(
+            Problem("train.replay", "false unless a language model reads running text", "true", "Leave it out.")
+        )
     if train.metric not in ("loss", "perplexity") and "head" in model:
         problems.append(
             Problem("train.metric", "loss or perplexity for hidden tokens", repr(train.metric), "Change it.")

@@ -1,28 +1,53 @@
 """How sure a model is of what a corpus says, without any output."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from math import exp
 
 import torch
 
-from regard.data.batches import evaluation_batches
+from regard.data.batches import Batch, evaluation_batches, lanes
+from regard.data.columns import Running
 from regard.data.corpus import Corpus
-from regard.training.objective import Model, Objective
+from regard.model.recurrent import RnnState
+from regard.training.objective import Model, Objective, first_state
 
 
 @torch.no_grad()
-def mean_loss(model: Model, corpus: Corpus, *, budget: int, masked: float = 0.15) -> float:
+def mean_loss(model: Model, corpus: Corpus, *, budget: int, masked: float = 0.15, carry: bool = False) -> float:
     """The loss of a prediction, over all that the corpus asks for; without smoothing, dropout or forcing.
 
-    Hidden tokens are drawn, the same each time.
+    Hidden tokens are drawn, the same each time. `carry`, for a recurrent model of running text: each stretch goes on
+    from the state in which the one before it ended, as in training.
     """
     device = next(model.parameters()).device
     objective, total, count = Objective(masked=masked), 0.0, 0
+    state: RnnState | None = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for batch in evaluation_batches(corpus, budget=budget):
-            loss, tokens, _ = objective(model, batch.to(device))
+        for batch in _lanes_to_the_end(corpus, budget) if carry else evaluation_batches(corpus, budget=budget):
+            if carry:
+                state = first_state(model, len(batch.rows)) if state is None else _of_lanes(state, len(batch.rows))
+            loss, tokens, state = objective(model, batch.to(device), carried=state)
             total, count = total + float(loss), count + tokens
     return total / max(1, count)
+
+
+def _lanes_to_the_end(corpus: Corpus, budget: int) -> Iterator[Batch]:
+    """Running text in lanes of one length, then what is left of it, where the last lane ended."""
+    text = corpus.target
+    assert isinstance(text, Running)
+    rows = max(1, min(budget, len(text.ids) - 1) // text.stretch)
+    yield from lanes(corpus, rows=rows, stretch=text.stretch)
+    rest = text.ids[(len(text.ids) - 1) // rows * rows :]
+    if len(rest) > 1:
+        yield from lanes(replace(corpus, target=replace(text, ids=rest)), rows=1, stretch=text.stretch)
+
+
+def _of_lanes(state: RnnState, rows: int) -> RnnState:
+    """The state of the last so many lanes."""
+    lanes_before = state.hidden[0].shape[1]
+    return state if rows == lanes_before else state.reorder(torch.arange(lanes_before - rows, lanes_before))
 
 
 def perplexity(loss: float) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data import text
-from regard.data.corpus import Prepared, prepare
+from regard.data.corpus import Corpus, Prepared, prepare
 from regard.data.examples import Example, Split, examples
 from regard.errors import InvalidArgument
 from regard.evaluation.metrics import METRICS, Task, check, score
@@ -144,7 +144,13 @@ def _loss(model: Predictor, split: str, cache: Path | None) -> float:
     recipe = model.recipe
     data = prepare(recipe.data, cache or cache_folder(), vocabularies=(model.source, model.target))
     corpus = getattr(data, _there(recipe, split))
-    return mean_loss(model.model, corpus, budget=recipe.train.batch_tokens, masked=recipe.train.masked)
+    return corpus_loss(model.model, corpus, recipe)
+
+
+def corpus_loss(model: Model, corpus: Corpus, recipe: Recipe) -> float:
+    """The mean loss of a prediction, read as the recipe reads in training."""
+    train = recipe.train
+    return mean_loss(model, corpus, budget=train.batch_tokens, masked=train.masked, carry=train.carry)
 
 
 def _there(recipe: Recipe, split: str) -> Split:
@@ -246,7 +252,7 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
 
     def validate(model: Model) -> Validation:
         assert data.valid is not None
-        loss = mean_loss(model, data.valid, budget=recipe.train.batch_tokens, masked=recipe.train.masked)
+        loss = corpus_loss(model, data.valid, recipe)
         values = {"loss": loss, "perplexity": perplexity(loss)}
         predictor = Predictor(model, recipe, data.source, data.target)
         decoded = metric not in values

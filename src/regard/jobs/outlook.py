@@ -64,7 +64,9 @@ def _held(model: Model, batch: Batch, recipe: Recipe) -> int:
         return tensor
 
     config = recipe.train
-    objective = Objective(config.smoothing, config.masked, doubly_stochastic=config.doubly_stochastic)
+    objective = Objective(
+        config.smoothing, config.masked, agreement=config.agreement, doubly_stochastic=config.doubly_stochastic
+    )
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         loss = objective(model.train(), batch)  # kept alive, or memory would be given out twice
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}

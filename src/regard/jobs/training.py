@@ -235,7 +235,7 @@ def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, reci
             "Put them back, or allow it with --allow-changed-data."
         )
     then, now = Recipe.of(config["recipe"]), recipe
-    free = {"steps", "validate_every", "log_every", "log_to", "keep", "patience", "samples", "device"}
+    free = {"steps", "validate_every", "log_every", "log_to", "keep", "patience", "samples", "device", "replay"}
     same = replace(now.train, **{key: getattr(then.train, key) for key in free})
     if then.model != now.model or then.train != same or _augment(then) != _augment(now):
         raise CheckpointRefused(

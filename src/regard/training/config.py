@@ -47,6 +47,7 @@ class TrainConfig(Checked):
     clip: Positive | None = 1.0  # the gradient's norm, at most
     smoothing: Probability = 0.1  # of the gold token, spread over all others
     masked: Probability = 0.15  # of the tokens, for a masked-token head
+    agreement: Positive = 0.0  # of two readings with other dropout: what their disagreement counts; 0: one reading
     forcing: Forcing | None = None  # how much of the decoder's input is gold; None: all
     # Weight of a penalty on what a recurrent decoder looks at too little or too often, in all steps of a sequence
     # together (doubly stochastic attention, https://arxiv.org/abs/1502.03044); it is part of the loss in the log.
@@ -58,6 +59,7 @@ class TrainConfig(Checked):
     # whose smoothing then means nothing (https://arxiv.org/abs/1612.00563)
     reward: Literal["cider"] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
+    replay: bool = False  # running text on a GPU: its work on a batch is recorded and replayed, to the same result
     log_every: Count = 50
     log_to: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # beside the run's log.jsonl
     validate_every: Count = 500
@@ -87,7 +89,13 @@ class TrainConfig(Checked):
             yield Problem("unfreeze_after", "nothing unless freeze is there", str(self.unfreeze_after), "Leave it out.")
         if self.carry and self.forcing is not None:
             yield Problem("carry", "false with forcing", "true", "Choose one of the two.")
-        for name in ("forcing", "reward"):
-            if self.doubly_stochastic and getattr(self, name) is not None:
-                got = str(self.doubly_stochastic)
-                yield Problem("doubly_stochastic", f"0 with {name}", got, "Choose one of the two.")
+        apart = {  # each reads a batch in its own way, or has a loss of its own
+            "replay": ("accumulate", "carry", "forcing", "reward"),
+            "agreement": ("carry", "forcing", "reward", "doubly_stochastic"),
+            "doubly_stochastic": ("forcing", "reward"),
+        }
+        for name, others in apart.items():
+            for other in others if getattr(self, name) else ():
+                if getattr(self, other) != TrainConfig.__dataclass_fields__[other].default:
+                    got = str(getattr(self, name))
+                    yield Problem(name, f"nothing with {other}", got, "Choose one of the two.")

@@ -25,9 +25,11 @@ from regard.data.batches import Batch
 from regard.errors import Diverged, RegardError, TrainingFailed
 from regard.files import sweep, whole_file
 from regard.model.recurrent import RnnState
+from regard.shapes import Float, Tensor
 from regard.training.config import METRICS, TrainConfig
 from regard.training.objective import Model, Objective, Speak, first_state
 from regard.training.optimiser import RunningMean, make_optimiser, moments, put_moments
+from regard.training.replay import Replay
 from regard.training.schedule import Course, rate_at
 
 SKIPS = 10  # updates that may be skipped one after the other before training counts as diverged
@@ -82,7 +84,9 @@ class Trainer:
     ) -> None:
         self.model, self.config, self.run, self.texts, self.data_key = model, config, run, texts, data_key
         self.epoch_batches, self.validate, self.tell = epoch_batches, validate, tell
-        self.objective = Objective(config.smoothing, config.masked, config.forcing, config.doubly_stochastic, speak)
+        self.objective = Objective(
+            config.smoothing, config.masked, config.forcing, config.agreement, config.doubly_stochastic, speak
+        )
         self.device = next(model.parameters()).device
         self.optimiser = make_optimiser(model, config)
         self.mean = None if config.ema is None else RunningMean(model, config.ema)
@@ -90,6 +94,7 @@ class Trainer:
         self.lanes = lanes
         self.carried: RnnState | None = None if lanes is None else first_state(model, lanes)
         self.asked_to_stop: int | None = None
+        self.replay = Replay(model, self._warn) if config.replay else None
 
     def fit(self) -> Position:
         """Train to the end, or until a signal, a fault or early stopping; checkpoints on the way."""
@@ -152,14 +157,13 @@ class Trainer:
         total, tokens, carried = 0.0, 0, self.carried
         for batch in group:
             try:
-                with self._precision():
-                    loss, count, carried = self.objective(
-                        self.model, batch.to(self.device), step=position.step, carried=carried
-                    )
-                torch.autograd.backward(loss / expected)
+                if self.replay is None:
+                    loss, count, carried = self._gradient(batch, expected, carried)
+                else:
+                    loss, count = self.replay(batch, lambda batch: self._gradient(batch, expected, None)[0]), expected
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 raise _out_of_memory(error, batch) from error
-            total, tokens = total + float(loss.detach()), tokens + count
+            total, tokens = total + float(loss), tokens + count
         if tokens != expected:  # a masked-token head decides as it goes how many it hides
             torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], expected / tokens)
         limit = float("inf") if config.clip is None else config.clip
@@ -186,6 +190,16 @@ class Trainer:
         else:
             self.position = replace(moved, skipped=position.skipped + 1)
         return rate, norm
+
+    def _gradient(
+        self, batch: Batch, expected: int, carried: RnnState | None
+    ) -> tuple[Float[Tensor, ""], int, RnnState | None]:
+        """The loss of a batch, its gradient added to the weights'; for how many predictions, and what is carried on."""
+        batch = batch.to(self.device)
+        with self._precision():
+            loss, count, carried = self.objective(self.model, batch, step=self.position.step, carried=carried)
+        torch.autograd.backward(loss / expected)
+        return loss.detach(), count, carried
 
     def _event(self, rate: float, norm: float, seconds: float) -> dict[str, Any]:
         """A line for the log, which begins a new count."""
@@ -282,6 +296,9 @@ class Trainer:
         if self.config.precision == "bfloat16":
             return torch.autocast(self.device.type, torch.bfloat16)
         return nullcontext()
+
+    def _warn(self, message: str) -> None:
+        self.tell({"event": "warning", "message": message})
 
     def _log(self, log: Any, event: dict[str, Any]) -> None:
         log.write(json.dumps(event, ensure_ascii=False) + "\n")

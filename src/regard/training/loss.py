@@ -18,21 +18,45 @@ CHUNK_CUDA = 2**26
 
 
 def token_loss(
-    states: Float[Tensor, "N W"], project: Projection, gold: Int[Tensor, " N"], *, smoothing: float = 0.0
+    states: Float[Tensor, "N W"],
+    project: Projection,
+    gold: Int[Tensor, " N"],
+    *,
+    smoothing: float = 0.0,
+    agreement: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """The sum over tokens of the cross-entropy of their logits with the gold ones, some of it spread over all.
+    """The sum over rows of the cross-entropy of their logits with the gold ones, some of it spread over all.
 
-    Exactly `plain_token_loss`, in a fraction of the memory.
+    With agreement, rows come in pairs, each one token that was read twice, and each row's loss is larger by so many
+    times its pair's disagreement: the mean of the divergences of either prediction from the other. Exactly
+    `plain_token_loss`, in a fraction of the memory.
     """
-    loss: Tensor = _Chunked.apply(states, project.weight, project.bias, gold, smoothing)  # type: ignore[no-untyped-call]
+    settings = smoothing, agreement
+    loss: Tensor = _Chunked.apply(states, project.weight, project.bias, gold, *settings)  # type: ignore[no-untyped-call]
     return loss
 
 
 def plain_token_loss(
-    states: Float[Tensor, "N W"], project: Projection, gold: Int[Tensor, " N"], *, smoothing: float = 0.0
+    states: Float[Tensor, "N W"],
+    project: Projection,
+    gold: Int[Tensor, " N"],
+    *,
+    smoothing: float = 0.0,
+    agreement: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """The same in one line, with all logits at once."""
-    return F.cross_entropy(project(states).float(), gold, reduction="sum", label_smoothing=smoothing)
+    """The same, with all logits at once."""
+    return logit_loss(project(states).float(), gold, smoothing=smoothing, agreement=agreement)
+
+
+def logit_loss(
+    logits: Float[Tensor, "N V"], gold: Int[Tensor, " N"], *, smoothing: float = 0.0, agreement: float = 0.0
+) -> Float[Tensor, ""]:
+    """The same of logits that are there."""
+    loss = F.cross_entropy(logits, gold, reduction="sum", label_smoothing=smoothing)
+    if not agreement:
+        return loss
+    one, other = logits.log_softmax(-1).view(-1, 2, logits.shape[-1]).unbind(1)
+    return loss + agreement * ((one.exp() - other.exp()) * (one - other)).sum()
 
 
 def unevenness(
@@ -51,7 +75,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, gold: Tensor, smoothing: float
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, gold: Tensor, smoothing: float, agreement: float
     ) -> Float[Tensor, ""]:
         kind = states.device.type
         if torch.is_autocast_enabled(kind):
@@ -66,6 +90,8 @@ class _Chunked(torch.autograd.Function):
         d_bias = torch.zeros_like(bias) if wanted[2] else None
         vocabulary = weight.shape[0]
         rows = max(1, (CHUNK_CUDA if kind == "cuda" else CHUNK) // vocabulary)
+        if agreement:
+            rows += rows % 2  # pairs stay together
         spread = smoothing / vocabulary
         for start in range(0, len(gold), rows):
             chunk = slice(start, start + rows)
@@ -75,9 +101,14 @@ class _Chunked(torch.autograd.Function):
             log_p = F.log_softmax(logits, -1, dtype=torch.float32)
             right = log_p.gather(1, answer)
             total -= (1 - smoothing) * right.sum() + smoothing * (right - given).sum()
+            if agreement:
+                disagreement, d_apart = _apart(log_p)
+                total += agreement * disagreement
             if not any(wanted[:3]):
                 continue
             d_logits = log_p.exp_()
+            if agreement:
+                d_logits.add_(d_apart, alpha=agreement)
             d_logits.scatter_add_(1, answer, d_logits.new_full((1, 1), smoothing - 1).expand(len(answer), 1))
             d_low = d_logits.to(states.dtype)
             if d_states is not None:
@@ -103,4 +134,14 @@ class _Chunked(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         scaled = (None if d is None else d * scale.to(d.dtype) for d in ctx.saved_tensors)
-        return (*scaled, None, None)
+        return (*scaled, None, None, None)
+
+
+def _apart(log_p: Float[Tensor, "N V"]) -> tuple[Float[Tensor, ""], Float[Tensor, "N V"]]:
+    """How far the predictions of all pairs of rows are apart, both ways, and its gradient for the logits."""
+    pairs = log_p.view(-1, 2, log_p.shape[-1])  # (pairs, 2, V)
+    p = pairs.exp()
+    ratio = pairs - pairs.flip(1)
+    each = (p * ratio).sum(-1, keepdim=True)  # of either from the other
+    gradient = p * ratio.sub_(each).add_(1.0) - p.flip(1)
+    return each.sum(), gradient.flatten(0, 1)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,9 @@ from regard.data.tokens import MASK
 from regard.model.forcing import Forcing, force
 from regard.model.recurrent import RnnDecoder, RnnState
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
-from regard.sequence import Packing, Tokens
+from regard.sequence import Grids, Packing, Tokens
 from regard.shapes import Bool, Float, Int, Tensor
-from regard.training.loss import token_loss, unevenness
+from regard.training.loss import logit_loss, token_loss, unevenness
 
 Model = Seq2Seq | Classifier | MaskedTokens
 # What a model says itself to the sources of a batch, at an update of this number, and what each is worth.
@@ -31,18 +32,21 @@ class Objective:
     smoothing: float = 0.0
     masked: float = 0.15
     forcing: Forcing | None = None
+    agreement: float = 0.0
     doubly_stochastic: float = 0.0
     speak: Speak | None = None  # learn from this, and not from the batch's targets
 
     def __call__(
         self, model: Model, batch: Batch, *, step: int = 0, carried: RnnState | None = None
     ) -> tuple[Float[Tensor, ""], int, RnnState | None]:
-        """The summed loss, how many predictions it sums over, and the state that goes on where one was carried."""
+        """The summed loss, how many predictions it sums over, and the state that goes on where one was carried.
+
+        With agreement a batch is read twice, with other dropout, and the loss is the mean of both and what they
+        disagree by (https://arxiv.org/abs/2106.14448, whose weight is twice this one).
+        """
         if isinstance(model, Classifier):
             assert isinstance(batch.targets, Tensor)
-            logits = model(batch.source).float()
-            loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=self.smoothing)
-            return loss, len(logits), None
+            return self._labels(model, batch.source, batch.targets)
         assert isinstance(batch.targets, Tokens)
         if isinstance(model, MaskedTokens):
             return self._hidden_tokens(model, batch.targets)
@@ -50,28 +54,38 @@ class Objective:
             return self._own_words(model, batch, step, self.speak)
         return self._next_tokens(model, batch, step, carried)
 
+    def _labels(self, model: Classifier, source: Any, gold: Int[Tensor, " B"]) -> tuple[Tensor, int, None]:
+        logits = model(twice(source) if self.agreement else source).float()
+        return self._loss(logits, gold, logit_loss), len(gold), None
+
     def _next_tokens(
         self, model: Seq2Seq, batch: Batch, step: int, carried: RnnState | None
     ) -> tuple[Tensor, int, RnnState | None]:
         inputs, gold, there = shifted(batch.targets)  # type: ignore[arg-type]
         decoder: Any = model.decoder
-        packing = Packing.of(there)
-        gold = gold.flatten()[packing.real]
+        packing = None if batch.tokens == gold.numel() else Packing.of(there)  # without asking the device
+        gold = gold.flatten() if packing is None else gold.flatten()[packing.real]
         if carried is not None:
             states, carried = decoder.carry(inputs, carried.detached())
-            states = packing.pack(states)
+            states = states if packing is None else packing.pack(states)
         elif self.forcing is not None and self.forcing.share(step) < 1.0:
             logits = force(decoder, inputs, model.encode(batch.source), self.forcing, step=step)
-            loss = F.cross_entropy(packing.pack(logits).float(), gold, reduction="sum", label_smoothing=self.smoothing)
-            return loss, len(gold), None
+            logits = logits.flatten(0, 1) if packing is None else packing.pack(logits)
+            return logit_loss(logits.float(), gold, smoothing=self.smoothing), len(gold), None
         elif self.doubly_stochastic:
             memory, weights = model.encode(batch.source), list[Tensor]()
             states = decoder.states(inputs, memory, packing, weights)
             penalty = self.doubly_stochastic * unevenness(torch.cat(weights, 1), there, memory.mask)
+            states = states.flatten(0, 1) if packing is None else states
             return token_loss(states, decoder.project, gold, smoothing=self.smoothing) + penalty, len(gold), None
+        elif self.agreement:
+            source = None if batch.source is None else twice(batch.source)
+            packing = None if packing is None else Packing.of(twice(there))
+            states = decoder.states(twice(inputs), model.encode(source), packing)
         else:
             states = decoder.states(inputs, model.encode(batch.source), packing)
-        return token_loss(states, decoder.project, gold, smoothing=self.smoothing), len(gold), carried
+        states = states.flatten(0, 1) if packing is None else states
+        return self._loss(states, gold, partial(token_loss, project=decoder.project)), len(gold), carried
 
     def _own_words(self, model: Seq2Seq, batch: Batch, step: int, speak: Speak) -> tuple[Tensor, int, None]:
         """Make likelier what is worth more than nothing, and less likely what is worth less."""
@@ -87,10 +101,29 @@ class Objective:
     def _hidden_tokens(self, model: MaskedTokens, tokens: Tokens) -> tuple[Tensor, int, None]:
         project: Any = model.project
         shown, hidden = hide(tokens, self.masked, project.weight.shape[0])
+        gold = tokens.ids[hidden]
+        if self.agreement:
+            shown, hidden = twice(shown), twice(hidden)
         memory = model.encoder(shown)
         turned = model.turn(memory.states[:, memory.units :][hidden])
-        loss = token_loss(turned, project, tokens.ids[hidden], smoothing=self.smoothing)
-        return loss, int(hidden.sum()), None
+        return self._loss(turned, gold, partial(token_loss, project=project)), len(gold), None
+
+    def _loss(self, rows: Tensor, gold: Tensor, of: Callable[..., Tensor]) -> Tensor:
+        """Of one row for each gold token; with agreement, of two: first all of one reading, then all of the other."""
+        if not self.agreement:
+            return of(rows, gold=gold, smoothing=self.smoothing)
+        pairs = torch.stack(rows.chunk(2), 1).flatten(0, 1)
+        gold = gold.repeat_interleave(2)
+        return of(pairs, gold=gold, smoothing=self.smoothing, agreement=self.agreement) / 2
+
+
+def twice(side: Any) -> Any:
+    """A batch of tokens, pictures or numbers, and the same after it."""
+    if isinstance(side, Tokens):
+        return replace(side, ids=twice(side.ids), lengths=twice(side.lengths))
+    if isinstance(side, Grids):
+        return Grids(twice(side.states))
+    return torch.cat((side, side))
 
 
 @contextmanager
