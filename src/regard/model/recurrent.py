@@ -236,7 +236,7 @@ class RnnDecoder(nn.Module):
 
     def carry(self, targets: Int[Tensor, "B T"], state: RnnState) -> tuple[Float[Tensor, "B T W"], RnnState]:
         """States of a text's next stretch, from where the last ended; `state.detached()` cuts the gradient there."""
-        if self.one_by_one and _by_hand(state.keys, targets):
+        if self.one_by_one and _by_hand(state.keys, targets) and not listening.anyone_changes():
             return self._carry_by_hand(targets, state)
         embedded = self.dropout(self.embedding(targets))
         if not self.one_by_one:
