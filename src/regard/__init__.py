@@ -16,9 +16,12 @@ if TYPE_CHECKING:
         TrainingFailed,
     )
     from regard.jobs.evaluating import compare, evaluate
+    from regard.jobs.looking import look
     from regard.jobs.training import train
     from regard.kernels.bias import DistanceBias
     from regard.kernels.rows import Summary
+    from regard.looks.look import Look
+    from regard.looks.maps import Map
     from regard.model.attention import attend, attention_summary, attention_weights, self_attend
     from regard.model.build import build
     from regard.model.listening import Heard, listen
@@ -52,9 +55,12 @@ _HOMES = {
         "CheckpointRefused", "Diverged", "InvalidArgument", "InvalidRecipe", "RegardError", "TrainingFailed",
     ),
     "regard.jobs.evaluating": ("compare", "evaluate"),
+    "regard.jobs.looking": ("look",),
     "regard.jobs.training": ("train",),
     "regard.kernels.bias": ("DistanceBias",),
     "regard.kernels.rows": ("Summary",),
+    "regard.looks.look": ("Look",),
+    "regard.looks.maps": ("Map",),
     "regard.model.attention": ("attend", "attention_summary", "attention_weights", "self_attend"),
     "regard.model.build": ("build",),
     "regard.model.listening": ("Heard", "listen"),
@@ -92,6 +98,8 @@ __all__ = [
     "KeyValueCache",
     "KeysReady",
     "Learned",
+    "Look",
+    "Map",
     "Memory",
     "MultiHead",
     "Predictor",
@@ -118,6 +126,7 @@ __all__ = [
     "learn_words",
     "listen",
     "load",
+    "look",
     "self_attend",
     "train",
 ]
