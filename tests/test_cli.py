@@ -92,6 +92,10 @@ def test_the_command_line_is_frozen():
             "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--nbest", "--prefix",
             "--sample", "--scores", "--set",
         ],
+        "look": [
+            "--ablate", "--beam", "--cut", "--data", "--device", "--file", "--head", "--json", "--layer", "--numbers",
+            "--out", "--output", "--rows", "--sort", "--summary", "--words",
+        ],
         "score": ["--device", "--json"],
         "verify": [],
         "recipes": [],

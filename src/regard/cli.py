@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from regard import __version__
+from regard import __version__, look_command
 from regard.errors import RegardError
 
 app = typer.Typer(
@@ -287,6 +287,9 @@ def _as_json(line: str, outputs: list[Any]) -> dict[str, Any]:
             for each in outputs
         ],
     }
+
+
+app.command()(look_command.look)
 
 
 @app.command()
