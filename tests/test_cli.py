@@ -94,7 +94,7 @@ def test_the_command_line_is_frozen():
         ],
         "look": [
             "--ablate", "--beam", "--cut", "--data", "--device", "--file", "--head", "--json", "--layer", "--numbers",
-            "--out", "--output", "--rows", "--sort", "--summary", "--words",
+            "--out", "--output", "--rows", "--set", "--sort", "--summary", "--words",
         ],
         "score": ["--device", "--json"],
         "verify": [],

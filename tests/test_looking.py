@@ -350,3 +350,81 @@ def test_rollout_is_the_product_of_its_layers():
     assert look.rollout(part="decoder").shape == (5, 5)
     with pytest.raises(ValueError, match="rollout: wanted self-attention in the encoder; got none"):
         regard.look(*asked("bag → transformer")[:2], **output).rollout()
+
+
+VALUED = ("transformer → transformer", "bag → transformer rms swiglu grouped", "bag → gru after", "bag → conv",
+          "vit → label", "cnn → label")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALUED)
+@torch.no_grad()
+def test_weighted_maps_are_the_lengths_of_what_each_key_adds(name):
+    model, given, output = asked(name)
+    look, heard = regard.look(model, given, **output), []
+    with listen(heard.append):
+        forward(model, given)
+    for each in look.maps:
+        module = next(module for module, place in places(model).items() if place.name == each.name)
+        value = next(one_.value for one_ in heard if one_.source is module)[0]
+        value = value.repeat_interleave(each.heads // len(value), 0)
+        out = module.join.weight[:, -WIDTH:] if hasattr(module, "join") else module.out.weight
+        part = out.shape[1] // each.heads
+        for head in range(each.heads):
+            columns = out[:, head * part : (head + 1) * part]
+            wanted = (each.weights()[head][:, :, None] * (value[head] @ columns.mT)).norm(dim=-1)  # (rows, keys)
+            torch.testing.assert_close(each.weighted(heads=[head])[0], wanted)
+            torch.testing.assert_close(each.weighted([-1], [head])[0], wanted[[-1]])
+
+
+SLOPED = ("transformer → transformer", "bag → lstm before", "bag → gru after fed", "bag → conv", "transformer alone",
+          "transformer → label", "cnn → label")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLOPED)
+def test_attributions_are_the_slopes_of_finite_differences(name):
+    model, given, output = asked(name)
+    model = model.double()
+    given = given.double() if isinstance(given, torch.Tensor) else given
+    look = regard.look(model, given, **output)
+    for of in (None, 1) if isinstance(model, Seq2Seq) else (None,):
+        found = look.attributions(of)
+        assert list(found) == [each.name for each in look.maps]
+        assert of is None or not found[look.maps[-1].name][:, of + 1 :].any()  # what comes later changes nothing
+        for each in look.maps:
+            head, row, key = each.heads - 1, min(1, each.size[0] - 1), 0
+            up, down = (_scaled(model, look, each.name, (head, row, key), 1 + step, of) for step in (1e-5, -1e-5))
+            assert float(found[each.name][head, row, key]) == pytest.approx((up - down) / 2e-5, rel=1e-3, abs=1e-7)
+
+
+@torch.no_grad()
+def _scaled(model, look, name: str, at: tuple[int, int, int], factor: float, of: int | None) -> float:
+    """The log-probability with one weight so many times as large."""
+    module = next(module for module, place in places(model).items() if place.name == name)
+    rows = 0
+
+    def changed(source, lookup, value, out):
+        nonlocal rows
+        if source is not module:
+            return out
+        weights = plain.softmax(plain.scores(lookup))
+        if rows <= at[1] < rows + lookup.n:
+            weights[0, at[0], at[1] - rows, at[2]] *= factor
+        rows += lookup.n
+        return weights @ plain.spread(value, weights.shape[1])
+
+    with changing(changed):
+        logits = look.forced()
+    each = logits.log_softmax(-1).gather(-1, look.forced.answers[:, None])[:, 0]
+    return float(each.sum() if of is None else each[of])
+
+
+def test_attributions_are_refused_where_nothing_is_said():
+    with pytest.raises(ValueError, match="attributions: wanted a look with an output"):
+        regard.look(*asked("hidden tokens")[:2]).attributions()
+    model, given, output = asked("bag → conv")
+    with pytest.raises(ValueError, match="of: wanted a token of the output, from 0 to 4; got 5"):
+        regard.look(model, given, **output).attributions(5)
+    words = regard.look(translator(), "the cats", output="a doghouse", words=True)
+    assert {name: found.shape for name, found in words.attributions().items()} == {
+        each.name: (each.heads, *each.size) for each in words.maps
+    }

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,9 @@ def look(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the look to this file; its ending says as what.")] = None,
     beam: Annotated[int | None, typer.Option(min=1, help="Hypotheses that are followed at once.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: longest=20.")
+    ] = None,
     cut: Annotated[bool, typer.Option("--cut", help="Read the beginning of lines that are too long.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -51,6 +55,7 @@ def look(
     regard look runs/translation --data test --summary --sort confidence
     """
     from regard.errors import InvalidArgument
+    from regard.recipe import changed
     from regard.serving.loading import load
 
     if sum(given is not None for given in (text, file, data)) > 1:
@@ -69,6 +74,8 @@ def look(
     options: dict[str, Any] = {
         "layers": layer, "heads": head, "rows": _rows(rows), "words": words, "cut": cut, "beam": beam,
     }  # fmt: skip
+    for change in set_ or []:
+        options = changed(options, change)
     pairs = _pairs(predictor, text, output, file, data)
     if summary:
         _summarise(predictor, pairs, options, sort, as_json)
@@ -76,16 +83,20 @@ def look(
     from regard.jobs import looking
     from regard.views.terminal import told
 
+    width, colour = shutil.get_terminal_size().columns, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    if write is not None:
+        inputs = list(islice(pairs, 2))
+        if len(inputs) != 1:
+            got, remedy = "several" if inputs else "none", "Give TEXT, or use --json for several."
+            raise InvalidArgument("out", wanted="one input", got=got, remedy=remedy)
+        pairs = iter(inputs)
     for number, (each, given) in enumerate(pairs):
-        if number and write is not None:
-            raise InvalidArgument("out", wanted="one input", got="several", remedy="Give TEXT, or use --json.")
         found = looking.look(predictor, each, output=given, **options)
         if write is not None:
             write(found)
         elif as_json:
             print(found.to_json())
         else:
-            width, colour = shutil.get_terminal_size().columns, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
             print("\n" * bool(number) + told(found, every=bool(layer), width=width, colour=colour, numbers=numbers))
         sys.stdout.flush()
 

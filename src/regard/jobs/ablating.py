@@ -16,9 +16,10 @@ from regard.jobs.looking import data_of
 from regard.kernels.lookup import Lookup
 from regard.looks.places import Place, places
 from regard.model.listening import Changer, changing
+from regard.model.modes import evaluating
 from regard.model.multihead import MultiHead
 from regard.serving.loading import load
-from regard.serving.predictor import Predictor, evaluating
+from regard.serving.predictor import Predictor
 from regard.shapes import Tensor
 
 

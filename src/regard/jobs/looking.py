@@ -16,16 +16,18 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.search import Input, Task, search
 from regard.errors import InvalidArgument, InvalidRecipe
-from regard.looks.look import Forced, Image, Label, Look, Said, Text
+from regard.looks.forced import Forced
+from regard.looks.look import Image, Label, Look, Said, Text
 from regard.looks.maps import Map, Recorder
 from regard.looks.places import Place, places
 from regard.looks.sides import Side
 from regard.looks.summaries import Head, Mean
 from regard.model.listening import Pick, listen, picked
+from regard.model.modes import evaluating
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.recipe import Recipe
 from regard.sequence import Tokens
-from regard.serving.predictor import Predictor, evaluating
+from regard.serving.predictor import Predictor
 from regard.shapes import Tensor
 
 CHUNK = 1024  # rows of logits at once

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from regard.configuration import nearest
 from regard.data.images import Pixels, webp
 from regard.errors import InvalidArgument
+from regard.looks.forced import Forced, slopes
 from regard.looks.maps import Map
 from regard.looks.summaries import MEASURES, Head, sorted_by
 from regard.model.listening import Pick, picked
-from regard.shapes import Float, Int, Tensor
+from regard.shapes import Float, Tensor
 
 VERSION = 1
 LIMIT = 2_000_000  # weights of a map that are told one by one
@@ -63,21 +63,6 @@ class Label:
 
     label: str
     score: float
-
-
-@dataclass(frozen=True)
-class Forced:
-    """A forward pass that can be made once more: a model, and a batch of one that it reads."""
-
-    model: nn.Module
-    source: Any  # as its encoder takes it; None for a language model
-    targets: Int[Tensor, "1 T"] | None  # what its decoder reads, where it has one
-    answers: Int[Tensor, " T"] | None  # what is said after each, or the label; None where nothing is
-
-    def __call__(self) -> Tensor:
-        """Logits: (T, V), or (1, labels)."""
-        found: Tensor = self.model(self.source) if self.targets is None else self.model(self.source, self.targets)
-        return found if self.targets is None else found[0]
 
 
 @dataclass(frozen=True)
@@ -141,6 +126,15 @@ class Look:
                 through[:, low : low + mean.shape[1]] += found[:, part_rows] @ mean
             found = (found + through) / 2
         return found
+
+    def attributions(self, of: int | None = None) -> dict[str, Float[Tensor, "H N M"]]:
+        """Gradient × weight, by map: how much of the output's log-probability, or of one token's, each weight holds.
+
+        To first order, all that follows from the weight taken into account. The model runs once more, with every
+        weight in memory.
+        """
+        known = slopes(self.forced, of)
+        return {each.name: each.merged(known[each.name].weights * known[each.name].gradients) for each in self.maps}
 
     def as_dict(self, *, limit: int = LIMIT) -> dict[str, Any]:
         """Everything as plain values, for `to_json`."""

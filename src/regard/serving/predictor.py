@@ -1,7 +1,6 @@
 """A trained model with its vocabularies: texts or pictures in, texts or labels out."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,6 +19,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Banned, Rule
 from regard.decoding.search import Input, Task, search, stream
 from regard.errors import InvalidArgument, InvalidRecipe
+from regard.model.modes import evaluating
 from regard.model.positions import Learned
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.recipe import Recipe
@@ -363,19 +363,6 @@ class Predictor:
         if isinstance(self.source, Labels):
             return torch.tensor(numbers, device=device)
         return Tokens.of([[*row, END] for row in numbers], device=device)
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """A block without dropout, whatever the model is at."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _checked(name: str, texts: Iterable[Any], count: int | None = None, *, pictures: bool = False) -> list[Any]:

@@ -19,7 +19,7 @@ SHADES = " ·░▒▓█"
 COLOURS = (16, 53, 54, 60, 24, 30, 36, 71, 112, 184, 226)
 ENDS = {"</s>": "⏎", "<s>": "⇤"}  # shorter
 MOST = 64  # rows of a map that are shown
-LIGHT = 36  # on this and those after it, black is readable
+LIGHT = 6  # from this one on, black is readable on it, and white before
 
 
 def told(look: Look, *, every: bool = False, width: int = 80, colour: bool = False, numbers: bool = False) -> str:
@@ -116,16 +116,16 @@ def grid_maps(
     if weights.shape != (len(rows), high * wide):
         wanted = f"a weight for each of {len(rows)} × {high} × {wide}"
         raise InvalidArgument("weights", wanted=wanted, got=str(tuple(weights.shape)), remedy="Leave out units.")
-    cell = 2 * wide
+    titles = [f"{_plain(name)} {max(row):.0%}" for name, row in zip(rows, weights.tolist(), strict=True)]
+    cell = max([2 * wide, *map(cell_len, titles)])
     across = max(1, (width + 2) // (cell + 2))
     lines = []
     for start in range(0, len(rows), across):
-        together = list(zip(rows[start : start + across], weights[start : start + across].tolist(), strict=True))
-        titles = (f"{_plain(name)} {max(row):.0%}" for name, row in together)
-        lines.append("  ".join(set_cell_size(title, max(cell, 2)) for title in titles).rstrip())
+        together = slice(start, start + across)
+        lines.append("  ".join(set_cell_size(title, cell) for title in titles[together]).rstrip())
         for y in range(high):
-            parts = (_strip(row[y * wide : (y + 1) * wide], max(row), colour) for _, row in together)
-            lines.append("  ".join(parts).rstrip())
+            parts = [_strip(row, y, wide, colour) for row in weights[together].tolist()]
+            lines.append((" " * (cell - 2 * wide + 2)).join(parts).rstrip())
         lines.append("")
     return "\n".join(lines[:-1])
 
@@ -157,15 +157,18 @@ def _cell(weight: float, width: int, colour: bool, numbers: bool) -> str:
     return f"{told:>{width}}" if numbers else _shade(weight) * width
 
 
-def _strip(weights: Sequence[float], most: float, colour: bool) -> str:
-    shares = [weight / most if most > 0 else 0.0 for weight in weights]
+def _strip(weights: Sequence[float], y: int, wide: int, colour: bool) -> str:
+    """A line of a small picture."""
+    most = max(weights)
+    shares = [weight / most if most > 0 else 0.0 for weight in weights[y * wide : (y + 1) * wide]]
     return "".join(_painted("  ", share) if colour else 2 * _shade(share) for share in shares)
 
 
 def _painted(text: str, weight: float) -> str:
-    shade = COLOURS[max(0, min(len(COLOURS) - 1, round(weight * (len(COLOURS) - 1))))] if weight == weight else 1
-    ink = 16 if COLOURS.index(shade) >= COLOURS.index(LIGHT) else 231
-    return f"\x1b[48;5;{shade}m\x1b[38;5;{ink}m{text}\x1b[0m"
+    if weight != weight:
+        return "?" * len(text)
+    shade = max(0, min(len(COLOURS) - 1, round(weight * (len(COLOURS) - 1))))
+    return f"\x1b[48;5;{COLOURS[shade]}m\x1b[38;5;{16 if shade >= LIGHT else 231}m{text}\x1b[0m"
 
 
 def _shade(weight: float) -> str:
