@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import regard
+from measure import peak_bytes
 from models import DECODERS, ENCODERS, WIDTH, decoder, encoder, lively, one, source
 from predictors import classifier, language_model, translator
 from regard.data.tokens import END, START
@@ -19,7 +20,10 @@ from regard.looks.sides import Side
 from regard.model.listening import changing, listen
 from regard.model.pool import AttentionPool, AttentionPoolConfig
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
+from regard.recipe import Recipe
 from regard.sequence import Tokens
+from regard.serving.predictor import Predictor
+from regard.views.terminal import told as terminal
 
 SAID = [5, 6, 7, 3, END]
 
@@ -173,6 +177,43 @@ def test_a_language_model_goes_on_from_its_text():
     assert read.output.scores == pytest.approx(score.log_probabilities, abs=1e-5)
 
 
+def test_pictures_are_looked_at_region_by_region(tmp_path):
+    words = translator().target
+    parts = {"encoder": {"kind": "cnn", "width": 16, "channels": [4, 8], "attention": True},
+             "decoder": {"kind": "rnn", "width": 16}}  # fmt: skip
+    data = {"generate": "shapes", "source": {"kind": "image"}, "target": {}}
+    recipe = Recipe.of({"data": data, "model": parts, "decode": {"longest": 5}})
+    predictor = Predictor(regard.build({**parts, "vocabulary": words.size}).eval(), recipe, None, words)
+    picture = np.random.default_rng(1).integers(0, 255, (20, 30, 3), dtype=np.uint8)
+    look = regard.look(predictor, picture)
+    assert (look.source.grid, look.source.units, look["grid 1"].size) == ((16, 16), 0, (256, 256))
+    assert look["decoder 1 cross"].size == (len(look.output.tokens), 256)
+    assert look.output.text == predictor.predict([picture])[0]
+    told = json.loads(look.to_json(limit=1000))
+    assert (told["source"]["width"], told["source"]["height"]) == (64, 64)
+    for each in told["maps"]:
+        assert (each["weights"] is None) == (look[each["name"]].size[0] * 256 > 1000) == (each["top"] is not None)
+    shown = terminal(look, width=70).splitlines()
+    assert shown[2] == "decoder 1 cross, 1 head"
+    with pytest.raises(ValueError, match=r"nowhere\.png"):
+        regard.look(predictor, tmp_path / "nowhere.png")
+
+
+def test_hidden_tokens_are_looked_for():
+    words = translator().target
+    parts = {
+        "encoder": {"kind": "transformer", "width": 16, "heads": 2, "layers": 1, "hidden": 16},
+        "head": "masked_tokens",
+    }
+    recipe = Recipe.of({"data": {"train": "x.txt"}, "model": parts})
+    predictor = Predictor(regard.build({**parts, "vocabulary": words.size}).eval(), recipe, None, words)
+    look = regard.look(predictor, "the cats", words=True)
+    assert (look.source.tokens, look.output) == (("<s>", "the", "cats", "</s>"), None)
+    assert look["encoder 1"].weights().shape == (2, 4, 4)
+    with pytest.raises(ValueError, match="output: wanted none for a model that finds hidden tokens"):
+        regard.look(predictor, "the", output="cats")
+
+
 def test_words_are_asked_with_sums_and_ask_with_means():
     predictor = translator()
     tokens, words = (
@@ -271,6 +312,7 @@ REFUSED = {
     "rows": ({"rows": [9]}, r"rows: wanted whole numbers from -6 to 5; got \[9\]"),
     "heads": ({"heads": 2}, r"heads: wanted whole numbers from -2 to 1"),
     "nothing said": ({"output": []}, "output: wanted at least one token; got none"),
+    "option without a search": ({"beam": 2}, "beam: wanted nothing where no output is searched; got 2"),
     "unknown option": ({"output": None, "bean": 2}, "decode.bean"),
 }
 
@@ -428,3 +470,21 @@ def test_attributions_are_refused_where_nothing_is_said():
     assert {name: found.shape for name, found in words.attributions().items()} == {
         each.name: (each.heads, *each.size) for each in words.maps
     }
+
+
+@pytest.mark.slow
+def test_a_long_text_takes_less_than_twice_the_memory_of_the_model():
+    """4,096 tokens: top-16 and entropy of every row of every head, where every weight would be 512 MiB."""
+    table = {"kind": "transformer", "width": 256, "layers": 2, "heads": 4, "hidden": 1024, "position": "rotary"}
+    model = regard.build({"encoder": table, "pool": {"kind": "mean"}, "labels": 3, "source_vocabulary": 100}).eval()
+    text = Tokens.of([torch.randint(5, 100, (4096,)).tolist()])
+    found = []
+    alone = peak_bytes(torch.no_grad()(lambda: model(text)))
+    assert peak_bytes(lambda: found.append(regard.look(model, text, top=16))) < 2 * alone
+    for each in found[-1].maps:
+        assert each.summary(16).top_keys.shape == (4, 4096, 16)
+    kept = regard.look(model, text)
+    assert peak_bytes(lambda: kept["encoder 2"].tile(slice(4000, 4064), slice(0, 64))) < 2 * 4 * 4096 * 64 * 4
+    tile, rows = kept["encoder 2"].tile(slice(4000, 4064), slice(0, 64)), kept["encoder 2"].weights(range(4000, 4064))
+    torch.testing.assert_close(tile, rows[..., :64])
+    torch.testing.assert_close(found[-1]["encoder 2"].summary(16).top_weights[:, 4000:4064], rows.topk(16).values)

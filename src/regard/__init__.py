@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         RegardError,
         TrainingFailed,
     )
+    from regard.jobs.ablating import ablate, prune
     from regard.jobs.evaluating import compare, evaluate
     from regard.jobs.looking import look
     from regard.jobs.training import train
@@ -54,6 +55,7 @@ _HOMES = {
     "regard.errors": (
         "CheckpointRefused", "Diverged", "InvalidArgument", "InvalidRecipe", "RegardError", "TrainingFailed",
     ),
+    "regard.jobs.ablating": ("ablate", "prune"),
     "regard.jobs.evaluating": ("compare", "evaluate"),
     "regard.jobs.looking": ("look",),
     "regard.jobs.training": ("train",),
@@ -117,6 +119,7 @@ __all__ = [
     "Uniform",
     "Word2VecConfig",
     "WordVectors",
+    "ablate",
     "attend",
     "attention_summary",
     "attention_weights",
@@ -127,6 +130,7 @@ __all__ = [
     "listen",
     "load",
     "look",
+    "prune",
     "self_attend",
     "train",
 ]

@@ -95,6 +95,8 @@ def _with_vocabularies(
     known = {name: value for name, value in options.items() if name in DecodeConfig.__dataclass_fields__}
     numbers, batch = model.given(text, cut=cut, **known)
     scene = _scene(model, text, numbers)
+    if output is not None or not isinstance(inner, Seq2Seq):
+        _no_search(options)
     if isinstance(inner, Classifier):
         assert isinstance(model.target, Labels)
         answer = None if output is None else torch.tensor([model.target.encode(output)], device=device)
@@ -143,12 +145,20 @@ def _alone(
         got = f"a batch of {len(source)}" if isinstance(source, Tensor) else repr(source)[:60]
         wanted = "Tokens, a label or pixels (1, 3, Y, X), a batch of one, for a model without vocabularies"
         raise InvalidArgument("text", wanted=wanted, got=got, remedy=ONE)
+    if isinstance(model, Seq2Seq) and output is None:
+        return _said(model, source, _found(model, source, begun, options), START, device, scene, None)
+    _no_search(options)
     if isinstance(model, Seq2Seq):
-        ids = [*begun, *map(int, output)] if output is not None else _found(model, source, begun, options)
-        return _said(model, source, ids, START, device, scene, None)
-    if options:
-        raise InvalidArgument("options", wanted="none without a search", got=str(options), remedy="Leave them out.")
+        return _said(model, source, [*begun, *map(int, output)], START, device, scene, None)
     return Forced(model, source, None, None if output is None else torch.tensor([int(output)], device=device)), scene
+
+
+def _no_search(options: dict[str, Any]) -> None:
+    """Refuse what would change nothing."""
+    for name, value in options.items():
+        if value is not None and name != "longest_source":
+            remedy = "Leave it out."
+            raise InvalidArgument(name, wanted="nothing where no output is searched", got=repr(value), remedy=remedy)
 
 
 def _found(model: Seq2Seq, source: Any, begun: list[int], options: dict[str, Any]) -> list[int]:

@@ -121,7 +121,7 @@ class Look:
         found[torch.arange(len(which)), which] = 1.0
         for layer in reversed(layers):
             through = torch.zeros_like(found)
-            for part_rows, low, seen in layer.tiles():
+            for part_rows, low, seen, _ in layer.tiles():
                 mean = seen.mean(0).float().cpu()  # (R, C)
                 through[:, low : low + mean.shape[1]] += found[:, part_rows] @ mean
             found = (found + through) / 2

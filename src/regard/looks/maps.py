@@ -29,19 +29,16 @@ class Words:
 
     of: Int[Tensor, " tokens"]
 
-    @property
-    def count(self) -> int:
-        return int(self.of[-1]) + 1 if len(self.of) else 0
-
     def tokens(self, words: Int[Tensor, " words"]) -> tuple[Int[Tensor, " tokens"], Int[Tensor, " tokens"]]:
         """The tokens of these words, and the place of each one's word among them."""
-        each = [(self.of == word).nonzero()[:, 0] for word in words]
-        places = [torch.full_like(run, place) for place, run in enumerate(each)]
-        nothing = [self.of[:0]]
-        return torch.cat(nothing + each), torch.cat(nothing + places)
+        sizes = self.of.bincount()
+        first, each = (sizes.cumsum(0) - sizes)[words], sizes[words]
+        places = torch.arange(len(words), device=words.device).repeat_interleave(each)
+        within = torch.arange(len(places), device=words.device) - (each.cumsum(0) - each)[places]
+        return first[places] + within, places
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Map(Place):
     """What one module attended to, for one input: heads × rows that ask × keys that are asked."""
 
@@ -87,7 +84,7 @@ class Map(Place):
             if top > self.kept.top_weights.shape[-1]:
                 self._heard()
             return self.kept.with_top(top)
-        return summarise(self.heads, self.size, self._tiles(), top, self.signs)
+        return summarise(self.heads, self.size, self.tiles(), top, self.signs)
 
     @torch.no_grad()
     def weighted(self, rows: Pick = None, heads: Pick = None) -> Float[Tensor, "H R M"]:
@@ -154,15 +151,12 @@ class Map(Place):
         return self._in_words(of_tokens, None if self.row_words is None else self.row_words.of, self.size[0])
 
     @torch.no_grad()
-    def tiles(self, heads: Pick = None) -> Iterator[tuple[slice, int, Float[Tensor, "H R C"]]]:
-        """All weights, a block at a time: which rows, from which key on, and their weights."""
-        for rows, low, seen, _ in self._tiles(heads):
-            yield rows, low, seen
+    def tiles(self) -> Iterator[tuple[slice, int, Float[Tensor, "H R C"], Int[Tensor, "_ _"]]]:
+        """All weights, a block at a time: which rows, from which key on, their weights, and how many keys each may see.
 
-    @torch.no_grad()
-    def _tiles(self, heads: Pick = None) -> Iterator[tuple[slice, int, Tensor, Tensor]]:
-        """The same with how many keys each row may see."""
-        heard = self._lookup(self._picked(None, heads)[1] if heads is not None else None)
+        Words may see those that they give any weight.
+        """
+        heard = self._heard()
         lookup, (n, m) = heard.lookup, self.size
         if self.row_words is None and self.key_words is None:
             for _, rows, low, seen in exact.tiles(lookup, heard.lse):
@@ -170,7 +164,7 @@ class Map(Place):
                 count = torch.full((1, 1), seen.shape[-1]) if visible is None else visible.expand_as(seen)[0].sum(-1)
                 yield rows, low, seen[0], count
             return
-        step = max(1, BLOCK // (8 * self.heads * max(1, lookup.m)))
+        step = max(1, BLOCK // (8 * self.heads * max(1, lookup.m)))  # a word has some tokens, each a row of weights
         for first in range(0, n, step):
             rows = slice(first, min(first + step, n))
             seen = self._of(heard, rows.stop - first, torch.arange(first, rows.stop, device=heard.lse.device))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 
@@ -29,10 +30,9 @@ class Side:
             return Side.alone(tuple(map(str, ids)))
         tokens, words = vocabulary.pieces(ids), vocabulary.words(ids)
         spelled = []
-        for word in range(words[-1] + 1 if words else 0):
-            run = [place for place, its in enumerate(words) if its == word]
-            text = vocabulary.decode([ids[place] for place in run]).strip()
-            spelled.append(text or "".join(tokens[place] for place in run))
+        for _, run in groupby(zip(words, ids, tokens, strict=True), key=lambda each: each[0]):
+            _, numbers, pieces = zip(*run, strict=True)
+            spelled.append(vocabulary.decode(numbers).strip() or "".join(pieces))
         return Side(tuple(tokens), tuple(words), tuple(spelled), vocabulary.decode(ids))
 
     @staticmethod
