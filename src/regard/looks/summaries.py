@@ -8,6 +8,7 @@ import torch
 
 from regard.configuration import nearest
 from regard.errors import InvalidArgument
+from regard.kernels.rows import entropy
 from regard.looks.places import Place
 from regard.shapes import Float, Int, Tensor
 
@@ -108,13 +109,13 @@ def summarise(heads: int, size: tuple[int, int], tiles: Iterable[Tile], top: int
         seen, high = seen.float(), low + seen.shape[-1]
         keys = torch.arange(low, high, device=seen.device)
         own = (torch.arange(rows.start, rows.stop, device=seen.device) + (m - n))[:, None]  # (R, 1)
-        entropy = torch.special.entr(seen).sum(-1)
+        spread = entropy(seen)
         most = count.to(seen.device).float().log()
         best = seen.topk(min(top, len(keys)), dim=-1)
         found = {
-            "entropy": entropy,
-            "evenness": (entropy / most).where(most > 0, 0.0),
-            "distance": (seen * (keys - own).abs()).sum(-1),
+            "entropy": spread,
+            "evenness": (spread / most).where(most > 0, 0.0),
+            "distance": torch.einsum("hrc,rc->hr", seen, (keys - own).abs().float()),
             "confidence": seen.amax(-1),
             "first": seen[..., 0] if low == 0 else torch.zeros(()),
             "last": seen[..., -1] if high == m else torch.zeros(()),
