@@ -4,8 +4,9 @@
 
 Regard, torch's nn.MultiheadAttention and Hugging Face's BERT, all with blocks of the same size, read one sequence. Each
 contestant is a process that waits while others work; each round takes them all through one pass. Time is told as a
-multiple of the same library's pass without weights in the same round (the median over rounds), memory as the most that
-the process held over what it held before its first pass of this length.
+multiple of the same library's pass without weights in the same round (the median over rounds; the time that processors
+were busy, which others on the machine do not change), memory as the most that the process held over what it held before
+its first pass of this length.
 """
 
 import argparse
@@ -49,7 +50,7 @@ def regard_runs(ids: torch.Tensor) -> dict[str, Run]:
     text = regard.Tokens.of([ids.tolist()])
 
     def rows() -> list[torch.Tensor]:
-        return [each.weights(range(ROWS)) for each in regard.look(model, text).maps]
+        return [each.weights(slice(0, ROWS)) for each in regard.look(model, text).maps]
 
     return {
         "regard": lambda: model(text),
@@ -116,9 +117,9 @@ def serve(key: str, length: int) -> None:
     run, before = maker(torch.randint(5, VOCABULARY, (length,)))[key], peak()
     print(json.dumps({"torch": torch.__version__}), flush=True)
     for _ in sys.stdin:
-        start = time.perf_counter()
+        start = time.process_time()
         run()
-        print(json.dumps({"seconds": time.perf_counter() - start, "mib": peak() - before}), flush=True)
+        print(json.dumps({"seconds": time.process_time() - start, "mib": peak() - before}), flush=True)
 
 
 def peak() -> float:
