@@ -55,7 +55,6 @@ def look(
     regard look runs/translation --data test --summary --sort confidence
     """
     from regard.errors import InvalidArgument
-    from regard.recipe import changed
     from regard.serving.loading import load
 
     if sum(given is not None for given in (text, file, data)) > 1:
@@ -66,16 +65,15 @@ def look(
         raise InvalidArgument("ablate", wanted="data to lose on", got="none", remedy="Add --data test.")
     if sort is not None and not summary:
         raise InvalidArgument("sort", wanted="--summary, whose lines to sort", got="none", remedy="Add it.")
+    if out is not None and (summary or ablate):
+        raise InvalidArgument("out", wanted="one look to write", got="a table", remedy="Send stdout to a file.")
     write = None if out is None else _writer(out)
     predictor = load(model, device=device)
     if ablate:
         _ablate(predictor, data or [], as_json)
         return
-    options: dict[str, Any] = {
-        "layers": layer, "heads": head, "rows": _rows(rows), "words": words, "cut": cut, "beam": beam,
-    }  # fmt: skip
-    for change in set_ or []:
-        options = changed(options, change)
+    options: dict[str, Any] = {"layers": layer, "heads": head, "rows": _rows(rows), "words": words, "cut": cut}
+    options |= _search(beam, set_ or [])
     pairs = _pairs(predictor, text, output, file, data)
     if summary:
         _summarise(predictor, pairs, options, sort, as_json)
@@ -99,6 +97,22 @@ def look(
         else:
             print("\n" * bool(number) + told(found, every=bool(layer), width=width, colour=colour, numbers=numbers))
         sys.stdout.flush()
+
+
+def _search(beam: int | None, changes: list[str]) -> dict[str, Any]:
+    """How an output is to be searched."""
+    from regard.configuration import nearest
+    from regard.decoding.config import DecodeConfig
+    from regard.errors import InvalidArgument
+    from regard.recipe import changed
+
+    options: dict[str, Any] = {"beam": beam}
+    for change in changes:
+        options = changed(options, change)
+    for key in options.keys() - DecodeConfig.__dataclass_fields__:
+        known = nearest(key, DecodeConfig.__dataclass_fields__)
+        raise InvalidArgument("set", wanted="a key of [decode]", got=key, remedy=known)
+    return options
 
 
 def _pairs(
