@@ -93,6 +93,10 @@ def test_the_command_line_is_frozen():
             "--sample", "--scores", "--set",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--longest", "--scores", "--set"],
+        "look": [
+            "--ablate", "--beam", "--cut", "--data", "--device", "--file", "--head", "--json", "--layer", "--numbers",
+            "--out", "--output", "--rows", "--set", "--sort", "--summary", "--words",
+        ],
         "score": ["--device", "--json"],
         "verify": [],
         "recipes": [],

@@ -160,5 +160,7 @@ def test_a_penalty_of_nothing_is_refused(name):
     data = {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}}
     model = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn"}} | model
     table = {"data": data, "model": {k: v for k, v in model.items() if v}, "train": {"doubly_stochastic": 0.5} | train}
-    with pytest.raises(regard.InvalidRecipe, match=r"train\.doubly_stochastic: wanted (0 unless a rec|nothing with forcing)"):
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"train\.doubly_stochastic: wanted (0 unless a rec|nothing with forcing)"
+    ):
         Recipe.of(table)

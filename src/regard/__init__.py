@@ -15,10 +15,14 @@ if TYPE_CHECKING:
         RegardError,
         TrainingFailed,
     )
+    from regard.jobs.ablating import ablate, prune
     from regard.jobs.evaluating import compare, evaluate
+    from regard.jobs.looking import look
     from regard.jobs.training import train
     from regard.kernels.bias import DistanceBias
     from regard.kernels.rows import Summary
+    from regard.looks.look import Look
+    from regard.looks.maps import Map
     from regard.model.attention import attend, attention_summary, attention_weights, self_attend
     from regard.model.build import build
     from regard.model.listening import Heard, listen
@@ -51,10 +55,14 @@ _HOMES = {
     "regard.errors": (
         "CheckpointRefused", "Diverged", "InvalidArgument", "InvalidRecipe", "RegardError", "TrainingFailed",
     ),
+    "regard.jobs.ablating": ("ablate", "prune"),
     "regard.jobs.evaluating": ("compare", "evaluate"),
+    "regard.jobs.looking": ("look",),
     "regard.jobs.training": ("train",),
     "regard.kernels.bias": ("DistanceBias",),
     "regard.kernels.rows": ("Summary",),
+    "regard.looks.look": ("Look",),
+    "regard.looks.maps": ("Map",),
     "regard.model.attention": ("attend", "attention_summary", "attention_weights", "self_attend"),
     "regard.model.build": ("build",),
     "regard.model.listening": ("Heard", "listen"),
@@ -92,6 +100,8 @@ __all__ = [
     "KeyValueCache",
     "KeysReady",
     "Learned",
+    "Look",
+    "Map",
     "Memory",
     "MultiHead",
     "Predictor",
@@ -109,6 +119,7 @@ __all__ = [
     "Uniform",
     "Word2VecConfig",
     "WordVectors",
+    "ablate",
     "attend",
     "attention_summary",
     "attention_weights",
@@ -118,6 +129,8 @@ __all__ = [
     "learn_words",
     "listen",
     "load",
+    "look",
+    "prune",
     "self_attend",
     "train",
 ]

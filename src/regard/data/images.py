@@ -142,3 +142,10 @@ def _pillow() -> Any:
     except ImportError:
         raise MissingExtra("pillow", "images", "A picture's file") from None
     return Image
+
+
+def webp(picture: Pixels) -> bytes:
+    """A picture (height, width, 3) as a small file, which browsers show."""
+    packed = BytesIO()
+    _pillow().fromarray(picture).save(packed, "WEBP", quality=80)
+    return packed.getvalue()

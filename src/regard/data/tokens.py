@@ -125,6 +125,15 @@ class Tokenizer:
         """Each token in a form to read: white space is made visible, bytes of part of a character are in ⟨⟩."""
         return [self._piece(cast(str, self._inner.id_to_token(i)), i) for i in self._known(ids)]
 
+    def words(self, ids: Iterable[SupportsInt]) -> list[int]:
+        """For each token the number of its word, from 0; words stand between spaces, and special tokens alone."""
+        known = self._known(ids)
+        found: list[int] = []
+        for before, (i, piece) in zip([END, *known], zip(known, self.pieces(known), strict=True), strict=False):
+            apart = self._words or min(i, before) < len(SPECIALS) or piece[:1] in VISIBLE.values()
+            found.append(found[-1] + apart if found else 0)
+        return found
+
     def _piece(self, token: str, i: int) -> str:
         if i < len(SPECIALS):
             return token

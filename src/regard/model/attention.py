@@ -132,13 +132,13 @@ def self_attend(
 def attend_lookup(
     lookup: Lookup, value: Tensor, dropout: float, source: nn.Module | None, lead: tuple[int, ...]
 ) -> Tensor:
-    """Run a look-up through the best kernel there is for it, and tell whoever listens."""
+    """Run a look-up through the best kernel there is for it, tell whoever listens, and let whoever changes it do so."""
     kernel = fused if fused.supports(lookup, value, dropout) else streamed
     out: Tensor
     lse: LogSumExp
     out, lse = kernel.attend(lookup, value, dropout)
-    listening.publish(source, lookup, lse, lead)
-    return out
+    listening.publish(source, lookup, lse, lead, value)
+    return listening.changed(source, lookup, value, out)
 
 
 def visibility(mask: Tensor | None, causal: bool, window: Window | None) -> Visibility:

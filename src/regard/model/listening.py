@@ -1,7 +1,8 @@
 """Listening to attention: whoever asks is told what every look-up was, and can compute any weight of it, exactly.
 
 Nobody listening costs one look at a number. Somebody listening changes no kernel and no bit of the output: what is
-published is references to what the kernel was given, and the log-sum-exp that it returned.
+published is references to what the kernel was given, and the log-sum-exp that it returned. Whoever wants the output
+changed, to silence a head or to differentiate by its weights, says so with `changing`.
 """
 
 import sys
@@ -18,7 +19,7 @@ from regard.errors import InvalidArgument
 from regard.kernels import rows as exact
 from regard.kernels.lookup import Lookup
 from regard.kernels.rows import Summary
-from regard.shapes import LogSumExp, Tensor
+from regard.shapes import LogSumExp, Outputs, Tensor, Values
 
 Pick = int | Sequence[int] | Tensor | slice | None  # which rows or heads; None: all
 
@@ -35,6 +36,7 @@ class Heard:
     lookup: Lookup
     lse: LogSumExp
     lead: tuple[int, ...]  # the batch axes of the caller, heads last; folded into two in the look-up
+    value: Values | None = None  # what the weights are the weights of
 
     @torch.no_grad()
     def weights(self, *, rows: Pick = None, heads: Pick = None) -> Tensor:
@@ -48,12 +50,16 @@ class Heard:
 
 
 Listener = Callable[[Heard], object]
+# Who attended, the look-up with its gradient, the values, and what came of them; it says what is to come instead.
+Changer = Callable[[nn.Module | None, Lookup, Values, Outputs], Outputs]
 
+_changer: ContextVar[Changer | None] = ContextVar("regard_changer", default=None)
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("regard_listeners", default=())
 
-# Whether anybody listens in any thread. Looked at first: torch.compile can trace a boolean and not a context variable.
-_anyone = False
-_blocks = 0
+# Whether anybody listens in any thread, or changes. Looked at first: torch.compile can trace a boolean and not a
+# context variable.
+_anyone = _altered = False
+_blocks = _changes = 0
 _counting = Lock()
 
 
@@ -73,19 +79,19 @@ def listen(listener: Listener) -> Iterator[None]:
     if "torch._dynamo" in sys.modules:  # only then can anything be compiled, and to import it takes as long as PyTorch
         _teller = torch.compiler.disable(_tell)  # type: ignore[no-untyped-call]
     token = _listeners.set((*_listeners.get(), listener))
-    _count(+1)
+    _count(listeners=+1)
     try:
         yield
     finally:
-        _count(-1)
+        _count(listeners=-1)
         _listeners.reset(token)
 
 
-def _count(change: int) -> None:
-    global _anyone, _blocks
+def _count(*, listeners: int = 0, changers: int = 0) -> None:
+    global _anyone, _altered, _blocks, _changes
     with _counting:
-        _blocks += change
-        _anyone = _blocks > 0
+        _blocks, _changes = _blocks + listeners, _changes + changers
+        _anyone, _altered = _blocks > 0, _changes > 0
 
 
 def anyone() -> bool:
@@ -93,15 +99,47 @@ def anyone() -> bool:
     return _anyone
 
 
-def publish(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...]) -> None:
+@contextmanager
+def changing(changer: Changer) -> Iterator[None]:
+    """Let `changer` decide what comes of every look-up in this block, in this thread (or task) alone."""
+    global _alterer
+    if "torch._dynamo" in sys.modules:
+        _alterer = torch.compiler.disable(_alter)  # type: ignore[no-untyped-call]
+    token = _changer.set(changer)
+    _count(changers=+1)
+    try:
+        yield
+    finally:
+        _count(changers=-1)
+        _changer.reset(token)
+
+
+def anyone_changes() -> bool:
+    """Whether anybody changes look-ups, in any thread: each must be made where it can be."""
+    return _altered
+
+
+def changed(source: nn.Module | None, lookup: Lookup, value: Tensor, out: Tensor) -> Tensor:
+    return _alterer(source, lookup, value, out) if _altered else out
+
+
+def _alter(source: nn.Module | None, lookup: Lookup, value: Tensor, out: Tensor) -> Tensor:
+    changer = _changer.get()
+    return out if changer is None else changer(source, lookup, value, out)
+
+
+_alterer = _alter
+
+
+def publish(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...], value: Tensor) -> None:
     if _anyone:
-        _teller(source, lookup, lse, lead)
+        _teller(source, lookup, lse, lead, value)
 
 
-def _tell(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...]) -> None:
+def _tell(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...], value: Tensor) -> None:
     listeners = _listeners.get()
     if listeners:
-        heard = Heard(source, lookup.detached(), lse.detach(), lead)
+        heard = Heard(source, lookup.detached(), lse.detach(), lead, value.detach())
         for listener in listeners:
             listener(heard)
 
@@ -118,10 +156,10 @@ def weights(lookup: Lookup, lead: tuple[int, ...], rows: Pick, heads: Pick, lse:
                 got=repr(heads),
                 remedy="Give queries of shape (..., heads, N, width) to choose among heads.",
             )
-        chosen = _indices("heads", heads, lead[-1], lookup.query.device)
+        chosen = picked("heads", heads, lead[-1], lookup.query.device)
         lookup, lead = lookup.for_heads(chosen), (*lead[:-1], len(chosen))
         lse = None if lse is None else lse[:, chosen]
-    which = slice(0, lookup.n) if rows is None else _indices("rows", rows, lookup.n, lookup.query.device)
+    which = slice(0, lookup.n) if rows is None else picked("rows", rows, lookup.n, lookup.query.device)
     found = exact.weights(lookup, which, lse)
     return found.reshape(*lead, *found.shape[2:])
 
@@ -148,7 +186,8 @@ def summary(lookup: Lookup, lead: tuple[int, ...], top: int, on: Tensor | None, 
     )
 
 
-def _indices(argument: str, pick: Pick, size: int, device: torch.device) -> Tensor:
+def picked(argument: str, pick: Pick, size: int, device: torch.device, *, strict: bool = True) -> Tensor:
+    """The numbers that a pick means, or a refusal; those that are not there are left out unless `strict`."""
     if isinstance(pick, slice):
         pick = range(*pick.indices(size))
     try:
@@ -157,12 +196,13 @@ def _indices(argument: str, pick: Pick, size: int, device: torch.device) -> Tens
         indices = torch.empty(1, dtype=torch.bool)  # no numbers at all: refused below with what came
     if indices.numel() == 0:
         indices = indices.long()
+    there = (indices >= -size) & (indices < size)
     if indices.dtype.is_floating_point or indices.dtype in (torch.bool, torch.complex64):
         got = str(indices.dtype) if isinstance(pick, Tensor) else repr(pick)
-    elif ((indices < -size) | (indices >= size)).any():
+    elif strict and not there.all():
         got = str(indices.tolist())
     else:
-        return indices.long() % size
+        return indices[there].long() % max(1, size)
     raise InvalidArgument(
         argument,
         wanted=f"whole numbers from {-size} to {size - 1}",

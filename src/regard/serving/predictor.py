@@ -1,7 +1,6 @@
 """A trained model with its vocabularies: texts or pictures in, texts or labels out."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,6 +19,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Banned, Rule
 from regard.decoding.search import Input, Task, search, stream
 from regard.errors import InvalidArgument, InvalidRecipe
+from regard.model.modes import evaluating
 from regard.model.positions import Learned
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.recipe import Recipe
@@ -42,6 +42,7 @@ class Output:
     log_probabilities: tuple[float, ...] | None = None  # of each token and of the end, where it came
     score: float | None = None  # by which outputs were ranked
     cut: bool = False  # whether the input was too long, and only its beginning read
+    numbers: tuple[int, ...] = ()  # of the tokens in the vocabulary, that of the end among them where it came
     # What it looked at: a row for each token and for the end, where it came; a column for each token of the source and
     # its end, after a learned unit where the encoder has one.
     attention: Float[Tensor, "layers H T S"] | None = None
@@ -137,7 +138,7 @@ class Predictor:
         numbers, _ = self._short_enough(self._numbers(texts), config, cut, None)
         wishes = self._wishes(1, [required], None)
         task, [asked] = self._task(numbers, [prefix], banned, config, False, wishes)
-        with _evaluating(self.model):
+        with evaluating(self.model):
             yield from self._pieces(islice(stream(task, asked), asked.given, None))
 
     def _pieces(self, tokens: Iterable[int]) -> Iterator[str]:
@@ -184,7 +185,7 @@ class Predictor:
                 remedy="Fine-tune it: train.start_from.",
             )
         numbers, short = self._short_enough(self._numbers(texts), config, cut, first_line)
-        with _evaluating(self.model):
+        with evaluating(self.model):
             if isinstance(self.model, Classifier):
                 asked = {"prefixes": prefixes, "banned": banned, "required": required, "banned_in": banned_in}
                 for name, given in {**asked, "attention": attention}.items():
@@ -324,7 +325,7 @@ class Predictor:
             raise InvalidArgument("targets", wanted=wanted, got="none" if targets is None else "some", remedy=SCORE)
         targets = texts if targets is None else _checked("targets", targets, len(texts))
         sources = None if alone else self._numbers(texts)
-        with _evaluating(self.model):
+        with evaluating(self.model):
             budget = batch_tokens or self.recipe.decode.batch_tokens
             return score(self, sources, targets, self._collate, budget)
 
@@ -333,7 +334,14 @@ class Predictor:
         tokens, log_p = found.tokens[skip:], found.log_probabilities
         pieces = tuple(self.target.pieces(tokens))
         log_p = None if log_p is None else log_p[skip:]
-        return Output(self.target.decode(tokens), pieces, log_p, found.score, attention=look)
+        numbers = (*tokens, END) if found.ended else tokens
+        return Output(self.target.decode(tokens), pieces, log_p, found.score, attention=look, numbers=numbers)
+
+    def given(self, text: Any, *, cut: bool = False, **options: Any) -> tuple[Any, Any]:
+        """What the model reads of a text: its token numbers, a label, or the picture; and that as a batch of one."""
+        texts = _checked("text", [text], pictures=self.picture_size is not None)
+        (read,), _ = self._short_enough(self._numbers(texts), self._config(options), cut, None)
+        return read, None if self.recipe.data.source is None else self._collate([read])
 
     def _numbers(self, texts: Sequence[Any]) -> list[Any]:
         """Token ids or labels; pictures as they are, to be read when their turn comes."""
@@ -355,18 +363,6 @@ class Predictor:
         if isinstance(self.source, Labels):
             return torch.tensor(numbers, device=device)
         return Tokens.of([[*row, END] for row in numbers], device=device)
-
-
-@contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _checked(name: str, texts: Iterable[Any], count: int | None = None, *, pictures: bool = False) -> list[Any]:

@@ -1,0 +1,15 @@
+"""A look as a file: what the ending of its name says."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from regard.files import whole_file
+from regard.looks.look import Look
+
+
+def write_json(look: Look, path: Path) -> None:
+    with whole_file(path) as file:
+        file.write(look.to_json().encode())
+
+
+WRITERS: dict[str, Callable[[Look, Path], object]] = {".json": write_json}
