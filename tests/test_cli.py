@@ -86,11 +86,11 @@ def test_the_command_line_is_frozen():
         "prepare": ["--cache", "--json", "--set"],
         "evaluate": [
             "--by-length", "--cache", "--device", "--json", "--metric", "--outputs", "--references", "--resamples",
-            "--sources", "--split",
+            "--set", "--sources", "--split",
         ],
         "predict": [
             "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--nbest", "--prefix",
-            "--sample", "--scores", "--set",
+            "--sample", "--scores", "--set", "--stream",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--longest", "--scores", "--set"],
         "look": [
@@ -134,8 +134,8 @@ def test_predict_searches(place):
     several = command("predict", place / "run", place / "in.txt", "--beam", 4, "--nbest", 2, "--scores")
     assert several.returncode == 0, several.stderr
     lines = several.stdout.split("\n")[:-1]
-    assert len(lines) == 5  # two, one empty, two
-    assert lines[2] == ""
+    assert len(lines) == 6  # two for each line
+    assert lines[2:4] == ["", ""]
     assert float(lines[0].split("\t")[0]) < 0
     begun = command("predict", place / "run", place / "in.txt", "--prefix", place / "begin.txt").stdout.split("\n")
     assert (begun[0][:1], begun[1], begun[2][:2]) == ("a", "", "aa")
@@ -162,6 +162,24 @@ def test_predict_searches(place):
     assert (wrong.returncode, "line 1" in wrong.stderr, "Traceback" in wrong.stderr) == (2, True, False)
     wrong = command("predict", place / "run", place / "in.txt", "--set", "beems=3")
     assert (wrong.returncode, "beam" in wrong.stderr, "Traceback" in wrong.stderr) == (2, True, False)
+
+
+def test_predict_streams(place):
+    (place / "in.txt").write_text("abc\n\ncb\n")
+    whole = command("predict", place / "run", place / "in.txt", "--beam", 1)
+    assert command("predict", place / "run", place / "in.txt", "--stream").stdout == whole.stdout
+    wrong = command("predict", place / "run", place / "in.txt", "--stream", "--beam", 2)
+    assert (wrong.returncode, "beam: wanted 1 in a stream" in wrong.stderr) == (2, True)
+    wrong = command("predict", place / "run", place / "in.txt", "--stream", "--json")
+    assert (wrong.returncode, "--json: wanted nothing in a stream" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("begin", "message"), [("a\n", "at least 2 lines; got 1"), ("a\n" * 4, "3 lines; got more")])
+def test_a_file_beside_the_input_has_as_many_lines(place, begin, message):
+    (place / "in.txt").write_text("abc\n\ncb\n")
+    (place / "begin.txt").write_text(begin)
+    wrong = command("predict", place / "run", place / "in.txt", "--prefix", place / "begin.txt")
+    assert (wrong.returncode, message in wrong.stderr) == (2, True), wrong.stderr
 
 
 def test_a_line_that_is_too_long_is_named(place):
@@ -251,6 +269,8 @@ def test_evaluate_shows_the_metrics_of_the_task_and_keeps_outputs(place):
     first, second = json.loads(again)["systems"]
     assert first["metrics"]["chrf"]["value"] == second["metrics"]["chrf"]["value"]
     assert (second["metrics"]["chrf"]["difference"], second["metrics"]["chrf"]["p"]) == (0.0, 1.0)
+    short = evaluated(place / "run", "--split", "valid", "--metric", "chrf", "--set", "longest=1", "--json")
+    assert json.loads(short)["systems"][0]["metrics"]["chrf"]["value"] < first["metrics"]["chrf"]["value"]
 
 
 @pytest.fixture

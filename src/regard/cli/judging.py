@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from regard.cli.options import Cache, Device, Json, ModelFolder, one_line
+from regard.cli.options import Cache, DecodeChanges, Device, Json, ModelFolder, one_line, options_of
 
 
 class WithMetrics(TyperCommand):
@@ -41,6 +41,7 @@ def evaluate(
     ] = None,
     resamples: Annotated[int, typer.Option(min=1, help="Of examples, for intervals and p-values.")] = 1000,
     outputs: Annotated[Path | None, typer.Option(help="Write the model's outputs to this file, one a line.")] = None,
+    set_: DecodeChanges = None,
     device: Device = "cpu",
     cache: Cache = None,
     as_json: Json = False,
@@ -51,6 +52,8 @@ def evaluate(
     regard evaluate runs/dates --split test
 
     regard evaluate runs/old runs/new --metric bleu --metric ter --by-length 4
+
+    regard evaluate runs/translation --set beam=1 --set int8=true
 
     regard evaluate ours.txt theirs.txt --references right.txt
     """
@@ -70,6 +73,7 @@ def evaluate(
             keep=(lambda output: file.write(f"{one_line(output)}\n".encode())) if file else None,
             cache=cache,
             device=device,
+            decode=options_of(set_),
         )
     print(json.dumps(asdict(found), ensure_ascii=False) if as_json else told(found))
 

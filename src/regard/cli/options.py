@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,10 @@ Cache = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or of a checkpoint.")]
+DecodeChanges = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the recipe's [decode]: temperature=0.8."),
+]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 
 
@@ -23,6 +27,15 @@ def read_lines(files: list[Path]) -> Iterator[str]:
 
     for path in files or [Path("/dev/stdin")]:
         yield from lines(path)
+
+
+def options_of(changes: list[str] | None, **given: Any) -> dict[str, Any]:
+    """Options of a search: those given by name, and those that --set changes."""
+    from regard.recipe import changed
+
+    for change in changes or []:
+        given = changed(given, change)
+    return given
 
 
 def one_line(text: str) -> str:

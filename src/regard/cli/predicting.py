@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.options import Device, Json, ModelFolder, one_line, read_lines
+from regard.cli.options import DecodeChanges, Device, Json, ModelFolder, one_line, options_of, read_lines
 
 
 def predict(
@@ -28,10 +28,11 @@ def predict(
     attention: Annotated[
         Path | None, typer.Option(help="Write where each output looked to this file, as JSON, a line each.")
     ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Write each output as it comes, token for token, without a beam.")
+    ] = False,
     cut: Annotated[bool, typer.Option("--cut", help="Read the beginning of lines that are too long.")] = False,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: temperature=0.8.")
-    ] = None,
+    set_: DecodeChanges = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -40,15 +41,18 @@ def predict(
     Examples: echo "3 March 1999" | regard predict runs/dates
 
     regard predict runs/translation source.txt --beam 5 --nbest 3 --scores
+
+    echo "Once upon a time" | regard predict runs/tales --sample --stream
     """
     from regard.jobs import predicting
-    from regard.recipe import changed
     from regard.serving.loading import load
 
     predictor = load(model, device=device)
-    options: dict[str, Any] = {"beam": beam, "nbest": nbest, "sample": sample or None, "longest": longest}
-    for change in set_ or []:
-        options = changed(options, change)
+    options = options_of(set_, beam=beam, nbest=nbest, sample=sample or None, longest=longest)
+    if stream:
+        other = {"--prefix": prefix, "--constraints": constraints, "--attention": attention}
+        _stream(predictor, read_lines(files or []), {**other, "--scores": scores, "--json": as_json}, cut, options)
+        return
     beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": read_lines([prefix])}
     if constraints is not None:
         beside |= predicting.constraints(constraints)
@@ -61,7 +65,7 @@ def predict(
         cut=cut,
         **options,
     )
-    shortened = 0
+    shortened, count = 0, predictor.searching(**options).recipe.decode.nbest
     with nullcontext() if attention is None else _written(attention) as looks:
         for line, outputs in found:
             shortened += outputs[0].cut if outputs else 0
@@ -72,9 +76,25 @@ def predict(
             for output in () if as_json else outputs:
                 known = scores and output.log_probability is not None  # an empty line stays empty
                 print(f"{output.log_probability:.4f}\t{one_line(output.text)}" if known else one_line(output.text))
+            print(end="\n" * (0 if as_json else count - len(outputs)))  # as many lines for every input
             sys.stdout.flush()
     if shortened:
         print(f"regard: {shortened} lines were too long, and only their beginning was read", file=sys.stderr)
+
+
+def _stream(predictor: Any, lines: Iterator[str], others: dict[str, Any], cut: bool, options: dict[str, Any]) -> None:
+    from regard.errors import InvalidArgument
+
+    for name, given in others.items():
+        if given:
+            wanted, remedy = "nothing in a stream", "Leave one of the two out."
+            raise InvalidArgument(name, wanted=wanted, got=str(given), remedy=remedy)
+    options = {key: value for key, value in options.items() if value is not None}
+    reads = predictor.recipe.data.source is not None
+    for line in lines:
+        for piece in predictor.stream(line, cut=cut, **options) if line or not reads else ():
+            print(one_line(piece), end="", flush=True)
+        print(flush=True)
 
 
 def _written(path: Path) -> Any:
@@ -121,9 +141,7 @@ def caption(
     beam: Annotated[int | None, typer.Option(min=1, help="Hypotheses that are followed at once.")] = None,
     longest: Annotated[int | None, typer.Option(min=1, help="Tokens of a caption, at most.")] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Each caption's log-probability before it.")] = False,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: temperature=0.8.")
-    ] = None,
+    set_: DecodeChanges = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -137,12 +155,9 @@ def caption(
     regard caption runs/captions photos.zip --beam 5 --draw looks
     """
     from regard.jobs import captioning
-    from regard.recipe import changed
     from regard.serving.loading import load
 
-    options: dict[str, Any] = {"beam": beam, "longest": longest}
-    for change in set_ or []:
-        options = changed(options, change)
+    options = options_of(set_, beam=beam, longest=longest)
     broken = 0
     for found in captioning.caption(
         load(model, device=device), pictures, draw=draw, scores=scores or as_json, **options

@@ -1,6 +1,6 @@
 """How trained models, or outputs that lie in files, do on data."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
@@ -69,12 +69,13 @@ def compare(
     keep: Callable[[str], object] | None = None,
     cache: Path | None = None,
     device: str = "cpu",
+    decode: Mapping[str, Any] | None = None,
 ) -> Report:
     """Systems beside each other, each a trained model or a file of outputs, one a line.
 
     They are judged on a split of the models' own data ("test" unless told), or on files of sources and references that
     belong line to line. Metrics are the usual ones of the task where none are named. `keep` is called with every output
-    of the model, in order.
+    of the model, in order. `decode` changes keys of the models' [decode].
     """
     on = Questions(split, sources, tuple(references))
     files = {i: Path(s) for i, s in enumerate(systems) if isinstance(s, str | Path) and Path(s).is_file()}
@@ -86,6 +87,7 @@ def compare(
         system = systems[i]
         model = system if isinstance(system, Predictor) else load(system, device=device)
         name = str(model.folder or "model") if isinstance(system, Predictor) else str(system)
+        model = model.searching(**decode) if decode else model
         metrics = metrics or _usual_metrics(model.recipe, on)
         judged[i] = _judge_model(name, model, on, metrics, keep, cache)
         recipe = recipe or model.recipe

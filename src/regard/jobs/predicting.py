@@ -4,15 +4,16 @@ import json
 import queue
 import threading
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from regard.data import text
 from regard.data.text import InvalidData
+from regard.errors import InvalidArgument
 from regard.serving.predictor import Output, Predictor
 
 MOST = 1024  # lines at once: enough to put those of like length together
-NOTHING: dict[str, Any] = {"prefixes": "", "required": [], "banned_in": []}  # for lines that nothing is said of
 PATIENCE = 0.02  # seconds without a line until what has come is enough
 
 
@@ -27,11 +28,12 @@ def predict_lines(
 
     `beside` are options of `Predictor.outputs` that have something for each line: prefixes, required, banned_in.
     """
-    number = 1
+    number, beside = 1, beside or {}
     for together in _arriving(lines):
-        mine: dict[str, Any] = {
-            name: [next(each, None) or NOTHING[name] for _ in together] for name, each in (beside or {}).items()
-        }
+        mine: dict[str, Any] = {name: list(islice(each, len(together))) for name, each in beside.items()}
+        for name, some in mine.items():
+            if len(some) < len(together):
+                raise _uneven(name, f"at least {number + len(some)} lines", f"{number + len(some) - 1}")
         full = [i for i, line in enumerate(together) if line or predictor.recipe.data.source is None]
         mine = {name: [each[i] for i in full] for name, each in mine.items()}
         found: dict[int, list[Output]] = {i: [Output("")] for i in range(len(together)) if i not in set(full)}
@@ -45,6 +47,16 @@ def predict_lines(
         for rest in range(said, len(together)):
             yield together[rest], found.pop(rest)
         number += len(together)
+    for name, each in beside.items():
+        if next(each, None) is not None:
+            raise _uneven(name, f"{number - 1} lines", "more")
+
+
+def _uneven(name: str, wanted: str, got: str) -> InvalidArgument:
+    option = "--prefix" if name == "prefixes" else "--constraints"
+    return InvalidArgument(
+        option, wanted=f"a line for each line of the input: {wanted}", got=got, remedy="Empty is fine."
+    )
 
 
 def constraints(path: Path) -> dict[str, Iterator[Any]]:

@@ -69,6 +69,10 @@ class Predictor:
         field = self.recipe.data.source
         return field.size if field is not None and field.kind == "image" else None
 
+    def searching(self, **options: Any) -> "Predictor":
+        """The same with these options of [decode] unless told otherwise: beam=5, int8=True, …"""
+        return replace(self, recipe=replace(self.recipe, decode=self._config(options)))
+
     def predict(self, texts: Iterable[str | Picture], **options: Any) -> list[str]:
         """An output for each text, in order: what follows from it, its label, or how it goes on.
 
