@@ -46,9 +46,9 @@ from measure import ratio
 from models import JOEY, JOEY_NEEDS, PEERS, REQUIREMENTS
 from regard.data.tokens import END, MASK, PAD, START, UNKNOWN, Tokenizer
 from regard.errors import RegardError
+from regard.model.blocks import TransformerConfig
 from regard.model.recurrent import RnnConfig, RnnDecoderConfig
 from regard.model.seq2seq import Seq2Seq
-from regard.model.transformer import TransformerConfig
 
 CTRANSLATE2, CTRANSLATE2_NEEDS = ROOT / ".peers" / "decoding", ("numpy", "ctranslate2==4.8.4")
 BEAMS, BATCHES = (1, 5), (1, 64)

@@ -9,12 +9,13 @@ from torch import nn
 
 import regard
 from regard.model.backbones import BackboneConfig
+from regard.model.blocks import TransformerConfig
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.recurrent import RnnConfig, RnnDecoder, RnnDecoderConfig, RnnEncoder
 from regard.model.sources import BagConfig, BagEncoder, LabelConfig, LabelEncoder
-from regard.model.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
+from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn, cnn_transformer, vit
 from regard.sequence import Tokens
 

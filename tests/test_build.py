@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import regard
+from regard.model.blocks import TransformerConfig
 from regard.model.build import DECODERS, ENCODERS, POOLS
-from regard.model.transformer import TransformerConfig
 from regard.sequence import Tokens
 
 SMALL = {"width": 16, "layers": 2, "heads": 2, "hidden": 24}

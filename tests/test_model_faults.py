@@ -5,11 +5,12 @@ import torch
 
 import test_models
 from regard.model import convolution, recurrent, transformer
+from regard.model.blocks import Entrance, FeedForward
 from regard.model.convolution import ConvLayer, ConvState
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
 from regard.model.recurrent import RnnState
-from regard.model.transformer import Entrance, TransformerState
+from regard.model.transformer import TransformerState
 
 
 def forgets_position(monkeypatch):
@@ -98,7 +99,7 @@ def tells_of_other_keys(monkeypatch):
 
 
 def has_an_idle_part(monkeypatch):
-    monkeypatch.setattr(transformer.FeedForward, "forward", lambda self, x: x)
+    monkeypatch.setattr(FeedForward, "forward", lambda self, x: x)
 
 
 def loads_nothing(monkeypatch):

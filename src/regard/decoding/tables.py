@@ -8,12 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from regard.kernels import native
+from regard.model.blocks import ACTIVATIONS, Block, Entrance, Stack
 from regard.model.embedding import Embedding
 from regard.model.listening import anyone
 from regard.model.multihead import MultiHead
 from regard.model.positions import Add
 from regard.model.scores import ScaledDot
-from regard.model.transformer import ACTIVATIONS, Block, Entrance, Stack
 from regard.shapes import Float, Tensor
 
 KINDS = {ACTIVATIONS["relu"]: 1, ACTIVATIONS["gelu"]: 2, ACTIVATIONS["gelu_tanh"]: 3, ACTIVATIONS["silu"]: 4}

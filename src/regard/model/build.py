@@ -8,13 +8,14 @@ from torch import nn
 
 from regard.configuration import Checked, Count, nearest, read
 from regard.errors import InvalidRecipe, Problem
+from regard.model.blocks import TransformerConfig
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.embedding import Embedding, Projection
 from regard.model.pool import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool, PoolConfig
 from regard.model.recurrent import RnnConfig, RnnDecoder, RnnDecoderConfig, RnnEncoder
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.model.sources import BagConfig, BagEncoder, LabelConfig, LabelEncoder
-from regard.model.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
+from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn, cnn_transformer, vit
 
 Make = Callable[..., nn.Module]

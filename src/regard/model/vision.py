@@ -10,10 +10,10 @@ from torch import nn
 from regard.configuration import Checked, Count
 from regard.errors import Problem
 from regard.model.backbones import BackboneConfig, backbone
+from regard.model.blocks import Entrance, Stack, TransformerConfig, Unit
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
 from regard.model.positions import SinusoidalGrid
-from regard.model.transformer import Entrance, Stack, TransformerConfig, Unit
 from regard.sequence import Grids
 from regard.shapes import Float, Tensor
 
