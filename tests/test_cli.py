@@ -270,7 +270,7 @@ def test_evaluate_shows_the_metrics_of_the_task_and_keeps_outputs(place):
     assert first["metrics"]["chrf"]["value"] == second["metrics"]["chrf"]["value"]
     assert (second["metrics"]["chrf"]["difference"], second["metrics"]["chrf"]["p"]) == (0.0, 1.0)
     short = evaluated(place / "run", "--split", "valid", "--metric", "chrf", "--set", "longest=1", "--json")
-    assert json.loads(short)["systems"][0]["metrics"]["chrf"]["value"] < first["metrics"]["chrf"]["value"]
+    assert json.loads(short)["systems"][0]["metrics"]["chrf"]["value"] != first["metrics"]["chrf"]["value"]
 
 
 @pytest.fixture
