@@ -12,4 +12,9 @@ def write_json(look: Look, path: Path) -> None:
         file.write(look.to_json().encode())
 
 
-WRITERS: dict[str, Callable[[Look, Path], object]] = {".json": write_json}
+def write_html(look: Look, path: Path) -> None:
+    with whole_file(path) as file:
+        file.write(look.to_html().encode())
+
+
+WRITERS: dict[str, Callable[[Look, Path], object]] = {".json": write_json, ".html": write_html}
