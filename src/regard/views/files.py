@@ -5,6 +5,7 @@ from pathlib import Path
 
 from regard.files import whole_file
 from regard.looks.look import Look
+from regard.views.figures import SHEETS, draw
 
 
 def write_json(look: Look, path: Path) -> None:
@@ -17,4 +18,4 @@ def write_html(look: Look, path: Path) -> None:
         file.write(look.to_html().encode())
 
 
-WRITERS: dict[str, Callable[[Look, Path], object]] = {".json": write_json, ".html": write_html}
+WRITERS: dict[str, Callable[..., object]] = {".json": write_json, ".html": write_html, **dict.fromkeys(SHEETS, draw)}

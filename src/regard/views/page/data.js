@@ -69,29 +69,38 @@ function readMap(told, sides) {
     return line;
   };
 
-  // A square of `size` points, each the largest of `step` × `step` weights.
-  found.block = (head, firstRow, firstKey, step, size) => {
+  // A square of `size` points, each the largest of `step` × `step` shares: weights as parts of the largest of all, or of
+  // their row.
+  found.block = (head, byRow, firstRow, firstKey, step, size) => {
+    const most = found.most(head);
     const points = new Float32Array(size * size);
     const lastRow = Math.min(rows, firstRow + step * size);
     const lastKey = Math.min(keys, firstKey + step * size);
     for (let row = firstRow; row < lastRow; row++) {
       const start = Math.floor((row - firstRow) / step) * size;
+      const whole = (byRow ? most.rows[row] : most.all) || 1;
       found.visit(head, row, firstKey, lastKey, (key, weight) => {
         const at = start + Math.floor((key - firstKey) / step);
-        if (weight > points[at]) points[at] = weight;
+        points[at] = Math.max(points[at], weight / whole);
       });
     }
     return points;
   };
 
+  // The largest weight of all, and of each row.
   const largest = new Map();
   found.most = (head) => {
     if (!largest.has(head)) {
-      let most = 0;
-      for (let row = 0; row < rows; row++) found.visit(head, row, 0, keys, (_, weight) => (most = Math.max(most, weight)));
-      largest.set(head, most);
+      const most = new Float32Array(rows);
+      for (let row = 0; row < rows; row++)
+        found.visit(head, row, 0, keys, (_, weight) => (most[row] = Math.max(most[row], weight)));
+      largest.set(head, { rows: most, all: most.reduce((a, b) => Math.max(a, b), 0) });
     }
     return largest.get(head);
+  };
+  found.share = (head, byRow, row, weight) => {
+    const most = found.most(head);
+    return weight / ((byRow ? most.rows[row] : most.all) || 1);
   };
   return found;
 }
@@ -113,7 +122,7 @@ export function shown(name) {
 }
 
 export function percent(weight) {
-  return weight >= 0.0995 || weight === 0 ? `${Math.round(100 * weight)} %` : `${(100 * weight).toFixed(1)} %`;
+  return weight >= 0.0995 || weight < 0.0005 ? `${Math.round(100 * weight)} %` : `${(100 * weight).toFixed(1)} %`;
 }
 
 export function headName(map, head) {

@@ -54,10 +54,10 @@ export function showHeads(table, store) {
   }
   order();
 
-  const paint = () => lines.forEach(({ canvas, map, head }) => thumb(canvas, map, head));
-  paint();
+  const paint = () => lines.forEach(({ canvas, map, head }) => thumb(canvas, map, head, store.state.byRow));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
-  store.listen((state) => {
+  store.listen((state, before) => {
+    if (state.byRow !== before.byRow) paint();
     for (const line of lines) {
       const now = line.map === state.map && (line.head === state.head || line.map.heads === 1);
       line.button.setAttribute("aria-pressed", String(now));
@@ -65,16 +65,15 @@ export function showHeads(table, store) {
   });
 }
 
-function thumb(canvas, map, head) {
+function thumb(canvas, map, head, byRow) {
   const step = Math.max(1, Math.ceil(Math.max(map.rows, map.keys) / SIZE));
   const [high, wide] = [Math.ceil(map.rows / step), Math.ceil(map.keys / step)];
-  const points = map.block(head, 0, 0, step, SIZE);
-  const most = map.most(head) || 1;
+  const points = map.block(head, byRow, 0, 0, step, SIZE);
   const image = new ImageData(wide, high);
   const table = ramp();
   for (let y = 0; y < high; y++)
     for (let x = 0; x < wide; x++)
-      image.data.set([...table[Math.round((255 * points[y * SIZE + x]) / most)], 255], 4 * (y * wide + x));
+      image.data.set([...table[Math.round(255 * points[y * SIZE + x])], 255], 4 * (y * wide + x));
   Object.assign(canvas, { width: wide, height: high });
   canvas.getContext("2d").putImageData(image, 0, 0);
 }

@@ -58,6 +58,8 @@ export function showLook(told) {
   chooseMap(part("map"), store);
   chooseHead(part("head"), store);
   part("numbers").addEventListener("change", (event) => store.change({ numbers: event.target.checked }));
+  part("by-row").checked = store.state.byRow;
+  part("by-row").addEventListener("change", (event) => store.change({ byRow: event.target.checked }));
   showAsking(part("asking"), store);
   showPicture(part("picture"), store);
   showAsked(part("asked"), store);

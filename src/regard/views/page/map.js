@@ -7,7 +7,8 @@ import { pinned } from "./state.js";
 
 const TILE = 256; // points of a tile's side
 const KEPT = 64; // tiles
-const LABELS = 12; // pixels from one label to the next, at least
+const LABELS = 14; // pixels from one label to the next, at least
+const SLANTED = 18; // and of those that stand aslant
 const NUMBERS = 28; // pixels of a cell that has room for its number
 const LARGEST = 64; // pixels of a cell, at most
 const HIGH = 560; // pixels of the whole, at most
@@ -30,7 +31,7 @@ export function showMap(box, store) {
   function fit(map) {
     const room = Math.max(120, box.clientWidth - view.margins.left - 40);
     const wanted = Math.min(room / map.keys, (HIGH - view.margins.top) / map.rows);
-    const readable = map.keys * LABELS <= room ? LABELS * 1.4 : 0; // small maps may be scrolled, and their labels read
+    const readable = map.keys * SLANTED <= room ? SLANTED : 0; // small maps may be scrolled, and their labels read
     view.cell = Math.min(40, Math.max(wanted, readable), room / map.keys);
     Object.assign(view, { left: 0, top: 0 });
   }
@@ -46,14 +47,13 @@ export function showMap(box, store) {
 
   function tile(state, level, y, x) {
     const { map, head } = state;
-    const name = [state.look.maps.indexOf(map), head, isDark(), level, y, x].join();
+    const name = [state.look.maps.indexOf(map), head, state.byRow, isDark(), level, y, x].join();
     if (!tiles.has(name)) {
       const step = 2 ** level;
-      const points = map.block(head, y * TILE * step, x * TILE * step, step, TILE);
-      const most = map.most(head) || 1;
+      const points = map.block(head, state.byRow, y * TILE * step, x * TILE * step, step, TILE);
       const [table, image] = [ramp(), new ImageData(TILE, TILE)];
-      points.forEach((weight, i) => {
-        const [r, g, b] = table[Math.round((255 * weight) / most)];
+      points.forEach((share, i) => {
+        const [r, g, b] = table[Math.round(255 * share)];
         image.data[4 * i] = r;
         image.data[4 * i + 1] = g;
         image.data[4 * i + 2] = b;
@@ -90,14 +90,15 @@ export function showMap(box, store) {
     for (let y = Math.floor(top / side); y * side < Math.min(map.rows, top + down); y++)
       for (let x = Math.floor(left / side); x * side < Math.min(map.keys, left + across); x++)
         pen.drawImage(tile(state, level, y, x), (x * side - left) * cell, (y * side - top) * cell, side * cell, side * cell);
-    if (cell >= NUMBERS && state.numbers) numbers(map, head);
+    if (cell >= NUMBERS && state.numbers) numbers(state);
     mark(row, key, state.pin);
     pen.restore();
   }
 
   function labels(map) {
     const { cell, left, top, across, down, margins } = view;
-    const every = Math.max(1, Math.ceil(LABELS / cell));
+    const apart = (pixels) => Math.max(1, Math.ceil(pixels / cell));
+    let every = apart(LABELS);
     const cut = (name, room) => {
       let text = shown(name);
       if (pen.measureText(text).width <= room) return text;
@@ -110,6 +111,7 @@ export function showMap(box, store) {
       if (y > margins.top) pen.fillText(cut(map.rowNames[row], margins.left - 8), margins.left - 6, y);
     }
     pen.textAlign = "left";
+    every = apart(SLANTED);
     for (let key = Math.ceil(left / every) * every; key < Math.min(map.keys, left + across); key += every) {
       pen.save();
       pen.translate(margins.left + (key + 0.5 - left) * cell, margins.top - 5);
@@ -119,14 +121,13 @@ export function showMap(box, store) {
     }
   }
 
-  function numbers(map, head) {
+  function numbers({ map, head, byRow }) {
     const { cell, left, top, across, down } = view;
-    const most = map.most(head) || 1;
     Object.assign(pen, { textAlign: "center", textBaseline: "middle", font: `${Math.min(14, cell * 0.42)}px sans-serif` });
     for (let row = Math.floor(top); row < Math.min(map.rows, top + down); row++)
       map.visit(head, row, Math.floor(left), Math.min(map.keys, Math.ceil(left + across)), (key, weight) => {
         if (weight < 0.005) return;
-        pen.fillStyle = ink(weight / most);
+        pen.fillStyle = ink(map.share(head, byRow, row, weight));
         pen.fillText(String(Math.round(100 * weight)), (key + 0.5 - left) * cell, (row + 0.5 - top) * cell);
       });
   }
@@ -259,8 +260,8 @@ export function showLegend(box, store) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   paint();
   from.textContent = "0";
-  store.listen(({ map, head }) => {
-    const few = map.whole ? "" : `, the ${map.top.k} largest of each row${head === MEAN ? " of each head" : ""}`;
-    to.textContent = percent(map.most(head)) + few;
+  store.listen(({ map, head, byRow }) => {
+    const few = map.whole ? "" : `; only the ${map.top.k} largest weights of each row${head === MEAN ? " and head" : ""} are here`;
+    to.textContent = (byRow ? "the largest of each row" : percent(map.most(head).all)) + few;
   });
 }

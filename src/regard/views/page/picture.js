@@ -3,7 +3,7 @@
 import { headName, percent, shown } from "./data.js";
 import { make } from "./state.js";
 
-const SHADE = 0.8; // of the light that is taken from where nobody looks
+const SHADE = 0.75; // of the light that is taken from where nobody looks
 const LARGEST = 12; // regions whose numbers are shown
 
 export function looksAtPicture({ map, look }) {

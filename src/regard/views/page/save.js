@@ -35,33 +35,34 @@ export function drawnMap(state, view) {
   const rows = map.rowNames.slice(top, Math.ceil(view.top + view.down));
   const keys = map.keyNames.slice(left, Math.ceil(view.left + view.across));
   const { cell } = view;
-  const most = map.most(head) || 1;
+  const most = state.byRow ? "the largest of each row" : percent(map.most(head).all);
   const [x0, y0] = [width(rows) + 4, width(keys) * 0.87 + 34];
-  const parts = [draw("text", { x: 8, y: 18, "font-weight": 600 }, `${titled(state)} (darkest: ${percent(most)})`)];
-  const every = Math.max(1, Math.ceil(12 / cell));
+  const parts = [draw("text", { x: 8, y: 18, "font-weight": 600 }, `${titled(state)} (darkest: ${most})`)];
+  const apart = (pixels) => Math.max(1, Math.ceil(pixels / cell));
   rows.forEach((name, row) => {
     const place = { x: x0 - 5, y: y0 + (row + 0.5) * cell, "text-anchor": "end", "dominant-baseline": "central" };
-    if (row % every === 0) parts.push(draw("text", place, cut(name)));
+    if (row % apart(14) === 0) parts.push(draw("text", place, cut(name)));
   });
   keys.forEach((name, key) => {
     const at = `translate(${x0 + (key + 0.6) * cell} ${y0 - 5}) rotate(-60)`;
-    if (key % every === 0) parts.push(draw("text", { transform: at }, cut(name)));
+    if (key % apart(18) === 0) parts.push(draw("text", { transform: at }, cut(name)));
   });
   if (rows.length * keys.length <= CELLS)
     rows.forEach((_, row) =>
       map.visit(head, top + row, left, left + keys.length, (key, weight) => {
         const [x, y] = [x0 + (key - left) * cell, y0 + row * cell];
-        parts.push(draw("rect", { x, y, width: cell, height: cell, fill: colour(weight / most, false) }));
+        const share = map.share(head, state.byRow, top + row, weight);
+        parts.push(draw("rect", { x, y, width: cell, height: cell, fill: colour(share, false) }));
         if (!state.numbers || cell < 24 || weight < 0.005) return;
         const middle = { x: x + cell / 2, y: y + cell / 2, "text-anchor": "middle", "dominant-baseline": "central" };
-        const style = { "font-size": Math.min(13, cell * 0.42), fill: ink(weight / most, false) };
+        const style = { "font-size": Math.min(13, cell * 0.42), fill: ink(share, false) };
         parts.push(draw("text", { ...middle, ...style }, String(Math.round(100 * weight))));
       }),
     );
   else {
     const step = Math.ceil(Math.max(rows.length, keys.length) / POINTS);
     const size = Math.ceil(Math.max(rows.length, keys.length) / step);
-    const href = painted(map.block(head, top, left, step, size), size, most);
+    const href = painted(map.block(head, state.byRow, top, left, step, size), size);
     const side = size * step * cell;
     const frame = draw("svg", { x: x0, y: y0, width: keys.length * cell, height: rows.length * cell });
     frame.append(draw("image", { width: side, height: side, href, "image-rendering": "pixelated" }));
@@ -71,11 +72,11 @@ export function drawnMap(state, view) {
   return sheet(x0 + keys.length * cell + width(keys) * 0.5 + 8, y0 + rows.length * cell + 8, titled(state), ...parts, draw("rect", frame));
 }
 
-function painted(points, size, most) {
+function painted(shares, size) {
   const canvas = document.createElement("canvas");
   Object.assign(canvas, { width: size, height: size });
   const image = new ImageData(size, size);
-  points.forEach((weight, i) => image.data.set([...ramp(false)[Math.round((255 * weight) / most)], 255], 4 * i));
+  shares.forEach((share, i) => image.data.set([...ramp(false)[Math.round(255 * share)], 255], 4 * i));
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas.toDataURL();
 }

@@ -2,8 +2,11 @@
 
 import { MEAN } from "./data.js";
 
+const LONG = 256; // keys from which on the first rows of a causal map would outshine all others
+
 export function makeStore(look) {
-  const state = { look, map: telling(look.maps), head: MEAN, row: 0, key: null, pin: null, numbers: true };
+  const state = { look, map: telling(look.maps), head: MEAN, row: 0, key: null, pin: null, numbers: true, byRow: false };
+  state.byRow = look.maps.some((map) => map.keys > LONG);
   if (state.map?.heads === 1) state.head = 0;
   const listeners = [];
   return {
