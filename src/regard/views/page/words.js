@@ -44,7 +44,12 @@ export function showAsking(list, store) {
   });
 
   const rowOf = (event) => event.target.closest("[data-row]")?.dataset.row;
-  list.addEventListener("pointerover", (event) => rowOf(event) && store.change({ row: Number(rowOf(event)) }));
+  let last = "";
+  list.addEventListener("pointermove", (event) => {
+    const at = `${event.clientX} ${event.clientY}`;
+    if (at !== last && rowOf(event)) store.change({ row: Number(rowOf(event)) }); // it moved, and not the page beneath it
+    last = at;
+  });
   list.addEventListener("focusin", (event) => rowOf(event) && store.change({ row: Number(rowOf(event)) }));
   list.addEventListener("click", (event) => rowOf(event) && store.change(pinned(store.state, Number(rowOf(event)))));
   list.addEventListener("keydown", (event) => {
