@@ -12,20 +12,20 @@ SIZE = 13  # pixels of letters
 INK = "#1c1e22"
 SHARP = 2  # pixels of a PNG for each of a drawing's
 
-Point = tuple[float, float]
+Point = tuple[float | int, float | int]
 
 
 class Sheet(ABC):
     """White, and so many pixels large."""
 
-    def __init__(self, width: float, height: float) -> None:
+    def __init__(self, width: float | int, height: float | int) -> None:
         self.width, self.height = round(width), round(height)
 
     @abstractmethod
     def box(self, at: Point, size: Point, fill: str) -> None: ...
 
     @abstractmethod
-    def line(self, start: Point, end: Point, width: float, fill: str) -> None: ...
+    def line(self, start: Point, end: Point, width: float | int, fill: str) -> None: ...
 
     @abstractmethod
     def text(self, at: Point, text: str, *, anchor: str = "start", fill: str = INK) -> None:
@@ -40,7 +40,7 @@ class Sheet(ABC):
 
 
 class Svg(Sheet):
-    def __init__(self, width: float, height: float) -> None:
+    def __init__(self, width: float | int, height: float | int) -> None:
         super().__init__(width, height)
         size = f'width="{self.width}" height="{self.height}" viewBox="0 0 {self.width} {self.height}"'
         self.parts = [
@@ -52,7 +52,7 @@ class Svg(Sheet):
         place = f'x="{at[0]:.5g}" y="{at[1]:.5g}" width="{size[0]:.5g}" height="{size[1]:.5g}"'
         self.parts.append(f'<rect {place} fill="{fill}" shape-rendering="crispEdges"/>')
 
-    def line(self, start: Point, end: Point, width: float, fill: str) -> None:
+    def line(self, start: Point, end: Point, width: float | int, fill: str) -> None:
         ends = f'x1="{start[0]:.5g}" y1="{start[1]:.5g}" x2="{end[0]:.5g}" y2="{end[1]:.5g}"'
         self.parts.append(f'<line {ends} stroke="{fill}" stroke-width="{width:.3g}"/>')
 
@@ -69,7 +69,7 @@ class Svg(Sheet):
 
 
 class Png(Sheet):
-    def __init__(self, width: float, height: float) -> None:
+    def __init__(self, width: float | int, height: float | int) -> None:
         super().__init__(width, height)
         try:
             from PIL import Image, ImageDraw
@@ -83,7 +83,7 @@ class Png(Sheet):
         end = [round(SHARP * (place + length)) - 1 for place, length in zip(at, size, strict=True)]
         self.pen.rectangle((*start, *map(max, start, end)), fill)
 
-    def line(self, start: Point, end: Point, width: float, fill: str) -> None:
+    def line(self, start: Point, end: Point, width: float | int, fill: str) -> None:
         self.pen.line([SHARP * place for place in (*start, *end)], fill, max(1, round(SHARP * width)))
 
     def text(self, at: Point, text: str, *, anchor: str = "start", fill: str = INK) -> None:
