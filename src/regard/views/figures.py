@@ -88,7 +88,7 @@ def heat(look: Look, of: Map, form: str) -> bytes:
 def heads(look: Look, of: Map, form: str) -> bytes:
     """Of every map, each head's colours by its own largest weight."""
     shown = [(f"{each.name}, {head}", points) for each in look.maps for head, points in _small(each)]
-    column, row = max(SMALL, round(_width([name for name, _ in shown]))) + EDGE, SMALL + 2 * SIZE + EDGE
+    column, row = max(SMALL, round(_width([name for name, _ in shown]))) + EDGE, SMALL + 2 * SIZE + 2 * EDGE
     across = min(len(shown), ACROSS)
     sheet = SHEETS[form](EDGE + across * column, EDGE + -(-len(shown) // across) * row)
     for i, (name, points) in enumerate(shown):

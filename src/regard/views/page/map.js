@@ -7,7 +7,7 @@ import { pinned } from "./state.js";
 
 const TILE = 256; // points of a tile's side
 const KEPT = 64; // tiles
-const LABELS = 14; // pixels from one label to the next, at least
+const LABELS = 13; // pixels from one label to the next, at least
 const SLANTED = 18; // and of those that stand aslant
 const NUMBERS = 28; // pixels of a cell that has room for its number
 const LARGEST = 64; // pixels of a cell, at most

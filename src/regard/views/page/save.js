@@ -8,7 +8,7 @@ const CELLS = 4096; // rectangles; more are one picture
 const POINTS = 1024; // of that picture's side
 const WORDS = 60; // of each side of lines
 const LINE = 24; // pixels from one word to the next
-const FAINT = 0.02; // the least weight that gets a line
+const FAINT = 0.1; // the least share of its row's largest weight that gets a line
 const FONT = "system-ui, sans-serif";
 
 function draw(kind, properties = {}, ...children) {
@@ -121,11 +121,11 @@ function drawnLines(state) {
   for (const i of order) {
     const now = i + firstRow === row;
     map.visit(head, i + firstRow, firstKey, firstKey + keys.length, (key, weight) => {
-      if (weight < FAINT) return;
+      const share = map.share(head, true, i + firstRow, weight);
+      if (share < FAINT) return;
       const ends = { x1: from, y1: y(i), x2: to, y2: y(key - firstKey) };
-      const opacity = now ? Math.max(0.25, weight) : 0.6 * weight;
-      const style = { stroke: now ? "#c2410c" : "#00224e", "stroke-opacity": opacity.toFixed(3) };
-      parts.push(draw("line", { ...ends, ...style, "stroke-width": (1 + 4 * weight).toFixed(2) }));
+      const style = { stroke: now ? "#c2410c" : "#00224e", "stroke-opacity": (now ? share : share / 4).toFixed(3) };
+      parts.push(draw("line", { ...ends, ...style, "stroke-width": (1 + 2.5 * share).toFixed(2) }));
     });
     const bold = now ? { "font-weight": 700, fill: "#9a3412" } : {};
     parts.push(draw("text", { x: from - 6, y: y(i), "text-anchor": "end", "dominant-baseline": "central", ...bold }, cut(rows[i])));
