@@ -125,6 +125,14 @@ def test_a_word_that_is_pointed_at_shows_where_it_looks(show, text):
     assert set(page.locator("#asked small").all_text_contents()) == {""}
 
 
+def test_rows_and_heads_that_were_asked_for_are_shown(show, text):
+    page = show(regard.look(translator(), TEXT, output=SAID, rows=[4, 1], heads=[1]).to_html())
+    assert page.locator("#asking > span").all_text_contents() == [text.output.tokens[row] for row in (4, 1)]
+    assert page.locator("#head option").all_text_contents() == ["head 1"]
+    page.hover("[data-row='1']")
+    assert numbers(page) == list(map(same, text["decoder 2 cross"].weights(1, 1)[0, 0].tolist()))
+
+
 def test_a_pinned_row_is_compared(show, text):
     page = show(text.to_html())
     page.click("[data-row='1']")

@@ -106,7 +106,10 @@ function readMap(told, sides) {
 }
 
 function unpacked(text, Kind) {
-  return new Kind(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = letters.charCodeAt(i);
+  return new Kind(bytes.buffer);
 }
 
 // The places of the largest weights of a row, largest first.

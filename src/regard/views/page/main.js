@@ -39,7 +39,7 @@ function chooseHead(select, store) {
 }
 
 function shortcuts(store) {
-  document.addEventListener("keydown", (event) => {
+  part("views").addEventListener("keydown", (event) => {
     if (event.target.matches("select, input") || event.ctrlKey || event.metaKey || event.altKey) return;
     const { look, map, head } = store.state;
     const next = look.maps[look.maps.indexOf(map) + { j: 1, k: -1 }[event.key]];
