@@ -73,10 +73,19 @@ def test_a_look_is_written_whole(tmp_path):
     done = command("look", GOLDEN / "rnn", "a cat", "--output", "A", "--out", out)
     assert (done.returncode, done.stdout) == (0, "")
     assert json.loads(out.read_text())["maps"][0]["name"] == "decoder 1 cross"
+    for name, begins in (("x.html", b"<!doctype html>"), ("x.png", b"\x89PNG"), ("x.svg", b"<svg ")):
+        done = command("look", GOLDEN / "rnn", "a cat", "--output", "A", "--out", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / name).read_bytes().startswith(begins)
+    done = command("look", GOLDEN / "rnn", "a cat", "--output", "A", "--out", tmp_path / "x.svg", "--view", "lines")
+    assert "<line " in (tmp_path / "x.svg").read_text()
 
 
 REFUSED = {
     "unknown ending": (("a", "--out", "x.gif"), r"out: wanted a name in \.json.*got x.gif"),
+    "view of what": (("a", "--view", "heat"), r"view: wanted --out with a name in \.svg, \.png; got none"),
+    "view of a page": (("a", "--out", "x.html", "--view", "heat"), "view: wanted --out with .*; got x.html"),
+    "unknown view": (("a", "--out", "x.svg", "--view", "heet"), "view: wanted one of heat, .*Did you mean 'heat'"),
     "several inputs": (("--file", "two.txt", "--out", "x.json"), "out: wanted one input; got several"),
     "text and file": (("a", "--file", "two.txt"), "text: wanted one of TEXT, --file and --data"),
     "sort what": (("a", "--sort", "entropy"), "sort: wanted --summary"),

@@ -34,6 +34,7 @@ def look(
         bool, typer.Option("--ablate", help="How much worse each prediction of the data is without a head.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the look to this file; its ending says as what.")] = None,
+    view: Annotated[str | None, typer.Option(help="In an SVG or PNG: heat, heads, lines or picture.")] = None,
     beam: Annotated[int | None, typer.Option(min=1, help="Hypotheses that are followed at once.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: longest=20.")
@@ -52,6 +53,10 @@ def look(
 
     regard look runs/translation "A dog runs." --output "Ein Hund rennt." --layer 2 --head 0 --numbers
 
+    regard look runs/translation "A dog runs." --out page.html
+
+    regard look runs/translation "A dog runs." --out heads.svg --view heads
+
     regard look runs/translation --data test --summary --sort confidence
     """
     from regard.errors import InvalidArgument
@@ -67,7 +72,7 @@ def look(
         raise InvalidArgument("sort", wanted="--summary, whose lines to sort", got="none", remedy="Add it.")
     if out is not None and (summary or ablate):
         raise InvalidArgument("out", wanted="one look to write", got="a table", remedy="Send stdout to a file.")
-    write = None if out is None else _writer(out)
+    write = _writer(out, view)
     predictor = load(model, device=device)
     if ablate:
         _ablate(predictor, data or [], as_json)
@@ -174,12 +179,20 @@ def _ablate(predictor: Any, data: list[str], as_json: bool) -> None:
     print(table([("map", "head", "loss without", "change"), ("all heads", "", f"{whole:.4f}", ""), *told]))
 
 
-def _writer(out: Path) -> Any:
+def _writer(out: Path | None, view: str | None) -> Any:
     """What writes a look into a file of this kind; refused before any work where nothing does."""
     from regard.errors import InvalidArgument
+    from regard.views.figures import SHEETS, check_view
     from regard.views.files import WRITERS
 
+    check_view(view)
+    if view is not None and (out is None or out.suffix not in SHEETS):
+        wanted, remedy = f"--out with a name in {', '.join(SHEETS)}", "Add it, or leave --view out."
+        raise InvalidArgument("view", wanted=wanted, got=str(out) if out else "none", remedy=remedy)
+    if out is None:
+        return None
     if out.suffix not in WRITERS:
         wanted = f"a name in {', '.join(WRITERS)}"
         raise InvalidArgument("out", wanted=wanted, got=str(out), remedy="Choose one of these.")
-    return lambda found: WRITERS[out.suffix](found, out)
+    options = {} if view is None else {"view": view}
+    return lambda found: WRITERS[out.suffix](found, out, **options)

@@ -154,7 +154,7 @@ class Look:
                      | {"kind": "image", "width": int, "height": int, "grid": [rows, columns], "units": int,
                         "data": "data:image/webp;base64,…"}
                      | null,
-             "output": {"tokens": [str], "scores": [float] | null, "read": [str]}
+             "output": {"text": str, "tokens": [str], "scores": [float] | null, "read": [str]}
                      | {"label": str, "score": float}
                      | null,
              "maps": [{"name": str, "kind": "self" | "cross" | "pool" | "grid",
@@ -174,6 +174,17 @@ class Look:
         """
         return json.dumps(self.as_dict(limit=limit), ensure_ascii=False, allow_nan=False)
 
+    def to_html(self, *, limit: int = LIMIT) -> str:
+        """As one page that needs nothing else: point at words, switch layers and heads, sort, pin, zoom, save."""
+        from regard.views.webpage import page
+
+        return page(self.as_dict(limit=limit))
+
+    def _repr_html_(self) -> str:
+        from regard.views.webpage import framed
+
+        return framed(self.to_html())
+
 
 def _told_source(source: Text | Image | None) -> dict[str, Any] | None:
     if source is None:
@@ -192,7 +203,7 @@ def _told_output(output: Said | Label | None) -> dict[str, Any] | None:
     if isinstance(output, Label):
         return {"label": output.label, "score": _finite(output.score)}
     scores = None if output.scores is None else [_finite(score) for score in output.scores]
-    return {"tokens": output.tokens, "scores": scores, "read": output.read}
+    return {"text": output.text, "tokens": output.tokens, "scores": scores, "read": output.read}
 
 
 def _told(each: Map, limit: int) -> dict[str, Any]:

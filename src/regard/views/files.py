@@ -5,6 +5,7 @@ from pathlib import Path
 
 from regard.files import whole_file
 from regard.looks.look import Look
+from regard.views.figures import SHEETS, draw
 
 
 def write_json(look: Look, path: Path) -> None:
@@ -12,4 +13,9 @@ def write_json(look: Look, path: Path) -> None:
         file.write(look.to_json().encode())
 
 
-WRITERS: dict[str, Callable[[Look, Path], object]] = {".json": write_json}
+def write_html(look: Look, path: Path) -> None:
+    with whole_file(path) as file:
+        file.write(look.to_html().encode())
+
+
+WRITERS: dict[str, Callable[..., object]] = {".json": write_json, ".html": write_html, **dict.fromkeys(SHEETS, draw)}

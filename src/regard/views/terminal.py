@@ -33,7 +33,7 @@ def told(look: Look, *, every: bool = False, width: int = 80, colour: bool = Fal
     else:
         title = look.title if said is None else f"{look.title} → {said.label} ({exp(said.score):.0%})"
     lines = ["".join(letter if letter.isprintable() else "�" for letter in title)]
-    maps = look.maps if every else _telling(look.maps)
+    maps = look.maps if every else telling(look.maps)
     for each in maps:
         rows, columns = ([ENDS.get(name, name) for name in side] for side in look.names(each))
         chosen, heads = each.chosen
@@ -54,7 +54,7 @@ def told(look: Look, *, every: bool = False, width: int = 80, colour: bool = Fal
     return "\n".join(lines + (["", f"Also there: {', '.join(others)}"] if others else []))
 
 
-def _telling(maps: Sequence[Map]) -> list[Map]:
+def telling(maps: Sequence[Map]) -> list[Map]:
     """The last look at the source, or else the last of all."""
     for kind in ("cross", "pool", "self", "grid"):
         found = [each for each in maps if each.kind == kind]

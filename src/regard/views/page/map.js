@@ -1,0 +1,267 @@
+// All rows × all keys, drawn tile by tile, and only the tiles that can be seen: near, each weight with its number; from
+// afar each point the largest weight of many.
+
+import { colour, ink, isDark, ramp } from "./colours.js";
+import { MEAN, percent, shown } from "./data.js";
+import { pinned } from "./state.js";
+
+const TILE = 256; // points of a tile's side
+const KEPT = 64; // tiles
+const LABELS = 13; // pixels from one label to the next, at least
+const SLANTED = 18; // and of those that stand aslant
+const NUMBERS = 28; // pixels of a cell that has room for its number
+const LARGEST = 64; // pixels of a cell, at most
+const HIGH = 560; // pixels of the whole, at most
+
+export function showMap(box, store) {
+  const canvas = box.querySelector("canvas");
+  const pen = canvas.getContext("2d");
+  const tiles = new Map();
+  // cell: pixels of a weight; left, top: the weight at the corner; margins: where labels stand
+  const view = { cell: 1, left: 0, top: 0, across: 0, down: 0, margins: { left: 0, top: 0 } };
+  let fitted = true;
+
+  const font = () => getComputedStyle(box).font;
+  function measure({ map }) {
+    pen.font = font();
+    const widest = (names) => Math.min(120, names.slice(0, 2000).reduce((most, name) => Math.max(most, pen.measureText(shown(name)).width), 8));
+    view.margins = { left: Math.ceil(widest(map.rowNames)) + 10, top: Math.ceil(widest(map.keyNames) * 0.87) + 16 };
+  }
+
+  function fit(map) {
+    const room = Math.max(120, box.clientWidth - view.margins.left - 40);
+    const wanted = Math.min(room / map.keys, (HIGH - view.margins.top) / map.rows);
+    const readable = map.keys * SLANTED <= room ? SLANTED : 0; // small maps may be scrolled, and their labels read
+    view.cell = Math.min(40, Math.max(wanted, readable), room / map.keys);
+    Object.assign(view, { left: 0, top: 0 });
+  }
+
+  function place(map) {
+    const { margins, cell } = view;
+    const room = Math.max(120, box.clientWidth - margins.left - 40);
+    view.across = Math.min(map.keys, room / cell);
+    view.down = Math.min(map.rows, (HIGH - margins.top) / cell);
+    view.left = Math.max(0, Math.min(map.keys - view.across, view.left));
+    view.top = Math.max(0, Math.min(map.rows - view.down, view.top));
+  }
+
+  function tile(state, level, y, x) {
+    const { map, head } = state;
+    const name = [state.look.maps.indexOf(map), head, state.byRow, isDark(), level, y, x].join();
+    if (!tiles.has(name)) {
+      const step = 2 ** level;
+      const points = map.block(head, state.byRow, y * TILE * step, x * TILE * step, step, TILE);
+      const [table, image] = [ramp(), new ImageData(TILE, TILE)];
+      points.forEach((share, i) => {
+        const [r, g, b] = table[Math.round(255 * share)];
+        image.data[4 * i] = r;
+        image.data[4 * i + 1] = g;
+        image.data[4 * i + 2] = b;
+        image.data[4 * i + 3] = 255;
+      });
+      const drawn = new OffscreenCanvas(TILE, TILE);
+      drawn.getContext("2d").putImageData(image, 0, 0);
+      if (tiles.size >= KEPT) tiles.delete(tiles.keys().next().value);
+      tiles.set(name, drawn);
+    }
+    return tiles.get(name);
+  }
+
+  function draw(state) {
+    const { map, head, row, key } = state;
+    place(map);
+    const { cell, left, top, across, down, margins } = view;
+    const [width, height] = [Math.ceil(margins.left + across * cell + 40), Math.ceil(margins.top + down * cell + 2)];
+    const sharp = devicePixelRatio || 1;
+    Object.assign(canvas, { width: width * sharp, height: height * sharp });
+    Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+    pen.setTransform(sharp, 0, 0, sharp, 0, 0);
+    pen.font = font();
+    pen.fillStyle = getComputedStyle(box).color;
+    labels(map);
+    pen.save();
+    pen.translate(margins.left, margins.top);
+    pen.beginPath();
+    pen.rect(0, 0, across * cell, down * cell);
+    pen.clip();
+    pen.imageSmoothingEnabled = false;
+    const level = Math.max(0, Math.ceil(Math.log2(1 / cell)));
+    const side = TILE * 2 ** level; // weights of a tile's side
+    for (let y = Math.floor(top / side); y * side < Math.min(map.rows, top + down); y++)
+      for (let x = Math.floor(left / side); x * side < Math.min(map.keys, left + across); x++)
+        pen.drawImage(tile(state, level, y, x), (x * side - left) * cell, (y * side - top) * cell, side * cell, side * cell);
+    if (cell >= NUMBERS && state.numbers) numbers(state);
+    mark(row, key, state.pin);
+    pen.restore();
+  }
+
+  function labels(map) {
+    const { cell, left, top, across, down, margins } = view;
+    const apart = (pixels) => Math.max(1, Math.ceil(pixels / cell));
+    let every = apart(LABELS);
+    const cut = (name, room) => {
+      let text = shown(name);
+      if (pen.measureText(text).width <= room) return text;
+      while (text && pen.measureText(`${text}…`).width > room) text = [...text].slice(0, -1).join("");
+      return `${text}…`;
+    };
+    Object.assign(pen, { textAlign: "right", textBaseline: "middle" });
+    for (let row = Math.ceil(top / every) * every; row < Math.min(map.rows, top + down); row += every) {
+      const y = margins.top + (row + 0.5 - top) * cell;
+      if (y > margins.top) pen.fillText(cut(map.rowNames[row], margins.left - 8), margins.left - 6, y);
+    }
+    pen.textAlign = "left";
+    every = apart(SLANTED);
+    for (let key = Math.ceil(left / every) * every; key < Math.min(map.keys, left + across); key += every) {
+      pen.save();
+      pen.translate(margins.left + (key + 0.5 - left) * cell, margins.top - 5);
+      pen.rotate(-Math.PI / 3);
+      pen.fillText(cut(map.keyNames[key], 124), 0, 0);
+      pen.restore();
+    }
+  }
+
+  function numbers({ map, head, byRow }) {
+    const { cell, left, top, across, down } = view;
+    Object.assign(pen, { textAlign: "center", textBaseline: "middle", font: `${Math.min(14, cell * 0.42)}px sans-serif` });
+    for (let row = Math.floor(top); row < Math.min(map.rows, top + down); row++)
+      map.visit(head, row, Math.floor(left), Math.min(map.keys, Math.ceil(left + across)), (key, weight) => {
+        if (weight < 0.005) return;
+        pen.fillStyle = ink(map.share(head, byRow, row, weight));
+        pen.fillText(String(Math.round(100 * weight)), (key + 0.5 - left) * cell, (row + 0.5 - top) * cell);
+      });
+  }
+
+  function mark(row, key, pin) {
+    const { cell, left, top, across } = view;
+    const line = (at, dashes) => {
+      const y = (at - top) * cell;
+      for (const [colourOf, width] of [[isDark() ? "#000" : "#fff", 4], [isDark() ? "#7db7ff" : "#c2410c", 2]]) {
+        Object.assign(pen, { strokeStyle: colourOf, lineWidth: width });
+        pen.setLineDash(dashes);
+        pen.strokeRect(1, y + 1, across * cell - 2, Math.max(1, cell - 2));
+      }
+    };
+    if (pin && pin.map === store.state.map) line(pin.row, [6, 4]);
+    line(row, []);
+    if (key !== null) pen.strokeRect((key - left) * cell + 1, (row - top) * cell + 1, Math.max(2, cell - 2), Math.max(2, cell - 2));
+  }
+
+  function reveal({ row, key }) {
+    const along = (at, first, seen) => Math.max(at + 1 - seen, Math.min(first, at));
+    view.top = along(row, view.top, view.down);
+    if (key !== null) view.left = along(key, view.left, view.across);
+  }
+
+  function zoom(times, at = { x: view.across / 2, y: view.down / 2 }) {
+    const { map } = store.state;
+    const before = view.cell;
+    const least = Math.min(before, (box.clientWidth - view.margins.left - 40) / map.keys, (HIGH - view.margins.top) / map.rows);
+    view.cell = Math.max(least, Math.min(LARGEST, before * times));
+    view.left += at.x - (at.x * before) / view.cell;
+    view.top += at.y - (at.y * before) / view.cell;
+    fitted = false;
+    draw(store.state);
+  }
+
+  function fitAgain() {
+    fitted = true;
+    measure(store.state);
+    fit(store.state.map);
+    draw(store.state);
+  }
+
+  function under(event) {
+    const at = canvas.getBoundingClientRect();
+    const x = (event.clientX - at.left - view.margins.left) / view.cell;
+    const y = (event.clientY - at.top - view.margins.top) / view.cell;
+    const inside = x >= 0 && y >= 0 && x < view.across && y < view.down;
+    return { x, y, inside, row: Math.floor(view.top + y), key: Math.floor(view.left + x) };
+  }
+
+  let pulled = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    pulled = { x: event.clientX, y: event.clientY, left: view.left, top: view.top, far: false };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const at = under(event);
+    if (pulled && !pulled.far && at.inside) store.change({ ...pinned(store.state, at.row), row: at.row });
+    pulled = null;
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (pulled) {
+      const [x, y] = [event.clientX - pulled.x, event.clientY - pulled.y];
+      pulled.far ||= Math.hypot(x, y) > 4;
+      Object.assign(view, { left: pulled.left - x / view.cell, top: pulled.top - y / view.cell });
+      return draw(store.state);
+    }
+    const { inside, row, key } = under(event);
+    if (inside) store.change({ row, key });
+  });
+  canvas.addEventListener("pointerleave", () => store.change({ key: null }));
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      zoom(event.deltaY < 0 ? 1.25 : 0.8, under(event));
+    },
+    { passive: false },
+  );
+  box.addEventListener("keydown", (event) => {
+    if (event.target !== box) return;
+    const { row, key, map } = store.state;
+    const page = Math.max(1, Math.floor(view.down) - 1);
+    const moves = {
+      ArrowUp: { row: row - 1 },
+      ArrowDown: { row: row + 1 },
+      ArrowLeft: { key: (key ?? 1) - 1 },
+      ArrowRight: { key: (key ?? -1) + 1 },
+      Home: { key: 0 },
+      End: { key: map.keys - 1 },
+      PageUp: { row: row - page },
+      PageDown: { row: row + page },
+    };
+    if (event.key in moves) {
+      store.change(moves[event.key]);
+      reveal(store.state);
+      draw(store.state);
+    } else if (event.key === "+" || event.key === "=" || event.key === "-") {
+      const at = { x: (key ?? view.left) + 0.5 - view.left, y: row + 0.5 - view.top };
+      zoom(event.key === "-" ? 0.7 : 1.43, at);
+    } else if (event.key === "0") fitAgain();
+    else if (event.key === "Enter" || event.key === " ") store.change(pinned(store.state));
+    else if (event.key === "Escape") store.change({ pin: null });
+    else return;
+    event.preventDefault();
+  });
+
+  store.listen((state, before) => {
+    if (state.map !== before.map) fitAgain();
+    else draw(state);
+  });
+  new ResizeObserver(() => (fitted ? fitAgain() : draw(store.state))).observe(box);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(store.state));
+  return { view, zoom, fit: fitAgain };
+}
+
+export function showLegend(box, store) {
+  const [from, to] = box.querySelectorAll("span");
+  const bar = box.querySelector("canvas");
+  const paint = () => {
+    Object.assign(bar, { width: 256, height: 1 });
+    const pen = bar.getContext("2d");
+    for (let i = 0; i < 256; i++) {
+      pen.fillStyle = colour(i / 255);
+      pen.fillRect(i, 0, 1, 1);
+    }
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+  paint();
+  from.textContent = "0";
+  store.listen(({ map, head, byRow }) => {
+    const few = map.whole ? "" : `; only the ${map.top.k} largest weights of each row${head === MEAN ? " and head" : ""} are here`;
+    to.textContent = (byRow ? "the largest of each row" : percent(map.most(head).all)) + few;
+  });
+}

@@ -1,0 +1,84 @@
+// A picture, dark but for the regions that a row looks at.
+
+import { headName, percent, shown } from "./data.js";
+import { make } from "./state.js";
+
+const SHADE = 0.75; // of the light that is taken from where nobody looks
+const LARGEST = 12; // regions whose numbers are shown
+
+export function looksAtPicture({ map, look }) {
+  return map.asked === "source" && look.source?.kind === "image";
+}
+
+// What to draw on each region of the picture: how dark, and the number where it is one of the largest.
+export function veil(source, line) {
+  const weights = Array.from(line.slice(source.units));
+  const most = Math.max(...weights, 1e-12);
+  const least = weights.toSorted((a, b) => b - a)[Math.min(LARGEST, weights.length) - 1];
+  const [rows, columns] = source.grid;
+  return weights.map((weight, i) => ({
+    x: (i % columns) / columns,
+    y: Math.floor(i / columns) / rows,
+    shade: SHADE * (1 - weight / most),
+    number: weight >= least && weight >= 0.005 ? String(Math.round(100 * weight)) : "",
+  }));
+}
+
+export function showPicture(box, store) {
+  const { source } = store.state.look;
+  if (source?.kind !== "image") return;
+  const views = [frame(source), frame(source)];
+  box.append(...views.map((view) => view.figure));
+  store.listen((state) => {
+    const { pin } = state;
+    box.hidden = !looksAtPicture(state);
+    if (box.hidden) return;
+    draw(views[0], state, state.map, state.head, state.row, "");
+    views[1].figure.hidden = !(pin && looksAtPicture({ map: pin.map, look: state.look }));
+    if (!views[1].figure.hidden) draw(views[1], state, pin.map, pin.head, pin.row, "pinned: ");
+  });
+  const pointed = (event) => {
+    const { map, look } = store.state;
+    if (map.asks !== "source" || !looksAtPicture({ map, look })) return;
+    const [rows, columns] = source.grid;
+    const at = event.currentTarget.getBoundingClientRect();
+    const part = (place, size, count) => Math.max(0, Math.min(count - 1, Math.floor((place / size) * count)));
+    const y = part(event.clientY - at.top, at.height, rows);
+    const x = part(event.clientX - at.left, at.width, columns);
+    if (map.rows === map.keys) store.change({ row: source.units + y * columns + x });
+  };
+  views[0].canvas.addEventListener("pointermove", pointed);
+}
+
+function frame(source) {
+  const picture = make("img", { src: source.data, alt: "" });
+  const canvas = make("canvas", { role: "img" });
+  const caption = make("figcaption");
+  return { canvas, caption, figure: make("figure", {}, make("div", { className: "stack" }, picture, canvas), caption) };
+}
+
+function draw(view, state, map, head, row, before) {
+  const { source } = state.look;
+  const width = 640;
+  const height = Math.round((width * source.height) / source.width);
+  const { canvas } = view;
+  Object.assign(canvas, { width, height });
+  const pen = canvas.getContext("2d");
+  const [rows, columns] = source.grid;
+  const [high, wide] = [height / rows, width / columns];
+  const line = map.row(head, row);
+  Object.assign(pen, { textAlign: "center", textBaseline: "middle", font: `600 ${Math.min(26, high * 0.45)}px sans-serif` });
+  for (const { x, y, shade, number } of veil(source, line)) {
+    pen.fillStyle = `rgba(0, 0, 0, ${shade})`;
+    pen.fillRect(x * width, y * height, wide + 0.5, high + 0.5);
+    if (!number || !state.numbers) continue;
+    Object.assign(pen, { strokeStyle: "#000", fillStyle: "#fff", lineWidth: 4, lineJoin: "round" });
+    pen.strokeText(number, x * width + wide / 2, y * height + high / 2);
+    pen.fillText(number, x * width + wide / 2, y * height + high / 2);
+  }
+  const name = `${before}${shown(map.rowNames[row])}, ${map.name}, ${headName(map, head)}`;
+  view.caption.textContent = name;
+  const best = line.slice(source.units).reduce((most, weight, i, all) => (weight > all[most] ? i : most), 0);
+  const told = `row ${Math.floor(best / columns) + 1}, column ${(best % columns) + 1}`;
+  canvas.setAttribute("aria-label", `${name}: most on the region in ${told}, ${percent(line[source.units + best])}`);
+}

@@ -1,0 +1,58 @@
+// What is being shown, and who wants to know when that changes.
+
+import { MEAN } from "./data.js";
+
+const LONG = 256; // keys from which on the first rows of a causal map would outshine all others
+
+export function makeStore(look) {
+  const state = { look, map: telling(look.maps), head: MEAN, row: 0, key: null, pin: null, numbers: true, byRow: false };
+  state.byRow = look.maps.some((map) => map.keys > LONG);
+  if (state.map?.heads === 1) state.head = 0;
+  const listeners = [];
+  return {
+    state,
+    listen(listener) {
+      listeners.push(listener);
+      listener(state, {});
+    },
+    change(part) {
+      const before = { ...state };
+      Object.assign(state, part);
+      const { map } = state;
+      if (map.heads === 1) state.head = 0;
+      else if (state.head >= map.heads) state.head = MEAN;
+      state.row = Math.max(0, Math.min(map.rows - 1, state.row));
+      if (map !== before.map && part.key === undefined) state.key = null;
+      if (state.key !== null) state.key = Math.max(0, Math.min(map.keys - 1, state.key));
+      if (Object.keys(state).some((name) => state[name] !== before[name]))
+        for (const listener of listeners) listener(state, before);
+    },
+  };
+}
+
+// The last look at the source, or else the last of all.
+function telling(maps) {
+  for (const kind of ["cross", "pool", "self", "grid"]) {
+    const found = maps.filter((each) => each.kind === kind);
+    if (found.length) return found.at(-1);
+  }
+  return maps.at(-1);
+}
+
+export function isPinned(state, row) {
+  const { pin } = state;
+  return pin !== null && pin.map === state.map && pin.head === state.head && pin.row === row;
+}
+
+export function pinned(state, row = state.row) {
+  return { pin: isPinned(state, row) ? null : { map: state.map, head: state.head, row } };
+}
+
+export function make(kind, properties = {}, ...children) {
+  const { role, label, ...rest } = properties;
+  const element = Object.assign(document.createElement(kind), rest);
+  if (role) element.setAttribute("role", role);
+  if (label) element.setAttribute("aria-label", label);
+  element.append(...children);
+  return element;
+}
