@@ -89,13 +89,17 @@ def test_the_command_line_is_frozen():
             "--sources", "--split",
         ],
         "predict": [
-            "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--nbest", "--prefix",
-            "--sample", "--scores", "--set",
+            "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--markup", "--nbest",
+            "--prefix", "--sample", "--scores", "--set",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--longest", "--scores", "--set"],
         "look": [
             "--ablate", "--beam", "--cut", "--data", "--device", "--file", "--head", "--json", "--layer", "--numbers",
             "--out", "--output", "--rows", "--set", "--sort", "--summary", "--words",
+        ],
+        "align": [
+            "--beam", "--choose", "--cut", "--device", "--head", "--json", "--references", "--set", "--sources", "--step",
+            "--targets",
         ],
         "score": ["--device", "--json"],
         "verify": [],

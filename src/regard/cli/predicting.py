@@ -28,6 +28,10 @@ def predict(
     attention: Annotated[
         Path | None, typer.Option(help="Write where each output looked to this file, as JSON, a line each.")
     ] = None,
+    markup: Annotated[
+        bool,
+        typer.Option("--markup", help="Carry tags, <b>so</b>, over to the words of the output that come from theirs."),
+    ] = False,
     cut: Annotated[bool, typer.Option("--cut", help="Read the beginning of lines that are too long.")] = False,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: temperature=0.8.")
@@ -52,6 +56,10 @@ def predict(
     beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": read_lines([prefix])}
     if constraints is not None:
         beside |= predicting.constraints(constraints)
+    if markup:
+        others = {"nbest": nbest is not None, "scores": scores, "attention": attention is not None, "json": as_json}
+        _print_marked(predictor, read_lines(files or []), others, beside=beside, cut=cut, **options)
+        return
     found = predicting.predict_lines(
         predictor,
         read_lines(files or []),
@@ -75,6 +83,18 @@ def predict(
             sys.stdout.flush()
     if shortened:
         print(f"regard: {shortened} lines were too long, and only their beginning was read", file=sys.stderr)
+
+
+def _print_marked(predictor: Any, lines: Iterator[str], others: dict[str, bool], **options: Any) -> None:
+    from regard.errors import InvalidArgument
+    from regard.jobs.aligning import with_markup
+
+    for name, given in others.items():
+        if given:
+            raise InvalidArgument(name, wanted="nothing beside --markup", got="both", remedy="Leave one out.")
+    for line in with_markup(predictor, lines, **options):
+        print(one_line(line))
+        sys.stdout.flush()
 
 
 def _written(path: Path) -> Any:
