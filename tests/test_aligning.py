@@ -17,7 +17,7 @@ from test_cli import command, process
 
 GOLDEN = HERE / "0.1.0"
 KINDS = ("bpe", "unigram", "characters", "bytes", "words")
-SYLLABLES = "ba ce di fo gu ha je ki lo mu".split()
+SYLLABLES = ["ba", "ce", "di", "fo", "gu", "ha", "je", "ki", "lo", "mu"]
 
 
 def reversals(count: int, seed: int) -> list[tuple[str, str]]:
@@ -90,7 +90,12 @@ def test_words_are_linked_with_what_their_tokens_look_at_most(kind):
     for word, origin in enumerate(found.origins):
         rows = [i for i, place in enumerate(_places(predictor.target, said)) if place == word]
         sums = [
-            sum(float(weights[i, k]) for i in rows for k, place in enumerate(_places(predictor.source, read)) if place == n)
+            sum(
+                float(weights[i, k])
+                for i in rows
+                for k, place in enumerate(_places(predictor.source, read))
+                if place == n
+            )
             for n in range(5)
         ]
         assert origin == sums.index(max(sums))

@@ -88,6 +88,10 @@ def test_the_command_line_is_frozen():
             "--by-length", "--cache", "--device", "--json", "--metric", "--outputs", "--references", "--resamples",
             "--sources", "--split",
         ],
+        "compare": [
+            "--by-length", "--cache", "--device", "--json", "--metric", "--out", "--references", "--resamples",
+            "--sentences", "--sources", "--split",
+        ],
         "predict": [
             "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--markup", "--nbest",
             "--prefix", "--sample", "--scores", "--set",
@@ -98,8 +102,8 @@ def test_the_command_line_is_frozen():
             "--out", "--output", "--rows", "--set", "--sort", "--summary", "--words",
         ],
         "align": [
-            "--beam", "--choose", "--cut", "--device", "--head", "--json", "--references", "--set", "--sources", "--step",
-            "--targets",
+            "--beam", "--choose", "--cut", "--device", "--head", "--json", "--references", "--set", "--sources",
+            "--step", "--targets",
         ],
         "score": ["--device", "--json"],
         "verify": [],

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import aligning, judging, looking, predicting, training, words
+from regard.cli import aligning, comparing, judging, looking, predicting, training, words
 from regard.errors import RegardError
 
 app = typer.Typer(
@@ -44,6 +44,7 @@ def regard(
 app.command()(training.train)
 app.command()(training.prepare)
 app.command(cls=judging.WithMetrics)(judging.evaluate)
+app.command()(comparing.compare)
 app.command()(predicting.predict)
 app.command()(predicting.caption)
 app.command()(looking.look)
