@@ -30,10 +30,17 @@ def reversals(count: int, seed: int) -> list[tuple[str, str]]:
 def reverser(request, tmp_path_factory) -> regard.Predictor:
     """A model that has learned to say the words of a text from the end."""
     place = tmp_path_factory.mktemp("reverse")
-    words, steps = {"tokens": "words"}, {"rnn": 220, "conv": 120}[request.param]
-    conv, rnn = {"kind": "conv", "width": 24, "dilations": [1, 2]}, {"kind": "rnn", "width": 32}
-    parts = {"rnn": (rnn, {**rnn, "attention": "after", "feed": False}), "conv": (conv, conv)}[request.param]
-    train = {"steps": steps, "warmup": 10, "batch_tokens": 512, "rate": 8e-3, "validate_every": steps, "device": "cpu"}
+    words, steps = {"tokens": "words"}, {"rnn": 180, "conv": 120}[request.param]
+    conv, rnn = {"kind": "conv", "width": 24, "dilations": [1, 2]}, {"kind": "rnn", "width": 24}
+    parts = {"rnn": (rnn, {**rnn, "attention": "after"}), "conv": (conv, conv)}[request.param]
+    train = {
+        "steps": steps,
+        "warmup": 10,
+        "batch_tokens": 256,
+        "rate": 1.5e-2,
+        "validate_every": steps,
+        "device": "cpu",
+    }
     model = dict(zip(("encoder", "decoder"), parts, strict=True))
     recipe = {"data": {"source": words, "target": words}, "model": model, "train": train}
     return regard.train(recipe, place / "run", data={"train": reversals(1000, 1)}, cache=place)

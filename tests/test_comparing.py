@@ -38,6 +38,7 @@ def test_the_most_different_outputs_come_first(place):
     for sentence in found.sentences:
         for name, answer in zip(("ours", "theirs"), sentence.answers, strict=True):
             assert answer.output == Path(name).read_text().split("\n")[sentence.number - 1]
+            assert list(answer.scores) == ["chrf"]  # the BLEU of a sentence says little
             for metric, value in answer.scores.items():
                 assert value == pytest.approx(score(metric, [answer.output], [sentence.references]))
     wanted = regard.compare(["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50)
@@ -108,6 +109,8 @@ def test_lines_stand_where_their_values_are():
     assert heights[0] > heights[1]  # the larger is the higher
     assert heights[2:] == [heights[2]] * 3
     assert heights[2] - heights[0] == pytest.approx(heights[0] - heights[1], abs=0.2)
+    labels = [each.text for each in root.findall(".//{http://www.w3.org/2000/svg}text[@text-anchor='end']")]
+    assert labels == ["0.0", "1.0", "2.0", "3.0"]
     assert [each[0].text for each in circles[:2]] == ["a: 1.0 (0.0 to 2.0)", "a: 2.0 (1.0 to 3.0)"]
 
 

@@ -43,7 +43,7 @@ def _figures(report: Report) -> list[str]:
     return [
         charts.lines(
             f"{headed(name)} by source length",
-            [f"{group.first}–{group.last}" for group in groups],
+            [f"{group.first}–{group.last}" if group.first < group.last else str(group.first) for group in groups],
             [charts.Line(system.name, _points(system, name)) for system in report.systems],
             partial(shown, name),
         )

@@ -24,6 +24,7 @@ from regard.serving.predictor import Predictor
 
 LARGEST = 4096  # weights of a map that is shown
 PIECES = ("bpe", "unigram")  # tokens that make up words
+OF_MANY = ("bleu", "bleu_lower")  # where a sentence of three words has no four in a row, and so nothing right
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one system says, how good that is by each metric, and where it looked, if it does."""
+    """What one system says, its scores by each metric that tells of one example, and where it looked, if it did."""
 
     output: str
     scores: dict[str, float]
@@ -138,7 +139,7 @@ def _sentence(said: _Said, judged: Sequence[Judged], systems: Sequence[str | Pat
         scores = {
             name: float(tally.values(np.ones((1, 1)), np.array([number]))[0])
             for name, tally in one.tallies.items()
-            if not isinstance(tally, Confusion)  # of one example it says nothing
+            if name not in OF_MANY and not isinstance(tally, Confusion)
         }
         attention = _attention(system, source) if isinstance(system, Predictor) and output else None
         answers.append(Answer(output, scores, attention))

@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from math import isfinite
+from math import ceil, floor, isfinite, log10
 
 WIDE, HIGH = 640, 300  # of a figure of lines
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 34, 70  # around it
@@ -16,7 +16,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#0
 DASHES = ("none", "6 3", "2 3", "8 3 2 3")
 CELL, LABEL = 16, 7  # of a heat map, and how wide a letter is
 LONGEST = 14  # letters of a label
-TICKS = 4
+TICKS = 5  # at most
 
 STYLE = """
 body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem; background: #fff; color: #1b1b1b;
@@ -86,12 +86,11 @@ def lines(title: str, places: Sequence[str], drawn: Sequence[Line], shown: Calla
         return TOP + (HIGH - TOP - BOTTOM) * (high - value) / (high - low)
 
     parts = [f'<text x="{LEFT}" y="20" font-weight="bold">{text(title)}</text>']
-    for tick in range(TICKS + 1):
-        value = low + (high - low) * tick / TICKS
-        parts.append(
-            f'<line x1="{LEFT}" x2="{WIDE - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#ddd"/>'
-            f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{text(shown(value))}</text>'
-        )
+    parts += [
+        f'<line x1="{LEFT}" x2="{WIDE - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#ddd"/>'
+        f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{text(shown(value))}</text>'
+        for value in _ticks(low, high)
+    ]
     for at, name in enumerate(places):
         place = f'x="{LEFT + across * (at + 0.5):.1f}" y="{HIGH - BOTTOM + 18}"'
         parts.append(f'<text {place} text-anchor="middle">{text(name)}</text>')
@@ -167,6 +166,14 @@ def _range(numbers: Sequence[float]) -> tuple[float, float]:
     low, high = min(there), max(there)
     more = (high - low) * 0.05 or max(abs(high), 1.0) * 0.05
     return low - more, high + more
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two others."""
+    least = (high - low) / TICKS
+    power = 10.0 ** floor(log10(least))
+    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= least)
+    return [step * count for count in range(ceil(low / step), floor(high / step) + 1)]
 
 
 def _stroke(number: int) -> str:
