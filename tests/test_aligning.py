@@ -200,6 +200,14 @@ def test_what_cannot_be_is_refused(name, tmp_path, monkeypatch):
         raise ValueError(done.stderr)
 
 
+def test_a_text_that_is_too_long_is_named_by_its_line():
+    with pytest.raises(ValueError, match="line 2: wanted at most 1000 tokens; got 1500"):
+        list(align(translator("words"), ["the cat", "cat " * 1500], ["a", "b"]))
+    _, (found) = align(translator("words"), ["the cat", "cat " * 1500], ["a", "b"], cut=True)
+    assert len(found.source_words) == 1500
+    assert found.origins[0] < 1000
+
+
 def test_nothing_is_searched_where_targets_are_given():
     with pytest.raises(ValueError, match="beam: wanted nothing where no output is searched"):
         next(align(translator(), ["a"], ["b"], beam=3))
