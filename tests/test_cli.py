@@ -88,14 +88,22 @@ def test_the_command_line_is_frozen():
             "--by-length", "--cache", "--device", "--json", "--metric", "--outputs", "--references", "--resamples",
             "--set", "--sources", "--split",
         ],
+        "compare": [
+            "--by-length", "--cache", "--device", "--json", "--metric", "--out", "--references", "--resamples",
+            "--sentences", "--sources", "--split",
+        ],
         "predict": [
-            "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--nbest", "--prefix",
-            "--sample", "--scores", "--set", "--stream",
+            "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--markup", "--nbest",
+            "--prefix", "--sample", "--scores", "--set", "--stream",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--longest", "--scores", "--set"],
         "look": [
             "--ablate", "--beam", "--cut", "--data", "--device", "--file", "--head", "--json", "--layer", "--numbers",
             "--out", "--output", "--rows", "--set", "--sort", "--summary", "--words",
+        ],
+        "align": [
+            "--beam", "--choose", "--cut", "--device", "--head", "--json", "--references", "--set", "--sources",
+            "--step", "--targets",
         ],
         "score": ["--device", "--json"],
         "verify": [],

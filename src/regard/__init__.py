@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         TrainingFailed,
     )
     from regard.jobs.ablating import ablate, prune
+    from regard.jobs.aligning import Aligned, Heads, align, with_markup
     from regard.jobs.evaluating import compare, evaluate
     from regard.jobs.looking import look
     from regard.jobs.training import train
@@ -56,6 +57,7 @@ _HOMES = {
         "CheckpointRefused", "Diverged", "InvalidArgument", "InvalidRecipe", "RegardError", "TrainingFailed",
     ),
     "regard.jobs.ablating": ("ablate", "prune"),
+    "regard.jobs.aligning": ("Aligned", "Heads", "align", "with_markup"),
     "regard.jobs.evaluating": ("compare", "evaluate"),
     "regard.jobs.looking": ("look",),
     "regard.jobs.training": ("train",),
@@ -87,12 +89,14 @@ __all__ = [
     "Add",
     "Additive",
     "Alibi",
+    "Aligned",
     "Bilinear",
     "CheckpointRefused",
     "Concatenate",
     "DistanceBias",
     "Diverged",
     "Dot",
+    "Heads",
     "Heard",
     "InvalidArgument",
     "InvalidRecipe",
@@ -120,6 +124,7 @@ __all__ = [
     "Word2VecConfig",
     "WordVectors",
     "ablate",
+    "align",
     "attend",
     "attention_summary",
     "attention_weights",
@@ -133,6 +138,7 @@ __all__ = [
     "prune",
     "self_attend",
     "train",
+    "with_markup",
 ]
 
 

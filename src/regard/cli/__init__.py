@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import judging, looking, predicting, training, words
+from regard.cli import aligning, comparing, judging, looking, predicting, training, words
 from regard.errors import RegardError
 
 app = typer.Typer(
@@ -44,9 +44,11 @@ def regard(
 app.command()(training.train)
 app.command()(training.prepare)
 app.command(cls=judging.WithMetrics)(judging.evaluate)
+app.command()(comparing.compare)
 app.command()(predicting.predict)
 app.command()(predicting.caption)
 app.command()(looking.look)
+app.command()(aligning.align)
 app.command()(judging.score)
 app.command()(judging.verify)
 app.command()(training.recipes)

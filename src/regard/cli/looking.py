@@ -78,7 +78,7 @@ def look(
         _ablate(predictor, data or [], as_json)
         return
     options: dict[str, Any] = {"layers": layer, "heads": head, "rows": _rows(rows), "words": words, "cut": cut}
-    options |= _search(beam, set_ or [])
+    options |= search_options(beam, set_ or [])
     pairs = _pairs(predictor, text, output, file, data)
     if summary:
         _summarise(predictor, pairs, options, sort, as_json)
@@ -104,7 +104,7 @@ def look(
         sys.stdout.flush()
 
 
-def _search(beam: int | None, changes: list[str]) -> dict[str, Any]:
+def search_options(beam: int | None, changes: list[str]) -> dict[str, Any]:
     """How an output is to be searched."""
     from regard.configuration import nearest
     from regard.decoding.config import DecodeConfig

@@ -31,6 +31,10 @@ def predict(
     stream: Annotated[
         bool, typer.Option("--stream", help="Write each output as it comes, token for token, without a beam.")
     ] = False,
+    markup: Annotated[
+        bool,
+        typer.Option("--markup", help="Carry tags, <b>so</b>, over to the words of the output that come from theirs."),
+    ] = False,
     cut: Annotated[bool, typer.Option("--cut", help="Read the beginning of lines that are too long.")] = False,
     set_: DecodeChanges = None,
     device: Device = "cpu",
@@ -51,11 +55,16 @@ def predict(
     options = options_of(set_, beam=beam, nbest=nbest, sample=sample or None, longest=longest)
     if stream:
         other = {"--prefix": prefix, "--constraints": constraints, "--attention": attention}
-        _stream(predictor, read_lines(files or []), {**other, "--scores": scores, "--json": as_json}, cut, options)
+        other |= {"--scores": scores, "--markup": markup, "--json": as_json}
+        _stream(predictor, read_lines(files or []), other, cut, options)
         return
     beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": read_lines([prefix])}
     if constraints is not None:
         beside |= predicting.constraints(constraints)
+    if markup:
+        others = {"nbest": nbest is not None, "scores": scores, "attention": attention is not None, "json": as_json}
+        _print_marked(predictor, read_lines(files or []), others, beside=beside, cut=cut, **options)
+        return
     found = predicting.predict_lines(
         predictor,
         read_lines(files or []),
@@ -95,6 +104,18 @@ def _stream(predictor: Any, lines: Iterator[str], others: dict[str, Any], cut: b
         for piece in predictor.stream(line, cut=cut, **options) if line or not reads else ():
             print(one_line(piece), end="", flush=True)
         print(flush=True)
+
+
+def _print_marked(predictor: Any, lines: Iterator[str], others: dict[str, bool], **options: Any) -> None:
+    from regard.errors import InvalidArgument
+    from regard.jobs.aligning import with_markup
+
+    for name, given in others.items():
+        if given:
+            raise InvalidArgument(name, wanted="nothing beside --markup", got="both", remedy="Leave one out.")
+    for line in with_markup(predictor, lines, **options):
+        print(one_line(line))
+        sys.stdout.flush()
 
 
 def _written(path: Path) -> Any:

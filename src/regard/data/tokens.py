@@ -32,6 +32,7 @@ BYTES = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS)}
 PARTIAL = re.compile("[\udc80-\udcff]+")  # bytes of a character whose others are in another token
 RUN = re.compile(r"\S{1000}|\s{1000}")  # to learn pieces from a word takes time in the square of its length
 VISIBLE = {" ": "▁", "\n": "↵", "\t": "⇥"}
+BETWEEN = re.compile("[^ \n\t]+")  # what they part
 
 
 class Tokenizer:
@@ -132,6 +133,29 @@ class Tokenizer:
         for before, (i, piece) in zip([END, *known], zip(known, self.pieces(known), strict=True), strict=False):
             apart = self._words or min(i, before) < len(SPECIALS) or piece[:1] in VISIBLE.values()
             found.append(found[-1] + apart if found else 0)
+        return found
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where each word of a text begins and ends, as `places` counts them."""
+        return [word.span() for word in (re.finditer(r"\S+", text) if self._words else BETWEEN.finditer(text))]
+
+    def places(self, ids: Iterable[SupportsInt]) -> list[int | None]:
+        """For each token the number of its word in the text that `decode` gives; None where it has no letter of any.
+
+        Other than for `words`, spaces belong to no word, and what `decode` drops is nowhere.
+        """
+        known, found = self._known(ids), list[int | None]()
+        last, inside = -1, False  # a word
+        for i in known:
+            place: int | None = None
+            content = b"" if i < len(SPECIALS) else self._raw(cast(str, self._inner.id_to_token(i)))
+            for byte in content[:1] if self._words else content:
+                if self._words or byte not in b" \n\t":
+                    last += self._words or not inside
+                    place, inside = last if place is None else place, True
+                else:
+                    inside = False
+            found.append(place)
         return found
 
     def _piece(self, token: str, i: int) -> str:

@@ -10,10 +10,13 @@ NONE = "–"
 
 def told(report: Report) -> str:
     """Figures with intervals; differences and p-values where there are several systems; classes; lengths."""
-    return "\n\n".join([_figures(report), *_classes(report), *_lengths(report), *_notes(report)])
+    figures = table(figure_rows(report), left=2 if len(report.systems) > 1 else 1)
+    lengths = [f"{heading}\n{table(rows)}" for heading, rows in length_tables(report)]
+    return "\n\n".join([figures, *_classes(report), *lengths, *notes(report)])
 
 
-def _figures(report: Report) -> str:
+def figure_rows(report: Report) -> list[list[str]]:
+    """Every metric of every system, under a row of headings."""
     several = len(report.systems) > 1
     heads = ["metric", *(["system"] if several else []), "value", f"{report.confidence:.0%} interval"]
     rows = [heads + (["difference", "p"] if several else [])]
@@ -23,13 +26,13 @@ def _figures(report: Report) -> str:
             if found is None:
                 continue
             row = [
-                _headed(name),
+                headed(name),
                 *([system.name] if several else []),
-                _shown(name, found.value),
+                shown(name, found.value),
                 _interval(name, found),
             ]
-            rows.append(row + ([_shown(name, found.difference, sign="+"), _p(found.p)] if several else []))
-    return table(rows, left=2 if several else 1)
+            rows.append(row + ([shown(name, found.difference, sign="+"), _p(found.p)] if several else []))
+    return rows
 
 
 def _classes(report: Report) -> list[str]:
@@ -39,12 +42,13 @@ def _classes(report: Report) -> list[str]:
             rows = [["label", "precision", "recall", "f1", "references", "outputs"]]
             for one in system.classes:
                 shares = [f"{one[name]:.2%}" for name in rows[0][1:4]]
-                rows.append([_plain(one["label"]), *shares, f"{one['references']:,}", f"{one['outputs']:,}"])
+                rows.append([plain(one["label"]), *shares, f"{one['references']:,}", f"{one['outputs']:,}"])
             tables.append(f"{system.name}, class by class\n{table(rows)}")
     return tables
 
 
-def _lengths(report: Report) -> list[str]:
+def length_tables(report: Report) -> list[tuple[str, list[list[str]]]]:
+    """A heading and a table for each metric: systems, by source length."""
     groups = report.systems[0].lengths
     if not groups:
         return []
@@ -55,18 +59,19 @@ def _lengths(report: Report) -> list[str]:
         for system in report.systems:
             cells = [group.metrics.get(name) for group in system.lengths]
             rows.append([system.name, *(NONE if one is None else _with_half(name, one) for one in cells)])
-        tables.append(f"{_headed(name)} by source length (examples)\n{table(rows)}")
+        tables.append((f"{headed(name)} by source length (examples)", rows))
     return tables
 
 
-def _notes(report: Report) -> list[str]:
+def notes(report: Report) -> list[str]:
+    """How the figures came about."""
     signed = {name: found.signature for name, found in report.systems[0].metrics.items() if found.signature}
-    notes = [f"{name}: {signature}" for name, signature in signed.items()]
+    lines = [f"{name}: {signature}" for name, signature in signed.items()]
     if report.examples:
-        notes.append(f"{report.examples:,} examples; bootstrap of {report.resamples:,} resamples, seed {report.seed}")
+        lines.append(f"{report.examples:,} examples; bootstrap of {report.resamples:,} resamples, seed {report.seed}")
     if len(report.systems) > 1:
-        notes.append(f"differences from {report.systems[0].name}; p by paired bootstrap, two-sided")
-    return ["\n".join(notes)] if notes else []
+        lines.append(f"differences from {report.systems[0].name}; p by paired bootstrap, two-sided")
+    return ["\n".join(lines)] if lines else []
 
 
 def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
@@ -82,11 +87,11 @@ def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     return "\n".join(lines)
 
 
-def _headed(name: str) -> str:
+def headed(name: str) -> str:
     return f"{name} {'↑' if METRICS[name].higher else '↓'}"
 
 
-def _shown(name: str, value: float | None, sign: str = "") -> str:
+def shown(name: str, value: float | None, sign: str = "") -> str:
     if value is None:
         return NONE
     if METRICS[name].share:
@@ -97,20 +102,20 @@ def _shown(name: str, value: float | None, sign: str = "") -> str:
 def _interval(name: str, found: Scored) -> str:
     if found.low is None or found.high is None:
         return NONE
-    return f"{_shown(name, found.low)} to {_shown(name, found.high)}"
+    return f"{shown(name, found.low)} to {shown(name, found.high)}"
 
 
 def _with_half(name: str, found: Scored) -> str:
     """A figure and half the width of its interval."""
     assert found.low is not None
     assert found.high is not None
-    return f"{_shown(name, found.value)} ± {_shown(name, (found.high - found.low) / 2)}"
+    return f"{shown(name, found.value)} ± {shown(name, (found.high - found.low) / 2)}"
 
 
 def _p(p: float | None) -> str:
     return NONE if p is None else f"{p:.4f}"
 
 
-def _plain(label: str) -> str:
+def plain(label: str) -> str:
     """On one line, with nothing that a terminal would obey."""
     return "".join(letter if letter.isprintable() else "�" for letter in label)

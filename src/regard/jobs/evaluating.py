@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -78,28 +79,68 @@ def compare(
     of the model, in order. `decode` changes keys of the models' [decode].
     """
     on = Questions(split, sources, tuple(references))
-    files = {i: Path(s) for i, s in enumerate(systems) if isinstance(s, str | Path) and Path(s).is_file()}
-    models = [i for i in range(len(systems)) if i not in files]
-    _check_questions(on, len(models), by_length, keep is not None)
+    models = sum(not is_file(system) for system in systems)
+    if keep is not None and models != 1:
+        wanted, remedy = "one model, whose outputs to keep", "Evaluate one at a time."
+        raise InvalidArgument("outputs", wanted=wanted, got=str(models), remedy=remedy)
+    each = None if keep is None else lambda system, output: None if is_file(systems[system]) else keep(output)
+    named = [
+        (str(system.folder or "model") if isinstance(system, Predictor) else str(system), system) for system in systems
+    ]
+    judged = judge_systems(
+        named, on, metrics=metrics, by_length=by_length, keep=each, cache=cache, device=device, decode=decode
+    )
+    return report(judged, resamples=resamples, by_length=by_length)
+
+
+def is_file(system: str | Path | Predictor) -> bool:
+    """Whether a system is a file of outputs, and no model."""
+    return isinstance(system, str | Path) and Path(system).is_file()
+
+
+def judge_systems(
+    named: Sequence[tuple[str, str | Path | Predictor]],
+    on: Questions,
+    *,
+    metrics: Sequence[str] | None,
+    by_length: str | None,
+    keep: Callable[[int, str], object] | None,
+    cache: Path | None,
+    device: str,
+    decode: Mapping[str, Any] | None = None,
+) -> list[Judged]:
+    """What is kept of each system's outputs; `keep` is called with its number and every output, in order."""
+    models = [i for i, (_, system) in enumerate(named) if not is_file(system)]
+    _check_questions(on, len(models), by_length)
     judged: dict[int, Judged] = {}
     recipe = None
+
+    def kept(i: int, pairs: Iterator[tuple[Row, str]]) -> Iterator[tuple[Row, str]]:
+        for row, output in pairs:
+            if keep is not None:
+                keep(i, output)
+            yield row, output
+
     for i in models:  # before files, which may be outputs for the data of one
-        system = systems[i]
+        name, system = named[i]
         model = system if isinstance(system, Predictor) else load(system, device=device)
-        name = str(model.folder or "model") if isinstance(system, Predictor) else str(system)
         model = model.searching(**decode) if decode else model
         metrics = metrics or _usual_metrics(model.recipe, on)
-        judged[i] = _judge_model(name, model, on, metrics, keep, cache)
+        judged[i] = _judge_model(name, model, on, metrics, None if keep is None else partial(kept, i), cache)
         recipe = recipe or model.recipe
-    for i, path in files.items():
+    for i, (name, path) in enumerate(named):
+        if i in models:
+            continue
+        assert not isinstance(path, Predictor)
         metrics = metrics or OUTPUTS_ALONE
         check(metrics, None if recipe is None else _task(recipe))
         told = [metric for metric in metrics if METRICS[metric].tally is not None]
-        judged[i] = judge(str(path), _lines_beside(path, on.rows(recipe)), told, measure=_length(recipe))
-    return report([judged[i] for i in range(len(systems))], resamples=resamples, by_length=by_length)
+        pairs = kept(i, _lines_beside(Path(path), on.rows(recipe)))
+        judged[i] = judge(name, pairs, told, measure=_length(recipe))
+    return [judged[i] for i in range(len(named))]
 
 
-def _check_questions(on: Questions, models: int, by_length: str | None, kept: bool) -> None:
+def _check_questions(on: Questions, models: int, by_length: str | None) -> None:
     def refuse(argument: str, wanted: str, got: str, remedy: str) -> None:
         raise InvalidArgument(argument, wanted=wanted, got=got, remedy=remedy)
 
@@ -112,8 +153,6 @@ def _check_questions(on: Questions, models: int, by_length: str | None, kept: bo
     if on.references and on.sources is None and (models or by_length):
         why = "for a model to read" if models else "whose lengths count"
         refuse("sources", f"a file {why}", "none", "Add --sources FILE.")
-    if kept and models != 1:
-        refuse("outputs", "one model, whose outputs to keep", str(models), "Evaluate one at a time.")
 
 
 def _judge_model(
@@ -121,7 +160,7 @@ def _judge_model(
     model: Predictor,
     on: Questions,
     metrics: Sequence[str],
-    keep: Callable[[str], object] | None,
+    kept: Callable[[Iterator[tuple[Row, str]]], Iterator[tuple[Row, str]]] | None,
     cache: Path | None,
 ) -> Judged:
     task = _task(model.recipe)
@@ -138,8 +177,8 @@ def _judge_model(
     if len(outputs) < len(metrics):
         loss = _loss(model, on.split or "test", cache)
         known = {metric: loss if metric == "loss" else perplexity(loss) for metric in metrics if metric not in outputs}
-    pairs = _predicted(model, on.rows(model.recipe), keep) if outputs or keep else iter(())
-    return judge(name, pairs, outputs, known=known, measure=_length(model.recipe))
+    pairs = _predicted(model, on.rows(model.recipe)) if outputs or kept else iter(())
+    return judge(name, kept(pairs) if kept else pairs, outputs, known=known, measure=_length(model.recipe))
 
 
 def _loss(model: Predictor, split: str, cache: Path | None) -> float:
@@ -164,14 +203,9 @@ def _there(recipe: Recipe, split: str) -> Split:
     )
 
 
-def _predicted(
-    model: Predictor, rows: Iterator[Row], keep: Callable[[str], object] | None
-) -> Iterator[tuple[Row, str]]:
+def _predicted(model: Predictor, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
     while chunk := list(islice(rows, CHUNK)):
-        for row, output in zip(chunk, model.predict([source for source, _ in chunk]), strict=True):
-            if keep is not None:
-                keep(output)
-            yield row, output
+        yield from zip(chunk, model.predict([source for source, _ in chunk]), strict=True)
 
 
 def _lines_beside(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:

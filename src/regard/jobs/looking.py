@@ -96,7 +96,7 @@ def _with_vocabularies(
     numbers, batch = model.given(text, cut=cut, **known)
     scene = _scene(model, text, numbers)
     if output is not None or not isinstance(inner, Seq2Seq):
-        _no_search(options)
+        no_search(options)
     if isinstance(inner, Classifier):
         assert isinstance(model.target, Labels)
         answer = None if output is None else torch.tensor([model.target.encode(output)], device=device)
@@ -147,13 +147,13 @@ def _alone(
         raise InvalidArgument("text", wanted=wanted, got=got, remedy=ONE)
     if isinstance(model, Seq2Seq) and output is None:
         return _said(model, source, _found(model, source, begun, options), START, device, scene, None)
-    _no_search(options)
+    no_search(options)
     if isinstance(model, Seq2Seq):
         return _said(model, source, [*begun, *map(int, output)], START, device, scene, None)
     return Forced(model, source, None, None if output is None else torch.tensor([int(output)], device=device)), scene
 
 
-def _no_search(options: dict[str, Any]) -> None:
+def no_search(options: dict[str, Any]) -> None:
     """Refuse what would change nothing."""
     for name, value in options.items():
         if value is not None and name != "longest_source":

@@ -341,10 +341,13 @@ class Predictor:
         numbers = (*tokens, END) if found.ended else tokens
         return Output(self.target.decode(tokens), pieces, log_p, found.score, attention=look, numbers=numbers)
 
-    def given(self, text: Any, *, cut: bool = False, **options: Any) -> tuple[Any, Any]:
-        """What the model reads of a text: its token numbers, a label, or the picture; and that as a batch of one."""
+    def given(self, text: Any, *, cut: bool = False, line: int | None = None, **options: Any) -> tuple[Any, Any]:
+        """What the model reads of a text: its token numbers, a label, or the picture; and that as a batch of one.
+
+        `line` is where the text stands in its file, for messages.
+        """
         texts = _checked("text", [text], pictures=self.picture_size is not None)
-        (read,), _ = self._short_enough(self._numbers(texts), self._config(options), cut, None)
+        (read,), _ = self._short_enough(self._numbers(texts), self._config(options), cut, line)
         return read, None if self.recipe.data.source is None else self._collate([read])
 
     def _numbers(self, texts: Sequence[Any]) -> list[Any]:

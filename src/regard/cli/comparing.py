@@ -1,0 +1,69 @@
+"""The verb that puts systems side by side."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.options import Cache, Device, Json
+
+ENDINGS = (".html", ".svg")
+
+
+def compare(
+    systems: Annotated[
+        list[Path], typer.Argument(metavar="SYSTEM", help="Runs, checkpoints, or files of outputs, one a line.")
+    ],
+    split: Annotated[str | None, typer.Option(help="train, valid or test of a run's data [default: test].")] = None,
+    sources: Annotated[Path | None, typer.Option(help="Compare on this file instead, one a line.")] = None,
+    references: Annotated[
+        list[Path] | None, typer.Option(help="What is right for each line of it; may be repeated.")
+    ] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="As `regard evaluate` knows them; may be repeated.")] = None,
+    by_length: Annotated[
+        str, typer.Option(metavar="N|A,B,…", help="Source lengths: N groups, or groups that end at A, B, …")
+    ] = "4",
+    sentences: Annotated[int, typer.Option(min=0, help="Show so many, with the most different outputs.")] = 5,
+    resamples: Annotated[int, typer.Option(min=1, help="Of examples, for intervals and p-values.")] = 1000,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a page (.html), or quality by source length as a figure (.svg).")
+    ] = None,
+    device: Device = "cpu",
+    cache: Cache = None,
+    as_json: Json = False,
+) -> None:
+    """Systems on the same inputs, side by side: metrics, quality by source length, and where outputs differ most.
+
+    The page also has a map of attention for each output of a model that has one, as has --json.
+
+    Examples:
+    regard compare runs/old runs/new
+
+    regard compare runs/rnn runs/transformer --out compare.html --sentences 20
+    """
+    from regard.errors import InvalidArgument
+    from regard.files import whole_file
+    from regard.jobs.compared import as_figure, as_page, as_text
+    from regard.jobs.comparing import side_by_side
+
+    if out is not None and out.suffix not in ENDINGS:
+        wanted = f"a name in {' or '.join(ENDINGS)}"
+        raise InvalidArgument("out", wanted=wanted, got=str(out), remedy="Choose one of these.")
+    with nullcontext() if out is None else whole_file(out) as file:
+        found = side_by_side(
+            systems,
+            split=split,
+            sources=sources,
+            references=references or (),
+            metrics=metric,
+            resamples=resamples,
+            by_length=by_length,
+            sentences=sentences,
+            cache=cache,
+            device=device,
+        )
+        if out is not None and file is not None:
+            file.write((as_page if out.suffix == ".html" else as_figure)(found).encode())
+    print(json.dumps(found.as_dict(), ensure_ascii=False) if as_json else as_text(found))
