@@ -18,6 +18,7 @@ from regard.model.seq2seq import Seq2Seq
 from regard.sequence import Tokens
 from regard.views import webpage
 from regard.views.figures import CELL, MOST, RAMP, _small, colour, draw
+from regard.views.files import WRITERS
 from regard.views.sheets import SHARP
 
 NAMES = {"svg": "{http://www.w3.org/2000/svg}"}
@@ -182,3 +183,9 @@ def test_a_notebook_frames_the_page(look):
     framed = look._repr_html_()
     assert re.match('<iframe title="A look" .*sandbox="allow-scripts allow-downloads" srcdoc="', framed)
     assert unescape(framed.split('srcdoc="')[1].removesuffix('"></iframe>')) == look.to_html()
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+def test_a_name_that_is_no_text_is_written_all_the_same(look, ending, tmp_path):
+    WRITERS[ending](replace(look, title="dog\udcff.png"), tmp_path / f"look{ending}")
+    assert (tmp_path / f"look{ending}").stat().st_size > 1000
