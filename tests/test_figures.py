@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import regard
@@ -16,7 +17,8 @@ from predictors import language_model, translator
 from regard.model.seq2seq import Seq2Seq
 from regard.sequence import Tokens
 from regard.views import webpage
-from regard.views.figures import CELL, MOST, RAMP, colour, draw
+from regard.views.figures import CELL, MOST, RAMP, _small, colour, draw
+from regard.views.files import WRITERS
 from regard.views.sheets import SHARP
 
 NAMES = {"svg": "{http://www.w3.org/2000/svg}"}
@@ -94,9 +96,18 @@ def test_lines_are_darker_the_heavier(look, tmp_path):
 def test_every_head_is_drawn_small(look, tmp_path):
     drawn = svg(look, tmp_path, view="heads")
     assert texts(drawn) == [f"{each.name}, {head}" for each in look.maps for head in range(2)]
-    fills = [each.get("fill") for each in parts(drawn, "rect")]
-    assert fills.count(colour(1.0)) >= 8  # the largest of each
+    weights = look.maps[0].weights()[0].flatten()
+    first = [colour(share) for share in (weights / weights.max()).tolist() if share >= 0.01]
+    assert [each.get("fill") for each in parts(drawn, "rect")][3 : 3 + len(first)] == first
     long = regard.look(language_model().model, Tokens.of([list(range(5, 105))]), output=[5])
+    each = long["decoder 1 self"]
+    points = torch.zeros(2, 28, 28)
+    for row, line in enumerate(each.weights().transpose(0, 1)):
+        for key in range(101):
+            at = row * 28 // 101, key * 28 // 101
+            points[:, *at] = torch.maximum(points[:, *at], line[:, key])
+    for (_, small), wanted in zip(_small(each), points, strict=True):
+        torch.testing.assert_close(small, wanted)
     few = parts(svg(long, tmp_path, view="heads"), "rect")
     assert len(few) < 1 + 4 * (2 + 28 * 28)
     draw(long, tmp_path / "heads.png", view="heads")
@@ -172,3 +183,9 @@ def test_a_notebook_frames_the_page(look):
     framed = look._repr_html_()
     assert re.match('<iframe title="A look" .*sandbox="allow-scripts allow-downloads" srcdoc="', framed)
     assert unescape(framed.split('srcdoc="')[1].removesuffix('"></iframe>')) == look.to_html()
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+def test_a_name_that_is_no_text_is_written_all_the_same(look, ending, tmp_path):
+    WRITERS[ending](replace(look, title="dog\udcff.png"), tmp_path / f"look{ending}")
+    assert (tmp_path / f"look{ending}").stat().st_size > 1000

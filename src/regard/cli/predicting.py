@@ -54,7 +54,7 @@ def predict(
     predictor = load(model, device=device)
     options = options_of(set_, beam=beam, nbest=nbest, sample=sample or None, longest=longest)
     if stream:
-        other = {"--prefix": prefix, "--constraints": constraints, "--attention": attention}
+        other: dict[str, Any] = {"--prefix": prefix, "--constraints": constraints, "--attention": attention}
         other |= {"--scores": scores, "--markup": markup, "--json": as_json}
         _stream(predictor, read_lines(files or []), other, cut, options)
         return

@@ -9,13 +9,16 @@ from regard.views.figures import SHEETS, draw
 
 
 def write_json(look: Look, path: Path) -> None:
-    with whole_file(path) as file:
-        file.write(look.to_json().encode())
+    _write(path, look.to_json())
 
 
 def write_html(look: Look, path: Path) -> None:
+    _write(path, look.to_html())
+
+
+def _write(path: Path, text: str) -> None:
     with whole_file(path) as file:
-        file.write(look.to_html().encode())
+        file.write(text.encode(errors="replace"))  # the name of a picture's file may hold bytes that are no text
 
 
 WRITERS: dict[str, Callable[..., object]] = {".json": write_json, ".html": write_html, **dict.fromkeys(SHEETS, draw)}
