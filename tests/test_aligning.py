@@ -30,7 +30,7 @@ def reversals(count: int, seed: int) -> list[tuple[str, str]]:
 def reverser(request, tmp_path_factory) -> regard.Predictor:
     """A model that has learned to say the words of a text from the end."""
     place = tmp_path_factory.mktemp("reverse")
-    words, steps = {"tokens": "words"}, {"rnn": 180, "conv": 120}[request.param]
+    words, steps = {"tokens": "words"}, {"rnn": 150, "conv": 120}[request.param]
     conv, rnn = {"kind": "conv", "width": 24, "dilations": [1, 2]}, {"kind": "rnn", "width": 24}
     parts = {"rnn": (rnn, {**rnn, "attention": "after"}), "conv": (conv, conv)}[request.param]
     train = {
