@@ -30,7 +30,7 @@ def reversals(count: int, seed: int) -> list[tuple[str, str]]:
 def reverser(request, tmp_path_factory) -> regard.Predictor:
     """A model that has learned to say the words of a text from the end."""
     place = tmp_path_factory.mktemp("reverse")
-    words, steps = {"tokens": "words"}, {"rnn": 180, "conv": 120}[request.param]
+    words, steps = {"tokens": "words"}, {"rnn": 150, "conv": 120}[request.param]
     conv, rnn = {"kind": "conv", "width": 24, "dilations": [1, 2]}, {"kind": "rnn", "width": 24}
     parts = {"rnn": (rnn, {**rnn, "attention": "after"}), "conv": (conv, conv)}[request.param]
     train = {
@@ -206,11 +206,15 @@ def test_a_text_that_is_too_long_is_named_by_its_line():
     _, (found) = align(translator("words"), ["the cat", "cat " * 1500], ["a", "b"], cut=True)
     assert len(found.source_words) == 1500
     assert found.origins[0] < 1000
+    (whole,) = align(translator("words"), ["cat " * 1500], ["a"], longest_source=2000)
+    assert whole.sizes == (1500, 1)
 
 
 def test_nothing_is_searched_where_targets_are_given():
     with pytest.raises(ValueError, match="beam: wanted nothing where no output is searched"):
         next(align(translator(), ["a"], ["b"], beam=3))
+    with pytest.raises(ValueError, match="nbest: wanted 1; got 2"):
+        next(align(translator(), ["a"], beam=3, nbest=2))
 
 
 def test_models_that_align_nothing_are_refused():

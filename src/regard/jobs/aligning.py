@@ -105,9 +105,13 @@ def align(
     check(predictor, heads)
     if targets is not None:
         no_search(options)
+    if options.get("nbest") not in (None, 1):
+        remedy = "Leave it out: the best output is aligned."
+        raise InvalidArgument("nbest", wanted="1", got=repr(options["nbest"]), remedy=remedy)
+    reading = {"cut": cut, "longest_source": options.get("longest_source")}
     for line, (source, output, ids) in enumerate(_pairs(predictor, sources, targets, cut, options), 1):
         pair = _Pair.of(predictor, source, output, ids, given=targets is not None)
-        yield pair.aligned(pair.weights(predictor, cut, heads.layer, line), heads)
+        yield pair.aligned(pair.weights(predictor, heads.layer, line=line, **reading), heads)
 
 
 def beside(found: Iterable[Aligned], references: str | Path, agreement: Agreement) -> Iterator[Aligned]:
@@ -160,7 +164,7 @@ def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[
     for number, (source, target, told) in enumerate(parallel(files), 1):
         pair = _Pair.of(predictor, source, target, [*vocabulary.encode(target), END], given=True)
         reference = read_links(told, (len(pair.source_words), len(pair.output_words)), files[2], number)
-        weights = pair.weights(predictor, False, None, number)
+        weights = pair.weights(predictor, None, line=number)
         for heads, agreement in found.items():
             chosen = weights if heads.layer is None else weights[heads.layer - 1 : heads.layer]
             agreement.add(pair.aligned(chosen, heads).links, reference)
@@ -240,11 +244,11 @@ class _Pair:
         said = _of_a_text(says, ids) if given else says.places(ids)
         return _Pair(source, output, source_words, output_words, ids, _of_a_text(reads, reads.encode(source)), said)
 
-    def weights(self, predictor: Predictor, cut: bool, layer: int | None, line: int) -> list[Float[Tensor, "H T S"]]:
+    def weights(self, predictor: Predictor, layer: int | None, **reading: Any) -> list[Float[Tensor, "H T S"]]:
         """Of every look at the source, or of this layer's."""
         if not self.source_words or not self.output_words:
             return []
-        numbers, batch = predictor.given(self.source, cut=cut, line=line)
+        numbers, batch = predictor.given(self.source, **reading)
         found = look(predictor.model, batch, output=self.ids, layers=None if layer is None else [layer])
         each = [one.weights().cpu() for one in found.maps if one.kind == "cross"]
         units = each[0].shape[2] - len(numbers) - 1
