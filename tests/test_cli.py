@@ -99,7 +99,7 @@ def test_the_command_line_is_frozen():
         "caption": ["--beam", "--device", "--draw", "--json", "--longest", "--scores", "--set"],
         "look": [
             "--ablate", "--beam", "--cut", "--data", "--device", "--file", "--head", "--json", "--layer", "--numbers",
-            "--out", "--output", "--rows", "--set", "--sort", "--summary", "--words",
+            "--out", "--output", "--rows", "--set", "--sort", "--summary", "--view", "--words",
         ],
         "align": [
             "--beam", "--choose", "--cut", "--device", "--head", "--json", "--references", "--set", "--sources",
