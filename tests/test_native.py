@@ -8,15 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, decoder, encoder, memory, words
+from models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, words
 from regard.decoding import search as searching
 from regard.decoding.native import NativeDecoder, _made, _no_bytes, encode, native_decoder
+from regard.errors import InvalidArgument
 from regard.kernels import native
 from regard.model import listening
+from regard.model.embedding import Projection
 from regard.model.seq2seq import Seq2Seq
-from regard.model.transformer import TransformerEncoder
+from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.sequence import Tokens
-from test_decoding import found, model, said, sources
+from test_decoding import LONGEST, found, model, said, sources
 
 COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none")
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
@@ -155,6 +157,27 @@ def test_listeners_are_heard():
     plain = decoder("transformer")
     with listening.listen(lambda heard: None):
         assert native_decoder(plain) is None
+
+
+@needs_compiler
+def test_changers_change():
+    made, rows = model("transformer"), sources()[:3]
+    with listening.changing(lambda source, lookup, value, out: torch.zeros_like(out)):
+        silent = found(made, rows)
+    plainly = found(made, rows)
+    assert [each[0].score for each in silent] != pytest.approx([each[0].score for each in plainly], abs=1e-3)
+
+
+@needs_compiler
+def test_learned_positions_end_with_their_table():
+    """Not with the time that the search has taken, in which sentences come and go."""
+    short = replace(SMALL, position="learned", longest=LONGEST)
+    plain = TransformerDecoder(short, words(), Projection(WIDTH, VOCABULARY), WIDTH)
+    made, rows = Seq2Seq(encoder("transformer"), plain).eval(), sources()
+    assert native_decoder(made.decoder) is not None
+    assert said(found(made, rows, batch_tokens=8, shortest=LONGEST)) == said(found(made, rows, shortest=LONGEST))
+    with pytest.raises(InvalidArgument, match=f"at most {LONGEST} positions, the length of the learned table"):
+        found(made, rows, shortest=LONGEST + 1, longest=LONGEST + 2)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ class NativeDecoder:
             ctypes.cast(pointers, Pointer),
             state.mask.data_ptr(),
             tokens.data_ptr(),
-            self.places.pointer(state.time + 1),
+            self.places.pointer(state.time + 1 - int(state.first.min())),
             rows // state.beams,
             state.beams,
             capacity,

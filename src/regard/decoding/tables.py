@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from regard.kernels import native
 from regard.model.blocks import ACTIVATIONS, Block, Entrance, Stack
 from regard.model.embedding import Embedding
-from regard.model.listening import anyone
+from regard.model.listening import anyone, anyone_changes
 from regard.model.multihead import MultiHead
 from regard.model.positions import Add
 from regard.model.scores import ScaledDot
@@ -170,16 +170,14 @@ class Places:
             return None
         assert isinstance(self.place, Add)
         if self.known is None or len(self.known) < count:
-            limit = self.place.positions.limit
-            if limit is not None and count > limit:
-                raise IndexError(f"learned positions end at {limit}")
+            limit, width = self.place.positions.limit, self.place.positions.width
+            self.place(torch.zeros(1, width), count - 1)  # refused where a learned table ends before
             self.known = self.place.positions(torch.arange(2 * count if limit is None else limit)).detach().contiguous()
-        assert self.known is not None
         return self.known.data_ptr()
 
 
 def usable(module: nn.Module) -> ctypes.CDLL | None:
-    """The compiled code, where a module of plain blocks may be handed to it and nobody listens."""
+    """The compiled code, where a module of plain blocks may be handed to it and nobody listens or changes anything."""
     stack, entrance, embedding = (getattr(module, name, None) for name in ("stack", "entrance", "embedding"))
     if not isinstance(stack, Stack) or not isinstance(entrance, Entrance) or not isinstance(embedding, Embedding):
         return None
@@ -193,7 +191,7 @@ def usable(module: nn.Module) -> ctypes.CDLL | None:
         and isinstance(entrance.norm, nn.Identity)
         and all(_plain(block) for block in stack.blocks)
     )
-    return native.library() if known and not anyone() else None
+    return native.library() if known and not anyone() and not anyone_changes() else None
 
 
 def fingerprint(library: ctypes.CDLL, module: nn.Module) -> list[int]:
