@@ -7,26 +7,22 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Cache, Device, Json
+from regard.cli.options import Cache, Device, Json, References, Resamples, Sources, Split, Systems
 
 ENDINGS = (".html", ".svg")
 
 
 def compare(
-    systems: Annotated[
-        list[Path], typer.Argument(metavar="SYSTEM", help="Runs, checkpoints, or files of outputs, one a line.")
-    ],
-    split: Annotated[str | None, typer.Option(help="train, valid or test of a run's data [default: test].")] = None,
-    sources: Annotated[Path | None, typer.Option(help="Compare on this file instead, one a line.")] = None,
-    references: Annotated[
-        list[Path] | None, typer.Option(help="What is right for each line of it; may be repeated.")
-    ] = None,
+    systems: Systems,
+    split: Split = None,
+    sources: Sources = None,
+    references: References = None,
     metric: Annotated[list[str] | None, typer.Option(help="As `regard evaluate` knows them; may be repeated.")] = None,
     by_length: Annotated[
         str, typer.Option(metavar="N|A,B,…", help="Source lengths: N groups, or groups that end at A, B, …")
     ] = "4",
     sentences: Annotated[int, typer.Option(min=0, help="Show so many, with the most different outputs.")] = 5,
-    resamples: Annotated[int, typer.Option(min=1, help="Of examples, for intervals and p-values.")] = 1000,
+    resamples: Resamples = 1000,
     out: Annotated[
         Path | None, typer.Option(help="Write a page (.html), or quality by source length as a figure (.svg).")
     ] = None,

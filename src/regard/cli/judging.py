@@ -10,7 +10,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from regard.cli.options import Cache, DecodeChanges, Device, Json, ModelFolder, one_line, options_of
+from regard.cli.options import (
+    Cache,
+    DecodeChanges,
+    Device,
+    Json,
+    ModelFolder,
+    References,
+    Resamples,
+    Sources,
+    Split,
+    Systems,
+    one_line,
+    options_of,
+)
 
 
 class WithMetrics(TyperCommand):
@@ -24,14 +37,10 @@ class WithMetrics(TyperCommand):
 
 
 def evaluate(
-    systems: Annotated[
-        list[Path], typer.Argument(metavar="SYSTEM", help="Runs, checkpoints, or files of outputs, one a line.")
-    ],
-    split: Annotated[str | None, typer.Option(help="train, valid or test of a run's data [default: test].")] = None,
-    sources: Annotated[Path | None, typer.Option(help="Judge on this file instead, one a line.")] = None,
-    references: Annotated[
-        list[Path] | None, typer.Option(help="What is right for each line of it; may be repeated.")
-    ] = None,
+    systems: Systems,
+    split: Split = None,
+    sources: Sources = None,
+    references: References = None,
     metric: Annotated[
         list[str] | None, typer.Option(help="One of those below; may be repeated [default: those of the task].")
     ] = None,
@@ -39,7 +48,7 @@ def evaluate(
         str | None,
         typer.Option(metavar="N|A,B,…", help="Also by source length: in N groups, or in groups that end at A, B, …"),
     ] = None,
-    resamples: Annotated[int, typer.Option(min=1, help="Of examples, for intervals and p-values.")] = 1000,
+    resamples: Resamples = 1000,
     outputs: Annotated[Path | None, typer.Option(help="Write the model's outputs to this file, one a line.")] = None,
     set_: DecodeChanges = None,
     device: Device = "cpu",

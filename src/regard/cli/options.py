@@ -13,6 +13,13 @@ Changes = Annotated[
 Cache = Annotated[
     Path | None, typer.Option(help="Where prepared data lie [default: $REGARD_CACHE, or ~/.cache/regard].")
 ]
+Systems = Annotated[
+    list[Path], typer.Argument(metavar="SYSTEM", help="Runs, checkpoints, or files of outputs, one a line.")
+]
+Split = Annotated[str | None, typer.Option(help="train, valid or test of a run's data [default: test].")]
+Sources = Annotated[Path | None, typer.Option(help="Judge on this file instead, one a line.")]
+References = Annotated[list[Path] | None, typer.Option(help="What is right for each line of it; may be repeated.")]
+Resamples = Annotated[int, typer.Option(min=1, help="Of examples, for intervals and p-values.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or of a checkpoint.")]
 DecodeChanges = Annotated[
