@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"))
     parser.add_argument("--generated", action="store_true", help="dates and a small model, without files")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--updates", type=int, default=2, help="updates of a round: few, as machines change by the second")
+    parser.add_argument("--updates", type=int, default=2, help="of a round: few, as machines change by the second")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
