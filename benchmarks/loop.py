@@ -1,6 +1,6 @@
 """What the training loop adds to a bare update, and how long a run takes to its first one.
 
-    REGARD_DATA=/path/to/data .venv/bin/python benchmarks/loop.py --rounds 5
+    REGARD_DATA=/path/to/data .venv/bin/python benchmarks/loop.py
     .venv/bin/python benchmarks/loop.py --generated
 
 A bare update is forwards, loss, backwards, clipping and AdamW on batches that are in memory. The loop makes the same
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
@@ -77,9 +78,11 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
     loop()
     alone(list(islice(ready, updates)))
     clock, busy, plain = [], [], []
-    for _ in range(rounds):
+    for turn in range(rounds):
         batches = list(islice(ready, updates))  # the same that the loop will read
-        a, b = _timed(loop), _timed(lambda: alone(batches))  # noqa: B023
+        both = [loop, partial(alone, batches)]
+        times = [_timed(run) for run in (both if turn % 2 else both[::-1])]  # so that neither is always first
+        a, b = times if turn % 2 else times[::-1]
         clock.append(a[0] / b[0])
         busy.append(a[1] / b[1])
         plain.append(b[0] / updates)
@@ -131,8 +134,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"))
     parser.add_argument("--generated", action="store_true", help="dates and a small model, without files")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=10, help="updates of a round")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--updates", type=int, default=2, help="of a round: few, as machines change by the second")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

@@ -90,7 +90,7 @@ def test_the_command_line_is_frozen():
         ],
         "compare": [
             "--by-length", "--cache", "--device", "--json", "--metric", "--out", "--references", "--resamples",
-            "--sentences", "--sources", "--split",
+            "--sentences", "--set", "--sources", "--split",
         ],
         "predict": [
             "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--markup", "--nbest",
@@ -98,8 +98,8 @@ def test_the_command_line_is_frozen():
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--longest", "--scores", "--set"],
         "look": [
-            "--ablate", "--beam", "--cut", "--data", "--device", "--file", "--head", "--json", "--layer", "--numbers",
-            "--out", "--output", "--rows", "--set", "--sort", "--summary", "--view", "--words",
+            "--ablate", "--beam", "--cut", "--data", "--device", "--file", "--head", "--json", "--layer", "--map",
+            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--view", "--words",
         ],
         "align": [
             "--beam", "--choose", "--cut", "--device", "--head", "--json", "--references", "--set", "--sources",

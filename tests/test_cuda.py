@@ -150,8 +150,9 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_cuda import language_model
 from regard.errors import TrainingFailed
+from regard.training.objective import Objective
 
-right, count = Objective.__call__, 0
+right = Objective.__call__
 
 def asking(self, model, batch, *, step=0, carried=None):
     if step > 25:

@@ -81,11 +81,24 @@ def test_a_look_is_written_whole(tmp_path):
     assert "<line " in (tmp_path / "x.svg").read_text()
 
 
+def test_a_map_can_be_chosen(tmp_path):
+    given = "look", GOLDEN / "transformer", "a cat", "--output", "A"
+    assert "decoder 1 cross, " in command(*given).stdout
+    done = command(*given, "--map", "encoder 1")
+    assert "encoder 1, 2 heads" in done.stdout
+    assert "decoder 1 cross, " not in done.stdout
+    command(*given, "--map", "encoder 1", "--out", tmp_path / "x.svg")
+    assert "encoder 1" in (tmp_path / "x.svg").read_text()
+
+
 REFUSED = {
     "unknown ending": (("a", "--out", "x.gif"), r"out: wanted a name in \.json.*got x.gif"),
     "view of what": (("a", "--view", "heat"), r"view: wanted --out with a name in \.svg, \.png; got none"),
     "view of a page": (("a", "--out", "x.html", "--view", "heat"), "view: wanted --out with .*; got x.html"),
     "unknown view": (("a", "--out", "x.svg", "--view", "heet"), "view: wanted one of heat, .*Did you mean 'heat'"),
+    "unknown map": (("a", "--map", "decoder 1"), "map: wanted one of decoder 1 cross; got 'decoder 1'"),
+    "map of a page": (("a", "--out", "x.html", "--map", "decoder 1 cross"), "map: wanted --out with .*; got x.html"),
+    "map of a table": (("a", "--summary", "--map", "decoder 1 cross"), "map: wanted one look to show; got a table"),
     "several inputs": (("--file", "two.txt", "--out", "x.json"), "out: wanted one input; got several"),
     "text and file": (("a", "--file", "two.txt"), "text: wanted one of TEXT, --file and --data"),
     "sort what": (("a", "--sort", "entropy"), "sort: wanted --summary"),

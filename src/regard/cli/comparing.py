@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Cache, Device, Json, References, Resamples, Sources, Split, Systems
+from regard.cli.options import (
+    Cache,
+    DecodeChanges,
+    Device,
+    Json,
+    References,
+    Resamples,
+    Sources,
+    Split,
+    Systems,
+    options_of,
+)
 
 ENDINGS = (".html", ".svg")
 
@@ -26,6 +37,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Write a page (.html), or quality by source length as a figure (.svg).")
     ] = None,
+    set_: DecodeChanges = None,
     device: Device = "cpu",
     cache: Cache = None,
     as_json: Json = False,
@@ -59,6 +71,7 @@ def compare(
             sentences=sentences,
             cache=cache,
             device=device,
+            decode=options_of(set_),
         )
         if out is not None and file is not None:
             file.write((as_page if out.suffix == ".html" else as_figure)(found).encode())

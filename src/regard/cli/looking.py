@@ -25,6 +25,9 @@ def look(
     ] = None,
     layer: Annotated[list[int] | None, typer.Option(min=1, help="Only this layer; may be repeated.")] = None,
     head: Annotated[list[int] | None, typer.Option(min=0, help="Only this head, from 0; may be repeated.")] = None,
+    map_: Annotated[
+        str | None, typer.Option("--map", help="Show or draw this one, by its name: 'encoder 2', 'decoder 1 cross'.")
+    ] = None,
     rows: Annotated[str | None, typer.Option(metavar="A:B", help="Only these rows, from 0: 3, or 0:8.")] = None,
     words: Annotated[bool, typer.Option("--words", help="Words in place of the tokens they are cut into.")] = False,
     numbers: Annotated[bool, typer.Option("--numbers", help="Tell weights in hundredths, too.")] = False,
@@ -45,7 +48,7 @@ def look(
 ) -> None:
     """Where a model looks as it reads an input and gives its output, exactly.
 
-    Without --layer, the last look at the source is shown, its heads together; all of them are in --json and --out.
+    Without --map or --layer, the last look at the source is shown, its heads together; --json and pages have all.
 
     Examples: regard look runs/translation "A dog runs."
 
@@ -54,6 +57,8 @@ def look(
     regard look runs/translation "A dog runs." --output "Ein Hund rennt." --layer 2 --head 0 --numbers
 
     regard look runs/translation "A dog runs." --out page.html
+
+    regard look runs/translation "A dog runs." --map "encoder 2"
 
     regard look runs/translation "A dog runs." --out heads.svg --view heads
 
@@ -70,9 +75,11 @@ def look(
         raise InvalidArgument("ablate", wanted="data to lose on", got="none", remedy="Add --data test.")
     if sort is not None and not summary:
         raise InvalidArgument("sort", wanted="--summary, whose lines to sort", got="none", remedy="Add it.")
+    if map_ is not None and (summary or ablate or as_json):
+        raise InvalidArgument("map", wanted="one look to show", got="a table or JSON", remedy="Leave it out.")
     if out is not None and (summary or ablate):
         raise InvalidArgument("out", wanted="one look to write", got="a table", remedy="Send stdout to a file.")
-    write = _writer(out, view)
+    write = _writer(out, view, map_)
     predictor = load(model, device=device)
     if ablate:
         _ablate(predictor, data or [], as_json)
@@ -100,7 +107,8 @@ def look(
         elif as_json:
             print(found.to_json())
         else:
-            print("\n" * bool(number) + told(found, every=bool(layer), width=width, colour=colour, numbers=numbers))
+            shown = told(found, map=map_, every=bool(layer), width=width, colour=colour, numbers=numbers)
+            print("\n" * bool(number) + shown)
         sys.stdout.flush()
 
 
@@ -179,7 +187,7 @@ def _ablate(predictor: Any, data: list[str], as_json: bool) -> None:
     print(table([("map", "head", "loss without", "change"), ("all heads", "", f"{whole:.4f}", ""), *told]))
 
 
-def _writer(out: Path | None, view: str | None) -> Any:
+def _writer(out: Path | None, view: str | None, map: str | None) -> Any:
     """What writes a look into a file of this kind; refused before any work where nothing does."""
     from regard.errors import InvalidArgument
     from regard.views.figures import SHEETS, check_view
@@ -194,5 +202,8 @@ def _writer(out: Path | None, view: str | None) -> Any:
     if out.suffix not in WRITERS:
         wanted = f"a name in {', '.join(WRITERS)}"
         raise InvalidArgument("out", wanted=wanted, got=str(out), remedy="Choose one of these.")
-    options = {} if view is None else {"view": view}
+    if map is not None and out.suffix not in SHEETS:
+        wanted, remedy = f"--out with a name in {', '.join(SHEETS)}, or none", "Leave --map out: it has every map."
+        raise InvalidArgument("map", wanted=wanted, got=str(out), remedy=remedy)
+    options = {key: value for key, value in (("view", view), ("map", map)) if value is not None}
     return lambda found: WRITERS[out.suffix](found, out, **options)

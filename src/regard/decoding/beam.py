@@ -9,7 +9,7 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.constraints import Required
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Rule, Said
-from regard.decoding.top import top
+from regard.decoding.top import top, top_sums
 from regard.shapes import Bool, Float, Int, Tensor
 
 
@@ -63,11 +63,10 @@ class Beam:
         unruled = true[asking] if asking else true[:0]
         for rule in self.rules:
             rule(scores, said)
-        scores = scores + self.total[..., None]
         values, parents, tokens = self._candidates(scores)  # (B, G, 2 K / G)
         if self.required is not None and asking:
-            whole = unruled + self.total[asking][..., None]
-            found = self.required.choose(asking, scores[asking], whole, self.config)
+            total = self.total[asking][..., None]
+            found = self.required.choose(asking, scores[asking] + total, unruled + total, self.config)
             values[asking], parents[asking], tokens[asking] = found
             true[asking] = unruled
         gained = true.flatten(1).gather(1, (parents * vocabulary + tokens).flatten(1)).view_as(values)
@@ -89,17 +88,18 @@ class Beam:
         return tokens, parents, self._done(last[:, 0, 0])
 
     def _candidates(self, scores: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Twice as many as go on, so that enough are left when some end: scores, parents in the beam, tokens."""
+        """Twice as many as go on, so that enough are left when some end: totals, parents in the beam, tokens."""
         batch, beams, vocabulary = scores.shape
         width = beams // self.groups
         count = min(2 * width, width * vocabulary)
         if self.groups == 1:
-            values, where = top(scores.flatten(1), count)
+            values, where = top_sums(scores, self.total, count)
             return values[:, None], (where // vocabulary)[:, None], (where % vocabulary)[:, None]
         taken = torch.zeros(batch, vocabulary, device=scores.device)
         found = []
         for group in range(self.groups):
-            mine = scores[:, group * width : (group + 1) * width]
+            members = slice(group * width, (group + 1) * width)
+            mine = scores[:, members] + self.total[:, members, None]
             apart = mine - self.config.diversity * taken[:, None]
             _, where = top(apart.flatten(1), count)
             tokens = where % vocabulary

@@ -56,15 +56,19 @@ class NativeState:
     sources: list[Float[Tensor, "B S E"]]  # a layer: keys and values
     mask: Tensor  # (B, S) of bytes
     time: int = 0
+    logits: Float[Tensor, "rows V"] | None = None  # of the last step: memory to use again
 
     @property
     def beams(self) -> int:
         return self.parents.shape[1]
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "NativeState":
+        layers, _, *entry = self.cache.shape
+        cache = self.cache.new_empty(layers, len(index), *entry)
+        cache[:, :, : self.time] = self.cache[:, :, : self.time].index_select(1, index)  # the rest is not written yet
         return replace(
             self,
-            cache=self.cache[:, index],
+            cache=cache,
             parents=self.parents[index],
             first=self.first[index],
             sources=[source[index] for source in self.sources],
@@ -132,6 +136,7 @@ class NativeDecoder:
         )
 
     def step(self, tokens: Int[Tensor, " rows"], state: NativeState) -> tuple[Float[Tensor, "rows V"], NativeState]:
+        """The next step's logits lie where these do."""
         state.make_room()
         rows, capacity, positions = len(tokens), state.cache.shape[2], state.mask.shape[1]
         if state.time >= capacity:
@@ -139,7 +144,9 @@ class NativeDecoder:
         if state.beams > 1:
             state.parents[:, :, state.time] = torch.arange(state.beams, dtype=torch.int32)
         room, x, _ = self.weights.room(rows, capacity + positions)
-        logits = torch.empty(rows, self.words)
+        if state.logits is None or len(state.logits) < rows:
+            state.logits = torch.empty(rows, self.words)
+        logits = state.logits[:rows]
         sources = [source.contiguous() for source in state.sources]
         pointers = (Pointer * max(1, len(sources)))(*(source.data_ptr() for source in sources))
         tensors = (state.cache, state.parents, state.first)

@@ -1,7 +1,7 @@
 """Systems on the same inputs, side by side: figures, quality by source length, and where their outputs differ most."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from heapq import nlargest
@@ -79,6 +79,7 @@ def side_by_side(
     sentences: int = 5,
     cache: Path | None = None,
     device: str = "cpu",
+    decode: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Two systems or more, each a trained model or a file of outputs, judged as `regard.compare` does.
 
@@ -88,7 +89,9 @@ def side_by_side(
         wanted, remedy = "two systems or more", "`regard evaluate` tells how one does."
         raise InvalidArgument("systems", wanted=wanted, got=str(len(systems)), remedy=remedy)
     on = Questions(split, sources, tuple(references))
-    found = [system if is_file(system) else load(system, device=device) for system in systems]
+    found = [
+        system if is_file(system) else load(system, device=device).searching(**decode or {}) for system in systems
+    ]
     recipes = [system.recipe for system in found if isinstance(system, Predictor)]
     speaks = not any(recipe.data.source is None for recipe in recipes)  # language models have no outputs to compare
     with ExitStack() as stack:

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 #include <type_traits>
+#include <vector>
 #ifdef __AVX512VNNI__
 #include <immintrin.h>
 #endif
@@ -165,21 +166,25 @@ inline void tile(const float* x, int64_t inputs, const float* w, const float* bi
 
 #ifdef __AVX512VNNI__
 // The same in bytes: rows are quantised as they come, and one instruction adds four products.
-constexpr int64_t LONGEST = 1 << 14;  // inputs of a product, at most
+constexpr int64_t LONGEST = 1 << 16;  // inputs of a product, at most: the sum of 255 · 127 for each fits 32 bits
 
 inline float quantise(const float* x, int64_t inputs, uint8_t* q) {
-    float peak = 0;
-    for (int64_t k = 0; k < inputs; ++k) peak = std::fmax(peak, std::fabs(x[k]));
-    const float scale = peak > 0 ? 127 / peak : 0;
-    for (int64_t k = 0; k < inputs; ++k) q[k] = uint8_t(int(x[k] * scale + (x[k] < 0 ? -0.5f : 0.5f)) + 128);
+    const auto some = [&](int64_t k) { return __mmask16(inputs - k < 16 ? (1 << (inputs - k)) - 1 : 0xFFFF); };
+    __m512 peaks = _mm512_setzero_ps();
+    for (int64_t k = 0; k < inputs; k += 16)
+        peaks = _mm512_max_ps(peaks, _mm512_abs_ps(_mm512_maskz_loadu_ps(some(k), x + k)));
+    const float peak = _mm512_reduce_max_ps(peaks);
+    const __m512 scale = _mm512_set1_ps(peak > 0 ? 127 / peak : 0);
+    for (int64_t k = 0; k < inputs; k += 16) {
+        const __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(some(k), x + k), scale));
+        _mm512_mask_cvtepi32_storeu_epi8(q + k, some(k), _mm512_add_epi32(whole, _mm512_set1_epi32(128)));
+    }
     return peak / 127;
 }
 
 template <int M, int KIND>
-inline void small_tile(const Product& p, int64_t panel, const uint8_t* q, const float* scales, float* y, int64_t columns,
-                       bool add) {
-    const int64_t n = panel * COLUMNS;
-    const int8_t* w = p.small + panel * p.inputs * COLUMNS;
+inline void small_tile(const uint8_t* q, const float* scales, const Product& p, int64_t n, float* y, int64_t columns, bool add) {
+    const int8_t* w = p.small + n * p.inputs;
     __m512i sum[M][VECTORS];
     for (int m = 0; m < M; ++m)
         for (int j = 0; j < VECTORS; ++j) sum[m][j] = _mm512_setzero_si512();
@@ -190,17 +195,34 @@ inline void small_tile(const Product& p, int64_t panel, const uint8_t* q, const 
             int32_t four;
             std::memcpy(&four, q + m * p.inputs + k, 4);
             const __m512i a = _mm512_set1_epi32(four);
-            for (int j = 0; j < VECTORS; ++j) sum[m][j] = _mm512_dpbusd_epi32(sum[m][j], a, part[j]);
+            for (int j = 0; j < VECTORS; ++j) {  // as `_mm512_dpbusd_epi32`, with which GCC 12 keeps sums in memory
+                __m512i one = sum[m][j];
+                asm("vpdpbusd %2, %1, %0" : "+v"(one) : "v"(a), "v"(part[j]));
+                sum[m][j] = one;
+            }
         }
     }
     for (int m = 0; m < M; ++m) {
-        int32_t whole[COLUMNS];
         float row[COLUMNS];
-        std::memcpy(whole, sum[m], sizeof whole);
-        for (int64_t i = 0; i < COLUMNS; ++i) row[i] = float(whole[i] - p.offset[n + i]) * scales[m] * p.scale[n + i];
-        put<KIND>(row, p.bias + n, y + m * p.outputs + n, columns, add);
+        for (int j = 0; j < VECTORS; ++j) {
+            const __m512i whole = _mm512_sub_epi32(sum[m][j], _mm512_loadu_si512(p.offset + n + j * LANES));
+            const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(scales[m]), _mm512_loadu_ps(p.scale + n + j * LANES));
+            _mm512_storeu_ps(row + j * LANES, _mm512_mul_ps(_mm512_cvtepi32_ps(whole), scale));
+        }
+        put<KIND>(row, p.bias + n, y + m * p.outputs, columns, add);
     }
 }
+
+struct Quantised {  // a thread's own
+    std::vector<uint8_t> rows;
+    std::vector<float> scales;
+
+    void take(const float* x, int64_t count, int64_t inputs) {
+        if (int64_t(rows.size()) < count * inputs) rows.resize(count * inputs);
+        if (int64_t(scales.size()) < count) scales.resize(count);
+        for (int64_t r = 0; r < count; ++r) scales[r] = quantise(x + r * inputs, inputs, rows.data() + r * inputs);
+    }
+};
 #endif
 
 template <int KIND>
@@ -210,39 +232,27 @@ void multiply(const Product& p, const float* x, int64_t rows, float* y, bool add
     const int64_t tall = (rows + bands - 1) / bands;
     const Share share(panels * bands, thread, threads);
 #ifdef __AVX512VNNI__
-    if (p.small) {
-        static thread_local uint8_t q[ROWS * LONGEST];
-        static thread_local float scales[ROWS];
-        // Row by row within a panel would quantise again and again: rows outside, panels inside.
-        for (int64_t r = 0; r < rows; r += ROWS) {
-            const int64_t some = rows - r < ROWS ? rows - r : ROWS;
-            for (int64_t m = 0; m < some; ++m) scales[m] = quantise(x + (r + m) * p.inputs, p.inputs, q + m * p.inputs);
-            const Share mine(panels, thread, threads);
-            for (int64_t panel = mine.begin; panel < mine.end; ++panel) {
-                const int64_t columns = p.outputs - panel * COLUMNS < COLUMNS ? p.outputs - panel * COLUMNS : COLUMNS;
-                float* out = y + r * p.outputs;
-                switch (some) {
-                    case 6: small_tile<6, KIND>(p, panel, q, scales, out, columns, add); break;
-                    case 5: small_tile<5, KIND>(p, panel, q, scales, out, columns, add); break;
-                    case 4: small_tile<4, KIND>(p, panel, q, scales, out, columns, add); break;
-                    case 3: small_tile<3, KIND>(p, panel, q, scales, out, columns, add); break;
-                    case 2: small_tile<2, KIND>(p, panel, q, scales, out, columns, add); break;
-                    default: small_tile<1, KIND>(p, panel, q, scales, out, columns, add);
-                }
-            }
-        }
-        return;
-    }
+    static thread_local Quantised quantised;
+    if (p.small) quantised.take(x, rows, p.inputs);
+    const uint8_t* q = quantised.rows.data();
+    const float* scales = quantised.scales.data();
 #endif
     for (int64_t i = share.begin; i < share.end; ++i) {
         const int64_t panel = i / bands, n = panel * COLUMNS;
         const int64_t columns = p.outputs - n < COLUMNS ? p.outputs - n : COLUMNS;
-        const float *w = p.weight + panel * p.inputs * COLUMNS, *b = p.bias + n;
         const int64_t end = (i % bands + 1) * tall < rows ? (i % bands + 1) * tall : rows;
         int64_t r = i % bands * tall;
         const auto some = [&](auto count) {
-            for (; r + count() <= end; r += count())
-                tile<count(), KIND>(x + r * p.inputs, p.inputs, w, b, y + r * p.outputs + n, p.outputs, columns, add);
+            for (; r + count() <= end; r += count()) {
+                float* out = y + r * p.outputs + n;
+#ifdef __AVX512VNNI__
+                if (p.small) {
+                    small_tile<count(), KIND>(q + r * p.inputs, scales + r, p, n, out, columns, add);
+                    continue;
+                }
+#endif
+                tile<count(), KIND>(x + r * p.inputs, p.inputs, p.weight + n * p.inputs, p.bias + n, out, p.outputs, columns, add);
+            }
         };
         some(std::integral_constant<int, ROWS>());
         some(std::integral_constant<int, 5>());

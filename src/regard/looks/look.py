@@ -85,7 +85,7 @@ class Look:
                 return each
         names = [each.name for each in self.maps]
         remedy = nearest(name, names) if names else "This look has none."
-        raise InvalidArgument("name", wanted=f"one of {', '.join(names)}", got=repr(name), remedy=remedy)
+        raise InvalidArgument("map", wanted=f"one of {', '.join(names)}", got=repr(name), remedy=remedy)
 
     def names(self, of: Map) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What the rows and the keys of a map are."""

@@ -22,8 +22,16 @@ MOST = 64  # rows of a map that are shown
 LIGHT = 6  # from this one on, black is readable on it, and white before
 
 
-def told(look: Look, *, every: bool = False, width: int = 80, colour: bool = False, numbers: bool = False) -> str:
-    """What was read and said, and the map that tells most, its heads together; or every map, where wanted.
+def told(
+    look: Look,
+    *,
+    map: str | None = None,
+    every: bool = False,
+    width: int = 80,
+    colour: bool = False,
+    numbers: bool = False,
+) -> str:
+    """What was read and said, and the map that tells most, its heads together; or the one named, or every map.
 
     Heads that the look was asked for come one by one.
     """
@@ -33,7 +41,7 @@ def told(look: Look, *, every: bool = False, width: int = 80, colour: bool = Fal
     else:
         title = look.title if said is None else f"{look.title} → {said.label} ({exp(said.score):.0%})"
     lines = ["".join(letter if letter.isprintable() else "�" for letter in title)]
-    maps = look.maps if every else telling(look.maps)
+    maps = [look[map]] if map is not None else look.maps if every else telling(look.maps)
     for each in maps:
         rows, columns = ([ENDS.get(name, name) for name in side] for side in look.names(each))
         chosen, heads = each.chosen
