@@ -141,23 +141,53 @@ def test_a_resumed_epoch_is_the_tail(start, monkeypatch):
 
 def test_batches_passed_over_are_not_read(monkeypatch):
     corpus = pairs(1000)
-    read = []
-    monkeypatch.setattr(module, "_collated", lambda corpus, rows: read.append(rows))
+    read, right = [], module._collated
+    monkeypatch.setattr(module, "_collated", lambda corpus, rows: read.append(rows) or right(corpus, rows))
     rest = len(list(batches(corpus, **SETTINGS, start=30)))
     assert len(read) == rest == len(list(plan(corpus, **SETTINGS))) - 30
 
 
-@pytest.mark.parametrize(("world", "start"), [(1, 0), (2, 0), (3, 7), (4, 4)])
-def test_ranks_share_the_whole(world, start):
+@pytest.mark.parametrize(("world", "together", "start"), [(1, 1, 0), (2, 1, 0), (2, 4, 8), (3, 5, 10), (4, 2, 6)])
+def test_ranks_share_each_update(world, together, start):
+    """Together they have the rows of one process, each once, update by update; and they take as many turns."""
     corpus = pairs(600)
-    whole = [batch.rows.tolist() for batch in batches(corpus, **SETTINGS, start=start)]
-    ranks = [
-        [batch.rows.tolist() for batch in batches(corpus, **SETTINGS, start=start, rank=rank, world=world)]
-        for rank in range(world)
-    ]
-    turns = [iter(batches) for batches in ranks]
-    assert [next(turns[number % world]) for number in range(start, start + len(whole))] == whole
-    assert sum(map(len, ranks)) == len(whole)
+    options = SETTINGS | {"start": start, "together": together}
+    one = [batch.rows.tolist() for batch in batches(corpus, **options)]
+    ranks = [list(batches(corpus, **options, rank=rank, world=world)) for rank in range(world)]
+    assert len({len(rank) for rank in ranks}) == 1
+    assert sum(batch.stands_for for batch in ranks[0]) == len(one)
+    while one:
+        update, one = one[:together], one[together:]
+        found, passed = [], 0
+        while passed < len(update):
+            turn = [rank.pop(0) for rank in ranks]
+            passed += turn[0].stands_for
+            assert len({batch.stands_for for batch in turn}) == 1
+            found += [row for batch in turn if not batch.lent for row in batch.rows.tolist()]
+        assert sorted(found) == sorted(row for rows in update for row in rows)
+
+
+def test_whole_batches_go_round_where_they_can():
+    corpus = pairs(600)
+    whole = [batch.rows.tolist() for batch in batches(corpus, **SETTINGS)]
+    mine = [batch.rows.tolist() for batch in batches(corpus, **SETTINGS, rank=1, world=2, together=2)]
+    assert mine[: len(whole) // 2] == whole[1::2]
+
+
+def test_who_has_no_row_is_lent_one():
+    corpus = Corpus(None, texts([3, 3]))
+    found = [list(batches(corpus, budget=8, seed=0, epoch=0, rank=rank, world=3)) for rank in range(3)]
+    assert [[batch.lent for batch in rank] for rank in found] == [[False], [False], [True]]
+    assert sorted(row for (batch,) in found[:2] for row in batch.rows.tolist()) == [0, 1]
+
+
+def test_ranks_read_lanes_of_their_own():
+    whole = list(lanes(running(100), rows=5, stretch=4))
+    ranks = [list(lanes(running(100), rows=5, stretch=4, rank=rank, world=2)) for rank in range(2)]
+    for batch, even, odd in zip(whole, *ranks, strict=True):
+        assert torch.equal(batch.targets.ids[::2], even.targets.ids)
+        assert torch.equal(batch.targets.ids[1::2], odd.targets.ids)
+        assert even.tokens + odd.tokens == batch.tokens
 
 
 def test_evaluation_has_everything_once_and_says_where():
@@ -287,6 +317,8 @@ REFUSED = {
     "lanes of pairs": (lambda: lanes(pairs(3), rows=2, stretch=2), "corpus: wanted running text; got separate"),
     "too many lanes": (lambda: lanes(running(3), rows=3, stretch=2), "tokens of the corpus for each row: wanted"),
     "no lanes": (lambda: lanes(running(3), rows=0, stretch=2), "rows: wanted at least 1; got 0"),
+    "lanes for ranks": (lambda: lanes(running(9), rows=2, stretch=2, world=3), "rows: wanted at least 3; got 2"),
+    "together": (lambda: batches(pairs(3), **SETTINGS, together=0), "together: wanted at least 1; got 0"),
     "depth": (lambda: ahead([], 0), "depth: wanted at least 1; got 0"),
 }
 

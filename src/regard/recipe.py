@@ -1,7 +1,7 @@
 """A recipe: a small TOML file with [data], [model], [train] and [decode], from which everything else follows."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from regard.training.config import TrainConfig
 
 TABLES = ("data", "model", "train", "decode")
 FROM_DATA = ("vocabulary", "source_vocabulary", "labels")
+BLOCKS = {"transformer", "vit"}  # parts whose weights lie in blocks
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,10 @@ class Recipe:
             "train": asdict(self.train),
             "decode": asdict(self.decode),
         }
+
+    def settings(self) -> Iterator[tuple[str, Any]]:
+        """Every key that says something, by its full name: ("train.rate", 0.001)."""
+        return _settings(self.as_dict(), "")
 
     def sized(self, data: Prepared) -> dict[str, Any]:
         """The model's table with the sizes of its vocabularies, as `regard.build` takes it."""
@@ -139,6 +144,14 @@ def _put(table: Mapping[str, Any], parts: list[str], value: Any, key: str) -> di
     return {**table, first: _put(inner, rest, value, key)}
 
 
+def _settings(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{before}{key}.")
+        elif value is not None:
+            yield f"{before}{key}", value
+
+
 def _wrong_model(model: Mapping[str, Any], data: DataConfig | None) -> list[Problem]:
     """What is wrong with the model by itself, and with the data for it."""
     given = [
@@ -201,6 +214,10 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
         problems.append(
             Problem("train.replay", "false unless a language model reads running text", "true", "Leave it out.")
         )
+    kinds = {str(part.get("kind")) for name in ("encoder", "decoder") if isinstance(part := model.get(name), Mapping)}
+    if train.shard and not (kinds & BLOCKS and kinds <= BLOCKS | {"label", "bag"}):
+        wanted, got = f"false unless the model is made of Transformer blocks ({', '.join(sorted(BLOCKS))})", "true"
+        problems.append(Problem("train.shard", wanted, got, "Leave it out: every process then has the whole model."))
     if train.metric not in ("loss", "perplexity") and "head" in model:
         problems.append(
             Problem("train.metric", "loss or perplexity for hidden tokens", repr(train.metric), "Change it.")

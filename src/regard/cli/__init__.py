@@ -63,7 +63,8 @@ def main() -> None:
     try:
         app()
     except RegardError as error:
-        print(f"regard: {error}", file=sys.stderr)
+        rank = f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""  # one of torchrun's processes
+        print(f"regard{rank}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # whoever read our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,6 +1,7 @@
 """The verbs that make a model: train and prepare, and the recipes and the demonstration to begin with."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +34,8 @@ def train(
     regard train my.toml --out runs/mine --set train.rate=5e-4 --set model.encoder.layers=6
 
     regard train my.toml --out runs/mine --resume
+
+    torchrun --nproc-per-node 8 -m regard train my.toml --out runs/mine
     """
     from regard.recipe import find_recipe, read_recipe
     from regard.views.progress import Progress
@@ -52,7 +55,8 @@ def train(
         )
     finally:
         progress.close()
-    print(model.folder)
+    if os.environ.get("RANK", "0") == "0":  # of processes that torchrun started, one speaks
+        print(model.folder)
 
 
 def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_json: Json = False) -> None:

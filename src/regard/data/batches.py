@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +36,10 @@ class Batch:
     targets: Tokens | torch.Tensor  # token ids from <s> to </s>, or labels
     tokens: int  # how many are to be foretold: every target token but the first of a text, or every label
     rows: torch.Tensor  # which examples of the corpus these are
+    stands_for: int = 1  # batches of an epoch that all ranks have taken together when each has taken such a one
+    lent: bool = (
+        False  # a rank without an example of its own computes this one beside the others; it counts for nothing
+    )
 
     def to(self, device: torch.device | str) -> "Batch":
         """On a device, except `rows`; from pinned memory, copies do not wait."""
@@ -66,21 +71,24 @@ def batches(
     start: int = 0,
     rank: int = 0,
     world: int = 1,
+    together: int = 1,
     augment: Sequence[Change] = (),
     device: str = "cpu",
 ) -> Iterator[Batch]:
     """An epoch, each example once, in batches of at most `budget` cells: rows times the longest source or target.
 
-    An example over the budget is a batch of its own. Of all batches, counted from 0, the first `start` are passed over
-    and the rest go round the `world`: batch b to rank b % world, so that the last round may leave some ranks without.
+    An example over the budget is a batch of its own. Of all batches, counted from 0, the first `start` are passed over.
+    The rest is divided among the `world` as `shares` says, `together` batches at a time.
     How an example's picture is changed (`augment`, on the `device`) is a function of seed, epoch and its number.
     """
     _at_least("start", start, 0)
-    _at_least("world", world, 1)
-    if not 0 <= rank < world:
-        raise InvalidArgument("rank", wanted=f"from 0 to {world - 1}", got=str(rank), remedy="Ranks count from 0.")
-    planned = enumerate(plan(corpus, budget=budget, seed=seed, epoch=epoch))
-    made = (_collated(corpus, rows) for number, rows in planned if number >= start and number % world == rank)
+    _at_least("together", together, 1)
+    _rank_of(rank, world)
+    planned = islice(plan(corpus, budget=budget, seed=seed, epoch=epoch), start, None)
+    made = (
+        replace(_collated(corpus, rows), stands_for=count, lent=lent)
+        for rows, count, lent in shares(planned, rank=rank, world=world, together=together)
+    )
     return (_changed(batch, augment, (seed, epoch), device) for batch in made) if augment else made
 
 
@@ -88,6 +96,21 @@ def plan(corpus: Corpus, *, budget: int, seed: int, epoch: int) -> Iterator[Indi
     """Which examples are in which batch of an epoch; cheap, for nothing of them is read but their lengths."""
     _at_least("budget", budget, 1)
     return _planned(corpus, budget, seed, epoch)
+
+
+def shares(planned: Iterator[Indices], *, rank: int, world: int, together: int) -> Iterator[tuple[Indices, int, bool]]:
+    """What one rank takes: rows, for how many batches of the plan its turn stands, and whether the rows are only lent.
+
+    Of each `together` batches, as many as go round go round whole; what is left is divided row by row. So the ranks'
+    rows are those of one process, each once, and all ranks take as many turns, on examples of about one length. Who
+    would have no row is lent one.
+    """
+    while group := list(islice(planned, together)):
+        whole = len(group) // world * world
+        for first in range(0, whole, world):
+            yield group[first + rank], world, False
+        for rows in group[whole:]:
+            yield (rows[rank::world], 1, False) if rank < len(rows) else (rows[:1], 1, True)
 
 
 def begun_elsewhere(corpus: Corpus, *, seed: int, epoch: int) -> Corpus:
@@ -106,10 +129,10 @@ def evaluation_batches(corpus: Corpus, budget: int) -> Iterator[Batch]:
     return (_collated(corpus, rows) for pool in _pools(len(corpus)) for rows in _cut(corpus, pool, budget))
 
 
-def lanes(corpus: Corpus, *, rows: int, stretch: int, start: int = 0) -> Iterator[Batch]:
+def lanes(corpus: Corpus, *, rows: int, stretch: int, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
     """Running text in `rows` lanes side by side, each read on from batch to batch: for states that are carried over.
 
-    Lanes are of one length, so up to rows - 1 tokens at the end of the text are not read.
+    Lanes are of one length, so up to rows - 1 tokens at the end of the text are not read. Lane l is for rank l % world.
     """
     if not isinstance(corpus.target, Running):
         raise InvalidArgument(
@@ -120,7 +143,9 @@ def lanes(corpus: Corpus, *, rows: int, stretch: int, start: int = 0) -> Iterato
     _at_least("start", start, 0)
     length = (len(corpus.target.ids) - 1) // rows
     _at_least("tokens of the corpus for each row", length, 1)
-    return _lanes(corpus.target.ids, rows, length, stretch, start)
+    _rank_of(rank, world)
+    _at_least("rows", rows, world)
+    return _lanes(corpus.target.ids, np.arange(rank, rows, world), length, stretch, start)
 
 
 def ahead(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
@@ -201,12 +226,13 @@ def _cut(corpus: Corpus, pool: Indices, budget: int) -> Iterator[Indices]:
     yield pool[order[first:]]
 
 
-def _lanes(text: Ids, rows: int, length: int, stretch: int, start: int) -> Iterator[Batch]:
+def _lanes(text: Ids, rows: Indices, length: int, stretch: int, start: int) -> Iterator[Batch]:
     for first in range(start * stretch, length, stretch):
         count = min(stretch, length - first)
-        cells = (np.arange(rows) * length)[:, None] + np.arange(first, first + count + 1)  # (B, S)
+        cells = (rows * length)[:, None] + np.arange(first, first + count + 1)  # (B, S)
         ids = torch.from_numpy(text[cells].astype(np.int64))
-        yield Batch(None, Tokens(ids, torch.full((rows,), count + 1)), rows * count, torch.arange(rows))
+        lengths = torch.full((len(rows),), count + 1)
+        yield Batch(None, Tokens(ids, lengths), len(rows) * count, torch.from_numpy(rows))
 
 
 def _collated(corpus: Corpus, rows: Indices) -> Batch:
@@ -281,3 +307,9 @@ def _next(made: queue.Queue[object], thread: threading.Thread) -> object:
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise InvalidArgument(name, wanted=f"at least {least}", got=str(value), remedy="Raise it.")
+
+
+def _rank_of(rank: int, world: int) -> None:
+    _at_least("world", world, 1)
+    if not 0 <= rank < world:
+        raise InvalidArgument("rank", wanted=f"from 0 to {world - 1}", got=str(rank), remedy="Ranks count from 0.")

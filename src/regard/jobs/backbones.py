@@ -74,7 +74,7 @@ def seen_once(recipe: Recipe, model: torch.nn.Module, data: Prepared, cache: Pat
         return data
     if recipe.train.unfreeze_after is not None or getattr(recipe.data.source, "augment", None):
         return data
-    by = _identity(grid.backbone)
+    by = identity(grid.backbone)
     device = next(grid.parameters()).device
 
     @torch.inference_mode()
@@ -99,7 +99,7 @@ def _grid(model: Any) -> GridEncoder | None:
     return next((module for module in model.modules() if isinstance(module, GridEncoder)), None)
 
 
-def _identity(network: torch.nn.Module) -> str:
+def identity(network: torch.nn.Module) -> str:
     """A hash of what the network is and of all its weights."""
     together = hashlib.sha256(str(network).encode())
     for name, tensor in sorted(weights_of(network).items()):

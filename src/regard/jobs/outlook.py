@@ -1,8 +1,7 @@
 """What a recipe would do, before it does it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,7 +20,7 @@ def outlook(recipe: Recipe, cache: Path | None = None) -> str:
     assert data.train is not None
     model = make_model(recipe, recipe.sized(data))
     batch = next(epochs(recipe, data.train)(0, 0))
-    lines = [f"{key} = {value!r}" for key, value in _flat(recipe.as_dict())]
+    lines = [f"{key} = {value!r}" for key, value in recipe.settings()]
     lines += ["", repr(model), "", f"first batch: {batch.shape}"]
     for row in range(min(3, len(batch.rows))):
         lines += [f"  {side:<7} {text}" for side, text in _as_text(batch, row, data)]
@@ -33,14 +32,6 @@ def outlook(recipe: Recipe, cache: Path | None = None) -> str:
         f"and about {held / 2**20:,.0f} MiB for what the backward needs of such a batch",
     ]
     return "\n".join(lines)
-
-
-def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{key}.")
-        elif value is not None:
-            yield f"{before}{key}", value
 
 
 def _as_text(batch: Batch, row: int, data: Prepared) -> Iterator[tuple[str, str]]:

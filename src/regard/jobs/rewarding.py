@@ -24,6 +24,7 @@ from regard.model.seq2seq import Seq2Seq
 from regard.recipe import Recipe
 from regard.sequence import Tokens
 from regard.shapes import Float, Tensor
+from regard.training.ranks import ALONE, Ranks
 
 STEPS = 1 << 32  # between one seed's draws and the next one's
 STOP = "</s>"  # the end is a word here: a caption that breaks off must not be worth as much as one that ends
@@ -32,9 +33,9 @@ STOP = "</s>"  # the end is a word here: a caption that breaks off must not be w
 class SelfCritic:
     """What a model says to a batch, and what each is worth beside the references of its picture."""
 
-    def __init__(self, recipe: Recipe, corpus: Corpus, target: Tokenizer | Labels) -> None:
+    def __init__(self, recipe: Recipe, corpus: Corpus, target: Tokenizer | Labels, ranks: Ranks = ALONE) -> None:
         assert isinstance(target, Tokenizer)
-        self.recipe, self.target = recipe, target
+        self.recipe, self.target, self.ranks = recipe, target, ranks
         pictures = getattr(corpus.source, "pictures", corpus.source)  # what was made of pictures knows them
         self.which: Sequence[int] = getattr(pictures, "which", range(len(corpus)))  # the picture of each example
         self.references: dict[int, list[Words]] = defaultdict(list)
@@ -56,7 +57,7 @@ class SelfCritic:
             memory: Memory = model.encode(batch.source)
             plain = DecodeConfig(longest=self.recipe.decode.longest)
             likeliest = self._said(model, memory, plain)
-            seed = self.recipe.train.seed * STEPS + step
+            seed = self.recipe.train.seed * STEPS + step * self.ranks.world + self.ranks.rank
             drawn = self._said(model, memory, DecodeConfig(longest=plain.longest, sample=True, seed=seed))
         model.train(was_training)
         rows = batch.rows.tolist()

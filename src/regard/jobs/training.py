@@ -16,7 +16,7 @@ from regard.data.examples import Change
 from regard.data.given import Rows, with_given
 from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.files import cache_folder, sweep
-from regard.jobs.backbones import backbone_of, put_pretrained, seen_once, weights_file
+from regard.jobs.backbones import backbone_of, identity, put_pretrained, seen_once, weights_file
 from regard.jobs.evaluating import validation
 from regard.jobs.rewarding import SelfCritic
 from regard.model.build import build
@@ -27,6 +27,7 @@ from regard.serving.predictor import Predictor
 from regard.training.loop import Trainer
 from regard.training.objective import Model
 from regard.training.optimiser import freeze
+from regard.training.ranks import ALONE, Ranks, joined
 from regard.views.loggers import logged
 
 Tell = Callable[[dict[str, Any]], None]
@@ -65,18 +66,27 @@ def train(
     """Train what the recipe says, with checkpoints in the folder `run`; the best model, ready to predict.
 
     `data` gives splits ("train", "valid", "test") as iterables instead of files: of texts, of (source, target), or of
-    mappings whose keys are the recipe's columns. Each is read once.
+    mappings whose keys are the recipe's columns. Each is read once. Processes that torchrun started train one model,
+    and each of them gets it; the first one writes and tells.
     """
     recipe = _read(recipe, changes, data, cache)
     run = Path(run)
-    found = _room_for(run, resume)
-    step = None if found is None else found[0]
-    with logged(recipe.train.log_to or (), run, recipe.as_dict(), step, tell) as tell:
-        return _train(recipe, run, found, cache, allow_changed_data, tell)
+    with joined(device_of(recipe), recipe.train.timeout) as ranks:
+        _check_alike(recipe, ranks)
+        found = _room_for_all(run, resume, ranks)
+        step, names = None if found is None else found[0], recipe.train.log_to or ()
+        with logged(names if ranks.first else (), run, recipe.as_dict(), step, tell if ranks.first else silent) as tell:
+            return _train(recipe, run, found, cache, allow_changed_data, tell, ranks)
 
 
 def _train(
-    recipe: Recipe, run: Path, found: Found | None, cache: Path | None, allow_changed_data: bool, tell: Tell
+    recipe: Recipe,
+    run: Path,
+    found: Found | None,
+    cache: Path | None,
+    allow_changed_data: bool,
+    tell: Tell,
+    ranks: Ranks,
 ) -> Predictor:
     if found is None and (config := backbone_of(recipe)) is not None:
         weights_file(config)  # refused before any work is done, if it is not there
@@ -90,21 +100,24 @@ def _train(
         for line in wrong:
             tell({"event": "warning", "message": f"passed over: {line}"})
         _check_same(content, folder, corpora, recipe, allow_changed_data)
-    model = make_model(recipe, table, found, run)
+    model = make_model(recipe, table, found, run, divided=recipe.train.shard and not ranks.alone)
+    ranks.agree({"data": corpora.key, "weights": None if ranks.alone else identity(model)})
     corpora = seen_once(recipe, model, corpora, cache or cache_folder(), _progress(tell))
     assert corpora.train is not None
     texts = texts_of(recipe, corpora, table, __version__) | {"README.md": card(recipe, corpora, model)}
     trainer = Trainer(
         model,
         recipe.train,
-        epoch_batches=epochs(recipe, corpora.train),
+        epoch_batches=epochs(recipe, corpora.train, ranks),
         texts=texts,
         run=run,
         data_key=corpora.key,
         lanes=_lanes(recipe) if recipe.train.carry else None,
         validate=None if corpora.valid is None else validation(recipe, corpora),
-        speak=None if recipe.train.reward is None else SelfCritic(recipe, corpora.train, corpora.target),
+        speak=None if recipe.train.reward is None else SelfCritic(recipe, corpora.train, corpora.target, ranks),
         tell=tell,
+        ranks=ranks,
+        device=device_of(recipe),
     )
     if found is not None:
         trainer.resume(content, folder)
@@ -112,13 +125,13 @@ def _train(
     tell({"event": "start", "model": repr(model), "steps": recipe.train.steps, "device": str(trainer.device)})
     final = run / "averaged"
     if not _done(trainer, recipe):
-        shutil.rmtree(final, ignore_errors=True)  # the mean of checkpoints that will not be the last
+        if ranks.first:
+            shutil.rmtree(final, ignore_errors=True)  # the mean of checkpoints that will not be the last
         trainer.fit()
-    if recipe.train.average > 1:
-        if not final.exists():
-            checkpoint.write(final, texts, {"model.safetensors": average(run, recipe.train.average)})
-        return load(final, device=str(trainer.device))
-    return load(run, device=str(trainer.device))
+    if recipe.train.average > 1 and ranks.first and not final.exists():
+        checkpoint.write(final, texts, {"model.safetensors": average(run, recipe.train.average)})
+    ranks.gathered([0])  # when the first has written all
+    return load(final if recipe.train.average > 1 else run, device=str(trainer.device))
 
 
 def _read(
@@ -135,10 +148,12 @@ def _read(
     return Recipe.of(tables)
 
 
-def make_model(recipe: Recipe, table: Mapping[str, Any], found: Found | None = None, run: Path = Path()) -> Model:
+def make_model(
+    recipe: Recipe, table: Mapping[str, Any], found: Found | None = None, run: Path = Path(), divided: bool = False
+) -> Model:
     """The model at its first step, from the seed and from others' weights, or as a checkpoint of the run has it.
 
-    It is frozen where the recipe says.
+    It is frozen where the recipe says. If it will be divided among GPUs, it is not put on one.
     """
     torch.manual_seed(recipe.train.seed)
     model = build(table)
@@ -149,7 +164,7 @@ def make_model(recipe: Recipe, table: Mapping[str, Any], found: Found | None = N
         checkpoint.put_weights(model, checkpoint.tensors(found[1], "model.safetensors", folder), folder)
     if recipe.train.freeze is not None:
         freeze(model, recipe.train.freeze)
-    return model.to(device_of(recipe))
+    return model if divided else model.to(device_of(recipe))
 
 
 def _first_weights(model: Model, recipe: Recipe) -> None:
@@ -219,6 +234,51 @@ def _room_for(run: Path, resume: bool) -> Found | None:
     return None
 
 
+def _room_for_all(run: Path, resume: bool, ranks: Ranks) -> Found | None:
+    """The first rank makes the folder or finds where to go on; the others must see it there."""
+    if ranks.alone:
+        return _room_for(run, resume)
+    found = _room_for(run, resume) if ranks.first else None
+    probe, mark = run / ".ranks.tmp", os.getpid()
+    if ranks.first:
+        probe.write_text(str(mark))
+    try:
+        mark, step = map(int, ranks.gathered([mark, -1 if found is None else found[0]])[0])
+        sees = probe.exists() and probe.read_text() == str(mark)
+        blind = [str(rank) for rank, (seen,) in enumerate(ranks.gathered([sees])) if not seen]
+    finally:
+        if ranks.first:
+            probe.unlink(missing_ok=True)
+    if blind:
+        raise InvalidArgument(
+            str(run),
+            wanted="a folder that all processes see",
+            got=f"one that rank {', '.join(blind)} does not",
+            remedy="Put it on a disk that the machines share.",
+        )
+    if ranks.first or step < 0:
+        return found
+    return step, checkpoint.read(checkpoint.step_folder(run, step)), []
+
+
+def _check_alike(recipe: Recipe, ranks: Ranks) -> None:
+    """Processes train one model if they have one recipe, but for where its files lie, and one version of everything."""
+    if ranks.alone:
+        return
+    places = ("data.train", "data.valid", "data.test", "data.images")
+    said = {key: value for key, value in recipe.settings() if key not in places}
+    ranks.agree(said | {"regard": __version__, "torch": torch.__version__, "device": device_of(recipe)})
+    config = recipe.train
+    problems = []
+    if config.replay:
+        problems.append(Problem("train.replay", "false with several processes", "true", "Leave it out."))
+    if config.carry and _lanes(recipe) < ranks.world:
+        wanted = f"data.stretch times the {ranks.world} processes, for a lane of text in each"
+        problems.append(Problem("train.batch_tokens", wanted, str(config.batch_tokens), "Raise it."))
+    if problems:
+        raise InvalidRecipe(problems)
+
+
 def _vocabularies(found: Found, run: Path) -> Vocabularies:
     """Those the weights were trained with, whatever would be learned from the data of today."""
     step, content, _ = found
@@ -235,7 +295,10 @@ def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, reci
             "Put them back, or allow it with --allow-changed-data."
         )
     then, now = Recipe.of(config["recipe"]), recipe
-    free = {"steps", "validate_every", "log_every", "log_to", "keep", "patience", "samples", "device", "replay"}
+    free = {
+        "steps", "validate_every", "log_every", "log_to", "keep", "patience", "samples", "device", "replay", "shard",
+        "timeout",
+    }  # fmt: skip
     same = replace(now.train, **{key: getattr(then.train, key) for key in free})
     if then.model != now.model or then.train != same or _augment(then) != _augment(now):
         raise CheckpointRefused(
@@ -248,13 +311,14 @@ def _done(trainer: Trainer, recipe: Recipe) -> bool:
     return trainer.position.step >= recipe.train.steps or trainer.position.course.over(recipe.train)
 
 
-def epochs(recipe: Recipe, corpus: Corpus) -> Callable[[int, int], Iterator[Batch]]:
-    config = recipe.train
+def epochs(recipe: Recipe, corpus: Corpus, ranks: Ranks = ALONE) -> Callable[[int, int], Iterator[Batch]]:
+    """An epoch's batches from the n-th on, or a rank's share of them."""
+    config, among = recipe.train, {"rank": ranks.rank, "world": ranks.world}
 
     def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
         if config.carry:
             assert recipe.data.stretch is not None
-            return ahead(lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.stretch, start=start))
+            return ahead(lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.stretch, start=start, **among))
         here = begun_elsewhere(corpus, seed=config.seed, epoch=epoch)
         return ahead(
             batches(
@@ -263,8 +327,10 @@ def epochs(recipe: Recipe, corpus: Corpus) -> Callable[[int, int], Iterator[Batc
                 seed=config.seed,
                 epoch=epoch,
                 start=start,
+                together=config.accumulate,
                 augment=_augment(recipe),
                 device=device_of(recipe),
+                **among,
             )
         )
 

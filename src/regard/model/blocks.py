@@ -156,10 +156,13 @@ class Block(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
         bias: DistanceBias | None = None,
-        memory: KeyValue | None = None,
+        source: Float[Tensor, "*there D"] | None = None,
+        around: Packing | None = None,
         memory_mask: Tensor | None = None,
         packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
+        """Where there is a memory: its states, as `source`, which may be packed as `around` says."""
+        memory = None if source is None else self.cross.remember(source, around)
         attend = self.attend if packing is None else partial(self.attend.packed, packing=packing)
         x = self.around_attend(x, lambda h: attend(h, mask=mask, causal=causal, bias=bias))
         return self._then(x, memory, memory_mask, packing)
@@ -259,9 +262,15 @@ class Stack(nn.Module):
             source = memory.states if around is None else around.pack(memory.states)
 
         def run(block: Block, x: Tensor) -> Tensor:
-            known = None if source is None else block.cross.remember(source, around)
             out: Tensor = block(
-                x, mask=mask, causal=causal, bias=bias, memory=known, memory_mask=memory_mask, packing=packing
+                x,
+                mask=mask,
+                causal=causal,
+                bias=bias,
+                source=source,
+                around=around,
+                memory_mask=memory_mask,
+                packing=packing,
             )
             return out
 

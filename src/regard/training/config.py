@@ -60,6 +60,8 @@ class TrainConfig(Checked):
     reward: Literal["cider"] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     replay: bool = False  # running text on a GPU: its work on a batch is recorded and replayed, to the same result
+    shard: bool = False  # several processes: weights, gradients and moments are divided among them (docs/scale.md)
+    timeout: Count = 600  # seconds that one process waits for another
     log_every: Count = 50
     log_to: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # beside the run's log.jsonl
     validate_every: Count = 500
@@ -89,10 +91,11 @@ class TrainConfig(Checked):
             yield Problem("unfreeze_after", "nothing unless freeze is there", str(self.unfreeze_after), "Leave it out.")
         if self.carry and self.forcing is not None:
             yield Problem("carry", "false with forcing", "true", "Choose one of the two.")
-        apart = {  # each reads a batch in its own way, or has a loss of its own
+        apart = {  # each reads a batch in its own way, has a loss of its own, or another hold of the weights
             "replay": ("accumulate", "carry", "forcing", "reward"),
             "agreement": ("carry", "forcing", "reward", "doubly_stochastic"),
             "doubly_stochastic": ("forcing", "reward"),
+            "shard": ("forcing", "reward", "replay", "unfreeze_after"),
         }
         for name, others in apart.items():
             for other in others if getattr(self, name) else ():

@@ -3,20 +3,20 @@
 Everything that happens in an update is a function of the seed, the update's number and the weights before it: the
 batches, their order, dropout, hidden and forced tokens. So a run that was killed goes on from its last checkpoint and
 ends with the same weights, bit for bit, as one that never stopped.
+
+Several processes make the same updates, each from its share of the batches (`ranks.py`). The first of them writes.
 """
 
 import json
+import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from math import exp, isfinite
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,8 +29,13 @@ from regard.shapes import Float, Tensor
 from regard.training.config import METRICS, TrainConfig
 from regard.training.objective import Model, Objective, Speak, first_state
 from regard.training.optimiser import RunningMean, make_optimiser, moments, put_moments
+from regard.training.ranks import ALONE, Gradients, Ranks
 from regard.training.replay import Replay
 from regard.training.schedule import Course, rate_at
+from regard.training.signals import heard
+
+if TYPE_CHECKING:
+    from regard.training.sharding import Sharded
 
 SKIPS = 10  # updates that may be skipped one after the other before training counts as diverged
 
@@ -81,24 +86,30 @@ class Trainer:
         validate: Callable[[Model], Validation] | None = None,
         speak: Speak | None = None,  # learn from what the model says
         tell: Callable[[dict[str, Any]], None] = lambda event: None,
+        ranks: Ranks = ALONE,  # who trains this model; the batches are this one's share
+        device: str = "cpu",  # where the parts of a model go that is to be divided; any other is in its place
     ) -> None:
         self.model, self.config, self.run, self.texts, self.data_key = model, config, run, texts, data_key
-        self.epoch_batches, self.validate, self.tell = epoch_batches, validate, tell
+        self.epoch_batches, self.validate, self.tell, self.ranks = epoch_batches, validate, tell, ranks
         self.objective = Objective(
             config.smoothing, config.masked, config.forcing, config.agreement, config.doubly_stochastic, speak
         )
+        self.gradients = None if ranks.alone or config.shard else Gradients(model, ranks)
+        self.sharded = _sharded(model, self.objective, ranks, device) if config.shard and not ranks.alone else None
         self.device = next(model.parameters()).device
         self.optimiser = make_optimiser(model, config)
         self.mean = None if config.ema is None else RunningMean(model, config.ema)
         self.position = Position()
         self.lanes = lanes
-        self.carried: RnnState | None = None if lanes is None else first_state(model, lanes)
+        self.carried = self._first_state()
         self.asked_to_stop: int | None = None
+        self.agreed_to_stop: int | None = None  # at the end of an update, by all ranks
         self.replay = Replay(model, self._warn) if config.replay else None
 
     def fit(self) -> Position:
         """Train to the end, or until a signal, a fault or early stopping; checkpoints on the way."""
-        with self._listening_to_signals(), (self.run / "log.jsonl").open("a", encoding="utf-8") as log:
+        path = self.run / "log.jsonl" if self.ranks.first else Path(os.devnull)
+        with heard(self._hear), path.open("a", encoding="utf-8") as log:
             self.model.train()
             began = time.perf_counter()
             for group in self._groups():
@@ -112,10 +123,10 @@ class Trainer:
                     self._check(log)
                     self.save()
                     began = time.perf_counter()
-                elif self.asked_to_stop is not None:
+                elif self._stopping is not None:
                     self.save()
-                if self.asked_to_stop is not None:
-                    raise Interrupted(self.asked_to_stop, self.run)
+                if self._stopping is not None:
+                    raise Interrupted(self._stopping, self.run)
                 if last or self.position.course.over(self.config):
                     break
         return self.position
@@ -131,12 +142,14 @@ class Trainer:
             if not found and self.position.batch == 0:
                 raise TrainingFailed("train: wanted at least one batch of examples; got none. Is the corpus empty?")
             self.position = replace(self.position, epoch=self.position.epoch + 1, batch=0)
-            if self.lanes is not None:
-                self.carried = first_state(self.model, self.lanes)
+            self.carried = self._first_state()
 
     def _next_group(self, batches: Iterator[Batch]) -> list[Batch]:
+        group: list[Batch] = []
         try:
-            return list(islice(batches, self.config.accumulate))
+            while _taken(group) < self.config.accumulate and (batch := next(batches, None)) is not None:
+                group.append(batch)
+            return group
         except Exception as error:
             raise TrainingFailed(
                 f"step {self.position.step + 1}: wanted its batches; got {type(error).__name__}: {error}. "
@@ -146,29 +159,34 @@ class Trainer:
     def _update(self, group: list[Batch]) -> tuple[float, float]:
         """One update, by the loss of all these batches' tokens over their number; its rate, and the gradient's norm."""
         position, config = self.position, self.config
-        torch.manual_seed(_mix(config.seed, position.step))
+        torch.manual_seed(self._seed())
         if config.unfreeze_after is not None and position.epoch >= config.unfreeze_after:
             self.model.requires_grad_(True)
         rate = rate_at(position.step, config, position.course.factor)
         for parameters in self.optimiser.param_groups:
             parameters["lr"] = rate
         self.optimiser.zero_grad(set_to_none=True)
-        expected = sum(batch.tokens for batch in group)
+        # Of all ranks' tokens nobody knows the number yet: they are divided by it when all gradients are there.
+        expected = sum(batch.tokens for batch in group) if self.ranks.alone else 1
         total, tokens, carried = 0.0, 0, self.carried
-        for batch in group:
+        for turn, batch in enumerate(group, start=1):
+            if turn == len(group) and self.gradients is not None:
+                self.gradients.expect()
             try:
                 if self.replay is None:
                     loss, count, carried = self._gradient(batch, expected, carried)
                 else:
                     loss, count = self.replay(batch, lambda batch: self._gradient(batch, expected, None)[0]), expected
             except (torch.OutOfMemoryError, RuntimeError) as error:
-                raise _out_of_memory(error, batch) from error
+                raise self._failure(error, batch) from error
             total, tokens = total + float(loss), tokens + count
+        total, tokens = self._of_all_ranks(total, tokens)
         if tokens != expected:  # a masked-token head decides as it goes how many it hides
             torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], expected / tokens)
         limit = float("inf") if config.clip is None else config.clip
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
-        moved = replace(position, step=position.step + 1, batch=position.batch + len(group))
+        length = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        norm = float(length if self.sharded is None else self.sharded.undivided(length))
+        moved = replace(position, step=position.step + 1, batch=position.batch + _taken(group))
         if isfinite(total) and isfinite(norm):
             self.optimiser.step()
             if self.mean is not None:
@@ -195,11 +213,60 @@ class Trainer:
         self, batch: Batch, expected: int, carried: RnnState | None
     ) -> tuple[Float[Tensor, ""], int, RnnState | None]:
         """The loss of a batch, its gradient added to the weights'; for how many predictions, and what is carried on."""
-        batch = batch.to(self.device)
+        batch, step = batch.to(self.device), self.position.step
         with self._precision():
-            loss, count, carried = self.objective(self.model, batch, step=self.position.step, carried=carried)
+            if self.sharded is None:
+                loss, count, carried = self.objective(self.model, batch, step=step, carried=carried)
+            else:
+                loss, count = self.sharded(batch, step)
+        if batch.lent:
+            loss, count = loss * 0.0, 0
         torch.autograd.backward(loss / expected)
         return loss.detach(), count, carried
+
+    def _failure(self, error: RuntimeError, batch: Batch) -> RuntimeError | TrainingFailed:
+        if self.ranks.is_silence(error):
+            return self.ranks.silence(error)
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate" not in str(error):
+            return error
+        return TrainingFailed(
+            f"a batch of {batch.shape}: wanted memory for it; got none. No weight was changed. Lower "
+            "train.batch_tokens and raise train.accumulate by as much, or set recompute = true in the model's parts."
+        )
+
+    def _of_all_ranks(self, total: float, tokens: int) -> tuple[float, int]:
+        """The loss and the predictions of an update, of all ranks together, as are the gradients after it.
+
+        All ranks learn here whether one of them was told to stop.
+        """
+        if self.ranks.alone:
+            return total, tokens
+        if self.gradients is not None:
+            self.gradients.send_rest()
+        every = self.ranks.gathered([total, tokens, self.asked_to_stop or 0])
+        if self.gradients is not None:
+            self.gradients.collect()
+        totals, counts, signals = zip(*every, strict=True)
+        self.agreed_to_stop = int(max(signals)) or None
+        return sum(totals), int(sum(counts))
+
+    def _hear(self, signal_number: int) -> None:
+        """The run ends after the update at hand, saved."""
+        self.asked_to_stop = signal_number
+
+    @property
+    def _stopping(self) -> int | None:
+        """The signal that ends the run here; with several ranks, once all know of it."""
+        return self.asked_to_stop if self.ranks.alone else self.agreed_to_stop
+
+    def _seed(self) -> int:
+        """Of the random numbers of an update: each rank has its own."""
+        seed = _mix(self.config.seed, self.position.step)
+        return seed if self.ranks.first else _mix(seed, self.ranks.rank)
+
+    def _first_state(self) -> RnnState | None:
+        """What is carried into an epoch's first batch, in the lanes of this rank."""
+        return None if self.lanes is None else first_state(self.model, len(self.ranks.places(self.lanes)))
 
     def _event(self, rate: float, norm: float, seconds: float) -> dict[str, Any]:
         """A line for the log, which begins a new count."""
@@ -222,10 +289,12 @@ class Trainer:
         step, config = self.position.step, self.config
         if self.validate is None:
             return
-        with self.averaged():
+        with self.averaged(), nullcontext() if self.sharded is None else self.sharded.gathered():
             self.model.eval()
             found = self.validate(self.model)
             self.model.train()
+        told = self.ranks.gathered(list(found.values.values()))[0]  # one rank's, should machines differ in a last bit
+        found = replace(found, values=dict(zip(found.values, told, strict=True)))
         course = self.position.course
         value = found.values[config.metric]
         course = course.after(value, step, config, higher_is_better=METRICS[config.metric])
@@ -246,24 +315,29 @@ class Trainer:
             self.mean.swap(self.model)
 
     def save(self) -> None:
-        """A checkpoint of this moment, and away with those that are not kept."""
+        """A checkpoint of this moment, and away with those that are not kept. All ranks give, the first one writes."""
         position = self.position
         folder = checkpoint.step_folder(self.run, position.step)
         state = vars(position) | {"course": position.course.as_dict(), "data": self.data_key}
         kept = moments(self.model, self.optimiser)
         if self.carried is not None:
-            kept |= {f"carried.{i}": hidden for i, hidden in enumerate(self.carried.hidden)}
-            kept["carried.context"] = self.carried.context
+            lanes = self.lanes or 0
+            kept |= {f"carried.{i}": self.ranks.spread(h, 1, lanes) for i, h in enumerate(self.carried.hidden)}
+            kept["carried.context"] = self.ranks.spread(self.carried.context, 0, lanes)
         if self.mean is not None:
             kept |= {f"weight.{name}": tensor.detach().clone() for name, tensor in self.model.named_parameters()}
+        with self.averaged():
+            weights = checkpoint.weights_of(self.model)
+            if self.sharded is not None:
+                kept, weights = self.sharded.whole(kept), self.sharded.whole(weights)
+            if self.ranks.first:
+                self._write(folder, state, {"model.safetensors": weights, "training.safetensors": kept})
+
+    def _write(self, folder: Path, state: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> None:
+        position = self.position
         try:
             if not folder.exists():
-                with self.averaged():
-                    checkpoint.write(
-                        folder,
-                        self.texts | {"training.json": checkpoint.as_json(state)},
-                        {"model.safetensors": checkpoint.weights_of(self.model), "training.safetensors": kept},
-                    )
+                checkpoint.write(folder, self.texts | {"training.json": checkpoint.as_json(state)}, tensors)
             best = position.course.best_step
             checkpoint.prune(self.run, self.config.keep, set() if best is None else {best})
         except OSError as error:
@@ -278,6 +352,8 @@ class Trainer:
         state = checkpoint.document(content, "training.json", folder)
         saved = checkpoint.tensors(content, "training.safetensors", folder)
         weights = checkpoint.tensors(content, "model.safetensors", folder)
+        if self.sharded is not None:
+            saved, weights = self.sharded.divided(saved), self.sharded.divided(weights)
         if self.mean is not None:
             for mean, name in zip(self.mean.means, self.mean.names, strict=True):
                 mean.copy_(weights[name])
@@ -286,11 +362,13 @@ class Trainer:
         put_moments(self.model, self.optimiser, saved)
         if self.carried is not None:
             hidden = tuple(saved[f"carried.{i}"].to(self.device) for i in range(len(self.carried.hidden)))
-            self.carried = replace(self.carried, hidden=hidden, context=saved["carried.context"].to(self.device))
+            every = replace(self.carried, hidden=hidden, context=saved["carried.context"].to(self.device))
+            self.carried = every.reorder(self.ranks.places(self.lanes or 0).to(self.device))
         state.pop("data")
         self.position = Position(**state | {"course": Course(**state["course"])})
-        _cut_log(self.run / "log.jsonl", self.position.step)
-        sweep(self.run)
+        if self.ranks.first:
+            _cut_log(self.run / "log.jsonl", self.position.step)
+            sweep(self.run)
 
     def _precision(self) -> Any:
         if self.config.precision == "bfloat16":
@@ -305,25 +383,16 @@ class Trainer:
         log.flush()
         self.tell(event)
 
-    @contextmanager
-    def _listening_to_signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM end the run after the update at hand, saved. A second one is as sudden as ever."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
 
-        def note(number: int, frame: FrameType | None) -> None:
-            self.asked_to_stop = number
-            signal.signal(number, before[number])
+def _sharded(model: Model, objective: Objective, ranks: Ranks, device: str) -> "Sharded":
+    from regard.training.sharding import Sharded  # what it needs of PyTorch takes its time to import
 
-        before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        for number in before:
-            signal.signal(number, note)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    return Sharded(model, objective, ranks, device)
+
+
+def _taken(group: list[Batch]) -> int:
+    """How many batches of the epoch all ranks have taken with these."""
+    return sum(batch.stands_for for batch in group)
 
 
 def _mix(seed: int, step: int) -> int:
@@ -331,15 +400,6 @@ def _mix(seed: int, step: int) -> int:
     z = (seed * 0x9E3779B97F4A7C15 + step + 1) * 0xBF58476D1CE4E5B9 % 2**64
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
     return (z ^ (z >> 31)) % 2**63
-
-
-def _out_of_memory(error: RuntimeError, batch: Batch) -> RuntimeError | TrainingFailed:
-    if not isinstance(error, torch.OutOfMemoryError) and "allocate" not in str(error):
-        return error
-    return TrainingFailed(
-        f"a batch of {batch.shape}: wanted memory for it; got none. No weight was changed. "
-        "Lower train.batch_tokens and raise train.accumulate by as much, or set recompute = true in the model's parts."
-    )
 
 
 def _cut_log(path: Path, step: int) -> None:

@@ -1,0 +1,109 @@
+"""Runs of several processes, for tests: each takes a list of jobs, and says what became of every one.
+
+    python tests/processes.py JOBS.json
+
+A job is a call of `regard.train`: {"name", "recipe", "run", "cache"}, with "resume", "changes" of one rank's recipe
+({"1": ["train.rate=0.1"]}), and its "end", a signal that a rank sends itself: {"rank": 1, "update": 5, "signal": 15}.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+LIMIT = 120  # seconds, for any number of processes together
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def started(world: int, jobs: list[dict], folder: Path) -> list[subprocess.Popen]:
+    """So many processes that do these jobs, one after the other, without torchrun."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ports = free_ports(len(jobs))
+    (folder / "jobs.json").write_text(json.dumps([job | {"port": port} for job, port in zip(jobs, ports, strict=True)]))
+    command = [sys.executable, __file__, str(folder / "jobs.json")]
+    there = os.environ | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            command,
+            env=there | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def done(world: int, jobs: list[dict], folder: Path) -> list[dict[str, dict]]:
+    """What became of the jobs at each rank; none of them may take longer than the limit."""
+    processes = started(world, jobs, folder)
+    try:
+        told = [process.communicate(timeout=LIMIT)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(told)
+    return [json.loads((folder / f"done-{rank}.json").read_text()) for rank in range(world)]
+
+
+def work(path: Path) -> None:
+    rank = int(os.environ["RANK"])
+    found = {}
+    for job in json.loads(path.read_text()):
+        if "port" in job:
+            os.environ["MASTER_PORT"] = str(job["port"])
+        found[job["name"]] = work_on(job, rank)
+    (path.parent / f"done-{rank}.json").write_text(json.dumps(found))
+    if any(became["error"] for became in found.values()):
+        print(found, flush=True)
+
+
+def work_on(job: dict, rank: int) -> dict:
+    from regard.errors import RegardError
+    from regard.jobs.training import train
+    from regard.training.loop import Trainer
+
+    update, rows, told, last = Trainer._update, [], [], time.monotonic()
+
+    def noted(self, group):
+        nonlocal last
+        end, last = job.get("end"), time.monotonic()
+        first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+        if end and first and (end["rank"], end["update"]) == (rank, self.position.step + 1):
+            os.kill(os.getpid(), end["signal"])
+        rows.append([row for batch in group if not batch.lent for row in batch.rows.tolist()])
+        return update(self, group)
+
+    Trainer._update = noted
+    became = {"error": None, "code": 0}
+    try:
+        train(
+            job["recipe"],
+            job["run"],
+            cache=Path(job["cache"]),
+            resume=job.get("resume", False),
+            changes=job.get("changes", {}).get(str(rank), ()),
+            tell=lambda event: told.append(event["event"]),
+        )
+    except RegardError as error:
+        became = {"error": str(error), "code": error.exit_code}
+    finally:
+        Trainer._update = update
+    return became | {"rows": rows, "told": told, "waited": time.monotonic() - last}
+
+
+if __name__ == "__main__":
+    signal.alarm(LIMIT)
+    work(Path(sys.argv[1]))
