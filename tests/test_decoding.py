@@ -14,7 +14,7 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.rules import Allowed, Banned
 from regard.decoding.sampling import chances, draw, narrowed
 from regard.decoding.search import Input, Task, search
-from regard.decoding.top import top
+from regard.decoding.top import top, top_sums
 from regard.model.seq2seq import Seq2Seq
 from regard.sequence import Tokens
 
@@ -235,6 +235,17 @@ def test_the_largest_few(shape):
         values, where = top(scores, count)
         assert torch.equal(values, scores.topk(count)[0])
         assert torch.equal(scores.gather(1, where), values)
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 7), (3, 2, 640), (2, 5, 8011)])
+def test_the_largest_few_sums(shape):
+    random = torch.Generator().manual_seed(1)
+    scores, more = torch.randn(shape, generator=random), 3 * torch.randn(shape[:2], generator=random)
+    more[:, 1] = -torch.inf  # a hypothesis that is not there
+    whole = (scores + more[..., None]).flatten(1)
+    values, where = top_sums(scores, more, 6)
+    assert torch.equal(values, whole.topk(6)[0])
+    assert torch.equal(whole.gather(1, where), values)
 
 
 @pytest.mark.parametrize("options", [{"nbest": 2}, {"sample": True, "beam": 2}, {"beam": 3, "groups": 2}, {"top_k": 2}])

@@ -24,7 +24,7 @@ def top_sums(
     whole = n // BLOCK
     if scores.device.type != "cpu" or rows * whole <= 2 * count or torch.compiler.is_compiling():
         return torch.topk((scores + more[..., None]).flatten(1), count)
-    blocks = scores[..., : whole * BLOCK].unflatten(2, (whole, BLOCK))
+    blocks = scores[..., : whole * BLOCK].view(batch, rows, whole, BLOCK)
     best = (blocks.amax(-1) + more[..., None]).flatten(1).topk(count)[1]  # (B, count): of all rows' blocks
     row, block = best // whole, best % whole
     first = row * n + block * BLOCK
