@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -9,12 +10,21 @@ import pytest
 import torch
 
 import contracts
+import models
 import regard
 from family import DTYPES, MASKS, SCORES, SHAPES, Case
 from regard import checkpoint
 from regard.data.augmenting import DICE, augmented
+from regard.decoding import desk, reading, search
+from regard.decoding.fixed import current
 from regard.jobs.training import train
+from regard.kernels import single
+from regard.model.embedding import Embedding, Projection
+from regard.model.memory import Memory
+from regard.model.transformer import TransformerDecoder
+from regard.sequence import Tokens
 from regard.training.replay import Replay
+from test_decoding import WAYS, model, said, sources
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -167,4 +177,98 @@ try:
     language_model(Path(sys.argv[1]), "asking", replay=True)
 except TrainingFailed as error:
     print(error)
+"""
+
+
+def outputs(made, rows, **options):
+    config = search.DecodeConfig(**{"longest": 12, **options})
+    task = search.Task(made, lambda some: Tokens.of(some, device="cuda"), config)
+    hits = dict(search.search(task, [search.Input(row, len(row)) for row in rows]))
+    return [hits[number] for number in range(len(rows))]
+
+
+RECORDED = ["transformer", "transformer post-norm", "transformer learned", "transformer none"]
+
+
+@pytest.mark.parametrize("options", [*WAYS, {"beam": 3, "no_repeat": 2, "shortest": 4}], ids=str)
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
+    """Where all enter at once and where they wait; both equal PyTorch's way."""
+    made, rows = model(name).cuda(), sources()
+    replays, right = [], desk.record
+    monkeypatch.setattr(desk, "record", lambda work: replays.append(right(work)) or replays[-1])
+    for more in ({}, {"batch_tokens": 13}):
+        recorded = [outputs(made, rows, **options, **more) for _ in range(3)]
+        assert recorded[0] == recorded[1] == recorded[2]
+        with monkeypatch.context() as patch:
+            patch.setattr(desk, "LAUNCHED", 1 << 60)
+            patch.setattr(search, "desks_of", lambda decoder: desk.Desks())
+            assert outputs(made, rows, **options, **more) == recorded[0]
+            patch.setattr(search, "fixed_decoder", lambda *_, **__: None)
+            patch.setattr(search, "stays", lambda decoder: False)
+            assert said(outputs(made, rows, **options, **more)) == said(recorded[0])
+    assert replays
+    assert None not in replays
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_recorded_steps_in_half_precision(options, monkeypatch):
+    made, rows = model("transformer").cuda(), sources()
+    recorded = [outputs(made, rows, **options, precision="bfloat16") for _ in range(4)]
+    monkeypatch.setattr(desk, "LAUNCHED", 1 << 60)
+    monkeypatch.setattr(reading, "_made", {})
+    monkeypatch.setattr(search, "desks_of", lambda decoder: desk.Desks())
+    assert all(each == outputs(made, rows, **options, precision="bfloat16") for each in recorded)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize(("batch", "beams"), [(1, 1), (5, 3), (90, 1), (90, 3)])
+@torch.inference_mode()
+def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch):
+    """With few rows and with many, of a width that is no power of two."""
+    config = replace(models.SMALL, width=48, heads=3, hidden=80, norm_first=norm_first)
+    made = models.lively(TransformerDecoder(config, Embedding(300, 48), Projection(48, 300), 48)).cuda().eval()
+    states, mask = torch.randn(batch, 37, 48, device="cuda"), torch.rand(batch, 37, device="cuda") < 0.7
+    mask[0] = False  # nothing to see
+    given, fixed = Memory(states, mask, states[:, 0]), current(made, dtype)
+    found = []
+    for kernels in (single._kernels(), None):
+        monkeypatch.setattr(single, "_kernels", lambda kernels=kernels: kernels)
+        generator = torch.Generator(device="cuda").manual_seed(1)
+        state, logits = fixed.start(given, batch=batch, capacity=64, beams=beams), []
+        for _ in range(40):
+            tokens = torch.randint(300, (batch * beams,), generator=generator, device="cuda")
+            state.make_room()
+            new, state = fixed.step(tokens, state)
+            parents = torch.randint(beams, (batch, beams), generator=generator, device="cuda")
+            logits.append(new.float())
+            state = state.follow(parents)
+        found.append(torch.stack(logits))
+    assert (found[0] - found[1]).norm() / found[1].norm() < (1e-5 if dtype is torch.float32 else 2e-2)
+
+
+def test_steps_that_cannot_be_recorded_say_so_once():
+    """In a process of its own: PyTorch's random numbers are of no use after a recording that failed."""
+    command = [sys.executable, "-c", WAITING, str(Path(__file__).parent)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == "True", found.stderr
+    assert found.stderr.count("decoding without recorded steps, which is slower") == 1, found.stderr
+
+
+WAITING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_cuda import model, outputs, said, sources
+from regard.decoding import rules
+
+made, rows = model("transformer").cuda(), sources()
+wanted, right = said(outputs(made, rows)), rules.Never.__call__
+
+def asking(self, scores, said):
+    assert said.length.max().item() >= 0  # waits for the device, which a recording cannot
+    right(self, scores, said)
+
+rules.Never.__call__ = asking
+print(said(outputs(made, rows, nbest=1, seed=2)) == wanted)
 """

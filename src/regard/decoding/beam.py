@@ -10,6 +10,7 @@ from regard.decoding.constraints import Required
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Rule, Said
 from regard.decoding.top import top, top_sums
+from regard.kernels.single import kernels
 from regard.shapes import Bool, Float, Int, Tensor
 
 
@@ -40,37 +41,30 @@ class Beam:
         self.ended_log_p = torch.zeros_like(self.log_p)
         self.ended_length = torch.zeros(batch, beams, dtype=torch.int64, device=device)
         self.ended_score = torch.full((batch, beams), -torch.inf, device=device)
+        self.done = torch.ones(batch, dtype=torch.bool, device=device)  # nothing of it changes any more
 
     def enter(self, rows: Int[Tensor, " n"], inputs: Int[Tensor, " n"]) -> None:
         width = self.total.shape[1] // self.groups
         first = torch.arange(self.total.shape[1], device=rows.device) % width == 0
         self.total[rows] = torch.where(first, 0.0, -torch.inf)  # all alike at first: one of each group speaks
         self.ended_score[rows] = -torch.inf
+        self.done[rows] = False
 
     def keep(self, rows: Int[Tensor, " n"]) -> None:
         """Go on with these inputs alone."""
-        for name in ("log_p", "total", "limit", "ended_tokens", "ended_log_p", "ended_length", "ended_score"):
+        self.said = self.said.keep(rows)
+        for name in ("log_p", "total", "limit", "done", "ended_tokens", "ended_log_p", "ended_length", "ended_score"):
             setattr(self, name, getattr(self, name)[rows])
 
-    def advance(
-        self, logits: Float[Tensor, "B K V"]
-    ) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"], Bool[Tensor, " B"]]:
-        """The next tokens, whom they follow, and which inputs are done."""
-        said, (batch, beams, vocabulary) = self.said, logits.shape
-        true = logits.float().log_softmax(-1)
-        scores = true if self.config.repetition == 1.0 else true.clone()  # other rules forbid, and change nothing else
+    def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
+        """The next tokens, and whom they follow."""
+        said, (batch, beams, _) = self.said, logits.shape
         asking = [] if self.required is None else self.required.speaking()
-        unruled = true[asking] if asking else true[:0]
-        for rule in self.rules:
-            rule(scores, said)
-        values, parents, tokens = self._candidates(scores)  # (B, G, 2 K / G)
-        if self.required is not None and asking:
-            total = self.total[asking][..., None]
-            found = self.required.choose(asking, scores[asking] + total, unruled + total, self.config)
-            values[asking], parents[asking], tokens[asking] = found
-            true[asking] = unruled
-        gained = true.flatten(1).gather(1, (parents * vocabulary + tokens).flatten(1)).view_as(values)
-        said.length += 1
+        if self.required is None and self.groups == 1 and self.config.repetition == 1.0 and kernels(logits) is not None:
+            values, parents, tokens, gained = self._likeliest(logits)
+        else:
+            values, parents, tokens, gained = self._ruled(logits, asking)
+        said.length += ~self.done
         rank = torch.arange(values.shape[-1], device=values.device)
         last = (said.length >= self.limit)[:, None, None]
         ends = (tokens == END) & self.ends | last
@@ -85,7 +79,39 @@ class Beam:
         self.log_p = _follow(self.log_p, parents).scatter_(2, at, gained[..., None])
         if self.required is not None and asking:
             self.required.follow(asking, tokens, parents)
-        return tokens, parents, self._done(last[:, 0, 0])
+        self.done |= self._enough() | last[:, 0, 0]
+        return tokens, parents
+
+    def _ruled(self, logits: Float[Tensor, "B K V"], asking: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Twice as many as go on: scores, parents in the beam, tokens, and their log-probabilities: (B, G, 2 K / G)."""
+        vocabulary = logits.shape[2]
+        true = logits.float().log_softmax(-1)
+        scores = true if self.config.repetition == 1.0 else true.clone()  # other rules forbid, and change nothing else
+        unruled = true[asking] if asking else true[:0]
+        for rule in self.rules:
+            rule(scores, self.said)
+        values, parents, tokens = self._candidates(scores)
+        if self.required is not None and asking:
+            total = self.total[asking][..., None]
+            found = self.required.choose(asking, scores[asking] + total, unruled + total, self.config)
+            values[asking], parents[asking], tokens[asking] = found
+            true[asking] = unruled
+        gained = true.flatten(1).gather(1, (parents * vocabulary + tokens).flatten(1)).view_as(values)
+        return values, parents, tokens, gained
+
+    def _likeliest(self, logits: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same where rules only forbid: most log-probabilities are never computed."""
+        _, beams, vocabulary = logits.shape
+        gpu, count = kernels(logits), min(2 * beams, vocabulary)
+        assert gpu is not None
+        whole: Tensor = gpu.log_sum_exp(logits)
+        for rule in self.rules:
+            rule(logits, self.said)
+        best, words = gpu.best(logits, count)
+        true = best - whole[..., None]
+        values, where = (true + self.total[..., None]).flatten(1).topk(min(2 * beams, beams * vocabulary))
+        tokens, gained = (x.flatten(1).gather(1, where)[:, None] for x in (words, true))
+        return values[:, None], (where // count)[:, None], tokens, gained
 
     def _candidates(self, scores: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor]:
         """Twice as many as go on, so that enough are left when some end: totals, parents in the beam, tokens."""
@@ -109,7 +135,7 @@ class Beam:
         return values, parents, tokens
 
     def _end(self, values: Tensor, parents: Tensor, tokens: Tensor, gained: Tensor, ends: Tensor) -> None:
-        """Keep the best of those that ended before and those that end now."""
+        """Keep the best of those that ended before and those that end now; of who is done, as it was."""
         if values.device.type == "cpu" and not bool(ends.any()):
             return
         batch, groups, count = values.shape
@@ -125,34 +151,40 @@ class Beam:
             return torch.cat((old.reshape(shape), new.reshape(shape)), 2)
 
         scores = merged(self.ended_score, now.flatten(1))
-        self.ended_score, best = (x.flatten(1) for x in scores.topk(width))
-        rows = (
-            best.view(batch, groups, width) + torch.arange(groups, device=best.device)[:, None] * (width + count)
-        ).flatten(1)
+        best = torch.where(self.done[:, None, None], torch.arange(width, device=values.device), scores.topk(width)[1])
+        rows = (best + torch.arange(groups, device=best.device)[:, None] * (width + count)).flatten(1)
+        self.ended_score = scores.flatten(1).gather(1, rows)
         self.ended_length = merged(self.ended_length, length.flatten(1)).flatten(1, 2).gather(1, rows)
         self.ended_tokens = _follow(merged(self.ended_tokens, new_tokens).flatten(1, 2), rows)
         self.ended_log_p = _follow(merged(self.ended_log_p, new_log_p).flatten(1, 2), rows)
 
-    def _done(self, last: Bool[Tensor, " B"]) -> Bool[Tensor, " B"]:
-        by_group = len(last), self.groups, -1
+    def _enough(self) -> Bool[Tensor, " B"]:
+        by_group = len(self.total), self.groups, -1
         best = self.total.view(by_group).amax(-1)  # (B, G)
         attainable = best / self.said.length[:, None].float() ** self.config.length_penalty
         worst = self.ended_score.view(by_group).amin(-1)
-        done: Tensor = (attainable <= worst).all(-1) | last
-        return done
+        enough: Tensor = (attainable <= worst).all(-1)
+        return enough
 
-    def found(self, row: int) -> list[Hypothesis]:
-        """The outputs of an input that is done, best first."""
+    def found(self, rows: Int[Tensor, " n"]) -> list[list[Hypothesis]]:
+        """The outputs of inputs that are done, best first."""
+        scores = self.ended_score[rows]
+        best = scores.argsort(dim=-1, descending=True, stable=True)
+        best = best if self.config.coverage_penalty else best[:, : self.config.nbest]
+        found = (scores.gather(1, best), self.ended_length[rows].gather(1, best))
+        said = (_follow(x[rows], best) for x in (self.ended_tokens, self.ended_log_p))
+        return [self._outputs(*each) for each in zip(*(x.tolist() for x in (*found, *said)), strict=True)]
+
+    def _outputs(
+        self, scores: list[float], lengths: list[int], tokens: list[list[int]], log_p: list[list[float]]
+    ) -> list[Hypothesis]:
         hypotheses = []
-        order = self.ended_score[row].argsort(descending=True, stable=True).tolist()
-        for beam in order if self.config.coverage_penalty else order[: self.config.nbest]:
-            score, length = float(self.ended_score[row, beam]), int(self.ended_length[row, beam])
+        for score, length, whole, known in zip(scores, lengths, tokens, log_p, strict=True):
             if score == -torch.inf:
                 continue
-            tokens = self.ended_tokens[row, beam, :length].tolist()
-            ended = self.ends and tokens[-1] == END
-            log_p = tuple(self.ended_log_p[row, beam, :length].tolist())
-            hypotheses.append(Hypothesis(tuple(tokens[:-1] if ended else tokens), log_p, score, ended))
+            said = tuple(whole[:length])
+            ended = self.ends and said[-1] == END
+            hypotheses.append(Hypothesis(said[:-1] if ended else said, tuple(known[:length]), score, ended))
         return hypotheses
 
 

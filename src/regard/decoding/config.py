@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from regard.configuration import Checked, Count, Probability, Range
 from regard.errors import Problem
@@ -33,6 +33,7 @@ class DecodeConfig(Checked):
     min_p: Probability | None = None  # from those at least so likely as this share of the likeliest
     typical: Probability | None = None  # from those nearest to the expected surprise (https://arxiv.org/abs/2202.00666)
     seed: Annotated[int, Range(0.0)] = 1  # of what is drawn; an input's draws depend on this and its place alone
+    precision: Literal["float32", "bfloat16"] = "float32"  # of a GPU's products: half the bytes, and not quite the same
     int8: bool = False  # weights in bytes where the processor and the decoder can: faster, and not quite the same
     longest_source: Count = 1000  # tokens of an input, at most
     batch_tokens: Count = 4096  # of inputs, read at once

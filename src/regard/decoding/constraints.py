@@ -14,7 +14,7 @@ import torch
 from regard.data.tokens import END, PAD
 from regard.decoding.config import DecodeConfig
 from regard.decoding.demand import OTHER, Demand, State
-from regard.decoding.rules import Said, Scores
+from regard.decoding.rules import Said, Scores, forbid
 from regard.decoding.top import top
 from regard.errors import InvalidArgument
 from regard.shapes import Bool, Float, Int, Tensor
@@ -55,8 +55,7 @@ class BannedHere:
         before, token = self.phrases[:, None, :, :-1], self.phrases[:, :, -1].clamp(min=0)  # (B, 1, P, L − 1), (B, P)
         last = said.last(before.shape[-1])[:, :, None]  # (B, K, 1, L − 1)
         begun = ((before == last) | (before < 0)).all(-1) & self.there[:, None]  # (B, K, P)
-        cost = torch.zeros_like(begun, dtype=scores.dtype).masked_fill_(begun, -torch.inf)
-        scores.scatter_add_(2, token[:, None].expand_as(begun), cost)
+        forbid(scores, token[:, None].expand_as(begun), begun)
 
 
 @dataclass

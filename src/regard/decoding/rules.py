@@ -5,6 +5,7 @@ A rule gets log-probabilities (B, K, V), of K hypotheses for each of B inputs, a
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -18,10 +19,14 @@ Scores = Float[Tensor, "B K V"]
 class Said:
     """What each hypothesis has said, and what its input asks for."""
 
-    tokens: Int[Tensor, "B K T"]  # padded
+    tokens: Int[Tensor, "B K T"]  # padded; one more than are ever said, where who is done may go on
     length: Int[Tensor, " B"]  # how many tokens so far
     least: Int[Tensor, " B"]  # and at least
     forced: Int[Tensor, "B P"]  # what an output begins with; −1 after it
+
+    def keep(self, rows: Int[Tensor, " n"]) -> "Said":
+        """Of these inputs alone."""
+        return Said(self.tokens[rows], self.length[rows], self.least[rows], self.forced[rows])
 
     def last(self, count: int) -> Int[Tensor, "B K count"]:
         """The last tokens; those before the first are −1."""
@@ -40,6 +45,9 @@ class Never:
     tokens: Sequence[int]
 
     def __call__(self, scores: Scores, said: Said) -> None:
+        if scores.is_cuda:
+            scores.index_fill_(-1, _numbers(tuple(self.tokens), scores.device), -torch.inf)
+            return
         for token in self.tokens:
             scores[..., token] = -torch.inf  # one by one is faster than by a list
 
@@ -54,21 +62,20 @@ class LongEnough:
 class Forced:
     """What an output must begin with, whatever other rules say: it notes its scores before them, and comes last."""
 
-    rows: Int[Tensor, " n"]
-    tokens: Int[Tensor, " n"]
-    kept: Float[Tensor, "n K"]
+    tokens: Int[Tensor, "B K 1"]
+    now: Bool[Tensor, "B 1 1"]  # whether there is one
+    kept: Float[Tensor, "B K 1"]
 
     def note(self, scores: Scores, said: Said) -> None:
         place = said.length.clamp(max=said.forced.shape[1] - 1)[:, None]
-        token = said.forced.gather(1, place)[:, 0].masked_fill(said.length >= said.forced.shape[1], -1)  # (B,)
-        self.rows = (token >= 0).nonzero()[:, 0]
-        self.tokens = token[self.rows]
-        self.kept = scores[self.rows, :, self.tokens]
+        token = said.forced.gather(1, place).masked_fill(said.length[:, None] >= said.forced.shape[1], -1)  # (B, 1)
+        self.now = (token >= 0)[..., None]
+        self.tokens = token.clamp(min=0)[..., None].expand(-1, scores.shape[1], -1)
+        self.kept = scores.gather(2, self.tokens)
 
     def __call__(self, scores: Scores, said: Said) -> None:
-        if len(self.rows):
-            scores[self.rows] = -torch.inf
-            scores[self.rows, :, self.tokens] = self.kept
+        scores.masked_fill_(self.now, -torch.inf)
+        scores.scatter_(2, self.tokens, torch.where(self.now, self.kept, scores.gather(2, self.tokens)))
 
 
 @dataclass(frozen=True)
@@ -78,15 +85,13 @@ class NoRepeat:
     size: int
 
     def __call__(self, scores: Scores, said: Said) -> None:
-        longest = int(said.length.max())
-        if longest < self.size:
+        if said.tokens.shape[2] < self.size:
             return
-        runs = said.tokens[:, :, :longest].unfold(2, self.size, 1)  # (B, K, R, size)
+        runs = said.tokens.unfold(2, self.size, 1)  # (B, K, R, size)
         again = (runs[..., :-1] == said.last(self.size - 1)[:, :, None]).all(-1)  # (B, K, R)
-        ends = torch.arange(self.size, longest + 1, device=again.device)
+        ends = torch.arange(self.size, said.tokens.shape[2] + 1, device=again.device)
         again &= (ends <= said.length[:, None])[:, None]  # (B, 1, R): runs of what was really said
-        sentence, beam, run = again.nonzero(as_tuple=True)
-        scores[sentence, beam, runs[sentence, beam, run, -1]] = -torch.inf
+        forbid(scores, runs[..., -1], again)
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class Banned:
             if not before:
                 scores[..., token] = -torch.inf
                 continue
-            wanted = torch.tensor(before, device=scores.device)
+            wanted = _numbers(tuple(before), scores.device)
             begun = (said.last(len(before)) == wanted).all(-1)  # (B, K)
             scores[..., token].masked_fill_(begun, -torch.inf)
 
@@ -128,3 +133,14 @@ class Allowed:
         allowed = self.mask.clone()
         allowed[END] = True
         scores.masked_fill_(~allowed, -torch.inf)
+
+
+def forbid(scores: Scores, tokens: Int[Tensor, "B K N"], where: Bool[Tensor, "B K N"]) -> None:
+    """Make these tokens impossible where it says so; without asking a GPU how many they are."""
+    cost = torch.zeros_like(where, dtype=scores.dtype).masked_fill_(where, -torch.inf)
+    scores.scatter_add_(2, tokens, cost)
+
+
+@lru_cache(maxsize=256)
+def _numbers(tokens: tuple[int, ...], device: torch.device) -> Int[Tensor, " n"]:
+    return torch.tensor(tokens, device=device)

@@ -4,10 +4,11 @@ Everything here is written against `encode`, `start`, `step`, `follow`, `enter` 
 family has, so it knows nothing of attention, recurrence or pictures.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,14 +18,21 @@ from regard.decoding.beam import Beam
 from regard.decoding.config import DecodeConfig
 from regard.decoding.constraints import BannedHere, Required, Unspeakable
 from regard.decoding.demand import Demand, Phrase, State
+from regard.decoding.desk import Desk, desks_of, stays
+from regard.decoding.fixed import fixed_decoder
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.native import encode, native_decoder
-from regard.decoding.rules import Banned, Forced, LongEnough, Never, NoRepeat, Repetition, Rule, Said
+from regard.decoding.native import native_decoder
+from regard.decoding.reading import read
+from regard.decoding.recording import Told, precision, rounded
+from regard.decoding.rules import Allowed, Banned, Forced, LongEnough, Never, NoRepeat, Repetition, Rule, Said
 from regard.decoding.walk import Walk
 from regard.errors import InvalidArgument
 
-ROWS = 512  # hypotheses in a step, at most
+ROWS = {"cpu": 512, "cuda": 2560}  # hypotheses in a step, at most
 REST = 8  # an eighth of the places may be idle before others enter
+AHEAD = 4  # steps that a GPU takes before anybody asks it who is done
+FEW = 64  # rows: with fewer of them a GPU is no faster
+SOURCE = 32  # the room for sources is a multiple of it, where it stays
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,8 @@ def search(task: Task, inputs: Sequence[Input]) -> Iterator[tuple[int, list[Hypo
         size = max(1, inputs[waiting[0]].size)
         near = next((n for n, i in enumerate(waiting) if 2 * max(1, inputs[i].size) < size), len(waiting))
         group, waiting = waiting[:near], waiting[near:]
-        places = max(1, min(len(group), config.batch_tokens // size, ROWS // max(config.beam, config.nbest)))
+        rows = ROWS.get(next(task.model.parameters()).device.type, ROWS["cpu"])
+        places = max(1, min(len(group), config.batch_tokens // size, rows // max(config.beam, config.nbest)))
         members = [inputs[i] for i in group]
         party = _Party(task, members, [demands[i] for i in group], group, places)
         for number, hypotheses in party.run():
@@ -110,8 +119,20 @@ def _demands(task: Task, inputs: Sequence[Input]) -> "list[tuple[Demand, State] 
     return [each.demand(task.config, task.rules) for each in inputs]
 
 
+class Sizes(NamedTuple):
+    """How much room a desk has."""
+
+    source: int  # positions of sources, where they stay
+    ahead: int  # steps
+    said: int  # tokens of an output, and one more
+    prefix: int
+
+
 class _Party:
     """Inputs of like length that share the places of one batch."""
+
+    desk: Desk
+    kind: Hashable = None  # of desk, by which it is found again; none where what it holds is this search's alone
 
     def __init__(
         self,
@@ -121,19 +142,92 @@ class _Party:
         numbers: list[int],
         places: int,
     ) -> None:
-        self.task, self.inputs, self.demands, self.numbers, self.places = task, inputs, demands, numbers, places
-        config, ends = task.config, task.ends
-        self.decoder = native_decoder(task.model.decoder, int8=config.int8) or task.model.decoder
+        self.task, self.inputs, self.demands, self.numbers = task, inputs, demands, numbers
+        config, decoder = task.config, task.model.decoder
         self.device = next(task.model.parameters()).device
         self.beams = config.nbest if config.sample else config.beam
         self.least = [max(config.shortest, int(config.shortest_ratio * each.size)) for each in inputs]
         self.most = [each.most(config) for each in inputs]
-        self.room, longest_prefix = max(self.most), max(len(each.prefix) for each in inputs)
-        self.said = Said(
-            tokens=torch.full((places, self.beams, self.room), PAD, device=self.device),
-            length=torch.zeros(places, dtype=torch.int64, device=self.device),
-            least=torch.zeros(places, dtype=torch.int64, device=self.device),
-            forced=torch.full((places, max(1, longest_prefix)), -1, device=self.device),
+        self.room, self.prefix = max(self.most), max(len(each.prefix) for each in inputs)
+        self.half = config.precision == "bfloat16" and self.device.type == "cuda"
+        if config.precision == "bfloat16" and not self.half:
+            _no_half()
+        self.decoder = (
+            native_decoder(decoder, int8=config.int8) or fixed_decoder(decoder, self.room, half=self.half) or decoder
+        )
+        self.required = Required(task.ends) if any(each is not None for each in demands) else None
+        self.banned: BannedHere | None = None
+        self.fixed = stays(self.decoder)
+        self.recorded = (
+            self.fixed and self.required is None and all(isinstance(it, Banned | Allowed) for it in task.rules)
+        )
+        self.places = rounded(places, up=places == len(inputs)) if self.fixed else places
+        self.who: list[int | None] = [None] * self.places  # whose place each is
+        self.begun = [0] * self.places  # when they entered
+        self.time = 0  # steps taken
+        self.told: Told | None = None  # who was done before the last of them
+        self.next = 0  # input to enter
+        self.fresh: Any = None  # encoded, not entered yet
+        self.fresh_of: list[int] = []
+
+    def run(self) -> Iterator[tuple[int, list[Hypothesis]]]:
+        self._begin()
+        while any(one is not None for one in self.who):
+            for place, hypotheses in self._advance(now=not self.recorded):
+                one, self.who[place] = self.who[place], None
+                assert one is not None
+                if self.required is not None:
+                    self.required.leave(place)
+                yield one, hypotheses
+            self._fill()
+        self._leave()
+
+    def stream(self) -> Iterator[int]:
+        """The tokens of the one input that there is."""
+        self._begin()
+        done = False
+        while not done:
+            done = bool(self._advance(now=True))
+            token = int(self.desk.tokens[0, 0])
+            if token != END or not self.task.ends:
+                yield token
+        self._leave()
+
+    @torch.inference_mode()
+    def _begin(self) -> None:
+        memory = self._encode()
+        source = 0 if memory is None or not self.fixed else SOURCE * -(-memory.states.shape[1] // SOURCE)
+        ahead = self.room if self.places >= len(self.inputs) else 2 * self.room
+        width, prefix = self.room, max(1, self.prefix)
+        if self.fixed:
+            ahead, width, prefix = (1 << (each - 1).bit_length() for each in (ahead, width, prefix))
+        self.sizes = Sizes(source, ahead, width + 1, prefix)
+        if self.recorded and not self.task.rules and not any(each.banned for each in self.inputs):
+            weights = () if self.decoder is not self.task.model.decoder else self.decoder.parameters()
+            rules, where = (any(self.least), self.prefix > 0), tuple(weight.data_ptr() for weight in weights)
+            self.kind = (self.sizes, rules, self.task.config, self.task.ends, self.task.scored, where)
+        self.desk = self._taken() or self._laid(memory)
+        self._enter(list(range(len(self.fresh_of))))
+
+    def _taken(self) -> Desk | None:
+        """A desk for as many places as there are, that an earlier search has left."""
+        desk = None if self.kind is None else desks_of(self.decoder).take((len(self.who), self.kind))
+        if desk is not None:
+            desk.decoder = self.decoder
+        return desk
+
+    def _leave(self) -> None:
+        if self.kind is not None:
+            desks_of(self.decoder).put((len(self.who), self.kind), self.desk)
+
+    def _laid(self, memory: Any) -> Desk:
+        """A desk where nobody is yet."""
+        config, places, sizes, new = self.task.config, self.places, self.sizes, partial(torch.full, device=self.device)
+        said = Said(
+            tokens=new((places, self.beams, sizes.said), PAD),
+            length=new((places,), 1),
+            least=new((places,), 0),
+            forced=new((places, sizes.prefix), -1),
         )
         own: list[Rule] = [Never([PAD, START, MASK])]
         if any(self.least):
@@ -142,104 +236,104 @@ class _Party:
             own.append(NoRepeat(config.no_repeat))
         if config.repetition != 1.0:
             own.append(Repetition(config.repetition))
-        own += task.rules
-        self.banned: BannedHere | None = None
-        if any(each.banned for each in inputs):
-            most = max(len(each.banned) for each in inputs)
-            size = max(len(phrase) for each in inputs for phrase in each.banned)
+        own += self.task.rules
+        if any(each.banned for each in self.inputs):
+            most = max(len(each.banned) for each in self.inputs)
+            size = max(len(phrase) for each in self.inputs for phrase in each.banned)
             self.banned = BannedHere(places, most, size, self.device)
             own.append(self.banned)
-        if longest_prefix:
+        if self.prefix:
             forced = Forced()
             own = [forced.note, *own, forced]
-        self.required = Required(ends) if any(each is not None for each in demands) else None
-        way = Beam if self.beams > 1 and not config.sample else Walk
-        limit = torch.full((places,), self.room, device=self.device)
-        self.way = way(config, self.said, limit, own, ends=ends, scored=task.scored, required=self.required)
-        self.tokens = torch.full((places, self.beams), task.first, device=self.device)
-        self.who: list[int | None] = [None] * places  # whose place each is
-        self.next = 0  # input to enter
-        self.fresh: Any = None  # encoded, not entered yet
-        self.fresh_of: list[int] = []
-
-    def run(self) -> Iterator[tuple[int, list[Hypothesis]]]:
-        state = self._fill(None)
-        while any(one is not None for one in self.who):
-            state, done = self._step(state)
-            for place in done:
-                one = self.who[place]
-                if one is not None:
-                    yield one, self.way.found(place)
-                self.who[place] = None
-                if self.required is not None:
-                    self.required.leave(place)
-            state = self._fill(state)
-
-    def stream(self) -> Iterator[int]:
-        """The tokens of the one input that there is."""
-        state, done = self._fill(None), False
-        while not done:
-            state, places = self._step(state)
-            token, done = int(self.tokens[0, 0]), bool(places)
-            if token != END or not self.task.ends:
-                yield token
+        ends, scored, required = self.task.ends, self.task.scored, self.required
+        way = (Beam if self.beams > 1 and not config.sample else Walk)(
+            config, said, new((places,), self.room), own, ends=ends, scored=scored, required=required
+        )
+        state = None
+        if self.fixed:
+            nothing = None if memory is None else memory.blank(places, sizes.source)
+            with precision(self.half):
+                state = self.decoder.start(nothing, batch=places, capacity=sizes.ahead, beams=self.beams)
+        tokens = new((places, self.beams), self.task.first)
+        return Desk(self.decoder, way, tokens, state, fixed=self.fixed, recorded=self.recorded)
 
     @torch.inference_mode()
-    def _step(self, state: Any) -> tuple[Any, list[int]]:
-        """One more token of every hypothesis; the places that are done."""
-        logits, state = self.decoder.step(self.tokens.flatten(), state)
-        self.tokens, parents, done = self.way.advance(logits.view(*self.tokens.shape, -1))
-        return state if parents is None else state.follow(parents), done.nonzero()[:, 0].tolist()
+    def _advance(self, *, now: bool) -> list[tuple[int, list[Hypothesis]]]:
+        """More tokens of every hypothesis; the places that are done, and what they found.
+
+        Or those that were done before these tokens, so that a GPU goes on while one looks at what it did.
+        """
+        last = max(self.begun[place] + self.most[one] for place, one in enumerate(self.who) if one is not None)
+        count, told = min(1 if now else AHEAD, last - self.time), self.told
+        with precision(self.half):
+            self.desk.steps(count)
+        self.time += count
+        if now or count == 0:  # at the end all are done
+            return self._found(self.desk.way.done.tolist())
+        self.told = Told(self.desk.way.done)
+        return [] if told is None else self._found(told())
+
+    def _found(self, done: list[bool]) -> list[tuple[int, list[Hypothesis]]]:
+        places = [place for place, one in enumerate(self.who) if one is not None and done[place]]
+        rows = torch.tensor(places, dtype=torch.int64, device=self.device)
+        return list(zip(places, self.desk.way.found(rows), strict=True)) if places else []
 
     @torch.inference_mode()
-    def _fill(self, state: Any) -> Any:
+    def _fill(self) -> None:
         """Let those who wait enter; where nobody waits and few are left, go on with those alone."""
         free = [place for place, one in enumerate(self.who) if one is None]
-        if free:
-            self.said.length[free] = 0  # nobody's places: they may run on and on
+        here = [place for place, one in enumerate(self.who) if one is not None]
         left = len(self.inputs) - self.next + len(self.fresh_of)
         if left and len(free) >= max(1, self.places // REST):
-            return self._enter(state, free[:left])
-        if not left and 0 < len(self.who) - len(free) <= len(self.who) // 2:
-            rows = torch.tensor([place for place, one in enumerate(self.who) if one is not None], device=self.device)
-            self.who = [one for one in self.who if one is not None]
-            said = self.said
-            said.tokens, said.length = said.tokens[rows], said.length[rows]
-            said.least, said.forced = said.least[rows], said.forced[rows]
-            self.way.keep(rows)
-            if self.banned is not None:
-                self.banned.keep(rows)
-            if self.required is not None:
-                self.required.keep(rows.tolist())
-            self.tokens = self.tokens[rows]
-            return state.reorder(rows)
-        return state
+            if not self.fresh_of:
+                self._encode()
+            self._enter(free[: len(self.fresh_of)])
+        size = rounded(len(here), up=True) if self.fixed and here else len(here)
+        few = self.fixed and len(self.who) * self.beams <= FEW
+        if not left and not few and 0 < size <= len(self.who) // 2:
+            self._keep(here + free[: size - len(here)])
 
-    def _enter(self, state: Any, free: list[int]) -> Any:
-        if not self.fresh_of:
-            self._encode()
-        who, self.fresh_of = self.fresh_of[: len(free)], self.fresh_of[len(free) :]
-        rows = torch.tensor(free[: len(who)], device=self.device)
-        for place, one in zip(free, who, strict=False):
-            self.who[place] = one
-        prefixes = [self.inputs[one].prefix for one in who]
-        said, new = self.said, partial(torch.tensor, device=self.device)
+    def _keep(self, places: list[int]) -> None:
+        """Go on at a smaller desk."""
+        self.told, rows = None, torch.tensor(places, device=self.device)
+        desk = self.desk.keep(rows)
+        self._leave()
+        self.who, self.begun = [self.who[place] for place in places], [self.begun[place] for place in places]
+        if self.banned is not None:
+            self.banned.keep(rows)
+        if self.required is not None:
+            self.required.keep(places)
+        known = self._taken()
+        if known is not None:
+            known.take_over(desk)
+        self.desk = known or desk
+
+    def _enter(self, places: list[int]) -> None:
+        who, self.fresh_of = self.fresh_of[: len(places)], self.fresh_of[len(places) :]
+        self.told = None
+        for place, one in zip(places, who, strict=True):
+            self.who[place], self.begun[place] = one, self.time
+        way, width = self.desk.way, self.sizes.prefix
+        prefixes = [[*self.inputs[one].prefix, *[-1] * (width - len(self.inputs[one].prefix))] for one in who]
+        known = [[self.numbers[one], self.least[one], self.most[one]] for one in who]
+        table = torch.tensor([[place, *more, *rest] for place, more, rest in zip(places, known, prefixes, strict=True)])
+        table = table.pin_memory() if self.device.type == "cuda" else table  # or it would wait for all before it
+        table = table.to(self.device, non_blocking=True)
+        rows, numbers, least, most = table[:, :4].unbind(1)
+        said = way.said
         said.tokens[rows], said.length[rows] = PAD, 0
-        said.least[rows], self.way.limit[rows] = (new([each[one] for one in who]) for each in (self.least, self.most))
-        width = said.forced.shape[1]
-        said.forced[rows] = new([[*prefix, *[-1] * (width - len(prefix))] for prefix in prefixes])
-        self.way.enter(rows, new([self.numbers[one] for one in who]))
-        for place, one in zip(free, who, strict=False):
+        said.least[rows], way.limit[rows], said.forced[rows] = least, most, table[:, 4:]
+        way.enter(rows, numbers)
+        for place, one in zip(places, who, strict=True):
             self._constrain(place, one)
-        self.tokens[rows] = self.task.first
-        count = len(self.fresh_of) + len(who)
-        taken = torch.arange(count - len(self.fresh_of), device=self.device)
-        rest = torch.arange(len(who), count, device=self.device)
-        if state is None:  # all at once
-            return self.fresh
-        entering = self.fresh if not self.fresh_of else self.fresh.reorder(taken)
+        self.desk.tokens[rows] = self.task.first
+        taken, rest = torch.arange(len(who) + len(self.fresh_of), device=self.device).tensor_split([len(who)])
+        entering = self.fresh.reorder(taken) if self.fresh_of else self.fresh
         self.fresh = self.fresh.reorder(rest) if self.fresh_of else None
-        return state.enter(rows, entering)
+        if self.desk.state is None:  # all at once
+            self.desk.state = entering
+        else:
+            self.desk.enter(rows, entering)
 
     def _constrain(self, place: int, one: int) -> None:
         if self.banned is not None:
@@ -248,12 +342,23 @@ class _Party:
         if self.required is not None and asked is not None:
             self.required.enter(place, *asked, beams=self.beams, prefix=prefix, room=self.most[one] - prefix)
 
-    def _encode(self) -> None:
+    def _encode(self) -> Any:
         """Read the next inputs, as many as there are places."""
         self.fresh_of = list(range(self.next, min(self.next + self.places, len(self.inputs))))
         begun, self.next = self.next > 0, self.next + len(self.fresh_of)
         sources = [self.inputs[one].source for one in self.fresh_of]
-        memory = encode(self.task.model, None if sources[0] is None else self.task.collate(sources))
         # Where others enter later, time goes on for longer than any output; the older half is forgotten then.
-        capacity = 0 if begun else self.room if self.places == len(self.inputs) else 2 * self.room
-        self.fresh = self.decoder.start(memory, batch=len(sources), capacity=capacity, beams=self.beams)
+        capacity = self.room if self.places >= len(self.inputs) else 2 * self.room
+        given = None if sources[0] is None else self.task.collate(sources)
+        memory = None if given is None else read(self.task.model, given, half=self.half)
+        with precision(self.half):
+            self.fresh = self.decoder.start(
+                memory, batch=len(sources), capacity=0 if begun or self.fixed else capacity, beams=self.beams
+            )
+        return memory
+
+
+@lru_cache(maxsize=1)
+def _no_half() -> None:
+    """Say it once."""
+    print("regard: precision = 'bfloat16' is for GPUs: decoding in float32", file=sys.stderr)

@@ -177,21 +177,27 @@ class Places:
 
 
 def usable(module: nn.Module) -> ctypes.CDLL | None:
-    """The compiled code, where a module of plain blocks may be handed to it and nobody listens or changes anything."""
+    """The compiled code, where a module may be handed to it."""
+    weight = getattr(getattr(module, "embedding", None), "weight", None)
+    here = isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32
+    return native.library() if here and plain(module) else None
+
+
+def plain(module: nn.Module) -> bool:
+    """Whether a module is of plain blocks that others can stand in for, and nobody listens or changes anything."""
     stack, entrance, embedding = (getattr(module, name, None) for name in ("stack", "entrance", "embedding"))
     if not isinstance(stack, Stack) or not isinstance(entrance, Entrance) or not isinstance(embedding, Embedding):
-        return None
-    known = (
-        embedding.weight.device.type == "cpu"
-        and embedding.weight.dtype == torch.float32
-        and not module.training
+        return False
+    return (
+        not module.training
         and (entrance.place is None or isinstance(entrance.place, Add))
         and entrance.distance is None
         and entrance.narrow is None
         and isinstance(entrance.norm, nn.Identity)
         and all(_plain(block) for block in stack.blocks)
+        and not anyone()
+        and not anyone_changes()
     )
-    return native.library() if known and not anyone() and not anyone_changes() else None
 
 
 def fingerprint(library: ctypes.CDLL, module: nn.Module) -> list[int]:

@@ -10,7 +10,8 @@ from regard.decoding.constraints import Required
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Rule, Said
 from regard.decoding.sampling import chances, draw, narrowed
-from regard.shapes import Bool, Float, Int, Tensor
+from regard.kernels.single import kernels
+from regard.shapes import Float, Int, Tensor
 
 
 class Walk:
@@ -32,25 +33,31 @@ class Walk:
         batch, beams, _ = said.tokens.shape
         self.log_p = torch.zeros(said.tokens.shape, device=limit.device) if scored else None
         self.over = torch.zeros(batch, beams, dtype=torch.bool, device=limit.device)  # said its end
+        self.done = torch.ones(batch, dtype=torch.bool, device=limit.device)  # nothing of it changes any more
         self.row = torch.zeros(batch, beams, dtype=torch.int64, device=limit.device)  # which draws are its own
 
     def enter(self, rows: Int[Tensor, " n"], inputs: Int[Tensor, " n"]) -> None:
         beams = self.over.shape[1]
-        self.over[rows] = False
+        self.over[rows] = self.done[rows] = False
         self.row[rows] = inputs[:, None] * beams + torch.arange(beams, device=rows.device)
 
     def keep(self, rows: Int[Tensor, " n"]) -> None:
         """Go on with these inputs alone."""
-        self.over, self.row, self.limit = self.over[rows], self.row[rows], self.limit[rows]
+        self.said, self.limit, self.done = self.said.keep(rows), self.limit[rows], self.done[rows]
+        self.over, self.row = self.over[rows], self.row[rows]
         self.log_p = None if self.log_p is None else self.log_p[rows]
 
-    def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], None, Bool[Tensor, " B"]]:
-        """The next tokens, whom they follow (each itself), and which inputs are done."""
+    def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], None]:
+        """The next tokens, and whom they follow (each itself)."""
         said, exact = self.said, self.scored or self.config.sample or self.config.repetition != 1.0
-        true = logits.float().log_softmax(-1) if exact else logits.float()  # an argmax needs no softmax
+        true = logits.float().log_softmax(-1) if exact else logits  # an argmax needs no softmax
         scores = true.clone() if self.scored else true
         for rule in self.rules:
             rule(scores, said)
+        if not exact and self.required is None and (gpu := kernels(scores)) is not None:
+            end = END if self.ends else -1
+            written: Tensor = gpu.speak(scores, said.tokens, said.length, self.limit, self.over, self.done, end, PAD)
+            return written, None
         if self.config.sample:
             steps = said.length[:, None].expand_as(self.row)
             tokens = draw(narrowed(scores, self.config), chances(self.config.seed, self.row, steps))
@@ -64,21 +71,25 @@ class Walk:
         said.tokens.scatter_(2, at, tokens[..., None])
         if self.log_p is not None:
             self.log_p.scatter_(2, at, true.gather(2, tokens[..., None]))
-        said.length += 1
+        said.length += ~self.done
         if self.ends:
             self.over |= tokens == END
-        return tokens, None, self.over.all(-1) | (said.length >= self.limit)
+        self.done |= self.over.all(-1) | (said.length >= self.limit)
+        return tokens, None
 
-    def found(self, row: int) -> list[Hypothesis]:
-        """The outputs of an input that is done."""
-        length = int(self.said.length[row])
+    def found(self, rows: Int[Tensor, " n"]) -> list[list[Hypothesis]]:
+        """The outputs of inputs that are done."""
+        lengths, said = self.said.length[rows].tolist(), self.said.tokens[rows].tolist()
+        log_p = [None] * len(said) if self.log_p is None else self.log_p[rows].tolist()
+        return [self._outputs(*each) for each in zip(said, lengths, log_p, strict=True)]
+
+    def _outputs(self, said: list[list[int]], length: int, known: list[list[float]] | None) -> list[Hypothesis]:
         hypotheses = []
-        for beam, tokens in enumerate(self.said.tokens[row, :, :length].tolist()):
+        for beam, whole in enumerate(said):
+            tokens = whole[:length]
             ended = self.ends and END in tokens
-            said = tokens[: tokens.index(END)] if ended else tokens
-            log_p = None
-            if self.log_p is not None:
-                log_p = tuple(self.log_p[row, beam, : len(said) + ended].tolist())
+            tokens = tokens[: tokens.index(END)] if ended else tokens
+            log_p = None if known is None else tuple(known[beam][: len(tokens) + ended])
             score = None if log_p is None else sum(log_p) / max(1, len(log_p)) ** self.config.length_penalty
-            hypotheses.append(Hypothesis(tuple(said), log_p, score, ended))
+            hypotheses.append(Hypothesis(tuple(tokens), log_p, score, ended))
         return hypotheses

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from regard.shapes import Bool, Float, Int, Tensor
 
 
@@ -15,6 +17,13 @@ class Memory:
 
     def reorder(self, index: Int[Tensor, " beams"]) -> "Memory":
         return Memory(self.states[index], self.mask[index], self.summary[index], self.grid, self.units)
+
+    def blank(self, batch: int, length: int) -> "Memory":
+        """Of other sizes, with nothing there."""
+        new = self.states.new_zeros
+        mask = new(batch, length, dtype=torch.bool)
+        summary = self.summary.new_zeros(batch, self.summary.shape[1])
+        return Memory(new(batch, length, self.states.shape[2]), mask, summary, self.grid, self.units)
 
 
 def masked_mean(states: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B W"]:

@@ -1,0 +1,285 @@
+"""Speed on one GPU: Regard against Hugging Face, in tokens a second.
+
+    .venv/bin/python benchmarks/gpu.py --out benchmarks/RESULTS.md
+    .venv/bin/python benchmarks/gpu.py --only decoding --rounds 3
+
+Random weights in bfloat16, sources of 18 to 32 tokens. Decoding: an encoder-decoder of 6 + 6 layers, width 512, 8
+heads, perceptron 2,048, and outputs of 32 tokens, whatever they are; times are from lists of tokens to lists of tokens.
+Training: a step of the same on 1,024 pairs, and of GPT-2 with 124 M parameters on 16 texts of 1,024 tokens; forwards,
+loss, backwards, fused AdamW, weights in float32 and products in bfloat16.
+
+Who takes part is warmed up and then timed in rounds, in turn; figures are of the median round. The floor is what the
+card allows: the bytes of the weights that a step reads, or the operations of its products, whichever takes longer at
+the bandwidth and the speed that were measured before. Regard's recorded outputs are held equal to its launched ones.
+
+Another part is a function from the card, rounds and the vocabulary to lines, and a line in PARTS.
+"""
+
+import argparse
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import transformers
+from torch.nn import functional as F
+
+import regard
+from regard.data.batches import Batch
+from regard.data.tokens import END, PAD, START
+from regard.decoding import desk, reading, search
+from regard.decoding.config import DecodeConfig
+from regard.decoding.search import Input, Task
+from regard.sequence import Tokens
+from regard.training.objective import Objective
+
+SIDE = {"kind": "transformer", "width": 512, "layers": 6, "heads": 8, "hidden": 2048}
+NEW = 32  # tokens of an output
+CELLS = ((1, 1), (1, 64), (1, 512), (5, 64), (5, 512))  # beam and batch
+
+Rows = list[list[int]]
+Run = Callable[[], object]
+
+
+def sources(count: int, vocabulary: int) -> Rows:
+    generator = torch.Generator().manual_seed(count)
+    lengths = torch.randint(18, 33, (count,), generator=generator).tolist()
+    return [torch.randint(5, vocabulary, (length,), generator=generator).tolist() for length in lengths]
+
+
+def translate(model: Any, rows: Rows, beam: int) -> Rows:
+    config = DecodeConfig(beam=beam, longest=NEW, batch_tokens=1 << 20, precision="bfloat16")
+    task = Task(model, lambda some: Tokens.of(some, device="cuda"), config, ends=False)
+    found = dict(search.search(task, [Input(row, len(row)) for row in rows]))
+    return [list(found[number][0].tokens) for number in range(len(rows))]
+
+
+@contextmanager
+def patched(owner: Any, **names: Any) -> Iterator[None]:
+    old = {name: getattr(owner, name) for name in names}
+    for name, value in names.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in old.items():
+            setattr(owner, name, value)
+
+
+def launched(run: Callable[[], Rows]) -> Rows:
+    """The same work, each kernel launched by itself."""
+    nothing = patched(reading, _made={}), patched(desk, record=lambda work: None)
+    with nothing[0], nothing[1], patched(search, desks_of=lambda decoder: desk.Desks()):
+        return run()
+
+
+def eager(run: Callable[[], Rows]) -> Rows:
+    """PyTorch's way, as for decoders that cannot be recorded."""
+    with patched(search, fixed_decoder=lambda *_, **__: None):
+        return launched(run)
+
+
+def marian(vocabulary: int) -> Any:
+    config = transformers.MarianConfig(
+        vocab_size=vocabulary, d_model=512, encoder_layers=6, decoder_layers=6, encoder_attention_heads=8,
+        decoder_attention_heads=8, encoder_ffn_dim=2048, decoder_ffn_dim=2048, activation_function="relu",
+        max_position_embeddings=512, pad_token_id=PAD, bos_token_id=START, eos_token_id=END,
+        decoder_start_token_id=START, forced_eos_token_id=None,
+    )  # fmt: skip
+    return transformers.MarianMTModel(config).cuda().bfloat16().eval()
+
+
+def peer_translate(model: Any, rows: Rows, beam: int) -> Rows:
+    batch = Tokens.of(rows, device="cuda")
+    with torch.inference_mode():
+        out = model.generate(
+            batch.ids,
+            attention_mask=batch.mask.long(),
+            generation_config=transformers.GenerationConfig(
+                max_new_tokens=NEW, min_new_tokens=NEW, num_beams=beam, do_sample=False, pad_token_id=PAD,
+                eos_token_id=END, decoder_start_token_id=START,
+            ),
+        )  # fmt: skip
+    return out[:, 1:].tolist()  # type: ignore[no-any-return]
+
+
+def timed(runs: dict[str, Run], rounds: int) -> dict[str, float]:
+    """Seconds of the median round of each."""
+    for run in runs.values():
+        for _ in range(3):
+            run()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            run()
+            torch.cuda.synchronize()
+            times[name].append(time.perf_counter() - start)
+    return {name: median(each) for name, each in times.items()}
+
+
+class Card:
+    """What the card can do: bytes and operations a second."""
+
+    def __init__(self) -> None:
+        x, y = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        large = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+        best = timed({"copy": lambda: large.clone(), "product": lambda: x @ y}, 10)
+        self.bandwidth, self.speed = 2 * large.numel() / best["copy"], 2 * 8192**3 / best["product"]
+
+    def floor(self, model: Any, batch: int, beam: int) -> float:
+        """Seconds for the outputs of a batch: what each step and each token of the source must do."""
+        numbers = {True: 0, False: 0}
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2:
+                numbers[name.startswith("encoder") or ".cross.key" in name or ".cross.value" in name] += weight.numel()
+        numbers[True] -= model.encoder.embedding.weight.numel()
+        numbers[False] += model.decoder.project.weight.numel()  # one matrix, named once
+        work = ((1, numbers[True], 25 * batch), (NEW, numbers[False], beam * batch))
+        return sum(n * max(2 * size / self.bandwidth, 2 * size * rows / self.speed) for n, size, rows in work)
+
+
+def decoding(card: Card, rounds: int, vocabulary: int) -> list[str]:
+    torch.manual_seed(0)
+    ours = regard.build({"encoder": SIDE, "decoder": SIDE, "vocabulary": vocabulary, "tie": "all"}).cuda().eval()
+    theirs = marian(vocabulary)
+    size = sum(weight.numel() for weight in ours.parameters()) / 1e6
+    lines = [
+        f"Decoding: {size:.0f} M parameters, vocabulary {vocabulary:,}, {NEW} new tokens; tokens a second.\n",
+        "| beam, batch | Hugging Face | Regard, PyTorch's way | launched | recorded | × the first | floor | × floor |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for beam, batch in CELLS:
+        rows = sources(batch, vocabulary)
+
+        def run(rows: Rows = rows, beam: int = beam) -> Rows:
+            return translate(ours, rows, beam)
+
+        seconds = timed(
+            {
+                "theirs": lambda rows=rows, beam=beam: peer_translate(theirs, rows, beam),
+                "eager": lambda run=run: eager(run),
+                "launched": lambda run=run: launched(run),
+                "recorded": run,
+            },
+            rounds,
+        )
+        same = run() == launched(run)
+        floor = card.floor(ours, batch, beam)
+        rate = {name: f"{NEW * batch / each:,.0f}" for name, each in (*seconds.items(), ("floor", floor))}
+        lines.append(
+            f"| {beam}, {batch} | {rate['theirs']} | {rate['eager']} | {rate['launched']} | **{rate['recorded']}** "
+            f"| {seconds['theirs'] / seconds['recorded']:.1f} | {rate['floor']} "
+            f"| {seconds['recorded'] / floor:.1f} |{'' if same else ' recorded and launched DIFFER'}"
+        )
+        print(lines[-1], flush=True)
+    return lines
+
+
+def training(card: Card, rounds: int, vocabulary: int) -> list[str]:
+    lines = [
+        "Training: target tokens a second; the floor is six operations a token and a weight.\n",
+        "| model | Hugging Face | Regard | × the first | floor | × floor |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, theirs, ours, batch in (translators(vocabulary), language_models()):
+        batch, size = batch.to("cuda"), sum(weight.numel() for weight in ours.parameters())
+        assert isinstance(batch.targets, Tokens)
+        runs = {
+            "theirs": stepped(theirs, partial(their_loss, theirs, batch)),
+            "ours": stepped(ours, partial(our_loss, ours, batch)),
+        }
+        seconds = timed(runs, rounds)
+        rate = {each: batch.tokens / time for each, time in seconds.items()} | {"floor": card.speed / (6 * size)}
+        lines.append(
+            f"| {name}, {size / 1e6:.0f} M | {rate['theirs']:,.0f} | **{rate['ours']:,.0f}** "
+            f"| {rate['ours'] / rate['theirs']:.1f} | {rate['floor']:,.0f} | {rate['floor'] / rate['ours']:.1f} |"
+        )
+        print(lines[-1], flush=True)
+    return lines
+
+
+def translators(vocabulary: int) -> tuple[str, Any, Any, Batch]:
+    ours = regard.build({"encoder": SIDE, "decoder": SIDE, "vocabulary": vocabulary, "tie": "all"})
+    said = [[START, *row, END] for row in sources(1025, vocabulary)[1:]]
+    batch = Batch(Tokens.of(sources(1024, vocabulary)), Tokens.of(said), sum(map(len, said)) - 1024, torch.arange(1024))
+    return "encoder-decoder", marian(vocabulary).float(), ours, batch
+
+
+def language_models() -> tuple[str, Any, Any, Batch]:
+    shape = {"width": 768, "layers": 12, "heads": 12, "hidden": 3072, "activation": "gelu_tanh", "position": "learned"}
+    ours = regard.build(
+        {"decoder": {"kind": "transformer", **shape, "longest": 1024, "weight_dropout": 0.1}, "vocabulary": 50_304}
+    )
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=50_304))
+    ids = torch.randint(5, 50_304, (16, 1025), generator=torch.Generator().manual_seed(0))
+    return "GPT-2", theirs, ours, Batch(None, Tokens(ids, torch.full((16,), 1025)), 16 * 1024, torch.arange(16))
+
+
+def our_loss(model: Any, batch: Batch) -> torch.Tensor:
+    loss, count, _ = Objective(smoothing=0.1)(model, batch)
+    return loss / count
+
+
+def their_loss(model: Any, batch: Batch) -> torch.Tensor:
+    assert isinstance(batch.targets, Tokens)
+    given, gold = batch.targets.ids[:, :-1], batch.targets.ids[:, 1:].masked_fill(~batch.targets.mask[:, 1:], -100)
+    if isinstance(batch.source, Tokens):
+        mask = batch.source.mask.long()
+        logits = model(batch.source.ids, attention_mask=mask, decoder_input_ids=given, use_cache=False).logits
+    else:
+        logits = model(given, use_cache=False).logits
+    return F.cross_entropy(logits.flatten(0, 1).float(), gold.flatten(), label_smoothing=0.1)
+
+
+def stepped(model: Any, loss: Callable[[], torch.Tensor]) -> Run:
+    model = model.cuda().train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+
+    def run() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            found = loss()
+        found.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        optimiser.zero_grad()
+
+    return run
+
+
+PARTS: dict[str, Callable[[Card, int, int], list[str]]] = {"decoding": decoding, "training": training}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--vocabulary", type=int, default=12_000, help="of the encoder-decoder")
+    parser.add_argument("--out", type=Path, help="a file to keep the tables in")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("this measures a GPU, and there is none.")
+    card = Card()
+    lines = [
+        "# Speed on one GPU\n",
+        f"`python benchmarks/gpu.py`, {date.today()}: {torch.cuda.get_device_name()}, "
+        f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}, "
+        f"Regard {regard.__version__}; copies {card.bandwidth / 1e12:.1f} TB/s, "
+        f"products {card.speed / 1e12:.0f} TFLOP/s.\n",
+    ]
+    print("\n".join(lines), flush=True)
+    for name in options.only:
+        lines += [*PARTS[name](card, options.rounds, options.vocabulary), ""]
+    print("\n".join(lines))
+    if options.out:
+        options.out.write_text("\n".join(lines), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""A Transformer's decoder whose step is the same work on the same memory each time, so that a GPU can record it.
+
+It knows what compiled code on a CPU knows (`native`), with the same start, step, follow, enter and reorder. Others take
+PyTorch's way, with equal results.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from regard.decoding.tables import plain
+from regard.kernels import single
+from regard.kernels.single import Norm, Product
+from regard.model.blocks import Block
+from regard.model.embedding import Projection
+from regard.model.memory import Memory
+from regard.model.positions import Add
+from regard.model.state import put_rows
+from regard.model.transformer import TransformerDecoder
+from regard.shapes import Bool, Float, Int, Tensor
+
+PLACES = 4096  # positions that are laid out where there is no longest
+ALIGNED = 64  # words of a vocabulary are made up to a multiple of it: products of odd sizes take twice as long
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass
+class FixedState:
+    """As `TransformerState`; hypotheses know by number whose entries in the cache are their ancestors'.
+
+    What a step changes, it changes in place.
+    """
+
+    cache: Float[Tensor, "layers B capacity K 2 W"]
+    parents: Int[Tensor, "B K capacity"]  # themselves, for steps to come
+    first: Int[Tensor, " B"]  # when each sentence entered
+    source: Float[Tensor, "B S layers 2 W"]
+    mask: Bool[Tensor, "B S"]
+    time: Int[Tensor, " 1"]
+    steps: int = 0  # the same as time, for who may not wait for it
+
+    def reorder(self, index: Int[Tensor, " sentences"]) -> "FixedState":
+        return replace(
+            self,
+            cache=self.cache[:, index],
+            parents=self.parents[index],
+            first=self.first[index],
+            source=self.source[index],
+            mask=self.mask[index],
+            time=self.time.clone(),
+        )
+
+    def follow(self, parents: Int[Tensor, "B K"]) -> "FixedState":
+        if self.parents.shape[1] > 1:
+            past = torch.arange(self.parents.shape[2], device=parents.device) < self.time
+            moved = self.parents.gather(1, parents[..., None].expand_as(self.parents))
+            torch.where(past, moved, self.parents, out=self.parents)
+        return self
+
+    def enter(self, rows: Int[Tensor, " n"], fresh: "FixedState") -> "FixedState":
+        self.first[rows] = self.time
+        source, mask = put_rows(self.source, rows, fresh.source), put_rows(self.mask, rows, fresh.mask)
+        assert source is not None
+        assert mask is not None
+        self.source, self.mask = source, mask
+        return self
+
+    def restart(self) -> None:
+        """Nobody is here: time begins anew."""
+        self.steps = 0
+        self.time.zero_()
+        self.first.zero_()
+        self.parents.copy_(_themselves(self.parents))
+
+    def make_room(self) -> None:
+        """For one more step. Where the cache is full the older half is forgotten: sentences come and go."""
+        capacity = self.cache.shape[2]
+        if self.steps == capacity:
+            old = capacity // 2
+            for x in (self.cache, self.parents):
+                x.narrow(2, 0, old).copy_(x.narrow(2, capacity - old, old))
+            self.parents[..., old:] = _themselves(self.parents[..., old:])
+            self.first.sub_(old).clamp_(min=0)
+            self.time.sub_(old)
+            self.steps -= old
+        self.steps += 1
+
+
+def _themselves(parents: Int[Tensor, "B K capacity"]) -> Int[Tensor, "B K capacity"]:
+    """Of each hypothesis its own number, in the shape of these."""
+    own = torch.arange(parents.shape[1], dtype=parents.dtype, device=parents.device)
+    return own[:, None].expand_as(parents)
+
+
+class Layer(NamedTuple):
+    open: Product  # to queries, keys and values
+    out: Product
+    ask: Product | None  # queries to the source
+    tell: Product | None
+    widen: Product
+    narrow: Product
+    norms: list[Norm]  # around each part
+
+
+class FixedDecoder:
+    """What stands in for a decoder while it searches."""
+
+    def __init__(self, decoder: TransformerDecoder, dtype: torch.dtype) -> None:
+        self.dtype, self.words, self.width = dtype, len(decoder.project.weight), decoder.embedding.width
+        blocks = list(decoder.stack.blocks)
+        attend, perceive = blocks[0].attend, blocks[0].perceive
+        self.heads, self.activation, self.scale = attend.heads, perceive.activation, decoder.embedding.scale
+        self.norm_first = not isinstance(decoder.stack.norm, nn.Identity)
+        self.laid, self.prints = self._lay(decoder), Prints(decoder)
+
+    @torch.inference_mode()
+    def refresh(self, decoder: TransformerDecoder) -> None:
+        """Weights that have changed, into the memory where the old ones were."""
+        if self.prints.changed(decoder):
+            for old, new in zip(_tensors(self.laid), _tensors(self._lay(decoder)), strict=True):
+                old.copy_(new)
+
+    @torch.inference_mode()
+    def _lay(self, decoder: TransformerDecoder) -> dict[str, Any]:
+        def product(*parts: nn.Linear | Projection, rows: int = 0) -> Product:
+            weight, bias = (torch.cat([getattr(part, name) for part in parts]) for name in ("weight", "bias"))
+            return Product(F.pad(weight.to(self.dtype), (0, 0, 0, rows)), F.pad(bias.to(self.dtype), (0, rows)))
+
+        def layer(block: Block) -> Layer:
+            cross, norms = getattr(block, "cross", None), [_norm(block.around_attend.norm)]
+            norms += [] if cross is None else [_norm(block.around_cross.norm)]
+            return Layer(
+                product(block.attend.query, block.attend.key, block.attend.value),
+                product(block.attend.out),
+                None if cross is None else product(cross.query),
+                None if cross is None else product(cross.out),
+                product(block.perceive.open),
+                product(block.perceive.close),
+                [*norms, _norm(block.around_perceive.norm)],
+            )
+
+        assert isinstance(decoder.project, Projection)
+        blocks = list(decoder.stack.blocks)
+        crosses = [part for block in blocks if hasattr(block, "cross") for part in (block.cross.key, block.cross.value)]
+        project = product(decoder.project, rows=-self.words % ALIGNED)
+        tied = decoder.project.weight is decoder.embedding.weight
+        return {
+            "layers": [layer(block) for block in blocks],
+            "sources": product(*crosses) if crosses else None,
+            "table": project.weight if tied else decoder.embedding.weight.to(self.dtype, copy=True),
+            "project": project,
+            "places": _places(decoder),
+            "last": [_norm(decoder.stack.norm)] if self.norm_first else [],
+        }
+
+    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int | None = None) -> FixedState:
+        """With a capacity of none, what only enters another state."""
+        layers, device, several = self.laid["layers"], self.laid["table"].device, beams or 1
+        if memory is None:
+            source = torch.zeros(batch, 0, len(layers), 2, self.width, dtype=self.dtype, device=device)
+            mask = torch.zeros(batch, 0, dtype=torch.bool, device=device)
+        else:
+            source = self.laid["sources"](memory.states.to(self.dtype))
+            source, mask = source.unflatten(-1, (len(layers), 2, self.width)), memory.mask
+        size = (len(layers), batch, capacity, several, 2, self.width)
+        return FixedState(
+            torch.zeros(size, dtype=self.dtype, device=device),
+            _themselves(torch.empty(batch, several, capacity, dtype=torch.int32, device=device)).clone(),
+            torch.zeros(batch, dtype=torch.int64, device=device),
+            source,
+            mask,
+            torch.zeros(1, dtype=torch.int64, device=device),
+        )
+
+    def step(self, tokens: Int[Tensor, " rows"], state: FixedState) -> tuple[Float[Tensor, "rows V"], FixedState]:
+        """After `state.make_room()`, which a recording leaves out."""
+        laid, first, time, heads, last = self.laid, state.first, state.time, self.heads, not self.norm_first
+        norms = self._norms()
+        x = single.enter(tokens, laid["table"], self.scale, laid["places"], first, time)
+        for number, layer in enumerate(laid["layers"]):
+            asked, x = single.normed(x, next(norms), layer.open, last=last)
+            seen = single.look_back(asked, state.cache[number], state.parents, first, time, heads)
+            x = single.onto(x, seen, layer.out)
+            if layer.ask is not None:
+                asked, x = single.normed(x, next(norms), layer.ask, last=last)
+                seen = single.look(asked, state.source[:, :, number], state.mask, heads)
+                x = single.onto(x, seen, layer.tell)
+            wide, x = single.normed(x, next(norms), layer.widen, last=last, activation=self.activation)
+            x = single.onto(x, wide, layer.narrow)
+        logits, _ = single.normed(x, next(norms), laid["project"], last=last)
+        state.time += 1
+        return logits[:, : self.words], state
+
+    def _norms(self) -> Iterator[Norm | None]:
+        """In the order in which they come: before each part and at the end, or after each part."""
+        if not self.norm_first:
+            yield None
+        for layer in self.laid["layers"]:
+            yield from layer.norms
+        yield from self.laid["last"]
+
+
+_made: "WeakKeyDictionary[nn.Module, dict[torch.dtype, FixedDecoder]]" = WeakKeyDictionary()
+
+
+def fixed_decoder(decoder: nn.Module, room: int, *, half: bool = False) -> FixedDecoder | None:
+    """The form that a GPU can record of a decoder, where there is one for outputs of so many tokens."""
+    if not isinstance(decoder, TransformerDecoder) or not isinstance(decoder.project, Projection):
+        return None
+    weight = decoder.project.weight
+    dtype = torch.bfloat16 if half else weight.dtype
+    if not weight.is_cuda or dtype not in DTYPES or room > _longest(decoder):
+        return None
+    if not plain(decoder) or torch.is_autocast_enabled("cuda"):
+        return None
+    return current(decoder, dtype)
+
+
+def current(decoder: TransformerDecoder, dtype: torch.dtype) -> FixedDecoder:
+    """With the weights as they are now; in the same memory as before, unless they went elsewhere."""
+    known, device = _made.setdefault(decoder, {}), decoder.project.weight.device
+    if dtype in known and known[dtype].laid["table"].device == device:
+        known[dtype].refresh(decoder)
+    else:
+        known[dtype] = FixedDecoder(decoder, dtype)
+    return known[dtype]
+
+
+def weights(module: nn.Module) -> Iterator[Tensor]:
+    """As `parameters`, one by one and in a tenth of its time; what is shared comes more than once."""
+    for weight in module._parameters.values():
+        if weight is not None:
+            yield weight
+    for child in module._modules.values():
+        if child is not None:
+            yield from weights(child)
+
+
+class Prints:
+    """What is another once weights have changed: not all who change them are counted."""
+
+    def __init__(self, decoder: nn.Module) -> None:
+        self.where: list[int] = []
+        self.now(decoder)
+
+    def changed(self, decoder: nn.Module) -> bool:
+        before = self.versions, self.found
+        self.now(decoder)
+        return before[0] != self.versions or not torch.equal(before[1], self.found)
+
+    def now(self, decoder: nn.Module) -> None:
+        found = list(weights(decoder))
+        self.versions = [0 if weight.is_inference() else weight._version for weight in found]
+        gpu = single.kernels(found[0])
+        if gpu is None:
+            norms = torch._foreach_norm([weight.detach() for weight in found])
+            self.found = torch.stack([norm.float() for norm in norms])
+            return
+        where = [weight.data_ptr() for weight in found]
+        if where != self.where:
+            self.where, sizes = where, [weight.nbytes // 4 for weight in found]
+            self.table = torch.tensor([where, sizes], device=found[0].device)
+        with torch.cuda.device_of(found[0]):  # type: ignore[no-untyped-call]
+            self.found = gpu.prints(*self.table)
+
+
+def _norm(norm: nn.Module) -> Norm:
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    bias: Tensor | None = getattr(norm, "bias", None)
+    assert norm.eps is not None
+    weight = norm.weight.float().clone()
+    return Norm(weight, None if bias is None else bias.float().clone(), norm.eps)
+
+
+def _longest(decoder: TransformerDecoder) -> int:
+    place = decoder.entrance.place
+    limit = place.positions.limit if isinstance(place, Add) else None
+    return PLACES if limit is None else limit
+
+
+def _places(decoder: TransformerDecoder) -> Tensor | None:
+    place = decoder.entrance.place
+    if place is None:
+        return None
+    assert isinstance(place, Add)
+    found: Tensor = place.positions(torch.arange(_longest(decoder), device=decoder.project.weight.device))
+    return found.float().clone()
+
+
+def _tensors(laid: Any) -> Iterator[Tensor]:
+    if isinstance(laid, Tensor):
+        yield laid
+    elif isinstance(laid, dict):
+        yield from _tensors(list(laid.values()))
+    elif isinstance(laid, list | tuple):
+        for each in laid:
+            yield from _tensors(each)

@@ -1,0 +1,153 @@
+"""Steps in memory that stays where it is, as a GPU records them: here each is launched, and on a CPU."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from models import VOCABULARY, decoder, memory
+from regard.decoding import desk as desks
+from regard.decoding import search as searching
+from regard.decoding.fixed import FixedDecoder, _made, current
+from regard.decoding.recording import rounded
+from regard.decoding.rules import Banned
+from regard.decoding.tables import plain
+from regard.model.transformer import TransformerDecoder
+from test_decoding import WAYS, found, model, said, sources
+from test_native import COMPILED, one_weight, stepped
+
+KINDS = ("transformer", "lstm before", "conv")
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.inference_mode()
+def test_fixed_steps_equal_plain_ones(name, beams):
+    """Through following, leaving, entering and forgetting."""
+    module, given = decoder(name), memory()
+    fixed = current(module, torch.float32)
+    states = [each.start(given, batch=3, capacity=8, beams=beams) for each in (module, fixed)]
+    generator = torch.Generator().manual_seed(1)
+
+    def step(rows: int) -> None:
+        tokens = torch.randint(VOCABULARY, (rows * beams,), generator=generator)
+        logits, states[0] = module.step(tokens, states[0])
+        states[1].make_room()
+        mine, states[1] = fixed.step(tokens, states[1])
+        torch.testing.assert_close(mine, logits, atol=2e-5, rtol=1e-4)
+        parents = torch.randint(beams, (rows, beams), generator=generator)
+        states[:] = [each.follow(parents) for each in states]
+
+    for _ in range(4):
+        step(3)
+    some = given.reorder(torch.tensor([2, 0]))
+    fresh = [each.start(some, batch=2, capacity=0, beams=beams) for each in (module, fixed)]
+    states[:] = [mine.enter(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)]
+    for _ in range(3):
+        step(3)
+    states[:] = [each.reorder(torch.tensor([2, 0])) for each in states]  # those that entered late
+    for _ in range(4):  # past the capacity: the older half is forgotten
+        step(2)
+
+
+@pytest.fixture
+def _as_on_a_gpu(monkeypatch):
+    def fixed(module, room, *, half):
+        return current(module, torch.float32) if isinstance(module, TransformerDecoder) and plain(module) else None
+
+    monkeypatch.setattr(searching, "native_decoder", lambda *_, **__: None)
+    monkeypatch.setattr(searching, "fixed_decoder", fixed)
+    monkeypatch.setattr(searching, "stays", lambda _: True)
+    monkeypatch.setattr(searching, "FEW", 0)
+    monkeypatch.setattr(desks, "record", lambda _: None)
+    monkeypatch.setattr(desks, "_memory", lambda _: 1 << 30)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("options", [*WAYS, {"beam": 4, "groups": 2, "no_repeat": 2, "shortest": 3}], ids=str)
+def test_the_search_finds_the_same(name, options, request):
+    made, rows, prefixes = model(name), sources()[:8], [(), (5, 9), (7,), *[()] * 5]
+    runs = [
+        partial(found, made, rows, **options, batch_tokens=13),  # who waits enters
+        partial(found, made, rows, **options, prefixes=prefixes, rules=[Banned([[6], [7, 8]])]),
+    ]
+    plainly = [run() for run in runs]
+    request.getfixturevalue("_as_on_a_gpu")
+    again = runs[0]()  # and once more, at desks that were kept
+    for outputs, wanted in zip([again, *(run() for run in runs)], [plainly[0], *plainly], strict=True):
+        assert said(outputs) == said(wanted)
+        for one, other in zip(outputs, wanted, strict=True):
+            assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_nothing_moves(name, options, monkeypatch):
+    stay, steps = desks.Desk._stay, []
+
+    def watched(self):
+        before = [x.data_ptr() for x in self.tensors()]
+        stay(self)
+        assert [x.data_ptr() for x in self.tensors()] == before
+        steps.append(1)
+
+    monkeypatch.setattr(desks.Desk, "_stay", watched)
+    found(model(name), sources()[:6], **options, batch_tokens=13)
+    assert steps
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_desks_are_kept_for_who_comes_next(monkeypatch):
+    made, rows, laid = model("transformer"), sources(), []
+    lay = searching._Party._laid
+    monkeypatch.setattr(searching._Party, "_laid", lambda self, known: laid.append(1) or lay(self, known))
+    first = said(found(made, rows))
+    count = len(laid)
+    assert said(found(made, rows)) == first
+    assert len(laid) == count
+    found(made, rows, longest=20)  # of another size
+    assert len(laid) > count
+    kept = searching.desks_of(current(made.decoder, torch.float32))
+    assert len(kept.kept) > 1
+    monkeypatch.setattr(desks, "_memory", lambda _: 1)
+    found(made, rows)
+    assert not kept.kept
+
+
+@pytest.mark.parametrize(
+    "change", [partial(stepped, fused=False), partial(stepped, fused=True), one_weight], ids=["plain", "fused", "one"]
+)
+def test_changed_weights_go_where_the_old_ones_were(change):
+    module, given = decoder("transformer"), memory()
+    fixed = current(module, torch.float32)
+    where = fixed.laid["project"].weight.data_ptr()
+    change(module)
+    assert current(module, torch.float32) is fixed
+    assert fixed.laid["project"].weight.data_ptr() == where
+    tokens = torch.tensor([5, 6, 7])
+    with torch.inference_mode():
+        wanted, _ = module.step(tokens, module.start(given, batch=3, capacity=2))
+        logits, _ = fixed.step(tokens, fixed.start(given, batch=3, capacity=2))
+    torch.testing.assert_close(logits, wanted, atol=2e-5, rtol=1e-4)
+
+
+def test_what_is_laid_out_goes_with_the_model():
+    module = decoder("transformer")
+    assert isinstance(current(module, torch.float32), FixedDecoder)
+    before = len(_made)
+    del module
+    assert len(_made) == before - 1
+
+
+def test_sizes_are_few():
+    assert [rounded(count, up=True) for count in (1, 2, 3, 5, 7, 64, 65, 100)] == [1, 2, 3, 6, 8, 64, 96, 128]
+    assert [rounded(count, up=False) for count in (1, 5, 7, 64, 65, 100)] == [1, 4, 6, 64, 64, 96]
+
+
+def test_half_precision_without_a_gpu_is_told_once(capsys):
+    made, rows = model("transformer"), sources()[:3]
+    searching._no_half.cache_clear()
+    half = [said(found(made, rows, precision="bfloat16")) for _ in range(2)]
+    assert half[0] == half[1] == said(found(made, rows))
+    assert capsys.readouterr().err.count("precision = 'bfloat16' is for GPUs") == 1
