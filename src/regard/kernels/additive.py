@@ -1,10 +1,13 @@
-"""Additive attention on a GPU in kernels of its own: neither the cube of N × M × D nor N × M ever exists.
+"""Additive attention on a GPU in kernels of its own: the cube of N × M × D never exists, nor do all scores at once.
 
-The forward streams keys past blocks of queries. The backward computes the gradients of a bounded piece of scores at a
-time, and from them the gradient of either side: tanh is computed once in the forward and three times in the backward,
-which is cheaper than to keep it. In half precision it is right to 2^-11, in float32 to the last digits.
+Scores are computed a bounded piece at a time. In the forward they weigh the values; in the backward, where they are
+computed again, their gradients take their place, and from those comes the gradient of one side, and then of the other.
+To compute tanh four times is cheaper than to keep it. In half precision it is right to 2^-11, in float32 to the last
+digits.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,12 +20,11 @@ from regard.kernels.streamed import refuse_second_derivative
 from regard.kernels.visibility import Visibility
 from regard.shapes import Float, LogSumExp, Outputs, Tensor, Values
 
-# The fastest of those tried on an H200.
-ROWS, KEYS = 16, 128  # queries and keys of a tile of scores
-OWN, COLUMNS = 16, 128  # rows and columns of a tile of one side's gradient
-UNROLL, WARPS = 2, 4
-SCORES = 2**21  # how many scores exist at a time in the backward
-WIDTH = 512  # columns of values that one program has room for; wider ones compute the scores again
+ROWS, KEYS = 32, 128  # queries and keys of a tile of scores
+OWN, COLUMNS = 32, 64  # rows and columns of a tile of one side's gradient
+TILE, WIDTH = 64, 128  # rows and keys where values are weighed, and how many columns of them one program makes
+UNROLL = 2  # how many columns, or others, are on their way at a time
+SCORES = 2**21  # how many scores exist at a time
 
 
 def supports(lookup: Lookup, value: Values, dropout: float) -> bool:
@@ -70,62 +72,47 @@ class _Launch:
         value: Tensor,
     ) -> None:
         self.given = query, key, weight, value
-        self.visible = Visibility(allowed, *reach)
         self.batch, self.heads, self.n, self.width = query.shape
         self.m, self.items = key.shape[2], self.batch * self.heads
-        self.group = self.heads // key.shape[1]
+        self.group, self.value_group = self.heads // key.shape[1], self.heads // value.shape[1]
         self.query, self.key, self.value, self.weight = (x.contiguous() for x in (query, key, value, weight.float()))
-        q, k = _by_column(query, ROWS), _by_column(key, KEYS)
-        sight, seen = gpu.sight(self.visible, query)
-        self.tensors = q, k, self.weight, self.value
-        self.rules = seed, dropped, *sight
-        self.sizes = (
-            self.n, self.m, q.shape[3], k.shape[3], self.width, value.shape[3],
-            self.heads, self.group, self.heads // value.shape[1], len(weight),
-        )  # fmt: skip
-        self.constants: dict[str, Any] = {
-            **seen, "DROPPED": dropped > 0, "FAST": query.is_cuda and query.dtype in gpu.HALF,
-            "R": ROWS, "C": KEYS, "UNROLL": UNROLL, "num_warps": WARPS,
-        }  # fmt: skip
+        self.seed, self.dropped = seed, dropped
+        self.sight, self.seen = gpu.sight(Visibility(allowed, *reach), query)
+        self.pace = {"FAST": query.is_cuda and query.dtype in gpu.HALF, "UNROLL": UNROLL}
 
     def forward(self) -> tuple[Outputs, LogSumExp]:
-        from regard.kernels.gpu_code import additive_forward
+        from regard.kernels.gpu_code import weigh
 
-        width = self.value.shape[3]
-        out = self.value.new_empty(self.batch, self.heads, self.n, width)
+        out = self.value.new_empty(self.batch, self.heads, self.n, self.value.shape[3])
         lse = out.new_empty(out.shape[:3], dtype=torch.float32)
-        columns = min(WIDTH, gpu.power(width))
-        grid = self.items * -(-self.n // ROWS), -(-width // columns)
-        additive_forward[grid](*self.tensors, out, lse, *self.rules, *self.sizes, **self.constants, E=columns)
+        columns = min(WIDTH, gpu.power(out.shape[3]))
+        for piece, scores in self._pieces(lse):
+            grid = piece.items * -(-piece.rows // TILE), -(-out.shape[3] // columns)
+            weigh[grid](
+                scores, self.value, out, lse, *self._weighing(piece), **self._tile(), E=columns
+            )  # fmt: skip
         return out, lse
 
     def backward(self, out: Tensor, lse: Tensor, d_out: Tensor) -> list[Tensor]:
         """The gradients of query, key, weight and value."""
-        from regard.kernels.gpu_code import additive_d_scores
+        from regard.kernels.gpu_code import d_weigh
 
         query, key, weight, value = self.given
         d_out = d_out.contiguous()
-        step = max(ROWS, SCORES // self.m // ROWS * ROWS)
-        count = max(1, SCORES // (self.n * self.m)) if step >= self.n else 1
-        room = min(count, self.items) * min(step, self.n) * self.m
-        weights, d_scores = value.new_empty(room), lse.new_empty(room)
         d_query = query.new_empty(query.shape)
         d_key = lse.new_empty(self.items, self.m, self.width)
-        d_value = lse.new_zeros(self.items, self.m, value.shape[3])
         d_weight = lse.new_empty(self.items, -(-self.m // OWN), self.width)
-        for item in range(0, self.items, count):
-            for row in range(0, self.n, step):
-                items, rows = min(count, self.items - item), min(step, self.n - row)
-                tiles = items * -(-rows // ROWS) * -(-self.m // KEYS)
-                additive_d_scores[(tiles,)](
-                    *self.tensors, out, d_out, lse, *self.rules, weights, d_scores, item, row, rows, *self.sizes,
-                    **self.constants, E=64,
-                )  # fmt: skip
-                part = slice(item, item + items)
-                seen = weights[: items * rows * self.m].view(items, rows, self.m)
-                d_value[part] += seen.mT @ d_out.flatten(0, 1)[part, row : row + rows]
-                self._to_queries(d_scores, d_query, item, items, row, rows)
-                self._to_keys(d_scores, d_key, d_weight, item, items, row, rows)
+        d_value = lse.new_zeros(self.items, self.m, value.shape[3])
+        for piece, scores in self._pieces(lse):
+            weights = value.new_empty(scores.shape)
+            tiles = piece.items * -(-piece.rows // TILE) * -(-self.m // TILE)
+            d_weigh[(tiles,)](
+                scores, weights, self.value, out, d_out, lse, *self._weighing(piece), **self._tile(), E=64
+            )  # fmt: skip
+            part = slice(piece.item, piece.item + piece.items)
+            d_value[part] += weights.mT @ d_out.flatten(0, 1)[part, piece.row : piece.row + piece.rows]
+            self._to_queries(piece, scores, d_query)
+            self._to_keys(piece, scores, d_key, d_weight)
         of_heads = d_weight.sum(1).unflatten(0, (self.batch, self.heads)).sum(0)
         return [
             d_query,
@@ -134,41 +121,74 @@ class _Launch:
             self._gathered(d_value, value),
         ]
 
-    def _to_queries(self, d_scores: Tensor, d_query: Tensor, item: int, items: int, row: int, rows: int) -> None:
+    def _pieces(self, like: Tensor) -> Iterator[tuple["_Piece", Tensor]]:
+        """The scores of all rows, piece by piece, each in the place of the last."""
+        from regard.kernels.gpu_code import additive_scores
+
+        query, key = _by_column(self.query, ROWS), _by_column(self.key, KEYS)
+        step = max(ROWS, SCORES // self.m // ROWS * ROWS)
+        count = max(1, SCORES // (self.n * self.m)) if step >= self.n else 1
+        room = like.new_empty(min(count, self.items) * min(step, self.n) * self.m)
+        for item in range(0, self.items, count):
+            for row in range(0, self.n, step):
+                piece = _Piece(item, min(count, self.items - item), row, min(step, self.n - row))
+                scores = room[: piece.items * piece.rows * self.m].view(piece.items, piece.rows, self.m)
+                tiles = piece.items * -(-piece.rows // ROWS) * -(-self.m // KEYS)
+                additive_scores[(tiles,)](
+                    query, key, self.weight, scores, item, row, piece.rows, self.n, self.m, query.shape[3],
+                    key.shape[3], self.width, self.group, len(self.weight), *self.sight[-2:],
+                    BANDED=self.seen["BANDED"], **self.pace, R=ROWS, C=KEYS,
+                )  # fmt: skip
+                yield piece, scores
+
+    def _weighing(self, piece: "_Piece") -> list[Any]:
+        """The arguments that `weigh` and `d_weigh` share."""
+        place = piece.item, piece.row, piece.rows
+        sizes = self.n, self.m, self.value.shape[3], self.heads, self.value_group
+        return [self.seed, self.dropped, *self.sight, *place, *sizes]
+
+    def _tile(self) -> dict[str, Any]:
+        return {**self.seen, "DROPPED": self.dropped > 0, "R": TILE, "C": TILE}
+
+    def _to_queries(self, piece: "_Piece", d_scores: Tensor, d_query: Tensor) -> None:
         from regard.kernels.gpu_code import additive_gradient
 
-        behind, ahead = self.rules[-2:]
-        additive_gradient[self._grid(items, rows)](
-            self.query, self.key, self.weight, d_scores, d_query, self.weight, item, rows * self.m, self.m, 1,
-            row, 0, rows, self.m, self.n, self.m, self.width,
-            1, self.group, len(self.weight), self.m - self.n + row, behind, ahead,
-            **self._constants(), ADD=False, WEIGHT=False,
+        behind, ahead = self.sight[-2:]
+        additive_gradient[self._grid(piece, piece.rows)](
+            self.query, self.key, self.weight, d_scores, d_query, self.weight,
+            piece.item, piece.rows * self.m, self.m, 1, piece.row, 0, piece.rows, self.m, self.n, self.m, self.width,
+            1, self.group, len(self.weight), self.m - self.n + piece.row, behind, ahead,
+            BANDED=self.seen["BANDED"], ADD=False, WEIGHT=False, **self.pace, R=OWN, D=COLUMNS,
         )  # fmt: skip
 
-    def _to_keys(
-        self, d_scores: Tensor, d_key: Tensor, d_weight: Tensor, item: int, items: int, row: int, rows: int
-    ) -> None:
+    def _to_keys(self, piece: "_Piece", d_scores: Tensor, d_key: Tensor, d_weight: Tensor) -> None:
         from regard.kernels.gpu_code import additive_gradient
 
-        behind, ahead = self.rules[-2:]
-        additive_gradient[self._grid(items, self.m)](
-            self.key, self.query, self.weight, d_scores, d_key, d_weight, item, rows * self.m, 1, self.m,
-            0, row, self.m, rows, self.m, self.n, self.width,
-            self.group, 1, len(self.weight), self.n - self.m - row, ahead, behind,
-            **self._constants(), ADD=row > 0, WEIGHT=True,
+        behind, ahead = self.sight[-2:]
+        additive_gradient[self._grid(piece, self.m)](
+            self.key, self.query, self.weight, d_scores, d_key, d_weight,
+            piece.item, piece.rows * self.m, 1, self.m, 0, piece.row, self.m, piece.rows, self.m, self.n, self.width,
+            self.group, 1, len(self.weight), self.n - self.m - piece.row, ahead, behind,
+            BANDED=self.seen["BANDED"], ADD=piece.row > 0, WEIGHT=True, **self.pace, R=OWN, D=COLUMNS,
         )  # fmt: skip
 
-    def _grid(self, items: int, size: int) -> tuple[int, int]:
-        return items * -(-size // OWN), -(-self.width // COLUMNS)
-
-    def _constants(self) -> dict[str, Any]:
-        names = "BANDED", "FAST", "UNROLL", "num_warps"
-        return {name: self.constants[name] for name in names} | {"R": OWN, "D": COLUMNS}
+    def _grid(self, piece: "_Piece", size: int) -> tuple[int, int]:
+        return piece.items * -(-size // OWN), -(-self.width // COLUMNS)
 
     def _gathered(self, gradient: Float[Tensor, "items S _"], like: Tensor) -> Tensor:
         """Summed over the heads that share a head of `like`."""
         batch, heads, *_ = like.shape
         return gradient.unflatten(0, (batch, heads, self.heads // heads)).sum(2).to(like.dtype)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A run of heads, numbered through the batch, and a run of their rows."""
+
+    item: int
+    items: int
+    row: int
+    rows: int
 
 
 def _by_column(x: Float[Tensor, "B G S D"], block: int) -> Float[Tensor, "B G D padded"]:

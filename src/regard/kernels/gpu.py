@@ -35,7 +35,11 @@ def sight(visible: Visibility, like: Tensor) -> tuple[list[Tensor | int], dict[s
     """A kernel's arguments `allowed` to `ahead`, and the constants that go with them."""
     allowed = visible.allowed
     mask = like.new_empty(1, dtype=torch.uint8) if allowed is None else allowed.view(torch.uint8)
-    steps = [0] * 4 if allowed is None else [0 if s == 1 else t for s, t in zip(allowed.shape, allowed.stride(), strict=True)]
+    steps = (
+        [0] * 4
+        if allowed is None
+        else [0 if s == 1 else t for s, t in zip(allowed.shape, allowed.stride(), strict=True)]
+    )
     reach = [FAR if x is None else min(x, FAR) for x in (visible.behind, visible.ahead)]
     return [mask, *steps, *reach], {"MASKED": allowed is not None, "BANDED": visible.banded}
 

@@ -56,130 +56,136 @@ def tanh(x, FAST: tl.constexpr):
 @triton.jit
 @no_type_check
 def additive_scores(
-    query, key, weight, rows, keys, depth, n_padded, m_padded,
-    R: tl.constexpr, C: tl.constexpr, FAST: tl.constexpr, UNROLL: tl.constexpr,
+    query, key, weight, scores, from_item, from_row, some, n, m, n_padded, m_padded, depth, group, weight_heads,
+    behind, ahead,
+    BANDED: tl.constexpr, FAST: tl.constexpr, R: tl.constexpr, C: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """w · tanh(q + k), where one column of all rows lies side by side, and then the next column."""
-    scores = tl.zeros((R, C), tl.float32)
-    for column in tl.range(0, depth, loop_unroll_factor=UNROLL):
-        q = tl.load(query + column * n_padded + rows).to(tl.float32)
-        k = tl.load(key + column * m_padded + keys).to(tl.float32)
-        scores += tl.load(weight + column) * tanh(q[:, None] + k[None, :], FAST)
-    return scores
+    """Scores, w · tanh(q + k), of one tile of `some` rows of some items. Tiles that nobody sees are left as they are.
+
+    One column of all queries, or keys, lies side by side, and then the next: a thread reads few, and adds many pairs.
+    """
+    tall, wide = tl.cdiv(some, R), tl.cdiv(m, C)
+    local = (tl.program_id(0) // (tall * wide)).to(tl.int64)
+    item = local + from_item
+    top, left = (tl.program_id(0) // wide % tall) * R, (tl.program_id(0) % wide) * C
+    inside, keys = top + tl.arange(0, R), left + tl.arange(0, C)
+    rows = from_row + inside
+    near = True
+    if BANDED:
+        place = from_row + top + m - n
+        near = (left <= place + R - 1 + ahead) & (left + C > place - behind)
+    if near:
+        query += item * depth * n_padded
+        key += (item // group) * depth * m_padded
+        weight += (item % weight_heads) * depth
+        found = tl.zeros((R, C), tl.float32)
+        for column in tl.range(0, depth, loop_unroll_factor=UNROLL):
+            q = tl.load(query + column * n_padded + rows).to(tl.float32)
+            k = tl.load(key + column * m_padded + keys).to(tl.float32)
+            found += tl.load(weight + column) * tanh(q[:, None] + k[None, :], FAST)
+        there = (inside < some)[:, None] & (keys < m)[None, :]
+        tl.store(scores + (local * some + inside)[:, None] * m + keys[None, :], found, mask=there)
 
 
 @triton.jit
 @no_type_check
-def additive_forward(
-    query, key, weight, value, out, lse, seed, dropped,
-    allowed, b_step, h_step, n_step, m_step, behind, ahead,
-    n, m, n_padded, m_padded, depth, width, heads, group, value_group, weight_heads,
-    MASKED: tl.constexpr, BANDED: tl.constexpr, DROPPED: tl.constexpr, FAST: tl.constexpr,
-    R: tl.constexpr, C: tl.constexpr, E: tl.constexpr, UNROLL: tl.constexpr,
+def weigh(
+    scores, value, out, lse, seed, dropped, allowed, b_step, h_step, n_step, m_step, behind, ahead,
+    from_item, from_row, some, n, m, width, heads, value_group,
+    MASKED: tl.constexpr, BANDED: tl.constexpr, DROPPED: tl.constexpr,
+    R: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
-    """R rows of one item, all their keys in tiles of C with a softmax that is corrected as it goes, E columns."""
-    blocks = tl.cdiv(n, R)
-    item = (tl.program_id(0) // blocks).to(tl.int64)
-    first = (tl.program_id(0) % blocks) * R
-    rows, columns = first + tl.arange(0, R), tl.program_id(1) * E + tl.arange(0, E)
-    query += item * depth * n_padded
-    key += (item // group) * depth * m_padded
-    weight += (item % weight_heads) * depth
+    """E columns of the output of R rows, from their scores, with a softmax that is corrected as keys go by."""
+    blocks = tl.cdiv(some, R)
+    local = (tl.program_id(0) // blocks).to(tl.int64)
+    item = local + from_item
+    top = (tl.program_id(0) % blocks) * R
+    inside, columns = top + tl.arange(0, R), tl.program_id(1) * E + tl.arange(0, E)
+    rows, here = from_row + inside, inside < some
     value += (item // value_group) * m * width
     low, high = 0, m
     if BANDED:
-        low = tl.maximum(0, first + m - n - behind)
-        high = tl.minimum(m, first + R + m - n + ahead)
+        low = tl.maximum(0, from_row + top + m - n - behind)
+        high = tl.minimum(m, from_row + top + R + m - n + ahead)
     peak, total = tl.full((R,), float("-inf"), tl.float32), tl.zeros((R,), tl.float32)
     summed = tl.zeros((R, E), tl.float32)
     for start in range(low // C * C, high, C):
         keys = start + tl.arange(0, C)
-        scores = additive_scores(
-            query, key, weight, rows, keys, depth, n_padded, m_padded, R, C, FAST, UNROLL
+        there = keys < m
+        s = tl.load(
+            scores + (local * some + inside)[:, None] * m + keys[None, :],
+            mask=here[:, None] & there[None, :], other=0.0,
         )  # fmt: skip
         sees = seen(
             allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind, ahead, MASKED, BANDED
         )  # fmt: skip
-        scores = tl.where(sees, scores, float("-inf"))
-        higher = tl.maximum(peak, tl.max(scores, 1))
+        s = tl.where(sees, s, float("-inf"))
+        higher = tl.maximum(peak, tl.max(s, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)
-        weights = tl.exp(scores - base[:, None])
+        weights = tl.exp(s - base[:, None])
         decay = tl.exp(peak - base)
         total = total * decay + tl.sum(weights, 1)
         if DROPPED:
             weights *= lives(seed, item, rows, keys, dropped)
-        there = (keys < m)[:, None] & (columns < width)[None, :]
-        v = tl.load(value + keys[:, None] * width + columns[None, :], mask=there, other=0.0)
+        v = tl.load(
+            value + keys[:, None] * width + columns[None, :],
+            mask=there[:, None] & (columns < width)[None, :], other=0.0,
+        )  # fmt: skip
         summed = summed * decay[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
         peak = higher
     blind = total == 0
     summed = summed / tl.where(blind, 1.0, total)[:, None]
-    here = rows < n
-    there = here[:, None] & (columns < width)[None, :]
     at = (item * n + rows)[:, None] * width + columns[None, :]
-    tl.store(out + at, summed.to(out.dtype.element_ty), mask=there)
+    tl.store(out + at, summed.to(out.dtype.element_ty), mask=here[:, None] & (columns < width)[None, :])
     if tl.program_id(1) == 0:
         tl.store(lse + item * n + rows, tl.where(blind, 0.0, peak + tl.log(tl.where(blind, 1.0, total))), mask=here)
 
 
 @triton.jit
 @no_type_check
-def additive_d_scores(
-    query, key, weight, value, out, d_out, lse, seed, dropped,
-    allowed, b_step, h_step, n_step, m_step, behind, ahead,
-    kept, d_scores, from_item, from_row, some,
-    n, m, n_padded, m_padded, depth, width, heads, group, value_group, weight_heads,
-    MASKED: tl.constexpr, BANDED: tl.constexpr, DROPPED: tl.constexpr, FAST: tl.constexpr,
-    R: tl.constexpr, C: tl.constexpr, E: tl.constexpr, UNROLL: tl.constexpr,
+def d_weigh(
+    scores, kept, value, out, d_out, lse, seed, dropped, allowed, b_step, h_step, n_step, m_step, behind, ahead,
+    from_item, from_row, some, n, m, width, heads, value_group,
+    MASKED: tl.constexpr, BANDED: tl.constexpr, DROPPED: tl.constexpr,
+    R: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
-    """Weights after dropout, and gradients of scores, of `some` rows of some items: one tile of R × C."""
+    """The weights after dropout, and instead of one tile of scores its gradient."""
     tall, wide = tl.cdiv(some, R), tl.cdiv(m, C)
     local = (tl.program_id(0) // (tall * wide)).to(tl.int64)
     item = local + from_item
-    inside = (tl.program_id(0) // wide % tall) * R + tl.arange(0, R)
-    start = (tl.program_id(0) % wide) * C
-    rows, keys = from_row + inside, start + tl.arange(0, C)
-    here, there = (inside < some) & (rows < n), keys < m
-    query += item * depth * n_padded
-    key += (item // group) * depth * m_padded
-    weight += (item % weight_heads) * depth
+    inside, keys = (
+        (tl.program_id(0) // wide % tall) * R + tl.arange(0, R),
+        (tl.program_id(0) % wide) * C + tl.arange(0, C),
+    )
+    rows, here, there = from_row + inside, inside < some, keys < m
     value += (item // value_group) * m * width
-    out += item * n * width
-    d_out += item * n * width
-    live, d = tl.zeros((R, C), tl.float32), tl.zeros((R, C), tl.float32)
-    near = True
-    if BANDED:
-        place = from_row + (tl.program_id(0) // wide % tall) * R + m - n
-        near = (start <= place + R - 1 + ahead) & (start + C > place - behind)
-    if near:
-        scores = additive_scores(
-            query, key, weight, rows, keys, depth, n_padded, m_padded, R, C, FAST, UNROLL
+    gained, average = tl.zeros((R, C), tl.float32), tl.zeros((R,), tl.float32)
+    for column in range(0, width, E):
+        columns = column + tl.arange(0, E)
+        at = (item * n + rows)[:, None] * width + columns[None, :]
+        mask = here[:, None] & (columns < width)[None, :]
+        d_rows = tl.load(d_out + at, mask=mask, other=0.0)
+        v = tl.load(
+            value + columns[:, None] + keys[None, :] * width,
+            mask=(columns < width)[:, None] & there[None, :], other=0.0,
         )  # fmt: skip
-        sees = seen(
-            allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind, ahead, MASKED, BANDED
-        )  # fmt: skip
-        weights = tl.exp(scores - tl.load(lse + item * n + rows, mask=here, other=0.0)[:, None])
-        weights = tl.where(sees, weights, 0.0)
-        gained, average = tl.zeros((R, C), tl.float32), tl.zeros((R,), tl.float32)
-        for column in range(0, width, E):
-            columns = column + tl.arange(0, E)
-            at = rows[:, None] * width + columns[None, :]
-            d_rows = tl.load(d_out + at, mask=here[:, None] & (columns < width)[None, :], other=0.0)
-            o_rows = tl.load(out + at, mask=here[:, None] & (columns < width)[None, :], other=0.0)
-            at = columns[:, None] + keys[None, :] * width
-            v = tl.load(value + at, mask=(columns < width)[:, None] & there[None, :], other=0.0)
-            gained += tl.dot(d_rows, v, input_precision="ieee")
-            average += tl.sum(d_rows.to(tl.float32) * o_rows.to(tl.float32), 1)
-        live = weights
-        if DROPPED:
-            scale = lives(seed, item, rows, keys, dropped)
-            live = weights * scale
-            gained *= scale
-        # The softmax's own gradient: what each row would gain on average is no gain at all.
-        d = weights * (gained - average[:, None])
+        gained += tl.dot(d_rows, v, input_precision="ieee")
+        average += tl.sum(d_rows.to(tl.float32) * tl.load(out + at, mask=mask, other=0.0).to(tl.float32), 1)
+    sees = seen(
+        allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind, ahead, MASKED, BANDED
+    )  # fmt: skip
     at = (local * some + inside)[:, None] * m + keys[None, :]
-    tl.store(kept + at, live.to(kept.dtype.element_ty), mask=here[:, None] & there[None, :])
-    tl.store(d_scores + at, d, mask=here[:, None] & there[None, :])
+    mask = here[:, None] & there[None, :]
+    s = tl.where(sees, tl.load(scores + at, mask=mask, other=0.0), float("-inf"))
+    weights = tl.exp(s - tl.load(lse + item * n + rows, mask=here, other=0.0)[:, None])
+    live = weights
+    if DROPPED:
+        scale = lives(seed, item, rows, keys, dropped)
+        live = weights * scale
+        gained *= scale
+    tl.store(kept + at, live.to(kept.dtype.element_ty), mask=mask)
+    # The softmax's own gradient: what each row would gain on average is no gain at all.
+    tl.store(scores + at, weights * (gained - average[:, None]), mask=mask)
 
 
 @triton.jit
