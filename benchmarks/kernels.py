@@ -1,6 +1,6 @@
 """The kernels of their own on a GPU, each beside what PyTorch does without them: time, memory, and how right it is.
 
-    .venv/bin/python benchmarks/kernels.py
+    REGARD_TRITON=1 .venv/bin/python benchmarks/kernels.py
 
 Additive attention: 4 × 1024 queries and keys, width 512, bfloat16, forwards and backwards. Rows and summaries: one
 sentence of 32,768 tokens, eight heads of 64. Times are medians of single runs between events, after as many to warm up;
@@ -8,6 +8,7 @@ memory is the most that a run held over what was there before; an error is ‖go
 """
 
 import argparse
+import os
 from collections.abc import Callable
 from statistics import median
 
@@ -85,9 +86,9 @@ def errors() -> None:
         direction = torch.randn_like(wanted)
         found = torch.autograd.grad(out, inputs, direction.to(dtype))
         expected = torch.autograd.grad(wanted, exactly, direction)
-        told = [f"{name} {relative(g, w):.1e}" for name, g, w in zip(
-("out", "query", "key", "value", "weight"), (out, *found), (wanted, *expected), strict=True)]  # fmt: skip
-        print(f"additive, causal, {dtype}: error of " + ", ".join(told))
+        pairs = zip((out, *found), (wanted, *expected), strict=True)
+        told = zip(("out", "query", "key", "value", "weight"), pairs, strict=True)
+        print(f"additive, causal, {dtype}, error:", ", ".join(f"{name} {relative(*pair):.1e}" for name, pair in told))
 
 
 def additive_table(runs: int) -> None:
@@ -130,8 +131,8 @@ def dots_table(runs: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
-    if not torch.cuda.is_available():
-        raise SystemExit("needs a CUDA device")
+    if not torch.cuda.is_available() or os.environ.get("REGARD_TRITON") != "1":
+        raise SystemExit("needs a CUDA device, and REGARD_TRITON=1")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, regard {regard.__version__}")
     given = parser.parse_args()
     errors()

@@ -1,6 +1,9 @@
 """The kernels that Triton compiles, against plain ones: on a GPU where there is one, else in Triton's interpreter."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -201,3 +204,11 @@ def test_a_cpu_never_asks_for_them():
     assert not gpu.takes(query)
     assert not additive.supports(Lookup(AdditiveEnergy(torch.ones(1, 2)), query, key, Visibility()), value, 0.0)
     assert not dots.supports(Lookup(DotEnergy(1.0), query, key, Visibility()))
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_for_a_gpu(tmp_path):
+    program = Path(__file__).with_name("gpu_compiling.py")
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout == "14\n", done.stderr

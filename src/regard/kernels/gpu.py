@@ -1,5 +1,10 @@
-"""What every launch of a Triton kernel shares: whether one can be launched at all, and how it is told who sees whom."""
+"""What every launch of a Triton kernel shares: whether one can be launched at all, and how it is told who sees whom.
 
+REGARD_TRITON=1 asks for them. Nobody gets them unasked before they have been run on a GPU: so far Triton's interpreter
+has run them, and its compiler has compiled them.
+"""
+
+import os
 import sys
 from functools import lru_cache
 from importlib.util import find_spec
@@ -16,11 +21,13 @@ FAR = 2**30  # sees as far as there are keys
 
 @lru_cache(maxsize=1)
 def present() -> bool:
-    return sys.platform == "linux" and find_spec("triton") is not None
+    """Whether Triton is there, and asked for."""
+    asked = os.environ.get("REGARD_TRITON") == "1"
+    return asked and sys.platform == "linux" and find_spec("triton") is not None
 
 
 def takes(*tensors: Tensor) -> bool:
-    """Whether these can go to a kernel: on a GPU for which Triton is there, not empty, and not being traced."""
+    """Whether these can go to a kernel: on a GPU, not empty, not being traced, and Triton is there."""
     first = tensors[0]
     return (
         first.is_cuda
