@@ -44,7 +44,8 @@ def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs
 class _Additive(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
-        out, lse = _Launch(*given).forward()
+        with gpu.on_device_of(given[2]):
+            out, lse = _Launch(*given).forward()
         ctx.plain, tensors = given[:2], given[2:]
         ctx.save_for_backward(out, lse, *tensors)
         ctx.mark_non_differentiable(lse)
@@ -54,7 +55,8 @@ class _Additive(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         out, lse, *tensors = ctx.saved_tensors
-        return None, None, None, None, *_Launch(*ctx.plain, *tensors).backward(out, lse, d_out)
+        with gpu.on_device_of(out), torch.autocast(out.device.type, enabled=False):
+            return None, None, None, None, *_Launch(*ctx.plain, *tensors).backward(out, lse, d_out)
 
 
 class _Launch:
@@ -88,9 +90,7 @@ class _Launch:
         columns = min(WIDTH, gpu.power(out.shape[3]))
         for piece, scores in self._pieces(lse):
             grid = piece.items * -(-piece.rows // TILE), -(-out.shape[3] // columns)
-            weigh[grid](
-                scores, self.value, out, lse, *self._weighing(piece), **self._tile(), E=columns
-            )  # fmt: skip
+            weigh[grid](scores, self.value, out, lse, *self._weighing(piece), **self._tile(), E=columns)
         return out, lse
 
     def backward(self, out: Tensor, lse: Tensor, d_out: Tensor) -> list[Tensor]:
@@ -113,7 +113,7 @@ class _Launch:
             d_value[part] += weights.mT @ d_out.flatten(0, 1)[part, piece.row : piece.row + piece.rows]
             self._to_queries(piece, scores, d_query)
             self._to_keys(piece, scores, d_key, d_weight)
-        of_heads = d_weight.sum(1).unflatten(0, (self.batch, self.heads)).sum(0)
+        of_heads = d_weight.sum(1).view(self.batch, self.heads, self.width).sum(0)
         return [
             d_query,
             self._gathered(d_key, key),
@@ -177,8 +177,7 @@ class _Launch:
 
     def _gathered(self, gradient: Float[Tensor, "items S _"], like: Tensor) -> Tensor:
         """Summed over the heads that share a head of `like`."""
-        batch, heads, *_ = like.shape
-        return gradient.unflatten(0, (batch, heads, self.heads // heads)).sum(2).to(like.dtype)
+        return gradient.view(*like.shape[:2], -1, *gradient.shape[1:]).sum(2).to(like.dtype)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ def weights(lookup: Lookup, rows: Rows, lse: LogSumExp) -> Float[Tensor, "B H R 
     if len(picks):
         tensors, numbers, sizes, constants = _arguments(lookup)
         grid = batch * heads * -(-len(picks) // ROWS), -(-lookup.m // KEYS)
-        dot_rows[grid](*tensors, lse.contiguous(), picks, found, *numbers, len(picks), *sizes, **constants)
+        with gpu.on_device_of(found):
+            dot_rows[grid](*tensors, lse.contiguous(), picks, found, *numbers, len(picks), *sizes, **constants)
     return found
 
 
@@ -45,12 +46,13 @@ def summarise(
     top_weights = entropy.new_empty(*shape, top)
     top_keys = entropy.new_empty(*shape, top, dtype=torch.int64)
     tensors, numbers, sizes, constants = _arguments(lookup)
-    dot_summary[(shape[0] * shape[1] * -(-lookup.n // ROWS),)](
-        *tensors, lse.contiguous(), entropy if on is None else on, entropy, distance, mass, top_weights, top_keys,
-        *numbers, top, *sizes, **constants,
-        WHOLE=lookup.m % KEYS == 0 and lookup.visible.allowed is None and not lookup.visible.banded,
-        ON=on is not None, TOP=gpu.power(top, 1) if top else 0,
-    )  # fmt: skip
+    with gpu.on_device_of(entropy):
+        dot_summary[(shape[0] * shape[1] * -(-lookup.n // ROWS),)](
+            *tensors, lse.contiguous(), entropy if on is None else on, entropy, distance, mass, top_weights, top_keys,
+            *numbers, top, *sizes, **constants,
+            WHOLE=lookup.m % KEYS == 0 and lookup.visible.allowed is None and not lookup.visible.banded,
+            ON=on is not None, TOP=gpu.power(top, 1) if top else 0,
+        )  # fmt: skip
     return entropy, distance, top_weights, top_keys, None if on is None else mass
 
 

@@ -6,6 +6,7 @@ has run them, and its compiler has compiled them.
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib.util import find_spec
 
@@ -38,15 +39,19 @@ def takes(*tensors: Tensor) -> bool:
     )
 
 
+def on_device_of(tensor: Tensor) -> AbstractContextManager[None]:
+    """Triton launches on the current device, whichever the tensors are on."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
 def sight(visible: Visibility, like: Tensor) -> tuple[list[Tensor | int], dict[str, bool]]:
     """A kernel's arguments `allowed` to `ahead`, and the constants that go with them."""
     allowed = visible.allowed
-    mask = like.new_empty(1, dtype=torch.uint8) if allowed is None else allowed.view(torch.uint8)
-    steps = (
-        [0] * 4
-        if allowed is None
-        else [0 if s == 1 else t for s, t in zip(allowed.shape, allowed.stride(), strict=True)]
-    )
+    if allowed is None:
+        mask, steps = like.new_empty(1, dtype=torch.uint8), [0] * 4
+    else:
+        mask = allowed.view(torch.uint8)
+        steps = [0 if size == 1 else step for size, step in zip(allowed.shape, allowed.stride(), strict=True)]
     reach = [FAR if x is None else min(x, FAR) for x in (visible.behind, visible.ahead)]
     return [mask, *steps, *reach], {"MASKED": allowed is not None, "BANDED": visible.banded}
 
