@@ -10,7 +10,7 @@ from regard.kernels.lookup import Lookup
 from regard.kernels.visibility import Rows
 from regard.shapes import Float, LogSumExp, Tensor
 
-ROWS, KEYS, WARPS = 64, 64, 4  # of a tile: the fastest of those tried on an H200
+ROWS, KEYS, WARPS = 64, 64, 4  # of a tile
 WIDEST, MOST = 256, 64  # the width of queries, and how many of a row's weights stay in registers
 
 
