@@ -11,6 +11,9 @@ install_import_hook("regard", "beartype.beartype")
 
 import torch  # noqa: E402  after the hook
 
+if not torch.cuda.is_available():  # Triton's interpreter runs its kernels on the CPU; asked when Triton is imported
+    os.environ["TRITON_INTERPRET"] = "1"
+
 
 @pytest.fixture(autouse=True)
 def _seeded():

@@ -5,4 +5,6 @@ plain      every weight laid out in memory; obvious, quadratic, the reference
 fused      PyTorch's own kernels, linear in memory, for dot products
 streamed   row blocks with a recomputing backward, linear in memory, for every score, bias and dropout
 rows       exact weights of chosen rows, and summaries of every row, from the log-sum-exp
+additive   the additive score on a GPU, in kernels of its own
+dots       rows and summaries of dot products on a GPU
 """

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from regard.kernels import dots
 from regard.kernels.lookup import Lookup, spread
 from regard.kernels.plain import softmax
 from regard.kernels.streamed import batch_part, blocks, normalise
@@ -16,6 +17,8 @@ from regard.shapes import Float, Int, LogSumExp, Tensor
 
 
 def weights(lookup: Lookup, rows: Rows, lse: LogSumExp | None = None) -> Float[Tensor, "B H R M"]:
+    if lse is not None and dots.supports(lookup):
+        return dots.weights(lookup, rows, lse)
     with torch.autocast(lookup.query.device.type, enabled=False):
         scores = lookup.scores(rows, 0, lookup.m)
         if lse is None:
@@ -37,6 +40,8 @@ class Summary:
 def summarise(
     lookup: Lookup, *, top: int, on: Float[Tensor, " M"] | None = None, lse: LogSumExp | None = None
 ) -> Summary:
+    if dots.supports(lookup) and top <= dots.MOST:
+        return Summary(*dots.summarise(lookup, top, on, lse))
     shape = lookup.query.shape[:3]
     empty = lookup.query.new_zeros(shape, dtype=torch.promote_types(lookup.query.dtype, torch.float32))
     summary = Summary(

@@ -1,0 +1,140 @@
+"""The kernels of their own on a GPU, each beside what PyTorch does without them: time, memory, and how right it is.
+
+    REGARD_TRITON=1 .venv/bin/python benchmarks/kernels.py
+
+Additive attention: 4 × 1024 queries and keys, width 512, bfloat16, forwards and backwards. Rows and summaries: one
+sentence of 32,768 tokens, eight heads of 64. Times are medians of single runs between events, after as many to warm up;
+memory is the most that a run held over what was there before; an error is ‖got − wanted‖ / ‖wanted‖ against float64.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from torch import Tensor
+
+import regard
+from measure import grad_run
+from regard.kernels import additive, fused, plain
+from regard.kernels import rows as exact
+from regard.kernels.energies import AdditiveEnergy, DotEnergy
+from regard.kernels.lookup import Lookup
+from regard.kernels.visibility import Visibility
+
+MIB = 2**20
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def milliseconds(run: Callable[[], object], runs: int) -> list[float]:
+    for _ in range(runs):
+        run()
+    times = []
+    for _ in range(runs):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return times
+
+
+def peak(run: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / MIB
+
+
+def show(name: str, run: Callable[[], object], runs: int, base: float | None = None) -> float:
+    held = peak(run)
+    times = milliseconds(run, runs)
+    middle = median(times)
+    share = "" if base is None else f"  {middle / base:6.2f} ×"
+    print(f"{name:<58} {middle:9.3f} ms ({min(times):.3f} to {max(times):.3f}) {held:9.1f} MiB{share}", flush=True)
+    return middle
+
+
+def relative(got: Tensor, wanted: Tensor) -> float:
+    return float((got.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+def eager(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:
+    cube = torch.tanh(query[..., :, None, :] + key[..., None, :, :])
+    return (cube @ weight[0]).softmax(-1) @ value
+
+
+def ours(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, **visible: int) -> Tensor:
+    return additive.attend(Lookup(AdditiveEnergy(weight), query, key, Visibility(**visible)), value)[0]
+
+
+def errors() -> None:
+    """On a small fresh input, all of whose float64 fits."""
+    sizes = ((2, 2, 300, 96), (2, 2, 200, 96), (2, 2, 200, 40), (1, 96))
+    for dtype in DTYPES:
+        query, key, value, weight = inputs = [
+            torch.randn(s, device="cuda", dtype=dtype, requires_grad=True) for s in sizes
+        ]
+        exactly = [x.detach().double().requires_grad_() for x in inputs]
+        lookup = Lookup(AdditiveEnergy(exactly[3]), exactly[0], exactly[1], Visibility(None, None, 0))
+        wanted = plain.attend(lookup, exactly[2])[0]
+        out = ours(query, key, value, weight, ahead=0)
+        direction = torch.randn_like(wanted)
+        found = torch.autograd.grad(out, inputs, direction.to(dtype))
+        expected = torch.autograd.grad(wanted, exactly, direction)
+        pairs = zip((out, *found), (wanted, *expected), strict=True)
+        told = zip(("out", "query", "key", "value", "weight"), pairs, strict=True)
+        print(f"additive, causal, {dtype}, error:", ", ".join(f"{name} {relative(*pair):.1e}" for name, pair in told))
+
+
+def additive_table(runs: int) -> None:
+    new = lambda *shape: torch.randn(*shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)  # noqa: E731
+    inputs = [new(4, 1, 1024, 512), new(4, 1, 1024, 512), new(4, 1, 1024, 512), new(1, 512)]
+    with torch.no_grad():
+        show("additive, forward", lambda: ours(*inputs), runs)
+    show("additive, forward and backward", grad_run(ours, inputs), runs)
+    show("additive, causal", grad_run(lambda *x: ours(*x, ahead=0), inputs), runs)
+    show("eager PyTorch", grad_run(eager, inputs), min(runs, 5))
+    show("torch.compile", grad_run(torch.compile(eager), inputs), min(runs, 5))
+    units = torch.cuda.get_device_properties(0).multi_processor_count * 16 * 1.98e9
+    once = 4 * 1024 * 1024 * 512 / units * 1e3
+    print(f"{'floor: every tanh once / four times':<58} {once:9.3f} ms / {4 * once:.3f} ms")
+
+
+def dots_table(runs: int) -> None:
+    query, key, value = (torch.randn(1, 8, 32768, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    lookup = Lookup(DotEnergy(64**-0.5), query, key, Visibility())
+    picks = torch.arange(0, 32768, 512, device="cuda")
+    with torch.no_grad():
+        base = show("fused forward, 32,768 tokens, 8 heads", lambda: fused.attend(lookup, value), runs)
+        lse = fused.attend(lookup, value)[1]
+        show("64 rows of every head", lambda: exact.weights(lookup, picks, lse), runs, base)
+        show("top-16, entropy and distance of every row", lambda: exact.summarise(lookup, top=16, lse=lse), runs, base)
+        found = exact.weights(lookup, picks, lse)
+        scores = query[:, :, picks].double() @ key.double().mT / 8
+        print(f"rows: error {relative(found, scores.softmax(-1)):.1e}")
+        summary = exact.summarise(lookup, top=16, lse=lse)
+        logs = scores.log_softmax(-1)
+        wanted = -(logs.exp() * logs).sum(-1)
+        best = scores.softmax(-1).topk(16)
+        same = (summary.top_keys[:, :, picks] == best.indices).double().mean()
+        print(
+            f"entropy: error {relative(summary.entropy[:, :, picks], wanted):.1e}; top-16: error "
+            f"{relative(summary.top_weights[:, :, picks], best.values):.1e}, {same:.2%} of the keys in the same place"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20)
+    if not torch.cuda.is_available() or os.environ.get("REGARD_TRITON") != "1":
+        raise SystemExit("needs a CUDA device, and REGARD_TRITON=1")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, regard {regard.__version__}")
+    given = parser.parse_args()
+    errors()
+    additive_table(given.runs)
+    dots_table(given.runs)
