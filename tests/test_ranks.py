@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 
 import processes
 from regard import checkpoint
+from regard.data.corpus import alone
 from regard.errors import InvalidArgument, RegardError
 from regard.jobs.training import train
 from regard.recipe import read_recipe
@@ -27,7 +30,6 @@ TEXT = {"target": {"tokens": "bytes"}, "stretch": 16}
 
 def recipes(folder: Path) -> dict[str, dict]:
     """What one and several processes train alike."""
-    (folder / "text.txt").write_text("the cat sat on the mat and the dog sat on the log\n" * 60)
     text = TEXT | {"train": str(folder / "text.txt"), "valid": str(folder / "text.txt")}
     frozen = {"freeze": ["encoder.*"], "unfreeze_after": 1, "weight_decay": 0.1}
     return {
@@ -51,12 +53,26 @@ def jobs(folder: Path, names: list[str], **changes) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("ranks")
+    """One for all that run tests side by side, so that the processes are started once."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks"
+    folder.mkdir(exist_ok=True)
+    with alone(folder):
+        if not (folder / "text.txt").exists():
+            (folder / "text.txt").write_text("the cat sat on the mat and the dog sat on the log\n" * 60)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def two(folder) -> list[dict[str, dict]]:
     """What became of everything that two processes do here, all in one start of them."""
+    with alone(folder):
+        if (folder / "two").exists():
+            return processes.what_became(2, folder / "two")
+        return _by_two(folder)
+
+
+def _by_two(folder: Path) -> list[dict[str, dict]]:
     plain, dropped = jobs(folder, ["transformer"])[0], table()
     told_to_stop = {"end": {"rank": 1, "update": 5, "signal": signal.SIGTERM}}
     other = folder / "other.txt"
@@ -89,8 +105,9 @@ def two(folder) -> list[dict[str, dict]]:
 def one(folder: Path, name: str) -> Path:
     """The same by one process."""
     run = folder / "one" / name
-    if not run.exists():
-        train(recipes(folder)[name], run, cache=folder / "cache")
+    with alone(folder):
+        if not run.exists():
+            train(recipes(folder)[name], run, cache=folder / "cache")
     return run
 
 
@@ -123,8 +140,8 @@ def test_ranks_see_each_example_once(folder, two):
     recipe = read_recipe(recipes(folder)["transformer"])
     shares = [rank["transformer"]["rows"] for rank in two]
     assert len(shares[0]) == recipe.train.steps
-    (alone,) = jobs(folder, ["transformer"], run=str(folder / "rows of one"))
-    for mine, theirs, every in zip(*shares, processes.work_on(alone, 0)["rows"], strict=True):
+    (job,) = jobs(folder, ["transformer"], run=str(folder / "rows of one"))
+    for mine, theirs, every in zip(*shares, processes.work_on(job, 0)["rows"], strict=True):
         assert sorted(mine + theirs) == sorted(every)
 
 
@@ -188,9 +205,7 @@ def test_a_frozen_rank_ends_the_run_in_time(folder):
     try:
         said, _ = both[0].communicate(timeout=processes.LIMIT)
     finally:
-        for process in both:
-            process.kill()
-            process.communicate()
+        processes.end(both)
     became = json.loads((folder / "freeze" / "done-0.json").read_text())["transformer"]
     assert "rank 0 of 2: wanted an answer of every other; got none from rank 1" in became["error"], said
     assert became["code"] == 1
@@ -232,7 +247,7 @@ def test_after_a_killed_rank_torchrun_goes_on_to_the_same_weights(name, folder, 
     (folder / "killed.json").write_text(json.dumps([job]))
     ended = torchrun(2, processes.__file__, folder / "killed.json", restarts=2)
     assert ended.returncode == 0, ended.stderr
-    assert "Signal 9 (SIGKILL)" in ended.stderr
+    assert "failed (exitcode: -9)" in ended.stderr
     assert same(weights(folder / name), weights(run))
 
 
@@ -240,16 +255,22 @@ def test_after_a_killed_rank_torchrun_goes_on_to_the_same_weights(name, folder, 
 def test_four_processes_and_checkpoints_between_one_two_and_four(folder, two):
     """Four have the curve of one; what any number saved, any other number goes on with."""
     names = ["transformer", "sharded", "carried"]
-    four = processes.done(4, [job | {"run": f"{job['run']} by 4"} for job in jobs(folder, names)], folder / "four")
+
+    def going_on(name: str, before: Path, label: str) -> dict:
+        run = without_its_end(before, folder / f"{name} {label}")
+        (job,) = jobs(folder, [name], run=str(run), resume=True)
+        return job | {"name": run.name}
+
+    begun = [job | {"name": f"{job['name']} on 4", "run": f"{job['run']} on 4"} for job in jobs(folder, names)]
+    resumed = [going_on(name, folder / name, "of 2 on 4") for name in names]
+    resumed += [going_on(name, one(folder, name), "of 1 on 4") for name in names]
+    four = processes.done(4, begun + resumed, folder / "four")
+    again = [going_on(name, folder / f"{name} on 4", "of 4 on 2") for name in names]
+    found = four + processes.done(2, again, folder / "again")
+    assert [rank[name]["error"] for rank in found for name in rank] == [None] * (4 * 9 + 2 * 3)
     for name in names:
-        assert [rank[name]["error"] for rank in four] == [None] * 4
-        alike(folder / f"{name} by 4", one(folder, name))
-    for name in names:
-        for before, world in ((folder / f"{name} by 4", 2), (folder / name, 4), (one(folder, name), 4)):
-            run = without_its_end(before, folder / f"{before.parent.name} {before.name} on {world}")
-            went_on = processes.done(world, jobs(folder, [name], run=str(run), resume=True), folder / run.name)
-            assert [rank[name]["error"] for rank in went_on] == [None] * world
-            alike(run, one(folder, name))
+        for label in ("on 4", "of 2 on 4", "of 1 on 4", "of 4 on 2"):
+            alike(folder / f"{name} {label}", one(folder, name))
 
 
 def test_alone_nothing_is_exchanged(monkeypatch):
@@ -288,6 +309,21 @@ def test_nobody_to_meet_is_told_in_time(monkeypatch):
         monkeypatch.setenv(key, value)
     with pytest.raises(RegardError, match="rank 1 of 2: wanted to meet the others"), joined("cpu", 1):
         pass
+
+
+def test_what_processes_before_said_is_not_heard():
+    """A store that outlived them holds their name and their answers; here the others come before the first."""
+    store = torch.distributed.HashStore()
+    for key, value in {"name": "before", "before/1": "a", "before/2": "b", "before/answers": "a b"}.items():
+        store.set(f"regard/{key}", value)
+    with ThreadPoolExecutor() as pool:
+        others = [pool.submit(module._fresh, store, rank, 3, 30) for rank in (1, 2)]
+        while store.get("regard/before/1") == b"a" or store.get("regard/before/2") == b"b":
+            time.sleep(0.01)
+        first = module._fresh(store, 0, 3, 30)
+        first.set("here", "now")
+        assert [other.result(30).get("here") for other in others] == [b"now", b"now"]
+    assert not store.check(["regard/before/here"])
 
 
 def test_a_divided_model_is_made_of_blocks():

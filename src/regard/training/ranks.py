@@ -7,6 +7,7 @@ and all of them end within the time that the recipe gives.
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -111,10 +112,10 @@ class Ranks:
         """Who does not answer: those who wait say so in the store, and the rest are named."""
         others = set(range(self.world)) - {self.rank}
         with suppress(Exception):  # the store may have gone with its host
-            self.store.set(f"regard/waits/{self.rank}", "")
+            self.store.set(f"waits/{self.rank}", "")
             until = time.monotonic() + GRACE
             while len(others) > 1 and time.monotonic() < until:
-                others -= {rank for rank in others if self.store.check([f"regard/waits/{rank}"])}
+                others -= {rank for rank in others if self.store.check([f"waits/{rank}"])}
                 time.sleep(0.05)
         who = ", ".join(map(str, sorted(others))) or "any other"
         got = " ".join(str(error).split())
@@ -146,6 +147,7 @@ def joined(device: str, timeout: int) -> Iterator[Ranks]:
     limit = timedelta(seconds=timeout)
     try:
         store, rank, world = next(rendezvous("env://", timeout=limit))
+        store = _fresh(store, rank, world, timeout)
         dist.init_process_group(backends, store=store, rank=rank, world_size=world, timeout=limit)
     except (RuntimeError, ValueError) as error:
         got = " ".join(str(error).split())[:300]
@@ -160,6 +162,29 @@ def joined(device: str, timeout: int) -> Iterator[Ranks]:
         if done or device == "cpu":  # a GPU's exchange that will never end would be waited for
             with suppress(RuntimeError):
                 dist.destroy_process_group()
+
+
+def _fresh(store: Any, rank: int, world: int, timeout: int) -> Any:
+    """The store under a name that these processes alone have.
+
+    After a restart torchrun's still holds what the processes before said, and who reads it looks for the dead. So the
+    first rank thinks of a name, the others answer it, and it shows them their answers.
+    """
+    mine = secrets.token_hex(8)
+    if rank == 0:
+        store.set("regard/name", mine)
+        answers = [store.get(f"regard/{mine}/{other}").decode() for other in range(1, world)]  # waits for each
+        store.set(f"regard/{mine}/answers", " ".join(answers))
+        return dist.PrefixStore(f"regard/{mine}", store)  # type: ignore[attr-defined]
+    until, name = time.monotonic() + timeout, ""
+    while time.monotonic() < until:
+        if (heard := store.get("regard/name").decode()) != name:
+            name = heard
+            store.set(f"regard/{name}/{rank}", mine)
+        if store.check([shown := f"regard/{name}/answers"]) and mine in store.get(shown).decode().split():
+            return dist.PrefixStore(f"regard/{name}", store)  # type: ignore[attr-defined]
+        time.sleep(0.02)
+    raise RuntimeError(f"no first rank within {timeout} seconds")
 
 
 def _environment() -> tuple[int, int, int]:
