@@ -8,10 +8,13 @@ import torch
 from models import VOCABULARY, decoder, memory
 from regard.decoding import desk as desks
 from regard.decoding import search as searching
+from regard.decoding.beam import Beam
+from regard.decoding.config import DecodeConfig
 from regard.decoding.fixed import FixedDecoder, _made, current
 from regard.decoding.recording import rounded
-from regard.decoding.rules import Banned
+from regard.decoding.rules import Banned, Said
 from regard.decoding.tables import plain
+from regard.decoding.walk import Walk
 from regard.model.transformer import TransformerDecoder
 from test_decoding import WAYS, found, model, said, sources
 from test_native import COMPILED, one_weight, stepped
@@ -151,3 +154,19 @@ def test_half_precision_without_a_gpu_is_told_once(capsys):
     half = [said(found(made, rows, precision="bfloat16")) for _ in range(2)]
     assert half[0] == half[1] == said(found(made, rows))
     assert capsys.readouterr().err.count("precision = 'bfloat16' is for GPUs") == 1
+
+
+@pytest.mark.parametrize("way", [Beam, Walk])
+def test_who_is_done_stays_as_it_is(way):
+    """However many steps pass before anybody looks."""
+    generator, rows, beams = torch.Generator().manual_seed(1), 12, 3 if way is Beam else 1
+    said = Said(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
+    config = DecodeConfig(beam=beams, nbest=beams, length_penalty=3.0)  # what ends later would win
+    searched = way(config, said, torch.arange(4, 16), [], ends=True, scored=True)
+    searched.enter(torch.arange(rows), torch.arange(rows))
+    first = {}
+    for _ in range(16):
+        searched.advance(2 * torch.randn(rows, beams, 7, generator=generator))
+        for row in searched.done.nonzero()[:, 0].tolist():
+            first.setdefault(row, searched.found(torch.tensor([row]))[0])
+    assert searched.found(torch.arange(rows)) == [first[row] for row in range(rows)]
