@@ -16,6 +16,7 @@ Another part is a function from the card, rounds and the vocabulary to lines, an
 """
 
 import argparse
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ from typing import Any
 import torch
 import transformers
 from torch.nn import functional as F
+
+os.environ.setdefault("REGARD_TRITON", "1")
 
 import regard
 from regard.data.batches import Batch

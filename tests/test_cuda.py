@@ -1,5 +1,6 @@
 """The same contracts on a GPU. Skipped where there is none."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+os.environ.setdefault("REGARD_TRITON", "1")  # what must be asked for is held to the same
 
 import contracts
 import models

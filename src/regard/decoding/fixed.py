@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from regard.decoding.tables import plain
 from regard.kernels import single
+from regard.kernels.gpu import present
 from regard.kernels.single import Norm, Product
 from regard.model.blocks import Block
 from regard.model.embedding import Projection
@@ -214,7 +215,7 @@ def fixed_decoder(decoder: nn.Module, room: int, *, half: bool = False) -> Fixed
         return None
     weight = decoder.project.weight
     dtype = torch.bfloat16 if half else weight.dtype
-    if not weight.is_cuda or dtype not in DTYPES or room > _longest(decoder):
+    if not weight.is_cuda or not present() or dtype not in DTYPES or room > _longest(decoder):
         return None
     if not plain(decoder) or torch.is_autocast_enabled("cuda"):
         return None

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.kernels.gpu import present
 from regard.model.listening import anyone, anyone_changes
 from regard.shapes import Tensor
 
@@ -16,10 +17,10 @@ LAUNCHED = 2  # times that work is launched before it is recorded: libraries cho
 
 
 def alone(module: nn.Module) -> bool:
-    """Whether a module is on a GPU and nobody is about who would change or hear what it does."""
+    """Whether a module is on a GPU whose work may be recorded, and nobody would change or hear what it does."""
     weight = next(module.parameters())
     quiet = not module.training and not anyone() and not anyone_changes()
-    return weight.is_cuda and quiet and not torch.is_autocast_enabled("cuda")
+    return weight.is_cuda and present() and quiet and not torch.is_autocast_enabled("cuda")
 
 
 def rounded(count: int, *, up: bool) -> int:

@@ -1,7 +1,7 @@
 """What every launch of a Triton kernel shares: whether one can be launched at all, and how it is told who sees whom.
 
-REGARD_TRITON=1 asks for them. Nobody gets them unasked before they have been run on a GPU: so far Triton's interpreter
-has run them, and its compiler has compiled them.
+REGARD_TRITON=1 asks for them, and for searches whose steps are recorded. Nobody gets either unasked before they have
+been run on a GPU as they are: so far Triton's interpreter has run the kernels, and its compiler has compiled them.
 """
 
 import os

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional as F
 
+from regard.kernels.gpu import present
 from regard.shapes import Bool, Float, Int, Tensor
 
 Rows = Float[Tensor, "rows W"]
@@ -134,7 +135,7 @@ def _attend(
 
 def kernels(x: Tensor) -> Any | None:
     """The module with kernels, for what lies on a GPU."""
-    return _kernels() if x.is_cuda else None
+    return _kernels() if x.is_cuda and present() else None
 
 
 @lru_cache(maxsize=1)
