@@ -34,15 +34,16 @@ def gru(width: int, attention: str) -> dict[str, dict[str, object]]:
 
 
 def measure(
-    widths: Sequence[int] = (48, 192),
+    widths: Sequence[int] = (48, 128),
     lengths: Sequence[int] = range(3, 17),
     ends: Sequence[int] = (4, 8, 12),  # of groups of lengths
-    steps: int = 500,
+    steps: int = 600,
+    examples: int = 20_000,
 ) -> Found:
     models = {f"without, {width} wide": (width, "none") for width in widths}
     models[f"with attention, {widths[0]} wide"] = (widths[0], "before")
     with tempfile.TemporaryDirectory() as folder:
-        task = Task(copied, trained=lengths, tested=lengths)
+        task = Task(copied, lengths, lengths, examples)
         learned = [
             learn(gru(width, attention), task, steps, rate=0.042 / width**0.5, folder=Path(folder) / name)
             for name, (width, attention) in models.items()

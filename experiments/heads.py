@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
-from letters import Task, correct, learn, transformer, turned
+from letters import Task, learn, right, transformer, turned
 from report import Finding, lines, main, share, verdict
 
 PLACES = (-2, -1, 1, 2)  # of the letters to tell, from each letter
@@ -31,9 +31,9 @@ EDGE = max(PLACES)
 class Found:
     heads: Sequence[int]
     parameters: list[int]
-    right: list[float]  # the share of neighbours told rightly
+    told: list[float]  # the share of neighbours told rightly
     looks: list[list[str]]  # where each head looks most
-    turned: list[float]  # the share of words said backwards without a mistake
+    turned: dict[int, float]  # by heads: the share of letters said backwards rightly
 
 
 class Neighbours(nn.Module):
@@ -78,20 +78,20 @@ def judged(model: Neighbours, length: int) -> tuple[float, list[str]]:
     words = torch.randint(model.letters, (200, length))
     heard: list[regard.Heard] = []
     with regard.listen(heard.append):
-        right = model(words).argmax(-1) == neighbours(words)
+        rightly = model(words).argmax(-1) == neighbours(words)
     looks = []
     for head in heard[0].weights()[:, :, EDGE:-EDGE].mean(0):  # (inner letters, letters)
         at = {place: float(head.diagonal(EDGE + place).mean()) for place in range(-EDGE, EDGE + 1)}
         most = max(at, key=lambda place: at[place])
         looks.append(f"{most:+d} ({at[most]:.0%})" if most else f"itself ({at[0]:.0%})")
-    return float(right.float().mean()), looks
+    return float(rightly.float().mean()), looks
 
 
 def backwards(heads: int, steps: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        task = Task(turned, trained=range(4, 13), tested=range(4, 13))
-        model = learn(transformer(64, layers=1, heads=heads), task, steps, 3e-3, Path(folder))
-        return correct(model)
+        task = Task(turned, trained=range(3, 9), tested=range(3, 9))
+        model = learn(transformer(64, layers=1, heads=heads), task, steps, 4e-3, Path(folder))
+        return right(model)
 
 
 def measure(
@@ -99,38 +99,37 @@ def measure(
     letters: int = 10,
     width: int = 64,
     length: int = 16,
-    steps: int = 2000,
-    control: int = 600,  # updates of the Transformers that say words backwards; 0: none
+    steps: int = 1500,
+    control: Sequence[int] = (1, 4),  # heads of the Transformers that say words backwards
 ) -> Found:
     models = [taught(count, letters, width, length, steps) for count in heads]
-    told = [judged(model, length) for model in models]
+    results = [judged(model, length) for model in models]
     return Found(
         heads,
         [sum(weight.numel() for weight in model.parameters()) for model in models],
-        [right for right, _ in told],
-        [looks for _, looks in told],
-        [backwards(count, control) for count in heads if control],
+        [share for share, _ in results],
+        [looks for _, looks in results],
+        {count: backwards(count, steps=300) for count in control},
     )
 
 
 def find() -> Finding:
     found = measure()
-    four, best = found.heads.index(4), found.right.index(max(found.right))
+    four, best = found.heads.index(4), found.told.index(max(found.told))
     rows = [["heads", "parameters", "neighbours right", "where each head looks most", "words backwards"]]
-    for heads, parameters, right, looks, whole in zip(
-        found.heads, found.parameters, found.right, found.looks, found.turned, strict=True
-    ):
-        rows.append([str(heads), f"{parameters:,}", share(right), ", ".join(looks[:8]), share(whole)])
+    for heads, size, told, looks in zip(found.heads, found.parameters, found.told, found.looks, strict=True):
+        whole = share(found.turned[heads]) if heads in found.turned else ""
+        rows.append([str(heads), f"{size:,}", share(told), ", ".join(looks[:8]), whole])
     return Finding(
-        verdict(len(set(found.parameters)) == 1, found.right[four] > found.right[0] + 0.1),
-        f"with {found.parameters[0]:,} parameters each, one head tells {share(found.right[0])} of the neighbours, "
-        f"{found.heads[best]} heads tell {share(found.right[best])}. Where one look is enough, one head says "
-        f"{share(found.turned[0])} of words backwards and four {share(found.turned[four])}.",
+        verdict(len(set(found.parameters)) == 1, found.told[four] > found.told[0] + 0.1),
+        f"with {found.parameters[0]:,} parameters each, one head tells {share(found.told[0])} of the neighbours, "
+        f"{found.heads[best]} heads tell {share(found.told[best])}. Where one look is enough, one head says "
+        f"{share(found.turned[1])} of letters backwards and four {share(found.turned[4])}.",
         rows,
         lines(
             "Right answers by number of heads, parameters being equal",
             found.heads,
-            {"four neighbours at once": found.right, "words backwards": found.turned},
+            {"four neighbours at once": found.told, "words backwards": [found.turned.get(n) for n in found.heads]},
         ),
     )
 

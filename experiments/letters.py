@@ -9,6 +9,7 @@ from typing import Any
 import regard
 
 Share = tuple[float, float, float]  # low, value, high
+WRONG = "character_error_rate"
 ALPHABET = "abcdefghijklmnop"
 
 
@@ -19,8 +20,7 @@ class Task:
     answer: Callable[[str], str]
     trained: Sequence[int]
     tested: Sequence[int]
-    examples: int = 20_000
-    tests: int = 1_000
+    examples: int = 20_000  # to train on
 
 
 def copied(word: str) -> str:
@@ -41,14 +41,14 @@ def words(count: int, lengths: Sequence[int], seed: int) -> list[str]:
 
 
 def learn(model: Mapping[str, Any], task: Task, steps: int, rate: float, folder: Path) -> regard.Predictor:
-    """A model trained for so many updates of some 2,000 letters; the folder is for it alone."""
+    """A model trained for so many updates of some 1,000 letters; the folder is for it alone."""
     text = {"tokens": "bytes"}
     recipe = {
         "data": {"source": text, "target": text},
         "model": model,
         "train": {
             "steps": steps,
-            "batch_tokens": 2048,
+            "batch_tokens": 1024,
             "rate": rate,
             "warmup": steps // 8,
             "schedule": "cosine",
@@ -57,25 +57,24 @@ def learn(model: Mapping[str, Any], task: Task, steps: int, rate: float, folder:
         },
         "decode": {"longest": max(task.tested) + 4},
     }
-    splits = {"train": words(task.examples, task.trained, seed=1), "test": words(task.tests, task.tested, seed=2)}
+    splits = {"train": words(task.examples, task.trained, seed=1), "test": words(1_000, task.tested, seed=2)}
     data = {split: [(word, task.answer(word)) for word in drawn] for split, drawn in splits.items()}
     return regard.train(recipe, folder / "run", data=data, cache=folder / "cache")
 
 
 def right_by_length(models: Sequence[regard.Predictor], ends: Sequence[int]) -> tuple[list[range], list[list[Share]]]:
     """Groups of lengths, and the share of letters that each model gets right in each of them, with its interval."""
-    metric = "character_error_rate"
-    systems = regard.compare(models, metrics=[metric], by_length=",".join(map(str, ends))).systems
-    wrong = [[group.metrics[metric] for group in system.lengths] for system in systems]
+    systems = regard.compare(models, metrics=[WRONG], by_length=",".join(map(str, ends))).systems
+    wrong = [[group.metrics[WRONG] for group in system.lengths] for system in systems]
     return (
         [range(group.first, group.last + 1) for group in systems[0].lengths],
         [[(1 - (one.high or 0.0), 1 - one.value, 1 - (one.low or 0.0)) for one in row] for row in wrong],
     )
 
 
-def correct(model: regard.Predictor) -> float:
-    """The share of its test words that a model answers without a mistake."""
-    return regard.evaluate(model, metrics=["accuracy"])["accuracy"].value
+def right(model: regard.Predictor) -> float:
+    """The share of letters that a model gets right in its test."""
+    return 1 - regard.evaluate(model, metrics=[WRONG])[WRONG].value
 
 
 def named(lengths: range) -> str:

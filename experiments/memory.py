@@ -92,7 +92,7 @@ def find() -> Finding:
             "Most memory held, forwards and backwards, by tokens (MiB)",
             found.lengths,
             {way: [log10(peak / 2**20) for peak in row] for way, row in found.peak.items()},
-            lambda value: f"{10**value:,.3g}",
+            lambda value: f"{10**value:,.0f}",
         ),
     )
 

@@ -88,7 +88,7 @@ def read(model: Any, source: regard.Tokens) -> None:
 
 @torch.no_grad()
 def measure(
-    lengths: Sequence[int] = (8, 32, 128, 512), width: int = 64, rounds: int = 15, device: str = "cpu"
+    lengths: Sequence[int] = (8, 32, 128, 256), width: int = 64, rounds: int = 15, device: str = "cpu"
 ) -> Found:
     torch.manual_seed(0)
     parts = {name: reader | {"width": width, "dropout": 0.0} for name, reader in READERS.items()}
