@@ -17,6 +17,8 @@ from pathlib import Path
 from letters import Share, Task, copied, learn, named, right_by_length
 from report import Finding, lines, main, share, verdict
 
+WORDS = Task(copied, trained=range(3, 17), tested=range(3, 17))
+
 
 @dataclass(frozen=True)
 class Found:
@@ -35,15 +37,13 @@ def gru(width: int, attention: str) -> dict[str, dict[str, object]]:
 
 def measure(
     widths: Sequence[int] = (48, 128),
-    lengths: Sequence[int] = range(3, 17),
+    task: Task = WORDS,
     ends: Sequence[int] = (4, 8, 12),  # of groups of lengths
     steps: int = 600,
-    examples: int = 20_000,
 ) -> Found:
     models = {f"without, {width} wide": (width, "none") for width in widths}
     models[f"with attention, {widths[0]} wide"] = (widths[0], "before")
     with tempfile.TemporaryDirectory() as folder:
-        task = Task(copied, lengths, lengths, examples)
         learned = [
             learn(gru(width, attention), task, steps, rate=0.042 / width**0.5, folder=Path(folder) / name)
             for name, (width, attention) in models.items()

@@ -10,7 +10,6 @@ import regard
 
 Share = tuple[float, float, float]  # low, value, high
 WRONG = "character_error_rate"
-ALPHABET = "abcdefghijklmnop"
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,13 @@ class Task:
     answer: Callable[[str], str]
     trained: Sequence[int]
     tested: Sequence[int]
+    letters: str = "abcdefghijklmnop"
     examples: int = 20_000  # to train on
+    batch: int = 1024  # letters of an update, about
+
+    def words(self, count: int, lengths: Sequence[int], seed: int) -> list[str]:
+        chance = random.Random(seed)
+        return ["".join(chance.choices(self.letters, k=chance.choice(lengths))) for _ in range(count)]
 
 
 def copied(word: str) -> str:
@@ -35,20 +40,15 @@ def in_order(word: str) -> str:
     return "".join(sorted(word))
 
 
-def words(count: int, lengths: Sequence[int], seed: int) -> list[str]:
-    chance = random.Random(seed)
-    return ["".join(chance.choices(ALPHABET, k=chance.choice(lengths))) for _ in range(count)]
-
-
 def learn(model: Mapping[str, Any], task: Task, steps: int, rate: float, folder: Path) -> regard.Predictor:
-    """A model trained for so many updates of some 1,000 letters; the folder is for it alone."""
+    """A model trained for so many updates; the folder is for it alone."""
     text = {"tokens": "bytes"}
     recipe = {
         "data": {"source": text, "target": text},
         "model": model,
         "train": {
             "steps": steps,
-            "batch_tokens": 1024,
+            "batch_tokens": task.batch,
             "rate": rate,
             "warmup": steps // 8,
             "schedule": "cosine",
@@ -57,7 +57,7 @@ def learn(model: Mapping[str, Any], task: Task, steps: int, rate: float, folder:
         },
         "decode": {"longest": max(task.tested) + 4},
     }
-    splits = {"train": words(task.examples, task.trained, seed=1), "test": words(1_000, task.tested, seed=2)}
+    splits = {"train": task.words(task.examples, task.trained, seed=1), "test": task.words(1_000, task.tested, seed=2)}
     data = {split: [(word, task.answer(word)) for word in drawn] for split, drawn in splits.items()}
     return regard.train(recipe, folder / "run", data=data, cache=folder / "cache")
 
