@@ -1,12 +1,14 @@
-# Everything starts here: `make demo`, `make test`, `make check`, `make bench`.
+# Everything starts here: `make demo`, `make test`, `make check`, `make bench`, `make experiments`.
 # Each sets up .venv by itself when it is missing or older than the files it is made from.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 READY := $(VENV)/.ready
+# One file each in experiments/; the last needs Multi30k, which lies in $REGARD_DATA.
+EXPERIMENTS := bottleneck scaling positions sequential memory distance heads $(if $(REGARD_DATA),translation)
 TOGETHER := -n auto --maxprocesses 8 --dist worksteal  # tests, on every core
 
-.PHONY: demo test slow check format bench clean
+.PHONY: demo test slow check format bench experiments clean
 
 demo: $(READY)
 	$(VENV)/bin/regard demo
@@ -29,6 +31,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(VENV)/bin/python benchmarks/attention.py
+
+experiments: $(READY)
+	for each in $(EXPERIMENTS); do $(VENV)/bin/python experiments/$$each.py || exit 1; done
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (once; a minute or two) ..."

@@ -1,0 +1,70 @@
+"""The bottleneck: does one vector for the whole source cost more, the longer the source is?
+
+Claim   An RNN without attention must put the whole source into one vector of fixed size, so long sources are answered
+        worse; attention, which looks at every state of the encoder, takes the bottleneck away.
+Test    GRUs learn to say a word of random letters again. The share of letters that are right, by length of the word:
+        without attention, with a vector of one width and of four times that, and with attention.
+Refuted if the model without attention falls no further from short to long words than the one with it.
+
+    python experiments/bottleneck.py
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from letters import Share, Task, copied, learn, named, right_by_length
+from report import Finding, lines, main, share, verdict
+
+WORDS = Task(copied, trained=range(3, 17), tested=range(3, 17))
+
+
+@dataclass(frozen=True)
+class Found:
+    lengths: list[range]
+    right: dict[str, list[Share]]  # by model and lengths: of letters
+
+    def fall(self, model: str) -> float:
+        """From the shortest words to the longest."""
+        return self.right[model][0][1] - self.right[model][-1][1]
+
+
+def gru(width: int, attention: str) -> dict[str, dict[str, object]]:
+    part = {"kind": "rnn", "width": width, "dropout": 0.0}
+    return {"encoder": part, "decoder": part | {"attention": attention}}
+
+
+def measure(
+    widths: Sequence[int] = (48, 128),
+    task: Task = WORDS,
+    ends: Sequence[int] = (4, 8, 12),  # of groups of lengths
+    steps: int = 600,
+) -> Found:
+    models = {f"without, {width} wide": (width, "none") for width in widths}
+    models[f"with attention, {widths[0]} wide"] = (widths[0], "before")
+    with tempfile.TemporaryDirectory() as folder:
+        learned = [
+            learn(gru(width, attention), task, steps, rate=0.042 / width**0.5, folder=Path(folder) / name)
+            for name, (width, attention) in models.items()
+        ]
+        groups, right = right_by_length(learned, ends)
+    return Found(groups, dict(zip(models, right, strict=True)))
+
+
+def find() -> Finding:
+    found = measure()
+    narrow, wide, attending = found.right
+    lengths = [named(group) for group in found.lengths]
+    return Finding(
+        verdict(found.fall(narrow) > found.fall(attending) + 0.1, found.fall(wide) > found.fall(attending) + 0.1),
+        f"from the shortest words to the longest, the share of right letters falls by {share(found.fall(narrow))} "
+        f"({narrow}), {share(found.fall(wide))} ({wide}) and {share(found.fall(attending))} ({attending}).",
+        [["letters right, by length of the word", *lengths]]
+        + [[name, *(share(value) for _, value, _ in row)] for name, row in found.right.items()],
+        lines("Letters said again rightly, by length of the word", lengths, found.right),
+    )
+
+
+if __name__ == "__main__":
+    main("bottleneck", __doc__, find)

@@ -1,0 +1,94 @@
+"""Words of random letters, and models that learn what to answer to them: what several experiments train on."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import regard
+
+Share = tuple[float, float, float]  # low, value, high
+WRONG = "character_error_rate"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to answer to a word, and how long words are in training and in the test."""
+
+    answer: Callable[[str], str]
+    trained: Sequence[int]
+    tested: Sequence[int]
+    letters: str = "abcdefghijklmnop"
+    examples: int = 20_000  # to train on
+    batch: int = 1024  # letters of an update, about
+
+    def words(self, count: int, lengths: Sequence[int], seed: int) -> list[str]:
+        chance = random.Random(seed)
+        return ["".join(chance.choices(self.letters, k=chance.choice(lengths))) for _ in range(count)]
+
+
+def copied(word: str) -> str:
+    return word
+
+
+def turned(word: str) -> str:
+    return word[::-1]
+
+
+def in_order(word: str) -> str:
+    return "".join(sorted(word))
+
+
+def learn(model: Mapping[str, Any], task: Task, steps: int, rate: float, folder: Path) -> regard.Predictor:
+    """A model trained for so many updates; the folder is for it alone."""
+    text = {"tokens": "bytes"}
+    recipe = {
+        "data": {"source": text, "target": text},
+        "model": model,
+        "train": {
+            "steps": steps,
+            "batch_tokens": task.batch,
+            "rate": rate,
+            "warmup": steps // 8,
+            "schedule": "cosine",
+            "smoothing": 0.0,  # there is one right answer
+            "device": "cpu",
+        },
+        "decode": {"longest": max(task.tested) + 4},
+    }
+    splits = {"train": task.words(task.examples, task.trained, seed=1), "test": task.words(1_000, task.tested, seed=2)}
+    data = {split: [(word, task.answer(word)) for word in drawn] for split, drawn in splits.items()}
+    return regard.train(recipe, folder / "run", data=data, cache=folder / "cache")
+
+
+def right_by_length(models: Sequence[regard.Predictor], ends: Sequence[int]) -> tuple[list[range], list[list[Share]]]:
+    """Groups of lengths, and the share of letters that each model gets right in each of them, with its interval."""
+    systems = regard.compare(models, metrics=[WRONG], by_length=",".join(map(str, ends))).systems
+    wrong = [[group.metrics[WRONG] for group in system.lengths] for system in systems]
+    return (
+        [range(group.first, group.last + 1) for group in systems[0].lengths],
+        [[(1 - (one.high or 0.0), 1 - one.value, 1 - (one.low or 0.0)) for one in row] for row in wrong],
+    )
+
+
+def right(model: regard.Predictor) -> float:
+    """The share of letters that a model gets right in its test."""
+    return 1 - regard.evaluate(model, metrics=[WRONG])[WRONG].value
+
+
+def named(lengths: range) -> str:
+    return f"{lengths[0]}–{lengths[-1]}"
+
+
+def transformer(width: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    """Encoder and decoder of the same blocks, without dropout: there is no noise in these words."""
+    part = {
+        "kind": "transformer",
+        "width": width,
+        "layers": layers,
+        "heads": heads,
+        "hidden": 2 * width,
+        "dropout": 0.0,
+    }
+    return {"encoder": part | more, "decoder": part | more}

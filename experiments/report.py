@@ -1,0 +1,97 @@
+"""What every experiment ends with: a verdict, a table and a figure, printed and written whole."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from regard.errors import InvalidArgument, RegardError
+from regard.files import whole_file
+from regard.views import charts
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # time and memory are measured there as here
+
+from measure import grad_run, peak_bytes, seconds
+
+__all__ = ["Finding", "grad_run", "lines", "main", "peak_bytes", "seconds", "share", "verdict"]
+
+Verdict = Literal["held", "held in part", "did not hold"]
+Point = float | tuple[float, float, float] | None  # a value, or low, value, high; None where there is none
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of an experiment."""
+
+    verdict: Verdict  # of what is taught
+    because: str  # in numbers
+    rows: Sequence[Sequence[str]]  # the first of headings
+    figure: str  # SVG
+
+    def __str__(self) -> str:
+        head, *rest = (f"| {' | '.join(row)} |" for row in self.rows)
+        table = "\n".join([head, "|---" * len(self.rows[0]) + "|", *rest])
+        return f"{table}\n\nIt {self.verdict}: {self.because}\n"
+
+
+def verdict(*parts: bool) -> Verdict:
+    """All, some or none of what the claim comes to."""
+    return "held" if all(parts) else "held in part" if any(parts) else "did not hold"
+
+
+def share(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def lines(
+    title: str, places: Sequence[object], drawn: Mapping[str, Sequence[Point]], shown: Callable[[float], str] = share
+) -> str:
+    """A figure of lines over the same places."""
+    return charts.lines(
+        title,
+        [str(place) for place in places],
+        [charts.Line(name, [_interval(point) for point in points]) for name, points in drawn.items()],
+        shown,
+    )
+
+
+def _interval(point: Point) -> tuple[float, float, float] | None:
+    return (point, point, point) if isinstance(point, float | int) else point
+
+
+def main(
+    name: str,
+    about: str,
+    find: Callable[..., Finding],
+    options: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
+) -> None:
+    """The command of an experiment, which its module is about; `options` adds what `find` takes."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results"), help="the folder of table and figure")
+    options(parser)
+    given: dict[str, Any] = vars(parser.parse_args())
+    try:
+        run(name, about, given.pop("out"), lambda: find(**given))
+    except RegardError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def run(name: str, about: str, out: Path, find: Callable[[], Finding]) -> None:
+    """Find out, tell, and write NAME.md and NAME.svg."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise InvalidArgument(str(out), wanted="a folder to write to", got=got, remedy="Choose another.") from None
+    began, busy = time.perf_counter(), time.process_time()
+    found = find()
+    spent = f"{time.perf_counter() - began:.0f} s, {time.process_time() - busy:.0f} s of one core"
+    told = f"{about}\n{found}\n({spent})\n"
+    for ending, text in ((".md", told), (".svg", found.figure)):
+        with whole_file(out / f"{name}{ending}") as file:
+            file.write(text.encode())
+    print(told)
