@@ -4,6 +4,7 @@ import re
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -350,6 +351,20 @@ def test_everything_has_a_role_and_a_name(show, text, picture):
         nameless = f"all => all.filter(each => !({named})).length"
         assert page.locator("button, select, input, [tabindex='0']").evaluate_all(nameless) == 0
         assert page.locator("h1, h2, h3").evaluate_all("all => all.map(each => each.tagName)")[:3] == ["H1", "H2", "H3"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_has_no_complaint(show, text, picture, scheme):
+    """The rules of https://github.com/dequelabs/axe-core; which do complain where there is cause."""
+    package = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install axe-playwright-python")
+    axe = Path(package.__path__[0], "axe.min.js").read_text(encoding="utf-8")
+    for look in (text, picture):
+        page = show(look.to_html(), color_scheme=scheme)
+        page.evaluate(axe)
+        complaints = "async () => (await axe.run()).violations.map(each => each.id)"
+        assert page.evaluate(complaints) == []
+        page.evaluate("document.querySelector('main').append(document.createElement('button'))")
+        assert page.evaluate(complaints) == ["button-name"]
 
 
 def test_a_notebook_shows_it(show, text):
