@@ -132,7 +132,7 @@ def test_what_cannot_be_drawn_is_refused(look, tmp_path):
     for found, name, options, message in (
         (look, "x.gif", {}, "path: wanted a name in .svg or .png; got .*x.gif"),
         (look, "x.svg", {"view": "heet"}, "view: wanted one of heat, heads, lines, picture; got 'heet'.*heat"),
-        (look, "x.svg", {"map": "decoder 2"}, "name: wanted one of .*; got 'decoder 2'"),
+        (look, "x.svg", {"map": "decoder 2"}, "map: wanted one of .*; got 'decoder 2'"),
         (look, "x.svg", {"view": "picture"}, "view: wanted a map that asks a picture; got 'decoder 2 cross'"),
         (look, "there/x.svg", {}, "path: wanted a file's name in a folder that is there"),
         (nothing, "x.svg", {}, "look: wanted at least one map; got none"),
