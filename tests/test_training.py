@@ -27,10 +27,11 @@ from regard.jobs.training import make_model, prepared, train
 from regard.recipe import Recipe, read_recipe
 from regard.training import loop
 from regard.training.config import TrainConfig
-from regard.training.loop import Interrupted, Trainer
+from regard.training.loop import Trainer
 from regard.training.objective import Objective, hide, shifted
 from regard.training.replay import Recorded, Replay
 from regard.training.schedule import Course, rate_at
+from regard.training.signals import Interrupted
 
 TRANSFORMER = {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "hidden": 32}
 RNN = {"kind": "rnn", "width": 16}

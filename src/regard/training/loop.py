@@ -9,7 +9,6 @@ Several processes make the same updates, each from its share of the batches (`ra
 
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,7 +21,7 @@ import torch
 
 from regard import checkpoint
 from regard.data.batches import Batch
-from regard.errors import Diverged, RegardError, TrainingFailed
+from regard.errors import Diverged, TrainingFailed
 from regard.files import sweep, whole_file
 from regard.model.recurrent import RnnState
 from regard.shapes import Float, Tensor
@@ -32,20 +31,12 @@ from regard.training.optimiser import RunningMean, make_optimiser, moments, put_
 from regard.training.ranks import ALONE, Gradients, Ranks
 from regard.training.replay import Replay
 from regard.training.schedule import Course, rate_at
-from regard.training.signals import heard
+from regard.training.signals import Interrupted, heard
 
 if TYPE_CHECKING:
     from regard.training.sharding import Sharded
 
 SKIPS = 10  # updates that may be skipped one after the other before training counts as diverged
-
-
-class Interrupted(RegardError):
-    """Training was asked to stop, has saved, and can be resumed."""
-
-    def __init__(self, signal_number: int, where: Path) -> None:
-        super().__init__(f"stopped by {signal.Signals(signal_number).name}; resume from {where}")
-        self.exit_code = 128 + signal_number
 
 
 @dataclass(frozen=True)
@@ -159,7 +150,7 @@ class Trainer:
     def _update(self, group: list[Batch]) -> tuple[float, float]:
         """One update, by the loss of all these batches' tokens over their number; its rate, and the gradient's norm."""
         position, config = self.position, self.config
-        torch.manual_seed(self._seed())
+        torch.manual_seed(self.ranks.seed(config.seed, position.step))
         if config.unfreeze_after is not None and position.epoch >= config.unfreeze_after:
             self.model.requires_grad_(True)
         rate = rate_at(position.step, config, position.course.factor)
@@ -258,11 +249,6 @@ class Trainer:
     def _stopping(self) -> int | None:
         """The signal that ends the run here; with several ranks, once all know of it."""
         return self.asked_to_stop if self.ranks.alone else self.agreed_to_stop
-
-    def _seed(self) -> int:
-        """Of the random numbers of an update: each rank has its own."""
-        seed = _mix(self.config.seed, self.position.step)
-        return seed if self.ranks.first else _mix(seed, self.ranks.rank)
 
     def _first_state(self) -> RnnState | None:
         """What is carried into an epoch's first batch, in the lanes of this rank."""
@@ -393,13 +379,6 @@ def _sharded(model: Model, objective: Objective, ranks: Ranks, device: str) -> "
 def _taken(group: list[Batch]) -> int:
     """How many batches of the epoch all ranks have taken with these."""
     return sum(batch.stands_for for batch in group)
-
-
-def _mix(seed: int, step: int) -> int:
-    """One number from two, well apart for neighbours (the finaliser of SplitMix64)."""
-    z = (seed * 0x9E3779B97F4A7C15 + step + 1) * 0xBF58476D1CE4E5B9 % 2**64
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-    return (z ^ (z >> 31)) % 2**63
 
 
 def _cut_log(path: Path, step: int) -> None:

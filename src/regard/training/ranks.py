@@ -63,6 +63,11 @@ class Ranks:
             dist.all_gather(every, nn.functional.pad(mine, (0, max(lengths) - len(mine))))
         return [bytes(each[:length].tolist()).decode() for each, length in zip(every, lengths, strict=True)]
 
+    def seed(self, seed: int, step: int) -> int:
+        """Of the random numbers of an update: each rank has its own, and the first one's are those of one alone."""
+        shared = _mix(seed, step)
+        return shared if self.first else _mix(shared, self.rank)
+
     def places(self, count: int) -> Int[Tensor, " places"]:
         """Which of so many lanes are this rank's."""
         return torch.arange(self.rank, count, self.world)
@@ -126,6 +131,13 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+def _mix(seed: int, step: int) -> int:
+    """One number from two, well apart for neighbours (the finaliser of SplitMix64)."""
+    z = (seed * 0x9E3779B97F4A7C15 + step + 1) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return (z ^ (z >> 31)) % 2**63
 
 
 @contextmanager
