@@ -1,4 +1,4 @@
-"""Compiles every kernel of `regard.kernels.looking_gpu` for an H200, which takes Triton and no GPU. Prints how many.
+"""Compiles every kernel of `looking_gpu` and `training_gpu` for an H200, which takes no GPU. Prints how many.
 
 A program, not a test: Triton asks once in a process whether it is to interpret.
 """
@@ -12,10 +12,12 @@ from triton.backends.compiler import GPUTarget
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from regard.kernels import additive, dots, looking_gpu
+from regard.kernels import additive, dots, joining, looking_gpu, packed, training_gpu
 from regard.kernels.energies import DotEnergy
 from regard.kernels.lookup import Lookup
 from regard.kernels.visibility import Visibility
+from regard.sequence import Ends
+from regard.training import loss
 
 
 class Device:
@@ -62,8 +64,37 @@ def main() -> None:
         lookup = Lookup(DotEnergy(1.0), query, key, Visibility(allowed, *reach))
         dots.weights(lookup, slice(0, n), lse)
         dots.summarise(lookup, 5, torch.ones(n), lse)
+    for name in ("join", "d_join", "look", "d_look", "surprise", "paired_surprise"):
+        setattr(training_gpu, name, Compiled(getattr(training_gpu, name)))
+    for dtype, dropout in ((torch.bfloat16, 0.1), (torch.float32, 0.0)):
+        training(dtype, dropout)
     assert all(kernel.asm["cubin"] for kernel in made)
     print(len(made))
+
+
+class Context:
+    """What autograd hands to a function's forward and backward."""
+
+    def save_for_backward(self, *tensors):
+        self.saved_tensors = tensors
+
+    def set_materialize_grads(self, _):
+        pass
+
+
+@torch.no_grad()
+def training(dtype, dropout) -> None:
+    x, low = torch.zeros(8, 40), torch.zeros(8, 40, dtype=dtype)
+    seed, weight = torch.zeros(1, dtype=torch.int64), torch.ones(40)
+    for added, bias in ((low, weight), (None, None)):
+        ctx = Context()
+        joining._Join.forward(ctx, x, added, weight, bias, seed, 1e-5, int(dropout * 65536), dtype)
+        joining._Join.backward(ctx, None if added is None else x, low)
+    ends, ctx = Ends.of([5, 3]), Context()
+    packed._Short.forward(ctx, packed.Heads(4, 2, 5, 1.0, True, dropout), ends, ends, seed, low, None)
+    packed._Short.backward(ctx, low[:, :20])
+    for agreement in (0.0, 1.0):
+        loss._on_gpu(low, low[:6], low[0, :6], torch.zeros(8, dtype=torch.int64), 0.1, agreement, 4, (True,) * 3)
 
 
 if __name__ == "__main__":

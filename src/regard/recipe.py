@@ -19,6 +19,7 @@ from regard.model.vision import VitConfig
 from regard.training.config import TrainConfig
 
 TABLES = ("data", "model", "train", "decode")
+DISTANCES, UNPACKED = ("alibi", "relative"), ("additive", "uniform", "reduced_rank")  # what packed kernels do not know
 FROM_DATA = ("vocabulary", "source_vocabulary", "labels")
 BLOCKS = {"transformer", "vit"}  # parts whose weights lie in blocks
 
@@ -210,10 +211,12 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
         problems.append(
             Problem("train.carry", "false unless a recurrent language model reads running text", got, "Leave it out.")
         )
-    if train.replay and not ("decoder" in model and "encoder" not in model and data.stretch):
-        problems.append(
-            Problem("train.replay", "false unless a language model reads running text", "true", "Leave it out.")
-        )
+    running = "decoder" in model and "encoder" not in model and data.stretch
+    if train.replay and not (running or train.packed):
+        wanted = "false unless batches are packed, or a language model reads running text"
+        problems.append(Problem("train.replay", wanted, "true", "Leave it out."))
+    if train.packed and (reason := _not_packed(model, data)) is not None:
+        problems.append(Problem("train.packed", f"false with {reason}", "true", "Leave it out."))
     kinds = {str(part.get("kind")) for name in ("encoder", "decoder") if isinstance(part := model.get(name), Mapping)}
     if train.shard and not (kinds & BLOCKS and kinds <= BLOCKS | {"label", "bag"}):
         wanted, got = f"false unless the model is made of Transformer blocks ({', '.join(sorted(BLOCKS))})", "true"
@@ -251,3 +254,17 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
     if train.forcing is not None and "decoder" not in model:
         problems.append(Problem("train.forcing", "nothing: there is no decoder to feed", "a table", "Leave it out."))
     return problems
+
+
+def _not_packed(model: Mapping[str, Any], data: DataConfig) -> str | None:
+    """Why sequences of this model cannot be laid end to end."""
+    if data.stretch:
+        return "running text, which has no padding"
+    parts = {name: part for name in ("encoder", "decoder") if isinstance(part := model.get(name), Mapping)}
+    if "decoder" not in parts or any(part.get("kind") != "transformer" for part in parts.values()):
+        return "anything but Transformers that write"
+    for name, part in parts.items():
+        for key, some in (("position", DISTANCES), ("score", UNPACKED), ("unit", (True,))):
+            if part.get(key) in some:
+                return f"model.{name}.{key} = {part[key]!r}"
+    return None

@@ -47,6 +47,65 @@ class Grids:
 
 
 @dataclass(frozen=True)
+class Ends:
+    """Where sequences lie that are laid end to end, none of them longer than `longest`."""
+
+    offsets: Int[Tensor, " B1"]  # where each begins; and where the last one ends, and so they all
+    places: Int[Tensor, " N"]  # of each position in its own sequence
+    longest: int
+
+    @staticmethod
+    def of(lengths: Sequence[int] | Int[Tensor, " B"], longest: int | None = None) -> "Ends":
+        lengths = torch.as_tensor(lengths)
+        offsets = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        places = torch.arange(int(offsets[-1])) - offsets[:-1].repeat_interleave(lengths)
+        return Ends(offsets, places, longest if longest is not None else int(lengths.max()) if len(lengths) else 0)
+
+    def to(self, device: torch.device | str) -> "Ends":
+        return Ends(self.offsets.to(device, non_blocking=True), self.places.to(device, non_blocking=True), self.longest)
+
+    def twice(self) -> "Ends":
+        """The same sequences, and the same again."""
+        offsets = torch.cat((self.offsets, self.offsets[1:] + self.offsets[-1]))
+        return Ends(offsets, torch.cat((self.places, self.places)), self.longest)
+
+    @property
+    def mask(self) -> Bool[Tensor, "B S"]:
+        """True where there is a position, were all padded to the longest."""
+        return torch.arange(self.longest, device=self.offsets.device) < self.offsets.diff()[:, None]
+
+    def padded(self, x: Float[Tensor, "N *rest"]) -> Float[Tensor, "B S *rest"]:
+        """What stands in the padding is anything that stood elsewhere."""
+        at = self.offsets[:-1, None] + torch.arange(self.longest, device=x.device)
+        return x[at.clamp(max=len(x) - 1)]
+
+    def laid(self, x: Float[Tensor, "B S *rest"]) -> Float[Tensor, "N *rest"]:
+        """Without the padding."""
+        rows = torch.searchsorted(
+            self.offsets, torch.arange(len(self.places), device=x.device, dtype=torch.int32), right=True
+        )
+        return x[rows - 1, self.places]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A batch of sequences without padding, and, of targets, what should be said after each token."""
+
+    ids: Int[Tensor, " N"]
+    ends: Ends
+    gold: Int[Tensor, " N"] | None = None  # below 0: nothing, as that token only fills the batch up
+
+    def to(self, device: torch.device | str) -> "Packed":
+        gold = None if self.gold is None else self.gold.to(device, non_blocking=True)
+        return Packed(self.ids.to(device, non_blocking=True), self.ends.to(device), gold)
+
+    def twice(self) -> "Packed":
+        """The same sequences, and the same again, to be read."""
+        return Packed(torch.cat((self.ids, self.ids)), self.ends.twice())
+
+
+@dataclass(frozen=True)
 class Packing:
     """Where the tokens of a padded batch stand, for work at each position that leaves out the padding."""
 

@@ -20,10 +20,12 @@ from regard.data.augmenting import DICE, augmented
 from regard.data.columns import Ids, Indices, Running
 from regard.data.corpus import Corpus
 from regard.data.examples import Change
+from regard.data.tokens import PAD
 from regard.errors import InvalidArgument, RegardError
-from regard.sequence import Grids, Tokens
+from regard.sequence import Ends, Grids, Packed, Tokens
 
 POOL = 1 << 16
+BLOCK = 64  # positions by which room is measured
 ROUNDS = 6
 Item = TypeVar("Item")
 
@@ -32,8 +34,9 @@ Item = TypeVar("Item")
 class Batch:
     """Examples that are computed together."""
 
-    source: Tokens | torch.Tensor | Grids | None  # token ids, labels, pictures (B, 3, Y, X) or their features, nothing
-    targets: Tokens | torch.Tensor  # token ids from <s> to </s>, or labels
+    # Token ids, labels, pictures (B, 3, Y, X) or their features, nothing
+    source: Tokens | Packed | torch.Tensor | Grids | None
+    targets: Tokens | Packed | torch.Tensor  # token ids from <s> to </s>, or labels
     tokens: int  # how many are to be foretold: every target token but the first of a text, or every label
     rows: torch.Tensor  # which examples of the corpus these are
     stands_for: int = 1  # batches of an epoch that all ranks have taken together when each has taken such a one
@@ -54,6 +57,9 @@ class Batch:
             for name, side in (("source", self.source), ("target", self.targets))
             if isinstance(side, Tokens)
         }
+        if isinstance(self.targets, Packed):
+            longest = {"source": self.source.ends.longest} if isinstance(self.source, Packed) else {}
+            longest["target"] = self.targets.ends.longest
         told = [f"the longest {name} {length:,} tokens" for name, length in longest.items()]
         if isinstance(self.source, torch.Tensor) and self.source.ndim == 4:
             told.insert(0, f"pictures of {self.source.shape[3]} × {self.source.shape[2]} pixels")
@@ -74,9 +80,11 @@ def batches(
     together: int = 1,
     augment: Sequence[Change] = (),
     device: str = "cpu",
+    room: "Room | None" = None,
 ) -> Iterator[Batch]:
     """An epoch, each example once, in batches of at most `budget` cells: rows times the longest source or target.
 
+    With room, sequences are laid end to end in it instead, in the epoch's order, whatever their lengths.
     An example over the budget is a batch of its own. Of all batches, counted from 0, the first `start` are passed over.
     The rest is divided among the `world` as `shares` says, `together` batches at a time.
     How an example's picture is changed (`augment`, on the `device`) is a function of seed, epoch and its number.
@@ -84,18 +92,46 @@ def batches(
     _at_least("start", start, 0)
     _at_least("together", together, 1)
     _rank_of(rank, world)
-    planned = islice(plan(corpus, budget=budget, seed=seed, epoch=epoch), start, None)
+    planned = islice(plan(corpus, budget=budget, seed=seed, epoch=epoch, room=room), start, None)
     made = (
-        replace(_collated(corpus, rows), stands_for=count, lent=lent)
+        replace(_collated(corpus, rows, room), stands_for=count, lent=lent)
         for rows, count, lent in shares(planned, rank=rank, world=world, together=together)
     )
     return (_changed(batch, augment, (seed, epoch), device) for batch in made) if augment else made
 
 
-def plan(corpus: Corpus, *, budget: int, seed: int, epoch: int) -> Iterator[Indices]:
+def plan(corpus: Corpus, *, budget: int, seed: int, epoch: int, room: "Room | None" = None) -> Iterator[Indices]:
     """Which examples are in which batch of an epoch; cheap, for nothing of them is read but their lengths."""
     _at_least("budget", budget, 1)
-    return _planned(corpus, budget, seed, epoch)
+    return _planned(corpus, budget, seed, epoch) if room is None else _laid(corpus, room, seed, epoch)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a batch of sequences laid end to end may hold, of sources and of targets."""
+
+    positions: tuple[int, int]
+    longest: tuple[int, int]  # sequences of the corpus
+    rows: int
+    filled: bool = False  # up to this size, so that all batches are of one shape
+
+    @staticmethod
+    def of(corpus: Corpus, budget: int, *, filled: bool = False) -> "Room":
+        """Of `budget` positions for the side that has more, and for the other in proportion."""
+        sums, longest = np.zeros(2, np.int64), np.ones(2, np.int64)
+        for pool in _pools(len(corpus)):
+            lengths = _both_lengths(corpus, pool)
+            sums, longest = sums + lengths.sum(1), np.maximum(longest, lengths.max(1))
+        share = np.ceil(budget * sums / max(1, sums.max()) / BLOCK).astype(np.int64) * BLOCK
+        positions = np.maximum(np.minimum(share, budget), longest)
+        return Room(
+            (int(positions[0]), int(positions[1])), (int(longest[0]), int(longest[1])), max(1, budget // 4), filled
+        )
+
+    @property
+    def sequences(self) -> int:
+        """How many there may be on either side, with those that only fill it up."""
+        return self.rows + max(-(-size // most) for size, most in zip(self.positions, self.longest, strict=True))
 
 
 def shares(planned: Iterator[Indices], *, rank: int, world: int, together: int) -> Iterator[tuple[Indices, int, bool]]:
@@ -207,6 +243,29 @@ def _planned(corpus: Corpus, budget: int, seed: int, epoch: int) -> Iterator[Ind
             yield cut[place]
 
 
+def _laid(corpus: Corpus, room: Room, seed: int, epoch: int) -> Iterator[Indices]:
+    """Examples in the epoch's order, as many to a batch as there is room for."""
+    kept, used = list[Indices](), np.zeros(2, np.int64)
+    for pool in _pools(len(corpus)):
+        rows = permuted(pool, len(corpus), (seed, epoch))
+        lengths, first = _both_lengths(corpus, rows), 0
+        for place, (source, target) in enumerate(lengths.T):
+            count = sum(map(len, kept)) + place - first
+            if count and (
+                used[0] + source > room.positions[0] or used[1] + target > room.positions[1] or count == room.rows
+            ):
+                yield np.concatenate([*kept, rows[first:place]])
+                kept, used, first = [], np.zeros(2, np.int64), place
+            used += (source, target)
+        kept.append(rows[first:])
+    yield np.concatenate(kept)
+
+
+def _both_lengths(corpus: Corpus, rows: Indices) -> NDArray[np.int64]:
+    """Of sources, and of what is read of targets: all but the last token."""
+    return np.stack((corpus.source_lengths(rows), corpus.target_lengths(rows) - 1)).astype(np.int64)
+
+
 def _pools(size: int) -> Iterator[Indices]:
     return (np.arange(first, min(first + POOL, size)) for first in range(0, size, POOL))
 
@@ -235,12 +294,36 @@ def _lanes(text: Ids, rows: Indices, length: int, stretch: int, start: int) -> I
         yield Batch(None, Tokens(ids, lengths), len(rows) * count, torch.from_numpy(rows))
 
 
-def _collated(corpus: Corpus, rows: Indices) -> Batch:
+def _collated(corpus: Corpus, rows: Indices, room: Room | None = None) -> Batch:
     source = None if corpus.source is None else corpus.source.gather(rows)
     targets = corpus.target.gather(rows)
     assert not isinstance(targets, Grids)
     tokens = int((targets.lengths - 1).sum()) if isinstance(targets, Tokens) else len(rows)
-    return Batch(source, targets, tokens, torch.from_numpy(rows))
+    batch = Batch(source, targets, tokens, torch.from_numpy(rows))
+    return batch if room is None else end_to_end(batch, room)
+
+
+def end_to_end(batch: Batch, room: Room) -> Batch:
+    """The same batch without padding."""
+    assert isinstance(batch.targets, Tokens)
+    targets, source = batch.targets, batch.source
+    gold = targets.ids[:, 1:][targets.mask[:, 1:]]
+    given = replace(targets, ids=targets.ids[:, :-1], lengths=targets.lengths - 1)
+    laid = _packed(given, room, 1, gold)
+    return replace(batch, source=_packed(source, room, 0) if isinstance(source, Tokens) else source, targets=laid)
+
+
+def _packed(tokens: Tokens, room: Room, side: int, gold: torch.Tensor | None = None) -> Packed:
+    """Filled up, where asked for, by sequences of padding that nothing is said to, and by such of no length."""
+    ids, lengths, longest = tokens.ids[tokens.mask], tokens.lengths, room.longest[side]
+    if room.filled:
+        fill = room.positions[side] - len(ids)
+        rest = [min(longest, fill - first) for first in range(0, fill, longest)]
+        none = [0] * (room.sequences - len(lengths) - len(rest))
+        lengths = torch.cat((lengths, torch.tensor([*rest, *none], dtype=lengths.dtype)))
+        ids = torch.nn.functional.pad(ids, (0, fill), value=PAD)
+        gold = None if gold is None else torch.nn.functional.pad(gold, (0, fill), value=-1)
+    return Packed(ids, Ends.of(lengths, longest), gold)
 
 
 def _changed(batch: Batch, changes: Sequence[Change], key: tuple[int, ...], device: str) -> Batch:

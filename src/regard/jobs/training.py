@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from regard import __version__, checkpoint
-from regard.data.batches import Batch, ahead, batches, begun_elsewhere, lanes
+from regard.data.batches import Batch, Room, ahead, batches, begun_elsewhere, lanes
 from regard.data.corpus import Corpus, Prepared, Progress, prepare
 from regard.data.examples import Change
 from regard.data.given import Rows, with_given
@@ -314,6 +314,8 @@ def _done(trainer: Trainer, recipe: Recipe) -> bool:
 def epochs(recipe: Recipe, corpus: Corpus, ranks: Ranks = ALONE) -> Callable[[int, int], Iterator[Batch]]:
     """An epoch's batches from the n-th on, or a rank's share of them."""
     config, among = recipe.train, {"rank": ranks.rank, "world": ranks.world}
+    filled = config.replay and device_of(recipe) == "cuda"
+    room = Room.of(corpus, config.batch_tokens, filled=filled) if config.packed else None
 
     def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
         if config.carry:
@@ -330,6 +332,7 @@ def epochs(recipe: Recipe, corpus: Corpus, ranks: Ranks = ALONE) -> Callable[[in
                 together=config.accumulate,
                 augment=_augment(recipe),
                 device=device_of(recipe),
+                room=room,
                 **among,
             )
         )

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from regard.kernels.gpu import present
+from regard.kernels.joining import Sum
 from regard.shapes import Bool, Float, Int, Tensor
 
 Rows = Float[Tensor, "rows W"]
@@ -36,13 +37,6 @@ class Product(NamedTuple):
 
     def __call__(self, x: Float[Tensor, "*lead in"]) -> Float[Tensor, "*lead out"]:
         return F.linear(x, self.weight, self.bias)
-
-
-class Sum(NamedTuple):
-    """What goes from part to part, in float32, and what is still to be added to it."""
-
-    x: Rows
-    added: Rows | None = None
 
 
 def enter(

@@ -14,13 +14,14 @@ from regard.configuration import Checked, Count, Probability, Range
 from regard.errors import Problem
 from regard.kernels.bias import Bias, DistanceBias
 from regard.kernels.dropout import Dropout
+from regard.kernels.joining import Sum, join
 from regard.model.layers import Layers
-from regard.model.memory import Memory
+from regard.model.memory import Memory, Strung
 from regard.model.multihead import MultiHead
 from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal, Start
 from regard.model.scores import ScoreName
 from regard.model.state import KeyValue, KeyValueCache
-from regard.sequence import Packing
+from regard.sequence import Ends, Packing
 from regard.shapes import Bool, Float, Tensor
 
 Position = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
@@ -104,13 +105,20 @@ class FeedForward(nn.Module):
 
 
 class PreNorm(nn.Module):
-    """x + part(norm(x)): the residual path is never normalised, so gradients pass any depth (https://arxiv.org/abs/2002.04745)."""
+    """x + part(norm(x)): the residual path is never normalised, so gradients pass any depth (https://arxiv.org/abs/2002.04745).
+
+    What a part says is added where the next norm is taken.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.norm, self.dropout = _norm(config), Dropout(config.dropout)
 
-    def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, given: Sum, part: Callable[[Tensor], Tensor]) -> Sum:
+        x, h = join(given, self.dropout, self.norm)
+        return Sum(x, part(h))
+
+    def step(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         return self.dropout.onto(x, part(self.norm(x)))
 
 
@@ -121,9 +129,11 @@ class PostNorm(nn.Module):
         super().__init__()
         self.norm, self.dropout = _norm(config), Dropout(config.dropout)
 
-    def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        out: Tensor = self.norm(self.dropout.onto(x, part(x)))
-        return out
+    def forward(self, given: Sum, part: Callable[[Tensor], Tensor]) -> Sum:
+        return Sum(self.step(given.x, part))
+
+    def step(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        return join(Sum(x, part(x)), self.dropout, self.norm)[1]
 
 
 class Block(nn.Module):
@@ -151,7 +161,7 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "*lead W"],
+        given: Sum,
         *,
         mask: Tensor | None = None,
         causal: bool = False,
@@ -160,12 +170,30 @@ class Block(nn.Module):
         around: Packing | None = None,
         memory_mask: Tensor | None = None,
         packing: Packing | None = None,
-    ) -> Float[Tensor, "*lead W"]:
-        """Where there is a memory: its states, as `source`, which may be packed as `around` says."""
+        ends: Ends | None = None,
+        strung: Strung | None = None,
+    ) -> Sum:
+        """Where there is a memory: its states, as `source`, which may be packed as `around` says.
+
+        With ends, sequences are laid end to end, and so is their memory, `strung`.
+        """
+        if ends is not None:
+            return self._end_to_end(given, ends, causal, strung)
         memory = None if source is None else self.cross.remember(source, around)
         attend = self.attend if packing is None else partial(self.attend.packed, packing=packing)
-        x = self.around_attend(x, lambda h: attend(h, mask=mask, causal=causal, bias=bias))
-        return self._then(x, memory, memory_mask, packing)
+        given = self.around_attend(given, lambda h: attend(h, mask=mask, causal=causal, bias=bias))
+        if memory is not None:
+            read = partial(self.cross.read, memory=memory, mask=memory_mask, packing=packing)
+            given = self.around_cross(given, read)
+        out: Sum = self.around_perceive(given, self.perceive)
+        return out
+
+    def _end_to_end(self, given: Sum, ends: Ends, causal: bool, memory: Strung | None) -> Sum:
+        given = self.around_attend(given, lambda h: self.attend.end_to_end(h, ends, causal=causal))
+        if memory is not None:
+            given = self.around_cross(given, lambda h: self.cross.end_to_end(h, ends, memory.states, memory.ends))
+        out: Sum = self.around_perceive(given, self.perceive)
+        return out
 
     def step(
         self,
@@ -178,14 +206,11 @@ class Block(nn.Module):
         memory: KeyValue | None = None,
         memory_mask: Tensor | None = None,
     ) -> Float[Tensor, "B S W"]:
-        x = self.around_attend(x, lambda h: self.attend.step(h, cache, bias=bias, visible=visible, position=position))
-        return self._then(x, memory, memory_mask, None)
-
-    def _then(self, x: Tensor, memory: KeyValue | None, memory_mask: Tensor | None, packing: Packing | None) -> Tensor:
+        attend = partial(self.attend.step, cache=cache, bias=bias, visible=visible, position=position)
+        x = self.around_attend.step(x, attend)
         if memory is not None:
-            x = self.around_cross(x, lambda h: self.cross.read(h, memory, mask=memory_mask, packing=packing))
-        out: Tensor = self.around_perceive(x, self.perceive)
-        return out
+            x = self.around_cross.step(x, partial(self.cross.read, memory=memory, mask=memory_mask))
+        return self.around_perceive.step(x, self.perceive)
 
 
 class Entrance(nn.Module):
@@ -210,7 +235,7 @@ class Entrance(nn.Module):
         self.norm = _norm(config) if config.norm_input else nn.Identity()
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Float[Tensor, "B S W"], start: Start = 0) -> Float[Tensor, "B S W"]:
+    def forward(self, x: Float[Tensor, "*lead W"], start: Start = 0) -> Float[Tensor, "*lead W"]:
         if self.place is not None:
             x = self.place(x, start)
         if self.narrow is not None:
@@ -242,7 +267,7 @@ class Stack(nn.Module):
     def __init__(self, config: TransformerConfig, memory_width: int | None = None) -> None:
         super().__init__()
         self.blocks = Layers[Block](Block(config, memory_width) for _ in range(config.layers))
-        self.norm = _norm(config) if config.norm_first else nn.Identity()
+        self.norm, self.dropout = _norm(config) if config.norm_first else nn.Identity(), Dropout(config.dropout)
         self.recompute = config.recompute
 
     def forward(
@@ -261,9 +286,10 @@ class Stack(nn.Module):
             memory_mask, around = memory.mask[:, None], Packing.where_it_pays(memory.mask)
             source = memory.states if around is None else around.pack(memory.states)
 
-        def run(block: Block, x: Tensor) -> Tensor:
-            out: Tensor = block(
-                x,
+        return self._through(
+            x if packing is None else packing.pack(x),
+            lambda block: partial(
+                block,
                 mask=mask,
                 causal=causal,
                 bias=bias,
@@ -271,15 +297,22 @@ class Stack(nn.Module):
                 around=around,
                 memory_mask=memory_mask,
                 packing=packing,
-            )
-            return out
+            ),
+        )
 
-        x = x if packing is None else packing.pack(x)
+    def end_to_end(
+        self, x: Float[Tensor, "N W"], ends: Ends, *, causal: bool = False, memory: Strung | None = None
+    ) -> Float[Tensor, "N W"]:
+        """Of sequences laid end to end."""
+        return self._through(x, lambda block: partial(block, ends=ends, causal=causal, strung=memory))
+
+    def _through(self, x: Tensor, way: Callable[[Block], Callable[[Sum], Sum]]) -> Tensor:
+        given = Sum(x)
         for block in self.blocks:
             again = self.recompute and self.training
-            x = checkpoint(run, block, x, use_reentrant=False) if again else run(block, x)
-        normed: Tensor = self.norm(x)
-        return normed
+            run = way(block)
+            given = checkpoint(run, given, use_reentrant=False) if again else run(given)
+        return join(given, self.dropout, self.norm)[1]
 
 
 def _norm(config: TransformerConfig) -> nn.Module:

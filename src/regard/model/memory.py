@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.sequence import Ends
 from regard.shapes import Bool, Float, Int, Tensor
 
 
@@ -24,6 +25,14 @@ class Memory:
         mask = new(batch, length, dtype=torch.bool)
         summary = self.summary.new_zeros(batch, self.summary.shape[1])
         return Memory(new(batch, length, self.states.shape[2]), mask, summary, self.grid, self.units)
+
+
+@dataclass(frozen=True)
+class Strung:
+    """The memory of sequences laid end to end."""
+
+    states: Float[Tensor, "N W"]
+    ends: Ends
 
 
 def masked_mean(states: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B W"]:

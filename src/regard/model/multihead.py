@@ -7,13 +7,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from regard.errors import InvalidArgument
+from regard.kernels import packed
 from regard.kernels.bias import Bias
+from regard.kernels.energies import DotEnergy
 from regard.kernels.lookup import Lookup
 from regard.model.attention import Window, attend_lookup, check_mask, fold_bias, visibility
 from regard.model.positions import Rotary
-from regard.model.scores import SCORES
+from regard.model.scores import SCORES, Dot, ScaledDot
 from regard.model.state import KeyValue, KeyValueCache
-from regard.sequence import Packing
+from regard.sequence import Ends, Packing
 from regard.shapes import Float, Int, Tensor
 
 
@@ -115,6 +117,38 @@ class MultiHead(nn.Module):
         query, key, value = _together(x, self.query, self.key, self.value, packing=packing)
         memory = self._known(key, value)
         return self._look(query, memory, mask=mask, causal=causal, bias=bias, packing=packing)
+
+    def end_to_end(
+        self, x: Tensor, ends: Ends, source: Tensor | None = None, around: Ends | None = None, *, causal: bool = False
+    ) -> Tensor:
+        """Self-attention of sequences laid end to end (positions, width); or attention to others that are."""
+        energy = self.score.energy(self.head_width)
+        assert isinstance(energy, DotEnergy)
+        dropout = self.dropout if self.training else 0.0
+        kind = packed.Heads(self.heads, self.key_heads, self.head_width, energy.scale, causal, dropout)
+        if source is None and self._as_they_are:
+            asked, known = _projected(x, self.query, self.key, self.value), None
+        else:
+            asked, known = self._turned(x, x if source is None else source, ends.places)
+        out: Tensor = self.out(packed.attend(asked, known, kind, ends, ends if around is None else around))
+        return out
+
+    @property
+    def _as_they_are(self) -> bool:
+        """Whether queries and keys meet as they were projected."""
+        return self.rotary is None and self.query_norm is None and type(self.score) in (Dot, ScaledDot)
+
+    def _turned(self, x: Tensor, source: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries of one, keys and values of the other, side by side."""
+        if self._as_they_are:
+            return self.query(x), _projected(source, self.key, self.value)
+        query, (key, value) = self.query(x), _together(source, self.key, self.value)
+        query, key = _split(query[None], self.heads), _split(key[None], self.key_heads)  # (1, H, N, D)
+        query, key = _normalised(query, self.query_norm), _normalised(key, self.key_norm)
+        if self.rotary is not None:
+            query, key = self.rotary(query, places), self.rotary(key, places)
+        query, key = (x.transpose(1, 2).flatten(2)[0] for x in (self.score.queries(query), self.score.keys(key)))
+        return query, torch.cat((key, value), -1)
 
     def step(
         self,
@@ -256,12 +290,15 @@ class MultiHead(nn.Module):
 
 def _together(x: Tensor, *projections: nn.Linear, packing: Packing | None = None) -> tuple[Tensor, ...]:
     """Several projections of one input as one product, unpacked where the input is packed."""
+    widths, projected = [projection.out_features for projection in projections], _projected(x, *projections)
+    return torch.split(projected if packing is None else packing.unpack(projected), widths, -1)
+
+
+def _projected(x: Tensor, *projections: nn.Linear) -> Tensor:
+    """Side by side."""
     weight = torch.cat([projection.weight for projection in projections])
     biased = projections[0].bias is not None
-    bias = torch.cat([projection.bias for projection in projections]) if biased else None
-    widths = [projection.out_features for projection in projections]
-    projected = F.linear(x, weight, bias)
-    return torch.split(projected if packing is None else packing.unpack(projected), widths, -1)
+    return F.linear(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
 
 
 def _places(start: int, count: int, shared: int | None, device: torch.device) -> Int[Tensor, " S"]:

@@ -11,9 +11,12 @@ from torch import nn
 
 from regard.errors import InvalidArgument
 from regard.kernels.bias import DistanceBias
+from regard.sequence import Ends
 from regard.shapes import Float, Int, Tensor
 
-Start = int | Int[Tensor, " B"]  # where a sequence, or each of a batch, begins
+Start = (
+    int | Int[Tensor, " B"] | Ends
+)  # where a sequence, or each of a batch, begins; or where each that is laid down lies
 
 
 class Sinusoidal(nn.Module):
@@ -193,7 +196,10 @@ def _angles(positions: Tensor, width: int, base: float) -> Tensor:
 
 
 def _encode(positions: Sinusoidal | Learned, x: Tensor, start: Start) -> Tensor:
-    first, last = (start, start) if isinstance(start, int) else (int(start.min()), int(start.max()))
+    if isinstance(start, Ends):
+        first, last = 0, start.longest - x.shape[-2]
+    else:
+        first, last = (start, start) if isinstance(start, int) else (int(start.min()), int(start.max()))
     if first < 0:
         raise InvalidArgument("start", wanted="a position of at least 0", got=str(first), remedy="Count from 0.")
     if positions.limit is not None and last + x.shape[-2] > positions.limit:
@@ -203,6 +209,10 @@ def _encode(positions: Sinusoidal | Learned, x: Tensor, start: Start) -> Tensor:
             got=f"{last + x.shape[-2]}",
             remedy="Shorten the input, build the table with a larger limit, or use sinusoidal positions.",
         )
-    steps = torch.arange(x.shape[-2], device=x.device)
-    encoded: Tensor = positions(steps + (start if isinstance(start, int) else start[:, None]))
+    if isinstance(start, Ends):
+        places = start.places
+    else:
+        steps = torch.arange(x.shape[-2], device=x.device)
+        places = steps + (start if isinstance(start, int) else start[:, None])
+    encoded: Tensor = positions(places)
     return encoded.to(x.dtype)

@@ -8,10 +8,10 @@ from torch import nn
 from regard.kernels.bias import Bias, tile
 from regard.model.blocks import Entrance, Stack, TransformerConfig, Unit
 from regard.model.embedding import Embedding, Projection
-from regard.model.memory import Memory, at_last, masked_mean
+from regard.model.memory import Memory, Strung, at_last, masked_mean
 from regard.model.positions import Start
 from regard.model.state import KeyValue, KeyValueCache, put_masks
-from regard.sequence import Packing, Tokens
+from regard.sequence import Packed, Packing, Tokens
 from regard.shapes import Bool, Float, Int, Tensor
 
 
@@ -38,6 +38,11 @@ class TransformerEncoder(nn.Module):
         if self.unit is not None:
             return Memory(states, mask, states[:, 0], units=1)
         return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
+
+    def end_to_end(self, source: Packed) -> Strung:
+        """Of sequences laid end to end. Without `unit`, and without positions that are told by distance."""
+        x = self.entrance(self.embedding(source.ids), source.ends)
+        return Strung(self.stack.end_to_end(x, source.ends, causal=self.causal), source.ends)
 
 
 @dataclass
@@ -136,6 +141,11 @@ class TransformerDecoder(nn.Module):
         x, bias = self.entrance(self.embedding(targets)), self.entrance.bias(targets.shape[1], targets.shape[1])
         states: Tensor = self.stack(x, causal=True, bias=bias, memory=memory, packing=packing)
         return states
+
+    def end_to_end(self, targets: Packed, memory: Strung | None) -> Float[Tensor, "N W"]:
+        """The same of sequences laid end to end. Without positions that are told by distance."""
+        x = self.entrance(self.embedding(targets.ids), targets.ends)
+        return self.stack.end_to_end(x, targets.ends, causal=True, memory=memory)
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int | None = None) -> TransformerState:
         """The state before the first token, with room for `capacity` tokens; for several hypotheses a sentence."""

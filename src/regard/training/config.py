@@ -59,7 +59,11 @@ class TrainConfig(Checked):
     # whose smoothing then means nothing (https://arxiv.org/abs/1612.00563)
     reward: Literal["cider"] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
-    replay: bool = False  # running text on a GPU: its work on a batch is recorded and replayed, to the same result
+    # Transformers: sequences lie end to end, without padding, those of a batch of any length; `batch_tokens` are those
+    # of the longer side.
+    packed: bool = False
+    # Running text, or packed batches, on a GPU: the work on a batch is recorded and replayed, to the same result.
+    replay: bool = False
     shard: bool = False  # several processes: weights, gradients and moments are divided among them (docs/scale.md)
     timeout: Count = 600  # seconds that one process waits for another
     log_every: Count = 50
@@ -93,6 +97,7 @@ class TrainConfig(Checked):
             yield Problem("carry", "false with forcing", "true", "Choose one of the two.")
         apart = {  # each reads a batch in its own way, has a loss of its own, or another hold of the weights
             "replay": ("accumulate", "carry", "forcing", "reward"),
+            "packed": ("carry", "forcing", "reward", "doubly_stochastic"),
             "agreement": ("carry", "forcing", "reward", "doubly_stochastic"),
             "doubly_stochastic": ("forcing", "reward"),
             "shard": ("forcing", "reward", "replay", "unfreeze_after"),

@@ -158,7 +158,9 @@ class Trainer:
             parameters["lr"] = rate
         self.optimiser.zero_grad(set_to_none=True)
         # Of all ranks' tokens nobody knows the number yet: they are divided by it when all gradients are there.
-        expected = sum(batch.tokens for batch in group) if self.ranks.alone else 1
+        # Nor does a recording, of packed batches, each of which has another.
+        known = self.ranks.alone and not config.packed
+        expected = sum(batch.tokens for batch in group) if known else 1
         total, tokens, carried = 0.0, 0, self.carried
         for turn, batch in enumerate(group, start=1):
             if turn == len(group) and self.gradients is not None:
@@ -167,7 +169,8 @@ class Trainer:
                 if self.replay is None:
                     loss, count, carried = self._gradient(batch, expected, carried)
                 else:
-                    loss, count = self.replay(batch, lambda batch: self._gradient(batch, expected, None)[0]), expected
+                    loss = self.replay(batch, lambda batch: self._gradient(batch, expected, None)[0])
+                    count = batch.tokens
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 raise self._failure(error, batch) from error
             total, tokens = total + float(loss), tokens + count

@@ -5,16 +5,19 @@ exist for a few rows at a time. Each chunk of rows goes from states to logits, t
 back to the states' and the matrix's width while it is still in the cache.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
+from regard.kernels import gpu
 from regard.model.embedding import Projection
 from regard.shapes import Bool, Float, Int, Tensor
 
 CHUNK = 2**22  # logits in memory at once
 CHUNK_CUDA = 2**26
+COLUMNS = 2048  # logits of a row that a program reads at a time
 
 
 def token_loss(
@@ -27,10 +30,12 @@ def token_loss(
 ) -> Float[Tensor, ""]:
     """The sum over rows of the cross-entropy of their logits with the gold ones, some of it spread over all.
 
-    With agreement, rows come in pairs, each one token that was read twice, and each row's loss is larger by so many
-    times its pair's disagreement: the mean of the divergences of either prediction from the other. Exactly
-    `plain_token_loss`, in a fraction of the memory.
+    A row whose gold token is below 0 counts for nothing. With agreement, rows come in pairs, each one token that was
+    read twice, and each row's loss is larger by so many times its pair's disagreement: the mean of the divergences of
+    either prediction from the other. Exactly `plain_token_loss`, in a fraction of the memory.
     """
+    if not gpu.takes(states) and bool((gold < 0).any()):
+        states, gold = states[gold >= 0], gold[gold >= 0]
     settings = smoothing, agreement
     loss: Tensor = _Chunked.apply(states, project.weight, project.bias, gold, *settings)  # type: ignore[no-untyped-call]
     return loss
@@ -90,8 +95,11 @@ class _Chunked(torch.autograd.Function):
         d_bias = torch.zeros_like(bias) if wanted[2] else None
         vocabulary = weight.shape[0]
         rows = max(1, (CHUNK_CUDA if kind == "cuda" else CHUNK) // vocabulary)
-        if agreement:
-            rows += rows % 2  # pairs stay together
+        rows += rows % 2  # pairs stay together
+        if gpu.takes(states):
+            parts = _on_gpu(states, matrix, shift, gold, smoothing, agreement, rows, wanted)
+            ctx.save_for_backward(*parts[1:])
+            return parts[0]
         spread = smoothing / vocabulary
         for start in range(0, len(gold), rows):
             chunk = slice(start, start + rows)
@@ -135,6 +143,46 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         scaled = (None if d is None else d * scale.to(d.dtype) for d in ctx.saved_tensors)
         return (*scaled, None, None, None)
+
+
+def _on_gpu(
+    states: Tensor, matrix: Tensor, shift: Tensor, gold: Tensor, smoothing: float, agreement: float, rows: int,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """The loss and the gradients of states, matrix and shift; a kernel turns logits into gradients where they lie."""
+    from regard.kernels.training_gpu import paired_surprise, surprise
+
+    losses = states.new_empty(len(gold), dtype=torch.float32)
+    d_states = states.new_empty(states.shape) if wanted[0] else None
+    d_matrix, d_shift = (
+        torch.zeros_like(x, dtype=torch.float32) if want else None
+        for x, want in zip((matrix, shift), wanted[1:], strict=False)
+    )
+    for start in range(0, len(gold), rows):
+        chunk = slice(start, start + rows)
+        here, answer = states[chunk], gold[chunk]
+        d_logits = torch.addmm(shift, here, matrix.mT)
+        with gpu.on_device_of(states):
+            if agreement:
+                paired_surprise[(len(answer) // 2,)](
+                    d_logits, answer, losses[chunk], smoothing, agreement, len(matrix), C=COLUMNS
+                )
+            else:
+                surprise[(len(answer),)](d_logits, answer, losses[chunk], smoothing, len(matrix), C=COLUMNS)
+        if d_states is not None:
+            torch.mm(d_logits, matrix, out=d_states[chunk])
+        if d_matrix is not None:
+            d_matrix += _wide_product(d_logits.mT, here)
+        if d_shift is not None:
+            d_shift += d_logits.sum(0, dtype=torch.float32)
+    return losses.sum(), d_states, d_matrix, d_shift
+
+
+def _wide_product(x: Tensor, y: Tensor) -> Tensor:
+    """A product whose sums are never rounded to half precision."""
+    if x.is_cuda and x.dtype in gpu.HALF:
+        return torch.mm(x, y, out_dtype=torch.float32)
+    return (x.float() @ y.float()).float()
 
 
 def _apart(log_p: Float[Tensor, "N V"]) -> tuple[Float[Tensor, ""], Float[Tensor, "N V"]]:

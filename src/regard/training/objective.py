@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from regard.data.tokens import MASK
 from regard.model.forcing import Forcing, force
 from regard.model.recurrent import RnnDecoder, RnnState
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
-from regard.sequence import Grids, Packing, Tokens
+from regard.sequence import Grids, Packed, Packing, Tokens
 from regard.shapes import Bool, Float, Int, Tensor
 from regard.training.loss import logit_loss, token_loss, unevenness
 
@@ -47,6 +47,9 @@ class Objective:
         if isinstance(model, Classifier):
             assert isinstance(batch.targets, Tensor)
             return self._labels(model, batch.source, batch.targets)
+        if isinstance(batch.targets, Packed):
+            assert isinstance(model, Seq2Seq)
+            return self._end_to_end(model, batch.source, batch.targets, batch.tokens)
         assert isinstance(batch.targets, Tokens)
         if isinstance(model, MaskedTokens):
             return self._hidden_tokens(model, batch.targets)
@@ -86,6 +89,16 @@ class Objective:
             states = decoder.states(inputs, model.encode(batch.source), packing)
         states = states.flatten(0, 1) if packing is None else states
         return self._loss(states, gold, partial(token_loss, project=decoder.project)), len(gold), carried
+
+    def _end_to_end(self, model: Seq2Seq, source: Any, targets: Packed, tokens: int) -> tuple[Tensor, int, None]:
+        gold = targets.gold
+        assert gold is not None
+        if self.agreement:
+            source, targets = None if source is None else source.twice(), targets.twice()
+        encoder, decoder = cast(Any, model.encoder), cast(Any, model.decoder)
+        memory = None if encoder is None else encoder.end_to_end(source)
+        states = decoder.end_to_end(targets, memory)
+        return self._loss(states, gold, partial(token_loss, project=decoder.project)), tokens, None
 
     def _own_words(self, model: Seq2Seq, batch: Batch, step: int, speak: Speak) -> tuple[Tensor, int, None]:
         """Make likelier what is worth more than nothing, and less likely what is worth less."""

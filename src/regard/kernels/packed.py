@@ -1,0 +1,133 @@
+"""Attention within sequences that are laid end to end: no padding, and short ones in kernels made for them.
+
+On a GPU a program takes one head of one sequence, whole, forwards and backwards, and needs nothing of other programs.
+Sequences too long for that go to PyTorch's kernel for many lengths. Elsewhere they are padded, which is the reference.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.kernels import fused, gpu, streamed
+from regard.kernels.dropout import dropped_of
+from regard.kernels.energies import DotEnergy
+from regard.kernels.lookup import Lookup
+from regard.kernels.streamed import refuse_second_derivative
+from regard.kernels.visibility import Visibility
+from regard.sequence import Ends
+from regard.shapes import Float, Tensor
+
+SHORT = 128  # positions of a sequence that one program takes
+WIDEST = 256  # of a head
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How a row of queries, keys or values is divided, and how they meet."""
+
+    heads: int
+    key_heads: int
+    width: int
+    scale: float
+    causal: bool = False
+    dropout: float = 0.0
+
+
+def attend(
+    asked: Float[Tensor, "N _"], known: Float[Tensor, "M _"] | None, kind: Heads, ends: Ends, around: Ends
+) -> Float[Tensor, "N _"]:
+    """For each query what it sees of its own sequence, or of that one of `around` which has the same number.
+
+    `asked` holds queries, `known` keys and values side by side; or `asked` holds all three.
+    """
+    tensors = (asked,) if known is None else (asked, known)
+    if gpu.takes(*tensors) and kind.width <= WIDEST:
+        if max(ends.longest, around.longest) <= SHORT:
+            asked, known = asked.contiguous(), None if known is None else known.contiguous()
+            seed = asked.new_empty(1, dtype=torch.int64)
+            if kind.dropout > 0:
+                seed = torch.randint(2**62, (1,), device=asked.device)
+            out: Tensor = _Short.apply(kind, ends, around, seed, asked, known)  # type: ignore[no-untyped-call]
+            return out
+        if asked.dtype in gpu.HALF and kind.width % 8 == 0:
+            return _flash(*_roles(asked, known, kind), kind, ends, around)
+    return _padded(*_roles(asked, known, kind), kind, ends, around)
+
+
+def _roles(asked: Tensor, known: Tensor | None, kind: Heads) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (N, H, D), keys and values (M, G, D), as they lie."""
+    queries, keys = kind.heads * kind.width, kind.key_heads * kind.width
+    query, rest = (asked[:, :queries], asked[:, queries:]) if known is None else (asked, known)
+    parts = query, rest[:, :keys], rest[:, keys:]
+    return tuple(part.view(len(part), -1, kind.width) for part in parts)  # type: ignore[return-value]
+
+
+def _padded(query: Tensor, key: Tensor, value: Tensor, kind: Heads, ends: Ends, around: Ends) -> Tensor:
+    mask = around.mask[:, None, None]
+    query, key, value = (side.padded(x).transpose(1, 2) for side, x in ((ends, query), (around, key), (around, value)))
+    lookup = Lookup(DotEnergy(kind.scale), query, key, Visibility(mask, None, 0 if kind.causal else None))
+    kernel = fused if fused.supports(lookup, value, kind.dropout) else streamed
+    out, _ = kernel.attend(lookup, value, kind.dropout)  # (B, H, N, D)
+    return ends.laid(out.transpose(1, 2)).flatten(1)
+
+
+def _flash(query: Tensor, key: Tensor, value: Tensor, kind: Heads, ends: Ends, around: Ends) -> Tensor:
+    key, value = (x.repeat_interleave(kind.heads // kind.key_heads, 1) for x in (key, value))
+    out: Tensor = torch.ops.aten._flash_attention_forward(
+        query, key, value, ends.offsets, around.offsets, ends.longest, around.longest, kind.dropout, kind.causal, False,
+        scale=kind.scale,
+    )[0]  # fmt: skip
+    return out.flatten(1)
+
+
+class _Short(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, kind: Heads, ends: Ends, around: Ends, seed: Tensor, asked: Tensor, known: Tensor | None
+    ) -> Tensor:
+        from regard.kernels.training_gpu import look
+
+        query, key, value = _roles(asked, known, kind)
+        out = asked.new_empty(len(asked), kind.heads * kind.width)
+        with gpu.on_device_of(asked):
+            look[(len(ends.offsets) - 1, kind.heads)](
+                query, key, value, out, *_common(kind, ends, around, seed, query, key), **_tile(kind, ends, around)
+            )
+        ctx.save_for_backward(seed, asked, known)
+        ctx.plain = kind, ends, around
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        from regard.kernels.training_gpu import d_look
+
+        refuse_second_derivative()
+        kind, ends, around = ctx.plain
+        seed, asked, known = ctx.saved_tensors
+        d_asked, d_known = asked.new_empty(asked.shape), None if known is None else known.new_empty(known.shape)
+        query, key, value = _roles(asked, known, kind)
+        with gpu.on_device_of(asked):
+            d_look[(len(ends.offsets) - 1, kind.key_heads)](
+                query, key, value, d_out.contiguous(), *_roles(d_asked, d_known, kind),
+                *_common(kind, ends, around, seed, query, key), **_tile(kind, ends, around),
+            )  # fmt: skip
+        return None, None, None, None, d_asked, d_known
+
+
+def _common(kind: Heads, ends: Ends, around: Ends, seed: Tensor, query: Tensor, key: Tensor) -> list[Any]:
+    steps = query.stride(0), key.stride(0), kind.heads * kind.width
+    dropped = dropped_of(kind.dropout)
+    return [
+        ends.offsets, around.offsets, seed, *steps, kind.scale, dropped, kind.heads, kind.heads // kind.key_heads,
+        kind.width,
+    ]  # fmt: skip
+
+
+def _tile(kind: Heads, ends: Ends, around: Ends) -> dict[str, Any]:
+    rows, keys = gpu.power(ends.longest), gpu.power(around.longest)
+    warps = max(1, min(8, rows * keys // 1024))
+    return {
+        "CAUSAL": kind.causal, "DROP": kind.dropout > 0, "R": rows, "C": keys, "D": gpu.power(kind.width),
+        "num_warps": warps,
+    }  # fmt: skip

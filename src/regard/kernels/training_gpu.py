@@ -1,0 +1,282 @@
+"""What Triton compiles for training on a GPU: sums under dropout with their norms, short attention, and the loss.
+
+Nothing imports this before a kernel is launched; `joining`, `packed` and `training.loss` launch them. Whatever is
+written is written by one program, and sums are taken in one order, so that the same input gives the same bits.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+@no_type_check
+def survives(seed, place, dropped):
+    """Which numbers dropout leaves. A function of seed and place alone, so that the backward drops the same.
+
+    Two multiplications that leave no bit as it was (Wellons' lowbias32), each after half of the seed has come in.
+    """
+    drawn = tl.load(seed)
+    x = place.to(tl.uint32) ^ (drawn & 0xFFFFFFFF).to(tl.uint32)
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) + (drawn >> 32).to(tl.uint32)
+    x = x * 0x846CA68B
+    x = x ^ (x >> 16)
+    return (x & 0xFFFF).to(tl.int32) >= dropped
+
+
+@triton.jit
+@no_type_check
+def join(
+    x, added, weight, bias, seed, total, normed, mean, scale, epsilon, dropped, count, width,
+    ADD: tl.constexpr, DROP: tl.constexpr, LAYER: tl.constexpr, R: tl.constexpr, W: tl.constexpr,
+):  # fmt: skip
+    """The sum x + dropout(added) and its norm: by mean and variance (LAYER), or by the mean square."""
+    rows, columns = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R), tl.arange(0, W)
+    there = (rows < count)[:, None] & (columns < width)[None, :]
+    at = rows[:, None] * width + columns[None, :]
+    sums = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
+    if ADD:
+        more = tl.load(added + at, mask=there, other=0.0).to(tl.float32)
+        if DROP:
+            more = tl.where(survives(seed, at, dropped), more * (65536.0 / (65536 - dropped)), 0.0)
+        sums += more
+        tl.store(total + at, sums.to(total.dtype.element_ty), mask=there)
+    centred = sums
+    if LAYER:
+        middle = tl.sum(sums, 1) / width
+        tl.store(mean + rows, middle, mask=rows < count)
+        centred = tl.where(there, sums - middle[:, None], 0.0)
+    rate = 1 / tl.sqrt(tl.sum(centred * centred, 1) / width + epsilon)
+    tl.store(scale + rows, rate, mask=rows < count)
+    out = centred * rate[:, None] * tl.load(weight + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
+    if LAYER:
+        out += tl.load(bias + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
+    tl.store(normed + at, out.to(normed.dtype.element_ty), mask=there)
+
+
+@triton.jit
+@no_type_check
+def d_join(
+    d_normed, d_total, total, weight, mean, scale, seed, d_x, d_added, d_weight, d_bias, dropped, count, width, each,
+    ADD: tl.constexpr, DROP: tl.constexpr, LAYER: tl.constexpr, ONWARD: tl.constexpr,
+    R: tl.constexpr, W: tl.constexpr,
+):  # fmt: skip
+    """The gradients of x and of what was added; of the norm's own numbers, one sum for each program's rows.
+
+    ONWARD: the sum had another use beside its norm, whose gradient is d_total.
+    """
+    columns = tl.arange(0, W)
+    gain = tl.load(weight + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
+    gains, shifts = tl.zeros((R, W), tl.float32), tl.zeros((R, W), tl.float32)
+    first = tl.program_id(0).to(tl.int64) * each
+    for top in range(0, each, R):
+        rows = first + top + tl.arange(0, R)
+        here = (rows < count) & (top + tl.arange(0, R) < each)
+        there = here[:, None] & (columns < width)[None, :]
+        at = rows[:, None] * width + columns[None, :]
+        given = tl.load(d_normed + at, mask=there, other=0.0).to(tl.float32)
+        unit = tl.load(total + at, mask=there, other=0.0).to(tl.float32)
+        rate = tl.load(scale + rows, mask=here, other=0.0)[:, None]
+        if LAYER:
+            unit = tl.where(there, unit - tl.load(mean + rows, mask=here, other=0.0)[:, None], 0.0)
+            shifts += given
+        unit *= rate
+        gains += given * unit
+        given *= gain
+        moved = given - unit * (tl.sum(given * unit, 1) / width)[:, None]
+        if LAYER:
+            moved -= (tl.sum(given, 1) / width)[:, None]
+        moved *= rate
+        if ONWARD:
+            moved += tl.load(d_total + at, mask=there, other=0.0).to(tl.float32)
+        tl.store(d_x + at, moved.to(d_x.dtype.element_ty), mask=there)
+        if ADD:
+            if DROP:
+                moved = tl.where(survives(seed, at, dropped), moved * (65536.0 / (65536 - dropped)), 0.0)
+            tl.store(d_added + at, moved.to(d_added.dtype.element_ty), mask=there)
+    mine = tl.program_id(0).to(tl.int64) * width + columns
+    tl.store(d_weight + mine, tl.sum(gains, 0), mask=columns < width)
+    if LAYER:
+        tl.store(d_bias + mine, tl.sum(shifts, 0), mask=columns < width)
+
+
+@triton.jit
+@no_type_check
+def weights_of(
+    query, key, n, m, factor, seed, item, dropped,
+    CAUSAL: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """The weights of R queries over C keys, all there are; and the same under dropout."""
+    rows, keys = tl.arange(0, R)[:, None], tl.arange(0, C)[None, :]
+    seen = (rows < n) & (keys < m)
+    if CAUSAL:
+        seen = seen & (keys <= rows)
+    scores = tl.where(seen, tl.dot(query, tl.trans(key), input_precision="ieee") * (factor * LOG2E), float("-inf"))
+    peak = tl.max(scores, 1)
+    weights = tl.exp2(scores - tl.where(peak == float("-inf"), 0.0, peak)[:, None])
+    total = tl.sum(weights, 1)
+    weights = weights / tl.where(total == 0, 1.0, total)[:, None]
+    left = weights
+    if DROP:
+        left = tl.where(
+            survives(seed, (item * R + rows) * C + keys, dropped), weights * (65536.0 / (65536 - dropped)), 0.0
+        )
+    return weights, left
+
+
+@triton.jit
+@no_type_check
+def tile_of(start, step, first, size, head, width, S: tl.constexpr, D: tl.constexpr):
+    """Where S positions of one head lie, and which of these numbers are there."""
+    positions, columns = tl.arange(0, S), tl.arange(0, D)
+    at = start + (first + positions).to(tl.int64)[:, None] * step + (head * width + columns)[None, :]
+    return at, (positions < size)[:, None] & (columns < width)[None, :]
+
+
+@triton.jit
+@no_type_check
+def look(
+    query, key, value, out, ends, source_ends, seed, query_step, source_step, out_step, factor, dropped, heads, group,
+    width,
+    CAUSAL: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Attention of one head of one sequence, all of it, to the same or to another that belongs to it."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    first, start = tl.load(ends + row), tl.load(source_ends + row)
+    n, m = tl.load(ends + row + 1) - first, tl.load(source_ends + row + 1) - start
+    if n > 0:
+        at, there = tile_of(query, query_step, first, n, head, width, R, D)
+        q = tl.load(at, mask=there, other=0.0)
+        at, there = tile_of(key, source_step, start, m, head // group, width, C, D)
+        k = tl.load(at, mask=there, other=0.0)
+        at, there = tile_of(value, source_step, start, m, head // group, width, C, D)
+        v = tl.load(at, mask=there, other=0.0)
+        _, left = weights_of(q, k, n, m, factor, seed, row * heads + head, dropped, CAUSAL, DROP, R, C)
+        seen = tl.dot(left.to(v.dtype), v, input_precision="ieee")
+        at, there = tile_of(out, out_step, first, n, head, width, R, D)
+        tl.store(at, seen.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+@no_type_check
+def d_look(
+    query, key, value, d_out, d_query, d_key, d_value, ends, source_ends, seed, query_step, source_step, out_step,
+    factor, dropped, heads, group, width,
+    CAUSAL: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Its gradients, weights computed again: of one head of keys and values, and of all heads that ask it."""
+    row, shared = tl.program_id(0), tl.program_id(1)
+    first, start = tl.load(ends + row), tl.load(source_ends + row)
+    n, m = tl.load(ends + row + 1) - first, tl.load(source_ends + row + 1) - start
+    if (n > 0) | (m > 0):
+        at, keys_there = tile_of(key, source_step, start, m, shared, width, C, D)
+        k = tl.load(at, mask=keys_there, other=0.0)
+        at, _ = tile_of(value, source_step, start, m, shared, width, C, D)
+        v = tl.load(at, mask=keys_there, other=0.0)
+        to_key, to_value = tl.zeros((C, D), tl.float32), tl.zeros((C, D), tl.float32)
+        for head in range(shared * group, (shared + 1) * group):
+            at, there = tile_of(query, query_step, first, n, head, width, R, D)
+            q = tl.load(at, mask=there, other=0.0)
+            at, _ = tile_of(d_out, out_step, first, n, head, width, R, D)
+            given = tl.load(at, mask=there, other=0.0)
+            weights, left = weights_of(q, k, n, m, factor, seed, row * heads + head, dropped, CAUSAL, DROP, R, C)
+            to_value += tl.dot(tl.trans(left.to(given.dtype)), given, input_precision="ieee")
+            moved = left * tl.dot(given, tl.trans(v), input_precision="ieee")
+            d_scores = ((moved - weights * tl.sum(moved, 1)[:, None]) * factor).to(k.dtype)
+            to_key += tl.dot(tl.trans(d_scores), q, input_precision="ieee")
+            at, _ = tile_of(d_query, query_step, first, n, head, width, R, D)
+            tl.store(at, tl.dot(d_scores, k, input_precision="ieee").to(d_query.dtype.element_ty), mask=there)
+        at, _ = tile_of(d_key, source_step, start, m, shared, width, C, D)
+        tl.store(at, to_key.to(d_key.dtype.element_ty), mask=keys_there)
+        at, _ = tile_of(d_value, source_step, start, m, shared, width, C, D)
+        tl.store(at, to_value.to(d_value.dtype.element_ty), mask=keys_there)
+
+
+@triton.jit
+@no_type_check
+def log_sum(logits, size, C: tl.constexpr):
+    """Of one row: the logarithm of the sum of the exponentials, and the plain sum."""
+    peak, total, plain = (
+        tl.full((C,), float("-inf"), tl.float32),
+        tl.zeros((C,), tl.float32),
+        tl.zeros((C,), tl.float32),
+    )
+    for start in range(0, size, C):
+        columns = start + tl.arange(0, C)
+        there = columns < size
+        z = tl.load(logits + columns, mask=there, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(peak, z)
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * tl.exp(peak - base) + tl.exp(z - base)
+        peak = higher
+        plain += tl.where(there, z, 0.0)
+    highest = tl.max(peak, 0)
+    return highest + tl.log(tl.sum(total * tl.exp(peak - highest), 0)), tl.sum(plain, 0)
+
+
+@triton.jit
+@no_type_check
+def surprise(logits, gold, loss, smoothing, size, C: tl.constexpr):
+    """A row's cross-entropy with its gold token, some of it spread over all; the logits become its gradient.
+
+    Where there is no gold token (below 0) both are zero.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * size
+    answer = tl.load(gold + row)
+    lse, plain, given = 0.0, 0.0, 0.0
+    if answer >= 0:
+        given = tl.load(logits + answer).to(tl.float32)  # before the sums, for which all threads wait
+        lse, plain = log_sum(logits, size, C)
+    tl.store(loss + row, lse - (1 - smoothing) * given - smoothing * plain / size)
+    for start in range(0, size, C):
+        columns = start + tl.arange(0, C)
+        there = columns < size
+        z = tl.load(logits + columns, mask=there, other=0.0).to(tl.float32)
+        change = tl.exp(z - lse) - smoothing / size - tl.where(columns == answer, 1 - smoothing, 0.0)
+        change = tl.where(answer >= 0, change, 0.0)
+        tl.store(logits + columns, change.to(logits.dtype.element_ty), mask=there)
+
+
+@triton.jit
+@no_type_check
+def paired_surprise(logits, gold, loss, smoothing, agreement, size, C: tl.constexpr):
+    """The same of two rows for one token, with so many times what they disagree by: the sum of both divergences."""
+    pair = tl.program_id(0).to(tl.int64)
+    one = logits + 2 * pair * size
+    other = one + size
+    answer = tl.load(gold + 2 * pair)
+    lse_one, lse_other, loss_one, loss_other, apart_one, apart_other = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    if answer >= 0:
+        loss_one = (smoothing - 1) * tl.load(one + answer).to(tl.float32)
+        loss_other = (smoothing - 1) * tl.load(other + answer).to(tl.float32)
+        lse_one, plain_one = log_sum(one, size, C)
+        lse_other, plain_other = log_sum(other, size, C)
+        loss_one += lse_one - smoothing * plain_one / size
+        loss_other += lse_other - smoothing * plain_other / size
+        sum_one, sum_other = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
+        for start in range(0, size, C):
+            columns = start + tl.arange(0, C)
+            there = columns < size
+            a = tl.load(one + columns, mask=there, other=0.0).to(tl.float32) - lse_one
+            b = tl.load(other + columns, mask=there, other=0.0).to(tl.float32) - lse_other
+            sum_one += tl.where(there, tl.exp(a) * (a - b), 0.0)
+            sum_other += tl.where(there, tl.exp(b) * (b - a), 0.0)
+        apart_one, apart_other = tl.sum(sum_one, 0), tl.sum(sum_other, 0)
+    tl.store(loss + 2 * pair, loss_one + agreement * apart_one)
+    tl.store(loss + 2 * pair + 1, loss_other + agreement * apart_other)
+    for start in range(0, size, C):
+        columns = start + tl.arange(0, C)
+        there = columns < size
+        a = tl.load(one + columns, mask=there, other=0.0).to(tl.float32) - lse_one
+        b = tl.load(other + columns, mask=there, other=0.0).to(tl.float32) - lse_other
+        p, q = tl.exp(a), tl.exp(b)
+        flat = smoothing / size + tl.where(columns == answer, 1 - smoothing, 0.0)
+        change = p - flat + agreement * (p * (a - b - apart_one + 1) - q)
+        tl.store(one + columns, tl.where(answer >= 0, change, 0.0).to(logits.dtype.element_ty), mask=there)
+        change = q - flat + agreement * (q * (b - a - apart_other + 1) - p)
+        tl.store(other + columns, tl.where(answer >= 0, change, 0.0).to(logits.dtype.element_ty), mask=there)

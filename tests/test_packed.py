@@ -1,0 +1,196 @@
+"""Sequences laid end to end: the same losses and gradients as padded ones, by PyTorch and by the kernels of a GPU."""
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard.data.batches import Batch, Room, end_to_end
+from regard.errors import InvalidRecipe
+from regard.kernels import gpu, joining, packed
+from regard.kernels.dropout import Dropout
+from regard.kernels.joining import Sum, join
+from regard.recipe import Recipe
+from regard.sequence import Ends, Tokens
+from regard.training import loss as losses
+from regard.training.loss import plain_token_loss, token_loss
+from regard.training.objective import Objective
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SIDE = {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "hidden": 24, "dropout": 0.0}
+KINDS = {
+    "as they are": {},
+    "norms last": {"norm_first": False},
+    "mean squares, gated": {"norm": "rms", "activation": "swiglu", "norm_input": True},
+    "rotary, shared heads": {"position": "rotary", "heads": 4, "key_heads": 2, "normalise": True},
+    "learned, beside": {"position": "learned", "join": "concatenate", "longest": 12},
+    "bilinear, recomputed": {"score": "bilinear", "recompute": True},
+    "plain products": {"score": "dot", "position": "none"},
+}
+SOURCES = [[7, 8, 9, 10, 11], [12], [13, 5, 6], [14, 15, 16, 17, 18, 19, 5]]
+TARGETS = [[1, 5, 6, 2], [1, 7, 8, 9, 10, 2], [1, 2], [1, 12, 13, 2]]
+
+
+@pytest.fixture(params=["plain", "kernels"])
+def way(request, monkeypatch):
+    """PyTorch's way, and through the kernels: on a GPU, else in Triton's interpreter."""
+    if request.param == "plain":
+        monkeypatch.setattr(gpu, "takes", lambda *tensors: False)
+        return
+    pytest.importorskip("triton", reason="needs Triton, which is there for Linux on x86_64")
+    if DEVICE == "cpu":
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            pytest.skip("needs a GPU, or TRITON_INTERPRET=1 before Triton is imported")
+        monkeypatch.setattr(gpu, "takes", lambda *tensors: True)
+    new_empty = torch.Tensor.new_empty
+
+    def poisoned(self, *shape, **keywords):
+        made = new_empty(self, *shape, **keywords)
+        return made.fill_(torch.nan if made.is_floating_point() else 77)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    monkeypatch.setattr(joining, "PROGRAMS", 3)
+    monkeypatch.setattr(joining, "TILE", 128)
+    monkeypatch.setattr(losses, "COLUMNS", 16)
+    monkeypatch.setattr(losses, "CHUNK_CUDA", 20 * 6)
+
+
+def batch(source: bool = True) -> Batch:
+    targets = Tokens.of(TARGETS)
+    count = sum(map(len, TARGETS)) - len(TARGETS)
+    return Batch(Tokens.of(SOURCES) if source else None, targets, count, torch.arange(len(TARGETS)))
+
+
+def room(*, filled: bool) -> Room:
+    return Room((24, 20), (7, 5), 6, filled)
+
+
+def gradients(model: nn.Module, given: Batch, objective: Objective) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    model.zero_grad()
+    found, _, _ = objective(model, given.to(DEVICE))
+    found.backward()
+    return found.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def near(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
+    assert got.shape == wanted.shape
+    assert (got.double() - wanted.double()).norm() <= tolerance * wanted.double().norm() + 1e-6
+
+
+@pytest.mark.parametrize(("agreement", "filled"), [(0.0, False), (2.0, True)], ids=["exact", "agreeing, filled"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_equals_padded(kind, agreement, filled, way, monkeypatch):
+    side = SIDE | KINDS[kind]
+    model = regard.build({"encoder": side, "decoder": side, "vocabulary": 20, "tie": "all"}).to(DEVICE)
+    objective = Objective(smoothing=0.1, agreement=agreement)
+    got, changes = gradients(model, end_to_end(batch(), room(filled=filled)), objective)
+    monkeypatch.setattr(gpu, "takes", lambda *tensors: False)
+    wanted, expected = gradients(model, batch(), objective)
+    near(got, wanted)
+    for name, change in changes.items():
+        near(change, expected[name])
+
+
+def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
+    model = regard.build({"decoder": SIDE, "vocabulary": 20}).to(DEVICE)
+    got, changes = gradients(model, end_to_end(batch(source=False), room(filled=True)), Objective())
+    monkeypatch.setattr(gpu, "takes", lambda *tensors: False)
+    wanted, expected = gradients(model, batch(source=False), Objective())
+    near(got, wanted)
+    for name, change in changes.items():
+        near(change, expected[name])
+
+
+def test_others_in_the_batch_change_nothing(way):
+    """What a sequence's states are depends on no neighbour, and on nothing that comes later."""
+    model = regard.build({"decoder": SIDE, "vocabulary": 20}).to(DEVICE).eval()
+    whole = end_to_end(batch(source=False), room(filled=False)).targets.to(DEVICE)
+    alone = end_to_end(
+        Batch(None, Tokens.of(TARGETS[1:2]), 5, torch.arange(1)), room(filled=False)
+    ).targets.to(DEVICE)  # fmt: skip
+    near(model.decoder.end_to_end(whole, None)[3:8], model.decoder.end_to_end(alone, None))
+    later = replace(whole, ids=torch.where(torch.arange(12, device=DEVICE) < 5, whole.ids, 19))
+    assert torch.equal(model.decoder.end_to_end(later, None)[:5], model.decoder.end_to_end(whole, None)[:5])
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("added", [True, False], ids=["sum", "as it is"])
+def test_sums_and_norms(kind, added, way, monkeypatch):
+    norm = (nn.LayerNorm if kind == "layer" else nn.RMSNorm)(12).to(DEVICE)
+    nn.init.normal_(norm.weight)
+    x, change = (torch.randn(3, 5, 12, device=DEVICE, requires_grad=True) for _ in range(2))
+    given = Sum(x, change if added else None)
+    into = [torch.randn(3, 5, 12, device=DEVICE) for _ in range(2)]
+    wrt = [x, *([change] if added else []), *norm.parameters()]
+    got = join(given, Dropout(0.0), norm)
+    found = torch.autograd.grad(got, wrt, into)
+    monkeypatch.setattr(gpu, "takes", lambda *tensors: False)
+    wanted = join(given, Dropout(0.0), norm)
+    for mine, theirs in zip((*got, *found), (*wanted, *torch.autograd.grad(wanted, wrt, into)), strict=True):
+        near(mine, theirs)
+
+
+def test_dropout_drops_the_same_in_the_backward(way):
+    norm, dropout = nn.LayerNorm(64).to(DEVICE), Dropout(0.25)
+    x, change = torch.zeros(40, 64, device=DEVICE), torch.ones(40, 64, device=DEVICE, requires_grad=True)
+    total, _ = join(Sum(x, change), dropout, norm)
+    total.sum().backward()
+    assert torch.equal(change.grad, total.detach())
+    assert 0.2 < (total == 0).float().mean() < 0.3
+    assert total.max().item() == pytest.approx(4 / 3, rel=1e-4)
+    again, _ = join(Sum(x, change), dropout, norm)
+    assert not torch.equal(total, again)
+
+
+def test_attention_drops_the_same_in_the_backward(way):
+    """Values that are the unit vectors make outputs weights; their gradient sums what was let through."""
+    n = 5
+    ends, kind = Ends.of([n, n]).to(DEVICE), packed.Heads(1, 1, n, 1.0, False, 0.5)
+    asked = torch.zeros(2 * n, n, device=DEVICE)
+    value = torch.eye(n, device=DEVICE).repeat(2, 1).requires_grad_()
+    out = packed.attend(asked, torch.cat((torch.zeros_like(value), value), 1), kind, ends, ends)
+    out.sum().backward()
+    let = torch.cat([part.detach().sum(0) for part in out.chunk(2)])
+    near(value.grad.mean(1), let)
+    assert set(out.detach().mul(n).round(decimals=3).unique().tolist()) <= {0.0, 2.0}
+    assert 0 < (out == 0).sum() < out.numel()
+
+
+@pytest.mark.parametrize("agreement", [0.0, 1.5])
+def test_the_loss_of_rows_that_count(agreement, way, monkeypatch):
+    project = regard.build({"decoder": SIDE, "vocabulary": 40}).to(DEVICE).decoder.project
+    states = torch.randn(14, 16, device=DEVICE, requires_grad=True)
+    gold = torch.tensor([3, 3, -1, -1, 39, 39, 0, 0, 20, 20, 1, 1, -1, -1], device=DEVICE)
+    wrt = [states, project.weight, project.bias]
+    got = token_loss(states, project, gold, smoothing=0.2, agreement=agreement)
+    found = torch.autograd.grad(got, wrt)
+    there = gold >= 0
+    wanted = plain_token_loss(states[there], project, gold[there], smoothing=0.2, agreement=agreement)
+    for mine, theirs in zip((got, *found), (wanted, *torch.autograd.grad(wanted, wrt)), strict=True):
+        near(mine, theirs)
+
+
+def test_ends():
+    ends = Ends.of([3, 0, 2])
+    assert ends.offsets.tolist() == [0, 3, 3, 5]
+    assert ends.places.tolist() == [0, 1, 2, 0, 1]
+    assert ends.mask.tolist() == [[True, True, True], [False] * 3, [True, True, False]]
+    x = torch.arange(5.0)[:, None]
+    assert torch.equal(ends.laid(ends.padded(x)), x)
+    assert ends.twice().offsets.tolist() == [0, 3, 3, 5, 8, 8, 10]
+
+
+def test_what_cannot_be_packed_is_refused():
+    table = {
+        "data": {"generate": "dates", "source": {"tokens": "characters"}, "target": {"tokens": "characters"}},
+        "model": {"encoder": SIDE | {"position": "alibi"}, "decoder": SIDE},
+        "train": {"packed": True},
+    }
+    with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.position = 'alibi'"):
+        Recipe.of(table)
+    table["model"] = {"encoder": {"kind": "rnn"}, "decoder": SIDE}
+    with pytest.raises(InvalidRecipe, match="anything but Transformers"):
+        Recipe.of(table)
