@@ -64,7 +64,7 @@ def main() -> None:
         lookup = Lookup(DotEnergy(1.0), query, key, Visibility(allowed, *reach))
         dots.weights(lookup, slice(0, n), lse)
         dots.summarise(lookup, 5, torch.ones(n), lse)
-    for name in ("join", "d_join", "look", "d_look", "surprise", "paired_surprise"):
+    for name in ("join", "d_join", "d_activate", "look", "d_look", "surprise", "paired_surprise"):
         setattr(training_gpu, name, Compiled(getattr(training_gpu, name)))
     for dtype, dropout in ((torch.bfloat16, 0.1), (torch.float32, 0.0)):
         training(dtype, dropout)

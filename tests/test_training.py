@@ -298,13 +298,13 @@ def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
                 gradient.copy_(parameter.grad)
 
-        return Recorded(play, ids, loss, gradients)
+        return Recorded(play, [ids], loss, gradients)
 
     before, padded = Replay.__call__, []
 
     def called(self, batch, compute):
         self.works = True
-        padded.append(batch.targets.ids.shape in self.recorded and int(batch.targets.lengths.min()) < 49)
+        padded.append((batch.targets.ids.shape,) in self.recorded and int(batch.targets.lengths.min()) < 49)
         return before(self, batch, compute)
 
     monkeypatch.setattr(Replay, "_record", record)
@@ -316,7 +316,7 @@ def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache
 
 
 def test_replay_is_refused_where_shapes_differ(text):
-    with pytest.raises(regard.InvalidRecipe, match=r"train.replay: wanted false unless a language model"):
+    with pytest.raises(regard.InvalidRecipe, match=r"train.replay: wanted false unless batches are packed"):
         read_recipe(table(replay=True))
     with pytest.raises(regard.InvalidRecipe, match=r"train.replay: wanted nothing with accumulate"):
         read_recipe({"data": text, "model": {"decoder": TRANSFORMER}, "train": {"replay": True, "accumulate": 2}})
@@ -471,13 +471,13 @@ def test_a_reader_that_ends_is_named_and_the_run_resumes(name, tmp_path, cache, 
     """Whatever ends the thread that makes batches ahead: a clear error, and a run that ends as if it had not."""
     right, count = batches_module._collated, 0
 
-    def wrong(corpus, rows):
+    def wrong(corpus, rows, room=None):
         nonlocal count
         if threading.current_thread().name == "regard-ahead":
             count += 1
             if count == 8:
                 ENDS[name]()
-        return right(corpus, rows)
+        return right(corpus, rows, room)
 
     monkeypatch.setattr(batches_module, "_collated", wrong)
     with pytest.raises(regard.TrainingFailed, match=r"step \d+: wanted its batches; got .*resume") as caught:

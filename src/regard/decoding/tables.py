@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from regard.kernels import native
-from regard.model.blocks import ACTIVATIONS, Block, Entrance, Stack
+from regard.kernels.products import ACTIVATIONS
+from regard.model.blocks import Block, Entrance, Stack
 from regard.model.embedding import Embedding
 from regard.model.listening import anyone, anyone_changes
 from regard.model.multihead import MultiHead

@@ -90,17 +90,14 @@ class _Join(torch.autograd.Function):
         each = -(-count // PROGRAMS)
         each += -each % rows
         programs = -(-count // each)
-        d_weight, d_bias = total.new_empty(2, programs, width, dtype=torch.float32)
+        parts = total.new_empty(2, programs, width, dtype=torch.float32)
         with gpu.on_device_of(total):
             d_join[(programs,)](
                 d_normed.contiguous(), d_x if d_total is None else d_total.contiguous(), total, weight, mean, scale,
-                seed, d_x, d_added, d_weight, d_bias, dropped, count, width, each,
+                seed, d_x, d_added, *parts, dropped, count, width, each,
                 ADD=kind is not None, DROP=dropped > 0, LAYER=layer, ONWARD=d_total is not None, R=rows, W=wide,
             )  # fmt: skip
+        d_weight, *d_bias = parts[: 1 + layer].sum(1).to(weight.dtype)
         return (
-            d_x,
-            None if kind is None else d_added,
-            d_weight.sum(0).to(weight.dtype),
-            d_bias.sum(0).to(weight.dtype) if layer else None,
-            None, None, None, None,
+            d_x, None if kind is None else d_added, d_weight, d_bias[0] if layer else None, None, None, None, None
         )  # fmt: skip

@@ -4,6 +4,7 @@ On a GPU a program takes one head of one sequence, whole, forwards and backwards
 Sequences too long for that go to PyTorch's kernel for many lengths. Elsewhere they are padded, which is the reference.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from regard.kernels.visibility import Visibility
 from regard.sequence import Ends
 from regard.shapes import Float, Tensor
 
-SHORT = 128  # positions of a sequence that one program takes
+TILES = (32, 64, 128)  # positions of sequences that programs take whole, each launch those of one size
 WIDEST = 256  # of a head
 
 
@@ -43,7 +44,7 @@ def attend(
     """
     tensors = (asked,) if known is None else (asked, known)
     if gpu.takes(*tensors) and kind.width <= WIDEST:
-        if max(ends.longest, around.longest) <= SHORT:
+        if max(ends.longest, around.longest) <= TILES[-1]:
             asked, known = asked.contiguous(), None if known is None else known.contiguous()
             seed = asked.new_empty(1, dtype=torch.int64)
             if kind.dropout > 0:
@@ -91,9 +92,10 @@ class _Short(torch.autograd.Function):
         query, key, value = _roles(asked, known, kind)
         out = asked.new_empty(len(asked), kind.heads * kind.width)
         with gpu.on_device_of(asked):
-            look[(len(ends.offsets) - 1, kind.heads)](
-                query, key, value, out, *_common(kind, ends, around, seed, query, key), **_tile(kind, ends, around)
-            )
+            for tile in _tiles(kind, ends, around):
+                look[(len(ends.offsets) - 1, kind.heads)](
+                    query, key, value, out, *_common(kind, ends, around, seed, query, key), **tile
+                )
         ctx.save_for_backward(seed, asked, known)
         ctx.plain = kind, ends, around
         return out
@@ -103,15 +105,17 @@ class _Short(torch.autograd.Function):
         from regard.kernels.training_gpu import d_look
 
         refuse_second_derivative()
+        d_out = d_out.contiguous()
         kind, ends, around = ctx.plain
         seed, asked, known = ctx.saved_tensors
         d_asked, d_known = asked.new_empty(asked.shape), None if known is None else known.new_empty(known.shape)
         query, key, value = _roles(asked, known, kind)
         with gpu.on_device_of(asked):
-            d_look[(len(ends.offsets) - 1, kind.key_heads)](
-                query, key, value, d_out.contiguous(), *_roles(d_asked, d_known, kind),
-                *_common(kind, ends, around, seed, query, key), **_tile(kind, ends, around),
-            )  # fmt: skip
+            for tile in _tiles(kind, ends, around):
+                d_look[(len(ends.offsets) - 1, kind.key_heads)](
+                    query, key, value, d_out, *_roles(d_asked, d_known, kind),
+                    *_common(kind, ends, around, seed, query, key), **tile,
+                )  # fmt: skip
         return None, None, None, None, d_asked, d_known
 
 
@@ -124,10 +128,14 @@ def _common(kind: Heads, ends: Ends, around: Ends, seed: Tensor, query: Tensor, 
     ]  # fmt: skip
 
 
-def _tile(kind: Heads, ends: Ends, around: Ends) -> dict[str, Any]:
-    rows, keys = gpu.power(ends.longest), gpu.power(around.longest)
-    warps = max(1, min(8, rows * keys // 1024))
-    return {
-        "CAUSAL": kind.causal, "DROP": kind.dropout > 0, "R": rows, "C": keys, "D": gpu.power(kind.width),
-        "num_warps": warps,
-    }  # fmt: skip
+def _tiles(kind: Heads, ends: Ends, around: Ends) -> Iterator[dict[str, Any]]:
+    """What each launch is for: pairs that are longer than the one before can take, up to its own size."""
+    longest, before = max(ends.longest, around.longest), 0
+    for size in TILES:
+        if before >= longest:
+            break
+        yield {
+            "beyond": before, "CAUSAL": kind.causal, "DROP": kind.dropout > 0, "R": size, "C": size,
+            "D": gpu.power(kind.width), "num_warps": max(1, size // 16),
+        }  # fmt: skip
+        before = size

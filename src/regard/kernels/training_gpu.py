@@ -106,6 +106,36 @@ def d_join(
 
 @triton.jit
 @no_type_check
+def d_activate(
+    d_out, before, d_before, sums, count, width, each, KIND: tl.constexpr, R: tl.constexpr, C: tl.constexpr
+):  # fmt: skip
+    """The gradient of what was activated, by nothing, a ReLU, a GELU or nearly one; and its sums over some rows."""
+    columns, first = tl.program_id(0) * C + tl.arange(0, C), tl.program_id(1).to(tl.int64) * each
+    total = tl.zeros((R, C), tl.float32)
+    for top in range(0, each, R):
+        rows = first + top + tl.arange(0, R)
+        there = (rows < count)[:, None] & (columns < width)[None, :]
+        at = rows[:, None] * width + columns[None, :]
+        change = tl.load(d_out + at, mask=there, other=0.0).to(tl.float32)
+        if KIND > 0:
+            x = tl.load(before + at, mask=there, other=0.0).to(tl.float32)
+            if KIND == 1:
+                change = tl.where(x > 0, change, 0.0)
+            elif KIND == 2:
+                below = 0.5 * (1 + tl.erf(x * 0.7071067811865476))
+                change *= below + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
+            else:
+                bent = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+                turn = 1 - 2 / (1 + tl.exp(2 * bent))
+                slope = 0.7978845608028654 * (1 + 0.134145 * x * x)
+                change *= 0.5 * (1 + turn) + 0.5 * x * (1 - turn * turn) * slope
+            tl.store(d_before + at, change.to(d_before.dtype.element_ty), mask=there)
+        total += change
+    tl.store(sums + tl.program_id(1).to(tl.int64) * width + columns, tl.sum(total, 0), mask=columns < width)
+
+
+@triton.jit
+@no_type_check
 def weights_of(
     query, key, n, m, factor, seed, item, dropped,
     CAUSAL: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
@@ -141,14 +171,17 @@ def tile_of(start, step, first, size, head, width, S: tl.constexpr, D: tl.conste
 @no_type_check
 def look(
     query, key, value, out, ends, source_ends, seed, query_step, source_step, out_step, factor, dropped, heads, group,
-    width,
+    width, beyond,
     CAUSAL: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Attention of one head of one sequence, all of it, to the same or to another that belongs to it."""
+    """Attention of one head of one sequence, all of it, to the same or to another that belongs to it.
+
+    Pairs of which neither is longer than `beyond` are left to another launch.
+    """
     row, head = tl.program_id(0), tl.program_id(1)
     first, start = tl.load(ends + row), tl.load(source_ends + row)
     n, m = tl.load(ends + row + 1) - first, tl.load(source_ends + row + 1) - start
-    if n > 0:
+    if (n > 0) & (tl.maximum(n, m) > beyond) & (n <= R) & (m <= C):
         at, there = tile_of(query, query_step, first, n, head, width, R, D)
         q = tl.load(at, mask=there, other=0.0)
         at, there = tile_of(key, source_step, start, m, head // group, width, C, D)
@@ -165,14 +198,14 @@ def look(
 @no_type_check
 def d_look(
     query, key, value, d_out, d_query, d_key, d_value, ends, source_ends, seed, query_step, source_step, out_step,
-    factor, dropped, heads, group, width,
+    factor, dropped, heads, group, width, beyond,
     CAUSAL: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Its gradients, weights computed again: of one head of keys and values, and of all heads that ask it."""
     row, shared = tl.program_id(0), tl.program_id(1)
     first, start = tl.load(ends + row), tl.load(source_ends + row)
     n, m = tl.load(ends + row + 1) - first, tl.load(source_ends + row + 1) - start
-    if (n > 0) | (m > 0):
+    if (tl.maximum(n, m) > beyond) & (n <= R) & (m <= C):
         at, keys_there = tile_of(key, source_step, start, m, shared, width, C, D)
         k = tl.load(at, mask=keys_there, other=0.0)
         at, _ = tile_of(value, source_step, start, m, shared, width, C, D)

@@ -15,6 +15,7 @@ from regard.errors import Problem
 from regard.kernels.bias import Bias, DistanceBias
 from regard.kernels.dropout import Dropout
 from regard.kernels.joining import Sum, join
+from regard.kernels.products import ACTIVATIONS, product
 from regard.model.layers import Layers
 from regard.model.memory import Memory, Strung
 from regard.model.multihead import MultiHead
@@ -71,13 +72,6 @@ class TransformerConfig(Checked):
             yield Problem("unit", "false in a causal encoder", "true", "What stands first would see nothing.")
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu_,  # in place: nobody needs what comes before it
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-    "swiglu": F.silu,
-}
 JOINS: dict[str, Callable[[Sinusoidal | Learned], nn.Module]] = {"add": Add, "concatenate": Concatenate}
 NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
@@ -88,20 +82,20 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.gated = config.activation == "swiglu"
-        self.activation = ACTIVATIONS[config.activation]
+        self.named = "silu" if self.gated else config.activation
+        self.activation = ACTIVATIONS[self.named]
         self.open = nn.Linear(config.width, config.hidden * (2 if self.gated else 1))
         self.close = nn.Linear(config.hidden, config.width)
         self.dropout = Dropout(config.hidden_dropout)
 
     def forward(self, x: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
-        hidden = self.open(x)
+        open_, close = self.open, self.close
         if self.gated:
-            gate, hidden = hidden.chunk(2, -1)
+            gate, hidden = product(x, open_.weight, open_.bias).chunk(2, -1)
             hidden = self.activation(gate) * hidden
         else:
-            hidden = self.activation(hidden)
-        out: Tensor = self.close(self.dropout(hidden))
-        return out
+            hidden = product(x, open_.weight, open_.bias, self.named)
+        return product(self.dropout(hidden), close.weight, close.bias)
 
 
 class PreNorm(nn.Module):

@@ -4,13 +4,13 @@ import difflib
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from regard.errors import InvalidArgument
 from regard.kernels import packed
 from regard.kernels.bias import Bias
 from regard.kernels.energies import DotEnergy
 from regard.kernels.lookup import Lookup
+from regard.kernels.products import product
 from regard.model.attention import Window, attend_lookup, check_mask, fold_bias, visibility
 from regard.model.positions import Rotary
 from regard.model.scores import SCORES, Dot, ScaledDot
@@ -130,8 +130,8 @@ class MultiHead(nn.Module):
             asked, known = _projected(x, self.query, self.key, self.value), None
         else:
             asked, known = self._turned(x, x if source is None else source, ends.places)
-        out: Tensor = self.out(packed.attend(asked, known, kind, ends, ends if around is None else around))
-        return out
+        seen = packed.attend(asked, known, kind, ends, ends if around is None else around)
+        return product(seen, self.out.weight, self.out.bias)
 
     @property
     def _as_they_are(self) -> bool:
@@ -141,7 +141,7 @@ class MultiHead(nn.Module):
     def _turned(self, x: Tensor, source: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Queries of one, keys and values of the other, side by side."""
         if self._as_they_are:
-            return self.query(x), _projected(source, self.key, self.value)
+            return _projected(x, self.query), _projected(source, self.key, self.value)
         query, (key, value) = self.query(x), _together(source, self.key, self.value)
         query, key = _split(query[None], self.heads), _split(key[None], self.key_heads)  # (1, H, N, D)
         query, key = _normalised(query, self.query_norm), _normalised(key, self.key_norm)
@@ -263,8 +263,7 @@ class MultiHead(nn.Module):
         dropout = self.dropout if self.training else 0.0
         heads = attend_lookup(lookup, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
         joined = heads.transpose(1, 2).flatten(2)  # (B, N, H · D)
-        out: Tensor = self.out(joined if packing is None else packing.pack(joined))
-        return out
+        return product(joined if packing is None else packing.pack(joined), self.out.weight, self.out.bias)
 
     def _check_input(self, argument: str, x: Tensor, width: int) -> None:
         mine = self.out.weight
@@ -296,9 +295,11 @@ def _together(x: Tensor, *projections: nn.Linear, packing: Packing | None = None
 
 def _projected(x: Tensor, *projections: nn.Linear) -> Tensor:
     """Side by side."""
+    if len(projections) == 1:
+        return product(x, projections[0].weight, projections[0].bias)
     weight = torch.cat([projection.weight for projection in projections])
     biased = projections[0].bias is not None
-    return F.linear(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
+    return product(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
 
 
 def _places(start: int, count: int, shared: int | None, device: torch.device) -> Int[Tensor, " S"]:

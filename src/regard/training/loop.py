@@ -161,7 +161,7 @@ class Trainer:
         # Nor does a recording, of packed batches, each of which has another.
         known = self.ranks.alone and not config.packed
         expected = sum(batch.tokens for batch in group) if known else 1
-        total, tokens, carried = 0.0, 0, self.carried
+        total, tokens, carried = torch.zeros((), dtype=torch.float64, device=self.device), 0, self.carried
         for turn, batch in enumerate(group, start=1):
             if turn == len(group) and self.gradients is not None:
                 self.gradients.expect()
@@ -173,16 +173,15 @@ class Trainer:
                     count = batch.tokens
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 raise self._failure(error, batch) from error
-            total, tokens = total + float(loss), tokens + count
+            total, tokens = total + loss, tokens + count
         total, tokens = self._of_all_ranks(total, tokens)
         if tokens != expected:  # a masked-token head decides as it goes how many it hides
             torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], expected / tokens)
         limit = float("inf") if config.clip is None else config.clip
         length = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        norm = float(length if self.sharded is None else self.sharded.undivided(length))
+        summed, norm = self._move(total, length if self.sharded is None else self.sharded.undivided(length))
         moved = replace(position, step=position.step + 1, batch=position.batch + _taken(group))
-        if isfinite(total) and isfinite(norm):
-            self.optimiser.step()
+        if isfinite(summed) and isfinite(norm):
             if self.mean is not None:
                 self.mean.update(self.model, position.step)
             self.carried = carried
@@ -190,11 +189,11 @@ class Trainer:
                 moved,
                 tokens=position.tokens + tokens,
                 skipped=0,
-                loss_since=position.loss_since + total,
+                loss_since=position.loss_since + summed,
                 tokens_since=position.tokens_since + tokens,
             )
         elif config.on_nan == "stop" or position.skipped + 1 >= SKIPS:
-            what = f"loss {total / max(1, tokens):g}, gradient norm {norm:g}"
+            what = f"loss {summed / max(1, tokens):g}, gradient norm {norm:g}"
             raise Diverged(
                 f"step {moved.step}: wanted a finite loss and gradient; got {what}. The last checkpoint is as it was. "
                 "Lower train.rate, warm up longer, or clip more; train.on_nan = 'skip' skips such batches."
@@ -202,6 +201,19 @@ class Trainer:
         else:
             self.position = replace(moved, skipped=position.skipped + 1)
         return rate, norm
+
+    def _move(self, total: Float[Tensor, ""], norm: Float[Tensor, ""]) -> tuple[float, float]:
+        """Change the weights by their gradients if loss and norm are finite; what these are.
+
+        A GPU decides this itself, so that it has all of the update to do before anyone waits for it.
+        """
+        if norm.is_cuda:
+            self.optimiser.found_inf = (~(total + norm).isfinite()).float()  # type: ignore[attr-defined]
+            self.optimiser.step()
+        loss, length = torch.stack((total, norm.to(total))).tolist()
+        if not norm.is_cuda and isfinite(loss) and isfinite(length):
+            self.optimiser.step()
+        return loss, length
 
     def _gradient(
         self, batch: Batch, expected: int, carried: RnnState | None
@@ -228,7 +240,7 @@ class Trainer:
             "train.batch_tokens and raise train.accumulate by as much, or set recompute = true in the model's parts."
         )
 
-    def _of_all_ranks(self, total: float, tokens: int) -> tuple[float, int]:
+    def _of_all_ranks(self, total: Float[Tensor, ""], tokens: int) -> tuple[Float[Tensor, ""], int]:
         """The loss and the predictions of an update, of all ranks together, as are the gradients after it.
 
         All ranks learn here whether one of them was told to stop.
@@ -237,12 +249,12 @@ class Trainer:
             return total, tokens
         if self.gradients is not None:
             self.gradients.send_rest()
-        every = self.ranks.gathered([total, tokens, self.asked_to_stop or 0])
+        every = self.ranks.gathered([float(total), tokens, self.asked_to_stop or 0])
         if self.gradients is not None:
             self.gradients.collect()
         totals, counts, signals = zip(*every, strict=True)
         self.agreed_to_stop = int(max(signals)) or None
-        return sum(totals), int(sum(counts))
+        return total.new_tensor(sum(totals)), int(sum(counts))
 
     def _hear(self, signal_number: int) -> None:
         """The run ends after the update at hand, saved."""

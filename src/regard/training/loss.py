@@ -12,11 +12,12 @@ import torch
 from torch.nn import functional as F
 
 from regard.kernels import gpu
+from regard.kernels.products import d_activated, wide_product
 from regard.model.embedding import Projection
 from regard.shapes import Bool, Float, Int, Tensor
 
-CHUNK = 2**22  # logits in memory at once
-CHUNK_CUDA = 2**26
+CHUNK = 2**22  # logits in memory at once, on a CPU
+SHARE_CUDA = 512  # bytes of a GPU's memory for each of them there
 COLUMNS = 2048  # logits of a row that a program reads at a time
 
 
@@ -94,7 +95,7 @@ class _Chunked(torch.autograd.Function):
         d_weight = torch.zeros_like(weight) if wanted[1] else None
         d_bias = torch.zeros_like(bias) if wanted[2] else None
         vocabulary = weight.shape[0]
-        rows = max(1, (CHUNK_CUDA if kind == "cuda" else CHUNK) // vocabulary)
+        rows = max(1, _at_once(states.device) // vocabulary)
         rows += rows % 2  # pairs stay together
         if gpu.takes(states):
             parts = _on_gpu(states, matrix, shift, gold, smoothing, agreement, rows, wanted)
@@ -145,6 +146,13 @@ class _Chunked(torch.autograd.Function):
         return (*scaled, None, None, None)
 
 
+def _at_once(device: torch.device) -> int:
+    """How many logits exist at a time."""
+    if device.type != "cuda":
+        return CHUNK
+    return max(CHUNK, torch.cuda.get_device_properties(device).total_memory // SHARE_CUDA)
+
+
 def _on_gpu(
     states: Tensor, matrix: Tensor, shift: Tensor, gold: Tensor, smoothing: float, agreement: float, rows: int,
     wanted: Sequence[bool],
@@ -172,17 +180,10 @@ def _on_gpu(
         if d_states is not None:
             torch.mm(d_logits, matrix, out=d_states[chunk])
         if d_matrix is not None:
-            d_matrix += _wide_product(d_logits.mT, here)
+            d_matrix += wide_product(d_logits.mT, here)
         if d_shift is not None:
-            d_shift += d_logits.sum(0, dtype=torch.float32)
+            d_shift += d_activated(d_logits, None, None)[1]
     return losses.sum(), d_states, d_matrix, d_shift
-
-
-def _wide_product(x: Tensor, y: Tensor) -> Tensor:
-    """A product whose sums are never rounded to half precision."""
-    if x.is_cuda and x.dtype in gpu.HALF:
-        return torch.mm(x, y, out_dtype=torch.float32)
-    return (x.float() @ y.float()).float()
 
 
 def _apart(log_p: Float[Tensor, "N V"]) -> tuple[Float[Tensor, ""], Float[Tensor, "N V"]]:
