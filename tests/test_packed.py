@@ -1,15 +1,20 @@
 """Sequences laid end to end: the same losses and gradients as padded ones, by PyTorch and by the kernels of a GPU."""
 
+import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import regard
-from regard.data.batches import Batch, Room, end_to_end
+from regard import checkpoint
+from regard.data.batches import Batch, Room, batches, end_to_end
 from regard.errors import InvalidRecipe
+from regard.jobs.training import prepared, train
 from regard.kernels import gpu, joining, packed
 from regard.kernels.dropout import Dropout
 from regard.kernels.joining import Sum, join
@@ -18,6 +23,7 @@ from regard.sequence import Ends, Tokens
 from regard.training import loss as losses
 from regard.training.loss import plain_token_loss, token_loss
 from regard.training.objective import Objective
+from regard.training.replay import Recorded, Replay, _inputs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIDE = {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "hidden": 24, "dropout": 0.0}
@@ -194,3 +200,101 @@ def test_what_cannot_be_packed_is_refused():
     table["model"] = {"encoder": {"kind": "rnn"}, "decoder": SIDE}
     with pytest.raises(InvalidRecipe, match="anything but Transformers"):
         Recipe.of(table)
+
+
+LETTERS = str(Path(__file__).parent / "data" / "letters.txt")  # to be copied
+PAIRS = {"source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}} | {
+    split: [LETTERS, LETTERS] for split in ("train", "valid")
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    recipe = Recipe.of({"data": PAIRS, "model": {"encoder": SIDE, "decoder": SIDE}, "train": {}})
+    found = prepared(recipe, tmp_path_factory.mktemp("cache")).train
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("filled", [False, True], ids=["exact", "filled"])
+def test_an_epoch_lays_every_example_once(corpus, filled):
+    room = Room.of(corpus, 160, filled=filled)
+    made = list(batches(corpus, budget=160, seed=3, epoch=1, room=room))
+    rows = torch.cat([each.rows for each in made])
+    assert sorted(rows.tolist()) == list(range(len(corpus)))
+    for each in made:
+        assert len(each.source.ids) <= room.positions[0]
+        assert len(each.targets.ids) <= room.positions[1]
+        assert int((each.targets.gold >= 0).sum()) == each.tokens
+    shapes = {(each.source.ids.shape, each.targets.ids.shape, each.source.ends.offsets.shape) for each in made}
+    assert (len(shapes) == 1) == filled
+    used = sum(each.tokens for each in made[:-1]) / (len(made) - 1)
+    assert used > 0.9 * room.positions[1]  # the room is used
+    again = batches(corpus, budget=160, seed=3, epoch=1, room=room, start=2)
+    assert torch.equal(next(again).targets.ids, made[2].targets.ids)
+
+
+def test_ranks_lay_the_same_examples(corpus):
+    room = Room.of(corpus, 160)
+    whole = list(batches(corpus, budget=160, seed=3, epoch=0, room=room))
+    parts = [list(batches(corpus, budget=160, seed=3, epoch=0, room=room, rank=rank, world=2)) for rank in (0, 1)]
+    rows = [each.rows for part in parts for each in part if not each.lent]
+    assert sorted(torch.cat(rows).tolist()) == sorted(torch.cat([each.rows for each in whole]).tolist())
+
+
+TRAIN = {
+    "steps": 9,
+    "batch_tokens": 256,
+    "validate_every": 3,
+    "warmup": 2,
+    "samples": 0,
+    "packed": True,
+    "device": "cpu",
+}
+LEARNED = {"data": PAIRS, "model": {"encoder": SIDE | {"dropout": 0.1}, "decoder": SIDE}, "train": TRAIN}
+
+
+def weights(run):
+    return load_file(checkpoint.step_folder(run, 9) / "model.safetensors")
+
+
+def test_a_packed_run_resumes_as_if_it_had_not_stopped(tmp_path):
+    train(LEARNED, tmp_path / "whole", cache=tmp_path)
+    train(LEARNED | {"train": TRAIN | {"steps": 3}}, tmp_path / "parts", cache=tmp_path)
+    train(LEARNED, tmp_path / "parts", cache=tmp_path, resume=True)
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    logged = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
+    losses_ = [line["loss"] for line in logged if line["event"] == "validation"]
+    assert losses_[-1] < losses_[0]
+
+
+def test_what_is_replayed_is_the_batch_at_hand(tmp_path, monkeypatch):
+    """A recording for machines without a GPU: it computes again, from what stands in its inputs by then."""
+    right, recorded = Room.of, []
+    monkeypatch.setattr(Room, "of", staticmethod(lambda corpus, budget, **_: right(corpus, budget, filled=True)))
+    train(LEARNED, tmp_path / "launched", cache=tmp_path)
+
+    def record(self, batch, compute):
+        loss, gradients = torch.zeros(()), [torch.zeros_like(parameter) for parameter in self.parameters]
+        still = replace(batch, source=copied(batch.source), targets=copied(batch.targets))
+
+        def play():
+            loss.copy_(compute(still))
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                gradient.copy_(parameter.grad)
+
+        recorded.append(play)
+        return Recorded(play, _inputs(still), loss, gradients)
+
+    monkeypatch.setattr(Replay, "_record", record)
+    monkeypatch.setattr(Replay, "works", property(lambda self: True, lambda self, value: None), raising=False)
+    train(LEARNED | {"train": TRAIN | {"replay": True}}, tmp_path / "replayed", cache=tmp_path)
+    assert len(recorded) == 1
+    launched, replayed = weights(tmp_path / "launched"), weights(tmp_path / "replayed")
+    assert all(torch.equal(launched[name], replayed[name]) for name in launched)
+
+
+def copied(side):
+    ends = Ends(side.ends.offsets.clone(), side.ends.places.clone(), side.ends.longest)
+    return replace(side, ids=side.ids.clone(), ends=ends, gold=None if side.gold is None else side.gold.clone())

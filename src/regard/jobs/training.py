@@ -314,7 +314,7 @@ def _done(trainer: Trainer, recipe: Recipe) -> bool:
 def epochs(recipe: Recipe, corpus: Corpus, ranks: Ranks = ALONE) -> Callable[[int, int], Iterator[Batch]]:
     """An epoch's batches from the n-th on, or a rank's share of them."""
     config, among = recipe.train, {"rank": ranks.rank, "world": ranks.world}
-    filled = config.replay and device_of(recipe) == "cuda"
+    filled = device_of(recipe) == "cuda"  # replayed or not, so that both are the same
     room = Room.of(corpus, config.batch_tokens, filled=filled) if config.packed else None
 
     def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:

@@ -18,7 +18,7 @@ from regard.shapes import Bool, Float, Int, Tensor
 
 CHUNK = 2**22  # logits in memory at once, on a CPU
 SHARE_CUDA = 512  # bytes of a GPU's memory for each of them there
-COLUMNS = 2048  # logits of a row that a program reads at a time
+COLUMNS, WARPS = 4096, 16  # logits of a row that a program reads at a time, and by how many
 
 
 def token_loss(
@@ -173,10 +173,12 @@ def _on_gpu(
         with gpu.on_device_of(states):
             if agreement:
                 paired_surprise[(len(answer) // 2,)](
-                    d_logits, answer, losses[chunk], smoothing, agreement, len(matrix), C=COLUMNS
+                    d_logits, answer, losses[chunk], smoothing, agreement, len(matrix), C=COLUMNS, num_warps=WARPS
                 )
             else:
-                surprise[(len(answer),)](d_logits, answer, losses[chunk], smoothing, len(matrix), C=COLUMNS)
+                surprise[(len(answer),)](
+                    d_logits, answer, losses[chunk], smoothing, len(matrix), C=COLUMNS, num_warps=WARPS
+                )
         if d_states is not None:
             torch.mm(d_logits, matrix, out=d_states[chunk])
         if d_matrix is not None:
