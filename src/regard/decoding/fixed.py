@@ -215,7 +215,7 @@ def fixed_decoder(decoder: nn.Module, room: int, *, half: bool = False) -> Fixed
         return None
     weight = decoder.project.weight
     dtype = torch.bfloat16 if half else weight.dtype
-    if not weight.is_cuda or not present() or dtype not in DTYPES or room > _longest(decoder):
+    if not weight.is_cuda or dtype not in DTYPES or room > _longest(decoder) or not present(weight.device):
         return None
     if not plain(decoder) or torch.is_autocast_enabled("cuda"):
         return None
