@@ -2,8 +2,8 @@
 
 Scores are computed a bounded piece at a time. In the forward they weigh the values; in the backward they are computed
 again, unless one piece was all of them and could be kept. From their gradients comes the gradient of one side, and then
-of the other. To compute tanh each time is cheaper than to keep it. In half precision it is right to 2^-11, in float32 to
-the last digits.
+of the other. To compute tanh each time is cheaper than to keep it. In half precision it is right to 2^-11, in float32
+to the last digits.
 """
 
 from collections.abc import Iterator
