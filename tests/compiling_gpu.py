@@ -59,8 +59,8 @@ def main() -> None:
         query, key, value = (torch.zeros(1, 2, n, 20, dtype=dtype) for _ in range(3))
         launch = additive._Launch(reach, dropped, seed, allowed, query, key, torch.zeros(1, 20), value)
         launch.pace["FAST"] = dtype == torch.bfloat16
-        out, lse = launch.forward()
-        launch.backward(out, lse, out)
+        out, lse, kept = launch.forward()
+        launch.backward(out, lse, kept, out)
         lookup = Lookup(DotEnergy(1.0), query, key, Visibility(allowed, *reach))
         dots.weights(lookup, slice(0, n), lse)
         dots.summarise(lookup, 5, torch.ones(n), lse)

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-os.environ.setdefault("REGARD_TRITON", "1")  # what must be asked for is held to the same
-
 import contracts
 import models
 import regard
@@ -249,6 +247,30 @@ def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch)
             state = state.follow(parents)
         found.append(torch.stack(logits))
     assert (found[0] - found[1]).norm() / found[1].norm() < (1e-5 if dtype is torch.float32 else 2e-2)
+
+
+def test_without_a_c_compiler_it_says_so_once_and_pytorch_does_the_same(tmp_path):
+    """In a process of its own: what Triton has compiled already needs no compiler."""
+    environment = os.environ | {"CC": "false", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", COMPILING, str(Path(__file__).parent)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    torch.manual_seed(0)
+    assert found.stdout.strip() == str(said(outputs(model("transformer").cuda(), sources()))), found.stderr
+    assert found.stderr.count("without kernels of its own, which is slower") == 1, found.stderr
+
+
+COMPILING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from test_cuda import model, outputs, said, sources
+
+torch.manual_seed(0)
+made, rows = model("transformer").cuda(), sources()
+first = said(outputs(made, rows))
+assert said(outputs(made, rows)) == first
+print(first)
+"""
 
 
 def test_steps_that_cannot_be_recorded_say_so_once():

@@ -79,3 +79,11 @@ def test_one_seed_drops_the_same():
         found.append(Dropout(0.5)(x))
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
+
+
+def test_lists_become_tokens():
+    """Of different lengths, of none, and of none at all."""
+    found = Tokens.of([[3, 2**40], (), [5]])
+    assert found.ids.tolist() == [[3, 2**40], [0, 0], [5, 0]]
+    assert found.lengths.tolist() == [2, 0, 1]
+    assert Tokens.of([[], []]).ids.shape == (2, 0)

@@ -215,7 +215,7 @@ def fixed_decoder(decoder: nn.Module, room: int, *, half: bool = False) -> Fixed
         return None
     weight = decoder.project.weight
     dtype = torch.bfloat16 if half else weight.dtype
-    if not weight.is_cuda or not present() or dtype not in DTYPES or room > _longest(decoder):
+    if not weight.is_cuda or dtype not in DTYPES or room > _longest(decoder) or not present(weight.device):
         return None
     if not plain(decoder) or torch.is_autocast_enabled("cuda"):
         return None
@@ -232,14 +232,14 @@ def current(decoder: TransformerDecoder, dtype: torch.dtype) -> FixedDecoder:
     return known[dtype]
 
 
-def weights(module: nn.Module) -> Iterator[Tensor]:
-    """As `parameters`, one by one and in a tenth of its time; what is shared comes more than once."""
-    for weight in module._parameters.values():
-        if weight is not None:
-            yield weight
-    for child in module._modules.values():
-        if child is not None:
-            yield from weights(child)
+def weights(module: nn.Module) -> list[Tensor]:
+    """As `parameters`, in a fraction of its time; what is shared comes more than once."""
+    found: list[Tensor] = []
+    modules = [module]
+    for one in modules:  # which grows meanwhile
+        found += [weight for weight in one._parameters.values() if weight is not None]
+        modules += [child for child in one._modules.values() if child is not None]
+    return found
 
 
 class Prints:
@@ -255,7 +255,7 @@ class Prints:
         return before[0] != self.versions or not torch.equal(before[1], self.found)
 
     def now(self, decoder: nn.Module) -> None:
-        found = list(weights(decoder))
+        found = weights(decoder)
         self.versions = [0 if weight.is_inference() else weight._version for weight in found]
         gpu = single.kernels(found[0])
         if gpu is None:

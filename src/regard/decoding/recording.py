@@ -20,7 +20,7 @@ def alone(module: nn.Module) -> bool:
     """Whether a module is on a GPU whose work may be recorded, and nobody would change or hear what it does."""
     weight = next(module.parameters())
     quiet = not module.training and not anyone() and not anyone_changes()
-    return weight.is_cuda and present() and quiet and not torch.is_autocast_enabled("cuda")
+    return weight.is_cuda and quiet and not torch.is_autocast_enabled("cuda") and present(weight.device)
 
 
 def rounded(count: int, *, up: bool) -> int:

@@ -27,6 +27,7 @@ from regard.decoding.recording import Told, precision, rounded
 from regard.decoding.rules import Allowed, Banned, Forced, LongEnough, Never, NoRepeat, Repetition, Rule, Said
 from regard.decoding.walk import Walk
 from regard.errors import InvalidArgument
+from regard.sequence import side_by_side
 
 ROWS = {"cpu": 512, "cuda": 2560}  # hypotheses in a step, at most
 REST = 8  # an eighth of the places may be idle before others enter
@@ -313,10 +314,12 @@ class _Party:
         self.told = None
         for place, one in zip(places, who, strict=True):
             self.who[place], self.begun[place] = one, self.time
-        way, width = self.desk.way, self.sizes.prefix
-        prefixes = [[*self.inputs[one].prefix, *[-1] * (width - len(self.inputs[one].prefix))] for one in who]
-        known = [[self.numbers[one], self.least[one], self.most[one]] for one in who]
-        table = torch.tensor([[place, *more, *rest] for place, more, rest in zip(places, known, prefixes, strict=True)])
+        way = self.desk.way
+        known = [
+            [place, self.numbers[one], self.least[one], self.most[one], *self.inputs[one].prefix]
+            for place, one in zip(places, who, strict=True)
+        ]
+        table = side_by_side(known, 4 + self.sizes.prefix, -1)
         table = table.pin_memory() if self.device.type == "cuda" else table  # or it would wait for all before it
         table = table.to(self.device, non_blocking=True)
         rows, numbers, least, most = table[:, :4].unbind(1)

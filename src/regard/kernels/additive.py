@@ -1,9 +1,9 @@
 """Additive attention on a GPU in kernels of its own: the cube of N × M × D never exists, nor do all scores at once.
 
-Scores are computed a bounded piece at a time. In the forward they weigh the values; in the backward, where they are
-computed again, their gradients take their place, and from those comes the gradient of one side, and then of the other.
-To compute tanh four times is cheaper than to keep it. In half precision it is right to 2^-11, in float32 to the last
-digits.
+Scores are computed a bounded piece at a time. In the forward they weigh the values; in the backward they are computed
+again, unless one piece was all of them and could be kept. From their gradients comes the gradient of one side, and then
+of the other. To compute tanh each time is cheaper than to keep it. In half precision it is right to 2^-11, in float32
+to the last digits.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ ROWS, KEYS = 32, 128  # queries and keys of a tile of scores
 OWN, COLUMNS = 32, 64  # rows and columns of a tile of one side's gradient
 TILE, WIDTH = 64, 128  # rows and keys where values are weighed, and how many columns of them one program makes
 UNROLL = 2  # how many columns, or others, are on their way at a time
-SCORES = 2**21  # how many scores exist at a time
+SCORES = 2**22  # how many scores exist at a time, or are kept for the backward
 
 
 def supports(lookup: Lookup, value: Values, dropout: float) -> bool:
@@ -45,18 +45,18 @@ class _Additive(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
         with gpu.on_device_of(given[2]):
-            out, lse = _Launch(*given).forward()
+            out, lse, kept = _Launch(*given).forward()
         ctx.plain, tensors = given[:2], given[2:]
-        ctx.save_for_backward(out, lse, *tensors)
+        ctx.save_for_backward(out, lse, kept, *tensors)
         ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        out, lse, *tensors = ctx.saved_tensors
+        out, lse, kept, *tensors = ctx.saved_tensors
         with gpu.on_device_of(out), torch.autocast(out.device.type, enabled=False):
-            return None, None, None, None, *_Launch(*ctx.plain, *tensors).backward(out, lse, d_out)
+            return None, None, None, None, *_Launch(*ctx.plain, *tensors).backward(out, lse, kept, d_out)
 
 
 class _Launch:
@@ -81,8 +81,11 @@ class _Launch:
         self.seed, self.dropped = seed, dropped
         self.sight, self.seen = gpu.sight(Visibility(allowed, *reach), query)
         self.pace = {"FAST": query.is_cuda and query.dtype in gpu.HALF, "UNROLL": UNROLL}
+        self.rows = min(self.n, max(ROWS, SCORES // self.m // ROWS * ROWS))  # of a piece
+        self.together = max(1, min(self.items, SCORES // (self.n * self.m)))  # items of one
 
-    def forward(self) -> tuple[Outputs, LogSumExp]:
+    def forward(self) -> tuple[Outputs, LogSumExp, Tensor | None]:
+        """And all scores, where they are one piece."""
         from regard.kernels.looking_gpu import weigh
 
         out = self.value.new_empty(self.batch, self.heads, self.n, self.value.shape[3])
@@ -91,29 +94,36 @@ class _Launch:
         for piece, scores in self._pieces(lse):
             grid = piece.items * -(-piece.rows // TILE), -(-out.shape[3] // columns)
             weigh[grid](scores, self.value, out, lse, *self._weighing(piece), **self._tile(), E=columns)
-        return out, lse
+        return out, lse, scores if scores.shape[:2] == (self.items, self.n) else None
 
-    def backward(self, out: Tensor, lse: Tensor, d_out: Tensor) -> list[Tensor]:
-        """The gradients of query, key, weight and value."""
+    def backward(self, out: Tensor, lse: Tensor, kept: Tensor | None, d_out: Tensor) -> list[Tensor]:
+        """The gradients of query, key, weight and value. What was kept stays as it is, for another backward."""
         from regard.kernels.looking_gpu import d_weigh
 
         query, key, weight, value = self.given
         d_out = d_out.contiguous()
+        whole = self.rows == self.n  # or else what comes of some rows is added to what came of others
         d_query = query.new_empty(query.shape)
-        d_key = lse.new_empty(self.items, self.m, self.width)
+        d_key = (key if whole and self.group == 1 else lse).new_empty(self.items, self.m, self.width)
         d_weight = lse.new_empty(self.items, -(-self.m // OWN), self.width)
-        d_value = lse.new_zeros(self.items, self.m, value.shape[3])
-        for piece, scores in self._pieces(lse):
+        like = value.new_empty if whole else lse.new_zeros
+        d_value = like(self.items, self.m, value.shape[3])
+        for piece, scores in self._pieces(lse, kept):
+            d_scores = scores if kept is None else scores.new_empty(scores.shape)
             weights = value.new_empty(scores.shape)
             tiles = piece.items * -(-piece.rows // TILE) * -(-self.m // TILE)
             d_weigh[(tiles,)](
-                scores, weights, self.value, out, d_out, lse, *self._weighing(piece), **self._tile(), E=64
+                scores, d_scores, weights, self.value, out, d_out, lse, *self._weighing(piece), **self._tile(), E=64
             )  # fmt: skip
             part = slice(piece.item, piece.item + piece.items)
-            d_value[part] += weights.mT @ d_out.flatten(0, 1)[part, piece.row : piece.row + piece.rows]
-            self._to_queries(piece, scores, d_query)
-            self._to_keys(piece, scores, d_key, d_weight)
-        of_heads = d_weight.sum(1).view(self.batch, self.heads, self.width).sum(0)
+            d_rows = d_out.flatten(0, 1)[part, piece.row : piece.row + piece.rows]
+            if whole:
+                torch.bmm(weights.mT, d_rows, out=d_value[part])
+            else:
+                d_value[part] += weights.mT @ d_rows
+            self._to_queries(piece, d_scores, d_query)
+            self._to_keys(piece, d_scores, d_key, d_weight)
+        of_heads = d_weight.view(self.batch, self.heads, -1, self.width).sum((0, 2))
         return [
             d_query,
             self._gathered(d_key, key),
@@ -121,17 +131,18 @@ class _Launch:
             self._gathered(d_value, value),
         ]
 
-    def _pieces(self, like: Tensor) -> Iterator[tuple["_Piece", Tensor]]:
-        """The scores of all rows, piece by piece, each in the place of the last."""
+    def _pieces(self, like: Tensor, kept: Tensor | None = None) -> Iterator[tuple["_Piece", Tensor]]:
+        """The scores of all rows, piece by piece, each in the place of the last; or those that were kept."""
         from regard.kernels.looking_gpu import additive_scores
 
+        if kept is not None:
+            yield _Piece(0, self.items, 0, self.n), kept
+            return
         query, key = _by_column(self.query, ROWS), _by_column(self.key, KEYS)
-        step = max(ROWS, SCORES // self.m // ROWS * ROWS)
-        count = max(1, SCORES // (self.n * self.m)) if step >= self.n else 1
-        room = like.new_empty(min(count, self.items) * min(step, self.n) * self.m)
-        for item in range(0, self.items, count):
-            for row in range(0, self.n, step):
-                piece = _Piece(item, min(count, self.items - item), row, min(step, self.n - row))
+        room = like.new_empty(self.together * self.rows * self.m)
+        for item in range(0, self.items, self.together):
+            for row in range(0, self.n, self.rows):
+                piece = _Piece(item, min(self.together, self.items - item), row, min(self.rows, self.n - row))
                 scores = room[: piece.items * piece.rows * self.m].view(piece.items, piece.rows, self.m)
                 tiles = piece.items * -(-piece.rows // ROWS) * -(-self.m // KEYS)
                 additive_scores[(tiles,)](
@@ -177,7 +188,8 @@ class _Launch:
 
     def _gathered(self, gradient: Float[Tensor, "items S _"], like: Tensor) -> Tensor:
         """Summed over the heads that share a head of `like`."""
-        return gradient.view(*like.shape[:2], -1, *gradient.shape[1:]).sum(2).to(like.dtype)
+        by_head = gradient.view(*like.shape[:2], -1, *gradient.shape[1:])
+        return (by_head[:, :, 0] if by_head.shape[2] == 1 else by_head.sum(2)).to(like.dtype)
 
 
 @dataclass(frozen=True)
@@ -191,8 +203,8 @@ class _Piece:
 
 
 def _by_column(x: Float[Tensor, "B G S D"], block: int) -> Float[Tensor, "B G D padded"]:
-    """One column of all rows after the other, the rows padded to whole blocks."""
+    """One column of all rows after the other, the rows padded to whole blocks, with anything."""
     batch, heads, size, width = x.shape
-    padded = x.new_zeros(batch, heads, width, size + -size % block)
+    padded = x.new_empty(batch, heads, width, size + -size % block)
     padded[..., :size] = x.mT
     return padded

@@ -1,7 +1,6 @@
 """What every launch of a Triton kernel shares: whether one can be launched at all, and how it is told who sees whom.
 
-REGARD_TRITON=1 asks for them, and for searches whose steps are recorded. Nobody gets either unasked before they have
-been run on a GPU as they are: so far Triton's interpreter has run the kernels, and its compiler has compiled them.
+Nothing needs these kernels: where they cannot be launched this says so once, and PyTorch does the same, more slowly.
 """
 
 import os
@@ -18,24 +17,51 @@ from regard.shapes import Tensor
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)
 FAR = 2**30  # sees as far as there are keys
+OLDEST = (8, 0)  # of NVIDIA's GPUs that Triton is made for: on some others its compiler ends the process
+
+
+@lru_cache(maxsize=16)
+def present(device: torch.device) -> bool:
+    """Whether kernels can be launched on this GPU, as one that was tried shows; no where REGARD_TRITON=0.
+
+    Triton compiles with the C compiler of the machine, for the GPU that is there: either may not do.
+    """
+    there = sys.platform == "linux" and torch.version.hip is None and find_spec("triton") is not None
+    if not there or os.environ.get("REGARD_TRITON") == "0":
+        return False
+    try:
+        _try(device)
+    except Exception as error:  # of Triton, of what it calls, or of the driver
+        _without(str(error).partition("\n")[0].rstrip(".") or type(error).__name__)
+        return False
+    return True
+
+
+def _try(device: torch.device) -> None:
+    capability = torch.cuda.get_device_capability(device)
+    if capability < OLDEST:
+        wanted, got = (".".join(map(str, each)) for each in (OLDEST, capability))
+        raise RuntimeError(f"wanted a GPU of compute capability {wanted} or more; got {got}")
+    from regard.kernels.probe_gpu import probe
+
+    with torch.cuda.device(device):
+        probe(device)
 
 
 @lru_cache(maxsize=1)
-def present() -> bool:
-    """Whether Triton is there, and asked for."""
-    asked = os.environ.get("REGARD_TRITON") == "1"
-    return asked and sys.platform == "linux" and find_spec("triton") is not None
+def _without(why: str) -> None:
+    """Say it once."""
+    print(f"regard: on this GPU without kernels of its own, which is slower: {why}", file=sys.stderr)
 
 
 def takes(*tensors: Tensor) -> bool:
-    """Whether these can go to a kernel: on a GPU, not empty, not being traced, and Triton is there."""
+    """Whether these can go to a kernel: on a GPU, not empty, not being traced, and Triton works."""
     first = tensors[0]
     return (
         first.is_cuda
         and all(x.dtype in DTYPES and 0 not in x.shape for x in tensors)
         and not torch.compiler.is_compiling()
-        and torch.version.hip is None
-        and present()
+        and present(first.device)
     )
 
 

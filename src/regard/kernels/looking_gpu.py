@@ -144,12 +144,13 @@ def weigh(
 @triton.jit
 @no_type_check
 def d_weigh(
-    scores, kept, value, out, d_out, lse, seed, dropped, allowed, b_step, h_step, n_step, m_step, behind, ahead,
+    scores, d_scores, kept, value, out, d_out, lse,
+    seed, dropped, allowed, b_step, h_step, n_step, m_step, behind, ahead,
     from_item, from_row, some, n, m, width, heads, value_group,
     MASKED: tl.constexpr, BANDED: tl.constexpr, DROPPED: tl.constexpr,
     R: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
-    """The weights after dropout, and instead of one tile of scores its gradient."""
+    """The weights after dropout, and the gradient of one tile of scores, which may take their place."""
     tall, wide = tl.cdiv(some, R), tl.cdiv(m, C)
     local = (tl.program_id(0) // (tall * wide)).to(tl.int64)
     item = local + from_item
@@ -185,7 +186,7 @@ def d_weigh(
         gained *= scale
     tl.store(kept + at, live.to(kept.dtype.element_ty), mask=mask)
     # The softmax's own gradient: what each row would gain on average is no gain at all.
-    tl.store(scores + at, weights * (gained - average[:, None]), mask=mask)
+    tl.store(d_scores + at, weights * (gained - average[:, None]), mask=mask)
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """One position of each sequence at a time, in memory that stays where it is: what a step of a decoder is made of.
 
 Time is a number on the device that nobody asks for, so a GPU does the same at each step, and can record it once.
-Here is the plain form of each part, which also serves where there is no Triton; `single_gpu` has kernels.
+Here is the plain form of each part, which also serves where Triton does not; `single_gpu` has kernels.
 """
 
 from collections.abc import Callable
@@ -129,13 +129,11 @@ def _attend(
 
 def kernels(x: Tensor) -> Any | None:
     """The module with kernels, for what lies on a GPU."""
-    return _kernels() if x.is_cuda and present() else None
+    return _kernels() if x.is_cuda and present(x.device) else None
 
 
 @lru_cache(maxsize=1)
 def _kernels() -> Any | None:
-    try:
-        from regard.kernels import single_gpu
-    except ImportError:
-        return None
+    from regard.kernels import single_gpu
+
     return single_gpu

@@ -104,8 +104,9 @@ def put_rows(x: Tensor | None, rows: Tensor, new: Tensor | None) -> Tensor | Non
     longer = new.shape[1] - x.shape[1]
     if longer > 0:
         x = torch.cat((x, x.new_zeros(x.shape[0], longer, *x.shape[2:])), 1)
-    x[rows] = 0
     x[rows, : new.shape[1]] = new
+    if longer < 0:
+        x[rows, new.shape[1] :] = 0
     return x
 
 
