@@ -8,7 +8,7 @@ memory is the most that a run held over what was there before; an error is ‖go
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import median
 
 import torch
@@ -49,13 +49,13 @@ def peak(run: Callable[[], object]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / MIB
 
 
-def show(name: str, run: Callable[[], object], runs: int, base: float | None = None) -> float:
+def row(name: str, run: Callable[[], object], runs: int, base: float | None = None) -> tuple[str, float]:
+    """A line of the table, and the median."""
     held = peak(run)
     times = milliseconds(run, runs)
     middle = median(times)
-    share = "" if base is None else f"  {middle / base:6.2f} ×"
-    print(f"{name:<58} {middle:9.3f} ms ({min(times):.3f} to {max(times):.3f}) {held:9.1f} MiB{share}", flush=True)
-    return middle
+    share = "" if base is None else f"{middle / base:.2f}"
+    return f"| {name} | {middle:.3f} ({min(times):.3f} to {max(times):.3f}) | {held:,.1f} | {share} |", middle
 
 
 def relative(got: Tensor, wanted: Tensor) -> float:
@@ -72,7 +72,7 @@ def ours(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, **visible: i
     return additive.attend(Lookup(AdditiveEnergy(weight), query, key, Visibility(**visible)), value)[0]
 
 
-def errors() -> None:
+def errors() -> Iterator[str]:
     """On a small fresh input, all of whose float64 fits."""
     sizes = ((2, 2, 300, 96), (2, 2, 200, 96), (2, 2, 200, 40), (1, 96))
     for dtype in DTYPES:
@@ -88,44 +88,56 @@ def errors() -> None:
         expected = torch.autograd.grad(wanted, exactly, direction)
         pairs = zip((out, *found), (wanted, *expected), strict=True)
         told = zip(("out", "query", "key", "value", "weight"), pairs, strict=True)
-        print(f"additive, causal, {dtype}, error:", ", ".join(f"{name} {relative(*pair):.1e}" for name, pair in told))
+        found_errors = ", ".join(f"{name} {relative(*pair):.1e}" for name, pair in told)
+        yield f"- additive, causal, {str(dtype).removeprefix('torch.')}: {found_errors}"
 
 
-def additive_table(runs: int) -> None:
+def additive_rows(runs: int) -> Iterator[str]:
     new = lambda *shape: torch.randn(*shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)  # noqa: E731
     inputs = [new(4, 1, 1024, 512), new(4, 1, 1024, 512), new(4, 1, 1024, 512), new(1, 512)]
+    line, base = row("additive, eager PyTorch", grad_run(eager, inputs), min(runs, 5))
+    yield line
+    yield row("the same, torch.compile", grad_run(torch.compile(eager), inputs), min(runs, 5), base)[0]
+    yield row("the same, Regard", grad_run(ours, inputs), runs, base)[0]
+    yield row("causal, Regard", grad_run(lambda *x: ours(*x, ahead=0), inputs), runs, base)[0]
     with torch.no_grad():
-        show("additive, forward", lambda: ours(*inputs), runs)
-    show("additive, forward and backward", grad_run(ours, inputs), runs)
-    show("additive, causal", grad_run(lambda *x: ours(*x, ahead=0), inputs), runs)
-    show("eager PyTorch", grad_run(eager, inputs), min(runs, 5))
-    show("torch.compile", grad_run(torch.compile(eager), inputs), min(runs, 5))
+        yield row("forward alone, Regard", lambda: ours(*inputs), runs)[0]
     units = torch.cuda.get_device_properties(0).multi_processor_count * 16 * 1.98e9
     once = 4 * 1024 * 1024 * 512 / units * 1e3
-    print(f"{'floor: every tanh once / three times':<58} {once:9.3f} ms / {3 * once:.3f} ms")
+    yield f"| floor: every tanh three times | {3 * once:.3f} | | |"
 
 
-def dots_table(runs: int) -> None:
+def dot_rows(runs: int) -> Iterator[str]:
     query, key, value = (torch.randn(1, 8, 32768, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     lookup = Lookup(DotEnergy(64**-0.5), query, key, Visibility())
     picks = torch.arange(0, 32768, 512, device="cuda")
     with torch.no_grad():
-        base = show("fused forward, 32,768 tokens, 8 heads", lambda: fused.attend(lookup, value), runs)
+        line, base = row("fused forward, 32,768 tokens, 8 heads", lambda: fused.attend(lookup, value), runs)
+        yield line
         lse = fused.attend(lookup, value)[1]
-        show("64 rows of every head", lambda: exact.weights(lookup, picks, lse), runs, base)
-        show("top-16, entropy and distance of every row", lambda: exact.summarise(lookup, top=16, lse=lse), runs, base)
+        yield row("64 rows of every head", lambda: exact.weights(lookup, picks, lse), runs, base)[0]
+        summarise = lambda: exact.summarise(lookup, top=16, lse=lse)  # noqa: E731
+        yield row("top-16, entropy and distance of every row", summarise, runs, base)[0]
         found = exact.weights(lookup, picks, lse)
         scores = query[:, :, picks].double() @ key.double().mT / 8
-        print(f"rows: error {relative(found, scores.softmax(-1)):.1e}")
+        yield f"\n- rows: {relative(found, scores.softmax(-1)):.1e}"
         summary = exact.summarise(lookup, top=16, lse=lse)
         logs = scores.log_softmax(-1)
         wanted = -(logs.exp() * logs).sum(-1)
         best = scores.softmax(-1).topk(16)
         same = (summary.top_keys[:, :, picks] == best.indices).double().mean()
-        print(
-            f"entropy: error {relative(summary.entropy[:, :, picks], wanted):.1e}; top-16: error "
+        yield (
+            f"- entropy: {relative(summary.entropy[:, :, picks], wanted):.1e}; top-16: "
             f"{relative(summary.top_weights[:, :, picks], best.values):.1e}, {same:.2%} of the keys in the same place"
         )
+
+
+def table(runs: int) -> Iterator[str]:
+    yield "Kernels: median milliseconds and the most memory held; × the first row of each part. Errors are relative."
+    yield "\n| | ms | MiB | × |\n|---|---|---|---|"
+    yield from additive_rows(runs)
+    yield from dot_rows(runs)
+    yield from errors()
 
 
 if __name__ == "__main__":
@@ -134,7 +146,5 @@ if __name__ == "__main__":
     if not torch.cuda.is_available() or not gpu.present(torch.device("cuda:0")):
         raise SystemExit("needs a CUDA device, and Triton that works there")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, regard {regard.__version__}")
-    given = parser.parse_args()
-    errors()
-    additive_table(given.runs)
-    dots_table(given.runs)
+    for line in table(parser.parse_args().runs):
+        print(line, flush=True)

@@ -7,4 +7,6 @@ streamed   row blocks with a recomputing backward, linear in memory, for every s
 rows       exact weights of chosen rows, and summaries of every row, from the log-sum-exp
 additive   the additive score on a GPU, in kernels of its own
 dots       rows and summaries of dot products on a GPU
+packed     sequences laid end to end
+joining, products   what stands between two look-ups: sums with norms, products with activations
 """

@@ -11,9 +11,8 @@ from regard.kernels.streamed import refuse_second_derivative
 from regard.shapes import Float, Tensor
 
 WIDEST = 4096  # numbers of a row that a program holds
-TILE = 4096  # numbers that a program holds of all its rows
+TILE, BACK = 4096, 1024  # numbers that a program holds of all its rows, and in the backward
 PROGRAMS = 528  # among which the rows are divided in the backward: four for each of an H200's multiprocessors
-WARPS, BACK = 4, 2
 
 
 class Sum(NamedTuple):
@@ -67,7 +66,7 @@ class _Join(torch.autograd.Function):
             join[(-(-count // rows),)](
                 x, x if added is None else added.contiguous(), weight, weight if bias is None else bias, seed, total,
                 normed, mean, scale, epsilon, dropped, count, width,
-                ADD=added is not None, DROP=dropped > 0, LAYER=bias is not None, R=rows, W=wide, num_warps=WARPS,
+                ADD=added is not None, DROP=dropped > 0, LAYER=bias is not None, R=rows, W=wide,
             )  # fmt: skip
         ctx.save_for_backward(total, weight, mean, scale, seed)
         ctx.plain = None if added is None else added.dtype, bias is not None, dropped
@@ -87,7 +86,7 @@ class _Join(torch.autograd.Function):
         d_x = total.new_empty(total.shape)
         d_added = d_x if kind is None else total.new_empty(count, width, dtype=kind)
         wide = gpu.power(width)
-        rows = max(1, TILE // BACK // wide)
+        rows = max(1, BACK // wide)
         each = -(-count // PROGRAMS)
         each += -each % rows
         programs = -(-count // each)
@@ -96,7 +95,8 @@ class _Join(torch.autograd.Function):
             d_join[(programs,)](
                 d_normed.contiguous(), d_x if d_total is None else d_total.contiguous(), total, weight, mean, scale,
                 seed, d_x, d_added, *parts, dropped, count, width, each,
-                ADD=kind is not None, DROP=dropped > 0, LAYER=layer, ONWARD=d_total is not None, R=rows, W=wide, num_warps=WARPS,
+                ADD=kind is not None, DROP=dropped > 0, LAYER=layer, ONWARD=d_total is not None, R=rows, W=wide,
+                num_warps=4 if wide > 512 else 2,
             )  # fmt: skip
         d_weight, *d_bias = parts[: 1 + layer].sum(1).to(weight.dtype)
         return (

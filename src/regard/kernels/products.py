@@ -21,8 +21,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 KINDS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}  # of which kernels know the derivative
-ROWS, COLUMNS, WARPS = 32, 128, 4  # of a tile
-SPLITS = 64  # among which the rows are divided
+ROWS, COLUMNS = 32, 128  # of a tile
+SPLITS = 128  # among which the rows are divided
 
 
 def product(
@@ -78,7 +78,7 @@ def d_activated(
     with gpu.on_device_of(d_out):
         d_activate[(-(-width // COLUMNS), splits)](
             d_out, d_out if before is None else before, d_before, sums, count, width, each,
-            KIND=KINDS[activation], R=ROWS, C=COLUMNS, num_warps=WARPS,
+            KIND=KINDS[activation], R=ROWS, C=COLUMNS,
         )  # fmt: skip
     return d_before, sums.sum(0)
 

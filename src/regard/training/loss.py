@@ -17,8 +17,8 @@ from regard.model.embedding import Projection
 from regard.shapes import Bool, Float, Int, Tensor
 
 CHUNK = 2**22  # logits in memory at once, on a CPU
-SHARE_CUDA = 512  # bytes of a GPU's memory for each of them there
-COLUMNS, WARPS = 4096, 16  # logits of a row that a program reads at a time, and by how many
+SHARE_CUDA = 256  # bytes of a GPU's memory for each of them there
+COLUMNS = 1024  # logits of a row that a program reads at a time
 
 
 def token_loss(
@@ -162,10 +162,8 @@ def _on_gpu(
 
     losses = states.new_empty(len(gold), dtype=torch.float32)
     d_states = states.new_empty(states.shape) if wanted[0] else None
-    d_matrix, d_shift = (
-        torch.zeros_like(x, dtype=torch.float32) if want else None
-        for x, want in zip((matrix, shift), wanted[1:], strict=False)
-    )
+    d_matrix: Tensor | None = None
+    d_shift: Tensor | None = None
     for start in range(0, len(gold), rows):
         chunk = slice(start, start + rows)
         here, answer = states[chunk], gold[chunk]
@@ -173,19 +171,21 @@ def _on_gpu(
         with gpu.on_device_of(states):
             if agreement:
                 paired_surprise[(len(answer) // 2,)](
-                    d_logits, answer, losses[chunk], smoothing, agreement, len(matrix), C=COLUMNS, num_warps=WARPS
+                    d_logits, answer, losses[chunk], smoothing, agreement, len(matrix), C=COLUMNS
                 )
             else:
-                surprise[(len(answer),)](
-                    d_logits, answer, losses[chunk], smoothing, len(matrix), C=COLUMNS, num_warps=WARPS
-                )
+                surprise[(len(answer),)](d_logits, answer, losses[chunk], smoothing, len(matrix), C=COLUMNS)
         if d_states is not None:
             torch.mm(d_logits, matrix, out=d_states[chunk])
-        if d_matrix is not None:
-            d_matrix += wide_product(d_logits.mT, here)
-        if d_shift is not None:
-            d_shift += d_activated(d_logits, None, None)[1]
+        if wanted[1]:
+            d_matrix = _plus(d_matrix, wide_product(d_logits.mT, here))
+        if wanted[2]:
+            d_shift = _plus(d_shift, d_activated(d_logits, None, None)[1])
     return losses.sum(), d_states, d_matrix, d_shift
+
+
+def _plus(total: Tensor | None, more: Tensor) -> Tensor:
+    return more if total is None else total.add_(more)
 
 
 def _apart(log_p: Float[Tensor, "N V"]) -> tuple[Float[Tensor, ""], Float[Tensor, "N V"]]:
