@@ -35,11 +35,13 @@ def recipes(folder: Path) -> dict[str, dict]:
     return {
         "transformer": table(STILL, STILL),
         "accumulated": table(STILL, STILL, accumulate=3),
+        "packed": table(STILL, STILL, packed=True),
         "rnn, ema": table(STILL_RNN, STILL_RNN, ema=0.9),
         "frozen at first": table(STILL, STILL, **frozen),
         "carried": {"data": text, "model": {"decoder": STILL_RNN}, "train": SHORT | {"carry": True}},
         "sharded": table(STILL, STILL, shard=True, accumulate=2, ema=0.9),
         "sharded, recomputed": table(STILL | {"recompute": True}, STILL | {"recompute": True}, shard=True),
+        "sharded, packed": table(STILL, STILL, shard=True, packed=True),
     }
 
 
@@ -123,13 +125,13 @@ def alike(run: Path, other: Path) -> None:
     assert [each[2] for each in mine] == pytest.approx([each[2] for each in theirs], rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["transformer", "accumulated", "rnn, ema", "frozen at first", "carried"])
+@pytest.mark.parametrize("name", ["transformer", "accumulated", "packed", "rnn, ema", "frozen at first", "carried"])
 def test_two_processes_have_the_loss_curve_of_one(name, folder, two):
     assert [rank[name]["error"] for rank in two] == [None, None]
     alike(folder / name, one(folder, name))
 
 
-@pytest.mark.parametrize("name", ["sharded", "sharded, recomputed"])
+@pytest.mark.parametrize("name", ["sharded", "sharded, recomputed", "sharded, packed"])
 def test_a_divided_model_has_the_loss_curve_of_one_process(name, folder, two):
     assert [rank[name]["error"] for rank in two] == [None, None]
     alike(folder / name, one(folder, name))

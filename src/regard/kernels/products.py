@@ -22,6 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 KINDS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}  # of which kernels know the derivative
 ROWS, COLUMNS = 32, 128  # of a tile
+UNROLL = 1  # tiles that are on their way at a time
 SPLITS = 128  # among which the rows are divided
 
 
@@ -78,7 +79,7 @@ def d_activated(
     with gpu.on_device_of(d_out):
         d_activate[(-(-width // COLUMNS), splits)](
             d_out, d_out if before is None else before, d_before, sums, count, width, each,
-            KIND=KINDS[activation], R=ROWS, C=COLUMNS,
+            KIND=KINDS[activation], R=ROWS, C=COLUMNS, UNROLL=UNROLL,
         )  # fmt: skip
     return d_before, sums.sum(0)
 

@@ -18,7 +18,7 @@ from regard.shapes import Bool, Float, Int, Tensor
 
 CHUNK = 2**22  # logits in memory at once, on a CPU
 SHARE_CUDA = 256  # bytes of a GPU's memory for each of them there
-COLUMNS = 1024  # logits of a row that a program reads at a time
+COLUMNS, UNROLL = 1024, 1  # logits of a row that a program reads at a time, and how many times so many
 
 
 def token_loss(
@@ -171,10 +171,12 @@ def _on_gpu(
         with gpu.on_device_of(states):
             if agreement:
                 paired_surprise[(len(answer) // 2,)](
-                    d_logits, answer, losses[chunk], smoothing, agreement, len(matrix), C=COLUMNS
+                    d_logits, answer, losses[chunk], smoothing, agreement, len(matrix), C=COLUMNS, UNROLL=UNROLL
                 )
             else:
-                surprise[(len(answer),)](d_logits, answer, losses[chunk], smoothing, len(matrix), C=COLUMNS)
+                surprise[(len(answer),)](
+                    d_logits, answer, losses[chunk], smoothing, len(matrix), C=COLUMNS, UNROLL=UNROLL
+                )
         if d_states is not None:
             torch.mm(d_logits, matrix, out=d_states[chunk])
         if wanted[1]:
