@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
 from regard.sequence import Tokens
+from regard.training.objective import Objective
 from regard.training.replay import Replay
 from test_decoding import WAYS, model, said, sources
 
@@ -112,18 +114,32 @@ def test_pictures_are_changed_alike():
     torch.testing.assert_close(found.cpu(), augmented(pictures, changes, dice), atol=1e-4, rtol=0)
 
 
+SIDE = {"kind": "transformer", "width": 32, "layers": 2, "heads": 2, "hidden": 64, "position": "rotary"}
+SIDE |= {"dropout": 0.2, "weight_dropout": 0.1, "hidden_dropout": 0.1}
+
+
 def language_model(tmp_path, name, **changes):
     """The weights at the end of a short run over running text."""
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat and the dog sat on the log\n" * 200)
-    decoder = {"kind": "transformer", "width": 32, "layers": 2, "heads": 2, "hidden": 64, "position": "rotary"}
-    dropout = {"dropout": 0.2, "weight_dropout": 0.1, "hidden_dropout": 0.1}
+    data = {"train": str(text), "valid": str(text), "target": {"tokens": "bytes"}, "stretch": 32}
+    return weights_of(tmp_path, name, data, {"decoder": SIDE}, changes)
+
+
+def translator(tmp_path, name, **changes):
+    """The same of packed pairs of any length, a few of which are too long for kernels of short ones."""
+    lines = ["the cat sat on the mat and the dog on the log "[: 5 + place % 40] for place in range(300)]
+    (tmp_path / "pairs.txt").write_text(
+        "\n".join([*lines, *("a long line of words " * 8,) * 2 * bool(changes.pop("long", False))])
+    )
+    data = {split: [str(tmp_path / "pairs.txt")] * 2 for split in ("train", "valid")}
+    data |= {side: {"tokens": "bytes"} for side in ("source", "target")}
+    return weights_of(tmp_path, name, data, {"encoder": SIDE, "decoder": SIDE}, changes | {"packed": True})
+
+
+def weights_of(tmp_path, name, data, model, changes):
     settings = {"steps": 40, "warmup": 4, "validate_every": 20, "batch_tokens": 512, "precision": "bfloat16"}
-    recipe = {
-        "data": {"train": str(text), "valid": str(text), "target": {"tokens": "bytes"}, "stretch": 32},
-        "model": {"decoder": decoder | dropout},
-        "train": settings | changes,
-    }
+    recipe = {"data": data, "model": model, "train": settings | changes}
     run = tmp_path / name
     train(recipe, run, cache=tmp_path / "cache", resume=run.exists())
     folder = checkpoint.step_folder(run, checkpoint.steps(run)[-1])
@@ -131,19 +147,40 @@ def language_model(tmp_path, name, **changes):
 
 
 @pytest.mark.parametrize("agreement", [0.0, 1.0])
-def test_replayed_equals_launched(agreement, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "made", [language_model, translator, partial(translator, long=True)], ids=["", "packed", "long"]
+)
+def test_replayed_equals_launched(made, agreement, tmp_path, monkeypatch):
     """Bit for bit; and a run that was stopped, and so launches what another replays, ends as one that was not."""
     records, right = [], Replay._record
     monkeypatch.setattr(Replay, "_record", lambda *given: records.append(1) or right(*given))
-    launched = language_model(tmp_path, "launched", agreement=agreement)
+    launched = made(tmp_path, "launched", agreement=agreement)
     assert not records
-    replayed = language_model(tmp_path, "replayed", replay=True, agreement=agreement)
+    replayed = made(tmp_path, "replayed", replay=True, agreement=agreement)
     assert records
-    language_model(tmp_path, "parts", steps=20, replay=True, agreement=agreement)
-    parts = language_model(tmp_path, "parts", replay=True, agreement=agreement)
+    made(tmp_path, "parts", steps=20, replay=True, agreement=agreement)
+    parts = made(tmp_path, "parts", replay=True, agreement=agreement)
     for name, tensor in launched.items():
         assert torch.equal(tensor, replayed[name]), name
         assert torch.equal(tensor, parts[name]), name
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
+    """The GPU passes over such an update by itself; nobody asks it before."""
+    right, before = Objective.__call__, {}
+
+    def wrong(self, model, batch, *, step=0, **keywords):
+        loss, *rest = right(self, model, batch, step=step, **keywords)
+        if step == 7:
+            before.update({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
+        elif step == 8:
+            assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+        return (loss * torch.nan if step == 7 else loss, *rest)
+
+    monkeypatch.setattr(Objective, "__call__", wrong)
+    found = language_model(tmp_path, "skipped", on_nan="skip")
+    assert before
+    assert all(tensor.isfinite().all() for tensor in found.values())
 
 
 def test_what_cannot_be_recorded_says_so_and_resumes_launched(tmp_path):

@@ -111,6 +111,18 @@ def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
         near(change, expected[name])
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "swiglu"])
+def test_half_precision_is_near_the_whole(activation):
+    """All gradients together, of kernels in bfloat16 and of PyTorch's in float32."""
+    side = SIDE | {"width": 64, "heads": 4, "hidden": 96, "activation": activation, "layers": 2}
+    model = regard.build({"encoder": side, "decoder": side, "vocabulary": 20, "tie": "all"}).to(DEVICE)
+    _, wanted = gradients(model, batch(), Objective(smoothing=0.1))
+    with torch.autocast(DEVICE, torch.bfloat16):
+        _, found = gradients(model, end_to_end(batch(), room(filled=True)), Objective(smoothing=0.1))
+    near(torch.cat([x.flatten() for x in found.values()]), torch.cat([x.flatten() for x in wanted.values()]), 2e-2)
+
+
 def test_others_in_the_batch_change_nothing(way):
     """What a sequence's states are depends on no neighbour, and on nothing that comes later."""
     model = regard.build({"decoder": SIDE, "vocabulary": 20}).to(DEVICE).eval()
