@@ -123,6 +123,19 @@ def test_half_precision_is_near_the_whole(activation):
     near(torch.cat([x.flatten() for x in found.values()]), torch.cat([x.flatten() for x in wanted.values()]), 2e-2)
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_sequences_go_another_way(causal):
+    ends, kind = Ends.of([200, 3, 0, 130]).to(DEVICE), packed.Heads(4, 2, 16, 0.25, causal)
+    asked = torch.randn(333, 8 * 16, device=DEVICE, requires_grad=True)
+    into = torch.randn(333, 64, device=DEVICE)
+    wanted = packed._padded(*packed._roles(asked, None, kind), kind, ends, ends)
+    expected = torch.autograd.grad(wanted, asked, into)[0]
+    got = packed.attend(asked.bfloat16(), None, kind, ends, ends)
+    near(got, wanted, 1e-2)
+    near(torch.autograd.grad(got, asked, into.bfloat16())[0], expected, 1e-2)
+
+
 def test_others_in_the_batch_change_nothing(way):
     """What a sequence's states are depends on no neighbour, and on nothing that comes later."""
     model = regard.build({"decoder": SIDE, "vocabulary": 20}).to(DEVICE).eval()
