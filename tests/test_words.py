@@ -236,8 +236,27 @@ def test_the_written_out_gradient_is_autograds():
     vectors, outer = (torch.randn(2, n, 4, dtype=torch.double, requires_grad=True) for n in (3, 6))
     weight = torch.rand(2, 3, 6, dtype=torch.double)
     wanted = torch.autograd.grad(-loss(vectors, outer, weight, 4), (vectors, outer))
-    for ours, theirs in zip(descent(vectors.detach(), outer.detach(), weight, 4), wanted, strict=True):
+    for (ours, _), theirs in zip(descent(vectors.detach(), outer.detach(), weight, 4), wanted, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("length", [0.0, 0.3, 3.0])
+def test_the_bend_says_how_far_is_surely_not_too_far(length):
+    torch.manual_seed(0)
+    vectors, outer = (length * torch.randn(1, n, 4, dtype=torch.double) for n in (3, 6))
+    vectors = vectors + 1e-3  # with outer vectors of zero, as learning starts, each score is zero
+    weight = 50 * torch.rand(1, 3, 6, dtype=torch.double)
+    before = loss(vectors, outer, weight, 4)
+    (down, bend), (down_outer, bend_outer) = descent(vectors, outer, weight, 4)
+    for i, j in [(i, -1) for i in range(3)] + [(-1, j) for j in range(6)]:
+        moved, moved_outer = vectors.clone(), outer.clone()
+        if i >= 0 and bend[0, i] > 0:
+            moved[0, i] += 2 / bend[0, i] * down[0, i]
+        if j >= 0:
+            moved_outer[0, j] += 2 / bend_outer[0, j] * down_outer[0, j]
+        assert loss(moved, moved_outer, weight, 4) <= before * (1 + 1e-12)
+    if length == 0:  # -log σ bends by a quarter there; each vector is (1, 1, 1, 1) / 1000
+        torch.testing.assert_close(bend_outer, weight.sum(1) / 4 * 4e-6)
 
 
 def slow_loss(inner, outer, batch, config):
@@ -270,7 +289,7 @@ def test_an_update_is_a_step_down_the_plain_loss(algorithm, monkeypatch):
     inner, outer = (torch.randn(6, 4).index_fill(0, torch.tensor([5]), 0).requires_grad_() for _ in range(2))
     down = torch.autograd.grad(slow_loss(inner, outer, batch, config), (inner, outer))
     moved = [matrix.detach().clone() for matrix in (inner, outer)]
-    monkeypatch.setattr("regard.training.word2vec.PUSH", 1e9)
+    monkeypatch.setattr("regard.training.word2vec.LEAP", 1e9)
     update(*moved, batch, config, 0.1)
     for ours, before, gradient in zip(moved, (inner, outer), down, strict=True):
         assert gradient.abs().max() > 0.1
@@ -279,10 +298,10 @@ def test_an_update_is_a_step_down_the_plain_loss(algorithm, monkeypatch):
     assert not moved[1][5].any()
 
 
-def test_a_word_of_many_examples_takes_shorter_steps():
-    places, terms = torch.tensor([0, 1, 0, 2], dtype=torch.int32), torch.tensor([30.0, 4.0, 10.0, 21.0])
-    # at a rate of 0.1 a word may take part in 20 terms; word 0 takes part in 40
-    assert paced(places, terms, 3, 0.1).tolist() == pytest.approx([0.05, 0.1, 0.05, 0.1 * 20 / 21])
+def test_a_word_at_which_the_loss_bends_sharply_takes_shorter_steps():
+    places, bends = torch.tensor([0, 1, 0, 2], dtype=torch.int32), torch.tensor([30.0, 4.0, 10.0, 21.0])
+    # at a rate of 0.1 the loss may bend by 20; at word 0 it bends by 40
+    assert paced(places, bends, 3, 0.1).tolist() == pytest.approx([0.05, 0.1, 0.05, 0.1 * 20 / 21])
 
 
 def test_windows_end_with_their_sentence():
@@ -347,7 +366,7 @@ def test_one_seed_one_result(algorithm):
 def test_frequent_words_do_not_blow_up(monkeypatch):
     text, config = [["the", "the", "the", "cat"] * 50] * 50, Word2VecConfig(width=8, subsample=0.0)
     assert learn_words(text, config).vectors.abs().max() < 20
-    monkeypatch.setattr("regard.training.word2vec.PUSH", 1e9)
+    monkeypatch.setattr("regard.training.word2vec.LEAP", 1e9)
     with pytest.raises(Diverged, match="a smaller rate or batch"):
         learn_words(text, config)
 
