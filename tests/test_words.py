@@ -363,8 +363,22 @@ def test_one_seed_one_result(algorithm):
     assert not torch.equal(first.vectors, learn_words(planted(300), replace(config, seed=2)).vectors)
 
 
+def test_a_words_vector_is_both_directions_it_learns_or_the_first_vector(monkeypatch):
+    learned = {}
+
+    def noted(inner, outer, *rest):
+        update(inner, outer, *rest)
+        directions = [matrix / matrix.square().sum(1, keepdim=True).sqrt() for matrix in (inner, outer)]
+        learned.update(both=sum(directions)[:-1], inner=inner[:-1])
+
+    monkeypatch.setattr("regard.training.word2vec.update", noted)
+    for kind in ("both", "inner"):
+        given = learn_words(planted(30), replace(SMALL, epochs=1, vectors=kind)).vectors
+        torch.testing.assert_close(given, learned[kind])
+
+
 def test_frequent_words_do_not_blow_up(monkeypatch):
-    text, config = [["the", "the", "the", "cat"] * 50] * 50, Word2VecConfig(width=8, subsample=0.0)
+    text, config = [["the", "the", "the", "cat"] * 50] * 50, Word2VecConfig(width=8, subsample=0.0, vectors="inner")
     assert learn_words(text, config).vectors.abs().max() < 20
     monkeypatch.setattr("regard.training.word2vec.LEAP", 1e9)
     with pytest.raises(Diverged, match="a smaller rate or batch"):

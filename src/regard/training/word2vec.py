@@ -5,9 +5,9 @@ every product of an example is a cell of a small matrix product, and every row i
 instead of once a pair. In expectation the loss is word2vec's: a negative counts `negatives / shared` times.
 
 Papers: https://arxiv.org/abs/1301.3781 and https://arxiv.org/abs/1310.4546; negatives shared by neighbouring words,
-https://arxiv.org/abs/1604.04661; the gradient of the mean in a bag of words, https://arxiv.org/abs/2012.15332; the
-parabola over -log σ that keeps steps from overshooting: Jaakkola and Jordan, Bayesian parameter estimation via
-variational methods, 2000.
+https://arxiv.org/abs/1604.04661; the gradient of the mean in a bag of words, https://arxiv.org/abs/2012.15332; both
+vectors of a word added, https://aclanthology.org/Q15-1016; the parabola over -log σ that keeps steps from overshooting,
+Jaakkola and Jordan, Bayesian parameter estimation via variational methods, 2000.
 """
 
 from array import array
@@ -27,7 +27,7 @@ from regard.shapes import Bool, Float, Int, Tensor
 
 LEAP = 2.0  # how far a batch may move a word: the rate times the bend of the loss; a longer step might lead up again
 NUDGE = 1e-2  # keeps the bend (σ(s) - ½) / s at a quarter where s is 0
-RATES = {"skipgram": 0.05, "cbow": 0.2}  # the mean of a bag hands each word a fraction of the gradient
+RATES = {"skipgram": 0.1, "cbow": 0.4}  # the mean of a bag hands each word a fraction of the gradient
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,10 @@ class Word2VecConfig(Checked):
     subsample: Annotated[float, Range(0.0, 1.0)] = 1e-3  # share of the text over which a word is thinned out; 0: none
     power: Annotated[float, Range(0.0)] = 0.75  # negatives are drawn by count to this power
     epochs: Count = 5
-    rate: Annotated[float, Range(1e-6, 1.0)] | None = None  # at the start; None: 0.05 for skipgram, 0.2 for cbow
+    rate: Annotated[float, Range(1e-6, 1.0)] | None = None  # at the start; None: 0.1 for skipgram, 0.4 for cbow
     final_rate: Annotated[float, Range(0.0, 1.0)] = 1e-4  # falls there in a straight line
     least_count: Count = 5  # rarer words are left out
+    vectors: Literal["both", "inner"] = "both"  # the two a word learns, each of length 1, added; or the first
     seed: Annotated[int, Range(0.0)] = 1
     block: Count = 64  # consecutive words that share negatives
     shared: Count = 32  # negatives that a block draws
@@ -115,9 +116,10 @@ def learn_words(
             if progress and number % 100 == 0:
                 progress(Progress(epoch, done, now, batch_loss(inner, outer, batch, config)))
             update(inner, outer, batch, config, now)
-    if not inner.isfinite().all():
+    if not (inner.isfinite().all() and outer.isfinite().all()):
         raise Diverged(f"rate: wanted one that keeps the vectors finite; got {rate:g}. Take a smaller rate or batch.")
-    return WordVectors(corpus.words, inner[:-1].cpu())
+    vectors = inner if config.vectors == "inner" else F.normalize(inner) + F.normalize(outer)
+    return WordVectors(corpus.words, vectors[:-1].cpu())
 
 
 def read_corpus(sentences: Iterable[Sequence[str]], least_count: int) -> Corpus:
