@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -72,11 +73,12 @@ def gensim(algorithm: str, rate: float, threads: int, epochs: int, seed: int) ->
     return Run(json.loads(out), WordVectors.load(settings["vectors"]))
 
 
-def ours(sentences: list[list[str]], algorithm: str, threads: int, epochs: int, seed: int) -> Run:
+def ours(sentences: list[list[str]], algorithm: str, kind: str, threads: int, epochs: int, seed: int) -> Run:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
+    config = Word2VecConfig(algorithm, epochs=epochs, seed=seed, vectors=kind)  # type: ignore[arg-type]
     clock, busy = time.perf_counter(), time.process_time()
-    vectors = learn_words(sentences, Word2VecConfig(algorithm, epochs=epochs, seed=seed))  # type: ignore[arg-type]
+    vectors = learn_words(sentences, config)
     times = {"clock": time.perf_counter() - clock, "busy": time.process_time() - busy}
     torch.set_num_threads(before)
     return Run(times, vectors)
@@ -130,12 +132,14 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="*", default=[0.025, 0.05, 0.1], help="of gensim; a row for each")
     parser.add_argument("--threads", type=int, default=2, help="of gensim")
     parser.add_argument("--our-threads", type=int, nargs="+", default=[1, 2], help="a row for each")
+    parser.add_argument("--vectors", nargs="+", default=["both"], choices=["both", "inner"], help="ours; a row each")
     arguments = parser.parse_args()
     folder = data_folder(arguments.data)
     with gzip.open(folder / TEXT, "rt", encoding="utf-8") as file:
         sentences = [words for words in (line.lower().split() for line in file) if words]
-    gensim_python()
-    (PEER / "corpus.txt").write_text("\n".join(map(" ".join, sentences)) + "\n", encoding="utf-8")
+    if arguments.rates:
+        gensim_python()
+        (PEER / "corpus.txt").write_text("\n".join(map(" ".join, sentences)) + "\n", encoding="utf-8")
     words, epochs, threads = sum(map(len, sentences)), arguments.epochs, arguments.threads
     versions = f"torch {torch.__version__}, {GENSIM.replace('==', ' ')}, {platform.machine()}"
     print(f"{versions}, {len(arguments.seeds)} seeds, {epochs} epochs of {words:,} words")
@@ -143,9 +147,9 @@ def main() -> None:
         contestants: dict[str, Callable[[int], Run]] = {}
         for rate in arguments.rates:
             contestants[f"gensim, rate {rate}, {threads} threads"] = partial(gensim, algorithm, rate, threads, epochs)
-        for count in arguments.our_threads:
-            name = f"regard, {count} thread{'s' * (count > 1)}"
-            contestants[name] = partial(ours, sentences, algorithm, count, epochs)
+        for kind, count in product(arguments.vectors, arguments.our_threads):
+            name = f"regard, {kind}, {count} thread{'s' * (count > 1)}"
+            contestants[name] = partial(ours, sentences, algorithm, kind, count, epochs)
         runs: dict[str, list[Run]] = {name: [] for name in contestants}
         for seed in arguments.seeds:
             for name, learn in contestants.items():

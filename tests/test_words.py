@@ -236,8 +236,23 @@ def test_the_written_out_gradient_is_autograds():
     vectors, outer = (torch.randn(2, n, 4, dtype=torch.double, requires_grad=True) for n in (3, 6))
     weight = torch.rand(2, 3, 6, dtype=torch.double)
     wanted = torch.autograd.grad(-loss(vectors, outer, weight, 4), (vectors, outer))
-    for ours, theirs in zip(descent(vectors.detach(), outer.detach(), weight, 4), wanted, strict=True):
+    for (ours, _), theirs in zip(descent(vectors.detach(), outer.detach(), weight, 4), wanted, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("length", [0.0, 0.3, 3.0])
+def test_the_bend_says_how_far_is_surely_not_too_far(length):
+    torch.manual_seed(0)
+    vectors, outer = length * torch.randn(1, 3, 4).double() + 1e-3, length * torch.randn(1, 6, 4).double()
+    weight = 50 * torch.rand(1, 3, 6).double()
+    before = loss(vectors, outer, weight, 4)
+    for side, (down, bend) in enumerate(descent(vectors, outer, weight, 4)):
+        for row in bend[0].nonzero().flatten().tolist():
+            moved = [vectors.clone(), outer.clone()]
+            moved[side][0, row] += 2 / bend[0, row] * down[0, row]
+            assert loss(*moved, weight, 4) <= before * (1 + 1e-12)
+    if not length:  # as learning starts: -log σ bends by a quarter, and each vector is (1, 1, 1, 1) / 1000
+        torch.testing.assert_close(bend, weight.sum(1) / 4 * 4e-6)
 
 
 def slow_loss(inner, outer, batch, config):
@@ -270,7 +285,7 @@ def test_an_update_is_a_step_down_the_plain_loss(algorithm, monkeypatch):
     inner, outer = (torch.randn(6, 4).index_fill(0, torch.tensor([5]), 0).requires_grad_() for _ in range(2))
     down = torch.autograd.grad(slow_loss(inner, outer, batch, config), (inner, outer))
     moved = [matrix.detach().clone() for matrix in (inner, outer)]
-    monkeypatch.setattr("regard.training.word2vec.PUSH", 1e9)
+    monkeypatch.setattr("regard.training.word2vec.LEAP", 1e9)
     update(*moved, batch, config, 0.1)
     for ours, before, gradient in zip(moved, (inner, outer), down, strict=True):
         assert gradient.abs().max() > 0.1
@@ -279,10 +294,10 @@ def test_an_update_is_a_step_down_the_plain_loss(algorithm, monkeypatch):
     assert not moved[1][5].any()
 
 
-def test_a_word_of_many_examples_takes_shorter_steps():
-    places, terms = torch.tensor([0, 1, 0, 2], dtype=torch.int32), torch.tensor([30.0, 4.0, 10.0, 21.0])
-    # at a rate of 0.1 a word may take part in 20 terms; word 0 takes part in 40
-    assert paced(places, terms, 3, 0.1).tolist() == pytest.approx([0.05, 0.1, 0.05, 0.1 * 20 / 21])
+def test_a_word_at_which_the_loss_bends_sharply_takes_shorter_steps():
+    places, bends = torch.tensor([0, 1, 0, 2], dtype=torch.int32), torch.tensor([30.0, 4.0, 10.0, 21.0])
+    # at a rate of 0.1 the loss may bend by 20; at word 0 it bends by 40
+    assert paced(places, bends, 3, 0.1).tolist() == pytest.approx([0.05, 0.1, 0.05, 0.1 * 20 / 21])
 
 
 def test_windows_end_with_their_sentence():
@@ -344,10 +359,24 @@ def test_one_seed_one_result(algorithm):
     assert not torch.equal(first.vectors, learn_words(planted(300), replace(config, seed=2)).vectors)
 
 
+def test_a_words_vector_is_both_directions_it_learns_or_the_first_vector(monkeypatch):
+    learned = {}
+
+    def noted(inner, outer, *rest):
+        update(inner, outer, *rest)
+        directions = [matrix / matrix.square().sum(1, keepdim=True).sqrt() for matrix in (inner, outer)]
+        learned.update(both=sum(directions)[:-1], inner=inner[:-1])
+
+    monkeypatch.setattr("regard.training.word2vec.update", noted)
+    for kind in ("both", "inner"):
+        given = learn_words(planted(30), replace(SMALL, epochs=1, vectors=kind)).vectors
+        torch.testing.assert_close(given, learned[kind])
+
+
 def test_frequent_words_do_not_blow_up(monkeypatch):
-    text, config = [["the", "the", "the", "cat"] * 50] * 50, Word2VecConfig(width=8, subsample=0.0)
+    text, config = [["the", "the", "the", "cat"] * 50] * 50, Word2VecConfig(width=8, subsample=0.0, vectors="inner")
     assert learn_words(text, config).vectors.abs().max() < 20
-    monkeypatch.setattr("regard.training.word2vec.PUSH", 1e9)
+    monkeypatch.setattr("regard.training.word2vec.LEAP", 1e9)
     with pytest.raises(Diverged, match="a smaller rate or batch"):
         learn_words(text, config)
 

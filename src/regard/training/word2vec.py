@@ -5,7 +5,9 @@ every product of an example is a cell of a small matrix product, and every row i
 instead of once a pair. In expectation the loss is word2vec's: a negative counts `negatives / shared` times.
 
 Papers: https://arxiv.org/abs/1301.3781 and https://arxiv.org/abs/1310.4546; negatives shared by neighbouring words,
-https://arxiv.org/abs/1604.04661; the gradient of the mean in a bag of words, https://arxiv.org/abs/2012.15332.
+https://arxiv.org/abs/1604.04661; the gradient of the mean in a bag of words, https://arxiv.org/abs/2012.15332; both
+vectors of a word added, https://aclanthology.org/Q15-1016; the parabola over -log σ that keeps steps from overshooting,
+Jaakkola and Jordan, Bayesian parameter estimation via variational methods, 2000.
 """
 
 from array import array
@@ -23,8 +25,9 @@ from regard.errors import Diverged, InvalidArgument
 from regard.model.words import WordVectors
 from regard.shapes import Bool, Float, Int, Tensor
 
-PUSH = 2.0  # how far a batch may move a word: its terms of the loss times the rate; at 10 learning has diverged
-RATES = {"skipgram": 0.05, "cbow": 0.2}  # the mean of a bag hands each word a fraction of the gradient
+LEAP = 2.0  # how far a batch may move a word: the rate times the bend of the loss; a longer step might lead up again
+NUDGE = 1e-2  # keeps the bend (σ(s) - ½) / s at a quarter where s is 0
+RATES = {"skipgram": 0.1, "cbow": 0.4}  # the mean of a bag hands each word a fraction of the gradient
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,10 @@ class Word2VecConfig(Checked):
     subsample: Annotated[float, Range(0.0, 1.0)] = 1e-3  # share of the text over which a word is thinned out; 0: none
     power: Annotated[float, Range(0.0)] = 0.75  # negatives are drawn by count to this power
     epochs: Count = 5
-    rate: Annotated[float, Range(1e-6, 1.0)] | None = None  # at the start; None: 0.05 for skipgram, 0.2 for cbow
+    rate: Annotated[float, Range(1e-6, 1.0)] | None = None  # at the start; None: 0.1 for skipgram, 0.4 for cbow
     final_rate: Annotated[float, Range(0.0, 1.0)] = 1e-4  # falls there in a straight line
     least_count: Count = 5  # rarer words are left out
+    vectors: Literal["both", "inner"] = "both"  # the two a word learns, each of length 1, added; or the first
     seed: Annotated[int, Range(0.0)] = 1
     block: Count = 64  # consecutive words that share negatives
     shared: Count = 32  # negatives that a block draws
@@ -112,9 +116,10 @@ def learn_words(
             if progress and number % 100 == 0:
                 progress(Progress(epoch, done, now, batch_loss(inner, outer, batch, config)))
             update(inner, outer, batch, config, now)
-    if not inner.isfinite().all():
+    if not (inner.isfinite().all() and outer.isfinite().all()):
         raise Diverged(f"rate: wanted one that keeps the vectors finite; got {rate:g}. Take a smaller rate or batch.")
-    return WordVectors(corpus.words, inner[:-1].cpu())
+    vectors = inner if config.vectors == "inner" else F.normalize(inner) + F.normalize(outer)
+    return WordVectors(corpus.words, vectors[:-1].cpu())
 
 
 def read_corpus(sentences: Iterable[Sequence[str]], least_count: int) -> Corpus:
@@ -192,29 +197,28 @@ def batches(
 def update(
     inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Batch, config: Word2VecConfig, rate: float
 ) -> None:
-    """A step down the gradient of a batch, in place; shorter for the words of very many examples."""
+    """A step down the gradient of a batch, in place; shorter for the words at which the loss bends sharply."""
     fetched, bag, foretold = _fetched(batch, config)
     rows = F.embedding(fetched, inner)  # B, _, W
     vectors = rows if bag is None else bag @ rows  # B, S, W
     weight, positives = _weights(batch, config)
-    down, down_outer = descent(vectors, F.embedding(foretold, outer), weight, positives)
-    terms, terms_outer = weight.sum(2, keepdim=True), weight.sum(1)  # B, S, 1 and B, M
+    (down, bend), (down_outer, bend_outer) = descent(vectors, F.embedding(foretold, outer), weight, positives)
     if bag is not None:
-        down, terms = bag.mT @ down, bag.mT @ terms
-    for matrix, places, step, count in ((inner, fetched, down, terms), (outer, foretold, down_outer, terms_outer)):
+        down, bend = bag.mT @ down, (bag.mT @ bend[..., None])[..., 0]
+    for matrix, places, step, bends in ((inner, fetched, down, bend), (outer, foretold, down_outer, bend_outer)):
         flat = places.flatten()
-        step = step.flatten(0, 1) * paced(flat, count.flatten(), len(matrix), rate)[:, None]
+        step = step.flatten(0, 1) * paced(flat, bends.flatten(), len(matrix), rate)[:, None]
         matrix.index_add_(0, flat, step)
 
 
-def paced(places: Int[Tensor, " T"], terms: Float[Tensor, " T"], size: int, rate: float) -> Float[Tensor, " T"]:
-    """The rate at each place: less where the terms of the loss in which its word takes part are very many.
+def paced(places: Int[Tensor, " T"], bends: Float[Tensor, " T"], size: int, rate: float) -> Float[Tensor, " T"]:
+    """The rate at each place: less where the loss bends too sharply for it, over all places of the word.
 
     A batch sums what its examples ask of a word, all seen from where the word stood before. For a word in very many of
     them the sum overshoots, and grows from batch to batch.
     """
-    of_word = torch.zeros(size, device=terms.device).index_add_(0, places, terms)
-    return rate * (PUSH / (rate * of_word[places]).clamp(min=PUSH))
+    of_word = torch.zeros(size, device=bends.device).index_add_(0, places, bends)
+    return rate * (LEAP / (rate * of_word[places]).clamp(min=LEAP))
 
 
 def batch_loss(inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Batch, config: Word2VecConfig) -> float:
@@ -238,12 +242,26 @@ def loss(
 
 def descent(
     vectors: Float[Tensor, "B S W"], outer: Float[Tensor, "B M W"], weight: Float[Tensor, "B S M"], positives: int
-) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B M W"]]:
-    """The negative gradient of `loss`, written out: (1 - σ) pulls what stood there, -σ pushes the rest."""
-    pull = torch.bmm(vectors, outer.mT).sigmoid_().neg_()
-    pull[..., :positives] += 1
+) -> tuple[tuple[Float[Tensor, "B S W"], Float[Tensor, "B S"]], tuple[Float[Tensor, "B M W"], Float[Tensor, "B M"]]]:
+    """The negative gradient of `loss`, and the bend along it: of the vectors, and of the outer ones.
+
+    The gradient written out: (1 - σ) pulls what stood there, -σ pushes the rest. -log σ stays under the parabola that
+    touches it at ±s and bends by (σ(s) - ½) / s, so a vector that alone goes 2 / bend down its gradient at most cannot
+    end higher than it stood.
+    """
+    scores = torch.bmm(vectors, outer.mT)
+    pull = scores.sigmoid()
+    bend = (pull - 0.5).abs_().add_(NUDGE / 4).div_(scores.abs_().add_(NUDGE)).mul_(weight)
+    pull.neg_()[..., :positives] += 1
     pull *= weight
-    return torch.bmm(pull, outer), torch.bmm(pull.mT, vectors)
+    down, down_outer = torch.bmm(pull, outer), torch.bmm(pull.mT, vectors)
+    along = torch.bmm(down, outer.mT).square_().mul_(bend).sum(2)
+    along_outer = torch.bmm(vectors, down_outer.mT).square_().mul_(bend).sum(1)
+    return (down, along / _length2(down)), (down_outer, along_outer / _length2(down_outer))
+
+
+def _length2(vectors: Float[Tensor, "B S W"]) -> Float[Tensor, "B S"]:
+    return vectors.square().sum(2).clamp(min=1e-20)
 
 
 def _fetched(
