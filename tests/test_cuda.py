@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,7 @@ from family import DTYPES, MASKS, SCORES, SHAPES, Case
 from regard import checkpoint
 from regard.data.augmenting import DICE, augmented
 from regard.decoding import desk, reading, search
-from regard.decoding.fixed import current
+from regard.decoding.fixed import laid
 from regard.jobs.training import train
 from regard.kernels import single
 from regard.model.embedding import Embedding, Projection
@@ -254,6 +255,20 @@ def test_recorded_steps_in_half_precision(options, monkeypatch):
     assert all(each == outputs(made, rows, **options, precision="bfloat16") for each in recorded)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_recorded_steps_see_changed_weights(precision):
+    """Whatever stands before the change on the GPU's list of things to do."""
+    made, rows = model("transformer").cuda(), sources()
+    before = [outputs(made, rows, precision=precision) for _ in range(4)][-1]
+    busy = torch.randn(4096, 4096, device="cuda")
+    for _ in range(20):
+        busy = busy @ busy
+    made.decoder.project.weight.data.mul_(-2)  # which nobody counts
+    changed = outputs(made, rows, precision=precision)
+    assert changed != before
+    assert changed == outputs(deepcopy(made), rows, precision=precision)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize(("batch", "beams"), [(1, 1), (5, 3), (90, 1), (90, 3)])
@@ -264,7 +279,7 @@ def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch)
     made = models.lively(TransformerDecoder(config, Embedding(300, 48), Projection(48, 300), 48)).cuda().eval()
     states, mask = torch.randn(batch, 37, 48, device="cuda"), torch.rand(batch, 37, device="cuda") < 0.7
     mask[0] = False  # nothing to see
-    given, fixed = Memory(states, mask, states[:, 0]), current(made, dtype)
+    given, fixed = Memory(states, mask, states[:, 0]), laid(made, dtype)
     found = []
     for kernels in (single._kernels(), None):
         monkeypatch.setattr(single, "_kernels", lambda kernels=kernels: kernels)

@@ -1,21 +1,24 @@
 """Steps in memory that stays where it is, as a GPU records them: here each is launched, and on a CPU."""
 
+from copy import deepcopy
 from functools import partial
 
 import pytest
 import torch
 
-from models import VOCABULARY, decoder, memory
+from models import VOCABULARY, decoder, encoder, memory
 from regard.decoding import desk as desks
 from regard.decoding import search as searching
 from regard.decoding.beam import Beam
 from regard.decoding.config import DecodeConfig
-from regard.decoding.fixed import FixedDecoder, _made, current
+from regard.decoding.fixed import FixedDecoder, _made, laid
+from regard.decoding.reading import Reading
 from regard.decoding.recording import rounded
 from regard.decoding.rules import Banned, Said
 from regard.decoding.tables import plain
 from regard.decoding.walk import Walk
 from regard.model.transformer import TransformerDecoder
+from regard.sequence import Tokens
 from test_decoding import WAYS, found, model, said, sources
 from test_native import COMPILED, one_weight, stepped
 
@@ -28,7 +31,7 @@ KINDS = ("transformer", "lstm before", "conv")
 def test_fixed_steps_equal_plain_ones(name, beams):
     """Through following, leaving, entering and forgetting."""
     module, given = decoder(name), memory()
-    fixed = current(module, torch.float32)
+    fixed = laid(module, torch.float32)
     states = [each.start(given, batch=3, capacity=8, beams=beams) for each in (module, fixed)]
     generator = torch.Generator().manual_seed(1)
 
@@ -56,7 +59,7 @@ def test_fixed_steps_equal_plain_ones(name, beams):
 @pytest.fixture
 def _as_on_a_gpu(monkeypatch):
     def fixed(module, room, *, half):
-        return current(module, torch.float32) if isinstance(module, TransformerDecoder) and plain(module) else None
+        return laid(module, torch.float32) if isinstance(module, TransformerDecoder) and plain(module) else None
 
     monkeypatch.setattr(searching, "native_decoder", lambda *_, **__: None)
     monkeypatch.setattr(searching, "fixed_decoder", fixed)
@@ -102,16 +105,16 @@ def test_nothing_moves(name, options, monkeypatch):
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_desks_are_kept_for_who_comes_next(monkeypatch):
-    made, rows, laid = model("transformer"), sources(), []
+    made, rows, fresh = model("transformer"), sources(), []
     lay = searching._Party._laid
-    monkeypatch.setattr(searching._Party, "_laid", lambda self, known: laid.append(1) or lay(self, known))
+    monkeypatch.setattr(searching._Party, "_laid", lambda self, known: fresh.append(1) or lay(self, known))
     first = said(found(made, rows))
-    count = len(laid)
+    count = len(fresh)
     assert said(found(made, rows)) == first
-    assert len(laid) == count
+    assert len(fresh) == count
     found(made, rows, longest=20)  # of another size
-    assert len(laid) > count
-    kept = searching.desks_of(current(made.decoder, torch.float32))
+    assert len(fresh) > count
+    kept = searching.desks_of(laid(made.decoder, torch.float32))
     assert len(kept.kept) > 1
     monkeypatch.setattr(desks, "_memory", lambda _: 1)
     found(made, rows)
@@ -123,10 +126,11 @@ def test_desks_are_kept_for_who_comes_next(monkeypatch):
 )
 def test_changed_weights_go_where_the_old_ones_were(change):
     module, given = decoder("transformer"), memory()
-    fixed = current(module, torch.float32)
+    fixed = laid(module, torch.float32)
     where = fixed.laid["project"].weight.data_ptr()
     change(module)
-    assert current(module, torch.float32) is fixed
+    assert laid(module, torch.float32) is fixed
+    fixed.refresh(module)
     assert fixed.laid["project"].weight.data_ptr() == where
     tokens = torch.tensor([5, 6, 7])
     with torch.inference_mode():
@@ -135,9 +139,32 @@ def test_changed_weights_go_where_the_old_ones_were(change):
     torch.testing.assert_close(logits, wanted, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_a_search_sees_changed_weights():
+    made, rows = model("transformer"), sources()[:4]
+    before = said(found(made, rows))
+    made.decoder.project.weight.data.mul_(-2)  # which nobody counts
+    changed = said(found(made, rows))
+    assert changed != before
+    assert changed == said(found(deepcopy(made), rows))
+
+
+@torch.inference_mode()
+def test_sources_are_read_where_others_were():
+    """Shorter and fewer ones after longer and more; what came of those stays."""
+    module, rows, one = encoder("transformer"), sources(), Reading(12, 16, torch.device("cpu"))
+    given = [Tokens.of(some) for some in (rows, [row[:4] for row in rows[2:6]])]
+    for source, memory in [(source, one(module, source)) for source in given]:
+        wanted, length = module(source), source.ids.shape[1]
+        assert len(memory.states) == len(source.ids)
+        torch.testing.assert_close(memory.states[:, :length], wanted.states)
+        assert torch.equal(memory.mask[:, :length], wanted.mask)
+        assert not memory.mask[:, length:].any()
+
+
 def test_what_is_laid_out_goes_with_the_model():
     module = decoder("transformer")
-    assert isinstance(current(module, torch.float32), FixedDecoder)
+    assert isinstance(laid(module, torch.float32), FixedDecoder)
     before = len(_made)
     del module
     assert len(_made) == before - 1

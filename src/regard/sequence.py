@@ -23,9 +23,10 @@ class Tokens:
         """From lists of different lengths."""
         if not rows:
             raise InvalidArgument("rows", wanted="at least one sequence", got="none", remedy="Give a list of lists.")
-        longest = max(len(row) for row in rows)
-        lengths = torch.tensor([len(row) for row in rows], device=device)
-        return Tokens(side_by_side(rows, longest, 0).to(device), lengths)
+        lengths = torch.tensor([len(row) for row in rows])
+        ids = side_by_side(rows, max(len(row) for row in rows), 0)
+        count, both = len(rows), sent(torch.cat((lengths, ids.flatten())), device)  # in one copy
+        return Tokens(both[count:].view(ids.shape), both[:count])
 
     def to(self, device: torch.device | str) -> "Tokens":
         return Tokens(self.ids.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True))
@@ -44,6 +45,12 @@ def side_by_side(rows: Sequence[Sequence[int]], width: int, filler: int) -> Int[
         flat += [filler] * (width - len(row))
     found = torch.frombuffer(array("q", flat), dtype=torch.int64) if flat else torch.zeros(0, dtype=torch.int64)
     return found.view(len(rows), width)
+
+
+def sent(x: Tensor, device: torch.device | str) -> Tensor:
+    """To a device; to a GPU from memory that it reads by itself, or else the host would wait for all before it."""
+    x = x.pin_memory() if torch.device(device).type == "cuda" else x
+    return x.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)

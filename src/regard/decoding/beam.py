@@ -11,6 +11,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Rule, Said
 from regard.decoding.top import top, top_sums
 from regard.kernels.single import kernels
+from regard.model.state import Rows
 from regard.shapes import Bool, Float, Int, Tensor
 
 
@@ -43,9 +44,9 @@ class Beam:
         self.ended_score = torch.full((batch, beams), -torch.inf, device=device)
         self.done = torch.ones(batch, dtype=torch.bool, device=device)  # nothing of it changes any more
 
-    def enter(self, rows: Int[Tensor, " n"], inputs: Int[Tensor, " n"]) -> None:
+    def enter(self, rows: Rows, inputs: Int[Tensor, " n"]) -> None:
         width = self.total.shape[1] // self.groups
-        first = torch.arange(self.total.shape[1], device=rows.device) % width == 0
+        first = torch.arange(self.total.shape[1], device=inputs.device) % width == 0
         self.total[rows] = torch.where(first, 0.0, -torch.inf)  # all alike at first: one of each group speaks
         self.ended_score[rows] = -torch.inf
         self.done[rows] = False
@@ -166,7 +167,7 @@ class Beam:
         enough: Tensor = (attainable <= worst).all(-1)
         return enough
 
-    def found(self, rows: Int[Tensor, " n"]) -> list[list[Hypothesis]]:
+    def found(self, rows: Rows) -> list[list[Hypothesis]]:
         """The outputs of inputs that are done, best first."""
         scores = self.ended_score[rows]
         best = scores.argsort(dim=-1, descending=True, stable=True)

@@ -18,6 +18,7 @@ from regard.decoding.beam import Beam
 from regard.decoding.fixed import FixedDecoder, FixedState
 from regard.decoding.recording import LAUNCHED, record
 from regard.decoding.walk import Walk
+from regard.model.state import Rows
 from regard.shapes import Int, Tensor
 
 SHARE = 8  # of a card's memory, an eighth may lie in desks that are kept
@@ -83,7 +84,7 @@ class Desk:
         else:
             self.state, self.replay = state, None
 
-    def enter(self, rows: Int[Tensor, " n"], fresh: Any) -> None:
+    def enter(self, rows: Rows, fresh: Any) -> None:
         """Inputs whose outputs have not begun, in these places."""
         entered = self.state.enter(rows, fresh)
         if self.fixed:

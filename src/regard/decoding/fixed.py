@@ -6,6 +6,7 @@ PyTorch's way, with equal results.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -21,7 +22,7 @@ from regard.model.blocks import Block
 from regard.model.embedding import Projection
 from regard.model.memory import Memory
 from regard.model.positions import Add
-from regard.model.state import put_rows
+from regard.model.state import Rows, put_rows
 from regard.model.transformer import TransformerDecoder
 from regard.shapes import Bool, Float, Int, Tensor
 
@@ -63,7 +64,7 @@ class FixedState:
             torch.where(past, moved, self.parents, out=self.parents)
         return self
 
-    def enter(self, rows: Int[Tensor, " n"], fresh: "FixedState") -> "FixedState":
+    def enter(self, rows: Rows, fresh: "FixedState") -> "FixedState":
         self.first[rows] = self.time
         source, mask = put_rows(self.source, rows, fresh.source), put_rows(self.mask, rows, fresh.mask)
         assert source is not None
@@ -210,7 +211,7 @@ _made: "WeakKeyDictionary[nn.Module, dict[torch.dtype, FixedDecoder]]" = WeakKey
 
 
 def fixed_decoder(decoder: nn.Module, room: int, *, half: bool = False) -> FixedDecoder | None:
-    """The form that a GPU can record of a decoder, where there is one for outputs of so many tokens."""
+    """The form that a GPU can record of a decoder, where there is one for outputs of so many tokens; to `refresh`."""
     if not isinstance(decoder, TransformerDecoder) or not isinstance(decoder.project, Projection):
         return None
     weight = decoder.project.weight
@@ -219,27 +220,37 @@ def fixed_decoder(decoder: nn.Module, room: int, *, half: bool = False) -> Fixed
         return None
     if not plain(decoder) or torch.is_autocast_enabled("cuda"):
         return None
-    return current(decoder, dtype)
+    return laid(decoder, dtype)
 
 
-def current(decoder: TransformerDecoder, dtype: torch.dtype) -> FixedDecoder:
-    """With the weights as they are now; in the same memory as before, unless they went elsewhere."""
+def laid(decoder: TransformerDecoder, dtype: torch.dtype) -> FixedDecoder:
+    """In the same memory as before, unless weights went elsewhere. Where they may have changed, `refresh` comes next.
+
+    That sees weights as all work launched before this leaves them, and waits for no work that is launched after it.
+    """
     known, device = _made.setdefault(decoder, {}), decoder.project.weight.device
-    if dtype in known and known[dtype].laid["table"].device == device:
-        known[dtype].refresh(decoder)
-    else:
+    if device.type == "cuda":
+        _aside(device).wait_stream(torch.cuda.current_stream(device))
+    if dtype not in known or known[dtype].laid["table"].device != device:
         known[dtype] = FixedDecoder(decoder, dtype)
     return known[dtype]
 
 
 def weights(module: nn.Module) -> list[Tensor]:
     """As `parameters`, in a fraction of its time; what is shared comes more than once."""
-    found: list[Tensor] = []
-    modules = [module]
+    found: list[Tensor | None] = []
+    modules: list[nn.Module | None] = [module]
     for one in modules:  # which grows meanwhile
-        found += [weight for weight in one._parameters.values() if weight is not None]
-        modules += [child for child in one._modules.values() if child is not None]
-    return found
+        if one is not None:
+            found += one._parameters.values()
+            modules += one._modules.values()
+    return [weight for weight in found if weight is not None]
+
+
+@lru_cache(maxsize=16)
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    """Where a GPU takes prints at once, whatever else it does; of a kind that nothing is recorded on."""
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 class Prints:
@@ -252,7 +263,7 @@ class Prints:
     def changed(self, decoder: nn.Module) -> bool:
         before = self.versions, self.found
         self.now(decoder)
-        return before[0] != self.versions or not torch.equal(before[1], self.found)
+        return before != (self.versions, self.found)
 
     def now(self, decoder: nn.Module) -> None:
         found = weights(decoder)
@@ -260,14 +271,14 @@ class Prints:
         gpu = single.kernels(found[0])
         if gpu is None:
             norms = torch._foreach_norm([weight.detach() for weight in found])
-            self.found = torch.stack([norm.float() for norm in norms])
+            self.found = torch.stack([norm.float() for norm in norms]).tolist()
             return
         where = [weight.data_ptr() for weight in found]
-        if where != self.where:
-            self.where, sizes = where, [weight.nbytes // 4 for weight in found]
-            self.table = torch.tensor([where, sizes], device=found[0].device)
-        with torch.cuda.device_of(found[0]):  # type: ignore[no-untyped-call]
-            self.found = gpu.prints(*self.table)
+        with torch.cuda.stream(_aside(found[0].device)):
+            if where != self.where:
+                self.where, sizes = where, [weight.nbytes // 4 for weight in found]
+                self.table = torch.tensor([where, sizes], device=found[0].device)
+            self.found = gpu.prints(*self.table).tolist()
 
 
 def _norm(norm: nn.Module) -> Norm:

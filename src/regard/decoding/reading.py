@@ -6,7 +6,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from regard.decoding.fixed import weights
 from regard.decoding.native import encode
@@ -30,12 +29,15 @@ class Reading:
         self.replay: Callable[[], None] | None = None
 
     def __call__(self, encoder: TransformerEncoder, source: Tokens) -> Memory:
-        rows, length = self.source.ids.shape
-        self.source.ids.copy_(F.pad(source.ids, (0, length - source.ids.shape[1], 0, rows - len(source.ids))))
-        self.source.lengths.copy_(F.pad(source.lengths, (0, rows - len(source.lengths))))
+        (rows, length), mine = source.ids.shape, self.source
+        if mine.ids.shape != source.ids.shape:
+            mine.ids.zero_()
+            mine.lengths.zero_()
+        mine.ids[:rows, :length].copy_(source.ids)
+        mine.lengths[:rows].copy_(source.lengths)
 
         def work() -> None:
-            self.memory = encoder(self.source)
+            self.memory = encoder(mine)
 
         with torch.cuda.device_of(source.ids):  # type: ignore[no-untyped-call]
             if self.launched == LAUNCHED:
@@ -43,9 +45,7 @@ class Reading:
             self.launched += 1
             (self.replay or work)()
         assert self.memory is not None
-        return self.memory.reorder(
-            torch.arange(len(source.ids), device=source.ids.device)
-        )  # the next lies where it lay
+        return self.memory.first(rows)  # a copy: the next lies where it lay
 
 
 _made: "WeakKeyDictionary[nn.Module, dict[Any, Reading]]" = WeakKeyDictionary()

@@ -19,7 +19,7 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.constraints import BannedHere, Required, Unspeakable
 from regard.decoding.demand import Demand, Phrase, State
 from regard.decoding.desk import Desk, desks_of, stays
-from regard.decoding.fixed import fixed_decoder
+from regard.decoding.fixed import FixedDecoder, fixed_decoder
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.native import native_decoder
 from regard.decoding.reading import read
@@ -27,7 +27,8 @@ from regard.decoding.recording import Told, precision, rounded
 from regard.decoding.rules import Allowed, Banned, Forced, LongEnough, Never, NoRepeat, Repetition, Rule, Said
 from regard.decoding.walk import Walk
 from regard.errors import InvalidArgument
-from regard.sequence import side_by_side
+from regard.model.state import Rows
+from regard.sequence import sent, side_by_side
 
 ROWS = {"cpu": 512, "cuda": 2560}  # hypotheses in a step, at most
 REST = 8  # an eighth of the places may be idle before others enter
@@ -269,15 +270,17 @@ class _Party:
         with precision(self.half):
             self.desk.steps(count)
         self.time += count
-        if now or count == 0:  # at the end all are done
-            return self._found(self.desk.way.done.tolist())
+        if now or count == 0:
+            return self._found(self.desk.way.done.tolist() if now else [True] * len(self.who))  # at the end all are
         self.told = Told(self.desk.way.done)
         return [] if told is None else self._found(told())
 
     def _found(self, done: list[bool]) -> list[tuple[int, list[Hypothesis]]]:
         places = [place for place, one in enumerate(self.who) if one is not None and done[place]]
-        rows = torch.tensor(places, dtype=torch.int64, device=self.device)
-        return list(zip(places, self.desk.way.found(rows), strict=True)) if places else []
+        if not places:
+            return []
+        rows = slice(len(places)) if _first(places) else torch.tensor(places, device=self.device)
+        return list(zip(places, self.desk.way.found(rows), strict=True))
 
     @torch.inference_mode()
     def _fill(self) -> None:
@@ -319,20 +322,23 @@ class _Party:
             [place, self.numbers[one], self.least[one], self.most[one], *self.inputs[one].prefix]
             for place, one in zip(places, who, strict=True)
         ]
-        table = side_by_side(known, 4 + self.sizes.prefix, -1)
-        table = table.pin_memory() if self.device.type == "cuda" else table  # or it would wait for all before it
-        table = table.to(self.device, non_blocking=True)
+        table = sent(side_by_side(known, 4 + self.sizes.prefix, -1), self.device)
+        rows: Rows
         rows, numbers, least, most = table[:, :4].unbind(1)
+        if isinstance(self.decoder, FixedDecoder) and _first(places):
+            rows = slice(len(places))
         said = way.said
         said.tokens[rows], said.length[rows] = PAD, 0
         said.least[rows], way.limit[rows], said.forced[rows] = least, most, table[:, 4:]
         way.enter(rows, numbers)
-        for place, one in zip(places, who, strict=True):
-            self._constrain(place, one)
+        if self.banned is not None or self.required is not None:
+            for place, one in zip(places, who, strict=True):
+                self._constrain(place, one)
         self.desk.tokens[rows] = self.task.first
-        taken, rest = torch.arange(len(who) + len(self.fresh_of), device=self.device).tensor_split([len(who)])
-        entering = self.fresh.reorder(taken) if self.fresh_of else self.fresh
-        self.fresh = self.fresh.reorder(rest) if self.fresh_of else None
+        entering, self.fresh = self.fresh, None
+        if self.fresh_of:
+            indices = torch.arange(len(who) + len(self.fresh_of), device=self.device).tensor_split([len(who)])
+            entering, self.fresh = (entering.reorder(index) for index in indices)
         if self.desk.state is None:  # all at once
             self.desk.state = entering
         else:
@@ -354,11 +360,18 @@ class _Party:
         capacity = self.room if self.places >= len(self.inputs) else 2 * self.room
         given = None if sources[0] is None else self.task.collate(sources)
         memory = None if given is None else read(self.task.model, given, half=self.half)
+        if not begun and isinstance(self.decoder, FixedDecoder):  # while a GPU reads
+            self.decoder.refresh(self.task.model.decoder)
         with precision(self.half):
             self.fresh = self.decoder.start(
                 memory, batch=len(sources), capacity=0 if begun or self.fixed else capacity, beams=self.beams
             )
         return memory
+
+
+def _first(places: list[int]) -> bool:
+    """Whether they are the first so many."""
+    return places == list(range(len(places)))
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Rule, Said
 from regard.decoding.sampling import chances, draw, narrowed
 from regard.kernels.single import kernels
+from regard.model.state import Rows
 from regard.shapes import Float, Int, Tensor
 
 
@@ -36,10 +37,10 @@ class Walk:
         self.done = torch.ones(batch, dtype=torch.bool, device=limit.device)  # nothing of it changes any more
         self.row = torch.zeros(batch, beams, dtype=torch.int64, device=limit.device)  # which draws are its own
 
-    def enter(self, rows: Int[Tensor, " n"], inputs: Int[Tensor, " n"]) -> None:
+    def enter(self, rows: Rows, inputs: Int[Tensor, " n"]) -> None:
         beams = self.over.shape[1]
         self.over[rows] = self.done[rows] = False
-        self.row[rows] = inputs[:, None] * beams + torch.arange(beams, device=rows.device)
+        self.row[rows] = inputs[:, None] * beams + torch.arange(beams, device=inputs.device)
 
     def keep(self, rows: Int[Tensor, " n"]) -> None:
         """Go on with these inputs alone."""
@@ -77,7 +78,7 @@ class Walk:
         self.done |= self.over.all(-1) | (said.length >= self.limit)
         return tokens, None
 
-    def found(self, rows: Int[Tensor, " n"]) -> list[list[Hypothesis]]:
+    def found(self, rows: Rows) -> list[list[Hypothesis]]:
         """The outputs of inputs that are done."""
         lengths, said = self.said.length[rows].tolist(), self.said.tokens[rows].tolist()
         log_p = [None] * len(said) if self.log_p is None else self.log_p[rows].tolist()

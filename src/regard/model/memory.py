@@ -19,6 +19,11 @@ class Memory:
     def reorder(self, index: Int[Tensor, " beams"]) -> "Memory":
         return Memory(self.states[index], self.mask[index], self.summary[index], self.grid, self.units)
 
+    def first(self, count: int) -> "Memory":
+        """A copy of so many rows."""
+        states, mask, summary = (x[:count].clone() for x in (self.states, self.mask, self.summary))
+        return Memory(states, mask, summary, self.grid, self.units)
+
     def blank(self, batch: int, length: int) -> "Memory":
         """Of other sizes, with nothing there."""
         new = self.states.new_zeros
