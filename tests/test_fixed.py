@@ -154,12 +154,12 @@ def test_sources_are_read_where_others_were():
     """Shorter and fewer ones after longer and more; what came of those stays."""
     module, rows, one = encoder("transformer"), sources(), Reading(12, 16, torch.device("cpu"))
     given = [Tokens.of(some) for some in (rows, [row[:4] for row in rows[2:6]])]
-    for source, memory in [(source, one(module, source)) for source in given]:
+    for source, read in [(source, one(module, source)) for source in given]:
         wanted, length = module(source), source.ids.shape[1]
-        assert len(memory.states) == len(source.ids)
-        torch.testing.assert_close(memory.states[:, :length], wanted.states)
-        assert torch.equal(memory.mask[:, :length], wanted.mask)
-        assert not memory.mask[:, length:].any()
+        assert len(read.states) == len(source.ids)
+        torch.testing.assert_close(read.states[:, :length], wanted.states)
+        assert torch.equal(read.mask[:, :length], wanted.mask)
+        assert not read.mask[:, length:].any()
 
 
 def test_what_is_laid_out_goes_with_the_model():
