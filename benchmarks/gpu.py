@@ -341,9 +341,9 @@ def main() -> None:
     print("\n".join(lines), flush=True)
     for name in options.only:
         lines += [*PARTS[name](card, options.rounds, options.vocabulary), ""]
+        if options.out:
+            options.out.write_text("\n".join(lines), "utf-8")
     print("\n".join(lines))
-    if options.out:
-        options.out.write_text("\n".join(lines), "utf-8")
 
 
 if __name__ == "__main__":

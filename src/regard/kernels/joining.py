@@ -11,9 +11,8 @@ from regard.kernels.streamed import refuse_second_derivative
 from regard.shapes import Float, Tensor
 
 WIDEST = 4096  # numbers of a row that a program holds
-TILE, BACK = 4096, 1024  # numbers that a program holds of all its rows, and in the backward
-UNROLL = 1  # tiles that are on their way at a time
-PROGRAMS = 528  # among which the rows are divided in the backward: four for each of an H200's multiprocessors
+TILE, BACK = 4096, 2048  # numbers that a program holds of all its rows, and in the backward
+PROGRAMS = 1056  # among which the rows are divided in the backward: eight for each of an H200's multiprocessors
 
 
 class Sum(NamedTuple):
@@ -97,7 +96,7 @@ class _Join(torch.autograd.Function):
                 d_normed.contiguous(), d_x if d_total is None else d_total.contiguous(), total, weight, mean, scale,
                 seed, d_x, d_added, *parts, dropped, count, width, each,
                 ADD=kind is not None, DROP=dropped > 0, LAYER=layer, ONWARD=d_total is not None, R=rows, W=wide,
-                UNROLL=UNROLL, num_warps=4 if wide > 512 else 2,
+                num_warps=4 if wide > 512 else 2,
             )  # fmt: skip
         d_weight, *d_bias = parts[: 1 + layer].sum(1).to(weight.dtype)
         return (

@@ -136,6 +136,6 @@ def _tiles(kind: Heads, ends: Ends, around: Ends) -> Iterator[dict[str, Any]]:
             break
         yield {
             "beyond": before, "CAUSAL": kind.causal, "DROP": kind.dropout > 0, "R": size, "C": size,
-            "D": gpu.power(kind.width), "num_warps": max(1, size // 16),
+            "D": gpu.power(kind.width), "num_warps": min(8, size**2 // 1024),
         }  # fmt: skip
         before = size

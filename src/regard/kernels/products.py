@@ -22,8 +22,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 KINDS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}  # of which kernels know the derivative
 ROWS, COLUMNS = 32, 128  # of a tile
-UNROLL = 1  # tiles that are on their way at a time
-SPLITS = 128  # among which the rows are divided
 
 
 def product(
@@ -72,14 +70,15 @@ def d_activated(
 
     count, width = d_out.shape
     d_before = d_out if activation is None else d_out.new_empty(d_out.shape)
-    each = -(-count // SPLITS)
+    splits, unroll = (64, 2) if activation is None else (128, 1)  # among which rows are divided; tiles on their way
+    each = -(-count // splits)
     each += -each % ROWS
     splits = -(-count // each)
     sums = d_out.new_empty(splits, width, dtype=torch.float32)
     with gpu.on_device_of(d_out):
         d_activate[(-(-width // COLUMNS), splits)](
             d_out, d_out if before is None else before, d_before, sums, count, width, each,
-            KIND=KINDS[activation], R=ROWS, C=COLUMNS, UNROLL=UNROLL,
+            KIND=KINDS[activation], R=ROWS, C=COLUMNS, UNROLL=unroll,
         )  # fmt: skip
     return d_before, sums.sum(0)
 

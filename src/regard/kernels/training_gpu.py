@@ -63,7 +63,7 @@ def join(
 def d_join(
     d_normed, d_total, total, weight, mean, scale, seed, d_x, d_added, d_weight, d_bias, dropped, count, width, each,
     ADD: tl.constexpr, DROP: tl.constexpr, LAYER: tl.constexpr, ONWARD: tl.constexpr,
-    R: tl.constexpr, W: tl.constexpr, UNROLL: tl.constexpr,
+    R: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """The gradients of x and of what was added; of the norm's own numbers, one sum for each program's rows.
 
@@ -73,7 +73,7 @@ def d_join(
     gain = tl.load(weight + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
     gains, shifts = tl.zeros((R, W), tl.float32), tl.zeros((R, W), tl.float32)
     first = tl.program_id(0).to(tl.int64) * each
-    for top in tl.range(0, each, R, loop_unroll_factor=UNROLL):
+    for top in range(0, each, R):
         rows = first + top + tl.arange(0, R)
         here = (rows < count) & (top + tl.arange(0, R) < each)
         there = here[:, None] & (columns < width)[None, :]
@@ -232,14 +232,14 @@ def d_look(
 
 @triton.jit
 @no_type_check
-def log_sum(logits, size, C: tl.constexpr, UNROLL: tl.constexpr):
+def log_sum(logits, size, C: tl.constexpr):
     """Of one row: the logarithm of the sum of the exponentials, and the plain sum."""
     peak, total, plain = (
         tl.full((C,), float("-inf"), tl.float32),
         tl.zeros((C,), tl.float32),
         tl.zeros((C,), tl.float32),
     )
-    for start in tl.range(0, size, C, loop_unroll_factor=UNROLL):
+    for start in range(0, size, C):
         columns = start + tl.arange(0, C)
         there = columns < size
         z = tl.load(logits + columns, mask=there, other=float("-inf")).to(tl.float32)
@@ -254,7 +254,7 @@ def log_sum(logits, size, C: tl.constexpr, UNROLL: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def surprise(logits, gold, loss, smoothing, size, C: tl.constexpr, UNROLL: tl.constexpr):
+def surprise(logits, gold, loss, smoothing, size, C: tl.constexpr):
     """A row's cross-entropy with its gold token, some of it spread over all; the logits become its gradient.
 
     Where there is no gold token (below 0) both are zero.
@@ -265,9 +265,9 @@ def surprise(logits, gold, loss, smoothing, size, C: tl.constexpr, UNROLL: tl.co
     lse, plain, given = 0.0, 0.0, 0.0
     if answer >= 0:
         given = tl.load(logits + answer).to(tl.float32)  # before the sums, for which all threads wait
-        lse, plain = log_sum(logits, size, C, UNROLL)
+        lse, plain = log_sum(logits, size, C)
     tl.store(loss + row, lse - (1 - smoothing) * given - smoothing * plain / size)
-    for start in tl.range(0, size, C, loop_unroll_factor=UNROLL):
+    for start in range(0, size, C):
         columns = start + tl.arange(0, C)
         there = columns < size
         z = tl.load(logits + columns, mask=there, other=0.0).to(tl.float32)
@@ -278,9 +278,7 @@ def surprise(logits, gold, loss, smoothing, size, C: tl.constexpr, UNROLL: tl.co
 
 @triton.jit
 @no_type_check
-def paired_surprise(
-    logits, gold, loss, smoothing, agreement, size, C: tl.constexpr, UNROLL: tl.constexpr
-):  # fmt: skip
+def paired_surprise(logits, gold, loss, smoothing, agreement, size, C: tl.constexpr):
     """The same of two rows for one token, with so many times what they disagree by: the sum of both divergences."""
     pair = tl.program_id(0).to(tl.int64)
     one = logits + 2 * pair * size
@@ -290,12 +288,12 @@ def paired_surprise(
     if answer >= 0:
         loss_one = (smoothing - 1) * tl.load(one + answer).to(tl.float32)
         loss_other = (smoothing - 1) * tl.load(other + answer).to(tl.float32)
-        lse_one, plain_one = log_sum(one, size, C, UNROLL)
-        lse_other, plain_other = log_sum(other, size, C, UNROLL)
+        lse_one, plain_one = log_sum(one, size, C)
+        lse_other, plain_other = log_sum(other, size, C)
         loss_one += lse_one - smoothing * plain_one / size
         loss_other += lse_other - smoothing * plain_other / size
         sum_one, sum_other = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
-        for start in tl.range(0, size, C, loop_unroll_factor=UNROLL):
+        for start in range(0, size, C):
             columns = start + tl.arange(0, C)
             there = columns < size
             a = tl.load(one + columns, mask=there, other=0.0).to(tl.float32) - lse_one
@@ -305,7 +303,7 @@ def paired_surprise(
         apart_one, apart_other = tl.sum(sum_one, 0), tl.sum(sum_other, 0)
     tl.store(loss + 2 * pair, loss_one + agreement * apart_one)
     tl.store(loss + 2 * pair + 1, loss_other + agreement * apart_other)
-    for start in tl.range(0, size, C, loop_unroll_factor=UNROLL):
+    for start in range(0, size, C):
         columns = start + tl.arange(0, C)
         there = columns < size
         a = tl.load(one + columns, mask=there, other=0.0).to(tl.float32) - lse_one

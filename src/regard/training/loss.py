@@ -18,7 +18,7 @@ from regard.shapes import Bool, Float, Int, Tensor
 
 CHUNK = 2**22  # logits in memory at once, on a CPU
 SHARE_CUDA = 256  # bytes of a GPU's memory for each of them there
-COLUMNS, UNROLL = 1024, 1  # logits of a row that a program reads at a time, and how many times so many
+COLUMNS = 1024  # logits of a row that a program reads at a time
 
 
 def token_loss(
@@ -171,12 +171,10 @@ def _on_gpu(
         with gpu.on_device_of(states):
             if agreement:
                 paired_surprise[(len(answer) // 2,)](
-                    d_logits, answer, losses[chunk], smoothing, agreement, len(matrix), C=COLUMNS, UNROLL=UNROLL
+                    d_logits, answer, losses[chunk], smoothing, agreement, len(matrix), C=COLUMNS
                 )
             else:
-                surprise[(len(answer),)](
-                    d_logits, answer, losses[chunk], smoothing, len(matrix), C=COLUMNS, UNROLL=UNROLL
-                )
+                surprise[(len(answer),)](d_logits, answer, losses[chunk], smoothing, len(matrix), C=COLUMNS)
         if d_states is not None:
             torch.mm(d_logits, matrix, out=d_states[chunk])
         if wanted[1]:
