@@ -25,7 +25,7 @@ def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
     import regard
     from regard.data.images import normalised, token_worth
     from regard.decoding.config import DecodeConfig
-    from regard.decoding.search import Input, search
+    from regard.decoding.search import Input, Task, search
 
     decoder = {"kind": "transformer", "width": WIDTH, "layers": BLOCKS[1], "heads": HEADS, "hidden": HIDDEN}
     model = regard.build({"encoder": encoder, "decoder": decoder, "vocabulary": VOCABULARY}).eval()
@@ -34,7 +34,8 @@ def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
 
     def caption(pictures: np.ndarray) -> list[list[int]]:
         inputs = [Input(picture, worth) for picture in pictures]
-        found = dict(search(model, inputs, lambda some: normalised(np.stack(some)), config))
+        task = Task(model, lambda some: normalised(np.stack(some)), config)
+        found = dict(search(task, inputs))
         return [list(found[i][0].tokens[:WORDS]) for i in range(len(pictures))]
 
     return model, caption
