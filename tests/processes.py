@@ -8,23 +8,27 @@ A job is a call of `regard.train`: {"name", "recipe", "run", "cache"}, with "res
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import suppress
 from pathlib import Path
 
 LIMIT = 300  # seconds, for any number of processes together; a quiet machine needs a tenth of them
 
 
 def free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Below those that a system gives to whoever connects: one that is listened at minutes later must be free then."""
+    found = set[int]()
+    while len(found) < count:
+        port = random.SystemRandom().randrange(15000, 32000)
+        with suppress(OSError), socket.socket() as held:
+            held.bind(("127.0.0.1", port))
+            found.add(port)
+    return list(found)
 
 
 def started(world: int, jobs: list[dict], folder: Path) -> list[subprocess.Popen]:
