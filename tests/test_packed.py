@@ -14,6 +14,7 @@ import regard
 from regard import checkpoint
 from regard.data.batches import Batch, Room, batches, end_to_end
 from regard.errors import InvalidRecipe
+from regard.jobs.outlook import outlook
 from regard.jobs.training import prepared, train
 from regard.kernels import gpu, joining, packed
 from regard.kernels.dropout import Dropout
@@ -213,6 +214,13 @@ def test_ends():
     x = torch.arange(5.0)[:, None]
     assert torch.equal(ends.laid(ends.padded(x)), x)
     assert ends.twice().offsets.tolist() == [0, 3, 3, 5, 8, 8, 10]
+
+
+def test_the_first_batch_is_shown_as_text(tmp_path):
+    examples = [line for line in outlook(Recipe.of(LEARNED), tmp_path).splitlines() if line.startswith("  target")]
+    assert len(examples) == 3
+    words = Path(LETTERS).read_text().splitlines()
+    assert all(line.split()[1] in words and line.endswith("</s>)") for line in examples)
 
 
 def test_what_cannot_be_packed_is_refused():

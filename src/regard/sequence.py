@@ -28,6 +28,11 @@ class Tokens:
         count, both = len(rows), sent(torch.cat((lengths, ids.flatten())), device)  # in one copy
         return Tokens(both[count:].view(ids.shape), both[:count])
 
+    def row(self, i: int) -> list[int]:
+        """One sequence, without padding."""
+        ids: list[int] = self.ids[i, : int(self.lengths[i])].tolist()
+        return ids
+
     def to(self, device: torch.device | str) -> "Tokens":
         return Tokens(self.ids.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True))
 
@@ -116,6 +121,11 @@ class Packed:
     def to(self, device: torch.device | str) -> "Packed":
         gold = None if self.gold is None else self.gold.to(device, non_blocking=True)
         return Packed(self.ids.to(device, non_blocking=True), self.ends.to(device), gold)
+
+    def row(self, i: int) -> list[int]:
+        """One sequence, to its last token, which is only said."""
+        begin, end = self.ends.offsets[i : i + 2].tolist()
+        return [*self.ids[begin:end].tolist(), *([] if self.gold is None else self.gold[end - 1 : end].tolist())]
 
     def twice(self) -> "Packed":
         """The same sequences, and the same again, to be read."""

@@ -10,7 +10,7 @@ from regard.data.corpus import Prepared
 from regard.data.tokens import Labels, Tokenizer
 from regard.jobs.training import epochs, make_model, prepared
 from regard.recipe import Recipe
-from regard.sequence import Tokens
+from regard.sequence import Packed, Tokens
 from regard.training.objective import Model, Objective
 
 
@@ -36,8 +36,8 @@ def outlook(recipe: Recipe, cache: Path | None = None) -> str:
 
 def _as_text(batch: Batch, row: int, data: Prepared) -> Iterator[tuple[str, str]]:
     for side, given, vocabulary in (("source", batch.source, data.source), ("target", batch.targets, data.target)):
-        if isinstance(given, Tokens) and isinstance(vocabulary, Tokenizer):
-            ids = given.ids[row, : int(given.lengths[row])].tolist()
+        if isinstance(given, Tokens | Packed) and isinstance(vocabulary, Tokenizer):
+            ids = given.row(row)
             yield side, f"{vocabulary.decode(ids)}   ({' '.join(vocabulary.pieces(ids))})"
         elif isinstance(given, torch.Tensor) and isinstance(vocabulary, Labels):
             yield side, vocabulary.decode(int(given[row]))
