@@ -82,8 +82,8 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.gated = config.activation == "swiglu"
-        self.named = "silu" if self.gated else config.activation
-        self.activation = ACTIVATIONS[self.named]
+        self.kind = "silu" if self.gated else config.activation
+        self.activation = ACTIVATIONS[self.kind]
         self.open = nn.Linear(config.width, config.hidden * (2 if self.gated else 1))
         self.close = nn.Linear(config.hidden, config.width)
         self.dropout = Dropout(config.hidden_dropout)
@@ -94,7 +94,7 @@ class FeedForward(nn.Module):
             gate, hidden = product(x, open_.weight, open_.bias).chunk(2, -1)
             hidden = self.activation(gate) * hidden
         else:
-            hidden = product(x, open_.weight, open_.bias, self.named)
+            hidden = product(x, open_.weight, open_.bias, self.kind)
         return product(self.dropout(hidden), close.weight, close.bias)
 
 

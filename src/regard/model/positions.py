@@ -14,9 +14,8 @@ from regard.kernels.bias import DistanceBias
 from regard.sequence import Ends
 from regard.shapes import Float, Int, Tensor
 
-Start = (
-    int | Int[Tensor, " B"] | Ends
-)  # where a sequence, or each of a batch, begins; or where each that is laid down lies
+# Where a sequence, or each of a batch, begins; or where sequences lie end to end.
+Start = int | Int[Tensor, " B"] | Ends
 
 
 class Sinusoidal(nn.Module):

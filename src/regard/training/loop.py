@@ -27,7 +27,7 @@ from regard.model.recurrent import RnnState
 from regard.shapes import Float, Tensor
 from regard.training.config import METRICS, TrainConfig
 from regard.training.objective import Model, Objective, Speak, first_state
-from regard.training.optimiser import RunningMean, make_optimiser, moments, put_moments
+from regard.training.optimiser import RunningMean, make_optimiser, moments, put_moments, step_if_finite
 from regard.training.ranks import ALONE, Gradients, Ranks
 from regard.training.replay import Replay
 from regard.training.schedule import Course, rate_at
@@ -179,7 +179,8 @@ class Trainer:
             torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], expected / tokens)
         limit = float("inf") if config.clip is None else config.clip
         length = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        summed, norm = self._move(total, length if self.sharded is None else self.sharded.undivided(length))
+        length = length if self.sharded is None else self.sharded.undivided(length)
+        summed, norm = step_if_finite(self.optimiser, total, length)
         moved = replace(position, step=position.step + 1, batch=position.batch + _taken(group))
         if isfinite(summed) and isfinite(norm):
             if self.mean is not None:
@@ -201,19 +202,6 @@ class Trainer:
         else:
             self.position = replace(moved, skipped=position.skipped + 1)
         return rate, norm
-
-    def _move(self, total: Float[Tensor, ""], norm: Float[Tensor, ""]) -> tuple[float, float]:
-        """Change the weights by their gradients if loss and norm are finite; what these are.
-
-        A GPU decides this itself, so that it has all of the update to do before anyone waits for it.
-        """
-        if norm.is_cuda:
-            self.optimiser.found_inf = (~(total + norm).isfinite()).float()  # type: ignore[attr-defined]
-            self.optimiser.step()
-        loss, length = torch.stack((total, norm.to(total))).tolist()
-        if not norm.is_cuda and isfinite(loss) and isfinite(length):
-            self.optimiser.step()
-        return loss, length
 
     def _gradient(
         self, batch: Batch, expected: int, carried: RnnState | None

@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Mapping
+from math import isfinite
 
 import torch
 from torch import nn
@@ -9,7 +10,7 @@ from torch import nn
 from regard.configuration import nearest
 from regard.errors import InvalidRecipe, Problem
 from regard.model.embedding import Embedding
-from regard.shapes import Tensor
+from regard.shapes import Float, Tensor
 from regard.training.config import TrainConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -47,6 +48,22 @@ def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     ]
     betas = (config.beta1, config.beta2)
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=config.epsilon, fused=True)
+
+
+def step_if_finite(
+    optimiser: torch.optim.AdamW, loss: Float[Tensor, ""], norm: Float[Tensor, ""]
+) -> tuple[float, float]:
+    """Change the weights by their gradients if loss and norm are finite; what these are.
+
+    A GPU decides this itself, so that it has all of the update to do before anyone waits for it.
+    """
+    if norm.is_cuda:
+        optimiser.found_inf = (~(loss + norm).isfinite()).float()  # type: ignore[attr-defined]
+        optimiser.step()
+    of_loss, of_norm = torch.stack((loss, norm.to(loss))).tolist()
+    if not norm.is_cuda and isfinite(of_loss) and isfinite(of_norm):
+        optimiser.step()
+    return of_loss, of_norm
 
 
 def moments(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
