@@ -8,6 +8,7 @@ import torch
 
 from models import VOCABULARY, decoder, encoder, memory
 from regard.decoding import desk as desks
+from regard.decoding import reading
 from regard.decoding import search as searching
 from regard.decoding.beam import Beam
 from regard.decoding.config import DecodeConfig
@@ -150,9 +151,24 @@ def test_a_search_sees_changed_weights():
 
 
 @torch.inference_mode()
-def test_sources_are_read_where_others_were():
-    """Shorter and fewer ones after longer and more; what came of those stays."""
+def test_sources_are_read_where_others_were(monkeypatch):
+    """Shorter and fewer ones after longer and more; what came of those stays, though a recording writes over it."""
     module, rows, one = encoder("transformer"), sources(), Reading(12, 16, torch.device("cpu"))
+
+    def record(work):
+        work()
+        kept = one.memory
+
+        def play():
+            work()
+            for name in ("states", "mask", "summary"):
+                getattr(kept, name).copy_(getattr(one.memory, name))
+            one.memory = kept
+
+        return play
+
+    monkeypatch.setattr(reading, "record", record)
+    monkeypatch.setattr(reading, "LAUNCHED", 0)
     given = [Tokens.of(some) for some in (rows, [row[:4] for row in rows[2:6]])]
     for source, read in [(source, one(module, source)) for source in given]:
         wanted, length = module(source), source.ids.shape[1]

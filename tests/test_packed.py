@@ -268,6 +268,13 @@ def test_an_epoch_lays_every_example_once(corpus, filled):
     assert torch.equal(next(again).targets.ids, made[2].targets.ids)
 
 
+def test_a_batch_has_no_more_sequences_than_there_is_room_for(corpus):
+    full = Room((160, 160), Room.of(corpus, 160).longest, 3, filled=True)
+    made = list(batches(corpus, budget=160, seed=3, epoch=1, room=full))
+    assert {len(each.rows) for each in made[:-1]} == {3}
+    assert {len(each.targets.ends.offsets) for each in made} == {full.sequences + 1}
+
+
 def test_ranks_lay_the_same_examples(corpus):
     room = Room.of(corpus, 160)
     whole = list(batches(corpus, budget=160, seed=3, epoch=0, room=room))

@@ -30,10 +30,7 @@ class Reading:
 
     def __call__(self, encoder: TransformerEncoder, source: Tokens) -> Memory:
         (rows, length), mine = source.ids.shape, self.source
-        if mine.ids.shape != source.ids.shape:
-            mine.ids.zero_()
-            mine.lengths.zero_()
-        mine.ids[:rows, :length].copy_(source.ids)
+        mine.ids[:rows, :length].copy_(source.ids)  # the rest is padding, or of rows that nobody asks for
         mine.lengths[:rows].copy_(source.lengths)
 
         def work() -> None:
