@@ -38,7 +38,7 @@ from regard.data.tokens import END, PAD, START
 from regard.decoding import desk, reading, search
 from regard.decoding.config import DecodeConfig
 from regard.decoding.search import Input, Task
-from regard.sequence import Packed, Tokens
+from regard.sequence import Packed, Tokens, pinned
 from regard.training.config import TrainConfig
 from regard.training.loop import Trainer
 
@@ -286,8 +286,8 @@ def stepped(model: Any, loss: Callable[[Batch], torch.Tensor], batches: list[Bat
 
 
 def trained(model: Any, batches: list[Batch]) -> Run:
-    """The training loop's own updates, from batches in the host's memory."""
-    packed = isinstance(batches[0].targets, Packed)
+    """The training loop's own updates, from batches in the host's memory, pinned as the loop is given them."""
+    packed, batches = isinstance(batches[0].targets, Packed), [pinned(batch) for batch in batches]
     config = TrainConfig(steps=1 << 30, warmup=0, rate=1e-5, precision="bfloat16", replay=True, packed=packed)
     trainer = Trainer(
         model, config, epoch_batches=lambda epoch, start: iter(batches), texts={}, run=Path("."), data_key=""

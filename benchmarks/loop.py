@@ -64,7 +64,7 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
 
     def loop() -> None:
         for group in islice(groups, updates):
-            trainer._event(*trainer._update(group), 1.0)
+            trainer._event(trainer._update(group), 1.0)
 
     def alone(batches: list[Any]) -> None:
         bare.train()

@@ -61,8 +61,8 @@ def way(request, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
     monkeypatch.setattr(joining, "PROGRAMS", 3)
     monkeypatch.setattr(joining, "TILE", 128)
-    monkeypatch.setattr(joining, "BACK", 64)
-    monkeypatch.setattr(losses, "COLUMNS", 16)
+    monkeypatch.setattr(joining, "BACK", 32)
+    monkeypatch.setattr(losses, "TILE", {"U": 2, "C": 16})
     monkeypatch.setattr(losses, "_at_once", lambda device: 20 * 6)
 
 

@@ -410,6 +410,24 @@ def poisoned(monkeypatch, at: set[int]) -> None:
     monkeypatch.setattr(Objective, "__call__", wrong)
 
 
+def unwaiting(monkeypatch) -> None:
+    """Updates count when the next has begun, as on a GPU."""
+    right = Trainer.__init__
+
+    def made(self, *given, **options):
+        right(self, *given, **options)
+        self.unwaiting = True
+
+    monkeypatch.setattr(Trainer, "__init__", made)
+
+
+@pytest.fixture(params=["waiting", "unwaiting"])
+def _either(request, monkeypatch):
+    if request.param == "unwaiting":
+        unwaiting(monkeypatch)
+
+
+@pytest.mark.usefixtures("_either")
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path, cache, monkeypatch):
     poisoned(monkeypatch, {6})
     with pytest.raises(regard.Diverged, match=r"step 7: wanted a finite loss and gradient; got loss nan") as caught:
@@ -419,6 +437,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path, cache, monkeypatch):
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
 
 
+@pytest.mark.usefixtures("_either")
 def test_a_loss_that_is_no_number_is_skipped(tmp_path, cache, monkeypatch):
     poisoned(monkeypatch, {6})
     train(table(on_nan="skip"), tmp_path, cache=cache)
@@ -426,6 +445,22 @@ def test_a_loss_that_is_no_number_is_skipped(tmp_path, cache, monkeypatch):
     poisoned(monkeypatch, set(range(100)))
     with pytest.raises(regard.Diverged, match="step 10"):
         train(table(on_nan="skip"), tmp_path / "again", cache=cache)
+
+
+@pytest.mark.parametrize("log_every", [2, 3])  # with every validation, and not
+def test_an_update_may_count_when_the_next_has_begun(log_every, tmp_path, cache, monkeypatch):
+    poisoned(monkeypatch, {2, 5, 6})
+    recipe = table(on_nan="skip", log_every=log_every)
+    train(recipe, tmp_path / "waiting", cache=cache)
+    unwaiting(monkeypatch)
+    train(recipe, tmp_path / "on", cache=cache)
+    interrupted(recipe, tmp_path / "stopped", 7, cache)
+    train(recipe, tmp_path / "stopped", cache=cache, resume=True)
+    for run in ("on", "stopped"):
+        assert same(weights(tmp_path / "waiting"), weights(tmp_path / run))
+        assert log(tmp_path / "waiting") == log(tmp_path / run)
+        ends = [checkpoint.read(checkpoint.step_folder(tmp_path / each, 12)) for each in ("waiting", run)]
+        assert ends[0]["training.json"] == ends[1]["training.json"]
 
 
 def test_out_of_memory_names_the_batch_and_changes_nothing(tmp_path, cache, monkeypatch):

@@ -11,6 +11,7 @@ A field's annotation says what it takes. All that is wrong is reported together,
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -58,7 +59,7 @@ class Checked:
 
 def read(cls: type[Configuration], table: Mapping[str, Any], where: str) -> Configuration | list[Problem]:
     """The configuration that a table of a recipe spells out, or everything that is wrong with it."""
-    hints = get_type_hints(cls, include_extras=True)
+    hints = _hints(cls)  # type: ignore[arg-type]
     found = [
         Problem(f"{where}.{key}", f"a key of {where}", "an unknown one", nearest(key, hints))
         for key in table
@@ -88,6 +89,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"Did you mean {difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.0)[0]!r}?"
 
 
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """What each field may be."""
+    return get_type_hints(cls, include_extras=True)
+
+
 def _as_python(value: Any, hint: Any) -> Any:
     """TOML and JSON know lists and no tuples, and write 0 for 0.0."""
     if isinstance(value, list):
@@ -98,7 +105,7 @@ def _as_python(value: Any, hint: Any) -> Any:
 
 
 def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    hints = get_type_hints(cls, include_extras=True)
+    hints = _hints(cls)
     for key, value in values.items():
         if not _fits(value, hints[key]):
             options = _options(hints[key])

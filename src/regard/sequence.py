@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -56,6 +56,15 @@ def sent(x: Tensor, device: torch.device | str) -> Tensor:
     """To a device; to a GPU from memory that it reads by itself, or else the host would wait for all before it."""
     x = x.pin_memory() if torch.device(device).type == "cuda" else x
     return x.to(device, non_blocking=True)
+
+
+def pinned(held: Any) -> Any:
+    """A batch, or whatever holds tensors, in memory that a GPU reads by itself: its copies wait for nobody."""
+    if isinstance(held, Tensor):
+        return held.pin_memory() if held.device.type == "cpu" else held
+    if not is_dataclass(held) or isinstance(held, type):
+        return held
+    return replace(held, **{each.name: pinned(getattr(held, each.name)) for each in fields(held)})
 
 
 @dataclass(frozen=True)

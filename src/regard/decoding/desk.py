@@ -5,6 +5,7 @@ and do what they did, on the same memory; so whatever a step makes anew is copie
 recorded is kept with its memory, for the next search of that size.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from copy import copy
 from dataclasses import fields, is_dataclass
@@ -39,25 +40,33 @@ class Desk:
     ) -> None:
         self.decoder, self.way, self.tokens, self.state = decoder, way, tokens, state
         self.fixed, self.recorded = fixed, recorded  # whether all of this stays where it is, and steps are recorded
-        self.launched = 0
-        self.replay: Callable[[], None] | None = None
+        self.launched: Counter[int] = Counter()  # how often so many steps were
+        self.replays: dict[int, Callable[[], None]] = {}  # so many steps, recorded
 
     def steps(self, count: int) -> None:
         """So many more tokens of every hypothesis; nobody waits for them."""
         with torch.cuda.device_of(self.tokens):  # type: ignore[no-untyped-call]
-            for _ in range(count):
-                self._one()
+            if not self.fixed:
+                for _ in range(count):
+                    self.state, self.tokens = self._step()
+            elif not isinstance(self.state, FixedState) or self.state.make_room(count):
+                self._at_once(count)
+            else:  # the cache is full on the way
+                for _ in range(count):
+                    self.state.make_room()
+                    self._at_once(1)
 
-    def _one(self) -> None:
-        if not self.fixed:
-            self.state, self.tokens = self._step()
-            return
-        if isinstance(self.state, FixedState):
-            self.state.make_room()
-        if self.recorded and self.replay is None and self.launched >= LAUNCHED:
-            self.replay = record(self._stay) or self._stay
-        self.launched += 1
-        (self.replay or self._stay)()
+    def _at_once(self, count: int) -> None:
+        """As one recording, once they were launched before: a GPU stands still between two of them."""
+
+        def work() -> None:
+            for _ in range(count):
+                self._stay()
+
+        if self.recorded and count not in self.replays and count * self.launched[count] >= LAUNCHED:
+            self.replays[count] = record(work) or work
+        self.launched[count] += 1
+        self.replays.get(count, work)()
 
     def _step(self) -> tuple[Any, Int[Tensor, "B K"]]:
         logits, state = self.decoder.step(self.tokens.flatten(), self.state)
@@ -82,7 +91,8 @@ class Desk:
             for old, new in pairs:
                 _put(old, new)
         else:
-            self.state, self.replay = state, None
+            self.state = state
+            self.replays.clear()
 
     def enter(self, rows: Rows, fresh: Any) -> None:
         """Inputs whose outputs have not begun, in these places."""

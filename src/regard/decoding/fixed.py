@@ -6,7 +6,7 @@ PyTorch's way, with equal results.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from regard.decoding.tables import plain
 from regard.kernels import single
-from regard.kernels.gpu import present
+from regard.kernels.gpu import Told, present
 from regard.kernels.single import Norm, Product
 from regard.model.blocks import Block
 from regard.model.embedding import Projection
@@ -77,10 +77,14 @@ class FixedState:
         self.steps = 0
         self.time.zero_()
         self.first.zero_()
-        self.parents.copy_(_themselves(self.parents))
+        if self.parents.shape[1] > 1:
+            self.parents.copy_(_themselves(self.parents))
 
-    def make_room(self) -> None:
-        """For one more step. Where the cache is full the older half is forgotten: sentences come and go."""
+    def make_room(self, count: int = 1) -> bool:
+        """Whether there is room for so many more steps, which are counted then.
+
+        For one there always is: where the cache is full the older half is forgotten, as sentences come and go.
+        """
         capacity = self.cache.shape[2]
         if self.steps == capacity:
             old = capacity // 2
@@ -90,7 +94,9 @@ class FixedState:
             self.first.sub_(old).clamp_(min=0)
             self.time.sub_(old)
             self.steps -= old
-        self.steps += 1
+        fits = self.steps + count <= capacity
+        self.steps += count * fits
+        return fits
 
 
 def _themselves(parents: Int[Tensor, "B K capacity"]) -> Int[Tensor, "B K capacity"]:
@@ -120,10 +126,14 @@ class FixedDecoder:
         self.norm_first = not isinstance(decoder.stack.norm, nn.Identity)
         self.laid, self.prints = self._lay(decoder), Prints(decoder)
 
+    def ask(self, decoder: TransformerDecoder) -> None:
+        """Whether weights have changed. Nobody waits for the answer, which `refresh` takes."""
+        self.prints.take(decoder)
+
     @torch.inference_mode()
     def refresh(self, decoder: TransformerDecoder) -> None:
-        """Weights that have changed, into the memory where the old ones were."""
-        if self.prints.changed(decoder):
+        """Weights that have changed since, into the memory where the old ones were."""
+        if self.prints.changed():
             for old, new in zip(_tensors(self.laid), _tensors(self._lay(decoder)), strict=True):
                 old.copy_(new)
 
@@ -169,14 +179,15 @@ class FixedDecoder:
         else:
             source = self.laid["sources"](memory.states.to(self.dtype))
             source, mask = source.unflatten(-1, (len(layers), 2, self.width)), memory.mask
-        size = (len(layers), batch, capacity, several, 2, self.width)
+        new = partial(torch.zeros if capacity else torch.empty, device=device)
+        parents = new(batch, several, capacity, dtype=torch.int32)
         return FixedState(
-            torch.zeros(size, dtype=self.dtype, device=device),
-            _themselves(torch.empty(batch, several, capacity, dtype=torch.int32, device=device)).clone(),
-            torch.zeros(batch, dtype=torch.int64, device=device),
+            new(len(layers), batch, capacity, several, 2, self.width, dtype=self.dtype),
+            _themselves(parents).clone() if capacity and several > 1 else parents,
+            new(batch, dtype=torch.int64),
             source,
             mask,
-            torch.zeros(1, dtype=torch.int64, device=device),
+            new(1, dtype=torch.int64),
         )
 
     def step(self, tokens: Int[Tensor, " rows"], state: FixedState) -> tuple[Float[Tensor, "rows V"], FixedState]:
@@ -224,9 +235,9 @@ def fixed_decoder(decoder: nn.Module, room: int, *, half: bool = False) -> Fixed
 
 
 def laid(decoder: TransformerDecoder, dtype: torch.dtype) -> FixedDecoder:
-    """In the same memory as before, unless weights went elsewhere. Where they may have changed, `refresh` comes next.
+    """In the same memory as before, unless weights went elsewhere. Where they may have changed, `ask` and `refresh`.
 
-    That sees weights as all work launched before this leaves them, and waits for no work that is launched after it.
+    These see weights as all work launched before this leaves them, and wait for no work that is launched after it.
     """
     known, device = _made.setdefault(decoder, {}), decoder.project.weight.device
     if device.type == "cuda":
@@ -258,27 +269,32 @@ class Prints:
 
     def __init__(self, decoder: nn.Module) -> None:
         self.where: list[int] = []
-        self.now(decoder)
+        self.known: tuple[list[int], list[Any]] | None = None
+        self.take(decoder)
+        self.changed()
 
-    def changed(self, decoder: nn.Module) -> bool:
-        before = self.versions, self.found
-        self.now(decoder)
-        return before != (self.versions, self.found)
-
-    def now(self, decoder: nn.Module) -> None:
+    def take(self, decoder: nn.Module) -> None:
+        """Begin to; nobody waits."""
         found = weights(decoder)
         self.versions = [0 if weight.is_inference() else weight._version for weight in found]
         gpu = single.kernels(found[0])
         if gpu is None:
             norms = torch._foreach_norm([weight.detach() for weight in found])
-            self.found = torch.stack([norm.float() for norm in norms]).tolist()
+            self.taken: Told | None = Told(torch.stack([norm.float() for norm in norms]))
             return
         where = [weight.data_ptr() for weight in found]
         with torch.cuda.stream(_aside(found[0].device)):
             if where != self.where:
                 self.where, sizes = where, [weight.nbytes // 4 for weight in found]
                 self.table = torch.tensor([where, sizes], device=found[0].device)
-            self.found = gpu.prints(*self.table).tolist()
+            self.taken = Told(gpu.prints(*self.table))
+
+    def changed(self) -> bool:
+        """Whether those that were taken last are others than those before; asked once, as nobody takes them anew."""
+        if self.taken is None:
+            return False
+        before, self.known, self.taken = self.known, (self.versions, self.taken()), None
+        return before != self.known
 
 
 def _norm(norm: nn.Module) -> Norm:

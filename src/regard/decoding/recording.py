@@ -4,14 +4,12 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import nn
 
 from regard.kernels.gpu import present
 from regard.model.listening import anyone, anyone_changes
-from regard.shapes import Tensor
 
 LAUNCHED = 2  # times that work is launched before it is recorded: libraries choose their kernels in the first
 
@@ -28,22 +26,6 @@ def rounded(count: int, *, up: bool) -> int:
     power = 1 << (count.bit_length() - 1)
     sizes = (power, power + power // 2, 2 * power)
     return min(size for size in sizes if size >= count) if up else max(size for size in sizes if size <= count)
-
-
-class Told:
-    """What a tensor was, for a host that asks later and does not wait now."""
-
-    def __init__(self, x: Tensor) -> None:
-        self.x = x.to("cpu", non_blocking=True) if x.is_cuda else x.clone()
-        self.there = torch.cuda.Event() if x.is_cuda else None  # type: ignore[no-untyped-call]
-        if self.there is not None:
-            self.there.record(torch.cuda.current_stream(x.device))
-
-    def __call__(self) -> list[Any]:
-        if self.there is not None:
-            self.there.synchronize()
-        found: list[Any] = self.x.tolist()
-        return found
 
 
 def precision(half: bool) -> AbstractContextManager[object]:

@@ -23,10 +23,11 @@ from regard.decoding.fixed import FixedDecoder, fixed_decoder
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.native import native_decoder
 from regard.decoding.reading import read
-from regard.decoding.recording import Told, precision, rounded
+from regard.decoding.recording import precision, rounded
 from regard.decoding.rules import Allowed, Banned, Forced, LongEnough, Never, NoRepeat, Repetition, Rule, Said
 from regard.decoding.walk import Walk
 from regard.errors import InvalidArgument
+from regard.kernels.gpu import Told
 from regard.model.state import Rows
 from regard.sequence import sent, side_by_side
 
@@ -169,7 +170,8 @@ class _Party:
         self.time = 0  # steps taken
         self.told: Told | None = None  # who was done before the last of them
         self.next = 0  # input to enter
-        self.fresh: Any = None  # encoded, not entered yet
+        self.memory: Any = None  # what was read, before the decoder has made a state of it
+        self.fresh: Any = None  # that state, of those who have not entered yet
         self.fresh_of: list[int] = []
 
     def run(self) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -197,7 +199,8 @@ class _Party:
 
     @torch.inference_mode()
     def _begin(self) -> None:
-        memory = self._encode()
+        self._encode()
+        memory = self.memory
         source = 0 if memory is None or not self.fixed else SOURCE * -(-memory.states.shape[1] // SOURCE)
         ahead = self.room if self.places >= len(self.inputs) else 2 * self.room
         width, prefix = self.room, max(1, self.prefix)
@@ -208,7 +211,7 @@ class _Party:
             weights = () if self.decoder is not self.task.model.decoder else self.decoder.parameters()
             rules, where = (any(self.least), self.prefix > 0), tuple(weight.data_ptr() for weight in weights)
             self.kind = (self.sizes, rules, self.task.config, self.task.ends, self.task.scored, where)
-        self.desk = self._taken() or self._laid(memory)
+        self.desk = self._taken() or self._laid()
         self._enter(list(range(len(self.fresh_of))))
 
     def _taken(self) -> Desk | None:
@@ -222,7 +225,7 @@ class _Party:
         if self.kind is not None:
             desks_of(self.decoder).put((len(self.who), self.kind), self.desk)
 
-    def _laid(self, memory: Any) -> Desk:
+    def _laid(self) -> Desk:
         """A desk where nobody is yet."""
         config, places, sizes, new = self.task.config, self.places, self.sizes, partial(torch.full, device=self.device)
         said = Said(
@@ -253,7 +256,7 @@ class _Party:
         )
         state = None
         if self.fixed:
-            nothing = None if memory is None else memory.blank(places, sizes.source)
+            nothing = None if self.memory is None else self.memory.blank(places, sizes.source)
             with precision(self.half):
                 state = self.decoder.start(nothing, batch=places, capacity=sizes.ahead, beams=self.beams)
         tokens = new((places, self.beams), self.task.first)
@@ -335,9 +338,10 @@ class _Party:
             for place, one in zip(places, who, strict=True):
                 self._constrain(place, one)
         self.desk.tokens[rows] = self.task.first
-        entering, self.fresh = self.fresh, None
+        count = len(who) + len(self.fresh_of)
+        entering, self.fresh = self._start(count) if self.fresh is None else self.fresh, None
         if self.fresh_of:
-            indices = torch.arange(len(who) + len(self.fresh_of), device=self.device).tensor_split([len(who)])
+            indices = torch.arange(count, device=self.device).tensor_split([len(who)])
             entering, self.fresh = (entering.reorder(index) for index in indices)
         if self.desk.state is None:  # all at once
             self.desk.state = entering
@@ -351,22 +355,27 @@ class _Party:
         if self.required is not None and asked is not None:
             self.required.enter(place, *asked, beams=self.beams, prefix=prefix, room=self.most[one] - prefix)
 
-    def _encode(self) -> Any:
+    def _encode(self) -> None:
         """Read the next inputs, as many as there are places."""
         self.fresh_of = list(range(self.next, min(self.next + self.places, len(self.inputs))))
         begun, self.next = self.next > 0, self.next + len(self.fresh_of)
         sources = [self.inputs[one].source for one in self.fresh_of]
+        given = None if sources[0] is None else self.task.collate(sources)
+        self.memory = None if given is None else read(self.task.model, given, half=self.half)
+        if not begun and isinstance(self.decoder, FixedDecoder):
+            self.decoder.ask(self.task.model.decoder)
+
+    def _start(self, count: int) -> Any:
+        """The state of those that were read last. A GPU may be reading still: what can be done before, was."""
+        if isinstance(self.decoder, FixedDecoder):
+            self.decoder.refresh(self.task.model.decoder)
         # Where others enter later, time goes on for longer than any output; the older half is forgotten then.
         capacity = self.room if self.places >= len(self.inputs) else 2 * self.room
-        given = None if sources[0] is None else self.task.collate(sources)
-        memory = None if given is None else read(self.task.model, given, half=self.half)
-        if not begun and isinstance(self.decoder, FixedDecoder):  # while a GPU reads
-            self.decoder.refresh(self.task.model.decoder)
+        begun = self.desk.state is not None
         with precision(self.half):
-            self.fresh = self.decoder.start(
-                memory, batch=len(sources), capacity=0 if begun or self.fixed else capacity, beams=self.beams
-            )
-        return memory
+            state = self.decoder.start(self.memory, batch=count, capacity=0 if begun else capacity, beams=self.beams)
+        self.memory = None
+        return state
 
 
 def _first(places: list[int]) -> bool:

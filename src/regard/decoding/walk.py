@@ -38,9 +38,10 @@ class Walk:
         self.row = torch.zeros(batch, beams, dtype=torch.int64, device=limit.device)  # which draws are its own
 
     def enter(self, rows: Rows, inputs: Int[Tensor, " n"]) -> None:
-        beams = self.over.shape[1]
         self.over[rows] = self.done[rows] = False
-        self.row[rows] = inputs[:, None] * beams + torch.arange(beams, device=inputs.device)
+        if self.config.sample:
+            beams = self.over.shape[1]
+            self.row[rows] = inputs[:, None] * beams + torch.arange(beams, device=inputs.device)
 
     def keep(self, rows: Int[Tensor, " n"]) -> None:
         """Go on with these inputs alone."""

@@ -21,6 +21,7 @@ from regard.jobs.evaluating import validation
 from regard.jobs.rewarding import SelfCritic
 from regard.model.build import build
 from regard.recipe import Recipe, read_tables
+from regard.sequence import pinned
 from regard.serving.card import card
 from regard.serving.loading import Vocabularies, load, texts_of, vocabularies_of
 from regard.serving.predictor import Predictor
@@ -314,17 +315,17 @@ def _done(trainer: Trainer, recipe: Recipe) -> bool:
 def epochs(recipe: Recipe, corpus: Corpus, ranks: Ranks = ALONE) -> Callable[[int, int], Iterator[Batch]]:
     """An epoch's batches from the n-th on, or a rank's share of them."""
     config, among = recipe.train, {"rank": ranks.rank, "world": ranks.world}
-    filled = device_of(recipe) == "cuda"  # replayed or not, so that both are the same
-    room = Room.of(corpus, config.batch_tokens, filled=filled) if config.packed else None
+    on_gpu = device_of(recipe) == "cuda"
+    # Filled there, replayed or not, so that both are the same.
+    room = Room.of(corpus, config.batch_tokens, filled=on_gpu) if config.packed else None
 
     def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
         if config.carry:
             assert recipe.data.stretch is not None
-            return ahead(lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.stretch, start=start, **among))
-        here = begun_elsewhere(corpus, seed=config.seed, epoch=epoch)
-        return ahead(
-            batches(
-                here,
+            made = lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.stretch, start=start, **among)
+        else:
+            made = batches(
+                begun_elsewhere(corpus, seed=config.seed, epoch=epoch),
                 budget=config.batch_tokens,
                 seed=config.seed,
                 epoch=epoch,
@@ -335,7 +336,7 @@ def epochs(recipe: Recipe, corpus: Corpus, ranks: Ranks = ALONE) -> Callable[[in
                 room=room,
                 **among,
             )
-        )
+        return ahead(map(pinned, made) if on_gpu else made)
 
     return epoch_batches
 

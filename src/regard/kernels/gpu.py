@@ -1,4 +1,5 @@
-"""What every launch of a Triton kernel shares: whether one can be launched at all, and how it is told who sees whom.
+"""What every launch of a Triton kernel shares: whether one can be launched at all, how it is told who sees whom, and
+how a host hears what came of it.
 
 Nothing needs these kernels: where they cannot be launched this says so once, and PyTorch does the same, more slowly.
 """
@@ -8,6 +9,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
@@ -68,6 +70,22 @@ def takes(*tensors: Tensor) -> bool:
 def on_device_of(tensor: Tensor) -> AbstractContextManager[None]:
     """Triton launches on the current device, whichever the tensors are on."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+class Told:
+    """What a tensor was, for a host that asks later and does not wait now."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x.to("cpu", non_blocking=True) if x.is_cuda else x.clone()
+        self.there = torch.cuda.Event() if x.is_cuda else None  # type: ignore[no-untyped-call]
+        if self.there is not None:
+            self.there.record(torch.cuda.current_stream(x.device))
+
+    def __call__(self) -> list[Any]:
+        if self.there is not None:
+            self.there.synchronize()
+        found: list[Any] = self.x.tolist()
+        return found
 
 
 def sight(visible: Visibility, like: Tensor) -> tuple[list[Tensor | int], dict[str, bool]]:

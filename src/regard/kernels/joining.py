@@ -11,7 +11,7 @@ from regard.kernels.streamed import refuse_second_derivative
 from regard.shapes import Float, Tensor
 
 WIDEST = 4096  # numbers of a row that a program holds
-TILE, BACK = 4096, 2048  # numbers that a program holds of all its rows, and in the backward
+TILE, BACK = 4096, 1024  # numbers that a program holds of all its rows; in the backward, for each warp of it
 PROGRAMS = 1056  # among which the rows are divided in the backward: eight for each of an H200's multiprocessors
 
 
@@ -86,7 +86,8 @@ class _Join(torch.autograd.Function):
         d_x = total.new_empty(total.shape)
         d_added = d_x if kind is None else total.new_empty(count, width, dtype=kind)
         wide = gpu.power(width)
-        rows = max(1, BACK // wide)
+        warps = 4 if wide > 512 else 2
+        rows = max(1, BACK * warps // wide)
         each = -(-count // PROGRAMS)
         each += -each % rows
         programs = -(-count // each)
@@ -96,7 +97,7 @@ class _Join(torch.autograd.Function):
                 d_normed.contiguous(), d_x if d_total is None else d_total.contiguous(), total, weight, mean, scale,
                 seed, d_x, d_added, *parts, dropped, count, width, each,
                 ADD=kind is not None, DROP=dropped > 0, LAYER=layer, ONWARD=d_total is not None, R=rows, W=wide,
-                num_warps=4 if wide > 512 else 2,
+                num_warps=warps,
             )  # fmt: skip
         d_weight, *d_bias = parts[: 1 + layer].sum(1).to(weight.dtype)
         return (

@@ -232,29 +232,32 @@ def d_look(
 
 @triton.jit
 @no_type_check
-def log_sum(logits, size, C: tl.constexpr):
-    """Of one row: the logarithm of the sum of the exponentials, and the plain sum."""
+def log_sum(logits, size, U: tl.constexpr, C: tl.constexpr):
+    """Of one row: the logarithm of the sum of the exponentials, and the plain sum; U × C numbers at a time.
+
+    Of a column of U the highest is found first: one exponential for each, and one more for what came before them.
+    """
     peak, total, plain = (
         tl.full((C,), float("-inf"), tl.float32),
         tl.zeros((C,), tl.float32),
         tl.zeros((C,), tl.float32),
     )
-    for start in range(0, size, C):
-        columns = start + tl.arange(0, C)
+    for start in range(0, size, U * C):
+        columns = start + tl.arange(0, U)[:, None] * C + tl.arange(0, C)[None, :]
         there = columns < size
         z = tl.load(logits + columns, mask=there, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(peak, z)
+        higher = tl.maximum(peak, tl.max(z, 0))
         base = tl.where(higher == float("-inf"), 0.0, higher)
-        total = total * tl.exp(peak - base) + tl.exp(z - base)
+        total = total * tl.exp(peak - base) + tl.sum(tl.exp(z - base[None, :]), 0)
         peak = higher
-        plain += tl.where(there, z, 0.0)
+        plain += tl.sum(tl.where(there, z, 0.0), 0)
     highest = tl.max(peak, 0)
     return highest + tl.log(tl.sum(total * tl.exp(peak - highest), 0)), tl.sum(plain, 0)
 
 
 @triton.jit
 @no_type_check
-def surprise(logits, gold, loss, smoothing, size, C: tl.constexpr):
+def surprise(logits, gold, loss, smoothing, size, U: tl.constexpr, C: tl.constexpr):
     """A row's cross-entropy with its gold token, some of it spread over all; the logits become its gradient.
 
     Where there is no gold token (below 0) both are zero.
@@ -265,10 +268,10 @@ def surprise(logits, gold, loss, smoothing, size, C: tl.constexpr):
     lse, plain, given = 0.0, 0.0, 0.0
     if answer >= 0:
         given = tl.load(logits + answer).to(tl.float32)  # before the sums, for which all threads wait
-        lse, plain = log_sum(logits, size, C)
+        lse, plain = log_sum(logits, size, U, C)
     tl.store(loss + row, lse - (1 - smoothing) * given - smoothing * plain / size)
-    for start in range(0, size, C):
-        columns = start + tl.arange(0, C)
+    for start in range(0, size, U * C):
+        columns = start + tl.arange(0, U)[:, None] * C + tl.arange(0, C)[None, :]
         there = columns < size
         z = tl.load(logits + columns, mask=there, other=0.0).to(tl.float32)
         change = tl.exp(z - lse) - smoothing / size - tl.where(columns == answer, 1 - smoothing, 0.0)
@@ -278,7 +281,7 @@ def surprise(logits, gold, loss, smoothing, size, C: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def paired_surprise(logits, gold, loss, smoothing, agreement, size, C: tl.constexpr):
+def paired_surprise(logits, gold, loss, smoothing, agreement, size, U: tl.constexpr, C: tl.constexpr):
     """The same of two rows for one token, with so many times what they disagree by: the sum of both divergences."""
     pair = tl.program_id(0).to(tl.int64)
     one = logits + 2 * pair * size
@@ -288,8 +291,8 @@ def paired_surprise(logits, gold, loss, smoothing, agreement, size, C: tl.conste
     if answer >= 0:
         loss_one = (smoothing - 1) * tl.load(one + answer).to(tl.float32)
         loss_other = (smoothing - 1) * tl.load(other + answer).to(tl.float32)
-        lse_one, plain_one = log_sum(one, size, C)
-        lse_other, plain_other = log_sum(other, size, C)
+        lse_one, plain_one = log_sum(one, size, U, C)
+        lse_other, plain_other = log_sum(other, size, U, C)
         loss_one += lse_one - smoothing * plain_one / size
         loss_other += lse_other - smoothing * plain_other / size
         sum_one, sum_other = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)

@@ -28,6 +28,7 @@ from regard.shapes import Float, Tensor
 from regard.training.config import METRICS, TrainConfig
 from regard.training.objective import Model, Objective, Speak, first_state
 from regard.training.optimiser import RunningMean, make_optimiser, moments, put_moments, step_if_finite
+from regard.training.position import Made, Position
 from regard.training.ranks import ALONE, Gradients, Ranks
 from regard.training.replay import Replay
 from regard.training.schedule import Course, rate_at
@@ -37,20 +38,6 @@ if TYPE_CHECKING:
     from regard.training.sharding import Sharded
 
 SKIPS = 10  # updates that may be skipped one after the other before training counts as diverged
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where a run stands between two updates."""
-
-    step: int = 0  # updates made
-    epoch: int = 0
-    batch: int = 0  # batches of this epoch taken
-    tokens: int = 0  # predictions trained on, in all
-    skipped: int = 0  # updates in a row that gave no finite gradient
-    loss_since: float = 0.0  # summed since the last line of the log
-    tokens_since: int = 0
-    course: Course = field(default_factory=Course)
 
 
 @dataclass(frozen=True)
@@ -91,11 +78,15 @@ class Trainer:
         self.optimiser = make_optimiser(model, config)
         self.mean = None if config.ema is None else RunningMean(model, config.ema)
         self.position = Position()
+        self.unread: Made | None = None
+        self.norm = 0.0  # of the last gradient that was looked at
         self.lanes = lanes
         self.carried = self._first_state()
         self.asked_to_stop: int | None = None
         self.agreed_to_stop: int | None = None  # at the end of an update, by all ranks
         self.replay = Replay(model, self._warn) if config.replay else None
+        # Whether an update counts when the next has begun: nothing but the run's position depends on its loss.
+        self.unwaiting = self.device.type == "cuda" and self.mean is None and self.carried is None
 
     def fit(self) -> Position:
         """Train to the end, or until a signal, a fault or early stopping; checkpoints on the way."""
@@ -104,11 +95,12 @@ class Trainer:
             self.model.train()
             began = time.perf_counter()
             for group in self._groups():
-                rate, norm = self._update(group)
+                rate = self._update(group)
                 step = self.position.step
                 last = step == self.config.steps
                 if step % self.config.log_every == 0 or last:
-                    self._log(log, self._event(rate, norm, time.perf_counter() - began))
+                    self._settle()
+                    self._log(log, self._event(rate, time.perf_counter() - began))
                     began = time.perf_counter()
                 if step % self.config.validate_every == 0 or last:
                     self._check(log)
@@ -147,8 +139,8 @@ class Trainer:
                 "The checkpoints before it are as they were: see to the data, and resume."
             ) from error
 
-    def _update(self, group: list[Batch]) -> tuple[float, float]:
-        """One update, by the loss of all these batches' tokens over their number; its rate, and the gradient's norm."""
+    def _update(self, group: list[Batch]) -> float:
+        """One update, by the loss of all these batches' tokens over their number; its rate."""
         position, config = self.position, self.config
         torch.manual_seed(self.ranks.seed(config.seed, position.step))
         if config.unfreeze_after is not None and position.epoch >= config.unfreeze_after:
@@ -180,28 +172,33 @@ class Trainer:
         limit = float("inf") if config.clip is None else config.clip
         length = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         length = length if self.sharded is None else self.sharded.undivided(length)
-        summed, norm = step_if_finite(self.optimiser, total, length)
-        moved = replace(position, step=position.step + 1, batch=position.batch + _taken(group))
-        if isfinite(summed) and isfinite(norm):
+        told = step_if_finite(self.optimiser, total, length)
+        self.position = replace(position, step=position.step + 1, batch=position.batch + _taken(group))
+        self._settle()  # of the update before; a GPU has this one to do meanwhile
+        self.unread = Made(self.position.step, tokens, told, carried)
+        if not self.unwaiting:
+            self._settle()
+        return rate
+
+    def _settle(self) -> None:
+        """Count the last update, if it is to count."""
+        made, self.unread, position = self.unread, None, self.position
+        if made is None:
+            return
+        summed, self.norm = made.told()
+        if isfinite(summed) and isfinite(self.norm):
             if self.mean is not None:
-                self.mean.update(self.model, position.step)
-            self.carried = carried
-            self.position = replace(
-                moved,
-                tokens=position.tokens + tokens,
-                skipped=0,
-                loss_since=position.loss_since + summed,
-                tokens_since=position.tokens_since + tokens,
-            )
-        elif config.on_nan == "stop" or position.skipped + 1 >= SKIPS:
-            what = f"loss {summed / max(1, tokens):g}, gradient norm {norm:g}"
+                self.mean.update(self.model, made.step - 1)
+            self.carried = made.carried
+            self.position = position.counting(made.tokens, summed)
+        elif self.config.on_nan == "stop" or position.skipped + 1 >= SKIPS:
+            what = f"loss {summed / max(1, made.tokens):g}, gradient norm {self.norm:g}"
             raise Diverged(
-                f"step {moved.step}: wanted a finite loss and gradient; got {what}. The last checkpoint is as it was. "
+                f"step {made.step}: wanted a finite loss and gradient; got {what}. The last checkpoint is as it was. "
                 "Lower train.rate, warm up longer, or clip more; train.on_nan = 'skip' skips such batches."
             )
         else:
-            self.position = replace(moved, skipped=position.skipped + 1)
-        return rate, norm
+            self.position = replace(position, skipped=position.skipped + 1)
 
     def _gradient(
         self, batch: Batch, expected: int, carried: RnnState | None
@@ -257,7 +254,7 @@ class Trainer:
         """What is carried into an epoch's first batch, in the lanes of this rank."""
         return None if self.lanes is None else first_state(self.model, len(self.ranks.places(self.lanes)))
 
-    def _event(self, rate: float, norm: float, seconds: float) -> dict[str, Any]:
+    def _event(self, rate: float, seconds: float) -> dict[str, Any]:
         """A line for the log, which begins a new count."""
         position = self.position
         mean = position.loss_since / max(1, position.tokens_since)
@@ -269,12 +266,13 @@ class Trainer:
             "loss": mean,
             "perplexity": exp(min(mean, 700.0)),
             "rate": rate,
-            "norm": norm,
+            "norm": self.norm,
             "tokens_per_second": position.tokens_since / seconds,
         }
 
     def _check(self, log: Any) -> None:
         """Validate, and note whether this is the best so far."""
+        self._settle()
         step, config = self.position.step, self.config
         if self.validate is None:
             return
@@ -305,6 +303,7 @@ class Trainer:
 
     def save(self) -> None:
         """A checkpoint of this moment, and away with those that are not kept. All ranks give, the first one writes."""
+        self._settle()
         position = self.position
         folder = checkpoint.step_folder(self.run, position.step)
         state = vars(position) | {"course": position.course.as_dict(), "data": self.data_key}

@@ -17,8 +17,8 @@ from regard.model.embedding import Projection
 from regard.shapes import Bool, Float, Int, Tensor
 
 CHUNK = 2**22  # logits in memory at once, on a CPU
-SHARE_CUDA = 256  # bytes of a GPU's memory for each of them there
-COLUMNS = 1024  # logits of a row that a program reads at a time
+SHARE_CUDA = 128  # bytes of a GPU's memory for each of them there
+TILE = {"U": 4, "C": 1024}  # logits of a row that a program reads at a time
 
 
 def token_loss(
@@ -171,10 +171,10 @@ def _on_gpu(
         with gpu.on_device_of(states):
             if agreement:
                 paired_surprise[(len(answer) // 2,)](
-                    d_logits, answer, losses[chunk], smoothing, agreement, len(matrix), C=COLUMNS
+                    d_logits, answer, losses[chunk], smoothing, agreement, len(matrix), **TILE
                 )
             else:
-                surprise[(len(answer),)](d_logits, answer, losses[chunk], smoothing, len(matrix), C=COLUMNS)
+                surprise[(len(answer),)](d_logits, answer, losses[chunk], smoothing, len(matrix), **TILE)
         if d_states is not None:
             torch.mm(d_logits, matrix, out=d_states[chunk])
         if wanted[1]:

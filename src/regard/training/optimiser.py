@@ -9,6 +9,7 @@ from torch import nn
 
 from regard.configuration import nearest
 from regard.errors import InvalidRecipe, Problem
+from regard.kernels.gpu import Told
 from regard.model.embedding import Embedding
 from regard.shapes import Float, Tensor
 from regard.training.config import TrainConfig
@@ -50,20 +51,19 @@ def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=config.epsilon, fused=True)
 
 
-def step_if_finite(
-    optimiser: torch.optim.AdamW, loss: Float[Tensor, ""], norm: Float[Tensor, ""]
-) -> tuple[float, float]:
-    """Change the weights by their gradients if loss and norm are finite; what these are.
+def step_if_finite(optimiser: torch.optim.AdamW, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> Told:
+    """Change the weights by their gradients if loss and norm are finite; what these are, for who asks.
 
-    A GPU decides this itself, so that it has all of the update to do before anyone waits for it.
+    A GPU decides this itself, so that nobody waits for it.
     """
+    found = torch.stack((loss, norm.to(loss)))
+    told = Told(found)
     if norm.is_cuda:
-        optimiser.found_inf = (~(loss + norm).isfinite()).float()  # type: ignore[attr-defined]
+        optimiser.found_inf = (~found.isfinite().all()).float()  # type: ignore[attr-defined]
         optimiser.step()
-    of_loss, of_norm = torch.stack((loss, norm.to(loss))).tolist()
-    if not norm.is_cuda and isfinite(of_loss) and isfinite(of_norm):
+    elif all(map(isfinite, told())):
         optimiser.step()
-    return of_loss, of_norm
+    return told
 
 
 def moments(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
