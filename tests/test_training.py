@@ -454,7 +454,7 @@ def test_an_update_may_count_when_the_next_has_begun(log_every, tmp_path, cache,
     train(recipe, tmp_path / "waiting", cache=cache)
     unwaiting(monkeypatch)
     train(recipe, tmp_path / "on", cache=cache)
-    interrupted(recipe, tmp_path / "stopped", 7, cache)
+    interrupted(recipe, tmp_path / "stopped", 10, cache)
     train(recipe, tmp_path / "stopped", cache=cache, resume=True)
     for run in ("on", "stopped"):
         assert same(weights(tmp_path / "waiting"), weights(tmp_path / run))
