@@ -12,7 +12,7 @@ from models import DECODERS, VOCABULARY, WIDTH, decoder, encoder
 from regard.data.tokens import END, MASK, PAD, START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.rules import Allowed, Banned
-from regard.decoding.sampling import chances, draw, narrowed
+from regard.decoding.sampling import chances, draw, narrowed, start_of
 from regard.decoding.search import Input, Task, search
 from regard.decoding.top import top, top_sums
 from regard.model.seq2seq import Seq2Seq
@@ -200,13 +200,14 @@ def test_groups_differ_more():
 
 def test_samples_follow_the_distribution():
     p = torch.tensor([0.5, 0.3, 0.15, 0.05])
-    chance = chances(1, torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64))[None]
+    rows, steps = torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64)
+    chance = chances(start_of(1), rows, steps)[None]
     assert abs(float(chance.mean()) - 0.5) < 0.01
     drawn = draw(p.log().expand(1, 20_000, 4), chance)
     assert torch.bincount(drawn[0]) / 20_000 == pytest.approx(p, abs=0.02)
-    assert not torch.equal(chance, chances(2, torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64))[None])
+    assert not torch.equal(chance, chances(start_of(2), rows, steps)[None])
     for seed in (10, 2**31, 2**63 - 1, 2**70):  # whatever its size
-        assert 0.49 < float(chances(seed, torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64)).mean()) < 0.51
+        assert 0.49 < float(chances(start_of(seed), rows, steps).mean()) < 0.51
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,12 @@ def test_desks_are_kept_for_who_comes_next(monkeypatch):
     assert len(fresh) == count
     found(made, rows, longest=20)  # of another size
     assert len(fresh) > count
+    one = said(found(made, rows, sample=True, seed=1))
+    count = len(fresh)
+    other = said(found(made, rows, sample=True, seed=2))  # of another seed, at the same desks
+    assert len(fresh) == count
+    assert other != one
+    assert other == said(found(deepcopy(made), rows, sample=True, seed=2))
     kept = searching.desks_of(laid(made.decoder, torch.float32))
     assert len(kept.kept) > 1
     monkeypatch.setattr(desks, "_memory", lambda _: 1)
@@ -207,7 +213,7 @@ def test_who_is_done_stays_as_it_is(way):
     said = Said(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
     config = DecodeConfig(beam=beams, nbest=beams, length_penalty=3.0)  # what ends later would win
     searched = way(config, said, torch.arange(4, 16), [], ends=True, scored=True)
-    searched.enter(torch.arange(rows), torch.arange(rows))
+    searched.enter(torch.arange(rows), torch.arange(rows), seed=0)
     first = {}
     for _ in range(16):
         searched.advance(2 * torch.randn(rows, beams, 7, generator=generator))

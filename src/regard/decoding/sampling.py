@@ -41,9 +41,15 @@ def draw(scores: Float[Tensor, "B K V"], chance: Float[Tensor, "B K"]) -> Int[Te
     return found.clamp(max=scores.shape[-1] - 1)
 
 
-def chances(seed: int, rows: Int[Tensor, "*shape"], steps: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """A number from 0 to 1 that is a pure function of seed, row and step (https://doi.org/10.1145/2714064.2660195)."""
-    start = (seed * 2862933555777941757 + (1 << 63)) % (1 << 64) - (1 << 63)  # as 64 bits would overflow, for any seed
+def start_of(seed: int) -> int:
+    """Where the draws of a seed begin: as 64 bits would overflow, for any seed."""
+    return (seed * 2862933555777941757 + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def chances(
+    start: int | Int[Tensor, " 1"], rows: Int[Tensor, "*shape"], steps: Int[Tensor, "*shape"]
+) -> Float[Tensor, "*shape"]:
+    """A number from 0 to 1 that is a pure function of start, row and step (https://doi.org/10.1145/2714064.2660195)."""
     x = _mixed(rows * -7046029254386353131 + _mixed(steps + start))
     return (x >> 11 & (1 << 53) - 1).double() / (1 << 53)
 

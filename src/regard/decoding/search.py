@@ -6,7 +6,7 @@ family has, so it knows nothing of attention, recurrence or pictures.
 
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -210,7 +210,8 @@ class _Party:
         if self.recorded and not self.task.rules and not any(each.banned for each in self.inputs):
             weights = () if self.decoder is not self.task.model.decoder else self.decoder.parameters()
             rules, where = (any(self.least), self.prefix > 0), tuple(weight.data_ptr() for weight in weights)
-            self.kind = (self.sizes, rules, self.task.config, self.task.ends, self.task.scored, where)
+            config = replace(self.task.config, seed=0)  # which enters with the inputs
+            self.kind = (self.sizes, rules, config, self.task.ends, self.task.scored, where)
         self.desk = self._taken() or self._laid()
         self._enter(list(range(len(self.fresh_of))))
 
@@ -333,7 +334,7 @@ class _Party:
         said = way.said
         said.tokens[rows], said.length[rows] = PAD, 0
         said.least[rows], way.limit[rows], said.forced[rows] = least, most, table[:, 4:]
-        way.enter(rows, numbers)
+        way.enter(rows, numbers, self.task.config.seed)
         if self.banned is not None or self.required is not None:
             for place, one in zip(places, who, strict=True):
                 self._constrain(place, one)

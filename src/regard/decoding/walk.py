@@ -9,7 +9,7 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.constraints import Required
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Rule, Said
-from regard.decoding.sampling import chances, draw, narrowed
+from regard.decoding.sampling import chances, draw, narrowed, start_of
 from regard.kernels.single import kernels
 from regard.model.state import Rows
 from regard.shapes import Float, Int, Tensor
@@ -36,17 +36,19 @@ class Walk:
         self.over = torch.zeros(batch, beams, dtype=torch.bool, device=limit.device)  # said its end
         self.done = torch.ones(batch, dtype=torch.bool, device=limit.device)  # nothing of it changes any more
         self.row = torch.zeros(batch, beams, dtype=torch.int64, device=limit.device)  # which draws are its own
+        self.start = torch.zeros(1, dtype=torch.int64, device=limit.device)  # of the seed, which a recording reads here
 
-    def enter(self, rows: Rows, inputs: Int[Tensor, " n"]) -> None:
+    def enter(self, rows: Rows, inputs: Int[Tensor, " n"], seed: int) -> None:
         self.over[rows] = self.done[rows] = False
         if self.config.sample:
+            self.start.fill_(start_of(seed))
             beams = self.over.shape[1]
             self.row[rows] = inputs[:, None] * beams + torch.arange(beams, device=inputs.device)
 
     def keep(self, rows: Int[Tensor, " n"]) -> None:
         """Go on with these inputs alone."""
         self.said, self.limit, self.done = self.said.keep(rows), self.limit[rows], self.done[rows]
-        self.over, self.row = self.over[rows], self.row[rows]
+        self.over, self.row, self.start = self.over[rows], self.row[rows], self.start.clone()
         self.log_p = None if self.log_p is None else self.log_p[rows]
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], None]:
@@ -62,7 +64,7 @@ class Walk:
             return written, None
         if self.config.sample:
             steps = said.length[:, None].expand_as(self.row)
-            tokens = draw(narrowed(scores, self.config), chances(self.config.seed, self.row, steps))
+            tokens = draw(narrowed(scores, self.config), chances(self.start, self.row, steps))
         else:
             tokens = scores.argmax(-1)
         if self.required is not None and (asking := self.required.speaking()):

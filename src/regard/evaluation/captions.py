@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
+from statistics import fmean
 
 import numpy as np
 
@@ -144,14 +145,14 @@ class Cider(Tally):
     def _scores(self) -> Array:
         """Of every picture, computed once for all that were added."""
         if len(self.scores) < len(self.captions):
-            self.scores = [consensus(self.rarity, output, wanted) for output, wanted in self.captions]
+            weigh = self.rarity.weigh
+            self.scores = [consensus(weigh(output), map(weigh, wanted)) for output, wanted in self.captions]
         return np.array(self.scores)
 
 
-def consensus(rarity: Rarity, output: Words, references: Sequence[Words]) -> float:
+def consensus(output: Weighed, references: Iterable[Weighed]) -> float:
     """CIDEr-D of one caption."""
-    said = rarity.weigh(output)
-    return sum(said.likeness(rarity.weigh(each)) for each in references) / len(references)
+    return fmean(map(output.likeness, references))
 
 
 def common(one: Sequence[str], other: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ and the weights, so a run that was stopped goes on as it would have.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from regard.data.tokens import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.search import Input, Task, search
-from regard.evaluation.captions import Rarity, Words, consensus
+from regard.evaluation.captions import Rarity, Weighed, Words, consensus
 from regard.evaluation.treebank import tokens
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
@@ -27,6 +28,7 @@ from regard.shapes import Float, Tensor
 from regard.training.ranks import ALONE, Ranks
 
 STEPS = 1 << 32  # between one seed's draws and the next one's
+PICTURES = 1 << 13  # whose references are kept as CIDEr sees them
 STOP = "</s>"  # the end is a word here: a caption that breaks off must not be worth as much as one that ends
 
 
@@ -44,6 +46,7 @@ class SelfCritic:
         self.rarity = Rarity()
         for references in self.references.values():
             self.rarity.add(references)
+        self.weighed = lru_cache(maxsize=PICTURES)(self._weighed)
 
     def _words(self, ids: Any) -> Words:
         """Of a target, as numbers; what is unknown among words stands for none of those that are known."""
@@ -72,7 +75,10 @@ class SelfCritic:
     def reward(self, row: int, said: Hypothesis) -> float:
         """CIDEr-D of an output to this example of the corpus."""
         words = (*tokens(self.target.decode(said.tokens)), *[STOP] * said.ended)
-        return consensus(self.rarity, words, self.references[int(self.which[row])])
+        return consensus(self.rarity.weigh(words), self.weighed(int(self.which[row])))
+
+    def _weighed(self, picture: int) -> list[Weighed]:
+        return [self.rarity.weigh(reference) for reference in self.references[picture]]
 
     def _said(self, model: Seq2Seq, memory: Memory, config: DecodeConfig) -> list[Hypothesis]:
         """One output for each row of a memory."""
