@@ -5,9 +5,10 @@
 
 Random weights in bfloat16, sources of 18 to 32 tokens. Decoding: an encoder-decoder of 6 + 6 layers, width 512, 8
 heads, perceptron 2,048, and outputs of 32 tokens, whatever they are; times are from lists of tokens to lists of tokens.
-Training: updates of the same on pairs of 32,768 target tokens, and of GPT-2 with 124 M parameters on 64 texts of 1,024
-tokens; dropout of 0.1, or none; label smoothing, clipped gradients, fused AdamW, weights in float32 and products in
-bfloat16. Ours are the training loop's own updates, packed where there would be padding, and replayed.
+Training: updates of the same on pairs of 32,768 target tokens, of GPT-2 with 124 M parameters on 64 texts of 1,024
+tokens, and of recurrent and convolutional models on these pairs; dropout of 0.1, or none; label smoothing, clipped
+gradients, fused AdamW, weights in float32 and products in bfloat16. Ours are the training loop's own updates,
+Transformers' packed where there would be padding, and replayed.
 
 Who takes part is warmed up and then timed in rounds, in turn; figures are of the median round. The floor is what the
 card allows: the bytes of the weights that a step reads, or the operations of its products, whichever takes longer at
@@ -21,14 +22,17 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import transformers
+from torch import nn
 from torch.nn import functional as F
 
 import kernels
@@ -38,6 +42,7 @@ from regard.data.tokens import END, PAD, START
 from regard.decoding import desk, reading, search
 from regard.decoding.config import DecodeConfig
 from regard.decoding.search import Input, Task
+from regard.model.embedding import Embedding
 from regard.sequence import Packed, Tokens, pinned
 from regard.training.config import TrainConfig
 from regard.training.loop import Trainer
@@ -45,13 +50,20 @@ from regard.training.loop import Trainer
 SIDE = {"kind": "transformer", "width": 512, "layers": 6, "heads": 8, "hidden": 2048}
 NEW = 32  # tokens of an output
 BATCHES = 4  # that are trained on in turn
+ROOM = 32_768  # target tokens of a batch of pairs, at most
 TEXTS = 64  # of 1,024 tokens each in a batch of a language model
+WORDS = 50_304  # of its vocabulary
+WIDE = 640  # the recurrent states
 CELLS = ((1, 1), (1, 64), (1, 512), (5, 64), (5, 512))  # beam and batch
 FLOOR = """\
 The floor is the weights of every step and of one reading, fetched at the measured bandwidth, or their products at the
 measured speed. It leaves out the keys and values of cache and source, the logits, what the host does before the first
 step and after the last, and that a kernel takes some 2 to 4 µs to begin and end however little it does. Some fifty of
 them follow each other in a step: with few rows that alone is many times the floor, which no search comes near."""
+
+PEERS = """\
+Peers are Hugging Face's Marian and GPT-2, and nn.LSTM with a look at the source written out; convolutions have none.
+LSTMs and convolutions are trained from padded batches, each kernel launched by itself."""
 
 Rows = list[list[int]]
 Run = Callable[[], object]
@@ -63,8 +75,21 @@ def sources(count: int, vocabulary: int, seed: int = 0) -> Rows:
     return [torch.randint(5, vocabulary, (length,), generator=generator).tolist() for length in lengths]
 
 
+@cache  # as one who serves has them; a peer's too
+def wanted(beam: int) -> DecodeConfig:
+    return DecodeConfig(beam=beam, longest=NEW, batch_tokens=1 << 20, precision="bfloat16")
+
+
+@cache
+def peer_wanted(beam: int) -> Any:
+    return transformers.GenerationConfig(
+        max_new_tokens=NEW, min_new_tokens=NEW, num_beams=beam, do_sample=False, pad_token_id=PAD, eos_token_id=END,
+        decoder_start_token_id=START,
+    )  # fmt: skip
+
+
 def translate(model: Any, rows: Rows, beam: int) -> Rows:
-    config = DecodeConfig(beam=beam, longest=NEW, batch_tokens=1 << 20, precision="bfloat16")
+    config = wanted(beam)
     task = Task(model, lambda some: Tokens.of(some, device="cuda"), config, ends=False)
     found = dict(search.search(task, [Input(row, len(row)) for row in rows]))
     return [list(found[number][0].tokens) for number in range(len(rows))]
@@ -108,14 +133,8 @@ def marian(vocabulary: int) -> Any:
 def peer_translate(model: Any, rows: Rows, beam: int) -> Rows:
     batch = Tokens.of(rows, device="cuda")
     with torch.inference_mode():
-        out = model.generate(
-            batch.ids,
-            attention_mask=batch.mask.long(),
-            generation_config=transformers.GenerationConfig(
-                max_new_tokens=NEW, min_new_tokens=NEW, num_beams=beam, do_sample=False, pad_token_id=PAD,
-                eos_token_id=END, decoder_start_token_id=START,
-            ),
-        )  # fmt: skip
+        mask = batch.mask.long()
+        out = model.generate(batch.ids, attention_mask=mask, generation_config=peer_wanted(beam))
     return out[:, 1:].tolist()  # type: ignore[no-any-return]
 
 
@@ -193,67 +212,125 @@ def decoding(card: Card, rounds: int, vocabulary: int) -> list[str]:
     return [*lines, "", FLOOR]
 
 
+@dataclass
+class Contest:
+    name: str
+    theirs: Any  # a peer's model; None where there is none
+    ours: Any
+    batches: list[Batch]  # padded
+    packed: list[Batch] | None = None  # for ours, where it takes them
+    compiles: bool = True  # the peer's
+
+
 def training(card: Card, rounds: int, vocabulary: int, *, profiled: bool = False) -> list[str]:
     lines = [
-        "Training: target tokens a second; the floor is six operations a token and a weight.\n",
-        "| model | Hugging Face | compiled | Regard | × the faster | floor | × floor |",
+        "Training: target tokens a second; the floor is six operations a token and a weight that multiplies.\n",
+        "| model | peer | compiled | Regard | × the faster | floor | × floor |",
         "|---|---|---|---|---|---|---|",
     ]
-    for make in (partial(translators, vocabulary), partial(language_models, 0.1), partial(language_models, 0.0)):
-        name, theirs, ours, batches, packed = make()
+    contests = (translators, partial(language_models, 0.1), partial(language_models, 0.0), recurrent, convolutional)
+    for make in contests:
+        contest = make(vocabulary)
+        ours = contest.ours.cuda()
         size = sum(weight.numel() for weight in ours.parameters())
-        padded = [batch.to("cuda") for batch in batches]
-        theirs = theirs.cuda().train()
-        torch._dynamo.reset()  # or it takes the next model's sizes for the last one's, grown
-        runs = {
-            "theirs": stepped(theirs, their_loss(theirs), padded),
-            "compiled": stepped(theirs, torch.compile(their_loss(theirs), dynamic=False), padded),
-            "ours": trained(ours.cuda(), packed),
-        }
-        try:
-            runs["compiled"]()
-        except Exception as error:
-            print(f"{name}: Hugging Face's does not compile: {str(error).partition(chr(10))[0]}", flush=True)
-            del runs["compiled"]
+        parts = [module for module in ours.modules() if not isinstance(module, Embedding)]
+        multiply = {id(weight): weight.numel() for part in parts for weight in part.parameters(recurse=False)}
+        padded = [batch.to("cuda") for batch in contest.batches]
+        runs = {"ours": trained(ours, contest.packed or contest.batches)}
+        if contest.theirs is not None:
+            theirs = contest.theirs.cuda().train()
+            runs["theirs"] = stepped(theirs, their_loss(theirs), padded)
+            if contest.compiles:
+                torch._dynamo.reset()  # or it takes the next model's sizes for the last one's, grown
+                runs["compiled"] = stepped(theirs, torch.compile(their_loss(theirs), dynamic=False), padded)
+                try:
+                    runs["compiled"]()
+                except Exception as error:
+                    why = str(error).partition(chr(10))[0]
+                    print(f"{contest.name}: the peer does not compile: {why}", flush=True)
+                    del runs["compiled"]
         seconds = timed(runs, rounds)
-        tokens = sum(batch.tokens for batch in batches)
-        rate = {each: tokens / time for each, time in seconds.items()} | {"floor": card.speed / (6 * size)}
-        compiled = f"{rate['compiled']:,.0f}" if "compiled" in rate else "fails"
+        tokens = sum(batch.tokens for batch in contest.batches)
+        rate = {each: tokens / time for each, time in seconds.items()}
+        floor, best = card.speed / (6 * sum(multiply.values())), max(rate.get("theirs", 0.0), rate.get("compiled", 0.0))
+        told = {each: f"{rate[each]:,.0f}" if each in rate else "–" for each in ("theirs", "compiled")}
         lines.append(
-            f"| {name}, {size / 1e6:.0f} M | {rate['theirs']:,.0f} "
-            f"| {compiled} | **{rate['ours']:,.0f}** "
-            f"| {rate['ours'] / max(rate['theirs'], rate.get('compiled', 0.0)):.1f} "
-            f"| {rate['floor']:,.0f} | {rate['floor'] / rate['ours']:.1f} |"
+            f"| {contest.name}, {size / 1e6:.0f} M | {told['theirs']} | {told['compiled']} | **{rate['ours']:,.0f}** "
+            f"| {format(rate['ours'] / best, '.1f') if best else '–'} | {floor:,.0f} | {floor / rate['ours']:.1f} |"
         )
         print(lines[-1], flush=True)
         if profiled:
             print(profile(runs["ours"]), flush=True)
-    return lines
+    return [*lines, "", PEERS]
 
 
-def translators(vocabulary: int) -> tuple[str, Any, Any, list[Batch], list[Batch]]:
-    """Pairs under a budget of 32,768 tokens, padded for those who want that."""
-    ours = regard.build({"encoder": SIDE, "decoder": SIDE, "vocabulary": vocabulary, "tie": "all"})
-    room = Room((32768, 32768), (33, 33), 2048, filled=True)
+def pairs(vocabulary: int) -> list[Batch]:
+    """Under a budget of 32,768 target tokens, padded."""
     batches = []
     for seed in range(BATCHES):
         rows = sources(1250, vocabulary, seed)
         said = [[START, *row, END] for row in sources(1250, vocabulary, 100 + seed)]
         tokens = sum(map(len, said)) - len(said)
-        assert tokens <= room.positions[1], tokens
+        assert tokens <= ROOM, tokens
         batches.append(Batch(Tokens.of(rows), Tokens.of(said), tokens, torch.arange(len(rows))))
-    return "encoder-decoder", marian(vocabulary).float(), ours, batches, [end_to_end(each, room) for each in batches]
+    return batches
 
 
-def language_models(dropout: float) -> tuple[str, Any, Any, list[Batch], list[Batch]]:
+def translators(vocabulary: int) -> Contest:
+    ours = regard.build({"encoder": SIDE, "decoder": SIDE, "vocabulary": vocabulary, "tie": "all"})
+    batches, room = pairs(vocabulary), Room((ROOM, ROOM), (33, 33), 2048, filled=True)
+    packed = [end_to_end(each, room) for each in batches]
+    return Contest("encoder-decoder", marian(vocabulary).float(), ours, batches, packed)
+
+
+def language_models(dropout: float, vocabulary: int) -> Contest:
+    """Of GPT-2's own vocabulary."""
     shape = {"kind": "transformer", "width": 768, "layers": 12, "heads": 12, "hidden": 3072, "longest": 1024}
     kinds = {"activation": "gelu_tanh", "position": "learned", "dropout": dropout, "weight_dropout": dropout}
-    ours = regard.build({"decoder": shape | kinds, "vocabulary": 50_304})
-    config = transformers.GPT2Config(vocab_size=50_304, embd_pdrop=dropout, attn_pdrop=dropout, resid_pdrop=dropout)
-    ids = torch.randint(5, 50_304, (BATCHES, TEXTS, 1025), generator=torch.Generator().manual_seed(0))
+    ours = regard.build({"decoder": shape | kinds, "vocabulary": WORDS})
+    config = transformers.GPT2Config(vocab_size=WORDS, embd_pdrop=dropout, attn_pdrop=dropout, resid_pdrop=dropout)
+    ids = torch.randint(5, WORDS, (BATCHES, TEXTS, 1025), generator=torch.Generator().manual_seed(0))
     full = torch.full((TEXTS,), 1025)
     batches = [Batch(None, Tokens(each, full), TEXTS * 1024, torch.arange(TEXTS)) for each in ids]
-    return f"GPT-2, dropout {dropout}", transformers.GPT2LMHeadModel(config), ours, batches, batches
+    return Contest(f"GPT-2, dropout {dropout}", transformers.GPT2LMHeadModel(config), ours, batches)  # type: ignore[no-untyped-call]
+
+
+def recurrent(vocabulary: int) -> Contest:
+    """LSTMs whose decoder looks at the source after each step; dropout of 0.1."""
+    side = {"kind": "rnn", "cell": "lstm", "width": WIDE, "layers": 2, "dropout": 0.1}
+    looks = side | {"attention": "after", "score": "bilinear"}
+    ours = regard.build({"encoder": side, "decoder": looks, "vocabulary": vocabulary, "tie": "target"})
+    return Contest("LSTMs with attention", PlainLstms(vocabulary), ours, pairs(vocabulary), compiles=False)
+
+
+def convolutional(vocabulary: int) -> Contest:
+    side = {"kind": "conv", "width": 512, "dilations": [1, 2, 4, 8]}
+    ours = regard.build({"encoder": side, "decoder": side, "vocabulary": vocabulary, "tie": "all"})
+    return Contest("convolutions with attention", None, ours, pairs(vocabulary))
+
+
+class PlainLstms(nn.Module):
+    """The same LSTMs as one would write them with PyTorch's, over padding and all."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.words, self.embedding = nn.Embedding(vocabulary, WIDE), nn.Embedding(vocabulary, WIDE)
+        options = {"num_layers": 2, "batch_first": True, "dropout": 0.1}
+        self.reader = nn.LSTM(WIDE, WIDE // 2, bidirectional=True, **options)
+        self.speaker = nn.LSTM(WIDE, WIDE, **options)
+        self.key, self.join, self.drop = nn.Linear(WIDE, WIDE), nn.Linear(2 * WIDE, WIDE), nn.Dropout(0.1)
+        self.project = nn.Linear(WIDE, vocabulary)
+        self.project.weight = self.embedding.weight
+
+    def forward(
+        self, ids: torch.Tensor, *, attention_mask: torch.Tensor, decoder_input_ids: torch.Tensor, use_cache: bool
+    ) -> SimpleNamespace:
+        memory, _ = self.reader(self.drop(self.words(ids)))
+        said, _ = self.speaker(self.drop(self.embedding(decoder_input_ids)))
+        scores = said @ self.key(memory).mT
+        weights = scores.masked_fill(attention_mask[:, None] == 0, -torch.inf).softmax(-1)
+        joined = self.join(torch.cat((said, weights.to(memory.dtype) @ memory), -1)).tanh()
+        return SimpleNamespace(logits=self.project(self.drop(joined)))
 
 
 def their_loss(model: Any) -> Callable[[Batch], torch.Tensor]:
@@ -288,7 +365,8 @@ def stepped(model: Any, loss: Callable[[Batch], torch.Tensor], batches: list[Bat
 def trained(model: Any, batches: list[Batch]) -> Run:
     """The training loop's own updates, from batches in the host's memory, pinned as the loop is given them."""
     packed, batches = isinstance(batches[0].targets, Packed), [pinned(batch) for batch in batches]
-    config = TrainConfig(steps=1 << 30, warmup=0, rate=1e-5, precision="bfloat16", replay=True, packed=packed)
+    replay = batches[0].source is None or packed
+    config = TrainConfig(steps=1 << 30, warmup=0, rate=1e-5, precision="bfloat16", replay=replay, packed=packed)
     trainer = Trainer(
         model, config, epoch_batches=lambda epoch, start: iter(batches), texts={}, run=Path("."), data_key=""
     )

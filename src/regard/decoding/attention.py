@@ -1,7 +1,6 @@
 """Where outputs looked, exactly: each is read once more, teacher forced, with somebody listening."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -63,5 +62,5 @@ def covered(model: Any, source: Any, hypotheses: Sequence[Hypothesis], first: in
     for each, weights in zip(hypotheses, attention(model, source, hypotheses, first), strict=True):
         received = weights.mean((0, 1)).sum(0)[units:]  # (S,)
         missing = float(received.clamp(torch.finfo(torch.float32).tiny, 1.0).log().sum())
-        found.append(each if each.score is None else replace(each, score=each.score + penalty * missing))
+        found.append(each if each.score is None else each._replace(score=each.score + penalty * missing))
     return sorted(found, key=lambda each: -torch.inf if each.score is None else each.score, reverse=True)

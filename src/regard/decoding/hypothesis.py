@@ -1,10 +1,9 @@
 """What a search finds."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Hypothesis:
+class Hypothesis(NamedTuple):
     """One output for an input."""
 
     tokens: tuple[int, ...]  # without the end

@@ -38,9 +38,8 @@ FEW = 64  # rows: with fewer of them a GPU is no faster
 SOURCE = 32  # the room for sources is a multiple of it, where it stays
 
 
-@dataclass(frozen=True)
-class Input:
-    """What to search an output for."""
+class Input(NamedTuple):
+    """What to search an output for. There are many: a frozen dataclass takes four times as long to make."""
 
     source: Any  # what `collate` makes a batch of; None for a language model
     size: int  # how many tokens it has, or regions
@@ -210,7 +209,8 @@ class _Party:
         if self.recorded and not self.task.rules and not any(each.banned for each in self.inputs):
             weights = () if self.decoder is not self.task.model.decoder else self.decoder.parameters()
             rules, where = (any(self.least), self.prefix > 0), tuple(weight.data_ptr() for weight in weights)
-            config = replace(self.task.config, seed=0)  # which enters with the inputs
+            config = self.task.config
+            config = replace(config, seed=0) if config.sample else config  # the seed enters with the inputs
             self.kind = (self.sizes, rules, config, self.task.ends, self.task.scored, where)
         self.desk = self._taken() or self._laid()
         self._enter(list(range(len(self.fresh_of))))
