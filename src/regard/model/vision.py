@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from regard.configuration import Checked, Count
 from regard.errors import Problem
@@ -175,19 +176,32 @@ class GridTransformer(nn.Module):
 
 
 class Patches(nn.Module):
-    """Squares of pixels, each made a vector, by a linear map or a perceptron: what a vision Transformer reads."""
+    """Squares of pixels, each projected to a vector: what a vision Transformer reads."""
 
-    def __init__(self, width: int, patch: int, hidden: int | None = None, *, colours: int = 3) -> None:
+    def __init__(self, width: int, patch: int, *, colours: int = 3) -> None:
         super().__init__()
         self.width = width
-        self.project = nn.Conv2d(colours, hidden or width, patch, stride=patch)
-        self.further: nn.Module = nn.Identity()
-        if hidden is not None:
-            self.further = nn.Sequential(nn.ReLU(), nn.Linear(hidden, width), nn.LayerNorm(width))
+        self.project = nn.Conv2d(colours, width, patch, stride=patch)
 
     def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
         grid = self.project(images)
-        return _regions(self.further(grid.flatten(2).mT), tuple(grid.shape[2:]))
+        return _regions(grid.flatten(2).mT, tuple(grid.shape[2:]))
+
+
+class Perceptron(nn.Module):
+    """The same squares, each normalised and read by a perceptron: what is in them need not wait for later blocks."""
+
+    def __init__(self, width: int, patch: int, hidden: int, *, colours: int = 3) -> None:
+        super().__init__()
+        self.width, self.patch = width, patch
+        pixels = colours * patch**2
+        self.read = nn.Sequential(
+            nn.LayerNorm(pixels), nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, width), nn.LayerNorm(width)
+        )
+
+    def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
+        patches = F.unfold(images, self.patch, stride=self.patch).mT  # (B, S, colours · patch · patch)
+        return _regions(self.read(patches), (images.shape[2] // self.patch, images.shape[3] // self.patch))
 
 
 def cnn(config: CnnConfig) -> GridEncoder:
@@ -207,7 +221,9 @@ def cnn_transformer(config: CnnTransformerConfig) -> GridTransformer:
 
 def vit(config: VitConfig) -> GridTransformer:
     """Pixels to a memory through patches and Transformer blocks alone (https://arxiv.org/abs/2010.11929)."""
-    return GridTransformer(config.transformer, Patches(config.transformer.width, config.patch, config.hidden))
+    width, patch, hidden = config.transformer.width, config.patch, config.hidden
+    regions = Patches(width, patch) if hidden is None else Perceptron(width, patch, hidden)
+    return GridTransformer(config.transformer, regions)
 
 
 def _regions(states: Float[Tensor, "B S W"], grid: tuple[int, int]) -> Memory:
