@@ -333,6 +333,7 @@ def epochs(recipe: Recipe, corpus: Corpus, ranks: Ranks = ALONE) -> Callable[[in
                 augment=_augment(recipe),
                 device=device_of(recipe),
                 room=room,
+                mixed=config.mixed,
                 **among,
             )
         )
