@@ -56,12 +56,14 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
 OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "label": lambda: LabelEncoder(LabelConfig(WIDTH), Embedding(LABELS, WIDTH)),
     "cnn": lambda: cnn(CnnConfig(WIDTH, (4, 8), attention=True)),
+    "cnn with questions": lambda: cnn(CnnConfig(WIDTH, (4, 8), queries=3)),
     "cnn+transformer": lambda: cnn_transformer(CnnTransformerConfig((4, 8), transformer=SMALL)),
     "efficientnet": lambda: cnn(CnnConfig(WIDTH, backbone=BackboneConfig("efficientnet-lite0"))),
     "resnet+transformer": lambda: cnn_transformer(
         CnnTransformerConfig(backbone=BackboneConfig("resnet18", 16, "resnet18.pth"), transformer=SMALL)
     ),
     "vit": lambda: vit(VitConfig(4, SMALL)),
+    "vit with a perceptron": lambda: vit(VitConfig(4, SMALL, hidden=24)),
     "vit with a unit": lambda: vit(VitConfig(4, replace(SMALL, position="learned", unit=True))),
 }
 ENCODERS = TEXT_ENCODERS | OTHER_ENCODERS

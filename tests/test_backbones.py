@@ -287,6 +287,8 @@ def recipe(kind: str = "cnn", **changes):
     """EfficientNet at stride 16, frozen, before a small decoder."""
     network = {"kind": "efficientnet-lite0", "stride": 16}
     encoder = {"kind": "cnn", "width": 16, "backbone": network}
+    if kind == "questions":
+        encoder |= {"queries": 2}
     if kind == "cnn+transformer":
         inner = {"width": 16, "layers": 1, "heads": 2, "hidden": 16, "dropout": 0.0}
         encoder = {"kind": kind, "backbone": network, "transformer": inner}
@@ -342,7 +344,7 @@ def test_a_frozen_backbone_is_seen_once(tmp_path, few, monkeypatch):
     assert made.predict(pictures) == other.predict(pictures)
 
 
-@pytest.mark.parametrize("kind", ["cnn", "cnn+transformer"])
+@pytest.mark.parametrize("kind", ["cnn", "questions", "cnn+transformer"])
 def test_features_are_those_of_the_pictures(tmp_path, few, kind):
     settings, data, model = ready(tmp_path, kind)
     seen = job.seen_once(settings, model, data, tmp_path, quiet)
@@ -356,6 +358,7 @@ def test_features_are_those_of_the_pictures(tmp_path, few, kind):
         cached, computed = model.encoder(grids), model.encoder(data.valid.source.gather(rows))
     assert cached.grid == computed.grid == (4, 4)
     torch.testing.assert_close(cached.states, computed.states, atol=5e-3, rtol=5e-3)
+    torch.testing.assert_close(cached.summary, computed.summary, atol=5e-3, rtol=5e-3)
 
 
 def test_features_are_found_again_by_content(tmp_path, few, monkeypatch):

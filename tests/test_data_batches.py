@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import count, islice
+from itertools import count, islice, pairwise
 
 import numpy as np
 import pytest
@@ -62,11 +62,12 @@ def test_all_orders_of_a_few_come_about():
     assert len(found) == 24
 
 
-def test_each_example_once_within_the_budget(monkeypatch):
+@pytest.mark.parametrize("mixed", [False, True])
+def test_each_example_once_within_the_budget(monkeypatch, mixed):
     monkeypatch.setattr(module, "POOL", 500)
     corpus = pairs(1777)
     seen = []
-    for batch in batches(corpus, **SETTINGS):
+    for batch in batches(corpus, **SETTINGS, mixed=mixed):
         rows = batch.rows.numpy()
         seen += rows.tolist()
         lengths = corpus.source_lengths(rows), corpus.target_lengths(rows)
@@ -78,6 +79,18 @@ def test_each_example_once_within_the_budget(monkeypatch):
             assert ids[:length].tolist() == corpus.row(row)[1].tolist()
             assert not ids[length:].any()
     assert sorted(seen) == list(range(1777))
+
+
+def test_mixed_batches_are_runs_of_the_epochs_order():
+    corpus = pairs(300)
+    order = permuted(np.arange(300), 300, (SETTINGS["seed"], SETTINGS["epoch"])).tolist()
+    found = [rows.tolist() for rows in plan(corpus, **SETTINGS, mixed=True)]
+    assert all(rows == order[order.index(rows[0]) :][: len(rows)] for rows in found)
+    in_order = sorted(found, key=lambda rows: order.index(rows[0]))
+    assert in_order != found  # batches of a pool are shuffled, as those of one length are
+    for rows, following in pairwise(in_order):  # none could have held one more
+        lengths = (corpus.source_lengths, corpus.target_lengths)
+        assert (len(rows) + 1) * max(max(of(np.array([*rows, following[0]]))) for of in lengths) > 400
 
 
 def test_an_example_over_the_budget_is_alone():

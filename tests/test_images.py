@@ -571,7 +571,7 @@ def test_wrong_models():
 # --- end to end ---
 
 SMALL = {
-    "shapes-rnn": ["model.encoder.channels=[8,16,32]", "model.encoder.transformer.layers=1", "model.decoder.width=64"],
+    "shapes-rnn": ["model.encoder.channels=[8,16,32]", "model.encoder.width=64", "model.decoder.width=64"],
     "shapes-rnn-attention": ["model.encoder.channels=[8,16,32]", "model.encoder.width=64", "model.decoder.width=64"],
     "shapes-transformer": ["model.encoder.channels=[8,16,32]", "model.encoder.width=64", "model.decoder.width=64"],
     "shapes-vit": ["model.encoder.transformer.layers=1", "model.decoder.layers=1"],

@@ -36,6 +36,8 @@ def family() -> dict[str, tuple]:
     for name in DECODERS:
         made[f"bag → {name}"] = lambda name=name: (Seq2Seq(encoder("bag"), decoder(name)), "bag")
         made[f"{name} alone"] = lambda name=name: (Seq2Seq(None, decoder(name, None)), None)
+    asking = "cnn with questions"
+    made[f"{asking} → rnn"] = lambda: (Seq2Seq(encoder(asking), decoder("rnn")), asking)
     causal = "transformer causal"
     made["transformer → transformer"] = lambda: (Seq2Seq(encoder("transformer"), decoder("transformer")), causal)
     made[f"{causal} → transformer"] = lambda: (Seq2Seq(encoder(causal), decoder("transformer")), causal)
@@ -145,6 +147,11 @@ def test_names_say_what_asks_what():
     assert pooled.source.tokens[:3] == ("<unit>", "1,1", "1,2")
     gridded = regard.look(_classifier("cnn"), one(source("cnn"), 0))
     assert [(each.name, each.kind) for each in gridded.maps] == [("grid 1", "grid"), ("pool", "pool")]
+    summed = regard.look(*asked("cnn with questions → rnn")[:2], output=SAID)
+    told = [(each.name, each.kind, each.part, each.layer, each.asks, each.asked, each.size) for each in summed.maps]
+    assert told == [("encoder pool", "pool", "encoder", 1, "pool", "source", (3, 6))]
+    assert summed.names(summed["encoder pool"]) == (("1", "2", "3"), summed.source.tokens)
+    assert terminal(summed, width=70).splitlines()[2] == "encoder pool, 1 head"
     with pytest.raises(ValueError, match="Did you mean 'decoder 1 cross'"):
         look["decoder 1 cros"]
 

@@ -10,7 +10,9 @@ import regard
 from models import DECODERS, ENCODERS, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, one, source
 from regard.model.memory import Memory
 from regard.model.pool import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool, PoolConfig
+from regard.model.positions import SinusoidalGrid
 from regard.model.seq2seq import Classifier, Seq2Seq
+from regard.model.vision import CnnConfig, cnn
 from regard.sequence import Tokens
 
 TARGETS = torch.randint(VOCABULARY, (3, 5), generator=torch.Generator().manual_seed(1))
@@ -165,7 +167,8 @@ def test_gradient_reaches_every_parameter_of_an_encoder(name):
     module = encoder(name)
     found = module(source(name))
     direction = torch.linspace(-1, 1, found.states.numel()).reshape(found.states.shape)
-    (found.states.masked_fill(~found.mask[..., None], 0.0) * direction).sum().backward()
+    loss = (found.states.masked_fill(~found.mask[..., None], 0.0) * direction).sum()
+    (loss + (found.summary * direction[:, 0]).sum()).backward()
     assert not dead(module, name)
 
 
@@ -189,7 +192,8 @@ def test_saved_equals_loaded(name):
     assert torch.equal(other(TARGETS, memory()), module(TARGETS, memory()))
 
 
-READERS = ["gru", "conv", "transformer", "bag", "label", "cnn", "cnn+transformer", "vit"]
+READERS = ["gru", "conv", "transformer", "bag", "label", "cnn",
+           "cnn with questions", "cnn+transformer", "vit", "vit with a perceptron"]  # fmt: skip
 SPEAKERS = ["rnn", "gru before additive", "gru after fed", "conv", "transformer", "transformer post-norm"]
 
 
@@ -255,6 +259,45 @@ def test_pools_are_what_they_are_called():
     torch.testing.assert_close(MeanPool(PoolConfig(), WIDTH)(given)[1], given.states[1, :2].mean(0))
     assert torch.equal(LastPool(PoolConfig(), WIDTH)(given)[1], given.states[1, 1])
     assert torch.equal(FirstPool(PoolConfig(), WIDTH)(given), given.states[:, 0])
+
+
+@torch.no_grad()
+def test_a_summary_is_the_mean_or_the_answers_to_questions():
+    found = encoder("cnn")(source("cnn"))
+    assert torch.equal(found.summary, found.states.mean(1))
+    module = encoder("cnn with questions")
+    asks, attend = module.questions, module.questions.pool.attend
+    for size in ((8, 12), (20, 4)):
+        found = module(torch.rand(2, 3, *size))
+        regions = found.states + SinusoidalGrid(WIDTH)(*found.grid)
+        answers = []
+        for query in asks.pool.query:
+            weights = (attend.key(regions) @ attend.query(query) / WIDTH**0.5).softmax(-1)
+            answers.append(attend.out((weights[..., None] * attend.value(regions)).sum(1)))
+        torch.testing.assert_close(found.summary, asks.join(torch.cat(answers, -1)), atol=1e-5, rtol=1e-4)
+
+
+def test_questions_differ_from_the_start():
+    """Drawn near zero, as a pool's are, they would all ask for the mean."""
+    query = cnn(CnnConfig(64, (4,), queries=16)).questions.pool.query
+    assert query.std().item() == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["vit", "vit with a perceptron"])
+@torch.no_grad()
+def test_each_patch_is_read_by_itself(name):
+    regions, images = encoder(name).regions, torch.rand(2, 3, 8, 13)  # the last column of pixels is in no patch
+    found = regions(images)
+    assert found.grid == (2, 3)
+    for place in range(6):
+        down, across = place // 3 * 4, place % 3 * 4
+        patch = images[:, :, down : down + 4, across : across + 4].flatten(1)  # (2, 3 · 4 · 4)
+        if name == "vit":
+            wanted = patch @ regions.project.weight.flatten(1).T + regions.project.bias
+        else:
+            before, inner, _, outer, after = regions.read
+            wanted = after(outer(inner(before(patch)).relu()))
+        torch.testing.assert_close(found.states[:, place], wanted, atol=1e-5, rtol=1e-4)
 
 
 def test_log_probabilities_are_sums_in_float32():

@@ -23,7 +23,7 @@ from regard.data.batches import Batch, batches
 from regard.data.columns import Running
 from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
-from regard.jobs.training import make_model, prepared, train
+from regard.jobs.training import epochs, make_model, prepared, train
 from regard.recipe import Recipe, read_recipe
 from regard.training import loop
 from regard.training.config import TrainConfig
@@ -119,6 +119,7 @@ MEMBERS = {
     "in agreement": table(agreement=2.0),
     "ema": table(ema=0.9),
     "accumulated": table(accumulate=3),
+    "of all lengths": table(mixed=True),
     "gated, doubly stochastic": table(RNN, RNN | {"gate": True}, doubly_stochastic=0.5),
     "forced in part": table(RNN, RNN, forcing={"gold": 0.7}),
     "plateau": table(schedule="plateau", plateau=1),
@@ -227,6 +228,18 @@ def test_where_both_readings_are_one_agreement_changes_nothing(masked):
         found.append((loss, torch.tensor(count), *torch.autograd.grad(loss, list(model.parameters()))))
     for once, both in zip(*found, strict=True):
         torch.testing.assert_close(both, once, atol=1e-5, rtol=1e-4)
+
+
+def test_an_epoch_of_batches_of_all_lengths(cache, text):
+    recipe = read_recipe(table(mixed=True))
+    corpus = prepared(recipe, cache).train
+    found = [batch.rows.tolist() for batch in epochs(recipe, corpus)(2, 1)]
+    wanted = [rows.tolist() for rows in batches_module.plan(corpus, budget=256, seed=1, epoch=2, mixed=True)]
+    assert found == wanted[1:]
+    with pytest.raises(regard.InvalidRecipe, match=r"train.mixed: wanted nothing with packed"):
+        read_recipe(table(mixed=True, packed=True))
+    with pytest.raises(regard.InvalidRecipe, match=r"train.mixed: wanted false with running text"):
+        read_recipe({"data": text, "model": {"decoder": TRANSFORMER}, "train": {"mixed": True}})
 
 
 def test_what_reads_a_text_once_is_refused_beside_agreement():

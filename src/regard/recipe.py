@@ -211,6 +211,9 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
         problems.append(
             Problem("train.carry", "false unless a recurrent language model reads running text", got, "Leave it out.")
         )
+    if train.mixed and data.stretch:
+        wanted = "false with running text, whose stretches are of one length"
+        problems.append(Problem("train.mixed", wanted, "true", "Leave it out."))
     running = "decoder" in model and "encoder" not in model and data.stretch
     if train.replay and not (running or train.packed):
         wanted = "false unless batches are packed, or a language model reads running text"

@@ -1,8 +1,9 @@
-"""Batches of examples of about one length, in an order that is a function of seed and epoch alone.
+"""Batches of examples of about one length, or of all, in an order that is a function of seed and epoch alone.
 
 An epoch's order is a permutation that is computed, not stored: a Feistel network of a few rounds, walked until it lands
-on an example (https://doi.org/10.1007/3-540-45760-7_9). It is taken in pools; a pool is sorted by length, cut into
-batches and these are shuffled. So memory does not grow with the corpus, and any batch can be come back to.
+on an example (https://doi.org/10.1007/3-540-45760-7_9). It is taken in pools; a pool is sorted by length,
+unless lengths are mixed, cut into batches and these are shuffled. So memory does not grow with the corpus, and any
+batch can be come back to.
 """
 
 import queue
@@ -81,10 +82,12 @@ def batches(
     augment: Sequence[Change] = (),
     device: str = "cpu",
     room: "Room | None" = None,
+    mixed: bool = False,
 ) -> Iterator[Batch]:
     """An epoch, each example once, in batches of at most `budget` cells: rows times the longest source or target.
 
-    With room, sequences are laid end to end in it instead, in the epoch's order, whatever their lengths.
+    With room, sequences are laid end to end in it instead, in the epoch's order, whatever their lengths. If mixed,
+    rows are in that order too, and padded.
     An example over the budget is a batch of its own. Of all batches, counted from 0, the first `start` are passed over.
     The rest is divided among the `world` as `shares` says, `together` batches at a time.
     How an example's picture is changed (`augment`, on the `device`) is a function of seed, epoch and its number.
@@ -92,7 +95,7 @@ def batches(
     _at_least("start", start, 0)
     _at_least("together", together, 1)
     _rank_of(rank, world)
-    planned = islice(plan(corpus, budget=budget, seed=seed, epoch=epoch, room=room), start, None)
+    planned = islice(plan(corpus, budget=budget, seed=seed, epoch=epoch, room=room, mixed=mixed), start, None)
     made = (
         replace(_collated(corpus, rows, room), stands_for=count, lent=lent)
         for rows, count, lent in shares(planned, rank=rank, world=world, together=together)
@@ -100,10 +103,12 @@ def batches(
     return (_changed(batch, augment, (seed, epoch), device) for batch in made) if augment else made
 
 
-def plan(corpus: Corpus, *, budget: int, seed: int, epoch: int, room: "Room | None" = None) -> Iterator[Indices]:
+def plan(
+    corpus: Corpus, *, budget: int, seed: int, epoch: int, room: "Room | None" = None, mixed: bool = False
+) -> Iterator[Indices]:
     """Which examples are in which batch of an epoch; cheap, for nothing of them is read but their lengths."""
     _at_least("budget", budget, 1)
-    return _planned(corpus, budget, seed, epoch) if room is None else _laid(corpus, room, seed, epoch)
+    return _planned(corpus, budget, seed, epoch, mixed) if room is None else _laid(corpus, room, seed, epoch)
 
 
 @dataclass(frozen=True)
@@ -236,9 +241,9 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return values ^ (values >> np.uint64(31))
 
 
-def _planned(corpus: Corpus, budget: int, seed: int, epoch: int) -> Iterator[Indices]:
+def _planned(corpus: Corpus, budget: int, seed: int, epoch: int, mixed: bool) -> Iterator[Indices]:
     for number, pool in enumerate(_pools(len(corpus))):
-        cut = list(_cut(corpus, permuted(pool, len(corpus), (seed, epoch)), budget))
+        cut = list(_cut(corpus, permuted(pool, len(corpus), (seed, epoch)), budget, mixed))
         for place in permuted(np.arange(len(cut)), len(cut), (seed, epoch, number)):
             yield cut[place]
 
@@ -270,18 +275,19 @@ def _pools(size: int) -> Iterator[Indices]:
     return (np.arange(first, min(first + POOL, size)) for first in range(0, size, POOL))
 
 
-def _cut(corpus: Corpus, pool: Indices, budget: int) -> Iterator[Indices]:
-    """Examples by length, in batches as large as the budget allows."""
+def _cut(corpus: Corpus, pool: Indices, budget: int, mixed: bool = False) -> Iterator[Indices]:
+    """Examples by length, or as they come if mixed, in batches as large as the budget allows."""
     sources, targets = corpus.source_lengths(pool), corpus.target_lengths(pool)
     longest, more = np.maximum(sources, targets), sources - targets
     # By the longer side, then by how much longer it is: by turns up and down, so that there is no jump where a batch
     # reaches over to the next length. The sort is stable: equals stay in the pool's order.
-    order = np.lexsort((np.where(longest % 2, more, -more), longest))
-    first = 0
+    order = np.arange(len(pool)) if mixed else np.lexsort((np.where(longest % 2, more, -more), longest))
+    first, most = 0, 0
     for place, length in enumerate(longest[order].tolist()):
-        if place > first and (place + 1 - first) * length > budget:
+        most = max(most, length)
+        if place > first and (place + 1 - first) * most > budget:
             yield pool[order[first:place]]
-            first = place
+            first, most = place, length
     yield pool[order[first:]]
 
 

@@ -334,6 +334,7 @@ def epochs(recipe: Recipe, corpus: Corpus, ranks: Ranks = ALONE) -> Callable[[in
                 augment=_augment(recipe),
                 device=device_of(recipe),
                 room=room,
+                mixed=config.mixed,
                 **among,
             )
         return ahead(map(pinned, made) if on_gpu else made)

@@ -6,6 +6,7 @@ from typing import Literal
 from torch import nn
 
 from regard.model.multihead import MultiHead
+from regard.model.pool import AttentionPool
 from regard.model.vision import SelfAttention2d
 
 Kind = Literal["self", "cross", "pool", "grid"]
@@ -17,7 +18,7 @@ Side = Literal["source", "output", "pool"]
 class Place:
     """Where in a model a module attends."""
 
-    name: str  # as people say it: "encoder 2", "decoder 1 cross", "pool"
+    name: str  # as people say it: "encoder 2", "decoder 1 cross", "pool"; "encoder pool" makes the summary
     kind: Kind
     part: Part
     layer: int  # from 1, among those of its kind and part
@@ -35,15 +36,17 @@ def places(model: nn.Module) -> dict[nn.Module, Place]:
     """All modules of a model that attend, in the order in which they stand."""
     lookers = set(getattr(getattr(model, "decoder", None), "lookers", ()))
     in_grids = {module.attend for module in model.modules() if isinstance(module, SelfAttention2d)}
+    in_pools = {module.attend for module in model.modules() if isinstance(module, AttentionPool)}
     counts: dict[tuple[Part, Kind], int] = {}
     found: dict[nn.Module, Place] = {}
     for path, module in model.named_modules():
         if not isinstance(module, MultiHead) and module not in lookers:
             continue
         part: Part = "decoder" if path.startswith("decoder") else "pool" if path.startswith("pool") else "encoder"
-        kind: Kind = "cross" if module in lookers else "pool" if part == "pool" else "self"
+        kind: Kind = "cross" if module in lookers else "pool" if module in in_pools else "self"
         kind = "grid" if module in in_grids else kind
         layer = counts[part, kind] = counts.get((part, kind), 0) + 1
-        name = {"pool": "pool", "grid": f"grid {layer}"}.get(kind, f"{part} {layer}")
+        pool = "pool" if part == "pool" else f"{part} pool"
+        name = {"pool": pool, "grid": f"grid {layer}"}.get(kind, f"{part} {layer}")
         found[module] = Place(f"{name} {kind}" if part == "decoder" else name, kind, part, layer)
     return found

@@ -180,6 +180,7 @@ def _unused(
     alone = "without an encoder there is no source"
     rnn = isinstance(decoder, RnnDecoderConfig)
     looks = isinstance(decoder, RnnDecoderConfig) and decoder.attention != "none"
+    begins = isinstance(decoder, RnnDecoderConfig) and (decoder.start == "summary" or not looks)
     idle = [
         ("labels", pool is None, "only a pool chooses among labels"),
         ("source_vocabulary", encoder is None or reads == "image", "no tokens or labels are read"),
@@ -188,6 +189,7 @@ def _unused(
         ("encoder.heads", isinstance(encoder, ConvConfig), "this encoder looks at nothing"),
         *[(f"encoder.{key}", getattr(encoder, "backbone", None) is not None, "the backbone has its own stages")
           for key in ("channels", "attention")],
+        ("encoder.queries", not begins, "nothing here begins from a summary"),
         ("scale_embeddings", decoder is None and (encoder is None or reads == "image"), "nothing is embedded"),
         ("decoder.causal", decoder is not None, "a decoder never sees what comes after"),
         ("decoder.unit", decoder is not None, "no pool reads a decoder"),

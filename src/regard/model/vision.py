@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from regard.configuration import Checked, Count
 from regard.errors import Problem
@@ -13,6 +14,7 @@ from regard.model.backbones import BackboneConfig, backbone
 from regard.model.blocks import Entrance, Stack, TransformerConfig, Unit
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
+from regard.model.pool import AttentionPool, AttentionPoolConfig
 from regard.model.positions import SinusoidalGrid
 from regard.sequence import Grids
 from regard.shapes import Float, Tensor
@@ -43,6 +45,12 @@ class CnnConfig(Checked):
     channels: tuple[Count, ...] = (32, 64, 128)  # one stage each, which halves the picture
     attention: bool = False  # a self-attention block after the last stage
     backbone: BackboneConfig | None = None  # a network trained by others, instead of stages
+    queries: Count | None = None  # learned questions whose answers are the summary; None: the mean of all regions
+
+    def conflicts(self) -> Iterator[Problem]:
+        if self.queries is not None and self.width % 4:
+            wanted = "a multiple of 4 with queries, which ask for rows and columns"
+            yield Problem("width", wanted, str(self.width), "Change it, or leave queries out.")
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,7 @@ class CnnTransformerConfig(Checked):
 class VitConfig(Checked):
     patch: Count = 16
     transformer: TransformerConfig = field(default_factory=TransformerConfig)
+    hidden: Count | None = None  # a perceptron of so many reads each patch; None: one linear map
 
     def conflicts(self) -> Iterator[Problem]:
         return _on_a_grid(self.transformer)
@@ -96,15 +105,34 @@ class Cnn(nn.Module):
         return grid
 
 
+class Questions(nn.Module):
+    """One vector of a whole picture: learned questions of what lies where, and their answers made one."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.places = SinusoidalGrid(width)
+        self.pool = AttentionPool(AttentionPoolConfig(count), width)
+        nn.init.normal_(self.pool.query)  # where all begin near zero, all ask the same, and learn apart slowly
+        self.join = nn.Linear(self.pool.width, width)
+
+    def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
+        assert memory.grid is not None
+        x = memory.states
+        x = x + self.places(*memory.grid, device=x.device).to(x.dtype)
+        summary: Tensor = self.join(self.pool(replace(memory, states=x)))  # (B, Q·W) to (B, W)
+        return summary
+
+
 class GridEncoder(nn.Module):
     """A backbone's feature map as a memory of regions; normalised, as most of a picture looks much the same."""
 
     causal = False
 
-    def __init__(self, backbone: nn.Module, channels: int, width: int) -> None:
+    def __init__(self, backbone: nn.Module, channels: int, width: int, queries: int | None = None) -> None:
         super().__init__()
         self.width = width
         self.backbone, self.project, self.norm = backbone, nn.Linear(channels, width), nn.LayerNorm(width)
+        self.questions = None if queries is None else Questions(queries, width)
 
     def features(self, images: Float[Tensor, "B colours Y X"]) -> Grids:
         """What the backbone alone makes of pictures; while it is frozen, once is enough."""
@@ -114,7 +142,8 @@ class GridEncoder(nn.Module):
         grids = images if isinstance(images, Grids) else self.features(images)
         _, rows, columns, _ = grids.states.shape
         regions = grids.states.flatten(1, 2).to(self.project.weight.dtype)  # (B, S, C)
-        return _regions(self.norm(self.project(regions)), (rows, columns))
+        memory = _regions(self.norm(self.project(regions)), (rows, columns))
+        return memory if self.questions is None else replace(memory, summary=self.questions(memory))
 
 
 class GridTransformer(nn.Module):
@@ -159,13 +188,29 @@ class Patches(nn.Module):
         return _regions(grid.flatten(2).mT, tuple(grid.shape[2:]))
 
 
+class Perceptron(nn.Module):
+    """The same squares, each normalised and read by a perceptron: what is in them need not wait for later blocks."""
+
+    def __init__(self, width: int, patch: int, hidden: int, *, colours: int = 3) -> None:
+        super().__init__()
+        self.width, self.patch = width, patch
+        pixels = colours * patch**2
+        self.read = nn.Sequential(
+            nn.LayerNorm(pixels), nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, width), nn.LayerNorm(width)
+        )
+
+    def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
+        patches = F.unfold(images, self.patch, stride=self.patch).mT  # (B, S, colours · patch · patch)
+        return _regions(self.read(patches), (images.shape[2] // self.patch, images.shape[3] // self.patch))
+
+
 def cnn(config: CnnConfig) -> GridEncoder:
     """The grid of a CNN, trained from scratch or by others."""
     if config.backbone is not None:
         network: Any = backbone(config.backbone.kind, config.backbone.stride)
     else:
         network = Cnn(config.channels, attention=config.attention)
-    return GridEncoder(network, network.width, config.width)
+    return GridEncoder(network, network.width, config.width, config.queries)
 
 
 def cnn_transformer(config: CnnTransformerConfig) -> GridTransformer:
@@ -176,7 +221,9 @@ def cnn_transformer(config: CnnTransformerConfig) -> GridTransformer:
 
 def vit(config: VitConfig) -> GridTransformer:
     """Pixels to a memory through patches and Transformer blocks alone (https://arxiv.org/abs/2010.11929)."""
-    return GridTransformer(config.transformer, Patches(config.transformer.width, config.patch))
+    width, patch, hidden = config.transformer.width, config.patch, config.hidden
+    regions = Patches(width, patch) if hidden is None else Perceptron(width, patch, hidden)
+    return GridTransformer(config.transformer, regions)
 
 
 def _regions(states: Float[Tensor, "B S W"], grid: tuple[int, int]) -> Memory:

@@ -34,6 +34,8 @@ METRICS: dict[Metric, bool] = {  # name -> whether higher is better
 class TrainConfig(Checked):
     steps: Count = 10_000  # updates at most
     batch_tokens: Count = 4096  # rows times the longest sequence of a batch, at most
+    # Batches of all lengths, not each of one: with more padding, but then no update is made by short examples alone.
+    mixed: bool = False
     accumulate: Count = 1  # batches to one update; the loss is weighted by tokens over all of them
     rate: Positive = 1e-3  # the highest learning rate
     final_rate: Positive = 0.0  # where cosine and linear end
@@ -98,6 +100,7 @@ class TrainConfig(Checked):
         apart = {  # each reads a batch in its own way, has a loss of its own, or another hold of the weights
             "replay": ("accumulate", "carry", "forcing", "reward"),
             "packed": ("carry", "forcing", "reward", "doubly_stochastic"),
+            "mixed": ("packed",),
             "agreement": ("carry", "forcing", "reward", "doubly_stochastic"),
             "doubly_stochastic": ("forcing", "reward"),
             "shard": ("forcing", "reward", "replay", "unfreeze_after"),
