@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import batches as module
-from regard.data.batches import Batch, ahead, batches, begun_elsewhere, evaluation_batches, lanes, permuted, plan
+from regard.data.ahead import ahead
+from regard.data.batches import Batch, batches, begun_elsewhere, evaluation_batches, lanes, permuted, plan
 from regard.data.columns import Classes, Running, Texts
 from regard.data.corpus import Corpus
 from regard.errors import InvalidArgument, RegardError

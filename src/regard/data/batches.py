@@ -6,12 +6,10 @@ unless lengths are mixed, cut into batches and these are shuffled. So memory doe
 batch can be come back to.
 """
 
-import queue
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,13 +20,12 @@ from regard.data.columns import Ids, Indices, Running
 from regard.data.corpus import Corpus
 from regard.data.examples import Change
 from regard.data.tokens import PAD
-from regard.errors import InvalidArgument, RegardError
+from regard.errors import InvalidArgument
 from regard.sequence import Ends, Grids, Packed, Tokens
 
 POOL = 1 << 16
 BLOCK = 64  # positions by which room is measured
 ROUNDS = 6
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -189,15 +186,6 @@ def lanes(corpus: Corpus, *, rows: int, stretch: int, start: int = 0, rank: int 
     return _lanes(corpus.target.ids, np.arange(rank, rows, world), length, stretch, start)
 
 
-def ahead(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
-    """The same items, made in a thread up to `depth` ahead of their use; the thread ends with this iterator.
-
-    What the thread raises is raised here. If it is gone without a word, as after a fork, that is an error too.
-    """
-    _at_least("depth", depth, 1)
-    return _ahead(items, depth)
-
-
 def permuted(places: Indices, size: int, key: tuple[int, ...]) -> Indices:
     """What stands at these places of the permutation of range(size) that belongs to the key."""
     bits = max(2, (size - 1).bit_length())
@@ -340,57 +328,6 @@ def _changed(batch: Batch, changes: Sequence[Change], key: tuple[int, ...], devi
 
 def _moved(side: Any, device: torch.device | str) -> Any:
     return side.to(device, non_blocking=True) if isinstance(side, torch.Tensor) else side.to(device)
-
-
-@dataclass(frozen=True)
-class _Failed:
-    error: BaseException
-
-
-_END = object()
-
-
-def _ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
-    made: queue.Queue[object] = queue.Queue(depth)
-    stopped = threading.Event()
-
-    def make() -> None:
-        last: object = _END
-        try:
-            for item in items:
-                made.put(item)
-                if stopped.is_set():
-                    return
-        except Exception as error:
-            last = _Failed(error)
-        except BaseException as error:  # an exit of this thread alone, of which the one who asked must hear
-            last = _Failed(RegardError(f"regard-ahead: wanted the next batch; got {error!r} in its thread. Resume."))
-        made.put(last)
-
-    thread = threading.Thread(target=make, name="regard-ahead", daemon=True)
-    thread.start()
-    try:
-        while (item := _next(made, thread)) is not _END:
-            if isinstance(item, _Failed):
-                raise item.error
-            yield item  # type: ignore[misc]
-    finally:
-        stopped.set()
-        while thread.is_alive():
-            try:
-                made.get(timeout=0.01)  # it may wait for room to put one more
-            except queue.Empty:
-                continue
-
-
-def _next(made: queue.Queue[object], thread: threading.Thread) -> object:
-    while True:
-        alive = thread.is_alive()  # asked first: what it put before it ended is there by now
-        try:
-            return made.get(timeout=1.0 if alive else 0.0)
-        except queue.Empty:
-            if not alive:
-                return _Failed(RegardError("regard-ahead: wanted the next batch; got no thread that makes it. Resume."))
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from regard import __version__, checkpoint
-from regard.data.batches import Batch, Room, ahead, batches, begun_elsewhere, lanes
+from regard.data.ahead import ahead
+from regard.data.batches import Batch, Room, batches, begun_elsewhere, lanes
 from regard.data.corpus import Corpus, Prepared, Progress, prepare
 from regard.data.examples import Change
 from regard.data.given import Rows, with_given
