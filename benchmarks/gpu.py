@@ -41,7 +41,7 @@ from regard.data.batches import Batch, Room, end_to_end
 from regard.data.tokens import END, PAD, START
 from regard.decoding import desk, reading, search
 from regard.decoding.config import DecodeConfig
-from regard.decoding.search import Input, Task
+from regard.decoding.task import Input, Task
 from regard.model.embedding import Embedding
 from regard.sequence import Packed, Tokens, pinned
 from regard.training.config import TrainConfig

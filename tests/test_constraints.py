@@ -11,7 +11,8 @@ from regard.data.tokens import END, MASK, PAD, START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.demand import Demand, Phrase
 from regard.decoding.rules import Banned
-from regard.decoding.search import Input, Task, search
+from regard.decoding.search import search
+from regard.decoding.task import Input, Task
 from regard.sequence import Tokens
 from test_decoding import model, sources
 

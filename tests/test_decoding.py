@@ -13,7 +13,8 @@ from regard.data.tokens import END, MASK, PAD, START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.rules import Allowed, Banned
 from regard.decoding.sampling import chances, draw, narrowed, start_of
-from regard.decoding.search import Input, Task, search
+from regard.decoding.search import search
+from regard.decoding.task import Input, Task
 from regard.decoding.top import top, top_sums
 from regard.model.seq2seq import Seq2Seq
 from regard.sequence import Tokens

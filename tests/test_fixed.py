@@ -121,6 +121,10 @@ def test_desks_are_kept_for_who_comes_next(monkeypatch):
     assert len(fresh) == count
     assert other != one
     assert other == said(found(deepcopy(made), rows, sample=True, seed=2))
+    count = len(fresh)
+    turned = said(found(made, rows[::-1], sample=True, seed=2))  # and of other inputs
+    assert len(fresh) == count
+    assert turned == said(found(deepcopy(made), rows[::-1], sample=True, seed=2))
     kept = searching.desks_of(laid(made.decoder, torch.float32))
     assert len(kept.kept) > 1
     monkeypatch.setattr(desks, "_memory", lambda _: 1)
@@ -137,7 +141,6 @@ def test_changed_weights_go_where_the_old_ones_were(change):
     where = fixed.laid["project"].weight.data_ptr()
     change(module)
     assert laid(module, torch.float32) is fixed
-    fixed.ask(module)
     fixed.refresh(module)
     assert fixed.laid["project"].weight.data_ptr() == where
     tokens = torch.tensor([5, 6, 7])
@@ -155,6 +158,10 @@ def test_a_search_sees_changed_weights():
     changed = said(found(made, rows))
     assert changed != before
     assert changed == said(found(deepcopy(made), rows))
+    made.decoder.project.weight.data.mul_(-0.5)
+    task = searching.Task(made, Tokens.of, DecodeConfig(longest=12))
+    streamed = [tuple(searching.stream(task, searching.Input(row, len(row)))) for row in rows]
+    assert streamed == [tokens for (tokens,) in said(found(deepcopy(made), rows, longest=12))]
 
 
 @torch.inference_mode()
@@ -213,7 +220,7 @@ def test_who_is_done_stays_as_it_is(way):
     said = Said(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
     config = DecodeConfig(beam=beams, nbest=beams, length_penalty=3.0)  # what ends later would win
     searched = way(config, said, torch.arange(4, 16), [], ends=True, scored=True)
-    searched.enter(torch.arange(rows), torch.arange(rows), seed=0)
+    searched.enter(torch.arange(rows), torch.arange(rows))
     first = {}
     for _ in range(16):
         searched.advance(2 * torch.randn(rows, beams, 7, generator=generator))

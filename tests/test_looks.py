@@ -12,7 +12,8 @@ from regard.decoding.attention import attention
 from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.search import Input, Task, search
+from regard.decoding.search import search
+from regard.decoding.task import Input, Task
 from regard.model.seq2seq import Seq2Seq
 from regard.sequence import Tokens
 from test_decoding import LONGEST, found, model, sources

@@ -46,7 +46,8 @@ def regard(model: Exported, threads: int, *, int8: bool = False) -> Translate:
     import regard
     from regard.data.tokens import END
     from regard.decoding.config import DecodeConfig
-    from regard.decoding.search import Input, Task, search
+    from regard.decoding.search import search
+    from regard.decoding.task import Input, Task
     from regard.sequence import Tokens
 
     torch.set_num_threads(threads)

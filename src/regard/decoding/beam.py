@@ -44,7 +44,10 @@ class Beam:
         self.ended_score = torch.full((batch, beams), -torch.inf, device=device)
         self.done = torch.ones(batch, dtype=torch.bool, device=device)  # nothing of it changes any more
 
-    def enter(self, rows: Rows, inputs: Int[Tensor, " n"], seed: int) -> None:
+    def draw_by(self, seed: int) -> None:
+        """Nothing is drawn."""
+
+    def enter(self, rows: Rows, inputs: Int[Tensor, " n"]) -> None:
         width = self.total.shape[1] // self.groups
         first = torch.arange(self.total.shape[1], device=inputs.device) % width == 0
         self.total[rows] = torch.where(first, 0.0, -torch.inf)  # all alike at first: one of each group speaks

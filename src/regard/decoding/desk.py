@@ -32,41 +32,49 @@ class Desk:
         self,
         decoder: Any,
         way: Walk | Beam,
-        tokens: Int[Tensor, "B K"],
+        first: int,
+        table: Int[Tensor, "B known"],
         state: Any,
         *,
         fixed: bool = False,
         recorded: bool = False,
     ) -> None:
-        self.decoder, self.way, self.tokens, self.state = decoder, way, tokens, state
+        self.decoder, self.way, self.state = decoder, way, state
+        self.first = first  # the token before an output's first
+        self.tokens = torch.full_like(way.said.tokens[:, :, 0], first)
+        self.table = table  # what is known of inputs as they enter, where a recording reads it
         self.fixed, self.recorded = fixed, recorded  # whether all of this stays where it is, and steps are recorded
-        self.launched: Counter[int] = Counter()  # how often so many steps were
-        self.replays: dict[int, Callable[[], None]] = {}  # so many steps, recorded
+        self.launched: Counter[Hashable] = Counter()  # how often each work was
+        self.replays: dict[Hashable, Callable[[], None]] = {}
+
+    def play(self, name: Hashable, work: Callable[[], None]) -> None:
+        """Work that is the same whenever it has this name, on what lies here: launched at first, and then recorded."""
+        with torch.cuda.device_of(self.tokens):  # type: ignore[no-untyped-call]
+            if self.recorded and name not in self.replays and self.launched[name] >= LAUNCHED:
+                self.replays[name] = record(work) or work
+            self.launched[name] += 1
+            self.replays.get(name, work)()
 
     def steps(self, count: int) -> None:
         """So many more tokens of every hypothesis; nobody waits for them."""
-        with torch.cuda.device_of(self.tokens):  # type: ignore[no-untyped-call]
-            if not self.fixed:
-                for _ in range(count):
-                    self.state, self.tokens = self._step()
-            elif not isinstance(self.state, FixedState) or self.state.make_room(count):
-                self._at_once(count)
-            else:  # the cache is full on the way
-                for _ in range(count):
-                    self.state.make_room()
-                    self._at_once(1)
+        if not self.fixed:
+            for _ in range(count):
+                self.state, self.tokens = self._step()
+        elif not isinstance(self.state, FixedState) or self.state.make_room(count):
+            self._at_once(count)
+        else:  # the cache is full on the way
+            for _ in range(count):
+                self.state.make_room()
+                self._at_once(1)
 
     def _at_once(self, count: int) -> None:
-        """As one recording, once they were launched before: a GPU stands still between two of them."""
+        """In one recording: between two of them a GPU stands still."""
 
         def work() -> None:
             for _ in range(count):
                 self._stay()
 
-        if self.recorded and count not in self.replays and count * self.launched[count] >= LAUNCHED:
-            self.replays[count] = record(work) or work
-        self.launched[count] += 1
-        self.replays.get(count, work)()
+        self.play(count, work)
 
     def _step(self) -> tuple[Any, Int[Tensor, "B K"]]:
         logits, state = self.decoder.step(self.tokens.flatten(), self.state)
@@ -107,7 +115,9 @@ class Desk:
         way = copy(self.way)
         way.keep(rows)
         kind = {"fixed": self.fixed, "recorded": self.recorded}
-        return Desk(self.decoder, way, self.tokens[rows], self.state.reorder(rows), **kind)
+        desk = Desk(self.decoder, way, self.first, self.table[rows], self.state.reorder(rows), **kind)
+        desk.tokens = self.tokens[rows]
+        return desk
 
     def take_over(self, other: "Desk") -> None:
         """All that lies on another desk of the same size."""

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from regard.decoding.tables import plain
 from regard.kernels import single
-from regard.kernels.gpu import Told, present
+from regard.kernels.gpu import present
 from regard.kernels.single import Norm, Product
 from regard.model.blocks import Block
 from regard.model.embedding import Projection
@@ -126,16 +126,14 @@ class FixedDecoder:
         self.norm_first = not isinstance(decoder.stack.norm, nn.Identity)
         self.laid, self.prints = self._lay(decoder), Prints(decoder)
 
-    def ask(self, decoder: TransformerDecoder) -> None:
-        """Whether weights have changed. Nobody waits for the answer, which `refresh` takes."""
-        self.prints.take(decoder)
-
     @torch.inference_mode()
-    def refresh(self, decoder: TransformerDecoder) -> None:
-        """Weights that have changed since, into the memory where the old ones were."""
-        if self.prints.changed():
+    def refresh(self, decoder: TransformerDecoder) -> bool:
+        """Whether weights have changed; if so, they are put where the old ones were."""
+        changed = self.prints.changed(decoder)
+        if changed:
             for old, new in zip(_tensors(self.laid), _tensors(self._lay(decoder)), strict=True):
                 old.copy_(new)
+        return changed
 
     @torch.inference_mode()
     def _lay(self, decoder: TransformerDecoder) -> dict[str, Any]:
@@ -235,9 +233,9 @@ def fixed_decoder(decoder: nn.Module, room: int, *, half: bool = False) -> Fixed
 
 
 def laid(decoder: TransformerDecoder, dtype: torch.dtype) -> FixedDecoder:
-    """In the same memory as before, unless weights went elsewhere. Where they may have changed, `ask` and `refresh`.
+    """In the same memory as before, unless weights went elsewhere. Where they may have changed, `refresh` comes next.
 
-    These see weights as all work launched before this leaves them, and wait for no work that is launched after it.
+    That sees weights as all work launched before this leaves them, and waits for no work that is launched after it.
     """
     known, device = _made.setdefault(decoder, {}), decoder.project.weight.device
     if device.type == "cuda":
@@ -269,32 +267,27 @@ class Prints:
 
     def __init__(self, decoder: nn.Module) -> None:
         self.where: list[int] = []
-        self.known: tuple[list[int], list[Any]] | None = None
-        self.take(decoder)
-        self.changed()
+        self.now(decoder)
 
-    def take(self, decoder: nn.Module) -> None:
-        """Begin to; nobody waits."""
+    def changed(self, decoder: nn.Module) -> bool:
+        before = self.versions, self.found
+        self.now(decoder)
+        return before != (self.versions, self.found)
+
+    def now(self, decoder: nn.Module) -> None:
         found = weights(decoder)
         self.versions = [0 if weight.is_inference() else weight._version for weight in found]
         gpu = single.kernels(found[0])
         if gpu is None:
             norms = torch._foreach_norm([weight.detach() for weight in found])
-            self.taken: Told | None = Told(torch.stack([norm.float() for norm in norms]))
+            self.found = torch.stack([norm.float() for norm in norms]).tolist()
             return
         where = [weight.data_ptr() for weight in found]
         with torch.cuda.stream(_aside(found[0].device)):
             if where != self.where:
                 self.where, sizes = where, [weight.nbytes // 4 for weight in found]
                 self.table = torch.tensor([where, sizes], device=found[0].device)
-            self.taken = Told(gpu.prints(*self.table))
-
-    def changed(self) -> bool:
-        """Whether those that were taken last are others than those before; asked once, as nobody takes them anew."""
-        if self.taken is None:
-            return False
-        before, self.known, self.taken = self.known, (self.versions, self.taken()), None
-        return before != self.known
+            self.found = gpu.prints(*self.table).tolist()
 
 
 def _norm(norm: nn.Module) -> Norm:

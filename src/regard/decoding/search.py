@@ -5,8 +5,8 @@ family has, so it knows nothing of attention, recurrence or pictures.
 """
 
 import sys
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -15,9 +15,8 @@ import torch
 from regard.data.tokens import END, MASK, PAD, START
 from regard.decoding.attention import check_looks, covered
 from regard.decoding.beam import Beam
-from regard.decoding.config import DecodeConfig
 from regard.decoding.constraints import BannedHere, Required, Unspeakable
-from regard.decoding.demand import Demand, Phrase, State
+from regard.decoding.demand import Demand, State
 from regard.decoding.desk import Desk, desks_of, stays
 from regard.decoding.fixed import FixedDecoder, fixed_decoder
 from regard.decoding.hypothesis import Hypothesis
@@ -25,65 +24,19 @@ from regard.decoding.native import native_decoder
 from regard.decoding.reading import read
 from regard.decoding.recording import precision, rounded
 from regard.decoding.rules import Allowed, Banned, Forced, LongEnough, Never, NoRepeat, Repetition, Rule, Said
+from regard.decoding.task import Input, Task
 from regard.decoding.walk import Walk
 from regard.errors import InvalidArgument
 from regard.kernels.gpu import Told
 from regard.model.state import Rows
-from regard.sequence import sent, side_by_side
+from regard.sequence import side_by_side
+from regard.shapes import Int, Tensor
 
 ROWS = {"cpu": 512, "cuda": 2560}  # hypotheses in a step, at most
 REST = 8  # an eighth of the places may be idle before others enter
 AHEAD = 4  # steps that a GPU takes before anybody asks it who is done
 FEW = 64  # rows: with fewer of them a GPU is no faster
 SOURCE = 32  # the room for sources is a multiple of it, where it stays
-
-
-class Input(NamedTuple):
-    """What to search an output for. There are many: a frozen dataclass takes four times as long to make."""
-
-    source: Any  # what `collate` makes a batch of; None for a language model
-    size: int  # how many tokens it has, or regions
-    prefix: Sequence[int] = ()  # what its output begins with
-    banned: Sequence[Sequence[int]] = ()  # runs of tokens that its output does not hold
-    required: Sequence[Sequence[int] | Phrase] = ()  # and those that it does, each as often as it stands here
-    given: int = 0  # tokens of the prefix that are no part of the output, where nothing counts
-
-    def most(self, config: DecodeConfig) -> int:
-        """Tokens of its output, at most, with the prefix."""
-        ratio = config.longest if config.longest_ratio is None else int(config.longest_ratio * self.size) + 1
-        return max(1, len(self.prefix) + min(config.longest, ratio))
-
-    def demand(self, config: DecodeConfig, rules: Sequence[Rule]) -> tuple[Demand, State] | None:
-        """What its output must hold, and how much of that its prefix does; refused where it cannot fit."""
-        if not self.required:
-            return None
-        everywhere = [phrase for rule in rules if isinstance(rule, Banned) for phrase in rule.phrases]
-        banned = [tuple(phrase) for phrase in (*self.banned, *everywhere)]
-        demand = Demand([Phrase.of(each) for each in self.required], banned)
-        state = demand.read(self.prefix[self.given :], begins=not self.given)
-        room = self.most(config) - len(self.prefix)
-        if not demand.fits(state, room):
-            plan = demand.plan(state)
-            raise InvalidArgument(
-                "required",
-                wanted=f"at most {room} tokens, the longest that this output may be",
-                got="what cannot be said together" if plan is None else f"{len(plan)}",
-                remedy="Raise longest or longest_ratio, or require less.",
-            )
-        return demand, state
-
-
-@dataclass(frozen=True)
-class Task:
-    """What all inputs of a search have in common."""
-
-    model: Any
-    collate: Callable[[list[Any]], Any]  # makes a batch of sources
-    config: DecodeConfig
-    rules: Sequence[Rule] = ()
-    first: int = START  # the token before an output's first
-    ends: bool = True  # or else the end is a token like others
-    scored: bool = False  # whether greedy outputs come with log-probabilities
 
 
 def search(task: Task, inputs: Sequence[Input]) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -157,13 +110,55 @@ class _Party:
         self.decoder = (
             native_decoder(decoder, int8=config.int8) or fixed_decoder(decoder, self.room, half=self.half) or decoder
         )
-        self.required = Required(task.ends) if any(each is not None for each in demands) else None
+        self.required: Required | None = None
         self.banned: BannedHere | None = None
         self.fixed = stays(self.decoder)
-        self.recorded = (
-            self.fixed and self.required is None and all(isinstance(it, Banned | Allowed) for it in task.rules)
-        )
+        demanding = any(each is not None for each in demands)
+        self.recorded = self.fixed and not demanding and all(isinstance(it, Banned | Allowed) for it in task.rules)
         self.places = rounded(places, up=places == len(inputs)) if self.fixed else places
+
+    def run(self) -> Iterator[tuple[int, list[Hypothesis]]]:
+        found = self._first_steps(now=not self.recorded)
+        while True:
+            for place, hypotheses in found:
+                one, self.who[place] = self.who[place], None
+                assert one is not None
+                if self.required is not None:
+                    self.required.leave(place)
+                yield one, hypotheses
+            self._fill()
+            if all(one is None for one in self.who):
+                break
+            found = self._advance(now=not self.recorded)
+        self._leave()
+
+    def stream(self) -> Iterator[int]:
+        """The tokens of the one input that there is."""
+        done = bool(self._first_steps(now=True))
+        while True:
+            token = int(self.desk.tokens[0, 0])
+            if token != END or not self.task.ends:
+                yield token
+            if done:
+                break
+            done = bool(self._advance(now=True))
+        self._leave()
+
+    def _first_steps(self, *, now: bool) -> list[tuple[int, list[Hypothesis]]]:
+        """As `_advance`, from the beginning.
+
+        Weights are looked at once a GPU has these steps to do; if they have changed, it does them again.
+        """
+        self._begin()
+        found = self._advance(now=now)
+        if isinstance(self.decoder, FixedDecoder) and self.decoder.refresh(self.task.model.decoder):
+            self._leave()
+            self._begin()
+            found = self._advance(now=now)
+        return found
+
+    @torch.inference_mode()
+    def _begin(self) -> None:
         self.who: list[int | None] = [None] * self.places  # whose place each is
         self.begun = [0] * self.places  # when they entered
         self.time = 0  # steps taken
@@ -172,32 +167,7 @@ class _Party:
         self.memory: Any = None  # what was read, before the decoder has made a state of it
         self.fresh: Any = None  # that state, of those who have not entered yet
         self.fresh_of: list[int] = []
-
-    def run(self) -> Iterator[tuple[int, list[Hypothesis]]]:
-        self._begin()
-        while any(one is not None for one in self.who):
-            for place, hypotheses in self._advance(now=not self.recorded):
-                one, self.who[place] = self.who[place], None
-                assert one is not None
-                if self.required is not None:
-                    self.required.leave(place)
-                yield one, hypotheses
-            self._fill()
-        self._leave()
-
-    def stream(self) -> Iterator[int]:
-        """The tokens of the one input that there is."""
-        self._begin()
-        done = False
-        while not done:
-            done = bool(self._advance(now=True))
-            token = int(self.desk.tokens[0, 0])
-            if token != END or not self.task.ends:
-                yield token
-        self._leave()
-
-    @torch.inference_mode()
-    def _begin(self) -> None:
+        self.required = Required(self.task.ends) if any(each is not None for each in self.demands) else None
         self._encode()
         memory = self.memory
         source = 0 if memory is None or not self.fixed else SOURCE * -(-memory.states.shape[1] // SOURCE)
@@ -211,7 +181,7 @@ class _Party:
             rules, where = (any(self.least), self.prefix > 0), tuple(weight.data_ptr() for weight in weights)
             config = self.task.config
             config = replace(config, seed=0) if config.sample else config  # the seed enters with the inputs
-            self.kind = (self.sizes, rules, config, self.task.ends, self.task.scored, where)
+            self.kind = (self.sizes, rules, config, self.task.first, self.task.ends, self.task.scored, where)
         self.desk = self._taken() or self._laid()
         self._enter(list(range(len(self.fresh_of))))
 
@@ -260,8 +230,8 @@ class _Party:
             nothing = None if self.memory is None else self.memory.blank(places, sizes.source)
             with precision(self.half):
                 state = self.decoder.start(nothing, batch=places, capacity=sizes.ahead, beams=self.beams)
-        tokens = new((places, self.beams), self.task.first)
-        return Desk(self.decoder, way, tokens, state, fixed=self.fixed, recorded=self.recorded)
+        known = new((places, 4 + sizes.prefix), -1)
+        return Desk(self.decoder, way, self.task.first, known, state, fixed=self.fixed, recorded=self.recorded)
 
     @torch.inference_mode()
     def _advance(self, *, now: bool) -> list[tuple[int, list[Hypothesis]]]:
@@ -271,8 +241,9 @@ class _Party:
         """
         last = max(self.begun[place] + self.most[one] for place, one in enumerate(self.who) if one is not None)
         count, told = min(1 if now else AHEAD, last - self.time), self.told
-        with precision(self.half):
-            self.desk.steps(count)
+        if count:
+            with precision(self.half):
+                self.desk.steps(count)
         self.time += count
         if now or count == 0:
             return self._found(self.desk.way.done.tolist() if now else [True] * len(self.who))  # at the end all are
@@ -321,24 +292,24 @@ class _Party:
         self.told = None
         for place, one in zip(places, who, strict=True):
             self.who[place], self.begun[place] = one, self.time
-        way = self.desk.way
         known = [
             [place, self.numbers[one], self.least[one], self.most[one], *self.inputs[one].prefix]
             for place, one in zip(places, who, strict=True)
         ]
-        table = sent(side_by_side(known, 4 + self.sizes.prefix, -1), self.device)
         rows: Rows
-        rows, numbers, least, most = table[:, :4].unbind(1)
-        if isinstance(self.decoder, FixedDecoder) and _first(places):
+        if isinstance(self.decoder, FixedDecoder) and self.time == 0:  # nobody was here: all places are written
             rows = slice(len(places))
-        said = way.said
-        said.tokens[rows], said.length[rows] = PAD, 0
-        said.least[rows], way.limit[rows], said.forced[rows] = least, most, table[:, 4:]
-        way.enter(rows, numbers, self.task.config.seed)
+            known += [[0, 0, 0, 1]] * (len(self.who) - len(places))  # who is done after a step
+            self.desk.table.copy_(self._table(known), non_blocking=True)
+            self.desk.play("enter", partial(_write, self.desk, slice(None), self.desk.table))
+        else:
+            table = self._table(known).to(self.device, non_blocking=True)
+            rows = table[:, 0]
+            _write(self.desk, rows, table)
+        self.desk.way.draw_by(self.task.config.seed)
         if self.banned is not None or self.required is not None:
             for place, one in zip(places, who, strict=True):
                 self._constrain(place, one)
-        self.desk.tokens[rows] = self.task.first
         count = len(who) + len(self.fresh_of)
         entering, self.fresh = self._start(count) if self.fresh is None else self.fresh, None
         if self.fresh_of:
@@ -348,6 +319,10 @@ class _Party:
             self.desk.state = entering
         else:
             self.desk.enter(rows, entering)
+
+    def _table(self, known: list[list[int]]) -> Int[Tensor, "n known"]:
+        table = side_by_side(known, 4 + self.sizes.prefix, -1)
+        return table.pin_memory() if self.device.type == "cuda" else table
 
     def _constrain(self, place: int, one: int) -> None:
         if self.banned is not None:
@@ -359,17 +334,13 @@ class _Party:
     def _encode(self) -> None:
         """Read the next inputs, as many as there are places."""
         self.fresh_of = list(range(self.next, min(self.next + self.places, len(self.inputs))))
-        begun, self.next = self.next > 0, self.next + len(self.fresh_of)
+        self.next += len(self.fresh_of)
         sources = [self.inputs[one].source for one in self.fresh_of]
         given = None if sources[0] is None else self.task.collate(sources)
         self.memory = None if given is None else read(self.task.model, given, half=self.half)
-        if not begun and isinstance(self.decoder, FixedDecoder):
-            self.decoder.ask(self.task.model.decoder)
 
     def _start(self, count: int) -> Any:
         """The state of those that were read last. A GPU may be reading still: what can be done before, was."""
-        if isinstance(self.decoder, FixedDecoder):
-            self.decoder.refresh(self.task.model.decoder)
         # Where others enter later, time goes on for longer than any output; the older half is forgotten then.
         capacity = self.room if self.places >= len(self.inputs) else 2 * self.room
         begun = self.desk.state is not None
@@ -377,6 +348,15 @@ class _Party:
             state = self.decoder.start(self.memory, batch=count, capacity=0 if begun else capacity, beams=self.beams)
         self.memory = None
         return state
+
+
+def _write(desk: Desk, rows: Rows, table: Int[Tensor, "n known"]) -> None:
+    """What is known of inputs as they enter: place, number, least and most tokens, prefix."""
+    way, said = desk.way, desk.way.said
+    said.tokens[rows], said.length[rows] = PAD, 0
+    said.least[rows], way.limit[rows], said.forced[rows] = table[:, 2], table[:, 3], table[:, 4:]
+    way.enter(rows, table[:, 1])
+    desk.tokens[rows] = desk.first
 
 
 def _first(places: list[int]) -> bool:

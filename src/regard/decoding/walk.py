@@ -38,10 +38,13 @@ class Walk:
         self.row = torch.zeros(batch, beams, dtype=torch.int64, device=limit.device)  # which draws are its own
         self.start = torch.zeros(1, dtype=torch.int64, device=limit.device)  # of the seed, which a recording reads here
 
-    def enter(self, rows: Rows, inputs: Int[Tensor, " n"], seed: int) -> None:
-        self.over[rows] = self.done[rows] = False
+    def draw_by(self, seed: int) -> None:
         if self.config.sample:
             self.start.fill_(start_of(seed))
+
+    def enter(self, rows: Rows, inputs: Int[Tensor, " n"]) -> None:
+        self.over[rows] = self.done[rows] = False
+        if self.config.sample:
             beams = self.over.shape[1]
             self.row[rows] = inputs[:, None] * beams + torch.arange(beams, device=inputs.device)
 

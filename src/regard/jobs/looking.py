@@ -14,7 +14,8 @@ from regard.data.text import TABLES, form
 from regard.data.tokens import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import Ensemble
-from regard.decoding.search import Input, Task, search
+from regard.decoding.search import search
+from regard.decoding.task import Input, Task
 from regard.errors import InvalidArgument, InvalidRecipe
 from regard.looks.forced import Forced
 from regard.looks.look import Image, Label, Look, Said, Text

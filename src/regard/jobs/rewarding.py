@@ -17,7 +17,8 @@ from regard.data.corpus import Corpus
 from regard.data.tokens import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.search import Input, Task, search
+from regard.decoding.search import search
+from regard.decoding.task import Input, Task
 from regard.evaluation.captions import Rarity, Weighed, Words, consensus
 from regard.evaluation.treebank import tokens
 from regard.model.memory import Memory

@@ -17,7 +17,8 @@ from regard.decoding.attention import check_looks
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Banned, Rule
-from regard.decoding.search import Input, Task, search, stream
+from regard.decoding.search import search, stream
+from regard.decoding.task import Input, Task
 from regard.errors import InvalidArgument, InvalidRecipe
 from regard.model.modes import evaluating
 from regard.model.positions import Learned

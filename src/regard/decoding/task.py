@@ -1,0 +1,59 @@
+"""What a search is asked: inputs, and what they have in common."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from regard.data.tokens import START
+from regard.decoding.config import DecodeConfig
+from regard.decoding.demand import Demand, Phrase, State
+from regard.decoding.rules import Banned, Rule
+from regard.errors import InvalidArgument
+
+
+class Input(NamedTuple):
+    """What to search an output for. There are many: a frozen dataclass takes four times as long to make."""
+
+    source: Any  # what `collate` makes a batch of; None for a language model
+    size: int  # how many tokens it has, or regions
+    prefix: Sequence[int] = ()  # what its output begins with
+    banned: Sequence[Sequence[int]] = ()  # runs of tokens that its output does not hold
+    required: Sequence[Sequence[int] | Phrase] = ()  # and those that it does, each as often as it stands here
+    given: int = 0  # tokens of the prefix that are no part of the output, where nothing counts
+
+    def most(self, config: DecodeConfig) -> int:
+        """Tokens of its output, at most, with the prefix."""
+        ratio = config.longest if config.longest_ratio is None else int(config.longest_ratio * self.size) + 1
+        return max(1, len(self.prefix) + min(config.longest, ratio))
+
+    def demand(self, config: DecodeConfig, rules: Sequence[Rule]) -> tuple[Demand, State] | None:
+        """What its output must hold, and how much of that its prefix does; refused where it cannot fit."""
+        if not self.required:
+            return None
+        everywhere = [phrase for rule in rules if isinstance(rule, Banned) for phrase in rule.phrases]
+        banned = [tuple(phrase) for phrase in (*self.banned, *everywhere)]
+        demand = Demand([Phrase.of(each) for each in self.required], banned)
+        state = demand.read(self.prefix[self.given :], begins=not self.given)
+        room = self.most(config) - len(self.prefix)
+        if not demand.fits(state, room):
+            plan = demand.plan(state)
+            raise InvalidArgument(
+                "required",
+                wanted=f"at most {room} tokens, the longest that this output may be",
+                got="what cannot be said together" if plan is None else f"{len(plan)}",
+                remedy="Raise longest or longest_ratio, or require less.",
+            )
+        return demand, state
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all inputs of a search have in common."""
+
+    model: Any
+    collate: Callable[[list[Any]], Any]  # makes a batch of sources
+    config: DecodeConfig
+    rules: Sequence[Rule] = ()
+    first: int = START  # the token before an output's first
+    ends: bool = True  # or else the end is a token like others
+    scored: bool = False  # whether greedy outputs come with log-probabilities
