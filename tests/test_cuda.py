@@ -18,13 +18,15 @@ from family import DTYPES, MASKS, SCORES, SHAPES, Case
 from regard import checkpoint
 from regard.data.augmenting import DICE, augmented
 from regard.decoding import desk, reading, search
+from regard.decoding.config import DecodeConfig
 from regard.decoding.fixed import laid
+from regard.decoding.task import Input, Task
 from regard.jobs.training import train
 from regard.kernels import single
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
-from regard.sequence import Tokens
+from regard.sequence import Packing, Tokens
 from regard.training.objective import Objective
 from regard.training.replay import Replay
 from test_decoding import WAYS, model, said, sources
@@ -215,10 +217,16 @@ except TrainingFailed as error:
 
 
 def outputs(made, rows, **options):
-    config = search.DecodeConfig(**{"longest": 12, **options})
-    task = search.Task(made, lambda some: Tokens.of(some, device="cuda"), config)
-    hits = dict(search.search(task, [search.Input(row, len(row)) for row in rows]))
+    config = DecodeConfig(**{"longest": 12, **options})
+    task = Task(made, lambda some: Tokens.of(some, device="cuda"), config)
+    hits = dict(search.search(task, [Input(row, len(row)) for row in rows]))
     return [hits[number] for number in range(len(rows))]
+
+
+def test_who_knows_the_number_of_tokens_finds_the_same():
+    mask = torch.rand(50, 33, generator=torch.Generator().manual_seed(1)) < 0.7
+    wanted, found = Packing.of(mask), Packing.of(mask.cuda(), int(mask.sum()))
+    assert torch.equal(found.real.cpu(), wanted.real)
 
 
 RECORDED = ["transformer", "transformer post-norm", "transformer learned", "transformer none"]

@@ -1,5 +1,7 @@
 """Work that leaves out the padding equals work that does not; and dropout drops what it should."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,7 @@ import models
 from models import WIDTH, decoder, encoder, memory, source
 from regard.kernels.dropout import Dropout
 from regard.sequence import Packing, Tokens
+from regard.training.objective import twice
 
 PACKED_ENCODERS = [name for name in models.TEXT_ENCODERS if "transformer" in name]
 
@@ -87,3 +90,14 @@ def test_lists_become_tokens():
     assert found.ids.tolist() == [[3, 2**40], [0, 0], [5, 0]]
     assert found.lengths.tolist() == [2, 0, 1]
     assert Tokens.of([[], []]).ids.shape == (2, 0)
+
+
+def test_lengths_stay_with_the_host():
+    """Nobody can read numbers on PyTorch's device `meta`, so whoever asks there would be refused."""
+    rows = [[5, 6, 7], [8]]
+    moved = Tokens.of(rows).to("meta")
+    for tokens in (Tokens.of(rows), moved, moved.to("meta"), Tokens.of(rows, device="meta")):
+        assert tokens.counts.tolist() == [3, 1]
+        assert twice(tokens).counts.tolist() == [3, 1, 3, 1]
+    with pytest.raises(NotImplementedError):
+        replace(moved, counted=None).counts.tolist()

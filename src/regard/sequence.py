@@ -17,6 +17,7 @@ class Tokens:
 
     ids: Int[Tensor, "B S"]
     lengths: Int[Tensor, " B"]
+    counted: Int[Tensor, " B"] | None = None  # of what is on a GPU, the lengths where the host need not ask for them
 
     @staticmethod
     def of(rows: Sequence[Sequence[int]], *, device: torch.device | str = "cpu") -> "Tokens":
@@ -24,8 +25,9 @@ class Tokens:
         if not rows:
             raise InvalidArgument("rows", wanted="at least one sequence", got="none", remedy="Give a list of lists.")
         lengths = [len(row) for row in rows]
-        both = sent(_tensor([*lengths, *_filled(rows, max(lengths), 0)]), device)  # in one copy
-        return Tokens(both[len(rows) :].view(len(rows), -1), both[: len(rows)])
+        here, count = _tensor([*lengths, *_filled(rows, max(lengths), 0)]), len(rows)
+        both = sent(here, device)  # in one copy
+        return Tokens(both[count:].view(count, -1), both[:count], None if both is here else here[:count])
 
     def row(self, i: int) -> list[int]:
         """One sequence, without padding."""
@@ -33,7 +35,13 @@ class Tokens:
         return ids
 
     def to(self, device: torch.device | str) -> "Tokens":
-        return Tokens(self.ids.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True))
+        counted = self.lengths if self.lengths.device.type == "cpu" else self.counted
+        return Tokens(self.ids.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True), counted)
+
+    @property
+    def counts(self) -> Int[Tensor, " B"]:
+        """The lengths, for the host."""
+        return self.lengths.cpu() if self.counted is None or self.lengths.device.type == "cpu" else self.counted
 
     @property
     def mask(self) -> Bool[Tensor, "B S"]:
@@ -157,8 +165,12 @@ class Packing:
     length: int
 
     @staticmethod
-    def of(mask: Bool[Tensor, "B S"]) -> "Packing":
-        return Packing(mask.flatten().nonzero()[:, 0], *mask.shape)
+    def of(mask: Bool[Tensor, "B S"], count: int | None = None) -> "Packing":
+        """Who knows how many tokens there are need not wait until a GPU has counted them."""
+        flat = mask.flatten()
+        if count is None or flat.device.type == "cpu":
+            return Packing(flat.nonzero()[:, 0], *mask.shape)
+        return Packing((~flat).to(torch.uint8).argsort(stable=True)[:count], *mask.shape)
 
     @staticmethod
     def where_it_pays(mask: Bool[Tensor, "B S"]) -> "Packing | None":

@@ -116,7 +116,7 @@ class RnnEncoder(nn.Module):
     def _packed(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         # Packed, so that the backward direction starts at each sentence's own end. An empty one counts as one token
         # here, and as none in what is handed on.
-        lengths = source.lengths.clamp(min=1).cpu()
+        lengths = source.counts.clamp(min=1)
         packed = pack_padded_sequence(
             self.dropout(self.embedding(source.ids)), lengths, batch_first=True, enforce_sorted=False
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -66,7 +66,7 @@ class Objective:
     ) -> tuple[Tensor, int, RnnState | None]:
         inputs, gold, there = shifted(batch.targets)  # type: ignore[arg-type]
         decoder: Any = model.decoder
-        packing = None if batch.tokens == gold.numel() else Packing.of(there)  # without asking the device
+        packing = None if batch.tokens == gold.numel() else Packing.of(there, batch.tokens)  # without asking the device
         gold = gold.flatten() if packing is None else gold.flatten()[packing.real]
         if carried is not None:
             states, carried = decoder.carry(inputs, carried.detached())
@@ -83,7 +83,7 @@ class Objective:
             return token_loss(states, decoder.project, gold, smoothing=self.smoothing) + penalty, len(gold), None
         elif self.agreement:
             source = None if batch.source is None else twice(batch.source)
-            packing = None if packing is None else Packing.of(twice(there))
+            packing = None if packing is None else Packing.of(twice(there), 2 * batch.tokens)
             states = decoder.states(twice(inputs), model.encode(source), packing)
         else:
             states = decoder.states(inputs, model.encode(batch.source), packing)
@@ -133,7 +133,7 @@ class Objective:
 def twice(side: Any) -> Any:
     """A batch of tokens, pictures or numbers, and the same after it."""
     if isinstance(side, Tokens):
-        return replace(side, ids=twice(side.ids), lengths=twice(side.lengths))
+        return Tokens(twice(side.ids), twice(side.lengths), None if side.counted is None else twice(side.counted))
     if isinstance(side, Grids):
         return Grids(twice(side.states))
     return torch.cat((side, side))
