@@ -200,7 +200,8 @@ class Predictor:
                 found = self._labels(numbers, config, scores)
             else:
                 wishes = self._wishes(len(texts), required, banned_in)
-                found = self._sequences(numbers, prefixes, banned, config, scores, wishes, attention)
+                task = self._task(numbers, prefixes, banned, config, scores, wishes)
+                found = self._sequences(*task, attention=attention)
             for number, outputs in found:
                 yield number, outputs if number not in short else [replace(each, cut=True) for each in outputs]
 
@@ -252,26 +253,14 @@ class Predictor:
                     ],
                 )
 
-    def _sequences(
-        self,
-        numbers: list[Any],
-        prefixes: Sequence[str] | None,
-        banned: Sequence[str],
-        config: DecodeConfig,
-        scores: bool,
-        wishes: Sequence[dict[str, Any]],
-        attention: bool,
-    ) -> Iterator[tuple[int, list[Output]]]:
+    def _sequences(self, task: Task, inputs: list[Input], *, attention: bool) -> Iterator[tuple[int, list[Output]]]:
         if attention:
             check_looks("attention", self.model)
-        task, inputs = self._task(numbers, prefixes, banned, config, scores, wishes)
-        found = search(task, inputs)
-        for number, hypotheses in found:
-            skip = inputs[number].given
-            looks: Sequence[Tensor | None] = [None] * len(hypotheses)
+        for number, hypotheses in search(task, inputs):
+            asked, looks = inputs[number], list[Tensor | None]([None] * len(hypotheses))
             if attention:
-                looks = weights(self.model, self._collate([numbers[number]]), hypotheses, task.first)
-            outputs = [self._output(each, skip, look) for each, look in zip(hypotheses, looks, strict=True)]
+                looks = [*weights(self.model, task.collate([asked.source]), hypotheses, task.first)]
+            outputs = [self._output(each, asked.given, look) for each, look in zip(hypotheses, looks, strict=True)]
             yield number, outputs or [Output("")]  # where the rules leave nothing to say
 
     def _task(
