@@ -63,7 +63,7 @@ OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
         CnnTransformerConfig(backbone=BackboneConfig("resnet18", 16, "resnet18.pth"), transformer=SMALL)
     ),
     "vit": lambda: vit(VitConfig(4, SMALL)),
-    "vit with a perceptron": lambda: vit(VitConfig(4, SMALL, hidden=24)),
+    "vit with a perceptron": lambda: vit(VitConfig(4, SMALL, patch_hidden=24)),
     "vit with a unit": lambda: vit(VitConfig(4, replace(SMALL, position="learned", unit=True))),
 }
 ENCODERS = TEXT_ENCODERS | OTHER_ENCODERS

@@ -17,6 +17,7 @@ import regard
 from family import DTYPES, MASKS, SCORES, SHAPES, Case
 from regard import checkpoint
 from regard.data.augmenting import DICE, augmented
+from regard.data.batches import Batch, Room, end_to_end
 from regard.decoding import desk, reading, search
 from regard.decoding.config import DecodeConfig
 from regard.decoding.fixed import laid
@@ -26,7 +27,7 @@ from regard.kernels import single
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
-from regard.sequence import Packing, Tokens
+from regard.sequence import Packing, Tokens, pinned
 from regard.training.objective import Objective
 from regard.training.replay import Replay
 from test_decoding import WAYS, model, said, sources
@@ -251,6 +252,38 @@ def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
             assert said(outputs(made, rows, **options, **more)) == said(recorded[0])
     assert replays
     assert None not in replays
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_recordings_serve_other_inputs(options, monkeypatch):
+    """Of the same size: other sources, another seed, another prefix."""
+    made, rows = model("transformer").cuda(), sources()
+
+    def found(turned: bool) -> list:
+        config = DecodeConfig(**{"longest": 12, "seed": 3 if turned else 4, **options})
+        task = Task(made, lambda some: Tokens.of(some, device="cuda"), config)
+        asked = rows[::-1] if turned else rows
+        hits = dict(search.search(task, [Input(row, len(row), (7 if turned else 8,)) for row in asked]))
+        return [hits[number] for number in range(len(rows))]
+
+    for _ in range(4):
+        found(turned=False)
+    recorded = found(turned=True)
+    monkeypatch.setattr(desk, "LAUNCHED", 1 << 60)
+    monkeypatch.setattr(search, "desks_of", lambda decoder: desk.Desks())
+    assert recorded == found(turned=True)
+
+
+def test_batches_are_pinned_through_and_through():
+    targets = Tokens.of([[1, 5, 6, 2], [1, 7, 2]])
+    text = Batch(Tokens.of([[5, 6], [7]]), targets, 5, torch.arange(2))
+    packed = end_to_end(text, Room((8, 8), (2, 3), 2, filled=True))
+    pictures = Batch(torch.rand(2, 3, 4, 4), targets, 5, torch.arange(2))
+    for batch in (text, packed, pictures):
+        held = pinned(batch)
+        pairs = list(zip(desk._tensors(batch), desk._tensors(held), strict=True))
+        assert len(pairs) > 2
+        assert all(mine.is_pinned() and torch.equal(mine, other) for other, mine in pairs)
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)

@@ -1,12 +1,14 @@
 """Steps in memory that stays where it is, as a GPU records them: here each is launched, and on a CPU."""
 
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
 from models import VOCABULARY, decoder, encoder, memory
+from regard.data.tokens import END, START
 from regard.decoding import desk as desks
 from regard.decoding import reading
 from regard.decoding import search as searching
@@ -125,6 +127,13 @@ def test_desks_are_kept_for_who_comes_next(monkeypatch):
     turned = said(found(made, rows[::-1], sample=True, seed=2))  # and of other inputs
     assert len(fresh) == count
     assert turned == said(found(deepcopy(made), rows[::-1], sample=True, seed=2))
+    task = searching.Task(made, Tokens.of, DecodeConfig(longest=12))
+    begun = [replace(task, first=first, model=some) for first in (START, END) for some in (made, deepcopy(made))]
+    inputs = [searching.Input(row, len(row)) for row in rows[:4]]
+    one, same, other, again = (sorted(searching.search(each, inputs)) for each in begun)
+    assert one == same
+    assert other == again
+    assert one != other  # what came before the first token
     kept = searching.desks_of(laid(made.decoder, torch.float32))
     assert len(kept.kept) > 1
     monkeypatch.setattr(desks, "_memory", lambda _: 1)
@@ -148,6 +157,18 @@ def test_changed_weights_go_where_the_old_ones_were(change):
         wanted, _ = module.step(tokens, module.start(given, batch=3, capacity=2))
         logits, _ = fixed.step(tokens, fixed.start(given, batch=3, capacity=2))
     torch.testing.assert_close(logits, wanted, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_the_one_with_the_furthest_limit_ends_first():
+    """And all who stay are past theirs, while others wait; for longer than the cache."""
+    made = model("transformer")
+    made.decoder.project.bias.data[END] = -1e9  # nobody ends by himself
+    rows = [[5] * 12, *[[5 + n % 7] * 10 for n in range(120)]]
+    inputs = [searching.Input(row, len(row), (5,) * 5 + (END,) if n == 0 else ()) for n, row in enumerate(rows)]
+    task = searching.Task(made, Tokens.of, DecodeConfig(longest=40, longest_ratio=1.0, batch_tokens=12 * 17))
+    hits = dict(searching.search(task, inputs))
+    assert [len(hits[n][0].tokens) for n in range(len(rows))] == [5, *[11] * 120]
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")

@@ -429,7 +429,7 @@ def unwaiting(monkeypatch) -> None:
 
     def made(self, *given, **options):
         right(self, *given, **options)
-        self.unwaiting = True
+        self.lags = True
 
     monkeypatch.setattr(Trainer, "__init__", made)
 
@@ -458,6 +458,24 @@ def test_a_loss_that_is_no_number_is_skipped(tmp_path, cache, monkeypatch):
     poisoned(monkeypatch, set(range(100)))
     with pytest.raises(regard.Diverged, match="step 10"):
         train(table(on_nan="skip"), tmp_path / "again", cache=cache)
+
+
+def test_a_loss_that_is_no_number_is_not_validated(tmp_path, cache, monkeypatch):
+    poisoned(monkeypatch, {7})
+    unwaiting(monkeypatch)
+    with pytest.raises(regard.Diverged, match="step 8"):
+        train(table(log_every=3), tmp_path, cache=cache)
+    assert [line["step"] for line in log(tmp_path) if line["event"] == "validation"] == [4]
+
+
+@pytest.mark.parametrize("name", ["ema", "carried"])
+def test_what_the_next_update_needs_is_waited_for(name, tmp_path, cache, text, monkeypatch):
+    carried = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry": True}}
+    recipe = {"ema": table(ema=0.9), "carried": carried}[name]
+    train(recipe, tmp_path / "waiting", cache=cache)
+    unwaiting(monkeypatch)
+    train(recipe, tmp_path / "on", cache=cache)
+    assert same(weights(tmp_path / "waiting"), weights(tmp_path / "on"))
 
 
 @pytest.mark.parametrize("log_every", [2, 3])  # with every validation, and not

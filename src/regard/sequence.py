@@ -169,7 +169,9 @@ class Packing:
         """Who knows how many tokens there are need not wait until a GPU has counted them."""
         flat = mask.flatten()
         if count is None or flat.device.type == "cpu":
-            return Packing(flat.nonzero()[:, 0], *mask.shape)
+            real = flat.nonzero()[:, 0]
+            assert count is None or count == len(real), (count, len(real))
+            return Packing(real, *mask.shape)
         return Packing((~flat).to(torch.uint8).argsort(stable=True)[:count], *mask.shape)
 
     @staticmethod

@@ -57,6 +57,7 @@ class Desk:
 
     def steps(self, count: int) -> None:
         """So many more tokens of every hypothesis; nobody waits for them."""
+        assert count > 0
         if not self.fixed:
             for _ in range(count):
                 self.state, self.tokens = self._step()

@@ -116,6 +116,8 @@ class _Party:
         demanding = any(each is not None for each in demands)
         self.recorded = self.fixed and not demanding and all(isinstance(it, Banned | Allowed) for it in task.rules)
         self.places = rounded(places, up=places == len(inputs)) if self.fixed else places
+        # Where others enter later, time goes on for longer than any output; the older half is forgotten then.
+        self.capacity = self.room if self.places >= len(inputs) else 2 * self.room
 
     def run(self) -> Iterator[tuple[int, list[Hypothesis]]]:
         found = self._first_steps(now=not self.recorded)
@@ -147,11 +149,15 @@ class _Party:
     def _first_steps(self, *, now: bool) -> list[tuple[int, list[Hypothesis]]]:
         """As `_advance`, from the beginning.
 
-        Weights are looked at once a GPU has these steps to do; if they have changed, it does them again.
+        Where steps are recorded, weights are looked at once a GPU has some to do; if they have changed, it does them
+        again.
         """
+        fixed = self.decoder if isinstance(self.decoder, FixedDecoder) else None
+        if fixed is not None and not self.recorded:
+            fixed.refresh(self.task.model.decoder)
         self._begin()
         found = self._advance(now=now)
-        if isinstance(self.decoder, FixedDecoder) and self.decoder.refresh(self.task.model.decoder):
+        if fixed is not None and self.recorded and fixed.refresh(self.task.model.decoder):
             self._leave()
             self._begin()
             found = self._advance(now=now)
@@ -171,8 +177,7 @@ class _Party:
         self._encode()
         memory = self.memory
         source = 0 if memory is None or not self.fixed else SOURCE * -(-memory.states.shape[1] // SOURCE)
-        ahead = self.room if self.places >= len(self.inputs) else 2 * self.room
-        width, prefix = self.room, max(1, self.prefix)
+        ahead, width, prefix = self.capacity, self.room, max(1, self.prefix)
         if self.fixed:
             ahead, width, prefix = (1 << (each - 1).bit_length() for each in (ahead, width, prefix))
         self.sizes = Sizes(source, ahead, width + 1, prefix)
@@ -240,7 +245,7 @@ class _Party:
         Or those that were done before these tokens, so that a GPU goes on while one looks at what it did.
         """
         last = max(self.begun[place] + self.most[one] for place, one in enumerate(self.who) if one is not None)
-        count, told = min(1 if now else AHEAD, last - self.time), self.told
+        count, told = min(1 if now else AHEAD, max(0, last - self.time)), self.told
         if count:
             with precision(self.half):
                 self.desk.steps(count)
@@ -341,11 +346,9 @@ class _Party:
 
     def _start(self, count: int) -> Any:
         """The state of those that were read last. A GPU may be reading still: what can be done before, was."""
-        # Where others enter later, time goes on for longer than any output; the older half is forgotten then.
-        capacity = self.room if self.places >= len(self.inputs) else 2 * self.room
-        begun = self.desk.state is not None
+        capacity = 0 if self.desk.state is not None else self.capacity
         with precision(self.half):
-            state = self.decoder.start(self.memory, batch=count, capacity=0 if begun else capacity, beams=self.beams)
+            state = self.decoder.start(self.memory, batch=count, capacity=capacity, beams=self.beams)
         self.memory = None
         return state
 

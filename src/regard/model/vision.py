@@ -68,7 +68,7 @@ class CnnTransformerConfig(Checked):
 class VitConfig(Checked):
     patch: Count = 16
     transformer: TransformerConfig = field(default_factory=TransformerConfig)
-    hidden: Count | None = None  # a perceptron of so many reads each patch; None: one linear map
+    patch_hidden: Count | None = None  # a perceptron of so many reads each patch; None: one linear map
 
     def conflicts(self) -> Iterator[Problem]:
         return _on_a_grid(self.transformer)
@@ -221,7 +221,7 @@ def cnn_transformer(config: CnnTransformerConfig) -> GridTransformer:
 
 def vit(config: VitConfig) -> GridTransformer:
     """Pixels to a memory through patches and Transformer blocks alone (https://arxiv.org/abs/2010.11929)."""
-    width, patch, hidden = config.transformer.width, config.patch, config.hidden
+    width, patch, hidden = config.transformer.width, config.patch, config.patch_hidden
     regions = Patches(width, patch) if hidden is None else Perceptron(width, patch, hidden)
     return GridTransformer(config.transformer, regions)
 

@@ -85,8 +85,7 @@ class Trainer:
         self.asked_to_stop: int | None = None
         self.agreed_to_stop: int | None = None  # at the end of an update, by all ranks
         self.replay = Replay(model, self._warn) if config.replay else None
-        # Whether an update counts when the next has begun: nothing but the run's position depends on its loss.
-        self.unwaiting = self.device.type == "cuda" and self.mean is None and self.carried is None
+        self.lags = self.device.type == "cuda"  # behind the host
 
     def fit(self) -> Position:
         """Train to the end, or until a signal, a fault or early stopping; checkpoints on the way."""
@@ -176,7 +175,7 @@ class Trainer:
         self.position = replace(position, step=position.step + 1, batch=position.batch + _taken(group))
         self._settle()  # of the update before; a GPU has this one to do meanwhile
         self.unread = Made(self.position.step, tokens, told, carried)
-        if not self.unwaiting:
+        if not self.lags or self.mean is not None or self.carried is not None:  # which the next update needs
             self._settle()
         return rate
 

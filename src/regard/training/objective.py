@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -105,7 +105,7 @@ class Objective:
         targets, worth = speak(model, batch, step)
         inputs, said, there = shifted(targets)
         decoder: Any = model.decoder
-        packing = Packing.of(there)
+        packing = Packing.of(there, int((targets.counts - 1).sum()))
         with undropped(model):  # as it spoke: what is pushed away must be as likely as it was when it was drawn
             logits = decoder.project(decoder.states(inputs, model.encode(batch.source), packing)).float()
         surprise = F.cross_entropy(logits, said.flatten()[packing.real], reduction="none")
@@ -176,7 +176,7 @@ def hide(tokens: Tokens, share: float, vocabulary: int) -> tuple[Tokens, Bool[Te
     other = torch.randint(SPECIALS, max(SPECIALS + 1, vocabulary), tokens.ids.shape).to(tokens.ids.device)
     shown = torch.where(hidden & (fate < 0.8), MASK, tokens.ids)
     shown = torch.where(hidden & (fate >= 0.9), other, shown)
-    return Tokens(shown, tokens.lengths), hidden
+    return replace(tokens, ids=shown), hidden
 
 
 def first_state(model: nn.Module, rows: int) -> RnnState:
