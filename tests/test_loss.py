@@ -118,8 +118,8 @@ def test_the_penalty_is_of_the_weights_that_were_used(options):
     loss, tokens, carried = penalised(model, batch)
     assert (tokens, carried) == (count, None)
     torch.testing.assert_close(loss.detach(), plain + 0.7 * penalty)
-    alone = [penalised(model, Batch(one(read, i), one(TARGETS, i), 1, torch.arange(1)))[0] for i in range(3)]
-    torch.testing.assert_close(loss, sum(alone))
+    alone = [Batch(one(read, i), one(TARGETS, i), int(TARGETS.lengths[i]) - 1, torch.arange(1)) for i in range(3)]
+    torch.testing.assert_close(loss, sum(penalised(model, each)[0] for each in alone))
 
 
 def test_the_penalty_evens_looks_out():
