@@ -12,7 +12,7 @@ from regard.errors import InvalidArgument
 
 
 class Input(NamedTuple):
-    """What to search an output for. There are many: a frozen dataclass takes four times as long to make."""
+    """What to search an output for. There are many: a frozen dataclass takes several times as long to make."""
 
     source: Any  # what `collate` makes a batch of; None for a language model
     size: int  # how many tokens it has, or regions
