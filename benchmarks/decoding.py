@@ -47,7 +47,8 @@ from models import JOEY, JOEY_NEEDS, PEERS, REQUIREMENTS
 from regard.data.tokens import END, MASK, PAD, START, UNKNOWN, Tokenizer
 from regard.errors import RegardError
 from regard.model.blocks import TransformerConfig
-from regard.model.recurrent import RnnConfig, RnnDecoderConfig
+from regard.model.recurrent import RnnDecoderConfig
+from regard.model.recurrent_encoder import RnnConfig
 from regard.model.seq2seq import Seq2Seq
 
 CTRANSLATE2, CTRANSLATE2_NEEDS = ROOT / ".peers" / "decoding", ("numpy", "ctranslate2==4.8.4")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.kernels import fused, plain, streamed
+from regard.kernels import few, fused, plain, streamed
 from regard.model import attention, listening
 
 N, M, WIDTH, VALUE_WIDTH = 5, 7, 6, 4
@@ -131,6 +131,7 @@ PATHS: dict[str, tuple[Any, dict[str, int]]] = {
     "plain": (plain, {}),
     "fused": (fused, {}),
     "fused in blocks": (fused, {"TILE": 2 * M}),
+    "few keys": (few, {}),
     "streamed": (streamed, {}),
     "streamed in blocks": (streamed, {"BLOCK": 2 * M}),
 }
@@ -155,8 +156,8 @@ def path(name: str) -> Iterator[Attend]:
 
 
 def has(path_name: str, score: str) -> bool:
-    """Whether the path knows the score: PyTorch has no fused kernel for the additive one."""
-    return not (path_name.startswith("fused") and score == "additive")
+    """Whether the path knows the score: these two take products alone."""
+    return not (path_name.startswith(("fused", "few")) and score == "additive")
 
 
 def sees(i: int, j: int, n: int, m: int, *, causal: bool, window: Any, fault: str | None = None) -> bool:

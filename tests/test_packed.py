@@ -269,10 +269,13 @@ def test_an_epoch_lays_every_example_once(corpus, filled):
 
 
 def test_a_batch_has_no_more_sequences_than_there_is_room_for(corpus):
-    full = Room((160, 160), Room.of(corpus, 160).longest, 3, filled=True)
+    usual = Room.of(corpus, 160, filled=True)
+    full = replace(usual, rows=usual.fillers((0, 0)) + 1)
     made = list(batches(corpus, budget=160, seed=3, epoch=1, room=full))
-    assert {len(each.rows) for each in made[:-1]} == {3}
-    assert {len(each.targets.ends.offsets) for each in made} == {full.sequences + 1}
+    assert {len(side.ends.offsets) for each in made for side in (each.source, each.targets)} == {full.rows + 1}
+    assert sorted(torch.cat([each.rows for each in made]).tolist()) == list(range(len(corpus)))
+    fewer = max(len(each.rows) for each in made)
+    assert fewer < max(len(each.rows) for each in batches(corpus, budget=160, seed=3, epoch=1, room=usual))
 
 
 def test_ranks_lay_the_same_examples(corpus):

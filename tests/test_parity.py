@@ -8,7 +8,7 @@ from models import VOCABULARY, WIDTH, lively, words
 from regard.model.blocks import Stack, TransformerConfig
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
-from regard.model.recurrent import RnnConfig, RnnEncoder
+from regard.model.recurrent_encoder import RnnConfig, RnnEncoder
 from regard.model.transformer import TransformerDecoder
 from regard.sequence import Tokens
 

@@ -10,10 +10,11 @@ import regard
 from models import VOCABULARY, WIDTH, lively, words
 from regard.kernels import looking
 from regard.kernels.recurrence import Weights
-from regard.model import recurrent
+from regard.model import recurrent, recurrent_encoder
 from regard.model.embedding import Projection
 from regard.model.memory import Memory
-from regard.model.recurrent import RnnConfig, RnnDecoder, RnnDecoderConfig, RnnEncoder
+from regard.model.recurrent import RnnDecoder, RnnDecoderConfig
+from regard.model.recurrent_encoder import RnnConfig, RnnEncoder
 from regard.sequence import Tokens
 
 CELLS = ("elman", "gru", "lstm")
@@ -49,7 +50,8 @@ def slow(monkeypatch):
     """Call it, and from there on autograd goes through every step."""
 
     def refuse():
-        monkeypatch.setattr(recurrent, "_by_hand", lambda vectors, tokens: False)
+        for module in (recurrent, recurrent_encoder):
+            monkeypatch.setattr(module, "by_hand", lambda vectors, tokens: False)
 
     return refuse
 

@@ -128,10 +128,18 @@ class Ends:
 
     def laid(self, x: Float[Tensor, "B S *rest"]) -> Float[Tensor, "N *rest"]:
         """Without the padding."""
-        rows = torch.searchsorted(
-            self.offsets, torch.arange(len(self.places), device=x.device, dtype=torch.int32), right=True
-        )
-        return x[rows - 1, self.places]
+        return self.packing.pack(x)
+
+    @property
+    def packing(self) -> "Packing":
+        """Where the positions would stand, were all padded to the longest."""
+        return Packing(self.rows * self.longest + self.places, len(self.offsets) - 1, self.longest)
+
+    @property
+    def rows(self) -> Int[Tensor, " N"]:
+        """The number of the sequence that each position lies in."""
+        positions = torch.arange(len(self.places), device=self.offsets.device, dtype=torch.int32)
+        return torch.searchsorted(self.offsets, positions, right=True) - 1
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ batch can be come back to.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from regard.sequence import Ends, Grids, Packed, Tokens
 
 POOL = 1 << 16
 BLOCK = 64  # positions by which room is measured
+MARGIN = 1.125  # more sequences than those of mean length that fill it
 ROUNDS = 6
 
 
@@ -114,7 +116,7 @@ class Room:
 
     positions: tuple[int, int]
     longest: tuple[int, int]  # sequences of the corpus
-    rows: int
+    rows: int  # sequences of either side, with those that only fill it up
     filled: bool = False  # up to this size, so that all batches are of one shape
 
     @staticmethod
@@ -126,14 +128,19 @@ class Room:
             sums, longest = sums + lengths.sum(1), np.maximum(longest, lengths.max(1))
         share = np.ceil(budget * sums / max(1, sums.max()) / BLOCK).astype(np.int64) * BLOCK
         positions = np.maximum(np.minimum(share, budget), longest)
-        return Room(
-            (int(positions[0]), int(positions[1])), (int(longest[0]), int(longest[1])), max(1, budget // 4), filled
-        )
+        usual = positions.max() * len(corpus) / max(1, sums.max())  # as many as fill it, of the corpus's mean length
+        room = Room((int(positions[0]), int(positions[1])), (int(longest[0]), int(longest[1])), 0, filled)
+        return replace(room, rows=max(room.fillers((0, 0)), ceil(MARGIN * usual)) + 1)
 
-    @property
-    def sequences(self) -> int:
-        """How many there may be on either side, with those that only fill it up."""
-        return self.rows + max(-(-size // most) for size, most in zip(self.positions, self.longest, strict=True))
+    def fillers(self, used: Sequence[int]) -> int:
+        """Sequences that fill up what is left on either side."""
+        sides = zip(self.positions, used, self.longest, strict=True)
+        return max(-(-(size - taken) // most) for size, taken, most in sides)
+
+    def takes(self, count: int, used: Sequence[int]) -> bool:
+        """Whether so many sequences fit that are so long, with those that fill up what they leave."""
+        short = any(taken > size for taken, size in zip(used, self.positions, strict=True))
+        return not short and count + self.fillers(used) <= self.rows
 
 
 def shares(planned: Iterator[Indices], *, rank: int, world: int, together: int) -> Iterator[tuple[Indices, int, bool]]:
@@ -238,18 +245,16 @@ def _planned(corpus: Corpus, budget: int, seed: int, epoch: int, mixed: bool) ->
 
 def _laid(corpus: Corpus, room: Room, seed: int, epoch: int) -> Iterator[Indices]:
     """Examples in the epoch's order, as many to a batch as there is room for."""
-    kept, used = list[Indices](), np.zeros(2, np.int64)
+    kept, used = list[Indices](), (0, 0)
     for pool in _pools(len(corpus)):
         rows = permuted(pool, len(corpus), (seed, epoch))
-        lengths, first = _both_lengths(corpus, rows), 0
-        for place, (source, target) in enumerate(lengths.T):
+        first = 0
+        for place, new in enumerate(_both_lengths(corpus, rows).T.tolist()):
             count = sum(map(len, kept)) + place - first
-            if count and (
-                used[0] + source > room.positions[0] or used[1] + target > room.positions[1] or count == room.rows
-            ):
+            used = used[0] + new[0], used[1] + new[1]
+            if count and not room.takes(count + 1, used):
                 yield np.concatenate([*kept, rows[first:place]])
-                kept, used, first = [], np.zeros(2, np.int64), place
-            used += (source, target)
+                kept, used, first = [], (new[0], new[1]), place
         kept.append(rows[first:])
     yield np.concatenate(kept)
 
@@ -313,7 +318,7 @@ def _packed(tokens: Tokens, room: Room, side: int, gold: torch.Tensor | None = N
     if room.filled:
         fill = room.positions[side] - len(ids)
         rest = [min(longest, fill - first) for first in range(0, fill, longest)]
-        none = [0] * (room.sequences - len(lengths) - len(rest))
+        none = [0] * (room.rows - len(lengths) - len(rest))
         lengths = torch.cat((lengths, torch.tensor([*rest, *none], dtype=lengths.dtype)))
         ids = torch.nn.functional.pad(ids, (0, fill), value=PAD)
         gold = None if gold is None else torch.nn.functional.pad(gold, (0, fill), value=-1)

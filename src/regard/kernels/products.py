@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from regard.kernels import gpu
+from regard.kernels.lookup import widened
 from regard.kernels.streamed import refuse_second_derivative
 from regard.shapes import Float, Tensor
 
@@ -83,8 +84,8 @@ def d_activated(
     return d_before, sums.sum(0)
 
 
-def wide_product(x: Float[Tensor, "X N"], y: Float[Tensor, "N Y"]) -> Float[Tensor, "X Y"]:
-    """A product whose sums are never rounded to half precision."""
+def wide_product(x: Float[Tensor, "*lead X N"], y: Float[Tensor, "*lead N Y"]) -> Float[Tensor, "*lead X Y"]:
+    """A product, or several, whose sums are never rounded to half precision."""
     if x.is_cuda and x.dtype in gpu.HALF:
-        return torch.mm(x, y, out_dtype=torch.float32)
-    return x.float() @ y.float()
+        return (torch.mm if x.dim() == 2 else torch.bmm)(x, y, out_dtype=torch.float32)
+    return widened(x) @ widened(y)

@@ -12,7 +12,8 @@ from regard.model.blocks import TransformerConfig
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.embedding import Embedding, Projection
 from regard.model.pool import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool, PoolConfig
-from regard.model.recurrent import RnnConfig, RnnDecoder, RnnDecoderConfig, RnnEncoder
+from regard.model.recurrent import RnnDecoder, RnnDecoderConfig
+from regard.model.recurrent_encoder import RnnConfig, RnnEncoder
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.model.sources import BagConfig, BagEncoder, LabelConfig, LabelEncoder
 from regard.model.transformer import TransformerDecoder, TransformerEncoder

@@ -1,4 +1,4 @@
-"""Recurrent encoders and decoders, without attention and with it."""
+"""Recurrent decoders, without attention and with it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -6,39 +6,24 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.configuration import Checked, Count, Probability
 from regard.errors import Problem
-from regard.kernels import looking, recurrence
+from regard.kernels import looking, recurrence, scanning
 from regard.kernels.dropout import Dropout
+from regard.kernels.lookup import widened
 from regard.model import listening
 from regard.model.attention import attend, attention_weights
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
+from regard.model.recurrent_encoder import CELLS, Cell, by_hand
 from regard.model.scores import SCORES, KeysReady, ScoreName
 from regard.model.state import beam_rows, put_masks, put_rows, sentence_rows
-from regard.sequence import Packing, Tokens
+from regard.sequence import Packed, Packing
 from regard.shapes import Bool, Float, Int, Tensor
-
-Cell = Literal["elman", "gru", "lstm"]
-CELLS = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 Looks = list[Float[Tensor, "B _ S"]]  # the weights of some steps, then of the next
 Hidden = tuple[Float[Tensor, "layers rows W"], ...]  # one tensor, or two for an LSTM
-
-
-@dataclass(frozen=True)
-class RnnConfig(Checked):
-    cell: Cell = "gru"
-    width: Count = 256
-    layers: Count = 1
-    dropout: Probability = 0.1
-    bidirectional: bool = True  # half of the width in each direction
-
-    def conflicts(self) -> Iterator[Problem]:
-        if self.bidirectional and self.width % 2:
-            yield Problem("width", "an even number for two directions", str(self.width), "Half goes to each.")
 
 
 @dataclass(frozen=True)
@@ -60,86 +45,6 @@ class RnnDecoderConfig(Checked):
             yield Problem("feed", "false unless attention = 'after'", "true", "`before` feeds what it sees anyway.")
         if self.gate and self.attention != "before":
             yield Problem("gate", "false unless attention = 'before'", "true", "Leave it out.")
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The tokens of a batch step by step: the first of all sentences, longest sentence first, then the second, …"""
-
-    sizes: list[int]  # how many sentences have a token at each step
-    tokens: Packing  # where the tokens stand in the batch
-    turned: Packing  # which token of the same sentence is as far from its end as this is from its start
-    last: Int[Tensor, " B"]  # where each sentence ends
-
-    @staticmethod
-    def of(source: Tokens) -> "Schedule":
-        batch, longest = source.ids.shape
-        lengths, order = source.lengths.clamp(min=1).sort(
-            descending=True, stable=True
-        )  # an empty one has one token here
-        step, column = torch.arange(longest)[:, None], torch.arange(batch)
-        there = step < lengths  # (S, B)
-        sizes = there.sum(1)
-        first = sizes.cumsum(0) - sizes  # of each step
-        turned = first[(lengths - 1 - step).clamp(min=0)] + column  # (S, B)
-        return Schedule(
-            [size for size in sizes.tolist() if size],
-            Packing((order * longest + step)[there], batch, longest),
-            Packing(turned[there], 1, int(sizes.sum())),
-            torch.empty_like(order).index_copy_(0, order, first[lengths - 1] + column),
-        )
-
-
-class RnnEncoder(nn.Module):
-    """Tokens to a memory of one state each; the summary is the last state of each direction."""
-
-    def __init__(self, config: RnnConfig, embedding: Embedding) -> None:
-        super().__init__()
-        self.width, self.causal = config.width, not config.bidirectional
-        self.embedding, self.cell = embedding, config.cell
-        self.rnn = CELLS[config.cell](
-            embedding.width,
-            config.width // (2 if config.bidirectional else 1),
-            config.layers,
-            batch_first=True,
-            bidirectional=config.bidirectional,
-            dropout=config.dropout if config.layers > 1 else 0.0,
-        )
-        self.dropout = Dropout(config.dropout)
-
-    def forward(self, source: Tokens) -> Memory:
-        by_hand = source.ids.device.type == "cpu" and _by_hand(self.embedding.weight, source.ids)
-        states, summary = self._scanned(source) if by_hand else self._packed(source)
-        summary = summary.masked_fill((source.lengths == 0)[:, None], 0.0)
-        return Memory(states.masked_fill(~source.mask[..., None], 0.0), source.mask, self.dropout(summary))
-
-    def _packed(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        # Packed, so that the backward direction starts at each sentence's own end. An empty one counts as one token
-        # here, and as none in what is handed on.
-        lengths = source.counts.clamp(min=1)
-        packed = pack_padded_sequence(
-            self.dropout(self.embedding(source.ids)), lengths, batch_first=True, enforce_sorted=False
-        )
-        states, hidden = self.rnn(packed)
-        states, _ = pad_packed_sequence(states, batch_first=True, total_length=source.ids.shape[1])
-        last = hidden[0] if isinstance(hidden, tuple) else hidden  # (layers · directions, B, width a direction)
-        directions = 2 if self.rnn.bidirectional else 1
-        return self.dropout(states), torch.cat(tuple(last[-directions:]), -1)
-
-    def _scanned(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        """The same without padding from the start, where PyTorch's own gradient of packed steps is slow."""
-        when = Schedule.of(source)
-        x = self.dropout(self.embedding(source.ids.flatten()[when.tokens.real]))  # (rows, W)
-        start = (x.new_zeros(when.sizes[0], self.rnn.hidden_size),) * (2 if self.cell == "lstm" else 1)
-        weights = iter([recurrence.Weights(*each) for each in self.rnn.all_weights])
-        for layer in range(self.rnn.num_layers):
-            below = self.dropout(x) if layer else x
-            x, *_ = recurrence.scan(self.cell, below, when.sizes, start, next(weights))
-            last = x[when.last]
-            if self.rnn.bidirectional:
-                back, *_ = recurrence.scan(self.cell, when.turned.pack(below[None]), when.sizes, start, next(weights))
-                x, last = torch.cat((x, when.turned.pack(back[None])), -1), torch.cat((last, back[when.last]), -1)
-        return when.tokens.unpack(self.dropout(x)), last
 
 
 @dataclass(frozen=True)
@@ -183,6 +88,12 @@ class RnnState:
             values=put_rows(self.values, rows, fresh.values),
             mask=put_masks(self.mask, rows, fresh.mask),
         )
+
+    def widened(self) -> "RnnState":
+        """In float32, where it was in half of it."""
+        keys, values = (None if x is None else widened(x) for x in (self.keys, self.values))
+        hidden = tuple(widened(h) for h in self.hidden)
+        return replace(self, hidden=hidden, context=widened(self.context), keys=keys, values=values)
 
     def detached(self) -> "RnnState":
         """The same, with no gradient to what came before: truncated back-propagation through time."""
@@ -243,6 +154,11 @@ class RnnDecoder(nn.Module):
         states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]), weights)
         return states if packing is None else packing.pack(states)
 
+    def end_to_end(self, targets: Packed, memory: Memory | None) -> Float[Tensor, "N W"]:
+        """The same of sequences laid end to end; steps go through all of them side by side."""
+        ends = targets.ends
+        return self.states(ends.padded(targets.ids), memory, ends.packing)
+
     def carry(
         self, targets: Int[Tensor, "B T"], state: RnnState, weights: Looks | None = None
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
@@ -250,7 +166,7 @@ class RnnDecoder(nn.Module):
 
         A list of `weights` is added to: where each step looked, with its gradient.
         """
-        if self.one_by_one and _by_hand(state.keys, targets) and not listening.anyone_changes():
+        if self.one_by_one and by_hand(state.keys, targets) and not listening.anyone_changes():
             return self._carry_by_hand(targets, state, weights)
         embedded = self.dropout(self.embedding(targets))
         if not self.one_by_one:
@@ -306,8 +222,8 @@ class RnnDecoder(nn.Module):
             query = state.hidden[0][-1][:, None]
             extra = self._look(query, state, weights)
             extra = extra if self.gate is None else torch.sigmoid(self.gate(query)) * extra
-        out, hidden = self.rnn(torch.cat((embedded, extra), -1), _pack(state.hidden))
-        state = replace(state, hidden=hidden if isinstance(hidden, tuple) else (hidden,))
+        out, hidden = self._through(torch.cat((embedded, extra), -1), state.hidden)
+        state = replace(state, hidden=hidden)
         if self.join is not None:
             seen = extra if self.looks == "before" else self._look(out, state, weights)
             out = torch.tanh(self.join(torch.cat((out, seen), -1)))
@@ -315,37 +231,58 @@ class RnnDecoder(nn.Module):
                 state = replace(state, context=out[:, -1])
         return self.dropout(out), state
 
+    def _through(self, x: Float[Tensor, "B T I"], hidden: Hidden) -> tuple[Float[Tensor, "B T W"], Hidden]:
+        """All layers, with the states that each one ends in."""
+        batch, length, _ = x.shape
+        if not (torch.is_grad_enabled() and scanning.takes(x)):
+            out, after = self.rnn(x, _pack(hidden))
+            return out, after if isinstance(after, tuple) else (after,)
+        rows, last = x.transpose(0, 1).flatten(0, 1), list[Hidden]()
+        for layer, weights in enumerate(self.rnn.all_weights):
+            start = tuple(part[layer, None] for part in hidden)
+            below = (self.dropout(rows) if layer else rows)[None]
+            states = scanning.scan(self.cell, below, [batch] * length, start, [recurrence.Weights(*weights)])
+            rows = states[0][0]
+            last.append(tuple(part[0, -batch:] for part in states))
+        out = rows.unflatten(0, (length, batch)).transpose(0, 1)  # type: ignore[no-untyped-call]
+        return out, tuple(torch.stack(each) for each in zip(*last, strict=True))
+
     def _carry_by_hand(
         self, targets: Int[Tensor, "B T"], state: RnnState, weights: Looks | None
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
-        """The same steps with one gradient for all of them."""
+        """The same steps with one gradient for all of them, in float32 whatever autocast would make of it."""
         assert self.join is not None
-        embedded = self.dropout(self.embedding(targets.mT))  # (T, B, W)
-        between = None
-        if self.layers > 1 and self.training:
-            between = self.dropout(embedded.new_ones(self.layers - 1, targets.numel(), self.width))
-        rnn = [recurrence.Weights(*each) for each in self.rnn.all_weights]
-        layers = looking.Layers(self.cell, rnn, list(zip(*state.hidden, strict=True)), between)
-        source = self._source(state, embedded)
-        if self.looks == "before":
-            gate = None if self.gate is None else (self.gate.weight, self.gate.bias)
-            states, seen, looked = looking.look_then_step(layers, source, embedded, gate)
-            out = torch.tanh(self.join(torch.cat((states[-1][0], seen), -1)))
-        else:
-            join = self.join.weight, self.join.bias
-            states, out, looked = looking.step_then_look(layers, source, embedded, state.context, *join)
-            state = replace(state, context=out[-1])
-        if weights is not None:
-            weights.append(looked.transpose(0, 1))
-        if listening.anyone():
-            tops = states[-1][0].detach()  # (T, B, W)
-            asked = torch.cat((state.hidden[0][-1].detach()[None], tops[:-1])) if self.looks == "before" else tops
-            with torch.no_grad():
-                for query in asked:  # once more, for those who listen alone
-                    self._look(query[:, None], state)
-        last = ((part[-1] for part in layer) for layer in states)
-        hidden = tuple(torch.stack(each) for each in zip(*last, strict=True))
-        return self.dropout(out).transpose(0, 1), replace(state, hidden=hidden)
+        with torch.autocast(targets.device.type, enabled=False):
+            state = state.widened()
+            embedded = self.dropout(self.embedding(targets.mT))  # (T, B, W)
+            between = None
+            if self.layers > 1 and self.training:
+                between = self.dropout(embedded.new_ones(self.layers - 1, targets.numel(), self.width))
+            rnn = [recurrence.Weights(*each) for each in self.rnn.all_weights]
+            layers = looking.Layers(self.cell, rnn, list(zip(*state.hidden, strict=True)), between)
+            source = self._source(state, embedded)
+            if self.looks == "before":
+                gate = None if self.gate is None else (self.gate.weight, self.gate.bias)
+                states, seen, looked = looking.look_then_step(layers, source, embedded, gate)
+                out = torch.tanh(self.join(torch.cat((states[-1][0], seen), -1)))
+            else:
+                join = self.join.weight, self.join.bias
+                states, out, looked = looking.step_then_look(layers, source, embedded, state.context, *join)
+                state = replace(state, context=out[-1])
+            if weights is not None:
+                weights.append(looked.transpose(0, 1))
+            if listening.anyone():
+                self._tell(states[-1][0].detach(), state)
+            last = ((part[-1] for part in layer) for layer in states)
+            hidden = tuple(torch.stack(each) for each in zip(*last, strict=True))
+            return self.dropout(out).transpose(0, 1), replace(state, hidden=hidden)
+
+    def _tell(self, tops: Float[Tensor, "T B W"], state: RnnState) -> None:
+        """Look once more, for those who listen alone."""
+        asked = torch.cat((state.hidden[0][-1].detach()[None], tops[:-1])) if self.looks == "before" else tops
+        with torch.no_grad():
+            for query in asked:
+                self._look(query[:, None], state)
 
     def _source(self, state: RnnState, like: Tensor) -> looking.Source:
         assert self.score is not None
@@ -372,19 +309,6 @@ class RnnDecoder(nn.Module):
         if weights is not None:
             weights.append(attention_weights(several, state.keys, score=ready, mask=state.mask))
         return seen.view(-1, 1, seen.shape[-1]) if state.beams > 1 else seen
-
-
-def _by_hand(vectors: Tensor | None, tokens: Tensor) -> bool:
-    """Whether gradients are recorded in a way that those written by hand can serve."""
-    return (
-        torch.is_grad_enabled()
-        and vectors is not None
-        and vectors.dtype in (torch.float32, torch.float64)
-        and vectors.numel() > 0
-        and tokens.numel() > 0
-        and not torch.is_autocast_enabled(vectors.device.type)
-        and not torch.compiler.is_compiling()
-    )
 
 
 def _pack(hidden: Hidden) -> Tensor | Hidden:
