@@ -128,10 +128,18 @@ class Ends:
 
     def laid(self, x: Float[Tensor, "B S *rest"]) -> Float[Tensor, "N *rest"]:
         """Without the padding."""
-        rows = torch.searchsorted(
-            self.offsets, torch.arange(len(self.places), device=x.device, dtype=torch.int32), right=True
-        )
-        return x[rows - 1, self.places]
+        return x[self.rows, self.places]
+
+    @property
+    def rows(self) -> Int[Tensor, " N"]:
+        """The number of the sequence that each position lies in."""
+        positions = torch.arange(len(self.places), device=self.offsets.device, dtype=torch.int32)
+        return torch.searchsorted(self.offsets, positions, right=True) - 1
+
+    @property
+    def to_come(self) -> Int[Tensor, " N"]:
+        """How many positions follow each in its own sequence."""
+        return self.offsets.diff()[self.rows] - self.places - 1
 
 
 @dataclass(frozen=True)
