@@ -130,6 +130,21 @@ def test_packed_convolutions_equal_padded_ones(kind, way, monkeypatch):
         near(change, expected[name])
 
 
+def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
+    """Where all is dropped that can be, looks alone are left, packed or not."""
+    torch.manual_seed(0)
+    model = regard.build({"encoder": ONE, "decoder": CONV, "vocabulary": 20}).to(DEVICE)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.p = 1.0
+    got, _ = gradients(model, end_to_end(batch(), room(filled=True)), Objective())
+    monkeypatch.setattr(gpu, "takes", lambda *tensors: False)
+    wanted, _ = gradients(model, batch(), Objective())
+    near(got, wanted)
+
+
 def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
     model = regard.build({"decoder": SIDE, "vocabulary": 20}).to(DEVICE)
     got, changes = gradients(model, end_to_end(batch(source=False), room(filled=True)), Objective())
