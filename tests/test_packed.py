@@ -156,10 +156,11 @@ def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
-@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "swiglu"])
-def test_half_precision_is_near_the_whole(activation):
+@pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh", "swiglu", "conv"])
+def test_half_precision_is_near_the_whole(kind):
     """All gradients together, of kernels in bfloat16 and of PyTorch's in float32."""
-    side = SIDE | {"width": 64, "heads": 4, "hidden": 96, "activation": activation, "layers": 2}
+    side = SIDE | {"width": 64, "heads": 4, "hidden": 96, "activation": kind, "layers": 2}
+    side = CONV | {"width": 320} if kind == "conv" else side  # whose one head is walked
     model = regard.build({"encoder": side, "decoder": side, "vocabulary": 20, "tie": "all"}).to(DEVICE)
     _, wanted = gradients(model, batch(), Objective(smoothing=0.1))
     with torch.autocast(DEVICE, torch.bfloat16):

@@ -1,6 +1,7 @@
 """Attention within sequences that are laid end to end: no padding, and short ones in kernels made for them.
 
-On a GPU a program takes one head of one sequence, whole, forwards and backwards, and needs nothing of other programs.
+On a GPU a program takes one head of one sequence, whole, forwards and backwards, and needs nothing of other programs;
+of a wide head it holds the weights, and walks the rest.
 Sequences too long for that go to PyTorch's kernel for many lengths, whose backward adds in no fixed order, so that two
 runs may differ in last bits. Elsewhere they are padded, which is the reference.
 """

@@ -59,7 +59,7 @@ class ConvLayer(nn.Module):
         return x + self._gated(h)
 
     def end_to_end(self, given: Sum, dropout: Dropout, sides: Sides) -> Sum:
-        """Of sequences laid end to end: what is still to be added is, under this dropout; then so is what comes out."""
+        """The same of sequences laid end to end; `dropout` is that of what is still to be added to what is given."""
         x, h = join(given, dropout, self.norm)  # (N, W)
         seen = windows(h, sides, range(self.after - self.reach, self.after + 1, *self.conv.dilation))  # (N, K · W)
         out = product(seen, self.conv.weight.mT.flatten(1), self.conv.bias)  # (N, 2 · W)
