@@ -7,8 +7,8 @@ Random weights in bfloat16, sources of 18 to 32 tokens. Decoding: an encoder-dec
 heads, perceptron 2,048, and outputs of 32 tokens, whatever they are; times are from lists of tokens to lists of tokens.
 Training: updates of the same on pairs of 32,768 target tokens, of GPT-2 with 124 M parameters on 64 texts of 1,024
 tokens, and of recurrent and convolutional models on these pairs; dropout of 0.1, or none; label smoothing, clipped
-gradients, fused AdamW, weights in float32 and products in bfloat16. Ours are the training loop's own updates,
-Transformers' packed where there would be padding, and replayed.
+gradients, fused AdamW, weights in float32 and products in bfloat16. Ours are the training loop's own updates, packed
+where there would be padding, and replayed; those of recurrent models from padded batches, and launched.
 
 Who takes part is warmed up and then timed in rounds, in turn; figures are of the median round. The floor is what the
 card allows: the bytes of the weights that a step reads, or the operations of its products, whichever takes longer at
@@ -37,6 +37,7 @@ from torch.nn import functional as F
 
 import kernels
 import regard
+from convolutions import DILATIONS, WIDTH, PlainConvolutions
 from regard.data.batches import Batch, Room, end_to_end
 from regard.data.tokens import END, PAD, START
 from regard.decoding import desk, reading, search
@@ -62,8 +63,8 @@ step and after the last, and that a kernel takes some 2 to 4 µs to begin and en
 them follow each other in a step: with few rows that alone is many times the floor, which no search comes near."""
 
 PEERS = """\
-Peers are Hugging Face's Marian and GPT-2, and nn.LSTM with a look at the source written out; convolutions have none.
-LSTMs and convolutions are trained from padded batches, each kernel launched by itself."""
+Peers are Hugging Face's Marian and GPT-2, and nn.LSTM and nn.Conv1d with looks at the source written out. LSTMs are
+trained from padded batches, each kernel launched by itself."""
 
 Rows = list[list[int]]
 Run = Callable[[], object]
@@ -215,7 +216,7 @@ def decoding(card: Card, rounds: int, vocabulary: int) -> list[str]:
 @dataclass
 class Contest:
     name: str
-    theirs: Any  # a peer's model; None where there is none
+    theirs: Any  # a peer's model
     ours: Any
     batches: list[Batch]  # padded
     packed: list[Batch] | None = None  # for ours, where it takes them
@@ -236,27 +237,26 @@ def training(card: Card, rounds: int, vocabulary: int, *, profiled: bool = False
         parts = [module for module in ours.modules() if not isinstance(module, Embedding)]
         multiply = {id(weight): weight.numel() for part in parts for weight in part.parameters(recurse=False)}
         padded = [batch.to("cuda") for batch in contest.batches]
+        theirs = contest.theirs.cuda().train()
         runs = {"ours": trained(ours, contest.packed or contest.batches)}
-        if contest.theirs is not None:
-            theirs = contest.theirs.cuda().train()
-            runs["theirs"] = stepped(theirs, their_loss(theirs), padded)
-            if contest.compiles:
-                torch._dynamo.reset()  # or it takes the next model's sizes for the last one's, grown
-                runs["compiled"] = stepped(theirs, torch.compile(their_loss(theirs), dynamic=False), padded)
-                try:
-                    runs["compiled"]()
-                except Exception as error:
-                    why = str(error).partition(chr(10))[0]
-                    print(f"{contest.name}: the peer does not compile: {why}", flush=True)
-                    del runs["compiled"]
+        runs["theirs"] = stepped(theirs, their_loss(theirs), padded)
+        if contest.compiles:
+            torch._dynamo.reset()  # or it takes the next model's sizes for the last one's, grown
+            runs["compiled"] = stepped(theirs, torch.compile(their_loss(theirs), dynamic=False), padded)
+            try:
+                runs["compiled"]()
+            except Exception as error:
+                why = str(error).partition(chr(10))[0]
+                print(f"{contest.name}: the peer does not compile: {why}", flush=True)
+                del runs["compiled"]
         seconds = timed(runs, rounds)
         tokens = sum(batch.tokens for batch in contest.batches)
         rate = {each: tokens / time for each, time in seconds.items()}
-        floor, best = card.speed / (6 * sum(multiply.values())), max(rate.get("theirs", 0.0), rate.get("compiled", 0.0))
-        told = {each: f"{rate[each]:,.0f}" if each in rate else "–" for each in ("theirs", "compiled")}
+        floor, best = card.speed / (6 * sum(multiply.values())), max(rate["theirs"], rate.get("compiled", 0.0))
+        compiled = f"{rate['compiled']:,.0f}" if "compiled" in rate else "–"
         lines.append(
-            f"| {contest.name}, {size / 1e6:.0f} M | {told['theirs']} | {told['compiled']} | **{rate['ours']:,.0f}** "
-            f"| {format(rate['ours'] / best, '.1f') if best else '–'} | {floor:,.0f} | {floor / rate['ours']:.1f} |"
+            f"| {contest.name}, {size / 1e6:.0f} M | {rate['theirs']:,.0f} | {compiled} | **{rate['ours']:,.0f}** "
+            f"| {rate['ours'] / best:.1f} | {floor:,.0f} | {floor / rate['ours']:.1f} |"
         )
         print(lines[-1], flush=True)
         if profiled:
@@ -276,11 +276,15 @@ def pairs(vocabulary: int) -> list[Batch]:
     return batches
 
 
+def packed(batches: list[Batch]) -> list[Batch]:
+    room = Room((ROOM, ROOM), (33, 33), 2048, filled=True)
+    return [end_to_end(each, room) for each in batches]
+
+
 def translators(vocabulary: int) -> Contest:
     ours = regard.build({"encoder": SIDE, "decoder": SIDE, "vocabulary": vocabulary, "tie": "all"})
-    batches, room = pairs(vocabulary), Room((ROOM, ROOM), (33, 33), 2048, filled=True)
-    packed = [end_to_end(each, room) for each in batches]
-    return Contest("encoder-decoder", marian(vocabulary).float(), ours, batches, packed)
+    batches = pairs(vocabulary)
+    return Contest("encoder-decoder", marian(vocabulary).float(), ours, batches, packed(batches))
 
 
 def language_models(dropout: float, vocabulary: int) -> Contest:
@@ -304,9 +308,11 @@ def recurrent(vocabulary: int) -> Contest:
 
 
 def convolutional(vocabulary: int) -> Contest:
-    side = {"kind": "conv", "width": 512, "dilations": [1, 2, 4, 8]}
+    """Whose decoder looks at the source after each layer; dropout of 0.1."""
+    side = {"kind": "conv", "width": WIDTH, "dilations": DILATIONS, "dropout": 0.1}
     ours = regard.build({"encoder": side, "decoder": side, "vocabulary": vocabulary, "tie": "all"})
-    return Contest("convolutions with attention", None, ours, pairs(vocabulary))
+    batches = pairs(vocabulary)
+    return Contest("convolutions with attention", PlainConvolutions(vocabulary), ours, batches, packed(batches))
 
 
 class PlainLstms(nn.Module):

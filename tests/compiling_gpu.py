@@ -1,4 +1,6 @@
-"""Compiles every kernel of `looking_gpu` and `training_gpu` for an H200, which takes no GPU. Prints how many.
+"""Compiles every kernel of `looking_gpu`, `training_gpu`, `wide_gpu` and `windows_gpu` for an H200, without one.
+
+Prints how many.
 
 A program, not a test: Triton asks once in a process whether it is to interpret.
 """
@@ -12,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from regard.kernels import additive, dots, joining, looking_gpu, packed, training_gpu
+from regard.kernels import additive, dots, joining, looking_gpu, packed, training_gpu, wide_gpu, windows, windows_gpu
 from regard.kernels.energies import DotEnergy
 from regard.kernels.lookup import Lookup
 from regard.kernels.visibility import Visibility
@@ -44,6 +46,7 @@ class Compiled:
 
 
 made: list = []
+SHARED = 227 * 1024  # bytes of a multiprocessor's memory that a program may have
 
 
 def main() -> None:
@@ -66,9 +69,14 @@ def main() -> None:
         dots.summarise(lookup, 5, torch.ones(n), lse)
     for name in ("join", "d_join", "d_activate", "look", "d_look", "surprise", "paired_surprise"):
         setattr(training_gpu, name, Compiled(getattr(training_gpu, name)))
+    for module, names in ((wide_gpu, ("wide_look", "d_wide_look")), (windows_gpu, ("gather", "d_gather"))):
+        for name in names:
+            setattr(module, name, Compiled(getattr(module, name)))
     for dtype, dropout in ((torch.bfloat16, 0.1), (torch.float32, 0.0)):
         training(dtype, dropout)
+    convolutions(torch.bfloat16)
     assert all(kernel.asm["cubin"] for kernel in made)
+    assert all(kernel.metadata.shared <= SHARED for kernel in made)
     print(len(made))
 
 
@@ -95,6 +103,17 @@ def training(dtype, dropout) -> None:
     packed._Short.backward(ctx, low[:, :20])
     for agreement in (0.0, 1.0):
         loss._on_gpu(low, low[:6], low[0, :6], torch.zeros(8, dtype=torch.int64), 0.1, agreement, 4, (True,) * 3)
+
+
+@torch.no_grad()
+def convolutions(dtype) -> None:
+    """With the largest tiles."""
+    low, ends, ctx = torch.zeros(133, 3 * 512, dtype=dtype), Ends.of([128, 5]), Context()
+    seed = torch.zeros(1, dtype=torch.int64)
+    packed._Short.forward(ctx, packed.Heads(1, 1, 512, 1.0, True, 0.1), ends, ends, seed, low, None)
+    packed._Short.backward(ctx, low[:, :512])
+    windows._Windows.forward(ctx, low[:, :512].contiguous(), *windows.Sides.of(ends), range(-2, 3, 2))
+    windows._Windows.backward(ctx, low)
 
 
 if __name__ == "__main__":

@@ -129,13 +129,19 @@ def language_model(tmp_path, name, **changes):
     return weights_of(tmp_path, name, data, {"decoder": SIDE}, changes)
 
 
-def translator(tmp_path, name, **changes):
+def translator(tmp_path, name, side=SIDE, **changes):
     """The same of packed pairs of many lengths."""
     lines = ["the cat sat on the mat and the dog on the log "[: 5 + place % 40] for place in range(300)]
     (tmp_path / "pairs.txt").write_text("\n".join(lines))
     data = {split: [str(tmp_path / "pairs.txt")] * 2 for split in ("train", "valid")}
     data |= {side: {"tokens": "bytes"} for side in ("source", "target")}
-    return weights_of(tmp_path, name, data, {"encoder": SIDE, "decoder": SIDE}, changes | {"packed": True})
+    return weights_of(tmp_path, name, data, {"encoder": side, "decoder": side}, changes | {"packed": True})
+
+
+def convolutions(tmp_path, name, **changes):
+    """Whose one head is too wide to be held whole."""
+    side = {"kind": "conv", "width": 272, "dilations": [1, 4], "dropout": 0.2}
+    return translator(tmp_path, name, side, **changes)
 
 
 def weights_of(tmp_path, name, data, model, changes):
@@ -148,7 +154,7 @@ def weights_of(tmp_path, name, data, model, changes):
 
 
 @pytest.mark.parametrize("agreement", [0.0, 1.0])
-@pytest.mark.parametrize("made", [language_model, translator])
+@pytest.mark.parametrize("made", [language_model, translator, convolutions])
 def test_replayed_equals_launched(made, agreement, tmp_path, monkeypatch):
     """Bit for bit; and a run that was stopped, and so launches what another replays, ends as one that was not."""
     records, right = [], Replay._record

@@ -16,7 +16,7 @@ from regard.data.batches import Batch, Room, batches, end_to_end
 from regard.errors import InvalidRecipe
 from regard.jobs.outlook import outlook
 from regard.jobs.training import prepared, train
-from regard.kernels import gpu, joining, packed
+from regard.kernels import gpu, joining, packed, windows
 from regard.kernels.dropout import Dropout
 from regard.kernels.joining import Sum, join
 from regard.recipe import Recipe
@@ -36,6 +36,17 @@ KINDS = {
     "learned, beside": {"position": "learned", "join": "concatenate", "longest": 12},
     "bilinear, recomputed": {"score": "bilinear", "recompute": True},
     "plain products": {"score": "dot", "position": "none"},
+}
+CONV = {"kind": "conv", "width": 16, "dilations": [1, 3], "dropout": 0.0}
+ONE = CONV | {"dilations": [2]}
+CONVOLUTIONS = {  # encoder and decoder
+    "convolutions": (CONV, CONV),
+    "causal, of two, two heads": (CONV | {"causal": True, "kernel": 2}, ONE | {"kernel": 2, "heads": 2}),
+    "of an even number, farther than there are": (CONV | {"kernel": 4, "dilations": [2, 9]}, ONE | {"kernel": 4}),
+    "bilinear, of one": (ONE | {"kernel": 1}, ONE | {"score": "bilinear"}),
+    "convolutions, then a Transformer": (ONE, SIDE),
+    "a Transformer, then convolutions": (SIDE, ONE),
+    "a language model": (None, CONV),
 }
 SOURCES = [[7, 8, 9, 10, 11], [12], [13, 5, 6], [14, 15, 16, 17, 18, 19, 5]]
 TARGETS = [[1, 5, 6, 2], [1, 7, 8, 9, 10, 2], [1, 2], [1, 12, 13, 2]]
@@ -62,6 +73,8 @@ def way(request, monkeypatch):
     monkeypatch.setattr(joining, "PROGRAMS", 3)
     monkeypatch.setattr(joining, "TILE", 128)
     monkeypatch.setattr(joining, "BACK", 32)
+    monkeypatch.setattr(windows, "ROWS", 4)
+    monkeypatch.setattr(windows, "COLUMNS", 16)
     monkeypatch.setattr(losses, "TILE", {"U": 2, "C": 16})
     monkeypatch.setattr(losses, "_at_once", lambda device: 20 * 6)
 
@@ -102,6 +115,36 @@ def test_packed_equals_padded(kind, agreement, filled, way, monkeypatch):
         near(change, expected[name])
 
 
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_packed_convolutions_equal_padded_ones(kind, way, monkeypatch):
+    encoder, decoder = CONVOLUTIONS[kind]
+    sides = {"decoder": decoder} if encoder is None else {"encoder": encoder, "decoder": decoder, "tie": "all"}
+    model = regard.build(sides | {"vocabulary": 20}).to(DEVICE)
+    objective, given = Objective(smoothing=0.1), batch(source=encoder is not None)
+    monkeypatch.setattr(packed, "WIDEST", 8)  # heads of 16 are walked
+    got, changes = gradients(model, end_to_end(given, room(filled=True)), objective)
+    monkeypatch.setattr(gpu, "takes", lambda *tensors: False)
+    wanted, expected = gradients(model, given, objective)
+    near(got, wanted)
+    for name, change in changes.items():
+        near(change, expected[name])
+
+
+def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
+    """Where all is dropped that can be, looks alone are left, packed or not."""
+    torch.manual_seed(0)
+    model = regard.build({"encoder": ONE, "decoder": CONV, "vocabulary": 20}).to(DEVICE)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.p = 1.0
+    got, _ = gradients(model, end_to_end(batch(), room(filled=True)), Objective())
+    monkeypatch.setattr(gpu, "takes", lambda *tensors: False)
+    wanted, _ = gradients(model, batch(), Objective())
+    near(got, wanted)
+
+
 def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
     model = regard.build({"decoder": SIDE, "vocabulary": 20}).to(DEVICE)
     got, changes = gradients(model, end_to_end(batch(source=False), room(filled=True)), Objective())
@@ -113,10 +156,11 @@ def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
-@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "swiglu"])
-def test_half_precision_is_near_the_whole(activation):
+@pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh", "swiglu", "conv"])
+def test_half_precision_is_near_the_whole(kind):
     """All gradients together, of kernels in bfloat16 and of PyTorch's in float32."""
-    side = SIDE | {"width": 64, "heads": 4, "hidden": 96, "activation": activation, "layers": 2}
+    side = SIDE | {"width": 64, "heads": 4, "hidden": 96, "activation": kind, "layers": 2}
+    side = CONV | {"width": 320} if kind == "conv" else side  # whose one head is walked
     model = regard.build({"encoder": side, "decoder": side, "vocabulary": 20, "tie": "all"}).to(DEVICE)
     _, wanted = gradients(model, batch(), Objective(smoothing=0.1))
     with torch.autocast(DEVICE, torch.bfloat16):
@@ -137,9 +181,54 @@ def test_long_sequences_go_another_way(causal):
     near(torch.autograd.grad(got, asked, into.bfloat16())[0], expected, 1e-2)
 
 
-def test_others_in_the_batch_change_nothing(way):
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_wide_heads_are_walked(heads, causal, way, monkeypatch):
+    """Parts of 16 numbers of 40; sequences of every tile, one that sees nothing, and one that nobody asks."""
+    monkeypatch.setattr(packed, "WIDEST", 32)
+    monkeypatch.setattr(packed, "PART", 16)
+    monkeypatch.setattr(packed, "TILES", (16, 32))
+    ends, around = Ends.of([3, 20, 5, 0, 7]).to(DEVICE), Ends.of([9, 17, 0, 4, 32]).to(DEVICE)
+    around = ends if causal else around
+    kind = packed.Heads(heads, heads, 40, 0.3, causal)
+    asked = torch.randn(35, heads * 40, device=DEVICE, requires_grad=True)
+    known = torch.randn(len(around.places), 2 * heads * 40, device=DEVICE, requires_grad=True)
+    into = torch.randn(35, heads * 40, device=DEVICE)
+    got = packed.attend(asked, known, kind, ends, around)
+    found = torch.autograd.grad(got, (asked, known), into)
+    wanted = packed._padded(*packed._roles(asked, known, kind), kind, ends, around)
+    for mine, theirs in zip((got, *found), (wanted, *torch.autograd.grad(wanted, (asked, known), into)), strict=True):
+        near(mine, theirs)
+
+
+def test_heads_that_share_keys_are_not_walked(way, monkeypatch):
+    monkeypatch.setattr(packed, "WIDEST", 8)
+    monkeypatch.setattr(packed._Short, "apply", lambda *_: pytest.fail("walked"))
+    ends = Ends.of([5, 3]).to(DEVICE)
+    same = packed.attend(torch.ones(8, 64, device=DEVICE), None, packed.Heads(2, 1, 16, 1.0), ends, ends)
+    near(same, torch.ones(8, 32, device=DEVICE))
+
+
+@pytest.mark.parametrize("taps", [range(-4, 1, 2), range(-1, 3), range(1), range(-40, 41, 20)], ids=str)
+def test_windows(taps, way):
+    """Against a definition written out position by position."""
+    lengths = [5, 0, 1, 30, 7]
+    x = torch.randn(43, 20, device=DEVICE, requires_grad=True)
+    got = windows.windows(x, windows.Sides.of(Ends.of(lengths).to(DEVICE)), taps)
+    wanted = []
+    for rows in x.split(lengths):
+        for place in range(len(rows)):
+            seen = [rows[place + tap] if 0 <= place + tap < len(rows) else 0 * rows[0] for tap in taps]
+            wanted.append(torch.cat(seen))
+    assert torch.equal(got, torch.stack(wanted))
+    into = torch.randn_like(got)
+    near(torch.autograd.grad(got, x, into)[0], torch.autograd.grad(torch.stack(wanted), x, into)[0])
+
+
+@pytest.mark.parametrize("side", [SIDE, CONV], ids=["transformer", "conv"])
+def test_others_in_the_batch_change_nothing(side, way):
     """What a sequence's states are depends on no neighbour, and on nothing that comes later."""
-    model = regard.build({"decoder": SIDE, "vocabulary": 20}).to(DEVICE).eval()
+    model = regard.build({"decoder": side, "vocabulary": 20}).to(DEVICE).eval()
     whole = end_to_end(batch(source=False), room(filled=False)).targets.to(DEVICE)
     alone = end_to_end(
         Batch(None, Tokens.of(TARGETS[1:2]), 5, torch.arange(1)), room(filled=False)
@@ -178,8 +267,10 @@ def test_dropout_drops_the_same_in_the_backward(way):
     assert not torch.equal(total, again)
 
 
-def test_attention_drops_the_same_in_the_backward(way):
+@pytest.mark.parametrize("widest", [packed.WIDEST, 4], ids=["held", "walked"])
+def test_attention_drops_the_same_in_the_backward(widest, way, monkeypatch):
     """Values that are the unit vectors make outputs weights; their gradient sums what was let through."""
+    monkeypatch.setattr(packed, "WIDEST", widest)
     n = 5
     ends, kind = Ends.of([n, n]).to(DEVICE), packed.Heads(1, 1, n, 1.0, False, 0.5)
     asked = torch.zeros(2 * n, n, device=DEVICE)
@@ -213,6 +304,8 @@ def test_ends():
     assert ends.mask.tolist() == [[True, True, True], [False] * 3, [True, True, False]]
     x = torch.arange(5.0)[:, None]
     assert torch.equal(ends.laid(ends.padded(x)), x)
+    assert ends.rows.tolist() == [0, 0, 0, 2, 2]
+    assert ends.to_come.tolist() == [2, 1, 0, 1, 0]
     assert ends.twice().offsets.tolist() == [0, 3, 3, 5, 8, 8, 10]
 
 
@@ -231,8 +324,11 @@ def test_what_cannot_be_packed_is_refused():
     }
     with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.position = 'alibi'"):
         Recipe.of(table)
+    table["model"] = {"encoder": SIDE, "decoder": CONV | {"score": "additive"}}
+    with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.decoder\.score = 'additive'"):
+        Recipe.of(table)
     table["model"] = {"encoder": {"kind": "rnn"}, "decoder": SIDE}
-    with pytest.raises(InvalidRecipe, match="anything but Transformers"):
+    with pytest.raises(InvalidRecipe, match="anything but Transformers and convolutions"):
         Recipe.of(table)
 
 
@@ -302,10 +398,12 @@ def weights(run):
     return load_file(checkpoint.step_folder(run, 9) / "model.safetensors")
 
 
-def test_a_packed_run_resumes_as_if_it_had_not_stopped(tmp_path):
-    train(LEARNED, tmp_path / "whole", cache=tmp_path)
-    train(LEARNED | {"train": TRAIN | {"steps": 3}}, tmp_path / "parts", cache=tmp_path)
-    train(LEARNED, tmp_path / "parts", cache=tmp_path, resume=True)
+@pytest.mark.parametrize("side", [SIDE, CONV], ids=["transformer", "conv"])
+def test_a_packed_run_resumes_as_if_it_had_not_stopped(side, tmp_path):
+    learned = LEARNED | {"model": {"encoder": side | {"dropout": 0.1}, "decoder": side}}
+    train(learned, tmp_path / "whole", cache=tmp_path)
+    train(learned | {"train": TRAIN | {"steps": 3}}, tmp_path / "parts", cache=tmp_path)
+    train(learned, tmp_path / "parts", cache=tmp_path, resume=True)
     whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     logged = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]

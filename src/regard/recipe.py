@@ -19,6 +19,7 @@ from regard.model.vision import VitConfig
 from regard.training.config import TrainConfig
 
 TABLES = ("data", "model", "train", "decode")
+PACKED = ("transformer", "conv")  # kinds whose sequences may lie end to end
 DISTANCES, UNPACKED = ("alibi", "relative"), ("additive", "uniform", "reduced_rank")  # what packed kernels do not know
 FROM_DATA = ("vocabulary", "source_vocabulary", "labels")
 BLOCKS = {"transformer", "vit"}  # parts whose weights lie in blocks
@@ -264,8 +265,8 @@ def _not_packed(model: Mapping[str, Any], data: DataConfig) -> str | None:
     if data.stretch:
         return "running text, which has no padding"
     parts = {name: part for name in ("encoder", "decoder") if isinstance(part := model.get(name), Mapping)}
-    if "decoder" not in parts or any(part.get("kind") != "transformer" for part in parts.values()):
-        return "anything but Transformers that write"
+    if "decoder" not in parts or any(part.get("kind") not in PACKED for part in parts.values()):
+        return "anything but Transformers and convolutions that write"
     for name, part in parts.items():
         for key, some in (("position", DISTANCES), ("score", UNPACKED), ("unit", (True,))):
             if part.get(key) in some:

@@ -141,6 +141,11 @@ class Ends:
         positions = torch.arange(len(self.places), device=self.offsets.device, dtype=torch.int32)
         return torch.searchsorted(self.offsets, positions, right=True) - 1
 
+    @property
+    def to_come(self) -> Int[Tensor, " N"]:
+        """How many positions follow each in its own sequence."""
+        return self.offsets.diff()[self.rows] - self.places - 1
+
 
 @dataclass(frozen=True)
 class Packed:

@@ -1,4 +1,4 @@
-"""x + dropout(change) and its norm, which stand between any two parts of a Transformer: in one pass on a GPU."""
+"""x + dropout(change) and its norm, which stand between any two parts of a model: in one pass on a GPU."""
 
 from typing import Any, NamedTuple
 

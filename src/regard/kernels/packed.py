@@ -1,6 +1,7 @@
 """Attention within sequences that are laid end to end: no padding, and short ones in kernels made for them.
 
-On a GPU a program takes one head of one sequence, whole, forwards and backwards, and needs nothing of other programs.
+On a GPU a program takes one head of one sequence, whole, forwards and backwards, and needs nothing of other programs;
+of a wide head it holds the weights, and walks the rest.
 Sequences too long for that go to PyTorch's kernel for many lengths, whose backward adds in no fixed order, so that two
 runs may differ in last bits. Elsewhere they are padded, which is the reference.
 """
@@ -21,7 +22,9 @@ from regard.sequence import Ends
 from regard.shapes import Float, Tensor
 
 TILES = (32, 64, 128)  # positions of sequences that programs take whole, each launch those of one size
-WIDEST = 256  # of a head
+WIDEST = 256  # head that a program holds whole
+WALKED = 1024  # head that it walks, where none are shared: PART numbers at a time, and fewer of the longest sequences
+PART = 128
 
 
 @dataclass(frozen=True)
@@ -44,15 +47,16 @@ def attend(
     `asked` holds queries, `known` keys and values side by side; or `asked` holds all three.
     """
     tensors = (asked,) if known is None else (asked, known)
-    if gpu.takes(*tensors) and kind.width <= WIDEST:
-        if max(ends.longest, around.longest) <= TILES[-1]:
+    if gpu.takes(*tensors):
+        widest = WALKED if kind.heads == kind.key_heads else WIDEST
+        if max(ends.longest, around.longest) <= TILES[-1] and kind.width <= widest:
             asked, known = asked.contiguous(), None if known is None else known.contiguous()
             seed = asked.new_empty(1, dtype=torch.int64)
             if kind.dropout > 0:
                 seed = torch.randint(2**62, (1,), device=asked.device)
             out: Tensor = _Short.apply(kind, ends, around, seed, asked, known)  # type: ignore[no-untyped-call]
             return out
-        if asked.dtype in gpu.HALF and kind.width % 8 == 0:
+        if asked.dtype in gpu.HALF and kind.width <= WIDEST and kind.width % 8 == 0:
             return _flash(*_roles(asked, known, kind), kind, ends, around)
     return _padded(*_roles(asked, known, kind), kind, ends, around)
 
@@ -89,12 +93,14 @@ class _Short(torch.autograd.Function):
         ctx: Any, kind: Heads, ends: Ends, around: Ends, seed: Tensor, asked: Tensor, known: Tensor | None
     ) -> Tensor:
         from regard.kernels.training_gpu import look
+        from regard.kernels.wide_gpu import wide_look
 
+        kernel = look if kind.width <= WIDEST else wide_look
         query, key, value = _roles(asked, known, kind)
         out = asked.new_empty(len(asked), kind.heads * kind.width)
         with gpu.on_device_of(asked):
             for tile in _tiles(kind, ends, around):
-                look[(len(ends.offsets) - 1, kind.heads)](
+                kernel[(len(ends.offsets) - 1, kind.heads)](
                     query, key, value, out, *_common(kind, ends, around, seed, query, key), **tile
                 )
         ctx.save_for_backward(seed, asked, known)
@@ -104,16 +110,18 @@ class _Short(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         from regard.kernels.training_gpu import d_look
+        from regard.kernels.wide_gpu import d_wide_look
 
         refuse_second_derivative()
         d_out = d_out.contiguous()
         kind, ends, around = ctx.plain
+        kernel = d_look if kind.width <= WIDEST else d_wide_look
         seed, asked, known = ctx.saved_tensors
         d_asked, d_known = asked.new_empty(asked.shape), None if known is None else known.new_empty(known.shape)
         query, key, value = _roles(asked, known, kind)
         with gpu.on_device_of(asked):
             for tile in _tiles(kind, ends, around):
-                d_look[(len(ends.offsets) - 1, kind.key_heads)](
+                kernel[(len(ends.offsets) - 1, kind.key_heads)](
                     query, key, value, d_out, *_roles(d_asked, d_known, kind),
                     *_common(kind, ends, around, seed, query, key), **tile,
                 )  # fmt: skip
@@ -137,6 +145,14 @@ def _tiles(kind: Heads, ends: Ends, around: Ends) -> Iterator[dict[str, Any]]:
             break
         yield {
             "beyond": before, "CAUSAL": kind.causal, "DROP": kind.dropout > 0, "R": size, "C": size,
-            "D": gpu.power(kind.width), "num_warps": min(8, size**2 // 1024),
+            **_pace(kind.width, size),
         }  # fmt: skip
         before = size
+
+
+def _pace(width: int, size: int) -> dict[str, int]:
+    """How much of a head a program takes at a time, and by how many warps."""
+    warps = min(8, size**2 // 1024)
+    if width <= WIDEST:
+        return {"D": gpu.power(width), "num_warps": warps}
+    return {"D": min(PART, 8192 // size), "num_warps": max(2, warps), "num_stages": 2}

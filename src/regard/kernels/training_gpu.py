@@ -138,7 +138,7 @@ def d_activate(
 @triton.jit
 @no_type_check
 def weights_of(
-    query, key, n, m, factor, seed, item, dropped,
+    scores, n, m, factor, seed, item, dropped,
     CAUSAL: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """The weights of R queries over C keys, all there are; and the same under dropout."""
@@ -146,7 +146,7 @@ def weights_of(
     seen = (rows < n) & (keys < m)
     if CAUSAL:
         seen = seen & (keys <= rows)
-    scores = tl.where(seen, tl.dot(query, tl.trans(key), input_precision="ieee") * (factor * LOG2E), float("-inf"))
+    scores = tl.where(seen, scores * (factor * LOG2E), float("-inf"))
     peak = tl.max(scores, 1)
     weights = tl.exp2(scores - tl.where(peak == float("-inf"), 0.0, peak)[:, None])
     total = tl.sum(weights, 1)
@@ -189,7 +189,8 @@ def look(
         k = tl.load(at, mask=there, other=0.0)
         at, there = tile_of(value, source_step, start, m, head // group, width, C, D)
         v = tl.load(at, mask=there, other=0.0)
-        _, left = weights_of(q, k, n, m, factor, seed, row * heads + head, dropped, CAUSAL, DROP, R, C)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        _, left = weights_of(scores, n, m, factor, seed, row * heads + head, dropped, CAUSAL, DROP, R, C)
         seen = tl.dot(left.to(v.dtype), v, input_precision="ieee")
         at, there = tile_of(out, out_step, first, n, head, width, R, D)
         tl.store(at, seen.to(out.dtype.element_ty), mask=there)
@@ -217,7 +218,8 @@ def d_look(
             q = tl.load(at, mask=there, other=0.0)
             at, _ = tile_of(d_out, out_step, first, n, head, width, R, D)
             given = tl.load(at, mask=there, other=0.0)
-            weights, left = weights_of(q, k, n, m, factor, seed, row * heads + head, dropped, CAUSAL, DROP, R, C)
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+            weights, left = weights_of(scores, n, m, factor, seed, row * heads + head, dropped, CAUSAL, DROP, R, C)
             to_value += tl.dot(tl.trans(left.to(given.dtype)), given, input_precision="ieee")
             moved = left * tl.dot(given, tl.trans(v), input_precision="ieee")
             d_scores = ((moved - weights * tl.sum(moved, 1)[:, None]) * factor).to(k.dtype)

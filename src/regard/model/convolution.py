@@ -10,14 +10,19 @@ from torch.nn import functional as F
 from regard.configuration import Checked, Count, Probability
 from regard.errors import Problem
 from regard.kernels.dropout import Dropout
+from regard.kernels.joining import Sum, join
+from regard.kernels.products import product
+from regard.kernels.windows import Sides, windows
 from regard.model.embedding import Embedding, Projection
 from regard.model.layers import Layers
-from regard.model.memory import Memory, at_last, masked_mean
+from regard.model.memory import Memory, Strung, at_last, masked_mean
 from regard.model.multihead import MultiHead
 from regard.model.scores import ScoreName
 from regard.model.state import KeyValue, beam_rows, put_masks, sentence_rows
-from regard.sequence import Packing, Tokens
+from regard.sequence import Packed, Packing, Tokens
 from regard.shapes import Bool, Float, Int, Tensor
+
+UNDROPPED = Dropout(0.0)
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,13 @@ class ConvLayer(nn.Module):
         h = F.pad(h.mT, (self.reach - self.after, self.after))  # (B, W, S + reach)
         return x + self._gated(h)
 
+    def end_to_end(self, given: Sum, dropout: Dropout, sides: Sides) -> Sum:
+        """The same of sequences laid end to end; `dropout` is that of what is still to be added to what is given."""
+        x, h = join(given, dropout, self.norm)  # (N, W)
+        seen = windows(h, sides, range(self.after - self.reach, self.after + 1, *self.conv.dilation))  # (N, K · W)
+        out = product(seen, self.conv.weight.mT.flatten(1), self.conv.bias)  # (N, 2 · W)
+        return Sum(x, F.glu(out, -1))
+
     def step(
         self, x: Float[Tensor, "B 1 W"], seen: Float[Tensor, "B reach W"]
     ) -> tuple[Float[Tensor, "B 1 W"], Float[Tensor, "B reach W"]]:
@@ -80,6 +92,13 @@ class ConvEncoder(nn.Module):
             x = layer(x, mask)
         states = self.norm(x)
         return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
+
+    def end_to_end(self, source: Packed) -> Strung:
+        """Of sequences laid end to end."""
+        given, sides = Sum(self.dropout(self.embedding(source.ids))), Sides.of(source.ends)
+        for layer in self.layers:
+            given = layer.end_to_end(given, self.dropout, sides)
+        return Strung(join(given, self.dropout, self.norm)[1], source.ends)
 
 
 @dataclass(frozen=True)
@@ -152,6 +171,19 @@ class ConvDecoder(nn.Module):
                 x = x + self.looks[i](x, memory.states, mask=memory.mask[:, None])
         normed: Tensor = self.norm(x if packing is None else packing.pack(x))
         return normed
+
+    def end_to_end(self, targets: Packed, memory: Strung | None) -> Float[Tensor, "N W"]:
+        """The same of sequences laid end to end."""
+        given, sides = Sum(self.dropout(self.embedding(targets.ids))), Sides.of(targets.ends)
+        dropout = self.dropout if memory is None else UNDROPPED  # of what is to be added: a look is as it is
+        for i, layer in enumerate(self.layers):
+            given = layer.end_to_end(given, dropout, sides)
+            if memory is not None:
+                x, out = given
+                assert out is not None
+                x = layer.dropout.onto(x, out)
+                given = Sum(x, self.looks[i].end_to_end(x, targets.ends, memory.states, memory.ends))
+        return join(given, dropout, self.norm)[1]
 
     def start(
         self, memory: Memory | None, *, batch: int, capacity: int | None = None, beams: int | None = None
