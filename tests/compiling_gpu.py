@@ -1,6 +1,4 @@
-"""Compiles every kernel of `looking_gpu`, `training_gpu`, `wide_gpu` and `windows_gpu` for an H200, without one.
-
-Prints how many.
+"""Compiles every kernel of `looking_gpu` and of training for an H200, without one. Prints how many.
 
 A program, not a test: Triton asks once in a process whether it is to interpret.
 """
@@ -14,9 +12,23 @@ from triton.backends.compiler import GPUTarget
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from regard.kernels import additive, dots, joining, looking_gpu, packed, training_gpu, wide_gpu, windows, windows_gpu
+from regard.kernels import (
+    additive,
+    cells_gpu,
+    dots,
+    gpu,
+    joining,
+    looking_gpu,
+    packed,
+    scanning,
+    training_gpu,
+    wide_gpu,
+    windows,
+    windows_gpu,
+)
 from regard.kernels.energies import DotEnergy
 from regard.kernels.lookup import Lookup
+from regard.kernels.recurrence import CELLS, Steps
 from regard.kernels.visibility import Visibility
 from regard.sequence import Ends
 from regard.training import loss
@@ -46,7 +58,6 @@ class Compiled:
 
 
 made: list = []
-SHARED = 227 * 1024  # bytes of a multiprocessor's memory that a program may have
 
 
 def main() -> None:
@@ -69,14 +80,15 @@ def main() -> None:
         dots.summarise(lookup, 5, torch.ones(n), lse)
     for name in ("join", "d_join", "d_activate", "look", "d_look", "surprise", "paired_surprise"):
         setattr(training_gpu, name, Compiled(getattr(training_gpu, name)))
-    for module, names in ((wide_gpu, ("wide_look", "d_wide_look")), (windows_gpu, ("gather", "d_gather"))):
-        for name in names:
-            setattr(module, name, Compiled(getattr(module, name)))
+    for module, name in ((wide_gpu, "wide_look"), (windows_gpu, "gather"), (cells_gpu, "step")):
+        for each in (name, f"d_{name}"):
+            setattr(module, each, Compiled(getattr(module, each)))
     for dtype, dropout in ((torch.bfloat16, 0.1), (torch.float32, 0.0)):
         training(dtype, dropout)
     convolutions(torch.bfloat16)
+    recurrences(torch.bfloat16)
     assert all(kernel.asm["cubin"] for kernel in made)
-    assert all(kernel.metadata.shared <= SHARED for kernel in made)
+    assert all(kernel.metadata.shared <= gpu.SHARED for kernel in made)
     print(len(made))
 
 
@@ -99,7 +111,7 @@ def training(dtype, dropout) -> None:
         joining._Join.forward(ctx, x, added, weight, bias, seed, 1e-5, int(dropout * 65536), dtype)
         joining._Join.backward(ctx, None if added is None else x, low)
     ends, ctx = Ends.of([5, 3]), Context()
-    packed._Short.forward(ctx, packed.Heads(4, 2, 5, 1.0, True, dropout), ends, ends, seed, low, None)
+    packed._Short.forward(ctx, False, packed.Heads(4, 2, 5, 1.0, True, dropout), ends, ends, seed, low, None)
     packed._Short.backward(ctx, low[:, :20])
     for agreement in (0.0, 1.0):
         loss._on_gpu(low, low[:6], low[0, :6], torch.zeros(8, dtype=torch.int64), 0.1, agreement, 4, (True,) * 3)
@@ -110,10 +122,22 @@ def convolutions(dtype) -> None:
     """With the largest tiles."""
     low, ends, ctx = torch.zeros(133, 3 * 512, dtype=dtype), Ends.of([128, 5]), Context()
     seed = torch.zeros(1, dtype=torch.int64)
-    packed._Short.forward(ctx, packed.Heads(1, 1, 512, 1.0, True, 0.1), ends, ends, seed, low, None)
+    packed._Short.forward(ctx, True, packed.Heads(1, 1, 512, 1.0, True, 0.1), ends, ends, seed, low, None)
     packed._Short.backward(ctx, low[:, :512])
     windows._Windows.forward(ctx, low[:, :512].contiguous(), *windows.Sides.of(ends), range(-2, 3, 2))
     windows._Windows.backward(ctx, low)
+
+
+@torch.no_grad()
+def recurrences(dtype) -> None:
+    low, steps = torch.zeros(2, 5, 24, dtype=dtype), Steps([3, 2])
+    for name, gates in (("elman", 1), ("gru", 3), ("lstm", 4)):
+        bias = torch.zeros(2, CELLS[name].count * 20)
+        weights = torch.zeros(2, gates * 20, 24), torch.zeros(2, gates * 20, 20), bias
+        start = low[:, :3, :20], *((torch.zeros(2, 3, 20),) if name == "lstm" else ())
+        ctx = Context()
+        states = scanning._Scan.forward(ctx, name, steps, low, *weights, *start)
+        scanning._Scan.backward(ctx, *states)
 
 
 if __name__ == "__main__":

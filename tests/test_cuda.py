@@ -129,19 +129,30 @@ def language_model(tmp_path, name, **changes):
     return weights_of(tmp_path, name, data, {"decoder": SIDE}, changes)
 
 
-def translator(tmp_path, name, side=SIDE, **changes):
+def translator(tmp_path, name, side=SIDE, looks=None, **changes):
     """The same of packed pairs of many lengths."""
     lines = ["the cat sat on the mat and the dog on the log "[: 5 + place % 40] for place in range(300)]
     (tmp_path / "pairs.txt").write_text("\n".join(lines))
     data = {split: [str(tmp_path / "pairs.txt")] * 2 for split in ("train", "valid")}
     data |= {side: {"tokens": "bytes"} for side in ("source", "target")}
-    return weights_of(tmp_path, name, data, {"encoder": side, "decoder": side}, changes | {"packed": True})
+    sides = {"encoder": side, "decoder": side | (looks or {})}
+    return weights_of(tmp_path, name, data, sides, changes | {"packed": True})
 
 
 def convolutions(tmp_path, name, **changes):
     """Whose one head is too wide to be held whole."""
     side = {"kind": "conv", "width": 272, "dilations": [1, 4], "dropout": 0.2}
     return translator(tmp_path, name, side, **changes)
+
+
+def recurrences(tmp_path, name, **changes):
+    """All of whose looks are taken at once."""
+    side = {"kind": "rnn", "cell": "lstm", "width": 272, "layers": 2, "dropout": 0.2}
+    return translator(tmp_path, name, side, {"attention": "after", "score": "bilinear"}, **changes)
+
+
+def recurrences_that_look_before(tmp_path, name, **changes):
+    return translator(tmp_path, name, {"kind": "rnn", "width": 32, "dropout": 0.2}, **changes)
 
 
 def weights_of(tmp_path, name, data, model, changes):
@@ -154,7 +165,7 @@ def weights_of(tmp_path, name, data, model, changes):
 
 
 @pytest.mark.parametrize("agreement", [0.0, 1.0])
-@pytest.mark.parametrize("made", [language_model, translator, convolutions])
+@pytest.mark.parametrize("made", [language_model, translator, convolutions, recurrences, recurrences_that_look_before])
 def test_replayed_equals_launched(made, agreement, tmp_path, monkeypatch):
     """Bit for bit; and a run that was stopped, and so launches what another replays, ends as one that was not."""
     records, right = [], Replay._record

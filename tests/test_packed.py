@@ -16,7 +16,7 @@ from regard.data.batches import Batch, Room, batches, end_to_end
 from regard.errors import InvalidRecipe
 from regard.jobs.outlook import outlook
 from regard.jobs.training import prepared, train
-from regard.kernels import gpu, joining, packed, windows
+from regard.kernels import gpu, joining, packed, scanning, windows
 from regard.kernels.dropout import Dropout
 from regard.kernels.joining import Sum, join
 from regard.recipe import Recipe
@@ -47,6 +47,15 @@ CONVOLUTIONS = {  # encoder and decoder
     "convolutions, then a Transformer": (ONE, SIDE),
     "a Transformer, then convolutions": (SIDE, ONE),
     "a language model": (None, CONV),
+}
+RNN = {"kind": "rnn", "width": 16, "dropout": 0.0}
+DEEP, LOOKS = RNN | {"cell": "lstm", "layers": 2}, {"attention": "after", "score": "bilinear"}
+RECURRENCES = {
+    "LSTMs": (DEEP, DEEP | LOOKS),
+    "GRUs that look before": (RNN, RNN),
+    "in one direction, with the summary": (RNN | {"bidirectional": False}, RNN | {"attention": "none"}),
+    "fed": (RNN | {"cell": "elman"}, RNN | LOOKS | {"cell": "elman", "feed": True}),
+    "a recurrent language model": (None, DEEP),
 }
 SOURCES = [[7, 8, 9, 10, 11], [12], [13, 5, 6], [14, 15, 16, 17, 18, 19, 5]]
 TARGETS = [[1, 5, 6, 2], [1, 7, 8, 9, 10, 2], [1, 2], [1, 12, 13, 2]]
@@ -115,15 +124,18 @@ def test_packed_equals_padded(kind, agreement, filled, way, monkeypatch):
         near(change, expected[name])
 
 
-@pytest.mark.parametrize("kind", CONVOLUTIONS)
-def test_packed_convolutions_equal_padded_ones(kind, way, monkeypatch):
-    encoder, decoder = CONVOLUTIONS[kind]
+@pytest.mark.parametrize("kind", CONVOLUTIONS | RECURRENCES)
+def test_packed_others_equal_padded_ones(kind, way, monkeypatch):
+    encoder, decoder = (CONVOLUTIONS | RECURRENCES)[kind]
     sides = {"decoder": decoder} if encoder is None else {"encoder": encoder, "decoder": decoder, "tie": "all"}
     model = regard.build(sides | {"vocabulary": 20}).to(DEVICE)
     objective, given = Objective(smoothing=0.1), batch(source=encoder is not None)
     monkeypatch.setattr(packed, "WIDEST", 8)  # heads of 16 are walked
+    monkeypatch.setattr(scanning, "takes", gpu.takes)  # in float32 too
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     got, changes = gradients(model, end_to_end(given, room(filled=True)), objective)
-    monkeypatch.setattr(gpu, "takes", lambda *tensors: False)
+    for module in (gpu, scanning):
+        monkeypatch.setattr(module, "takes", lambda *tensors: False)
     wanted, expected = gradients(model, given, objective)
     near(got, wanted)
     for name, change in changes.items():
@@ -181,6 +193,22 @@ def test_long_sequences_go_another_way(causal):
     near(torch.autograd.grad(got, asked, into.bfloat16())[0], expected, 1e-2)
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+@pytest.mark.parametrize(
+    "kind", [packed.Heads(2, 2, 128, 0.1), packed.Heads(4, 2, 256, 0.1, True)], ids=["alone", "shared"]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_what_a_program_cannot_hold_goes_another_way(dtype, kind):
+    ends, width = Ends.of([128, 3, 0, 70]).to(DEVICE), (kind.heads + 2 * kind.key_heads) * kind.width
+    asked = torch.randn(201, width, device=DEVICE, requires_grad=True)
+    into = torch.randn(201, kind.heads * kind.width, device=DEVICE)
+    wanted = packed._padded(*packed._roles(asked, None, kind), kind, ends, ends)
+    expected = torch.autograd.grad(wanted, asked, into)[0]
+    got, tolerance = packed.attend(asked.to(dtype), None, kind, ends, ends), 1e-2 if dtype == torch.bfloat16 else 1e-5
+    near(got, wanted, tolerance)
+    near(torch.autograd.grad(got, asked, into.to(dtype))[0], expected, tolerance)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("heads", [1, 2])
 def test_wide_heads_are_walked(heads, causal, way, monkeypatch):
@@ -225,7 +253,7 @@ def test_windows(taps, way):
     near(torch.autograd.grad(got, x, into)[0], torch.autograd.grad(torch.stack(wanted), x, into)[0])
 
 
-@pytest.mark.parametrize("side", [SIDE, CONV], ids=["transformer", "conv"])
+@pytest.mark.parametrize("side", [SIDE, CONV, DEEP], ids=["transformer", "conv", "rnn"])
 def test_others_in_the_batch_change_nothing(side, way):
     """What a sequence's states are depends on no neighbour, and on nothing that comes later."""
     model = regard.build({"decoder": side, "vocabulary": 20}).to(DEVICE).eval()
@@ -328,7 +356,7 @@ def test_what_cannot_be_packed_is_refused():
     with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.decoder\.score = 'additive'"):
         Recipe.of(table)
     table["model"] = {"encoder": {"kind": "rnn"}, "decoder": SIDE}
-    with pytest.raises(InvalidRecipe, match="anything but Transformers and convolutions"):
+    with pytest.raises(InvalidRecipe, match="anything but Transformers, convolutions, or recurrent sides on their own"):
         Recipe.of(table)
 
 
@@ -398,7 +426,7 @@ def weights(run):
     return load_file(checkpoint.step_folder(run, 9) / "model.safetensors")
 
 
-@pytest.mark.parametrize("side", [SIDE, CONV], ids=["transformer", "conv"])
+@pytest.mark.parametrize("side", [SIDE, CONV, RNN], ids=["transformer", "conv", "rnn"])
 def test_a_packed_run_resumes_as_if_it_had_not_stopped(side, tmp_path):
     learned = LEARNED | {"model": {"encoder": side | {"dropout": 0.1}, "decoder": side}}
     train(learned, tmp_path / "whole", cache=tmp_path)

@@ -19,7 +19,7 @@ from regard.model.vision import VitConfig
 from regard.training.config import TrainConfig
 
 TABLES = ("data", "model", "train", "decode")
-PACKED = ("transformer", "conv")  # kinds whose sequences may lie end to end
+PACKED = {"transformer", "conv"}, {"rnn"}  # kinds whose sequences may lie end to end, with each other
 DISTANCES, UNPACKED = ("alibi", "relative"), ("additive", "uniform", "reduced_rank")  # what packed kernels do not know
 FROM_DATA = ("vocabulary", "source_vocabulary", "labels")
 BLOCKS = {"transformer", "vit"}  # parts whose weights lie in blocks
@@ -265,8 +265,11 @@ def _not_packed(model: Mapping[str, Any], data: DataConfig) -> str | None:
     if data.stretch:
         return "running text, which has no padding"
     parts = {name: part for name in ("encoder", "decoder") if isinstance(part := model.get(name), Mapping)}
-    if "decoder" not in parts or any(part.get("kind") not in PACKED for part in parts.values()):
-        return "anything but Transformers and convolutions that write"
+    kinds = {part.get("kind") for part in parts.values()}
+    if "decoder" not in parts or not any(kinds <= some for some in PACKED):
+        return "anything but Transformers, convolutions, or recurrent sides on their own, that write"
+    if kinds == {"rnn"}:
+        return None
     for name, part in parts.items():
         for key, some in (("position", DISTANCES), ("score", UNPACKED), ("unit", (True,))):
             if part.get(key) in some:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from regard.errors import InvalidArgument
-from regard.shapes import Bool, Float, Int, Tensor
+from regard.shapes import Bool, Float, Int, Shaped, Tensor
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Ends:
         """True where there is a position, were all padded to the longest."""
         return torch.arange(self.longest, device=self.offsets.device) < self.offsets.diff()[:, None]
 
-    def padded(self, x: Float[Tensor, "N *rest"]) -> Float[Tensor, "B S *rest"]:
+    def padded(self, x: Shaped[Tensor, "N *rest"]) -> Shaped[Tensor, "B S *rest"]:
         """What stands in the padding is anything that stood elsewhere."""
         at = self.offsets[:-1, None] + torch.arange(self.longest, device=x.device)
         return x[at.clamp(max=len(x) - 1)]

@@ -18,7 +18,7 @@ Signatures inside the package carry them as jaxtyping annotations, which the tes
 themselves and raise `InvalidArgument`.
 """
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 Queries = Float[Tensor, "B H N D"]
@@ -27,4 +27,4 @@ Values = Float[Tensor, "B _ M E"]  # values may be shared by heads that do not s
 Outputs = Float[Tensor, "B H N E"]
 LogSumExp = Float[Tensor, "B H N"]
 
-__all__ = ["Bool", "Float", "Int", "Keys", "LogSumExp", "Outputs", "Queries", "Tensor", "Values"]
+__all__ = ["Bool", "Float", "Int", "Keys", "LogSumExp", "Outputs", "Queries", "Shaped", "Tensor", "Values"]

@@ -18,6 +18,7 @@ from regard.shapes import Tensor
 
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)
+SHARED = 227 << 10  # bytes that an H200's programs can share
 FAR = 2**30  # sees as far as there are keys
 OLDEST = (8, 0)  # of NVIDIA's GPUs that Triton is made for: on some others its compiler ends the process
 
@@ -98,6 +99,14 @@ def sight(visible: Visibility, like: Tensor) -> tuple[list[Tensor | int], dict[s
         steps = [0 if size == 1 else step for size, step in zip(allowed.shape, allowed.stride(), strict=True)]
     reach = [FAR if x is None else min(x, FAR) for x in (visible.behind, visible.ahead)]
     return [mask, *steps, *reach], {"MASKED": allowed is not None, "BANDED": visible.banded}
+
+
+@lru_cache(maxsize=16)
+def shared(device: torch.device) -> int:
+    """Bytes of memory that the threads of a program can share."""
+    if device.type != "cuda":
+        return SHARED
+    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", SHARED)
 
 
 def power(size: int, least: int = 16) -> int:

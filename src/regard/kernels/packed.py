@@ -25,6 +25,7 @@ TILES = (32, 64, 128)  # positions of sequences that programs take whole, each l
 WIDEST = 256  # head that a program holds whole
 WALKED = 1024  # head that it walks, where none are shared: PART numbers at a time, and fewer of the longest sequences
 PART = 128
+WALKING = {2: 80 << 10, 4: 176 << 10}  # bytes of shared memory that this takes, by those of a number
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,28 @@ def attend(
     """
     tensors = (asked,) if known is None else (asked, known)
     if gpu.takes(*tensors):
-        widest = WALKED if kind.heads == kind.key_heads else WIDEST
-        if max(ends.longest, around.longest) <= TILES[-1] and kind.width <= widest:
+        walked = _walked(kind, max(ends.longest, around.longest), asked)
+        if walked is not None:
             asked, known = asked.contiguous(), None if known is None else known.contiguous()
             seed = asked.new_empty(1, dtype=torch.int64)
             if kind.dropout > 0:
                 seed = torch.randint(2**62, (1,), device=asked.device)
-            out: Tensor = _Short.apply(kind, ends, around, seed, asked, known)  # type: ignore[no-untyped-call]
+            out: Tensor = _Short.apply(walked, kind, ends, around, seed, asked, known)  # type: ignore[no-untyped-call]
             return out
         if asked.dtype in gpu.HALF and kind.width <= WIDEST and kind.width % 8 == 0:
             return _flash(*_roles(asked, known, kind), kind, ends, around)
     return _padded(*_roles(asked, known, kind), kind, ends, around)
+
+
+def _walked(kind: Heads, longest: int, like: Tensor) -> bool | None:
+    """Whether a program walks a head that it cannot hold whole; None: it can do neither."""
+    size = next((size for size in TILES if size >= longest), None)
+    if size is None:
+        return None
+    room, each = gpu.shared(like.device), like.element_size()
+    if kind.width <= WIDEST and (8 * size * gpu.power(kind.width) + 2 * size**2) * each <= room:
+        return False
+    return True if kind.heads == kind.key_heads and kind.width <= WALKED and WALKING[each] <= room else None
 
 
 def _roles(asked: Tensor, known: Tensor | None, kind: Heads) -> tuple[Tensor, Tensor, Tensor]:
@@ -90,21 +102,22 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, kind: Heads, ends: Ends, a
 class _Short(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, kind: Heads, ends: Ends, around: Ends, seed: Tensor, asked: Tensor, known: Tensor | None
-    ) -> Tensor:
+        ctx: Any, walked: bool, kind: Heads, ends: Ends, around: Ends, seed: Tensor, asked: Tensor,
+        known: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         from regard.kernels.training_gpu import look
         from regard.kernels.wide_gpu import wide_look
 
-        kernel = look if kind.width <= WIDEST else wide_look
+        kernel = wide_look if walked else look
         query, key, value = _roles(asked, known, kind)
         out = asked.new_empty(len(asked), kind.heads * kind.width)
         with gpu.on_device_of(asked):
-            for tile in _tiles(kind, ends, around):
+            for tile in _tiles(walked, kind, ends, around):
                 kernel[(len(ends.offsets) - 1, kind.heads)](
                     query, key, value, out, *_common(kind, ends, around, seed, query, key), **tile
                 )
         ctx.save_for_backward(seed, asked, known)
-        ctx.plain = kind, ends, around
+        ctx.plain = walked, kind, ends, around
         return out
 
     @staticmethod
@@ -114,18 +127,18 @@ class _Short(torch.autograd.Function):
 
         refuse_second_derivative()
         d_out = d_out.contiguous()
-        kind, ends, around = ctx.plain
-        kernel = d_look if kind.width <= WIDEST else d_wide_look
+        walked, kind, ends, around = ctx.plain
+        kernel = d_wide_look if walked else d_look
         seed, asked, known = ctx.saved_tensors
         d_asked, d_known = asked.new_empty(asked.shape), None if known is None else known.new_empty(known.shape)
         query, key, value = _roles(asked, known, kind)
         with gpu.on_device_of(asked):
-            for tile in _tiles(kind, ends, around):
+            for tile in _tiles(walked, kind, ends, around):
                 kernel[(len(ends.offsets) - 1, kind.key_heads)](
                     query, key, value, d_out, *_roles(d_asked, d_known, kind),
                     *_common(kind, ends, around, seed, query, key), **tile,
                 )  # fmt: skip
-        return None, None, None, None, d_asked, d_known
+        return None, None, None, None, None, d_asked, d_known
 
 
 def _common(kind: Heads, ends: Ends, around: Ends, seed: Tensor, query: Tensor, key: Tensor) -> list[Any]:
@@ -137,7 +150,7 @@ def _common(kind: Heads, ends: Ends, around: Ends, seed: Tensor, query: Tensor, 
     ]  # fmt: skip
 
 
-def _tiles(kind: Heads, ends: Ends, around: Ends) -> Iterator[dict[str, Any]]:
+def _tiles(walked: bool, kind: Heads, ends: Ends, around: Ends) -> Iterator[dict[str, Any]]:
     """What each launch is for: pairs that are longer than the one before can take, up to its own size."""
     longest, before = max(ends.longest, around.longest), 0
     for size in TILES:
@@ -145,14 +158,14 @@ def _tiles(kind: Heads, ends: Ends, around: Ends) -> Iterator[dict[str, Any]]:
             break
         yield {
             "beyond": before, "CAUSAL": kind.causal, "DROP": kind.dropout > 0, "R": size, "C": size,
-            **_pace(kind.width, size),
+            **_pace(walked, kind.width, size),
         }  # fmt: skip
         before = size
 
 
-def _pace(width: int, size: int) -> dict[str, int]:
+def _pace(walked: bool, width: int, size: int) -> dict[str, int]:
     """How much of a head a program takes at a time, and by how many warps."""
     warps = min(8, size**2 // 1024)
-    if width <= WIDEST:
+    if not walked:
         return {"D": gpu.power(width), "num_warps": warps}
     return {"D": min(PART, 8192 // size), "num_warps": max(2, warps), "num_stages": 2}

@@ -96,12 +96,13 @@ class _Scan(torch.autograd.Function):
             for rows, new, old in reversed(list(steps)):
                 size = rows.stop - rows.start
                 d_step[(-(-size * width // BLOCK), layers)](
-                    gates, hidden, inner[0] if inner else hidden, d_gates, d_hidden, kept if d_inner is None else d_inner,
-                    kept, size, rows.start, new.start, old.start, *common,
+                    gates, hidden, inner[0] if inner else hidden, d_gates, d_hidden,
+                    kept if d_inner is None else d_inner, kept, size, rows.start, new.start, old.start, *common,
                     CELL=name, COUNT=cell.count, GIVEN=d_inner is not None, B=BLOCK,
                 )  # fmt: skip
                 d_hidden[:, old].baddbmm_(_of(d_gates[:, rows], cell.of_state, width), by_state)
-        before = torch.cat([hidden[:, old] for _, _, old in steps], 1)
+        even = steps.sizes[-1] == first
+        before = hidden[:, : steps.rows] if even else torch.cat([hidden[:, old] for _, _, old in steps], 1)
         by_layer = [
             (
                 wide_product(_of(d, cell.of_input, width).mT, given),

@@ -61,8 +61,8 @@ class TrainConfig(Checked):
     # whose smoothing then means nothing (https://arxiv.org/abs/1612.00563)
     reward: Literal["cider"] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
-    # Transformers and convolutions: sequences lie end to end, without padding, those of a batch of any length;
-    # `batch_tokens` are those of the longer side.
+    # Sequences lie end to end, those of a batch of any length; `batch_tokens` are those of the longer side. Of
+    # Transformers and convolutions there is no padding then; recurrent steps go on until the longest has ended.
     packed: bool = False
     # Running text, or packed batches, on a GPU: the work on a batch is recorded and replayed, to the same result.
     replay: bool = False
