@@ -25,7 +25,7 @@ TILES = (32, 64, 128)  # positions of sequences that programs take whole, each l
 WIDEST = 256  # head that a program holds whole
 WALKED = 1024  # head that it walks, where none are shared: PART numbers at a time, and fewer of the longest sequences
 PART = 128
-WALKING = {2: 80 << 10, 4: 176 << 10}  # bytes of shared memory that this takes, by those of a number
+WALKING = 80 << 10  # bytes of shared memory that this takes
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def _walked(kind: Heads, longest: int, like: Tensor) -> bool | None:
     room, each = gpu.shared(like.device), like.element_size()
     if kind.width <= WIDEST and (8 * size * gpu.power(kind.width) + 2 * size**2) * each <= room:
         return False
-    return True if kind.heads == kind.key_heads and kind.width <= WALKED and WALKING[each] <= room else None
+    alone, small = kind.heads == kind.key_heads, size * each <= 256  # larger ones take Triton a minute to compile
+    return True if alone and small and kind.width <= WALKED and WALKING <= room else None
 
 
 def _roles(asked: Tensor, known: Tensor | None, kind: Heads) -> tuple[Tensor, Tensor, Tensor]:
