@@ -276,7 +276,7 @@ def pairs(vocabulary: int) -> list[Batch]:
 
 
 def packed(batches: list[Batch]) -> list[Batch]:
-    room = Room((ROOM, ROOM), (33, 33), 1408, filled=True)
+    room = Room((ROOM, ROOM), (33, 33), 1408, filled=True)  # an eighth more than there are, as `Room.of` has it
     return [end_to_end(each, room) for each in batches]
 
 

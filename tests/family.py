@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.kernels import few, fused, plain, streamed
+from regard.kernels import few_keys, fused, plain, streamed
 from regard.model import attention, listening
 
 N, M, WIDTH, VALUE_WIDTH = 5, 7, 6, 4
@@ -131,7 +131,7 @@ PATHS: dict[str, tuple[Any, dict[str, int]]] = {
     "plain": (plain, {}),
     "fused": (fused, {}),
     "fused in blocks": (fused, {"TILE": 2 * M}),
-    "few keys": (few, {}),
+    "few keys": (few_keys, {}),
     "streamed": (streamed, {}),
     "streamed in blocks": (streamed, {"BLOCK": 2 * M}),
 }

@@ -23,7 +23,10 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.fixed import laid
 from regard.decoding.task import Input, Task
 from regard.jobs.training import train
-from regard.kernels import single
+from regard.kernels import few_keys, plain, single
+from regard.kernels.energies import DotEnergy
+from regard.kernels.lookup import Lookup
+from regard.kernels.visibility import Visibility
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
@@ -107,6 +110,26 @@ def test_weights_are_exact(score, mask, dtype):
 
     # A GPU sums in another order; the projections alone are worth an ulp or two more.
     contracts.weights_are_exact(heard, Case(score, mask, DTYPES[dtype]), slack=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_wide_heads_over_few_keys(causal, dtype):
+    """All weights at once, in half precision, beside the plain ones in float64."""
+    inputs = [torch.randn(3, 1, n, 320, device="cuda", dtype=dtype, requires_grad=True) for n in (9, 9, 9)]
+    allowed = torch.ones(3, 1, 1, 9, dtype=torch.bool, device="cuda")
+    allowed[0, ..., 5:], allowed[1] = False, False  # one that sees nothing
+    seen = Visibility(allowed, None, 0 if causal else None)
+    lookup = Lookup(DotEnergy(0.1), *inputs[:2], seen)
+    assert few_keys.supports(lookup, inputs[2], 0.0)
+    exactly = [x.detach().double().requires_grad_() for x in inputs]
+    wanted, expected_lse = plain.attend(Lookup(DotEnergy(0.1), *exactly[:2], seen), exactly[2])
+    with torch.autocast("cuda", torch.bfloat16):
+        out, lse = few_keys.attend(lookup, inputs[2])
+    into = torch.randn_like(wanted)
+    found, expected = torch.autograd.grad(out, inputs, into.to(dtype)), torch.autograd.grad(wanted, exactly, into)
+    for got, right in ((out, wanted), (lse, expected_lse), *zip(found, expected, strict=True)):
+        assert (got.double() - right).norm() <= 2e-2 * right.norm()
 
 
 def test_pictures_are_changed_alike():

@@ -14,6 +14,7 @@ import regard
 from regard import checkpoint
 from regard.data.batches import Batch, Room, batches, end_to_end
 from regard.errors import InvalidRecipe
+from regard.jobs import training
 from regard.jobs.outlook import outlook
 from regard.jobs.training import prepared, train
 from regard.kernels import gpu, joining, packed, scanning, windows
@@ -168,12 +169,14 @@ def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
-@pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh", "swiglu", "conv"])
+@pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh", "swiglu", "conv", "rnn", "rnn that looks before"])
 def test_half_precision_is_near_the_whole(kind):
     """All gradients together, of kernels in bfloat16 and of PyTorch's in float32."""
     side = SIDE | {"width": 64, "heads": 4, "hidden": 96, "activation": kind, "layers": 2}
     side = CONV | {"width": 320} if kind == "conv" else side  # whose one head is walked
-    model = regard.build({"encoder": side, "decoder": side, "vocabulary": 20, "tie": "all"}).to(DEVICE)
+    side = DEEP | {"width": 320} if "rnn" in kind else side
+    looks = LOOKS if kind == "rnn" else {}  # at few keys, with one wide head
+    model = regard.build({"encoder": side, "decoder": side | looks, "vocabulary": 20, "tie": "all"}).to(DEVICE)
     _, wanted = gradients(model, batch(), Objective(smoothing=0.1))
     with torch.autocast(DEVICE, torch.bfloat16):
         _, found = gradients(model, end_to_end(batch(), room(filled=True)), Objective(smoothing=0.1))
@@ -364,6 +367,19 @@ LETTERS = str(Path(__file__).parent / "data" / "letters.txt")  # to be copied
 PAIRS = {"source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}} | {
     split: [LETTERS, LETTERS] for split in ("train", "valid")
 }
+
+
+def test_recurrent_steps_in_vain_are_told(tmp_path, monkeypatch):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("ab\n" * 200 + "a long one " * 9)
+    data = {side: {"tokens": "bytes"} for side in ("source", "target")} | {"train": [str(lines)] * 2}
+    table = {"data": data, "model": {"encoder": RNN, "decoder": RNN}, "train": {"packed": True, "batch_tokens": 256}}
+    recipe = Recipe.of(table)
+    found = prepared(recipe, tmp_path / "cache").train
+    monkeypatch.setattr(training, "device_of", lambda recipe: "cuda")
+    assert "longest, 100: " in training._waste(recipe, found)
+    monkeypatch.setattr(training, "WASTE", 100)
+    assert training._waste(recipe, found) is None
 
 
 @pytest.fixture(scope="module")

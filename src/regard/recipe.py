@@ -272,6 +272,7 @@ def _not_packed(model: Mapping[str, Any], data: DataConfig) -> str | None:
         return None
     for name, part in parts.items():
         for key, some in (("position", DISTANCES), ("score", UNPACKED), ("unit", (True,))):
-            if part.get(key) in some:
+            unused = part.get("kind") == "conv" and name == "encoder"
+            if part.get(key) in some and not unused:
                 return f"model.{name}.{key} = {part[key]!r}"
     return None

@@ -314,11 +314,14 @@ def end_to_end(batch: Batch, room: Room) -> Batch:
 
 def _packed(tokens: Tokens, room: Room, side: int, gold: torch.Tensor | None = None) -> Packed:
     """Filled up, where asked for, by sequences of padding that nothing is said to, and by such of no length."""
-    ids, lengths, longest = tokens.ids[tokens.mask], tokens.lengths, room.longest[side]
+    ids, lengths, longest = tokens.ids[tokens.mask], tokens.lengths, int(tokens.lengths.max())
     if room.filled:
+        longest = room.longest[side]
         fill = room.positions[side] - len(ids)
         rest = [min(longest, fill - first) for first in range(0, fill, longest)]
-        none = [0] * (room.rows - len(lengths) - len(rest))
+        free = room.rows - len(lengths) - len(rest)
+        assert free >= 0, (room, len(lengths), fill)
+        none = [0] * free
         lengths = torch.cat((lengths, torch.tensor([*rest, *none], dtype=lengths.dtype)))
         ids = torch.nn.functional.pad(ids, (0, fill), value=PAD)
         gold = None if gold is None else torch.nn.functional.pad(gold, (0, fill), value=-1)

@@ -33,6 +33,7 @@ from regard.training.ranks import ALONE, Ranks, joined
 from regard.views.loggers import logged
 
 Tell = Callable[[dict[str, Any]], None]
+WASTE = 8  # recurrent steps for each token, from which on one is told
 Found = tuple[int, dict[str, bytes], list[str]]  # a checkpoint: its step, its files, and what is wrong with those after
 
 
@@ -124,6 +125,8 @@ def _train(
     if found is not None:
         trainer.resume(content, folder)
         tell({"event": "resumed", "step": step})
+    if (waste := _waste(recipe, corpora.train)) is not None:
+        tell({"event": "warning", "message": waste})
     tell({"event": "start", "model": repr(model), "steps": recipe.train.steps, "device": str(trainer.device)})
     final = run / "averaged"
     if not _done(trainer, recipe):
@@ -311,6 +314,21 @@ def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, reci
 
 def _done(trainer: Trainer, recipe: Recipe) -> bool:
     return trainer.position.step >= recipe.train.steps or trainer.position.course.over(recipe.train)
+
+
+def _waste(recipe: Recipe, corpus: Corpus) -> str | None:
+    """What to say where recurrent steps of packed batches mostly go on after their sequences have ended."""
+    if not (recipe.train.packed and device_of(recipe) == "cuda" and recipe.model["decoder"].get("kind") == "rnn"):
+        return None
+    room = Room.of(corpus, recipe.train.batch_tokens)
+    cells, tokens = room.rows * max(room.longest), max(room.positions)
+    if cells <= WASTE * tokens:
+        return None
+    return (
+        f"train.packed: {room.rows:,} sequences of a batch take as many steps as the corpus's longest, "
+        f"{max(room.longest):,}: {cells:,} for {tokens:,} tokens. Take the longest out of the data, or leave "
+        "train.packed out."
+    )
 
 
 def epochs(recipe: Recipe, corpus: Corpus, ranks: Ranks = ALONE) -> Callable[[int, int], Iterator[Batch]]:

@@ -46,7 +46,7 @@ def step(
     layer, number = tl.program_id(1).to(tl.int64), tl.program_id(0) * B + tl.arange(0, B)
     there, place, unit = number < rows * size, number // size, number % size
     at = (layer * all_rows + row + place) * (COUNT * size) + unit
-    states = layer * all_states * size + number
+    then, now = (layer * all_states + old) * size + number, (layer * all_states + new) * size + number
     bias += layer * COUNT * size
     if CELL == "elman":
         of_state = (layer * most + place) * size + unit
@@ -57,7 +57,7 @@ def step(
         z = sigmoid(total(gates, part, bias, at, there, of_state, 2, unit, size, True, True))
         m = total(gates, part, bias, at, there, of_state, 3, unit, size, False, True)
         n = tanh(total(gates, part, bias, at, there, of_state, 0, unit, size, True, False) + r * m)
-        before = tl.load(hidden + states + old * size, mask=there, other=0.0).to(tl.float32)
+        before = tl.load(hidden + then, mask=there, other=0.0).to(tl.float32)
         h = n + z * (before - n)
         tl.store(gates + at, n.to(gates.dtype.element_ty), mask=there)
         tl.store(gates + at + size, r.to(gates.dtype.element_ty), mask=there)
@@ -69,14 +69,14 @@ def step(
         f = sigmoid(total(gates, part, bias, at, there, of_state, 1, unit, size, True, True))
         u = tanh(total(gates, part, bias, at, there, of_state, 2, unit, size, True, True))
         o = sigmoid(total(gates, part, bias, at, there, of_state, 3, unit, size, True, True))
-        c = f * tl.load(inner + states + old * size, mask=there, other=0.0) + i * u
+        c = f * tl.load(inner + then, mask=there, other=0.0) + i * u
         h = o * tanh(c)
-        tl.store(inner + states + new * size, c, mask=there)
+        tl.store(inner + now, c, mask=there)
         tl.store(gates + at, i.to(gates.dtype.element_ty), mask=there)
         tl.store(gates + at + size, f.to(gates.dtype.element_ty), mask=there)
         tl.store(gates + at + 2 * size, u.to(gates.dtype.element_ty), mask=there)
         tl.store(gates + at + 3 * size, o.to(gates.dtype.element_ty), mask=there)
-    tl.store(hidden + states + new * size, h.to(hidden.dtype.element_ty), mask=there)
+    tl.store(hidden + now, h.to(hidden.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize=STEP)
@@ -92,36 +92,36 @@ def d_step(
     layer, number = tl.program_id(1).to(tl.int64), tl.program_id(0) * B + tl.arange(0, B)
     there, place, unit = number < rows * size, number // size, number % size
     at = (layer * all_rows + row + place) * (COUNT * size) + unit
-    states = layer * all_states * size + number
-    d_h = tl.load(d_hidden + states + new * size, mask=there, other=0.0).to(tl.float32)
+    then, now = (layer * all_states + old) * size + number, (layer * all_states + new) * size + number
+    d_h = tl.load(d_hidden + now, mask=there, other=0.0).to(tl.float32)
     kind = d_gates.dtype.element_ty
     if CELL == "elman":
-        h = tl.load(hidden + states + new * size, mask=there, other=0.0).to(tl.float32)
+        h = tl.load(hidden + now, mask=there, other=0.0).to(tl.float32)
         tl.store(d_gates + at, (d_h * (1 - h * h)).to(kind), mask=there)
     elif CELL == "gru":
         n = tl.load(gates + at, mask=there, other=0.0).to(tl.float32)
         r = tl.load(gates + at + size, mask=there, other=0.0).to(tl.float32)
         z = tl.load(gates + at + 2 * size, mask=there, other=0.0).to(tl.float32)
         m = tl.load(gates + at + 3 * size, mask=there, other=0.0).to(tl.float32)
-        before = tl.load(hidden + states + old * size, mask=there, other=0.0).to(tl.float32)
+        before = tl.load(hidden + then, mask=there, other=0.0).to(tl.float32)
         d_n = d_h * (1 - z) * (1 - n * n)
         tl.store(d_gates + at, d_n.to(kind), mask=there)
         tl.store(d_gates + at + size, (d_n * m * r * (1 - r)).to(kind), mask=there)
         tl.store(d_gates + at + 2 * size, (d_h * (before - n) * z * (1 - z)).to(kind), mask=there)
         tl.store(d_gates + at + 3 * size, (d_n * r).to(kind), mask=there)
-        d_before = tl.load(d_hidden + states + old * size, mask=there, other=0.0).to(tl.float32) + d_h * z
-        tl.store(d_hidden + states + old * size, d_before.to(d_hidden.dtype.element_ty), mask=there)
+        d_before = tl.load(d_hidden + then, mask=there, other=0.0).to(tl.float32) + d_h * z
+        tl.store(d_hidden + then, d_before.to(d_hidden.dtype.element_ty), mask=there)
     else:
         i = tl.load(gates + at, mask=there, other=0.0).to(tl.float32)
         f = tl.load(gates + at + size, mask=there, other=0.0).to(tl.float32)
         u = tl.load(gates + at + 2 * size, mask=there, other=0.0).to(tl.float32)
         o = tl.load(gates + at + 3 * size, mask=there, other=0.0).to(tl.float32)
-        c = tanh(tl.load(inner + states + new * size, mask=there, other=0.0))
-        before = tl.load(inner + states + old * size, mask=there, other=0.0)
+        c = tanh(tl.load(inner + now, mask=there, other=0.0))
+        before = tl.load(inner + then, mask=there, other=0.0)
         mine = kept + layer * most * size + number
         d_c = tl.load(mine, mask=there, other=0.0) + d_h * o * (1 - c * c)
         if GIVEN:
-            d_c += tl.load(d_inner + states + new * size, mask=there, other=0.0)
+            d_c += tl.load(d_inner + now, mask=there, other=0.0)
         tl.store(d_gates + at, (d_c * u * i * (1 - i)).to(kind), mask=there)
         tl.store(d_gates + at + size, (d_c * before * f * (1 - f)).to(kind), mask=there)
         tl.store(d_gates + at + 2 * size, (d_c * i * (1 - u * u)).to(kind), mask=there)

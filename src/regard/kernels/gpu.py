@@ -68,6 +68,12 @@ def takes(*tensors: Tensor) -> bool:
     )
 
 
+def cast_to(x: Tensor) -> torch.dtype:
+    """What autocast makes of a number in a product, where it is on; else as it is."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 def on_device_of(tensor: Tensor) -> AbstractContextManager[None]:
     """Triton launches on the current device, whichever the tensors are on."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

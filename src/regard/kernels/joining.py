@@ -37,9 +37,7 @@ def _joined(x: Tensor, added: Tensor | None, dropout: float, norm: nn.LayerNorm 
     dropped = dropped_of(dropout) if added is not None else 0
     # Drawn on the device: nobody waits for it, and a recorded draw is another one each time that it is replayed.
     seed = torch.randint(2**62, (1,), device=x.device) if dropped else x.new_empty(1, dtype=torch.int64)
-    shape, low = x.shape, x.dtype
-    if torch.is_autocast_enabled(x.device.type):
-        low = torch.get_autocast_dtype(x.device.type)
+    shape, low = x.shape, gpu.cast_to(x)
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     epsilon = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
     flat = None if added is None else added.reshape(-1, shape[-1])

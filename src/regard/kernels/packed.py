@@ -68,18 +68,20 @@ def _walked(kind: Heads, longest: int, like: Tensor) -> bool | None:
     if size is None:
         return None
     room, each = gpu.shared(like.device), like.element_size()
+    # The most that Triton was seen to take, of three widths and of tiles of 64 and 128.
     if kind.width <= WIDEST and (8 * size * gpu.power(kind.width) + 2 * size**2) * each <= room:
         return False
     alone, small = kind.heads == kind.key_heads, size * each <= 256  # larger ones take Triton a minute to compile
-    return True if alone and small and kind.width <= WALKED and WALKING <= room else None
+    return True if alone and small and kind.width <= WALKED and room >= WALKING else None
 
 
 def _roles(asked: Tensor, known: Tensor | None, kind: Heads) -> tuple[Tensor, Tensor, Tensor]:
     """Queries (N, H, D), keys and values (M, G, D), as they lie."""
     queries, keys = kind.heads * kind.width, kind.key_heads * kind.width
     query, rest = (asked[:, :queries], asked[:, queries:]) if known is None else (asked, known)
-    parts = query, rest[:, :keys], rest[:, keys:]
-    return tuple(part.view(len(part), -1, kind.width) for part in parts)  # type: ignore[return-value]
+    counts = kind.heads, kind.key_heads, kind.key_heads
+    parts = zip((query, rest[:, :keys], rest[:, keys:]), counts, strict=True)
+    return tuple(part.view(len(part), count, kind.width) for part, count in parts)  # type: ignore[return-value]
 
 
 def _padded(query: Tensor, key: Tensor, value: Tensor, kind: Heads, ends: Ends, around: Ends) -> Tensor:

@@ -29,8 +29,7 @@ def product(
     x: Float[Tensor, "*lead X"], weight: Float[Tensor, "Y X"], bias: Float[Tensor, " Y"] | None,
     activation: str | None = None,
 ) -> Float[Tensor, "*lead Y"]:  # fmt: skip
-    kind = x.device.type
-    low = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    low = gpu.cast_to(x)
     if bias is not None and activation in KINDS and low in gpu.HALF and torch.is_grad_enabled() and gpu.takes(x):
         out: Tensor = _Product.apply(x, weight, bias, activation, low)  # type: ignore[no-untyped-call]
         return out

@@ -22,19 +22,14 @@ BLOCK = 512  # numbers of a state that a program takes
 
 def takes(x: Tensor) -> bool:
     """Whether an input goes this way, as it is or as autocast makes it."""
-    return gpu.takes(x) and _low(x) in gpu.HALF
-
-
-def _low(x: Tensor) -> torch.dtype:
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    return gpu.takes(x) and gpu.cast_to(x) in gpu.HALF
 
 
 def scan(
     cell: str, x: Float[Tensor, "D rows I"], sizes: Sequence[int], start: States, weights: Sequence[Weights]
 ) -> States:
     """The states (D, rows, W) of D layers after every step, from `start` (D, B, W); `sizes` as in `recurrence.scan`."""
-    low = _low(x)
+    low = gpu.cast_to(x)
     with torch.autocast(x.device.type, enabled=False):
         given = (torch.stack(each) for each in zip(*(_in_order(CELLS[cell], one) for one in weights), strict=True))
         hidden, *inner = start
@@ -101,19 +96,22 @@ class _Scan(torch.autograd.Function):
                     CELL=name, COUNT=cell.count, GIVEN=d_inner is not None, B=BLOCK,
                 )  # fmt: skip
                 d_hidden[:, old].baddbmm_(_of(d_gates[:, rows], cell.of_state, width), by_state)
-        even = steps.sizes[-1] == first
-        before = hidden[:, : steps.rows] if even else torch.cat([hidden[:, old] for _, _, old in steps], 1)
-        by_layer = [
-            (
-                wide_product(_of(d, cell.of_input, width).mT, given),
-                wide_product(_of(d, cell.of_state, width).mT, old),
-                d_activated(d, None, None)[1],
-            )
-            for d, given, old in zip(d_gates, x, before, strict=True)
-        ]
-        d_x = torch.bmm(_of(d_gates, cell.of_input, width), by_input)
+        d_x = torch.bmm(_of(d_gates, cell.of_input, width), by_input) if ctx.needs_input_grad[2] else None
+        d_weights: tuple[Tensor | None, ...] = None, None, None
+        if any(ctx.needs_input_grad[3:6]):
+            even = steps.sizes[-1] == first
+            before = hidden[:, : steps.rows] if even else torch.cat([hidden[:, old] for _, _, old in steps], 1)
+            by_layer = [
+                (
+                    wide_product(_of(d, cell.of_input, width).mT, given),
+                    wide_product(_of(d, cell.of_state, width).mT, old),
+                    d_activated(d, None, None)[1],
+                )
+                for d, given, old in zip(d_gates, x, before, strict=True)
+            ]
+            d_weights = tuple(torch.stack(each) for each in zip(*by_layer, strict=True))
         d_start = (d_hidden[:, :first], kept)[: 1 + len(inner)]
-        return None, None, d_x, *(torch.stack(each) for each in zip(*by_layer, strict=True)), *d_start
+        return None, None, d_x, *d_weights, *d_start
 
 
 def _of(gates: Tensor, some: slice, width: int) -> Tensor:

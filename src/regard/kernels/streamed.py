@@ -151,6 +151,7 @@ def refuse_second_derivative() -> None:
     """A backward runs with gradients enabled only when its own gradient is wanted, which is not written."""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         raise RegardError(
-            "attention: a gradient of its gradient was asked for (create_graph=True), which its blocked kernels do not "
-            "have. Use softmax(scores) @ value with regard.attention_weights(...), which PyTorch differentiates twice."
+            "attention, or a layer whose gradient is written by hand: a gradient of its gradient was asked for "
+            "(create_graph=True), which is not. Of attention use softmax(scores) @ value with "
+            "regard.attention_weights(...), which PyTorch differentiates twice."
         )

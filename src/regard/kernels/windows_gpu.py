@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 @no_type_check
-def tile_of(before, after, count, width, R: tl.constexpr, C: tl.constexpr):
+def program_tile(before, after, count, width, R: tl.constexpr, C: tl.constexpr):
     """The rows and columns of a program; which are there; how much of its own sequence lies on either side of a row."""
     rows, columns = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R), tl.program_id(1) * C + tl.arange(0, C)
     here, wide = rows < count, columns < width
@@ -25,7 +25,7 @@ def gather(
     x, before, after, out, first, step, count, width, TAPS: tl.constexpr, R: tl.constexpr, C: tl.constexpr
 ):  # fmt: skip
     """Side by side, the rows that lie first, first + step, … from each, of its own sequence."""
-    rows, columns, here, wide, behind, ahead = tile_of(before, after, count, width, R, C)
+    rows, columns, here, wide, behind, ahead = program_tile(before, after, count, width, R, C)
     for tap in tl.static_range(TAPS):
         shift = first + tap * step
         there = here & (shift >= -behind) & (shift <= ahead)
@@ -42,7 +42,7 @@ def d_gather(
     d_out, before, after, d_x, first, step, count, width, TAPS: tl.constexpr, R: tl.constexpr, C: tl.constexpr
 ):  # fmt: skip
     """Of each row, the sum of what came back to all that saw it."""
-    rows, columns, here, wide, behind, ahead = tile_of(before, after, count, width, R, C)
+    rows, columns, here, wide, behind, ahead = program_tile(before, after, count, width, R, C)
     total = tl.zeros((R, C), tl.float32)
     for tap in tl.static_range(TAPS):
         shift = first + tap * step

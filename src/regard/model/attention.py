@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from regard.errors import InvalidArgument
-from regard.kernels import additive, few, fused, streamed
+from regard.kernels import additive, few_keys, fused, streamed
 from regard.kernels.bias import Bias, DistanceBias, bias_values, with_values
 from regard.kernels.energies import DotEnergy, Energy
 from regard.kernels.lookup import Lookup
@@ -133,7 +133,7 @@ def attend_lookup(
     lookup: Lookup, value: Tensor, dropout: float, source: nn.Module | None, lead: tuple[int, ...]
 ) -> Tensor:
     """Run a look-up through the best kernel there is for it, tell whoever listens, and let whoever changes it do so."""
-    kernel = next((each for each in (few, fused, additive) if each.supports(lookup, value, dropout)), streamed)
+    kernel = next((each for each in (few_keys, fused, additive) if each.supports(lookup, value, dropout)), streamed)
     out: Tensor
     lse: LogSumExp
     out, lse = kernel.attend(lookup, value, dropout)

@@ -16,7 +16,7 @@ from regard.model import listening
 from regard.model.attention import attend, attention_weights
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
-from regard.model.recurrent_encoder import CELLS, Cell, by_hand
+from regard.model.recurrent_encoder import MODULES, Cell, by_hand
 from regard.model.scores import SCORES, KeysReady, ScoreName
 from regard.model.state import beam_rows, put_masks, put_rows, sentence_rows
 from regard.sequence import Packed, Packing
@@ -104,8 +104,8 @@ class RnnDecoder(nn.Module):
     """Tokens so far, and a memory where there is one, to logits of the next token.
 
     Where a step does not depend on what was seen before it (no attention; looking after the step without feeding), the
-    whole sequence goes through the fused recurrent kernel and all look-ups are one. Otherwise step by step; with one
-    gradient for all steps where that is possible.
+    whole sequence goes through the layers at once and all look-ups are one. Otherwise step by step; with one gradient
+    for all steps where that is possible.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class RnnDecoder(nn.Module):
         source = memory_width or 0
         fed = {"none": source, "before": source, "after": config.width if config.feed else 0}[self.looks]
         self.fed, self.one_by_one = fed, self.looks == "before" or (self.looks == "after" and config.feed)
-        self.rnn = CELLS[config.cell](
+        self.rnn = MODULES[config.cell](
             embedding.width + fed,
             config.width,
             config.layers,
@@ -166,7 +166,8 @@ class RnnDecoder(nn.Module):
 
         A list of `weights` is added to: where each step looked, with its gradient.
         """
-        if self.one_by_one and by_hand(state.keys, targets) and not listening.anyone_changes():
+        hand = state.keys is not None and by_hand(self.project.weight, targets, state.keys)
+        if self.one_by_one and hand and not listening.anyone_changes():
             return self._carry_by_hand(targets, state, weights)
         embedded = self.dropout(self.embedding(targets))
         if not self.one_by_one:
@@ -235,7 +236,7 @@ class RnnDecoder(nn.Module):
         """All layers, with the states that each one ends in."""
         batch, length, _ = x.shape
         if not (torch.is_grad_enabled() and scanning.takes(x)):
-            out, after = self.rnn(x, _pack(hidden))
+            out, after = self.rnn(x, _pack(tuple(part.to(x.dtype) for part in hidden)))
             return out, after if isinstance(after, tuple) else (after,)
         rows, last = x.transpose(0, 1).flatten(0, 1), list[Hidden]()
         for layer, weights in enumerate(self.rnn.all_weights):

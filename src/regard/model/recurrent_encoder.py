@@ -18,7 +18,7 @@ from regard.sequence import Packed, Packing, Tokens, sent
 from regard.shapes import Float, Int, Tensor
 
 Cell = Literal["elman", "gru", "lstm"]
-CELLS = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+MODULES = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class RnnConfig(Checked):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The tokens of a batch step by step: the first of all sentences, longest sentence first, then the second, …"""
+    """The tokens of a batch step by step: the first of all sentences, then the second, …; who ends first is last."""
 
-    sizes: list[int]  # how many sentences have a token at each step
+    sizes: list[int]  # how many sentences there are at each step
     tokens: Packing  # where the tokens stand in the batch
     turned: Packing  # which token of the same sentence is as far from its end as this is from its start
     last: Int[Tensor, " B"]  # where each sentence ends
@@ -47,9 +47,8 @@ class Schedule:
     def of(source: Tokens) -> "Schedule":
         """Made by the host, so that it need not wait for a GPU."""
         batch, longest = source.ids.shape
-        lengths, order = source.counts.clamp(min=1).sort(
-            descending=True, stable=True
-        )  # an empty one has one token here
+        counts = source.counts.clamp(min=1)  # an empty one has one token here
+        lengths, order = counts.sort(descending=True, stable=True)
         step, column = torch.arange(longest)[:, None], torch.arange(batch)
         there = step < lengths  # (S, B)
         sizes = there.sum(1)
@@ -59,8 +58,8 @@ class Schedule:
         places = torch.cat(((order * longest + step)[there], turned[there], last))
         rows = int(sizes.sum())
         tokens, turned, last = sent(places, source.ids.device).split((rows, rows, batch))  # type: ignore[no-untyped-call]
-        counts = [size for size in sizes.tolist() if size]
-        return Schedule(counts, Packing(tokens, batch, longest), Packing(turned, 1, rows), last)
+        there_are = [size for size in sizes.tolist() if size]
+        return Schedule(there_are, Packing(tokens, batch, longest), Packing(turned, 1, rows), last)
 
     @staticmethod
     def even(source: Tokens) -> "Schedule":
@@ -84,7 +83,7 @@ class RnnEncoder(nn.Module):
         super().__init__()
         self.width, self.causal = config.width, not config.bidirectional
         self.embedding, self.cell = embedding, config.cell
-        self.rnn = CELLS[config.cell](
+        self.rnn = MODULES[config.cell](
             embedding.width,
             config.width // (2 if config.bidirectional else 1),
             config.layers,
@@ -128,7 +127,7 @@ class RnnEncoder(nn.Module):
         return self.dropout(states), torch.cat(tuple(last[-directions:]), -1)
 
     def _scanned(self, source: Tokens, when: Schedule) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        """The same without padding from the start, where PyTorch's own gradient of packed steps is slow."""
+        """The same by steps of our own: where PyTorch's gradient of packed steps is slow, or of too few bits."""
         x = self.dropout(self.embedding(source.ids.flatten()[when.tokens.real]))  # (rows, W)
         weights = iter([recurrence.Weights(*each) for each in self.rnn.all_weights])
         for layer in range(self.rnn.num_layers):
@@ -157,15 +156,19 @@ def _side_by_side(
     return scanning.scan(cell, torch.stack(inputs), sizes, start, weights)[0].unbind()
 
 
-def by_hand(vectors: Tensor | None, tokens: Tensor) -> bool:
-    """Whether gradients are recorded in a way that those written by hand can serve.
+def by_hand(weight: Tensor, tokens: Tensor, vectors: Tensor | None = None) -> bool:
+    """Whether gradients are recorded in a way that those written by hand can serve, of these and of what comes in.
 
     On a GPU autocast is no reason against it: cuDNN's recurrences would be of float16, in which small gradients vanish.
     """
-    if vectors is None or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return False
-    if torch.is_autocast_enabled(vectors.device.type):
-        served = vectors.is_cuda
-    else:
-        served = vectors.dtype in (torch.float32, torch.float64)
-    return served and vectors.numel() > 0 and tokens.numel() > 0
+    vectors = weight if vectors is None else vectors
+    kinds = (torch.float32, torch.float64)
+    cast = torch.is_autocast_enabled(weight.device.type)
+    return (
+        torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and weight.dtype in kinds
+        and (weight.is_cuda if cast else vectors.dtype in kinds)
+        and vectors.numel() > 0
+        and tokens.numel() > 0
+    )

@@ -62,7 +62,8 @@ class TrainConfig(Checked):
     reward: Literal["cider"] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     # Sequences lie end to end, those of a batch of any length; `batch_tokens` are those of the longer side. Of
-    # Transformers and convolutions there is no padding then; recurrent steps go on until the longest has ended.
+    # Transformers and convolutions there is no padding then. Recurrent steps go on until the batch's longest has ended,
+    # or on a GPU, where all batches have one shape, the corpus's.
     packed: bool = False
     # Running text, or packed batches, on a GPU: the work on a batch is recorded and replayed, to the same result.
     replay: bool = False

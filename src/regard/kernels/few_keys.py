@@ -26,7 +26,8 @@ def supports(lookup: Lookup, value: Values, dropout: float) -> bool:
         and query.dtype == key.dtype == value.dtype
         and query.dtype in gpu.HALF
         and isinstance(lookup.energy, DotEnergy)
-        and (lookup.bias is None or not biases.bias_values(lookup.bias).requires_grad)
+        and not torch.compiler.is_compiling()
+        and not (lookup.bias is not None and biases.bias_values(lookup.bias).requires_grad and torch.is_grad_enabled())
         and dropout == 0
         and query.shape[1] == key.shape[1] == value.shape[1]
         and width > WIDTH
@@ -39,7 +40,9 @@ def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs
     bias = None if lookup.bias is None else biases.tile(lookup.bias, rows, 0, m, n)
     seen = lookup.visible.tile(rows, 0, m, n, m, value.device)
     assert isinstance(lookup.energy, DotEnergy)
-    return _Few.apply(lookup.energy.scale, bias, seen, lookup.query, lookup.key, value)  # type: ignore[no-untyped-call, no-any-return]
+    assert dropout == 0
+    with torch.autocast(value.device.type, enabled=False):
+        return _Few.apply(lookup.energy.scale, bias, seen, lookup.query, lookup.key, value)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _Few(torch.autograd.Function):
