@@ -95,6 +95,8 @@ def main() -> None:
 class Context:
     """What autograd hands to a function's forward and backward."""
 
+    needs_input_grad = (True,) * 8
+
     def save_for_backward(self, *tensors):
         self.saved_tensors = tensors
 
