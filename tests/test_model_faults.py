@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import test_models
-from regard.model import convolution, recurrent, transformer
+from regard.model import convolution, recurrent, recurrent_encoder, transformer
 from regard.model.blocks import Entrance, FeedForward
 from regard.model.convolution import ConvLayer, ConvState
 from regard.model.memory import Memory
@@ -65,8 +65,8 @@ def convolves_padding(monkeypatch):
 
 def reads_backwards_from_the_padding(monkeypatch):
     full = lambda x, lengths, **rest: (x, None)  # noqa: E731
-    monkeypatch.setattr(recurrent, "pack_padded_sequence", lambda x, lengths, **rest: x)
-    monkeypatch.setattr(recurrent, "pad_packed_sequence", lambda x, **rest: full(x, None))
+    monkeypatch.setattr(recurrent_encoder, "pack_padded_sequence", lambda x, lengths, **rest: x)
+    monkeypatch.setattr(recurrent_encoder, "pad_packed_sequence", lambda x, **rest: full(x, None))
 
 
 def averages_padding(monkeypatch):
