@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from poison import poison
 from regard.kernels import additive, dots, gpu, plain, rows
 from regard.kernels.energies import AdditiveEnergy, DotEnergy
 from regard.kernels.lookup import Lookup
@@ -36,13 +37,7 @@ MASKS = {
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch):
     """Whatever a kernel leaves unwritten is a NaN, and small cases have many tiles and pieces."""
-    new_empty = torch.Tensor.new_empty
-
-    def poisoned(self, *shape, **keywords):
-        made = new_empty(self, *shape, **keywords)
-        return made.fill_(torch.nan if made.is_floating_point() else 77)
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    poison(monkeypatch)
     for module, names in ((additive, ("ROWS", "KEYS", "OWN", "COLUMNS", "TILE")), (dots, ("ROWS", "KEYS"))):
         for name in names:
             monkeypatch.setattr(module, name, TILE)

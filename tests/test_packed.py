@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import regard
+from poison import poison
 from regard import checkpoint
 from regard.data.batches import Batch, Room, batches, end_to_end
 from regard.errors import InvalidRecipe
@@ -73,13 +74,7 @@ def way(request, monkeypatch):
         if os.environ.get("TRITON_INTERPRET") != "1":
             pytest.skip("needs a GPU, or TRITON_INTERPRET=1 before Triton is imported")
         monkeypatch.setattr(gpu, "takes", lambda *tensors: True)
-    new_empty = torch.Tensor.new_empty
-
-    def poisoned(self, *shape, **keywords):
-        made = new_empty(self, *shape, **keywords)
-        return made.fill_(torch.nan if made.is_floating_point() else 77)
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    poison(monkeypatch)
     monkeypatch.setattr(joining, "PROGRAMS", 3)
     monkeypatch.setattr(joining, "TILE", 128)
     monkeypatch.setattr(joining, "BACK", 32)

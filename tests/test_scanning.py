@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from models import VOCABULARY, WIDTH, lively, words
+from poison import poison
 from regard.kernels import recurrence, scanning
 from regard.kernels.recurrence import Weights
 from regard.model.embedding import Embedding, Projection
@@ -30,13 +31,7 @@ SIZES = {"of one length": (3, 3, 3), "of several": (4, 3, 3, 1)}
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch):
     """Whatever a kernel leaves unwritten is a NaN, and a state has several blocks."""
-    new_empty = torch.Tensor.new_empty
-
-    def poisoned(self, *shape, **keywords):
-        made = new_empty(self, *shape, **keywords)
-        return made.fill_(torch.nan if made.is_floating_point() else 77)
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    poison(monkeypatch)
     monkeypatch.setattr(scanning, "BLOCK", 16)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 

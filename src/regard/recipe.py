@@ -272,7 +272,6 @@ def _not_packed(model: Mapping[str, Any], data: DataConfig) -> str | None:
         return None
     for name, part in parts.items():
         for key, some in (("position", DISTANCES), ("score", UNPACKED), ("unit", (True,))):
-            unused = part.get("kind") == "conv" and name == "encoder"
-            if part.get(key) in some and not unused:
+            if part.get(key) in some:
                 return f"model.{name}.{key} = {part[key]!r}"
     return None

@@ -123,8 +123,6 @@ class Ends:
 
     def padded(self, x: Shaped[Tensor, "N *rest"]) -> Shaped[Tensor, "B S *rest"]:
         """What stands in the padding is anything that stood elsewhere."""
-        if len(x) == 0:
-            return x.new_zeros(len(self.offsets) - 1, self.longest, *x.shape[1:])
         at = self.offsets[:-1, None] + torch.arange(self.longest, device=x.device)
         return x[at.clamp(max=len(x) - 1)]
 
