@@ -178,6 +178,19 @@ def test_autocast_goes_step_by_step(wiring):
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
+def test_autocast_may_be_around_a_backward(wiring):
+    """Where PyTorch's own gradients, of what joins state and look, are lower."""
+    module, given = decoder(wiring).float(), memory()
+    given = Memory(given.states.float(), given.mask, given.summary.float())
+    loss = module.states(TARGETS, given).square().sum()
+    wanted = torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(loss, list(module.rnn.parameters()))
+    for got, expected in zip(found, wanted, strict=True):
+        assert (got - expected).norm() < 1e-2 * expected.norm()
+
+
+@pytest.mark.parametrize("wiring", WIRINGS)
 def test_no_tokens_and_no_source(wiring):
     module = decoder(wiring)
     nothing = Memory(

@@ -203,7 +203,8 @@ class ByHand(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *d_out: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        return None, *ctx.run.backward(saved[: ctx.count], saved[ctx.count :], d_out)
+        with torch.autocast(saved[-1].device.type, enabled=False):  # which may be on, around a backward alone
+            return None, *ctx.run.backward(saved[: ctx.count], saved[ctx.count :], d_out)
 
 
 def scan(cell: str, x: Float[Tensor, "rows I"], sizes: Sequence[int], start: States, weights: Weights) -> States:
