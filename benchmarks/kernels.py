@@ -3,8 +3,9 @@
     .venv/bin/python benchmarks/kernels.py
 
 Additive attention: 4 × 1024 queries and keys, width 512, bfloat16, forwards and backwards. Rows and summaries: one
-sentence of 32,768 tokens, eight heads of 64. Times are medians of single runs between events, after as many to warm up;
-memory is the most that a run held over what was there before; an error is ‖got − wanted‖ / ‖wanted‖ against float64.
+sentence of 32,768 tokens, eight heads of 64. Times are of one run, the median of rounds of four in a row between
+events, after some to warm up: as in training, the host launches one while the last is at work. Memory is the most
+that a run held over what was there before; an error is ‖got − wanted‖ / ‖wanted‖ against float64.
 """
 
 import argparse
@@ -24,19 +25,22 @@ from regard.kernels.visibility import Visibility
 
 MIB = 2**20
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+IN_A_ROW = 4
 
 
-def milliseconds(run: Callable[[], object], runs: int) -> list[float]:
-    for _ in range(runs):
+def milliseconds(run: Callable[[], object], rounds: int) -> list[float]:
+    """Of one run, in each round."""
+    for _ in range(rounds):
         run()
     times = []
-    for _ in range(runs):
+    for _ in range(rounds):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        run()
+        for _ in range(IN_A_ROW):
+            run()
         end.record()
         torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
+        times.append(start.elapsed_time(end) / IN_A_ROW)
     return times
 
 
@@ -49,10 +53,10 @@ def peak(run: Callable[[], object]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / MIB
 
 
-def row(name: str, run: Callable[[], object], runs: int, base: float | None = None) -> tuple[str, float]:
+def row(name: str, run: Callable[[], object], rounds: int, base: float | None = None) -> tuple[str, float]:
     """A line of the table, and the median."""
     held = peak(run)
-    times = milliseconds(run, runs)
+    times = milliseconds(run, rounds)
     middle = median(times)
     share = "" if base is None else f"{middle / base:.2f}"
     return f"| {name} | {middle:.3f} ({min(times):.3f} to {max(times):.3f}) | {held:,.1f} | {share} |", middle
@@ -92,32 +96,32 @@ def errors() -> Iterator[str]:
         yield f"- additive, causal, {str(dtype).removeprefix('torch.')}: {found_errors}"
 
 
-def additive_rows(runs: int) -> Iterator[str]:
+def additive_rows(rounds: int) -> Iterator[str]:
     new = lambda *shape: torch.randn(*shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)  # noqa: E731
     inputs = [new(4, 1, 1024, 512), new(4, 1, 1024, 512), new(4, 1, 1024, 512), new(1, 512)]
-    line, base = row("additive, eager PyTorch", grad_run(eager, inputs), min(runs, 5))
+    line, base = row("additive, eager PyTorch", grad_run(eager, inputs), min(rounds, 5))
     yield line
-    yield row("the same, torch.compile", grad_run(torch.compile(eager), inputs), min(runs, 5), base)[0]
-    yield row("the same, Regard", grad_run(ours, inputs), runs, base)[0]
-    yield row("causal, Regard", grad_run(lambda *x: ours(*x, ahead=0), inputs), runs, base)[0]
+    yield row("the same, torch.compile", grad_run(torch.compile(eager), inputs), min(rounds, 5), base)[0]
+    yield row("the same, Regard", grad_run(ours, inputs), rounds, base)[0]
+    yield row("causal, Regard", grad_run(lambda *x: ours(*x, ahead=0), inputs), rounds, base)[0]
     with torch.no_grad():
-        yield row("forward alone, Regard", lambda: ours(*inputs), runs)[0]
+        yield row("forward alone, Regard", lambda: ours(*inputs), rounds)[0]
     units = torch.cuda.get_device_properties(0).multi_processor_count * 16 * 1.98e9
     once = 4 * 1024 * 1024 * 512 / units * 1e3
     yield f"| floor: every tanh three times | {3 * once:.3f} | | |"
 
 
-def dot_rows(runs: int) -> Iterator[str]:
+def dot_rows(rounds: int) -> Iterator[str]:
     query, key, value = (torch.randn(1, 8, 32768, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     lookup = Lookup(DotEnergy(64**-0.5), query, key, Visibility())
     picks = torch.arange(0, 32768, 512, device="cuda")
     with torch.no_grad():
-        line, base = row("fused forward, 32,768 tokens, 8 heads", lambda: fused.attend(lookup, value), runs)
+        line, base = row("fused forward, 32,768 tokens, 8 heads", lambda: fused.attend(lookup, value), rounds)
         yield line
         lse = fused.attend(lookup, value)[1]
-        yield row("64 rows of every head", lambda: exact.weights(lookup, picks, lse), runs, base)[0]
+        yield row("64 rows of every head", lambda: exact.weights(lookup, picks, lse), rounds, base)[0]
         summarise = lambda: exact.summarise(lookup, top=16, lse=lse)  # noqa: E731
-        yield row("top-16, entropy and distance of every row", summarise, runs, base)[0]
+        yield row("top-16, entropy and distance of every row", summarise, rounds, base)[0]
         found = exact.weights(lookup, picks, lse)
         scores = query[:, :, picks].double() @ key.double().mT / 8
         yield f"\n- rows: {relative(found, scores.softmax(-1)):.1e}"
@@ -132,19 +136,19 @@ def dot_rows(runs: int) -> Iterator[str]:
         )
 
 
-def table(runs: int) -> Iterator[str]:
+def table(rounds: int) -> Iterator[str]:
     yield "Kernels: median milliseconds and the most memory held; × the first row of each part. Errors are relative."
     yield "\n| | ms | MiB | × |\n|---|---|---|---|"
-    yield from additive_rows(runs)
-    yield from dot_rows(runs)
+    yield from additive_rows(rounds)
+    yield from dot_rows(rounds)
     yield from errors()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=20)
     if not torch.cuda.is_available() or not gpu.present(torch.device("cuda:0")):
         raise SystemExit("needs a CUDA device, and Triton that works there")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, regard {regard.__version__}")
-    for line in table(parser.parse_args().runs):
+    for line in table(parser.parse_args().rounds):
         print(line, flush=True)

@@ -20,10 +20,10 @@ from regard.kernels.streamed import refuse_second_derivative
 from regard.kernels.visibility import Visibility
 from regard.shapes import Float, LogSumExp, Outputs, Tensor, Values
 
-ROWS, KEYS = 32, 128  # queries and keys of a tile of scores
+ROWS, KEYS = 16, 128  # queries and keys of a tile of scores
 OWN, COLUMNS = 32, 64  # rows and columns of a tile of one side's gradient
 TILE, WIDTH = 64, 128  # rows and keys where values are weighed, and how many columns of them one program makes
-UNROLL = 2  # how many columns, or others, are on their way at a time
+UNROLL = 8  # how many columns, or others, are on their way at a time
 SCORES = 2**22  # how many scores exist at a time, or are kept for the backward
 
 
