@@ -23,7 +23,7 @@ from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBia
 from regard.model.scores import ScoreName
 from regard.model.state import KeyValue, KeyValueCache
 from regard.sequence import Ends, Packing
-from regard.shapes import Bool, Float, Tensor
+from regard.shapes import Bool, Float, Int, Tensor
 
 Position = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 
@@ -196,7 +196,7 @@ class Block(nn.Module):
         *,
         bias: Bias | None = None,
         visible: Tensor | None = None,
-        position: int | None = None,
+        position: int | Int[Tensor, " B"] | None = None,
         memory: KeyValue | None = None,
         memory_mask: Tensor | None = None,
     ) -> Float[Tensor, "B S W"]:

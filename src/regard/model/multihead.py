@@ -158,12 +158,12 @@ class MultiHead(nn.Module):
         window: Window | None = None,
         bias: Bias | None = None,
         visible: Tensor | None = None,
-        position: int | None = None,
+        position: int | Int[Tensor, " B"] | None = None,
     ) -> Tensor:
         """Causal self-attention of the next N positions, usually one, adding them to the cache.
 
         Or, where `visible` (B, N, cached + N) says which of all positions each may see, of N that stand at the same
-        `position`: hypotheses for one and the same place.
+        `position`, of all sequences or of each: hypotheses for one and the same place.
         """
         before = cache.length
         places = _places(before, x.shape[1], position, x.device) if self.rotary is not None else None
@@ -302,7 +302,11 @@ def _projected(x: Tensor, *projections: nn.Linear) -> Tensor:
     return product(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
 
 
-def _places(start: int, count: int, shared: int | None, device: torch.device) -> Int[Tensor, " S"]:
+def _places(
+    start: int, count: int, shared: int | Int[Tensor, " B"] | None, device: torch.device
+) -> Int[Tensor, "*each_of_B_in_all_heads S"]:
+    if isinstance(shared, Tensor):
+        return shared[:, None, None].expand(-1, 1, count)
     if shared is not None:
         return torch.full((count,), shared, device=device)
     return torch.arange(start, start + count, device=device)

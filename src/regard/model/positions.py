@@ -119,7 +119,7 @@ class Rotary(nn.Module):
             )
         self.width, self.base = width, base
 
-    def forward(self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, " S"]) -> Float[Tensor, "*lead S D"]:
+    def forward(self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, "*#lead S"]) -> Float[Tensor, "*lead S D"]:
         if x.shape[-1] != self.width:
             raise InvalidArgument(
                 "x",
@@ -127,7 +127,7 @@ class Rotary(nn.Module):
                 got=f"width {x.shape[-1]} in shape {tuple(x.shape)}",
                 remedy=f"Use Rotary({x.shape[-1]}).",
             )
-        angle = _angles(positions, self.width, self.base)  # (S, D / 2)
+        angle = _angles(positions, self.width, self.base)  # (..., S, D / 2)
         cos, sin = angle.cos(), angle.sin()
         first, second = x.chunk(2, -1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
