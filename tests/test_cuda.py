@@ -317,7 +317,7 @@ def test_recordings_serve_other_inputs(options, monkeypatch):
 def test_batches_are_pinned_through_and_through():
     targets = Tokens.of([[1, 5, 6, 2], [1, 7, 2]])
     text = Batch(Tokens.of([[5, 6], [7]]), targets, 5, torch.arange(2))
-    packed = end_to_end(text, Room((8, 8), (2, 3), 2, filled=True))
+    packed = end_to_end(text, Room((8, 8), (2, 3), 5, filled=True))
     pictures = Batch(torch.rand(2, 3, 4, 4), targets, 5, torch.arange(2))
     for batch in (text, packed, pictures):
         held = pinned(batch)
