@@ -9,7 +9,7 @@ from torch import nn
 
 from hugging_face import twin
 from models import DECODERS, VOCABULARY, WIDTH, decoder, encoder
-from regard.data.tokens import END, MASK, PAD, START
+from regard.data.tokens import END, MASK, PAD, START, UNKNOWN
 from regard.decoding.config import DecodeConfig
 from regard.decoding.rules import Allowed, Banned
 from regard.decoding.sampling import chances, draw, narrowed, start_of
@@ -160,13 +160,20 @@ def test_rules_always_hold(options):
     for row, tokens in zip(
         rows, (one[0] for one in said(found(made, rows, longest_ratio=1.0, **options))), strict=True
     ):
-        assert len(tokens) <= len(row) + 1
+        assert len(tokens) <= len(row)
     for tokens in (one[0] for one in said(found(made, rows, longest=12, no_repeat=2, shortest=9, **options))):
         pairs = list(pairwise(tokens))
         assert len(set(pairs)) == len(pairs)
+    for one in found(made, rows, longest=12, no_repeat=1, shortest=12, **options):
+        assert one[0].ended  # when there was nothing else to say
+        assert sorted(one[0].tokens) == [UNKNOWN, *range(MASK + 1, VOCABULARY)]
     prefixes = [(5, 9), (), (8,), *[(7, 7, 7)] * (len(rows) - 3)]
     for prefix, one in zip(prefixes, found(made, rows, prefixes=prefixes, **options), strict=True):
         assert one[0].tokens[: len(prefix)] == prefix
+    given = [Input(row, len(row), (5, 9, 8), given=3) for row in rows]
+    config = DecodeConfig(longest=12, shortest=4, **options)
+    for _, one in search(Task(made, Tokens.of, config), given):
+        assert len(one[0].tokens) >= 3 + 4
     used = {pair for tokens in plain for pair in pairwise(tokens)}
     one_word, pair = plain[0][0], sorted(used)[0]
     for tokens in (
@@ -199,6 +206,33 @@ def test_groups_differ_more():
     assert different(groups=4, diversity=5.0) > different()
 
 
+class Memoryless(nn.Module):
+    """The same log-probabilities at every step, whatever was said."""
+
+    def __init__(self, log_p: torch.Tensor) -> None:
+        super().__init__()
+        self.log_p, self.decoder = nn.Parameter(log_p), self
+
+    def start(self, memory, *, batch, capacity, beams):
+        return self
+
+    def follow(self, parents):
+        return self
+
+    def step(self, tokens, state):
+        return self.log_p.expand(len(tokens), -1), state
+
+
+@pytest.mark.parametrize(("diversity", "others"), [(0.0, [5, 5]), (0.5, [5, 6]), (1.0, [6, 7])])
+def test_groups_are_kept_from_what_others_say(diversity, others):
+    """By hand: of .4, .35 and .2, the second group says the second where log .4 less the penalty is below log .35."""
+    p = torch.full((VOCABULARY,), 1e-9)
+    p[[5, 6, 7, END]] = torch.tensor([0.4, 0.35, 0.2, 0.05])
+    config = DecodeConfig(beam=3, groups=3, nbest=3, diversity=diversity, longest=4, length_penalty=0.0)
+    ((_, hypotheses),) = search(Task(Memoryless(p.log()), Tokens.of, config), [Input(None, 0)])
+    assert [each.tokens for each in hypotheses] == [(token,) * 4 for token in (5, *others)]
+
+
 def test_samples_follow_the_distribution():
     p = torch.tensor([0.5, 0.3, 0.15, 0.05])
     rows, steps = torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64)
@@ -218,8 +252,10 @@ def test_samples_follow_the_distribution():
         ({"top_k": 2}, {0, 1}),
         ({"top_p": 0.6}, {0, 1}),
         ({"top_p": 0.4}, {0}),
+        ({"top_p": 0.0}, {0}),
         ({"min_p": 0.2}, {0, 1, 2}),
         ({"typical": 0.3}, {1}),
+        ({"typical": 0.0}, {1}),
         ({"typical": 0.7}, {0, 1}),
         ({"top_k": 3, "top_p": 0.7}, {0, 1}),
     ],

@@ -62,21 +62,23 @@ class Beam:
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
         """The next tokens, and whom they follow."""
-        said, (batch, beams, _) = self.said, logits.shape
+        said, beams = self.said, logits.shape[1]
         asking = [] if self.required is None else self.required.speaking()
         if self.required is None and self.groups == 1 and self.config.repetition == 1.0 and kernels(logits) is not None:
             values, parents, tokens, gained = self._likeliest(logits)
+            standing = values
         else:
-            values, parents, tokens, gained = self._ruled(logits, asking)
+            values, standing, parents, tokens, gained = self._ruled(logits, asking)
         said.length += ~self.done
         rank = torch.arange(values.shape[-1], device=values.device)
         last = (said.length >= self.limit)[:, None, None]
         ends = (tokens == END) & self.ends | last
         first = rank < beams // self.groups
         self._end(values, parents, tokens, gained, ends & first)
-        values = values.masked_fill(ends, -torch.inf)
-        self.total, chosen = (x.flatten(1) for x in values.topk(beams // self.groups))
-        chosen = chosen.view(batch, self.groups, -1)
+        best, chosen = standing.masked_fill(ends, -torch.inf).topk(beams // self.groups)
+        if standing is not values:
+            best = torch.where(best == -torch.inf, best, values.gather(2, chosen))
+        self.total = best.flatten(1)
         parents, tokens, gained = (x.gather(2, chosen).flatten(1) for x in (parents, tokens, gained))
         at = (said.length - 1)[:, None, None].expand(-1, beams, -1)
         said.tokens = _follow(said.tokens, parents).scatter_(2, at, tokens[..., None])
@@ -86,25 +88,28 @@ class Beam:
         self.done |= self._enough() | last[:, 0, 0]
         return tokens, parents
 
-    def _ruled(self, logits: Float[Tensor, "B K V"], asking: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Twice as many as go on: scores, parents in the beam, tokens, and their log-probabilities: (B, G, 2 K / G)."""
+    def _ruled(
+        self, logits: Float[Tensor, "B K V"], asking: list[int]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """As `_candidates`, of all inputs, and their log-probabilities: (B, G, 2 K / G)."""
         vocabulary = logits.shape[2]
         true = logits.float().log_softmax(-1)
         scores = true if self.config.repetition == 1.0 else true.clone()  # other rules forbid, and change nothing else
         unruled = true[asking] if asking else true[:0]
         for rule in self.rules:
             rule(scores, self.said)
-        values, parents, tokens = self._candidates(scores)
+        values, standing, parents, tokens = self._candidates(scores)
         if self.required is not None and asking:
             total = self.total[asking][..., None]
             found = self.required.choose(asking, scores[asking] + total, unruled + total, self.config)
             values[asking], parents[asking], tokens[asking] = found
+            standing[asking] = values[asking]
             true[asking] = unruled
         gained = true.flatten(1).gather(1, (parents * vocabulary + tokens).flatten(1)).view_as(values)
-        return values, parents, tokens, gained
+        return values, standing, parents, tokens, gained
 
     def _likeliest(self, logits: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same where rules only forbid: most log-probabilities are never computed."""
+        """The same where rules only forbid, and groups are one: most log-probabilities are never computed."""
         _, beams, vocabulary = logits.shape
         gpu, count = kernels(logits), min(2 * beams, vocabulary)
         assert gpu is not None
@@ -117,26 +122,31 @@ class Beam:
         tokens, gained = (x.flatten(1).gather(1, where)[:, None] for x in (words, true))
         return values[:, None], (where // count)[:, None], tokens, gained
 
-    def _candidates(self, scores: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Twice as many as go on, so that enough are left when some end: totals, parents in the beam, tokens."""
+    def _candidates(self, scores: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Twice as many as go on, so that enough are left when some end: (B, G, 2 K / G), best first.
+
+        Totals; what they are chosen by, which is less where groups before say the same; parents in the beam; tokens.
+        """
         batch, beams, vocabulary = scores.shape
         width = beams // self.groups
         count = min(2 * width, width * vocabulary)
         if self.groups == 1:
             values, where = top_sums(scores, self.total, count)
-            return values[:, None], (where // vocabulary)[:, None], (where % vocabulary)[:, None]
+            values = values[:, None]
+            return values, values, (where // vocabulary)[:, None], (where % vocabulary)[:, None]
         taken = torch.zeros(batch, vocabulary, device=scores.device)
         found = []
         for group in range(self.groups):
             members = slice(group * width, (group + 1) * width)
             mine = scores[:, members] + self.total[:, members, None]
             apart = mine - self.config.diversity * taken[:, None]
-            _, where = top(apart.flatten(1), count)
+            standing, where = top(apart.flatten(1), count)
             tokens = where % vocabulary
-            found.append((mine.flatten(1).gather(1, where), where // vocabulary + group * width, tokens))
-            taken.scatter_add_(1, tokens[:, :width], torch.ones_like(tokens[:, :width], dtype=taken.dtype))
-        values, parents, tokens = (torch.stack(x, 1) for x in zip(*found, strict=True))
-        return values, parents, tokens
+            found.append((mine.flatten(1).gather(1, where), standing, where // vocabulary + group * width, tokens))
+            goes_on = ((tokens == END) & self.ends).long().argsort(stable=True)[:, :width]
+            taken.scatter_add_(1, tokens.gather(1, goes_on), torch.ones_like(goes_on, dtype=taken.dtype))
+        values, standing, parents, tokens = (torch.stack(x, 1) for x in zip(*found, strict=True))
+        return values, standing, parents, tokens
 
     def _end(self, values: Tensor, parents: Tensor, tokens: Tensor, gained: Tensor, ends: Tensor) -> None:
         """Keep the best of those that ended before and those that end now; of who is done, as it was."""

@@ -53,10 +53,17 @@ class Never:
 
 
 class LongEnough:
-    """No end before the least length."""
+    """No end before the least length; `relent`, after other rules, allows it where they leave nothing else to say."""
+
+    kept: Float[Tensor, "B K"]
 
     def __call__(self, scores: Scores, said: Said) -> None:
+        self.kept = scores[..., END].clone()
         scores[..., END].masked_fill_((said.length < said.least)[:, None], -torch.inf)
+
+    def relent(self, scores: Scores, said: Said) -> None:
+        silent = scores.amax(-1) == -torch.inf
+        scores[..., END] = torch.where(silent, self.kept, scores[..., END])
 
 
 class Forced:

@@ -28,8 +28,9 @@ def _fewest(scores: Tensor, cost: Tensor, share: float) -> Tensor:
     """Of the cheapest tokens, the fewest that have this share of the probability together."""
     order = cost.argsort(-1)
     p = scores.softmax(-1).gather(-1, order)
-    before = p.cumsum(-1) - p
-    spare = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, before >= share)
+    over = p.cumsum(-1) - p >= share
+    over[..., 0] = False  # one is always left
+    spare = torch.zeros_like(over).scatter(-1, order, over)
     return scores.masked_fill(spare, -torch.inf)
 
 

@@ -101,7 +101,7 @@ class _Party:
         config, decoder = task.config, task.model.decoder
         self.device = next(task.model.parameters()).device
         self.beams = config.nbest if config.sample else config.beam
-        self.least = [max(config.shortest, int(config.shortest_ratio * each.size)) for each in inputs]
+        self.least = [each.least(config) for each in inputs]
         self.most = [each.most(config) for each in inputs]
         self.room, self.prefix = max(self.most), max(len(each.prefix) for each in inputs)
         self.half = config.precision == "bfloat16" and self.device.type == "cuda"
@@ -211,8 +211,9 @@ class _Party:
             forced=new((places, sizes.prefix), -1),
         )
         own: list[Rule] = [Never([PAD, START, MASK])]
-        if any(self.least):
-            own.append(LongEnough())
+        enough = LongEnough() if any(self.least) else None
+        if enough is not None:
+            own.append(enough)
         if config.no_repeat:
             own.append(NoRepeat(config.no_repeat))
         if config.repetition != 1.0:
@@ -223,6 +224,8 @@ class _Party:
             size = max(len(phrase) for each in self.inputs for phrase in each.banned)
             self.banned = BannedHere(places, most, size, self.device)
             own.append(self.banned)
+        if enough is not None and len(own) > 2:
+            own.append(enough.relent)
         if self.prefix:
             forced = Forced()
             own = [forced.note, *own, forced]

@@ -23,8 +23,15 @@ class Input(NamedTuple):
 
     def most(self, config: DecodeConfig) -> int:
         """Tokens of its output, at most, with the prefix."""
-        ratio = config.longest if config.longest_ratio is None else int(config.longest_ratio * self.size) + 1
-        return max(1, len(self.prefix) + min(config.longest, ratio))
+        most = config.longest
+        if config.longest_ratio is not None and self.source is not None:
+            most = min(most, int(config.longest_ratio * self.size))
+        return max(1, len(self.prefix) + most)
+
+    def least(self, config: DecodeConfig) -> int:
+        """And at least, with the given ones."""
+        least = max(config.shortest, int(config.shortest_ratio * self.size))
+        return least + self.given if least else 0
 
     def demand(self, config: DecodeConfig, rules: Sequence[Rule]) -> tuple[Demand, State] | None:
         """What its output must hold, and how much of that its prefix does; refused where it cannot fit."""
