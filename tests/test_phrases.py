@@ -49,6 +49,21 @@ def test_a_banned_word_does_not(kind, options):
     assert any(said(ban, tokens) for ban, tokens in zip(bans, plain, strict=True)) or kind == "characters"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_banned_word_is_not_written_in_other_tokens(kind):
+    model, bans = translator(kind), ["cat", "the", "a", "on"]
+    asked = {"banned": bans[:2], "sample": True, "temperature": 1.5, "longest": 20}
+    found = model.outputs(TEXTS, banned_in=[bans[2:]] * len(TEXTS), nbest=40, **asked)
+    for output in (output for outputs in found for output in outputs):
+        letters = model.target.spellings(output.numbers)
+        written = {b"".join(letters[i:j]).strip() for i in range(len(letters)) for j in range(i + 1, len(letters) + 1)}
+        assert not written & {ban.encode() for ban in bans}
+    asked["banned"] = list("aeiotn")
+    for seed in range(1, 20):
+        whole = model.predict(TEXTS[:1], seed=seed, **asked)[0]
+        assert "".join(model.stream(TEXTS[0], seed=seed, **asked)) == whole
+
+
 @pytest.mark.parametrize("kind", ["bpe", "characters"])
 def test_a_language_model_says_it_after_the_text(kind):
     for options in WAYS:

@@ -126,6 +126,12 @@ class Tokenizer:
         """Each token in a form to read: white space is made visible, bytes of part of a character are in ⟨⟩."""
         return [self._piece(cast(str, self._inner.id_to_token(i)), i) for i in self._known(ids)]
 
+    def spellings(self, ids: Iterable[SupportsInt]) -> list[bytes]:
+        """What each token writes, spaces and all; special ones are of no letters."""
+        space = b" " if self._words else b""
+        known = ((i, cast(str, self._inner.id_to_token(i))) for i in self._known(ids))
+        return [b"" if i < len(SPECIALS) else space + self._raw(token) for i, token in known]
+
     def words(self, ids: Iterable[SupportsInt]) -> list[int]:
         """For each token the number of its word, from 0; words stand between spaces, and special tokens alone."""
         known = self._known(ids)

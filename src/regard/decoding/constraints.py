@@ -19,6 +19,7 @@ from regard.decoding.top import top
 from regard.errors import InvalidArgument
 from regard.shapes import Bool, Float, Int, Tensor
 
+FAR = 1 << 30  # tokens: longer than any output
 Pool = dict[tuple[int, int], float]  # hypothesis and next token: their score
 
 
@@ -39,22 +40,22 @@ class BannedHere:
 
     def __init__(self, places: int, phrases: int, longest: int, device: torch.device) -> None:
         self.phrases = torch.full((places, phrases, longest), -1, device=device)  # on the right; −1 fits any token
-        self.there = torch.zeros(places, phrases, dtype=torch.bool, device=device)
+        self.since = torch.full((places, phrases), FAR, device=device)  # tokens; FAR: there is no such phrase
 
-    def enter(self, place: int, phrases: Sequence[Sequence[int]]) -> None:
-        self.phrases[place], self.there[place] = -1, False
-        for number, phrase in enumerate(phrases):
+    def enter(self, place: int, phrases: Sequence[tuple[Sequence[int], int]]) -> None:
+        self.phrases[place], self.since[place] = -1, FAR
+        for number, (phrase, since) in enumerate(phrases):
             self.phrases[place, number, -len(phrase) :] = torch.tensor(phrase, device=self.phrases.device)
-            self.there[place, number] = True
+            self.since[place, number] = since
 
     def keep(self, rows: Int[Tensor, " n"]) -> None:
         """Go on with these inputs alone."""
-        self.phrases, self.there = self.phrases[rows], self.there[rows]
+        self.phrases, self.since = self.phrases[rows], self.since[rows]
 
     def __call__(self, scores: Scores, said: Said) -> None:
         before, token = self.phrases[:, None, :, :-1], self.phrases[:, :, -1].clamp(min=0)  # (B, 1, P, L − 1), (B, P)
         last = said.last(before.shape[-1])[:, :, None]  # (B, K, 1, L − 1)
-        begun = ((before == last) | (before < 0)).all(-1) & self.there[:, None]  # (B, K, P)
+        begun = ((before == last) | (before < 0)).all(-1) & (said.length[:, None] >= self.since)[:, None]  # (B, K, P)
         forbid(scores, token[:, None].expand_as(begun), begun)
 
 

@@ -52,7 +52,8 @@ def search(task: Task, inputs: Sequence[Input]) -> Iterator[tuple[int, list[Hypo
         rows = ROWS.get(next(task.model.parameters()).device.type, ROWS["cpu"])
         places = max(1, min(len(group), config.batch_tokens // size, rows // max(config.beam, config.nbest)))
         members = [inputs[i] for i in group]
-        party = _Party(task, members, [demands[i] for i in group], group, places)
+        numbers = [i if (own := inputs[i].number) is None else own for i in group]
+        party = _Party(task, members, [demands[i] for i in group], numbers, places)
         for number, hypotheses in party.run():
             if not hypotheses and members[number].required:
                 raise Unspeakable
@@ -181,7 +182,7 @@ class _Party:
         if self.fixed:
             ahead, width, prefix = (1 << (each - 1).bit_length() for each in (ahead, width, prefix))
         self.sizes = Sizes(source, ahead, width + 1, prefix)
-        if self.recorded and not self.task.rules and not any(each.banned for each in self.inputs):
+        if self.recorded and not self.task.rules and not any(each.bans for each in self.inputs):
             weights = () if self.decoder is not self.task.model.decoder else self.decoder.parameters()
             rules, where = (any(self.least), self.prefix > 0), tuple(weight.data_ptr() for weight in weights)
             config = self.task.config
@@ -219,9 +220,9 @@ class _Party:
         if config.repetition != 1.0:
             own.append(Repetition(config.repetition))
         own += self.task.rules
-        if any(each.banned for each in self.inputs):
-            most = max(len(each.banned) for each in self.inputs)
-            size = max(len(phrase) for each in self.inputs for phrase in each.banned)
+        if any(each.bans for each in self.inputs):
+            most = max(len(each.bans) for each in self.inputs)
+            size = max(len(phrase) for each in self.inputs for phrase, _ in each.bans)
             self.banned = BannedHere(places, most, size, self.device)
             own.append(self.banned)
         if enough is not None and len(own) > 2:
@@ -334,7 +335,7 @@ class _Party:
 
     def _constrain(self, place: int, one: int) -> None:
         if self.banned is not None:
-            self.banned.enter(place, self.inputs[one].banned)
+            self.banned.enter(place, self.inputs[one].bans)
         asked, prefix = self.demands[one], len(self.inputs[one].prefix)
         if self.required is not None and asked is not None:
             self.required.enter(place, *asked, beams=self.beams, prefix=prefix, room=self.most[one] - prefix)

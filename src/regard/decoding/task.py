@@ -19,7 +19,14 @@ class Input(NamedTuple):
     prefix: Sequence[int] = ()  # what its output begins with
     banned: Sequence[Sequence[int]] = ()  # runs of tokens that its output does not hold
     required: Sequence[Sequence[int] | Phrase] = ()  # and those that it does, each as often as it stands here
+    late: Sequence[tuple[Sequence[int], int]] = ()  # runs that are banned once it has so many tokens
     given: int = 0  # tokens of the prefix that are no part of the output, where nothing counts
+    number: int | None = None  # by which it draws; None: its place among the inputs
+
+    @property
+    def bans(self) -> list[tuple[Sequence[int], int]]:
+        """Runs of tokens, and from how many tokens on its output holds them no more."""
+        return [*((run, 0) for run in self.banned), *self.late]
 
     def most(self, config: DecodeConfig) -> int:
         """Tokens of its output, at most, with the prefix."""

@@ -1,11 +1,16 @@
 """Words and phrases as the tokens that they come out as, wherever in a text they stand."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 
 from regard.data.tokens import START, UNKNOWN, Tokenizer
+from regard.decoding import search as searching
 from regard.decoding.demand import Phrase, Run
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.rules import Banned
+from regard.decoding.task import Input, Task
 from regard.errors import InvalidArgument
 
 
@@ -18,6 +23,55 @@ def banned(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Run]:
     """Each as it is cut at the start of a text and after a space."""
     cuts = tokenizer.encode_batch([cut for text in _checked("banned", texts) for cut in (text, f" {text}")])
     return list(dict.fromkeys(tuple(cut) for cut in cuts))
+
+
+def search(tokenizer: Tokenizer, task: Task, inputs: Sequence[Input]) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """The best outputs of each input; where one writes what is banned in other tokens, these are banned too."""
+    for number, hypotheses in searching.search(task, inputs):
+        asked = inputs[number]
+        asked = asked._replace(number=number if asked.number is None else asked.number)
+        while found := [each for one in hypotheses for each in _otherwise(tokenizer, task, asked, one.tokens)]:
+            asked = _without(asked, task, found)
+            ((_, hypotheses),) = searching.search(task, [asked])
+        yield number, hypotheses
+
+
+def stream(tokenizer: Tokenizer, task: Task, asked: Input) -> Iterator[int]:
+    """The same of the tokens of one output, each as it comes."""
+    said, going = list[int](), searching.stream(task, asked)
+    while (token := next(going, None)) is not None:
+        if found := _otherwise(tokenizer, task, asked, [*said, token]):
+            asked = _without(asked, task, found)
+            going = islice(searching.stream(task, asked), len(said), None)
+        else:
+            said.append(token)
+            yield token
+
+
+def _without(asked: Input, task: Task, found: list[tuple[Run, int]]) -> Input:
+    """The same input, without what was found. What was drawn before the first of it stays as it is."""
+    first = min(place for _, place in found)
+    late = [each for each in found if each[1] == first] if task.config.sample else [(run, 0) for run, _ in found]
+    return asked._replace(late=[*asked.late, *dict.fromkeys(late)])
+
+
+def _otherwise(tokenizer: Tokenizer, task: Task, asked: Input, tokens: Sequence[int]) -> list[tuple[Run, int]]:
+    """Runs of an output's own tokens that write what is banned, and are not; and where their last ones are."""
+    everywhere = [(run, 0) for rule in task.rules if isinstance(rule, Banned) for run in rule.phrases]
+    banned = {(tuple(run), since) for run, since in (*everywhere, *asked.bans)}
+    texts = {b"".join(tokenizer.spellings(run)) for run, since in banned if since == 0}
+    if not texts:
+        return []
+    longest, letters, found = max(map(len, texts)), tokenizer.spellings(tokens), list[tuple[Run, int]]()
+    for last in range(len(asked.prefix), len(tokens)):
+        text = b""
+        for first in range(last, asked.given - 1, -1):
+            text = letters[first] + text
+            if not letters[first] or len(text) > longest:
+                break
+            if text in texts:
+                found.append((tuple(tokens[first : last + 1]), last))
+    return [(run, last) for run, last in found if (run, 0) not in banned and (run, last) not in banned]
 
 
 def _phrase(tokenizer: Tokenizer, text: str) -> Phrase:

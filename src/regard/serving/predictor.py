@@ -17,7 +17,6 @@ from regard.decoding.attention import check_looks
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Banned, Rule
-from regard.decoding.search import search, stream
 from regard.decoding.task import Input, Task
 from regard.errors import InvalidArgument, InvalidRecipe
 from regard.model.modes import evaluating
@@ -144,7 +143,7 @@ class Predictor:
         wishes = self._wishes(1, [required], None)
         task, [asked] = self._task(numbers, [prefix], banned, config, False, wishes)
         with evaluating(self.model):
-            yield from self._pieces(islice(stream(task, asked), asked.given, None))
+            yield from self._pieces(islice(phrases.stream(self.target, task, asked), asked.given, None))
 
     def _pieces(self, tokens: Iterable[int]) -> Iterator[str]:
         """What each token adds to the text; a letter of several tokens when it is whole."""
@@ -254,9 +253,10 @@ class Predictor:
                 )
 
     def _sequences(self, task: Task, inputs: list[Input], *, attention: bool) -> Iterator[tuple[int, list[Output]]]:
+        assert isinstance(self.target, Tokenizer)
         if attention:
             check_looks("attention", self.model)
-        for number, hypotheses in search(task, inputs):
+        for number, hypotheses in phrases.search(self.target, task, inputs):
             asked, looks = inputs[number], list[Tensor | None]([None] * len(hypotheses))
             if attention:
                 looks = [*weights(self.model, task.collate([asked.source]), hypotheses, task.first)]
