@@ -393,6 +393,7 @@ def test_a_course_stops_and_halves():
         assert not course.over(config)
         course = course.after(loss, step, config, higher_is_better=False)
     assert (course.best, course.best_step, course.waited, course.factor) == (2.0, 1, 3, 0.5)
+    assert course.after(2.0, 5, config, higher_is_better=False) == Course(2.0, 5, 4, 0.25)  # the last of equals
     assert course.over(config)
     assert Course(best=1.0, best_step=0).after(2.0, 1, config, higher_is_better=True).best == 2.0
 
@@ -608,12 +609,14 @@ def test_evaluating_a_run_prepares_nothing_again(tmp_path):
     assert made.source is not None
 
 
-def test_a_damaged_checkpoint_is_passed_over(copy, cache, whole):
+def test_a_damaged_checkpoint_is_passed_over(copy, cache, whole, capsys):
     last, told = checkpoint.step_folder(copy, 12), []
     damaged = bytearray((last / "model.safetensors").read_bytes())
     damaged[-1] ^= 1
     (last / "model.safetensors").write_bytes(damaged)
     last.rename(copy / "step-00000011")
+    regard.load(copy)
+    assert "passed over: " in capsys.readouterr().err
     train(table(), copy, cache=cache, resume=True, tell=told.append)
     assert [event["step"] for event in told if event["event"] == "resumed"] == [8]
     assert any("passed over" in event.get("message", "") for event in told)

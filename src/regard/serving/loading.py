@@ -1,5 +1,6 @@
 """From a checkpoint's folder, or a run's, to a model at work; and the texts that every checkpoint carries."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +83,9 @@ def best_of(path: Path) -> Path:
     found = checkpoint.newest(path)
     if found is None:
         raise CheckpointRefused(f"{path}: wanted a run with a checkpoint; got none. Train first.")
-    step, content, _ = found
+    step, content, wrong = found
+    for line in wrong:
+        print(f"regard: passed over: {line}", file=sys.stderr)
     state = checkpoint.document(content, "training.json", checkpoint.step_folder(path, step))
     best = state["course"]["best_step"]
     return checkpoint.step_folder(path, step if best is None else best)

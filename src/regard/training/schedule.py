@@ -39,7 +39,8 @@ class Course:
             return replace(self, best=value, best_step=step, waited=0)
         waited = self.waited + 1
         falls = config.schedule == "plateau" and waited % config.plateau == 0
-        return replace(self, waited=waited, factor=self.factor * (0.5 if falls else 1.0))
+        step = step if value == self.best else self.best_step  # of equals the last, which has learned for longest
+        return replace(self, best_step=step, waited=waited, factor=self.factor * (0.5 if falls else 1.0))
 
     def over(self, config: TrainConfig) -> bool:
         return config.patience is not None and self.waited >= config.patience
