@@ -613,7 +613,7 @@ def test_a_damaged_checkpoint_is_passed_over(copy, cache, whole):
     damaged = bytearray((last / "model.safetensors").read_bytes())
     damaged[-1] ^= 1
     (last / "model.safetensors").write_bytes(damaged)
-    last.rename(copy / "step-00000011")
+    shutil.copytree(last, copy / "step-00000011")
     train(table(), copy, cache=cache, resume=True, tell=told.append)
     assert [event["step"] for event in told if event["event"] == "resumed"] == [8]
     assert any("passed over" in event.get("message", "") for event in told)
@@ -679,6 +679,28 @@ def test_a_run_that_goes_on_averages_anew(tmp_path, cache):
     assert not same(checkpoint.weights_of(first.model), checkpoint.weights_of(more.model))
     again = regard.load(tmp_path)
     assert same(checkpoint.weights_of(again.model), checkpoint.weights_of(more.model))
+
+
+def test_a_run_that_was_stopped_averages_what_one_that_was_not_does(tmp_path, cache):
+    recipe = table(average=3, keep=3, steps=22)
+    whole = train(recipe, tmp_path / "whole", cache=cache)
+    interrupted(recipe, tmp_path / "parts", 18, cache)
+    assert checkpoint.steps(tmp_path / "parts") == [8, 12, 16, 18]
+    interrupted(recipe, tmp_path / "parts", 1, cache, resume=True)
+    assert checkpoint.steps(tmp_path / "parts") == [8, 12, 16, 19]
+    parts = train(recipe, tmp_path / "parts", cache=cache, resume=True)
+    assert checkpoint.steps(tmp_path / "parts") == checkpoint.steps(tmp_path / "whole") == [16, 20, 22]
+    assert same(checkpoint.weights_of(parts.model), checkpoint.weights_of(whole.model))
+
+
+def test_where_a_run_was_stopped_it_may_end(tmp_path, cache):
+    interrupted(table(average=2), tmp_path / "parts", 7, cache)
+    parts = train(table(average=2, steps=7), tmp_path / "parts", cache=cache, resume=True)
+    whole = train(table(average=2, steps=7), tmp_path / "whole", cache=cache)
+    assert same(checkpoint.weights_of(parts.model), checkpoint.weights_of(whole.model))
+    assert [line for line in log(tmp_path / "parts") if line["event"] == "validation"] == [
+        line for line in log(tmp_path / "whole") if line["event"] == "validation"
+    ]
 
 
 def test_nothing_waits_for_a_validation_that_never_comes():

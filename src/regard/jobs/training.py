@@ -129,7 +129,7 @@ def _train(
         tell({"event": "warning", "message": waste})
     tell({"event": "start", "model": repr(model), "steps": recipe.train.steps, "device": str(trainer.device)})
     final = run / "averaged"
-    if not _done(trainer, recipe):
+    if not trainer.done:
         if ranks.first:
             shutil.rmtree(final, ignore_errors=True)  # the mean of checkpoints that will not be the last
         trainer.fit()
@@ -204,8 +204,8 @@ def device_of(recipe: Recipe) -> str:
 
 
 def average(run: Path, count: int) -> dict[str, torch.Tensor]:
-    """The mean of the weights of a run's last checkpoints."""
-    last = checkpoint.steps(run)[-count:]
+    """The mean of the weights of a run's last regular checkpoints."""
+    last = checkpoint.regular(run)[-count:]
     total: dict[str, torch.Tensor] = {}
     for step in last:
         folder = checkpoint.step_folder(run, step)
@@ -310,10 +310,6 @@ def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, reci
             f"{folder}: wanted the recipe that the run began with; got another. "
             f"On resuming, only {', '.join(sorted(free))} of [train] may change."
         )
-
-
-def _done(trainer: Trainer, recipe: Recipe) -> bool:
-    return trainer.position.step >= recipe.train.steps or trainer.position.course.over(recipe.train)
 
 
 def _waste(recipe: Recipe, corpus: Corpus) -> str | None:
