@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from regard.data.tokens import START
@@ -9,6 +10,7 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.demand import Demand, Phrase, State
 from regard.decoding.rules import Banned, Rule
 from regard.errors import InvalidArgument
+from regard.model.positions import Learned
 
 
 class Input(NamedTuple):
@@ -21,12 +23,24 @@ class Input(NamedTuple):
     required: Sequence[Sequence[int] | Phrase] = ()  # and those that it does, each as often as it stands here
     given: int = 0  # tokens of the prefix that are no part of the output, where nothing counts
 
-    def most(self, config: DecodeConfig) -> int:
-        """Tokens of its output, at most, with the prefix."""
+    def most(self, config: DecodeConfig, places: int | None = None) -> int:
+        """Tokens of its output, at most, with the prefix; no more than a decoder has places for."""
         ratio = config.longest if config.longest_ratio is None else int(config.longest_ratio * self.size) + 1
-        return max(1, len(self.prefix) + min(config.longest, ratio))
+        most = max(1, len(self.prefix) + min(config.longest, ratio))
+        if places is None:
+            return most
+        if len(self.prefix) >= places:
+            raise InvalidArgument(
+                "prefix",
+                wanted=f"at most {places - 1} tokens: the decoder has learned {places} positions",
+                got=str(len(self.prefix)),
+                remedy="Shorten it.",
+            )
+        return min(most, places)
 
-    def demand(self, config: DecodeConfig, rules: Sequence[Rule]) -> tuple[Demand, State] | None:
+    def demand(
+        self, config: DecodeConfig, rules: Sequence[Rule], places: int | None = None
+    ) -> tuple[Demand, State] | None:
         """What its output must hold, and how much of that its prefix does; refused where it cannot fit."""
         if not self.required:
             return None
@@ -34,7 +48,7 @@ class Input(NamedTuple):
         banned = [tuple(phrase) for phrase in (*self.banned, *everywhere)]
         demand = Demand([Phrase.of(each) for each in self.required], banned)
         state = demand.read(self.prefix[self.given :], begins=not self.given)
-        room = self.most(config) - len(self.prefix)
+        room = self.most(config, places) - len(self.prefix)
         if not demand.fits(state, room):
             plan = demand.plan(state)
             raise InvalidArgument(
@@ -57,3 +71,8 @@ class Task:
     first: int = START  # the token before an output's first
     ends: bool = True  # or else the end is a token like others
     scored: bool = False  # whether greedy outputs come with log-probabilities
+
+    @cached_property
+    def places(self) -> int | None:
+        """How many positions the decoder has learned; None: it goes on for ever."""
+        return min((each.limit for each in self.model.decoder.modules() if isinstance(each, Learned)), default=None)

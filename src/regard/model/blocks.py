@@ -23,7 +23,7 @@ from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBia
 from regard.model.scores import ScoreName
 from regard.model.state import KeyValue, KeyValueCache
 from regard.sequence import Ends, Packing
-from regard.shapes import Bool, Float, Tensor
+from regard.shapes import Bool, Float, Int, Tensor
 
 Position = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 
@@ -236,6 +236,11 @@ class Entrance(nn.Module):
             x = self.narrow(x)
         entered: Tensor = self.dropout(self.norm(x))
         return entered
+
+    def reached(self, places: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """These, or the last of a learned table: a sentence that is done goes on beyond it, to no effect."""
+        limit: int | None = getattr(getattr(self.place, "positions", None), "limit", None)
+        return places if limit is None else places.clamp(max=limit - 1)
 
     def bias(self, n: int, m: int) -> DistanceBias | None:
         return None if self.distance is None else self.distance(n, m)

@@ -164,7 +164,9 @@ class TransformerDecoder(nn.Module):
         """Logits after one more token of each hypothesis, those of a sentence side by side."""
         state.make_room()
         beams, visible, seen = state.beams, state.visible, state.caches[0].length
-        start: Start = state.time if state.entered is None else (state.time - state.entered).repeat_interleave(beams)
+        start: Start = state.time
+        if state.entered is not None:
+            start = self.entrance.reached(state.time - state.entered).repeat_interleave(beams)
         x = self.entrance(self.embedding(tokens[:, None]), start)
         bias: Bias | None = self.entrance.bias(1, state.length + 1)
         if visible is not None:
