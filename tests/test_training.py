@@ -25,12 +25,11 @@ from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
 from regard.jobs.training import epochs, make_model, prepared, train
 from regard.recipe import Recipe, read_recipe
-from regard.training import loop
 from regard.training.config import TrainConfig
 from regard.training.loop import Trainer
 from regard.training.objective import Objective, hide, shifted
 from regard.training.replay import Recorded, Replay
-from regard.training.schedule import Course, rate_at
+from regard.training.schedule import Course, Validation, rate_at
 from regard.training.signals import Interrupted
 
 TRANSFORMER = {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "hidden": 32}
@@ -400,7 +399,7 @@ def test_a_course_stops_and_halves():
 def test_the_best_is_kept_and_loaded(tmp_path, cache):
     values = iter([1.0, 5.0, 4.0, 3.0, 2.0, 1.0])
     recipe = read_recipe(table(steps=12, validate_every=2, keep=1, metric="accuracy"))
-    made = trainer(recipe, cache, tmp_path, validate=lambda model: loop.Validation({"accuracy": next(values)}))
+    made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
     made.fit()
     assert checkpoint.steps(tmp_path) == [4, 12]
     assert made.position.course.best_step == 4
@@ -409,7 +408,7 @@ def test_the_best_is_kept_and_loaded(tmp_path, cache):
 def test_early_stopping(tmp_path, cache):
     values = iter([5.0, 4.0, 3.0, 2.0])
     recipe = read_recipe(table(steps=100, validate_every=2, patience=2, metric="accuracy"))
-    made = trainer(recipe, cache, tmp_path, validate=lambda model: loop.Validation({"accuracy": next(values)}))
+    made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
     assert made.fit().step == 6
 
 
@@ -553,6 +552,34 @@ def test_a_reader_that_ends_is_named_and_the_run_resumes(name, tmp_path, cache, 
     monkeypatch.undo()
     train(table(), tmp_path, cache=cache, resume=True)
     assert same(weights(whole), weights(tmp_path))
+
+
+def test_outputs_end_where_learned_positions_do(tmp_path, cache):
+    learned = TRANSFORMER | {"position": "learned", "longest": 80}
+    recipe = table(decoder=learned, steps=4, metric="bleu") | {"decode": {"longest": 200}}
+    train(recipe, tmp_path, cache=cache)
+    assert "bleu" in log(tmp_path)[-1]
+
+
+@pytest.mark.parametrize("at", [4, 12])
+def test_what_was_learned_before_a_validation_that_fails_is_saved(at, tmp_path, cache, whole, monkeypatch):
+    validated = Trainer._validated
+
+    def fails(self, validate):
+        if self.position.step == at:
+            raise RuntimeError("no memory for it")
+        return validated(self, validate)
+
+    monkeypatch.setattr(Trainer, "_validated", fails)
+    with pytest.raises(RuntimeError, match="no memory for it"):
+        train(table(), tmp_path, cache=cache)
+    assert checkpoint.steps(tmp_path)[-1] == at
+    assert at not in checkpoint.regular(tmp_path)
+    monkeypatch.undo()
+    train(table(), tmp_path, cache=cache, resume=True)
+    assert checkpoint.regular(tmp_path) == checkpoint.regular(whole) == [4, 8, 12]
+    assert same(weights(tmp_path), weights(whole))
+    assert log(tmp_path) == log(whole)
 
 
 def test_a_folder_that_cannot_be_written_is_found_first(tmp_path, cache):

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import exp, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,21 +32,13 @@ from regard.training.optimiser import RunningMean, make_optimiser, moments, put_
 from regard.training.position import Made, Position
 from regard.training.ranks import ALONE, Gradients, Ranks
 from regard.training.replay import Replay
-from regard.training.schedule import Course, rate_at
+from regard.training.schedule import Course, Validation, rate_at
 from regard.training.signals import Interrupted, heard
 
 if TYPE_CHECKING:
     from regard.training.sharding import Sharded
 
 SKIPS = 10  # updates that may be skipped one after the other before training counts as diverged
-
-
-@dataclass(frozen=True)
-class Validation:
-    """How the model does on data it was not trained on."""
-
-    values: dict[str, float]
-    samples: list[dict[str, str]] = field(default_factory=list)
 
 
 class Trainer:
@@ -281,10 +273,16 @@ class Trainer:
         }
 
     def _check(self, log: Any) -> None:
-        """Validate, where there is something to validate on, and save."""
+        """Validate, where there is something to validate on, and save; that too where validation fails."""
         self._settle()
         if self.validate is not None:
-            self._note(log, self._validated(self.validate))
+            try:
+                found = self._validated(self.validate)
+            except Exception:
+                if self.ranks.alone or (self.sharded is None and self.carried is None):  # nobody else is needed to save
+                    self.save()
+                raise
+            self._note(log, found)
         self.position = replace(self.position, checked=True)
         self.save()
 

@@ -1,6 +1,6 @@
 """The learning rate at each step: a pure function of the step, or of how validation went."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import cos, pi, sqrt
 from typing import Any
 
@@ -22,6 +22,14 @@ def rate_at(step: int, config: TrainConfig, factor: float = 1.0) -> float:
             fall = 1.0
     low = config.final_rate if config.schedule in ("cosine", "linear") else 0.0
     return low + (config.rate * factor - low) * warm * fall if warm == 1.0 else config.rate * factor * warm
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How the model does on data it was not trained on."""
+
+    values: dict[str, float]
+    samples: list[dict[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
