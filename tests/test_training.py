@@ -183,6 +183,41 @@ def test_accumulated_batches_weigh_by_their_tokens(agreement, tmp_path, cache):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
 
 
+def hidden_tokens(texts: list[str], target: dict, path: Path, **changes) -> dict:
+    """A recipe for a masked-token head."""
+    path.write_text("".join(text + "\n" for text in texts))
+    data = {"train": str(path), "valid": str(path), "target": target}
+    return {"data": data, "model": {"encoder": TRANSFORMER, "head": "masked_tokens"}, "train": SHORT | changes}
+
+
+NOTHING = {
+    "empty": ([""] * 150, {"tokens": "bytes"}),
+    "unknown": ([f"x{n}" for n in range(60)], {"tokens": "words", "vocabulary": 9}),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+@pytest.mark.parametrize("changes", [{}, {"agreement": 1.0, "ema": 0.9}, {"accumulate": 2}], ids=str)
+def test_batches_of_nothing_teach_nothing(name, changes, tmp_path, cache):
+    empty, target = NOTHING[name]
+    texts, changes = ["abc def", "ghi jkl"] * 20 + empty, {"batch_tokens": 64, "weight_decay": 0.1} | changes
+    recipe = read_recipe(hidden_tokens(texts, target, tmp_path / "text.txt", **changes))
+    made = trainer(recipe, cache, tmp_path)
+    update, still = made._update, []
+
+    def noted(group):
+        nothing = all(row >= 40 for batch in group for row in batch.rows.tolist())
+        before = {name: tensor.clone() for name, tensor in checkpoint.weights_of(made.model).items()}
+        rate = update(group)
+        still.append(nothing)
+        assert same(before, checkpoint.weights_of(made.model)) == nothing
+        return rate
+
+    made._update = noted
+    assert made.fit().step == 12
+    assert set(still) == {True, False}
+
+
 KINDS = {
     "text": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "decoder": TRANSFORMER | {"dropout": 0.3}}, "vocabulary"),
     "label": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "pool": {"kind": "mean"}, "source_vocabulary": 30}, "labels"),

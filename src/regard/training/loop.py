@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from math import exp, isfinite
+from math import exp, inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from regard import checkpoint
 from regard.data.batches import Batch
 from regard.errors import Diverged, TrainingFailed
 from regard.files import sweep
+from regard.kernels.gpu import Told
 from regard.model.recurrent import RnnState
 from regard.shapes import Float, Tensor
 from regard.training.config import METRICS, TrainConfig
@@ -168,19 +169,22 @@ class Trainer:
                 raise self._failure(error, batch) from error
             total, tokens = total + loss, tokens + count
         total, tokens = self._of_all_ranks(total, tokens)
-        if tokens != expected:  # a masked-token head decides as it goes how many it hides
-            torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], expected / tokens)
-        limit = float("inf") if config.clip is None else config.clip
-        length = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        length = length if self.sharded is None else self.sharded.undivided(length)
-        told = step_if_finite(self.optimiser, total, length)
-        taken = position.batch + _taken(group)
+        # A masked-token head decides as it goes how many it hides. Of empty texts that is none, and nothing is learned.
+        told, taken = self._step(total, expected / tokens) if tokens else None, position.batch + _taken(group)
         self.position = replace(position, step=position.step + 1, batch=taken, checked=False)
         self._settle()  # of the update before; a GPU has this one to do meanwhile
-        self.unread = Made(self.position.step, tokens, told, carried)
+        self.unread = None if told is None else Made(self.position.step, tokens, told, carried)
         if not self.lags or self.mean is not None or self.carried is not None:  # which the next update needs
             self._settle()
         return rate
+
+    def _step(self, total: Float[Tensor, ""], scale: float) -> Told:
+        """Change the weights by their gradients, scaled and clipped."""
+        if scale != 1.0:
+            torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)
+        limit = inf if self.config.clip is None else self.config.clip
+        length = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        return step_if_finite(self.optimiser, total, length if self.sharded is None else self.sharded.undivided(length))
 
     def _settle(self) -> None:
         """Count the last update, if it is to count."""
