@@ -724,6 +724,38 @@ def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):
     assert data.target.hash == first.target.hash
 
 
+FINE_TUNED = {
+    "classifier": ({"target": {"kind": "label"}}, {"pool": {"kind": "mean"}}),
+    "translator": ({"target": {"tokens": "bytes"}, "joint": False}, {"decoder": TRANSFORMER}),
+    "of one vocabulary": ({"target": {"tokens": "words", "vocabulary": 12}}, {"decoder": TRANSFORMER}),
+}
+
+
+@pytest.mark.parametrize("name", FINE_TUNED)
+def test_what_found_hidden_tokens_is_fine_tuned(name, tmp_path, cache):
+    words = {"tokens": "words", "vocabulary": 12}
+    texts = ["the cat sat", "the dog ran", "a dog sat"] * 20
+    first = train(hidden_tokens(texts, words, tmp_path / "text.txt"), tmp_path / "first", cache=cache)
+    (tmp_path / "sources.txt").write_text("the cat ran\nthe owl sat\n" * 20)
+    (tmp_path / "targets.txt").write_text("one\ntwo\n" * 20)
+    data, model = FINE_TUNED[name]
+    data = {"train": [str(tmp_path / "sources.txt"), str(tmp_path / "targets.txt")], "source": words} | data
+    tuned = SHORT | {"start_from": str(tmp_path / "first")}
+    recipe = {"data": data, "model": {"encoder": TRANSFORMER} | model, "train": tuned}
+    made = make_model(read_recipe(recipe), read_recipe(recipe).sized(prepared(read_recipe(recipe), cache)))
+    theirs = checkpoint.weights_of(first.model)
+    mine = checkpoint.weights_of(made)
+    assert all(torch.equal(mine[key], theirs[key]) for key in theirs if key.startswith("encoder."))
+    found = train(recipe, tmp_path / "run", cache=cache)
+    assert found.source.hash == first.target.hash
+    assert (found.target.hash == first.target.hash) == (name == "of one vocabulary")
+    corpora = sorted(cache.iterdir())
+    more = train(recipe, tmp_path / "run", changes=["train.steps=14"], cache=cache, resume=True)
+    assert more.source.hash == first.target.hash
+    assert sorted(cache.iterdir()) == corpora
+    assert found.predict(["the cat sat"])
+
+
 def test_averaged_weights_are_the_mean(tmp_path, cache):
     found = train(table(average=3, keep=3), tmp_path, cache=cache)
     every = []
