@@ -16,6 +16,7 @@ from regard.decoding.sampling import chances, draw, narrowed, start_of
 from regard.decoding.search import search
 from regard.decoding.task import Input, Task
 from regard.decoding.top import top, top_sums
+from regard.errors import InvalidArgument
 from regard.model.seq2seq import Seq2Seq
 from regard.sequence import Tokens
 
@@ -100,6 +101,23 @@ def test_company_changes_nothing(name, options):
         alone = [said(found(made, [row], **options))[0] for row in rows]
         assert alone == together
         assert said(found(made, rows[::-1], **options))[::-1] == together
+
+
+@pytest.mark.parametrize("options", WAYS[1:], ids=["beam", "sample"])
+@pytest.mark.parametrize("name", ["transformer learned", "transformer learned concatenated"])  # compiled, and not
+def test_outputs_end_where_learned_positions_do(name, options):
+    """Others enter and go on meanwhile, so that a place may wait for longer than any output is."""
+    made, rows = model(name), [row for row in sources() for _ in range(12)]
+    positions = made.decoder.entrance.place.positions
+    positions.limit, positions.table = LONGEST, nn.Parameter(positions.table[:LONGEST])
+    wanted = said(found(made, rows, **options))
+    lengths = {len(tokens) for one in wanted for tokens in one}
+    assert max(lengths) == LONGEST
+    assert min(lengths) < LONGEST
+    assert said(found(made, rows, longest=50, batch_tokens=60, **options)) == wanted
+    assert found(made, rows[:1], prefixes=[[9] * 6], longest=50, **options)[0][0].tokens[:6] == (9,) * 6
+    with pytest.raises(InvalidArgument, match="prefix: wanted at most 6 tokens: the decoder has learned 7 positions"):
+        found(made, rows[:1], prefixes=[[9] * 7], **options)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -21,7 +21,7 @@ from regard.jobs.training import train
 from regard.recipe import read_recipe
 from regard.training import ranks as module
 from regard.training.ranks import ALONE, joined
-from test_training import PAIRS, RNN, SHORT, dropout_free, log, same, table, weights
+from test_training import PAIRS, RNN, SHORT, dropout_free, hidden_tokens, log, same, table, weights
 
 STILL = dropout_free()  # without dropout, whose random numbers are each rank's own
 STILL_RNN = RNN | {"dropout": 0.0}
@@ -79,6 +79,8 @@ def _by_two(folder: Path) -> list[dict[str, dict]]:
     told_to_stop = {"end": {"rank": 1, "update": 5, "signal": signal.SIGTERM}}
     other = folder / "other.txt"
     other.write_text(Path(PAIRS["train"][0]).read_text() + "more\n")
+    texts, path = ["abc def"] * 9 + [""] * 40, folder / "empty.txt"
+    empty = hidden_tokens(texts, TEXT["target"], path, batch_tokens=16)
     return processes.done(
         2,
         [
@@ -99,6 +101,7 @@ def _by_two(folder: Path) -> list[dict[str, dict]]:
             jobs(folder, ["carried"])[0]
             | {"name": "one lane", "run": str(folder / "d"), "changes": {r: ["train.batch_tokens=16"] for r in "01"}},
             plain | {"name": "not over another"},
+            plain | {"name": "empty texts", "recipe": empty, "run": str(folder / "e")},
         ],
         folder / "two",
     )  # fmt: skip
@@ -135,6 +138,13 @@ def test_two_processes_have_the_loss_curve_of_one(name, folder, two):
 def test_a_divided_model_has_the_loss_curve_of_one_process(name, folder, two):
     assert [rank[name]["error"] for rank in two] == [None, None]
     alike(folder / name, one(folder, name))
+
+
+def test_a_rank_may_find_nothing_to_hide(folder, two):
+    assert [rank["empty texts"]["error"] for rank in two] == [None, None]
+    full = [[bool({*rows} & {*range(9)}) for rows in rank["empty texts"]["rows"]] for rank in two]
+    assert {*zip(*full, strict=True)} >= {(False, False), (True, False)}
+    assert all(tensor.isfinite().all() for tensor in weights(folder / "e").values())
 
 
 def test_ranks_see_each_example_once(folder, two):

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from predictors import classifier, language_model, translator
+import regard
+from predictors import PARTS, classifier, language_model, translator
 from regard.decoding.config import DecodeConfig
 from regard.errors import InvalidArgument
 
@@ -35,6 +36,18 @@ def test_prefix_and_wishes_hold():
     assert len(pieces) > 3
     assert whole.startswith("a dog")
     assert "red car" in whole
+
+
+def test_outputs_end_where_learned_positions_do():
+    predictor = language_model("bytes")
+    decoder = {**PARTS["transformer"], "position": "learned", "longest": 12}
+    model = regard.build({"decoder": decoder, "vocabulary": predictor.target.size}).eval()
+    predictor = replace(predictor, model=model)
+    for text in ("", "a dog", "ten of 12."):
+        (output,) = predictor.outputs([text], shortest=20, longest=30)[0]
+        assert len(text) + len(output.numbers) == 12
+        assert "".join(predictor.stream(text, shortest=20, longest=30)) == output.text
+        assert regard.look(predictor, text, shortest=20, longest=30).maps[0].size == (12, 12)
 
 
 def test_letters_of_several_tokens_come_whole():

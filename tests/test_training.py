@@ -25,12 +25,11 @@ from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
 from regard.jobs.training import epochs, make_model, prepared, train
 from regard.recipe import Recipe, read_recipe
-from regard.training import loop
 from regard.training.config import TrainConfig
 from regard.training.loop import Trainer
 from regard.training.objective import Objective, hide, shifted
 from regard.training.replay import Recorded, Replay
-from regard.training.schedule import Course, rate_at
+from regard.training.schedule import Course, Validation, rate_at
 from regard.training.signals import Interrupted
 
 TRANSFORMER = {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "hidden": 32}
@@ -182,6 +181,41 @@ def test_accumulated_batches_weigh_by_their_tokens(agreement, tmp_path, cache):
     made._update(group)
     for parameter, gradient in zip(model.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
+
+
+def hidden_tokens(texts: list[str], target: dict, path: Path, **changes) -> dict:
+    """A recipe for a masked-token head."""
+    path.write_text("".join(text + "\n" for text in texts))
+    data = {"train": str(path), "valid": str(path), "target": target}
+    return {"data": data, "model": {"encoder": TRANSFORMER, "head": "masked_tokens"}, "train": SHORT | changes}
+
+
+NOTHING = {
+    "empty": ([""] * 150, {"tokens": "bytes"}),
+    "unknown": ([f"x{n}" for n in range(60)], {"tokens": "words", "vocabulary": 9}),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+@pytest.mark.parametrize("changes", [{}, {"agreement": 1.0, "ema": 0.9}, {"accumulate": 2}], ids=str)
+def test_batches_of_nothing_teach_nothing(name, changes, tmp_path, cache):
+    empty, target = NOTHING[name]
+    texts, changes = ["abc def", "ghi jkl"] * 20 + empty, {"batch_tokens": 64, "weight_decay": 0.1} | changes
+    recipe = read_recipe(hidden_tokens(texts, target, tmp_path / "text.txt", **changes))
+    made = trainer(recipe, cache, tmp_path)
+    update, still = made._update, []
+
+    def noted(group):
+        nothing = all(row >= 40 for batch in group for row in batch.rows.tolist())
+        before = {name: tensor.clone() for name, tensor in checkpoint.weights_of(made.model).items()}
+        rate = update(group)
+        still.append(nothing)
+        assert same(before, checkpoint.weights_of(made.model)) == nothing
+        return rate
+
+    made._update = noted
+    assert made.fit().step == 12
+    assert set(still) == {True, False}
 
 
 KINDS = {
@@ -401,7 +435,7 @@ def test_a_course_stops_and_halves():
 def test_the_best_is_kept_and_loaded(tmp_path, cache):
     values = iter([1.0, 5.0, 4.0, 3.0, 2.0, 1.0])
     recipe = read_recipe(table(steps=12, validate_every=2, keep=1, metric="accuracy"))
-    made = trainer(recipe, cache, tmp_path, validate=lambda model: loop.Validation({"accuracy": next(values)}))
+    made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
     made.fit()
     assert checkpoint.steps(tmp_path) == [4, 12]
     assert made.position.course.best_step == 4
@@ -410,7 +444,7 @@ def test_the_best_is_kept_and_loaded(tmp_path, cache):
 def test_early_stopping(tmp_path, cache):
     values = iter([5.0, 4.0, 3.0, 2.0])
     recipe = read_recipe(table(steps=100, validate_every=2, patience=2, metric="accuracy"))
-    made = trainer(recipe, cache, tmp_path, validate=lambda model: loop.Validation({"accuracy": next(values)}))
+    made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
     assert made.fit().step == 6
 
 
@@ -556,6 +590,34 @@ def test_a_reader_that_ends_is_named_and_the_run_resumes(name, tmp_path, cache, 
     assert same(weights(whole), weights(tmp_path))
 
 
+def test_outputs_end_where_learned_positions_do(tmp_path, cache):
+    learned = TRANSFORMER | {"position": "learned", "longest": 80}
+    recipe = table(decoder=learned, steps=4, metric="bleu") | {"decode": {"longest": 200}}
+    train(recipe, tmp_path, cache=cache)
+    assert "bleu" in log(tmp_path)[-1]
+
+
+@pytest.mark.parametrize("at", [4, 12])
+def test_what_was_learned_before_a_validation_that_fails_is_saved(at, tmp_path, cache, whole, monkeypatch):
+    validated = Trainer._validated
+
+    def fails(self, validate):
+        if self.position.step == at:
+            raise RuntimeError("no memory for it")
+        return validated(self, validate)
+
+    monkeypatch.setattr(Trainer, "_validated", fails)
+    with pytest.raises(RuntimeError, match="no memory for it"):
+        train(table(), tmp_path, cache=cache)
+    assert checkpoint.steps(tmp_path)[-1] == at
+    assert at not in checkpoint.regular(tmp_path)
+    monkeypatch.undo()
+    train(table(), tmp_path, cache=cache, resume=True)
+    assert checkpoint.regular(tmp_path) == checkpoint.regular(whole) == [4, 8, 12]
+    assert same(weights(tmp_path), weights(whole))
+    assert log(tmp_path) == log(whole)
+
+
 def test_a_folder_that_cannot_be_written_is_found_first(tmp_path, cache):
     (tmp_path / "file").write_text("")
     with pytest.raises(regard.InvalidArgument, match="wanted a folder to write to"):
@@ -614,7 +676,7 @@ def test_a_damaged_checkpoint_is_passed_over(copy, cache, whole, capsys):
     damaged = bytearray((last / "model.safetensors").read_bytes())
     damaged[-1] ^= 1
     (last / "model.safetensors").write_bytes(damaged)
-    last.rename(copy / "step-00000011")
+    shutil.copytree(last, copy / "step-00000011")
     regard.load(copy)
     assert "passed over: " in capsys.readouterr().err
     train(table(), copy, cache=cache, resume=True, tell=told.append)
@@ -665,6 +727,38 @@ def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):
     assert data.target.hash == first.target.hash
 
 
+FINE_TUNED = {
+    "classifier": ({"target": {"kind": "label"}}, {"pool": {"kind": "mean"}}),
+    "translator": ({"target": {"tokens": "bytes"}, "joint": False}, {"decoder": TRANSFORMER}),
+    "of one vocabulary": ({"target": {"tokens": "words", "vocabulary": 12}}, {"decoder": TRANSFORMER}),
+}
+
+
+@pytest.mark.parametrize("name", FINE_TUNED)
+def test_what_found_hidden_tokens_is_fine_tuned(name, tmp_path, cache):
+    words = {"tokens": "words", "vocabulary": 12}
+    texts = ["the cat sat", "the dog ran", "a dog sat"] * 20
+    first = train(hidden_tokens(texts, words, tmp_path / "text.txt"), tmp_path / "first", cache=cache)
+    (tmp_path / "sources.txt").write_text("the cat ran\nthe owl sat\n" * 20)
+    (tmp_path / "targets.txt").write_text("one\ntwo\n" * 20)
+    data, model = FINE_TUNED[name]
+    data = {"train": [str(tmp_path / "sources.txt"), str(tmp_path / "targets.txt")], "source": words} | data
+    tuned = SHORT | {"start_from": str(tmp_path / "first")}
+    recipe = {"data": data, "model": {"encoder": TRANSFORMER} | model, "train": tuned}
+    made = make_model(read_recipe(recipe), read_recipe(recipe).sized(prepared(read_recipe(recipe), cache)))
+    theirs = checkpoint.weights_of(first.model)
+    mine = checkpoint.weights_of(made)
+    assert all(torch.equal(mine[key], theirs[key]) for key in theirs if key.startswith("encoder."))
+    found = train(recipe, tmp_path / "run", cache=cache)
+    assert found.source.hash == first.target.hash
+    assert (found.target.hash == first.target.hash) == (name == "of one vocabulary")
+    corpora = sorted(cache.iterdir())
+    more = train(recipe, tmp_path / "run", changes=["train.steps=14"], cache=cache, resume=True)
+    assert more.source.hash == first.target.hash
+    assert sorted(cache.iterdir()) == corpora
+    assert found.predict(["the cat sat"])
+
+
 def test_averaged_weights_are_the_mean(tmp_path, cache):
     found = train(table(average=3, keep=3), tmp_path, cache=cache)
     every = []
@@ -682,6 +776,28 @@ def test_a_run_that_goes_on_averages_anew(tmp_path, cache):
     assert not same(checkpoint.weights_of(first.model), checkpoint.weights_of(more.model))
     again = regard.load(tmp_path)
     assert same(checkpoint.weights_of(again.model), checkpoint.weights_of(more.model))
+
+
+def test_a_run_that_was_stopped_averages_what_one_that_was_not_does(tmp_path, cache):
+    recipe = table(average=3, keep=3, steps=22)
+    whole = train(recipe, tmp_path / "whole", cache=cache)
+    interrupted(recipe, tmp_path / "parts", 18, cache)
+    assert checkpoint.steps(tmp_path / "parts") == [8, 12, 16, 18]
+    interrupted(recipe, tmp_path / "parts", 1, cache, resume=True)
+    assert checkpoint.steps(tmp_path / "parts") == [8, 12, 16, 19]
+    parts = train(recipe, tmp_path / "parts", cache=cache, resume=True)
+    assert checkpoint.steps(tmp_path / "parts") == checkpoint.steps(tmp_path / "whole") == [16, 20, 22]
+    assert same(checkpoint.weights_of(parts.model), checkpoint.weights_of(whole.model))
+
+
+def test_where_a_run_was_stopped_it_may_end(tmp_path, cache):
+    interrupted(table(average=2), tmp_path / "parts", 7, cache)
+    parts = train(table(average=2, steps=7), tmp_path / "parts", cache=cache, resume=True)
+    whole = train(table(average=2, steps=7), tmp_path / "whole", cache=cache)
+    assert same(checkpoint.weights_of(parts.model), checkpoint.weights_of(whole.model))
+    assert [line for line in log(tmp_path / "parts") if line["event"] == "validation"] == [
+        line for line in log(tmp_path / "whole") if line["event"] == "validation"
+    ]
 
 
 def test_nothing_waits_for_a_validation_that_never_comes():

@@ -36,7 +36,7 @@ _STEP = re.compile(r"step-(\d{8})")
 
 
 def write(folder: Path, texts: Mapping[str, str], tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Make a checkpoint of these files; `texts` as they are, `tensors` as safetensors."""
+    """Make a checkpoint of these files, in the place of any other; `texts` as they are, `tensors` as safetensors."""
     with whole_folder(folder) as beside:
         for name, text in texts.items():
             (beside / name).write_bytes(text.encode())
@@ -45,6 +45,7 @@ def write(folder: Path, texts: Mapping[str, str], tensors: Mapping[str, Mapping[
             save_file(held, beside / name, {"format": "pt"})
         files = {path.name: _entry(path.read_bytes()) for path in sorted(beside.iterdir())}
         (beside / MANIFEST).write_bytes(_manifest(files))
+        remove(folder)
 
 
 def read(folder: Path) -> dict[str, bytes]:
@@ -98,6 +99,18 @@ def steps(run: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
+def regular(run: Path) -> list[int]:
+    """Those of them that were saved when it was their time, not because somebody or something stopped the run."""
+    return [step for step in steps(run) if _regular(step_folder(run, step))]
+
+
+def _regular(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / "training.json").read_bytes())["checked"])
+    except (OSError, ValueError, KeyError, TypeError):  # damaged, or from before it was noted
+        return True
+
+
 def newest(run: Path) -> tuple[int, dict[str, bytes], list[str]] | None:
     """The newest checkpoint of a run that is whole: its step, its files, and what is wrong with those after it."""
     wrong: list[str] = []
@@ -112,14 +125,19 @@ def newest(run: Path) -> tuple[int, dict[str, bytes], list[str]] | None:
 
 
 def prune(run: Path, keep: int, also: set[int]) -> None:
-    """Leave the last `keep` checkpoints and those named. One that goes first loses its name, then its files."""
-    for step in steps(run)[:-keep]:
-        if step not in also:
-            doomed = run / f".{step_folder(run, step).name}.tmp"
-            with suppress(FileNotFoundError):
-                step_folder(run, step).rename(doomed)
-                sync_folder(run)
-                shutil.rmtree(doomed, ignore_errors=True)
+    """Leave the newest checkpoint, the last `keep` regular ones and those named."""
+    found = steps(run)
+    for step in set(found[:-1]) - set(regular(run)[-keep:]) - also:
+        remove(step_folder(run, step))
+
+
+def remove(folder: Path) -> None:
+    """It first loses its name, then its files."""
+    doomed = folder.with_name(f".{folder.name}.tmp")
+    with suppress(FileNotFoundError):
+        folder.rename(doomed)
+        sync_folder(folder.parent)
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:

@@ -121,17 +121,21 @@ def prepare(
     config: DataConfig,
     folder: str | Path,
     *,
-    vocabularies: tuple[Vocabulary | None, Vocabulary] | None = None,
+    vocabularies: tuple[Vocabulary | None, Vocabulary | None] | None = None,
     progress: Progress | None = None,
 ) -> Prepared:
     """Learn vocabularies from the training split, or take those given (source, target), and number all examples.
 
+    A target's that is None is learned, beside a source's that is given.
     What is prepared already in this folder, for the same configuration and content, is opened and not made again.
     A run that is killed leaves nothing that could be taken for a corpus, and the next one clears it away.
     """
-    if vocabularies is not None:
-        _check_vocabularies(config, vocabularies)
     progress = progress or (lambda stage, n: None)
+    given = None
+    if vocabularies is not None:
+        source, target = vocabularies
+        given = source, _train(config.target, _counted(config, ("target",), progress)) if target is None else target
+        _check_vocabularies(config, given)
     files = fingerprints(config, progress)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,15 +143,15 @@ def prepare(
     with alone(folder):
         for left in folder.glob(".corpus-*.partial"):
             shutil.rmtree(left)
-        if vocabularies is not None:  # what would be learned here may be just these
-            key = key_of(config, files, _hashes(vocabularies))
+        if given is not None:  # what would be learned here may be just these
+            key = key_of(config, files, _hashes(given))
             if not (place.exists() and _record(place)["key"] == key):
                 place = folder / f"corpus-{key[:16]}"
         if not place.exists():
             partial = folder / f".{place.name}.partial"
             partial.mkdir()
             try:
-                _write(config, partial, files, vocabularies, progress)
+                _write(config, partial, files, given, progress)
                 os.replace(partial, place)
             except BaseException:
                 shutil.rmtree(partial)

@@ -14,7 +14,7 @@ Positive = Annotated[float, Range(0.0)]
 class DecodeConfig(Checked):
     beam: Count = 1  # hypotheses that are followed at once; 1: the most likely token each time
     nbest: Count = 1  # outputs for each input, best first
-    longest: Count = 200  # tokens of an output, at most
+    longest: Count = 200  # tokens of an output, at most; learned positions may end before
     longest_ratio: Positive | None = None  # and at most so many times the tokens of its source
     shortest: Annotated[int, Range(0.0)] = 0  # tokens of an output, at least
     shortest_ratio: Positive = 0.0  # and at least so many times the tokens of its source

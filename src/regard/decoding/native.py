@@ -106,7 +106,7 @@ class NativeDecoder:
     """What stands in for a decoder while it searches."""
 
     def __init__(self, decoder: TransformerDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
-        self.library, self.places = library, Places(decoder.entrance)
+        self.library, self.places = library, Places(decoder.entrance, beyond=True)  # for sentences that are done
         self.weights = Weights(library, int8=int8)
         project = self.weights.product(decoder.project.weight, decoder.project.bias)
         self.table = self.weights.stack(decoder.stack, decoder.embedding, project)

@@ -72,7 +72,7 @@ def _demands(task: Task, inputs: Sequence[Input]) -> "list[tuple[Demand, State] 
     """What each input's output must hold; refused where it cannot."""
     if not all(phrase for each in inputs for phrase in each.banned):
         raise InvalidArgument("banned", wanted="tokens", got="none", remedy="Leave empty phrases out.")
-    return [each.demand(task.config, task.rules) for each in inputs]
+    return [each.demand(task.config, task.rules, task.places) for each in inputs]
 
 
 class Sizes(NamedTuple):
@@ -103,7 +103,7 @@ class _Party:
         self.device = next(task.model.parameters()).device
         self.beams = config.nbest if config.sample else config.beam
         self.least = [each.least(config) for each in inputs]
-        self.most = [each.most(config) for each in inputs]
+        self.most = [each.most(config, task.places) for each in inputs]
         self.room, self.prefix = max(self.most), max(len(each.prefix) for each in inputs)
         self.half = config.precision == "bfloat16" and self.device.type == "cuda"
         if config.precision == "bfloat16" and not self.half:

@@ -161,8 +161,9 @@ class Weights:
 class Places:
     """Vectors of positions, as many as were needed so far."""
 
-    def __init__(self, entrance: Entrance) -> None:
+    def __init__(self, entrance: Entrance, *, beyond: bool = False) -> None:
         self.place = entrance.place
+        self.beyond = beyond  # whether a learned table goes on with its last
         self.known: Tensor | None = None
 
     def pointer(self, count: int) -> int | None:
@@ -172,8 +173,11 @@ class Places:
         assert isinstance(self.place, Add)
         if self.known is None or len(self.known) < count:
             limit, width = self.place.positions.limit, self.place.positions.width
-            self.place(torch.zeros(1, width), count - 1)  # refused where a learned table ends before
-            self.known = self.place.positions(torch.arange(2 * count if limit is None else limit)).detach().contiguous()
+            if not self.beyond:
+                self.place(torch.zeros(1, width), count - 1)  # refused where a learned table ends before
+            places = torch.arange(2 * count)
+            places = places if limit is None else places.clamp(max=limit - 1)
+            self.known = self.place.positions(places).detach().contiguous()
         return self.known.data_ptr()
 
 

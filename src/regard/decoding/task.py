@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from regard.data.tokens import START
@@ -9,6 +10,7 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.demand import Demand, Phrase, State
 from regard.decoding.rules import Banned, Rule
 from regard.errors import InvalidArgument
+from regard.model.positions import Learned
 
 
 class Input(NamedTuple):
@@ -28,19 +30,31 @@ class Input(NamedTuple):
         """Runs of tokens, and from how many tokens on its output holds them no more."""
         return [*((run, 0) for run in self.banned), *self.late]
 
-    def most(self, config: DecodeConfig) -> int:
-        """Tokens of its output, at most, with the prefix."""
+    def most(self, config: DecodeConfig, places: int | None = None) -> int:
+        """Tokens of its output, at most, with the prefix; no more than a decoder has places for."""
         most = config.longest
         if config.longest_ratio is not None and self.source is not None:
             most = min(most, int(config.longest_ratio * self.size))
-        return max(1, len(self.prefix) + most)
+        most = max(1, len(self.prefix) + most)
+        if places is None:
+            return most
+        if len(self.prefix) >= places:
+            raise InvalidArgument(
+                "prefix",
+                wanted=f"at most {places - 1} tokens: the decoder has learned {places} positions",
+                got=str(len(self.prefix)),
+                remedy="Shorten it.",
+            )
+        return min(most, places)
 
     def least(self, config: DecodeConfig) -> int:
         """And at least, with the given ones."""
         least = max(config.shortest, int(config.shortest_ratio * self.size))
         return least + self.given if least else 0
 
-    def demand(self, config: DecodeConfig, rules: Sequence[Rule]) -> tuple[Demand, State] | None:
+    def demand(
+        self, config: DecodeConfig, rules: Sequence[Rule], places: int | None = None
+    ) -> tuple[Demand, State] | None:
         """What its output must hold, and how much of that its prefix does; refused where it cannot fit."""
         if not self.required:
             return None
@@ -48,7 +62,7 @@ class Input(NamedTuple):
         banned = [tuple(phrase) for phrase in (*self.banned, *everywhere)]
         demand = Demand([Phrase.of(each) for each in self.required], banned)
         state = demand.read(self.prefix[self.given :], begins=not self.given)
-        room = self.most(config) - len(self.prefix)
+        room = self.most(config, places) - len(self.prefix)
         if not demand.fits(state, room):
             plan = demand.plan(state)
             raise InvalidArgument(
@@ -71,3 +85,8 @@ class Task:
     first: int = START  # the token before an output's first
     ends: bool = True  # or else the end is a token like others
     scored: bool = False  # whether greedy outputs come with log-probabilities
+
+    @cached_property
+    def places(self) -> int | None:
+        """How many positions the decoder has learned; None: it goes on for ever."""
+        return min((each.limit for each in self.model.decoder.modules() if isinstance(each, Learned)), default=None)

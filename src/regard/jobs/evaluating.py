@@ -19,8 +19,8 @@ from regard.files import cache_folder
 from regard.recipe import Recipe
 from regard.serving.loading import load
 from regard.serving.predictor import Predictor
-from regard.training.loop import Validation
 from regard.training.objective import Model
+from regard.training.schedule import Validation
 
 CHUNK = 1024  # sources that a model is given at once
 OF_CAPTIONS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]

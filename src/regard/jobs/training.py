@@ -21,11 +21,12 @@ from regard.jobs.backbones import backbone_of, identity, put_pretrained, seen_on
 from regard.jobs.evaluating import validation
 from regard.jobs.rewarding import SelfCritic
 from regard.model.build import build
+from regard.model.seq2seq import MaskedTokens
 from regard.recipe import Recipe, read_tables
 from regard.sequence import pinned
 from regard.serving.card import card
 from regard.serving.loading import Vocabularies, load, texts_of, vocabularies_of
-from regard.serving.predictor import Predictor
+from regard.serving.predictor import Predictor, Vocabulary
 from regard.training.loop import Trainer
 from regard.training.objective import Model
 from regard.training.optimiser import freeze
@@ -46,9 +47,17 @@ def prepared(
 ) -> Prepared:
     """The recipe's data in numbers: made once, then found again by their content."""
     if vocabularies is None and recipe.train.start_from is not None:
-        before = load(recipe.train.start_from)
-        vocabularies = (before.source, before.target)
+        return _prepared_after(load(recipe.train.start_from), recipe, cache, tell)
     return prepare(recipe.data, cache or cache_folder(), vocabularies=vocabularies, progress=_progress(tell))
+
+
+def _prepared_after(before: Predictor, recipe: Recipe, cache: Path | None, tell: Tell) -> Prepared:
+    """With the vocabularies of a model that is started from. What a masked-token head learned on is now the source."""
+    data = recipe.data
+    given: tuple[Vocabulary | None, Vocabulary | None] = before.source, before.target
+    if isinstance(before.model, MaskedTokens) and data.source is not None:
+        given = (before.target, before.target if data.one_vocabulary else None)
+    return prepare(data, cache or cache_folder(), vocabularies=given, progress=_progress(tell))
 
 
 def _progress(tell: Tell) -> Progress:
@@ -129,7 +138,7 @@ def _train(
         tell({"event": "warning", "message": waste})
     tell({"event": "start", "model": repr(model), "steps": recipe.train.steps, "device": str(trainer.device)})
     final = run / "averaged"
-    if not _done(trainer, recipe):
+    if not trainer.done:
         if ranks.first:
             shutil.rmtree(final, ignore_errors=True)  # the mean of checkpoints that will not be the last
         trainer.fit()
@@ -204,8 +213,8 @@ def device_of(recipe: Recipe) -> str:
 
 
 def average(run: Path, count: int) -> dict[str, torch.Tensor]:
-    """The mean of the weights of a run's last checkpoints."""
-    last = checkpoint.steps(run)[-count:]
+    """The mean of the weights of a run's last regular checkpoints."""
+    last = checkpoint.regular(run)[-count:]
     total: dict[str, torch.Tensor] = {}
     for step in last:
         folder = checkpoint.step_folder(run, step)
@@ -310,10 +319,6 @@ def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, reci
             f"{folder}: wanted the recipe that the run began with; got another. "
             f"On resuming, only {', '.join(sorted(free))} of [train] may change."
         )
-
-
-def _done(trainer: Trainer, recipe: Recipe) -> bool:
-    return trainer.position.step >= recipe.train.steps or trainer.position.course.over(recipe.train)
 
 
 def _waste(recipe: Recipe, corpus: Corpus) -> str | None:

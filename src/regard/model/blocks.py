@@ -237,6 +237,11 @@ class Entrance(nn.Module):
         entered: Tensor = self.dropout(self.norm(x))
         return entered
 
+    def reached(self, places: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """These, or the last of a learned table: a sentence that is done goes on beyond it, to no effect."""
+        limit: int | None = getattr(getattr(self.place, "positions", None), "limit", None)
+        return places if limit is None else places.clamp(max=limit - 1)
+
     def bias(self, n: int, m: int) -> DistanceBias | None:
         return None if self.distance is None else self.distance(n, m)
 

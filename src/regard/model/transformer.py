@@ -164,7 +164,7 @@ class TransformerDecoder(nn.Module):
         """Logits after one more token of each hypothesis, those of a sentence side by side."""
         state.make_room()
         beams, visible, seen = state.beams, state.visible, state.caches[0].length
-        position = state.time if state.entered is None else state.time - state.entered
+        position = state.time if state.entered is None else self.entrance.reached(state.time - state.entered)
         start: Start = position if isinstance(position, int) else position.repeat_interleave(beams)
         x = self.entrance(self.embedding(tokens[:, None]), start)
         bias: Bias | None = self.entrance.bias(1, state.length + 1)

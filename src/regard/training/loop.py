@@ -12,8 +12,8 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from math import exp, isfinite
+from dataclasses import replace
+from math import exp, inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,30 +22,24 @@ import torch
 from regard import checkpoint
 from regard.data.batches import Batch
 from regard.errors import Diverged, TrainingFailed
-from regard.files import sweep, whole_file
+from regard.files import sweep
+from regard.kernels.gpu import Told
 from regard.model.recurrent import RnnState
 from regard.shapes import Float, Tensor
 from regard.training.config import METRICS, TrainConfig
+from regard.training.log import cut
 from regard.training.objective import Model, Objective, Speak, first_state
 from regard.training.optimiser import RunningMean, make_optimiser, moments, put_moments, step_if_finite
 from regard.training.position import Made, Position
 from regard.training.ranks import ALONE, Gradients, Ranks
 from regard.training.replay import Replay
-from regard.training.schedule import Course, rate_at
+from regard.training.schedule import Course, Validation, rate_at
 from regard.training.signals import Interrupted, heard
 
 if TYPE_CHECKING:
     from regard.training.sharding import Sharded
 
 SKIPS = 10  # updates that may be skipped one after the other before training counts as diverged
-
-
-@dataclass(frozen=True)
-class Validation:
-    """How the model does on data it was not trained on."""
-
-    values: dict[str, float]
-    samples: list[dict[str, str]] = field(default_factory=list)
 
 
 class Trainer:
@@ -92,26 +86,35 @@ class Trainer:
         path = self.run / "log.jsonl" if self.ranks.first else Path(os.devnull)
         with heard(self._hear), path.open("a", encoding="utf-8") as log:
             self.model.train()
-            began = time.perf_counter()
-            for group in self._groups():
-                rate = self._update(group)
+            if self._due:
+                self._check(log)
+            began, groups = time.perf_counter(), self._groups()
+            while not self.done:
+                rate = self._update(next(groups))
                 step = self.position.step
-                last = step == self.config.steps
-                if step % self.config.log_every == 0 or last:
+                if step % self.config.log_every == 0 or step == self.config.steps:
                     self._settle()
                     self._log(log, self._event(rate, time.perf_counter() - began))
                     began = time.perf_counter()
-                if step % self.config.validate_every == 0 or last:
+                if self._due:
                     self._check(log)
-                    self.save()
                     began = time.perf_counter()
                 elif self._stopping is not None:
                     self.save()
                 if self._stopping is not None:
                     raise Interrupted(self._stopping, self.run)
-                if last or self.position.course.over(self.config):
-                    break
         return self.position
+
+    @property
+    def _due(self) -> bool:
+        """Whether it is time to validate, which a run that was stopped may have left to do."""
+        step, config = self.position.step, self.config
+        return not self.position.checked and (step % config.validate_every == 0 or step >= config.steps)
+
+    @property
+    def done(self) -> bool:
+        over = self.position.step >= self.config.steps or self.position.course.over(self.config)
+        return over and not self._due
 
     def _groups(self) -> Iterator[list[Batch]]:
         """The batches of each update; groups do not reach over the end of an epoch."""
@@ -166,18 +169,22 @@ class Trainer:
                 raise self._failure(error, batch) from error
             total, tokens = total + loss, tokens + count
         total, tokens = self._of_all_ranks(total, tokens)
-        if tokens != expected:  # a masked-token head decides as it goes how many it hides
-            torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], expected / tokens)
-        limit = float("inf") if config.clip is None else config.clip
-        length = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        length = length if self.sharded is None else self.sharded.undivided(length)
-        told = step_if_finite(self.optimiser, total, length)
-        self.position = replace(position, step=position.step + 1, batch=position.batch + _taken(group))
+        # A masked-token head decides as it goes how many it hides. Of empty texts that is none, and nothing is learned.
+        told, taken = self._step(total, expected / tokens) if tokens else None, position.batch + _taken(group)
+        self.position = replace(position, step=position.step + 1, batch=taken, checked=False)
         self._settle()  # of the update before; a GPU has this one to do meanwhile
-        self.unread = Made(self.position.step, tokens, told, carried)
+        self.unread = None if told is None else Made(self.position.step, tokens, told, carried)
         if not self.lags or self.mean is not None or self.carried is not None:  # which the next update needs
             self._settle()
         return rate
+
+    def _step(self, total: Float[Tensor, ""], scale: float) -> Told:
+        """Change the weights by their gradients, scaled and clipped."""
+        if scale != 1.0:
+            torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)
+        limit = inf if self.config.clip is None else self.config.clip
+        length = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        return step_if_finite(self.optimiser, total, length if self.sharded is None else self.sharded.undivided(length))
 
     def _settle(self) -> None:
         """Count the last update, if it is to count."""
@@ -270,20 +277,32 @@ class Trainer:
         }
 
     def _check(self, log: Any) -> None:
-        """Validate, and note whether this is the best so far."""
+        """Validate, where there is something to validate on, and save; that too where validation fails."""
         self._settle()
-        step, config = self.position.step, self.config
-        if self.validate is None:
-            return
+        if self.validate is not None:
+            try:
+                found = self._validated(self.validate)
+            except Exception:
+                if self.ranks.alone or (self.sharded is None and self.carried is None):  # nobody else is needed to save
+                    self.save()
+                raise
+            self._note(log, found)
+        self.position = replace(self.position, checked=True)
+        self.save()
+
+    def _validated(self, validate: Callable[[Model], Validation]) -> Validation:
         with self.averaged(), nullcontext() if self.sharded is None else self.sharded.gathered():
             self.model.eval()
-            found = self.validate(self.model)
+            found = validate(self.model)
             self.model.train()
         told = self.ranks.gathered(list(found.values.values()))[0]  # one rank's, should machines differ in a last bit
-        found = replace(found, values=dict(zip(found.values, told, strict=True)))
-        course = self.position.course
-        value = found.values[config.metric]
-        course = course.after(value, step, config, higher_is_better=METRICS[config.metric])
+        return replace(found, values=dict(zip(found.values, told, strict=True)))
+
+    def _note(self, log: Any, found: Validation) -> None:
+        """How validation went, and whether this is the best so far."""
+        step, config = self.position.step, self.config
+        value, better = found.values[config.metric], METRICS[config.metric]
+        course = self.position.course.after(value, step, config, higher_is_better=better)
         self.position = replace(self.position, course=course)
         event = {"event": "validation", "step": step, **found.values, "best": course.best_step == step}
         self._log(log, event | ({"samples": found.samples} if found.samples else {}))
@@ -323,8 +342,7 @@ class Trainer:
     def _write(self, folder: Path, state: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> None:
         position = self.position
         try:
-            if not folder.exists():
-                checkpoint.write(folder, self.texts | {"training.json": checkpoint.as_json(state)}, tensors)
+            checkpoint.write(folder, self.texts | {"training.json": checkpoint.as_json(state)}, tensors)
             best = position.course.best_step
             checkpoint.prune(self.run, self.config.keep, set() if best is None else {best})
         except OSError as error:
@@ -354,7 +372,7 @@ class Trainer:
         state.pop("data")
         self.position = Position(**state | {"course": Course(**state["course"])})
         if self.ranks.first:
-            _cut_log(self.run / "log.jsonl", self.position.step)
+            cut(self.run / "log.jsonl", self.position.step)
             sweep(self.run)
 
     def _precision(self) -> Any:
@@ -380,18 +398,3 @@ def _sharded(model: Model, objective: Objective, ranks: Ranks, device: str) -> "
 def _taken(group: list[Batch]) -> int:
     """How many batches of the epoch all ranks have taken with these."""
     return sum(batch.stands_for for batch in group)
-
-
-def _cut_log(path: Path, step: int) -> None:
-    """Forget what was logged after a checkpoint: it is about to happen again."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except (ValueError, KeyError):  # a line that a kill cut short
-            continue
-    with whole_file(path) as file:
-        file.write("".join(kept).encode())

@@ -19,6 +19,7 @@ class Position:
     loss_since: float = 0.0  # summed since the last line of the log
     tokens_since: int = 0
     course: Course = field(default_factory=Course)
+    checked: bool = True  # whether all is done that was due at this step: validation, where there is one
 
     def counting(self, tokens: int, loss: float) -> "Position":
         """With an update that changed the weights, on so many tokens."""

@@ -1,6 +1,6 @@
 """The learning rate at each step: a pure function of the step, or of how validation went."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import cos, pi, sqrt
 from typing import Any
 
@@ -25,6 +25,14 @@ def rate_at(step: int, config: TrainConfig, factor: float = 1.0) -> float:
 
 
 @dataclass(frozen=True)
+class Validation:
+    """How the model does on data it was not trained on."""
+
+    values: dict[str, float]
+    samples: list[dict[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Course:
     """How validation has gone: what early stopping, keep-best and the plateau schedule go by."""
 
@@ -39,8 +47,8 @@ class Course:
             return replace(self, best=value, best_step=step, waited=0)
         waited = self.waited + 1
         falls = config.schedule == "plateau" and waited % config.plateau == 0
-        step = step if value == self.best else self.best_step  # of equals the last, which has learned for longest
-        return replace(self, best_step=step, waited=waited, factor=self.factor * (0.5 if falls else 1.0))
+        best_step = step if value == self.best else self.best_step  # of equals the last, which has learned for longest
+        return replace(self, best_step=best_step, waited=waited, factor=self.factor * (0.5 if falls else 1.0))
 
     def over(self, config: TrainConfig) -> bool:
         return config.patience is not None and self.waited >= config.patience
