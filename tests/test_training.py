@@ -23,7 +23,7 @@ from regard.data.batches import Batch, batches
 from regard.data.columns import Running
 from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
-from regard.jobs.training import epochs, make_model, prepared, train
+from regard.jobs.training import average, epochs, make_model, prepared, train
 from regard.recipe import Recipe, read_recipe
 from regard.training.config import TrainConfig
 from regard.training.loop import Trainer
@@ -630,8 +630,11 @@ def test_a_run_is_not_begun_over_another(copy, cache):
 
 
 def test_a_resumed_run_keeps_its_recipe(copy, cache):
-    with pytest.raises(regard.CheckpointRefused, match="wanted the recipe that the run began with"):
+    with pytest.raises(regard.CheckpointRefused, match=r"began with; got another \(train\.rate = 0\.5, which was 0\.0"):
         train(table(rate=0.5), copy, cache=cache, resume=True)
+    with pytest.raises(regard.CheckpointRefused, match=r"got others \(data\.target\.tokens = 'characters', which was "):
+        changed = PAIRS | {"target": {"tokens": "characters"}, "joint": False}
+        train(table() | {"data": changed}, copy, cache=cache, resume=True)
     train(table(steps=16), copy, cache=cache, resume=True)
     assert checkpoint.steps(copy)[-1] == 16
 
@@ -725,6 +728,9 @@ def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):
     model = make_model(recipe, recipe.sized(data))
     assert same(checkpoint.weights_of(model), checkpoint.weights_of(first.model))
     assert data.target.hash == first.target.hash
+    recipe, told = read_recipe(table(TRANSFORMER | {"hidden": 48}, start_from=str(whole))), []
+    make_model(recipe, recipe.sized(data), tell=told.append)
+    assert "weights fit, and were taken; drawn anew: encoder.stack.blocks.0.perceive.open" in told[0]["message"]
 
 
 FINE_TUNED = {
@@ -768,6 +774,11 @@ def test_averaged_weights_are_the_mean(tmp_path, cache):
     for name, tensor in checkpoint.weights_of(found.model).items():
         torch.testing.assert_close(tensor, sum(each[name] for each in every) / 3)
     assert found.folder == tmp_path / "averaged"
+    (checkpoint.step_folder(tmp_path, 8) / "model.safetensors").write_bytes(b"")
+    told = []
+    mean = average(tmp_path, 3, told.append)
+    torch.testing.assert_close(mean[name], (every[0][name] + every[2][name]) / 2)
+    assert [event["message"].partition(":")[0] for event in told] == ["passed over in the mean"]
 
 
 def test_a_run_that_goes_on_averages_anew(tmp_path, cache):

@@ -88,6 +88,8 @@ def train(
         found = _room_for_all(run, resume, ranks)
         step, names = None if found is None else found[0], recipe.train.log_to or ()
         with logged(names if ranks.first else (), run, recipe.as_dict(), step, tell if ranks.first else silent) as tell:
+            if resume and found is None:
+                tell({"event": "warning", "message": f"{run} has no checkpoint to resume from: training begins"})
             return _train(recipe, run, found, cache, allow_changed_data, tell, ranks)
 
 
@@ -112,7 +114,7 @@ def _train(
         for line in wrong:
             tell({"event": "warning", "message": f"passed over: {line}"})
         _check_same(content, folder, corpora, recipe, allow_changed_data)
-    model = make_model(recipe, table, found, run, divided=recipe.train.shard and not ranks.alone)
+    model = make_model(recipe, table, found, run, divided=recipe.train.shard and not ranks.alone, tell=tell)
     ranks.agree({"data": corpora.key, "weights": None if ranks.alone else identity(model)})
     corpora = seen_once(recipe, model, corpora, cache or cache_folder(), _progress(tell))
     assert corpora.train is not None
@@ -143,7 +145,7 @@ def _train(
             shutil.rmtree(final, ignore_errors=True)  # the mean of checkpoints that will not be the last
         trainer.fit()
     if recipe.train.average > 1 and ranks.first and not final.exists():
-        checkpoint.write(final, texts, {"model.safetensors": average(run, recipe.train.average)})
+        checkpoint.write(final, texts, {"model.safetensors": average(run, recipe.train.average, tell)})
     ranks.gathered([0])  # when the first has written all
     return load(final if recipe.train.average > 1 else run, device=str(trainer.device))
 
@@ -163,7 +165,12 @@ def _read(
 
 
 def make_model(
-    recipe: Recipe, table: Mapping[str, Any], found: Found | None = None, run: Path = Path(), divided: bool = False
+    recipe: Recipe,
+    table: Mapping[str, Any],
+    found: Found | None = None,
+    run: Path = Path(),
+    divided: bool = False,
+    tell: Tell = silent,
 ) -> Model:
     """The model at its first step, from the seed and from others' weights, or as a checkpoint of the run has it.
 
@@ -172,7 +179,7 @@ def make_model(
     torch.manual_seed(recipe.train.seed)
     model = build(table)
     if found is None:
-        _first_weights(model, recipe)
+        _first_weights(model, recipe, tell)
     else:
         folder = checkpoint.step_folder(run, found[0])
         checkpoint.put_weights(model, checkpoint.tensors(found[1], "model.safetensors", folder), folder)
@@ -181,26 +188,22 @@ def make_model(
     return model if divided else model.to(device_of(recipe))
 
 
-def _first_weights(model: Model, recipe: Recipe) -> None:
+def _first_weights(model: Model, recipe: Recipe, tell: Tell) -> None:
     if (config := backbone_of(recipe)) is not None:
         put_pretrained(model, config)
     if recipe.train.start_from is not None:
         before = load(recipe.train.start_from)
-        copied = take_weights(model, before.model)
-        if not copied:
+        mine, theirs = checkpoint.weights_of(model), checkpoint.weights_of(before.model)
+        fit = {name for name in mine.keys() & theirs.keys() if mine[name].shape == theirs[name].shape}
+        if not fit:
             raise CheckpointRefused(f"{before.folder}: wanted weights of such a model; got none that fit.")
-
-
-def take_weights(model: torch.nn.Module, other: torch.nn.Module) -> int:
-    """Copy what has the same name and shape in both; how many tensors that is."""
-    theirs = checkpoint.weights_of(other)
-    copied = 0
-    with torch.no_grad():
-        for name, tensor in checkpoint.weights_of(model).items():
-            if name in theirs and theirs[name].shape == tensor.shape:
-                tensor.copy_(theirs[name])
-                copied += 1
-    return copied
+        with torch.no_grad():
+            for name in fit:
+                mine[name].copy_(theirs[name])
+        if others := [name for name in mine if name not in fit]:
+            some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+            message = f"{before.folder}: {len(fit)} of {len(mine)} weights fit, and were taken; drawn anew: {some}"
+            tell({"event": "warning", "message": message})
 
 
 def device_of(recipe: Recipe) -> str:
@@ -212,15 +215,20 @@ def device_of(recipe: Recipe) -> str:
     return wanted
 
 
-def average(run: Path, count: int) -> dict[str, torch.Tensor]:
-    """The mean of the weights of a run's last regular checkpoints."""
-    last = checkpoint.regular(run)[-count:]
-    total: dict[str, torch.Tensor] = {}
-    for step in last:
+def average(run: Path, count: int, tell: Tell) -> dict[str, torch.Tensor]:
+    """The mean of the weights of a run's last regular checkpoints, of those that are whole."""
+    total, taken = dict[str, torch.Tensor](), 0
+    for step in checkpoint.regular(run)[-count:]:
         folder = checkpoint.step_folder(run, step)
-        for name, tensor in checkpoint.tensors(checkpoint.read(folder), "model.safetensors", folder).items():
+        try:
+            content = checkpoint.read(folder)
+        except CheckpointRefused as error:
+            tell({"event": "warning", "message": f"passed over in the mean: {error}"})
+            continue
+        taken += 1
+        for name, tensor in checkpoint.tensors(content, "model.safetensors", folder).items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return {name: (tensor / len(last)).float() for name, tensor in total.items()}
+    return {name: (tensor / taken).float() for name, tensor in total.items()}
 
 
 def _room_for(run: Path, resume: bool) -> Found | None:
@@ -303,22 +311,31 @@ def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, reci
     """A run goes on with the data and the recipe it began with."""
     state = checkpoint.document(content, "training.json", folder)
     config = checkpoint.document(content, "config.json", folder)
+    then, now = Recipe.of(config["recipe"]), recipe
     if state.get("data") != data.key and not allow:
         raise CheckpointRefused(
-            f"{folder}: wanted the data that the run began with; got others. "
+            f"{folder}: wanted the data that the run began with; got others{_changed(then, now, 'data.')}. "
             "Put them back, or allow it with --allow-changed-data."
         )
-    then, now = Recipe.of(config["recipe"]), recipe
     free = {
         "steps", "validate_every", "log_every", "log_to", "keep", "patience", "samples", "device", "replay", "shard",
         "timeout",
     }  # fmt: skip
     same = replace(now.train, **{key: getattr(then.train, key) for key in free})
     if then.model != now.model or then.train != same or _augment(then) != _augment(now):
+        changed = _changed(then, replace(now, train=same), "model.", "train.", "data.source.augment")
         raise CheckpointRefused(
-            f"{folder}: wanted the recipe that the run began with; got another. "
+            f"{folder}: wanted the recipe that the run began with; got another{changed}. "
             f"On resuming, only {', '.join(sorted(free))} of [train] may change."
         )
+
+
+def _changed(then: Recipe, now: Recipe, *of: str) -> str:
+    """The keys of these tables that say something else now, in brackets."""
+    before, after = ({key: value for key, value in each.settings() if key.startswith(of)} for each in (then, now))
+    keys = [key for key in dict.fromkeys((*before, *after)) if before.get(key) != after.get(key)]
+    told = "; ".join(f"{key} = {after.get(key)!r}, which was {before.get(key)!r}" for key in keys)
+    return told and f" ({told})"
 
 
 def _waste(recipe: Recipe, corpus: Corpus) -> str | None:
