@@ -632,8 +632,8 @@ def test_a_run_is_not_begun_over_another(copy, cache):
 def test_a_resumed_run_keeps_its_recipe(copy, cache):
     with pytest.raises(regard.CheckpointRefused, match=r"began with; got another \(train\.rate = 0\.5, which was 0\.0"):
         train(table(rate=0.5), copy, cache=cache, resume=True)
+    changed = PAIRS | {"target": {"tokens": "characters"}, "joint": False}
     with pytest.raises(regard.CheckpointRefused, match=r"got others \(data\.target\.tokens = 'characters', which was "):
-        changed = PAIRS | {"target": {"tokens": "characters"}, "joint": False}
         train(table() | {"data": changed}, copy, cache=cache, resume=True)
     train(table(steps=16), copy, cache=cache, resume=True)
     assert checkpoint.steps(copy)[-1] == 16
