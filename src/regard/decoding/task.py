@@ -71,6 +71,7 @@ class Task:
     first: int = START  # the token before an output's first
     ends: bool = True  # or else the end is a token like others
     scored: bool = False  # whether greedy outputs come with log-probabilities
+    numbers: Sequence[int] | None = None  # of the inputs, by which each has its own draws; None: from 0 on
 
     @cached_property
     def places(self) -> int | None:
