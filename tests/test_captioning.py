@@ -19,6 +19,7 @@ from regard.data.generated import SIZES, shapes
 from regard.data.scenes import SIDE
 from regard.data.tokens import Tokenizer
 from regard.errors import InvalidArgument
+from regard.jobs import captioning
 from regard.jobs.captioning import caption, file_name, find_pictures
 from regard.recipe import Recipe
 from regard.serving.predictor import Output, Predictor
@@ -113,6 +114,16 @@ def test_a_broken_picture_holds_nobody_up(photos):
     assert [bool(each.outputs) for each in found] == [True, False, True, True, False]
     assert f"{photos}/b.png: wanted a whole picture" in found[1].problem
     assert f"{photos}/gone.png: wanted" in found[4].problem
+
+
+def test_draws_depend_on_the_place_alone(photos, monkeypatch):
+    made, drawn = captioner("rnn"), {"sample": True, "temperature": 2.0}
+    whole = [each.outputs for each in caption(made, [photos] * 2, **drawn)]
+    assert whole[:4] != whole[4:]
+    monkeypatch.setattr(captioning, "CHUNK", 3)
+    (photos / "b.png").write_bytes(b"")
+    few = [each.outputs for each in caption(made, [photos] * 2, **drawn)]
+    assert few == [() if n % 4 == 1 else each for n, each in enumerate(whole)]
 
 
 @pytest.mark.parametrize("tokens", ["words", "bytes", "bpe"])

@@ -27,6 +27,14 @@ def test_the_pieces_are_the_whole(kind, options):
             assert "".join(predictor.stream(text, **options)) == predictor.predict([text], **options)[0]
 
 
+def test_draws_are_those_of_the_place_in_a_list():
+    predictor, drawn = translator("words"), {"sample": True, "temperature": 2.0}
+    texts = TEXTS[:1] * 4
+    found = predictor.predict(texts, **drawn)
+    assert len(set(found)) > 1
+    assert ["".join(predictor.stream(text, line=n, **drawn)) for n, text in enumerate(texts, 1)] == found
+
+
 def test_prefix_and_wishes_hold():
     predictor = translator()
     asked = {"banned": ["cat"], "longest": 20}

@@ -100,8 +100,8 @@ def _stream(predictor: Any, lines: Iterator[str], others: dict[str, Any], cut: b
             raise InvalidArgument(name, wanted=wanted, got=str(given), remedy=remedy)
     options = {key: value for key, value in options.items() if value is not None}
     reads = predictor.recipe.data.source is not None
-    for line in lines:
-        for piece in predictor.stream(line, cut=cut, **options) if line or not reads else ():
+    for number, line in enumerate(lines, start=1):
+        for piece in predictor.stream(line, cut=cut, line=number, **options) if line or not reads else ():
             print(one_line(piece), end="", flush=True)
         print(flush=True)
 

@@ -52,7 +52,7 @@ def search(task: Task, inputs: Sequence[Input]) -> Iterator[tuple[int, list[Hypo
         rows = ROWS.get(next(task.model.parameters()).device.type, ROWS["cpu"])
         places = max(1, min(len(group), config.batch_tokens // size, rows // max(config.beam, config.nbest)))
         members = [inputs[i] for i in group]
-        numbers = [i if (own := inputs[i].number) is None else own for i in group]
+        numbers = group if task.numbers is None else [task.numbers[i] for i in group]
         party = _Party(task, members, [demands[i] for i in group], numbers, places)
         for number, hypotheses in party.run():
             if not hypotheses and members[number].required:
@@ -65,7 +65,7 @@ def search(task: Task, inputs: Sequence[Input]) -> Iterator[tuple[int, list[Hypo
 
 def stream(task: Task, one: Input) -> Iterator[int]:
     """The tokens of one output, each as it comes; without the end. A beam cannot: it may yet think better of them."""
-    return _Party(task, [one], _demands(task, [one]), [0], places=1).stream()
+    return _Party(task, [one], _demands(task, [one]), [*(task.numbers or [0])], places=1).stream()
 
 
 def _demands(task: Task, inputs: Sequence[Input]) -> "list[tuple[Demand, State] | None]":

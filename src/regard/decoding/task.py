@@ -23,7 +23,6 @@ class Input(NamedTuple):
     required: Sequence[Sequence[int] | Phrase] = ()  # and those that it does, each as often as it stands here
     late: Sequence[tuple[Sequence[int], int]] = ()  # runs that are banned once it has so many tokens
     given: int = 0  # tokens of the prefix that are no part of the output, where nothing counts
-    number: int | None = None  # by which it draws; None: its place among the inputs
 
     @property
     def bans(self) -> list[tuple[Sequence[int], int]]:
@@ -85,6 +84,7 @@ class Task:
     first: int = START  # the token before an output's first
     ends: bool = True  # or else the end is a token like others
     scored: bool = False  # whether greedy outputs come with log-probabilities
+    numbers: Sequence[int] | None = None  # of the inputs, by which each has its own draws; None: from 0 on
 
     @cached_property
     def places(self) -> int | None:

@@ -64,23 +64,25 @@ def caption(
         wanted, remedy = "a model from pictures to texts", "`regard predict` takes any model."
         raise InvalidArgument("model", wanted=wanted, got="another", remedy=remedy)
     with nullcontext() if draw is None else _Desk(predictor, draw) as desk:
-        pictures = find_pictures(paths)
-        while chunk := list(islice(pictures, CHUNK)):
+        numbered = enumerate(find_pictures(paths), start=1)
+        while chunk := dict(islice(numbered, CHUNK)):
             yield from _captioned(predictor, chunk, desk, options)
 
 
 def _captioned(
-    predictor: Predictor, chunk: Sequence[Path | Member], desk: "_Desk | None", options: dict[str, Any]
+    predictor: Predictor, chunk: dict[int, Path | Member], desk: "_Desk | None", options: dict[str, Any]
 ) -> Iterator[Captioned]:
     assert predictor.picture_size is not None
-    read: list[Pixels | str] = [_read(picture, predictor.picture_size) for picture in chunk]
-    whole = [one for one in read if not isinstance(one, str)]
-    outputs = iter(predictor.outputs(whole, attention=desk is not None, **options) if whole else [])
-    for picture, one in zip(chunk, read, strict=True):
-        if isinstance(one, str):
-            yield Captioned(picture, problem=one)
+    read: dict[int, Pixels | str] = {n: _read(each, predictor.picture_size) for n, each in chunk.items()}
+    whole: dict[int, Pixels] = {n: one for n, one in read.items() if not isinstance(one, str)}
+    places, options = list(whole), {"attention": desk is not None, **options}
+    found_at = predictor.as_found(list(whole.values()), lines=places, **options) if whole else ()
+    outputs = {places[i]: found for i, found in found_at}
+    for n, picture in chunk.items():
+        if isinstance(problem := read[n], str):
+            yield Captioned(picture, problem=problem)
             continue
-        found = next(outputs)
+        found = outputs[n]
         if desk is not None:
             desk.draw(picture, found[0])
         yield Captioned(picture, found)

@@ -204,8 +204,10 @@ def _there(recipe: Recipe, split: str) -> Split:
 
 
 def _predicted(model: Predictor, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
-    while chunk := list(islice(rows, CHUNK)):
-        yield from zip(chunk, model.predict([source for source, _ in chunk]), strict=True)
+    numbered = enumerate(rows, start=1)
+    while chunk := dict(islice(numbered, CHUNK)):
+        found = dict(model.as_found([source for source, _ in chunk.values()], lines=list(chunk)))
+        yield from ((row, found[i][0].text) for i, row in enumerate(chunk.values()))
 
 
 def _lines_beside(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:

@@ -38,8 +38,8 @@ def predict_lines(
         mine = {name: [each[i] for i in full] for name, each in mine.items()}
         found: dict[int, list[Output]] = {i: [Output("")] for i in range(len(together)) if i not in set(full)}
         said = 0
-        asked = [together[i] for i in full]
-        for at, outputs in predictor.as_found(asked, first_line=number, **mine, **options) if asked else ():
+        asked, where = [together[i] for i in full], [number + i for i in full]
+        for at, outputs in predictor.as_found(asked, lines=where, **mine, **options) if asked else ():
             found[full[at]] = outputs
             while said in found:
                 yield together[said], found.pop(said)

@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 
@@ -29,10 +30,10 @@ def search(tokenizer: Tokenizer, task: Task, inputs: Sequence[Input]) -> Iterato
     """The best outputs of each input; where one writes what is banned in other tokens, these are banned too."""
     for number, hypotheses in searching.search(task, inputs):
         asked = inputs[number]
-        asked = asked._replace(number=number if asked.number is None else asked.number)
         while found := [each for one in hypotheses for each in _otherwise(tokenizer, task, asked, one.tokens)]:
             asked = _without(asked, task, found)
-            ((_, hypotheses),) = searching.search(task, [asked])
+            alone = replace(task, numbers=[task.numbers[number] if task.numbers else number])
+            ((_, hypotheses),) = searching.search(alone, [asked])
         yield number, hypotheses
 
 

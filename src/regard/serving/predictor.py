@@ -124,11 +124,13 @@ class Predictor:
         banned: Sequence[str] = (),
         required: Sequence[str] = (),
         cut: bool = False,
+        line: int = 1,
         **options: Any,
     ) -> Iterator[str]:
         """The output for one text, piece by piece as it comes: the most likely token each time, or one drawn.
 
-        The pieces together are what `predict` gives without a beam, whatever the recipe says of one.
+        The pieces together are what `predict` gives without a beam, whatever the recipe says of one; where it draws,
+        what it gives for the text at this place of a list.
         """
         for name, most in (("beam", 1), ("nbest", 1), ("coverage_penalty", 0)):
             if options.get(name, most) != most:
@@ -142,6 +144,7 @@ class Predictor:
         numbers, _ = self._short_enough(self._numbers(texts), config, cut, None)
         wishes = self._wishes(1, [required], None)
         task, [asked] = self._task(numbers, [prefix], banned, config, False, wishes)
+        task = replace(task, numbers=[line - 1])
         with evaluating(self.model):
             yield from self._pieces(islice(phrases.stream(self.target, task, asked), asked.given, None))
 
@@ -173,12 +176,12 @@ class Predictor:
         scores: bool = False,
         cut: bool = False,
         attention: bool = False,
-        first_line: int | None = None,
+        lines: Sequence[int] | None = None,
         **options: Any,
     ) -> Iterator[tuple[int, list[Output]]]:
         """The number of a text and its outputs, as they are found: in any order.
 
-        `first_line` is where the texts begin in their file, for messages.
+        `lines` are where the texts stand in their file, counted from 1: for messages, and for what is drawn.
         """
         config = self._config(options)
         if isinstance(self.model, MaskedTokens):
@@ -188,24 +191,25 @@ class Predictor:
                 got="one that finds hidden tokens",
                 remedy="Fine-tune it: train.start_from.",
             )
-        numbers, short = self._short_enough(self._numbers(texts), config, cut, first_line)
+        numbers, short = self._short_enough(self._numbers(texts), config, cut, lines)
         with evaluating(self.model):
             if isinstance(self.model, Classifier):
-                asked = {"prefixes": prefixes, "banned": banned, "required": required, "banned_in": banned_in}
-                for name, given in {**asked, "attention": attention}.items():
+                wanting = {"prefixes": prefixes, "banned": banned, "required": required, "banned_in": banned_in}
+                for name, given in {**wanting, "attention": attention}.items():
                     if given:
                         wanted, remedy = "nothing for a model that gives labels", "Leave it out."
                         raise InvalidArgument(name, wanted=wanted, got=repr(given), remedy=remedy)
                 found = self._labels(numbers, config, scores)
             else:
                 wishes = self._wishes(len(texts), required, banned_in)
-                task = self._task(numbers, prefixes, banned, config, scores, wishes)
-                found = self._sequences(*task, attention=attention)
+                task, asked = self._task(numbers, prefixes, banned, config, scores, wishes)
+                task = task if lines is None else replace(task, numbers=[line - 1 for line in lines])
+                found = self._sequences(task, asked, attention=attention)
             for number, outputs in found:
                 yield number, outputs if number not in short else [replace(each, cut=True) for each in outputs]
 
     def _short_enough(
-        self, numbers: list[Any], config: DecodeConfig, cut: bool, first_line: int | None
+        self, numbers: list[Any], config: DecodeConfig, cut: bool, lines: Sequence[int] | None
     ) -> tuple[list[Any], set[int]]:
         """Inputs that the model can read, and which of them were cut."""
         limit = config.longest_source
@@ -218,7 +222,7 @@ class Predictor:
         if long and not cut:
             worst = min(long)
             raise InvalidArgument(
-                f"text {worst + 1}" if first_line is None else f"line {first_line + worst}",
+                f"text {worst + 1}" if lines is None else f"line {lines[worst]}",
                 wanted=f"at most {limit} tokens",
                 got=f"{len(numbers[worst])}",
                 remedy="Split it; or cut=True (--cut) reads its beginning alone; or raise decode.longest_source.",
@@ -337,7 +341,8 @@ class Predictor:
         `line` is where the text stands in its file, for messages.
         """
         texts = _checked("text", [text], pictures=self.picture_size is not None)
-        (read,), _ = self._short_enough(self._numbers(texts), self._config(options), cut, line)
+        lines = None if line is None else [line]
+        (read,), _ = self._short_enough(self._numbers(texts), self._config(options), cut, lines)
         return read, None if self.recipe.data.source is None else self._collate([read])
 
     def _numbers(self, texts: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,47 @@
+"""Lines as they arrive: what is said to each depends on the line and its number, not on when it came."""
+
+import time
+
+import pytest
+
+from predictors import language_model, translator
+from regard.errors import InvalidArgument
+from regard.jobs import evaluating, predicting
+from regard.jobs.predicting import predict_lines
+
+DRAWN = {"sample": True, "temperature": 2.0}
+LINES = ["the cat", "", "a dog", "the cat"] * 3
+
+
+def said(lines, predictor, **options) -> list[str]:
+    return [outputs[0].text for _, outputs in predict_lines(predictor, lines, **options)]
+
+
+def hesitating(lines):
+    for number, line in enumerate(lines):
+        if number % 5 == 4:
+            time.sleep(5 * predicting.PATIENCE)
+        yield line
+
+
+@pytest.mark.parametrize("predictor", [translator("words"), language_model("words")], ids=["translator", "language"])
+def test_draws_depend_on_the_line_and_its_number(predictor, monkeypatch):
+    wanted = said(LINES, predictor, **DRAWN)
+    assert wanted[0] != wanted[4] or wanted[0] != wanted[8]
+    assert wanted[2] == predictor.predict([LINES[0], "x", LINES[2]], **DRAWN)[2]
+    assert said(hesitating(LINES), predictor, **DRAWN) == wanted
+    monkeypatch.setattr(predicting, "MOST", 3)
+    assert said(LINES, predictor, **DRAWN) == wanted
+
+
+def test_evaluation_draws_by_the_number_of_an_example(monkeypatch):
+    predictor = translator("words").searching(**DRAWN)
+    rows = [(line or "x", [""]) for line in LINES]
+    wanted = predictor.predict([source for source, _ in rows])
+    monkeypatch.setattr(evaluating, "CHUNK", 5)
+    assert [output for _, output in evaluating._predicted(predictor, iter(rows))] == wanted
+
+
+def test_a_line_that_is_too_long_is_named_by_its_number():
+    with pytest.raises(InvalidArgument, match="line 4: wanted at most 3 tokens"):
+        said(["the cat", "", "", "the cat sat on"], translator("words"), longest_source=3)
