@@ -414,6 +414,8 @@ MISTAKES = {
     "a folder without checkpoints": (["verify", "."], 4, "wanted a checkpoint"),
     "no place for outputs": (["evaluate", "a", "--outputs", LONG], 2, "xx: wanted a file to write to; got File name"),
     "no place for a page": (["compare", "a", "b", "--out", f"{LONG}.html"], 2, "xx.html: wanted a file to write to"),
+    "no place for vectors": (["words", "train", "text.txt", "--out", LONG], 2, "xx: wanted a file to write to"),
+    "no folder for vectors": (["words", "train", "text.txt", "--out", "no/v.txt"], 2, "path: wanted a file's name in"),
     "no place for a cache": (["prepare", "dates", "--cache", LONG], 2, "xx: wanted a folder to write to; got File"),
     "a file for a cache": (["prepare", "dates", "--cache", "text.txt"], 2, "text.txt: wanted a folder to write to"),
     "no cache to train by": (["train", "dates", "--out", "r", "--cache", LONG], 2, "xx: wanted a folder to write to"),

@@ -39,6 +39,12 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         sync_folder(path.parent)
 
 
+def check_place(path: Path) -> None:
+    """Refuse a file that cannot be written before the work that fills it."""
+    with _beside(path):
+        pass
+
+
 @contextmanager
 def _beside(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
     """A new file in the path's folder, and its name, which is gone in the end."""
