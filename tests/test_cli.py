@@ -434,6 +434,19 @@ def test_a_mistake_is_a_short_error(name, tmp_path, monkeypatch):
     assert done.stdout == ""
 
 
+NO_SPACE = "No space left on device. What was being written is not whole: make room, and start again."
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", [["recipes"], ["evaluate", "--help"]], ids=["at the end", "on the way"])
+def test_a_full_disk_is_a_short_error(arguments):
+    with FULL.open("w") as full:
+        made = [sys.executable, "-m", "regard", *arguments]
+        done = subprocess.run(made, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, f"regard: {NO_SPACE}\n")
+
+
 def test_a_language_model_has_no_bleu(tmp_path):
     (tmp_path / "t.txt").write_text("a text\n" * 30)
     (tmp_path / "r.toml").write_text(
