@@ -401,6 +401,7 @@ def test_verify_finds_damage(place, tmp_path):
         model.write_bytes(kept)
 
 
+LONG = "x" * 300  # no system has room for such a name, whoever asks
 MISTAKES = {
     "an unknown verb": (["trian"], 2, "trian"),
     "no recipe": (["train", "nowhere.toml", "--out", "x"], 2, "nowhere.toml: wanted a recipe"),
@@ -411,18 +412,39 @@ MISTAKES = {
     "no such device": (["predict", ".", "--device", "gpu"], 2, "device: wanted cpu"),
     "no vectors": (["words", "nearest", "nowhere", "king"], 2, "nowhere"),
     "a folder without checkpoints": (["verify", "."], 4, "wanted a checkpoint"),
+    "no place for outputs": (["evaluate", "a", "--outputs", LONG], 2, "xx: wanted a file to write to; got File name"),
+    "no place for a page": (["compare", "a", "b", "--out", f"{LONG}.html"], 2, "xx.html: wanted a file to write to"),
+    "no place for vectors": (["words", "train", "text.txt", "--out", LONG], 2, "xx: wanted a file to write to"),
+    "no folder for vectors": (["words", "train", "text.txt", "--out", "no/v.txt"], 2, "path: wanted a file's name in"),
+    "no place for a cache": (["prepare", "dates", "--cache", LONG], 2, "xx: wanted a folder to write to; got File"),
+    "a file for a cache": (["prepare", "dates", "--cache", "text.txt"], 2, "text.txt: wanted a folder to write to"),
+    "no cache to train by": (["train", "dates", "--out", "r", "--cache", LONG], 2, "xx: wanted a folder to write to"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_a_short_error(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("a b\n")
     arguments, code, message = MISTAKES[name]
     done = (process if name == "a wrong key" else command)(*arguments)
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+NO_SPACE = "No space left on device. What was being written is not whole: make room, and start again."
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", [["recipes"], ["evaluate", "--help"]], ids=["at the end", "on the way"])
+def test_a_full_disk_is_a_short_error(arguments):
+    with FULL.open("w") as full:
+        made = [sys.executable, "-m", "regard", *arguments]
+        done = subprocess.run(made, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, f"regard: {NO_SPACE}\n")
 
 
 def test_a_language_model_has_no_bleu(tmp_path):

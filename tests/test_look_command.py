@@ -93,6 +93,7 @@ def test_a_map_can_be_chosen(tmp_path):
 
 REFUSED = {
     "unknown ending": (("a", "--out", "x.gif"), r"out: wanted a name in \.json.*got x.gif"),
+    "no place to write": (("a", "--out", f"{'x' * 300}.html"), "xx.html: wanted a file to write to; got File name"),
     "view of what": (("a", "--view", "heat"), r"view: wanted --out with a name in \.svg, \.png; got none"),
     "view of a page": (("a", "--out", "x.html", "--view", "heat"), "view: wanted --out with .*; got x.html"),
     "unknown view": (("a", "--out", "x.svg", "--view", "heet"), "view: wanted one of heat, .*Did you mean 'heat'"),

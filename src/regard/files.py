@@ -17,20 +17,47 @@ def cache_folder() -> Path:
 
 
 @contextmanager
+def naming(path: Path, wanted: str) -> Iterator[None]:
+    """Where the system refuses a place, say which and why."""
+    try:
+        yield
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise InvalidArgument(str(path), wanted=wanted, got=got, remedy="Choose another.") from None
+
+
+@contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the path's place once it is complete and on disk, and leaves nothing behind if it never is."""
-    if not path.parent.is_dir() or path.is_dir():
-        raise InvalidArgument(
-            "path", wanted="a file's name in a folder that is there", got=str(path), remedy="Make the folder first."
-        )
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+    with _beside(path) as (file, beside):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        with naming(path, "a file to write to"):
+            os.replace(beside, path)
         sync_folder(path.parent)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a file that cannot be written before the work that fills it."""
+    with _beside(path):
+        pass
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
+    """A new file in the path's folder, and its name, which is gone in the end."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with naming(path, "a file to write to"):
+        if not path.parent.is_dir() or path.is_dir():
+            raise InvalidArgument(
+                "path", wanted="a file's name in a folder that is there", got=str(path), remedy="Make the folder first."
+            )
+        file = beside.open("wb")
+    try:
+        with file:
+            yield file, beside
     finally:
         with suppress(FileNotFoundError):
             beside.unlink()

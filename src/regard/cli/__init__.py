@@ -4,6 +4,7 @@ Results go to stdout, messages to stderr. Exit codes: 0 done; 1 failure; 2 usage
 4 checkpoint refused; 130 and 143 stopped by a signal.
 """
 
+import errno
 import io
 import os
 import sys
@@ -61,11 +62,27 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without arrows shows question marks, and not a traceback
     try:
-        app()
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:  # closed by who started us
+                sys.stdout.flush()
     except RegardError as error:
         rank = f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""  # one of torchrun's processes
         print(f"regard{rank}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # whoever read our output has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _forget_output()
+        told = "What was being written is not whole: make room, and start again."
+        print(f"regard: {error.strerror}. {told}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _forget_output() -> None:
+    """Let nothing that could not be written be tried again as Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

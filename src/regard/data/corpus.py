@@ -34,6 +34,7 @@ from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of
 from regard.data.text import InvalidData
 from regard.data.tokens import END, START, Labels, Tokenizer
 from regard.errors import InvalidArgument
+from regard.files import naming
 
 CHUNK = 4096  # examples that are tokenized at once
 Vocabulary = Tokenizer | Labels
@@ -138,7 +139,8 @@ def prepare(
         _check_vocabularies(config, given)
     files = fingerprints(config, progress)
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    with naming(folder, "a folder to write to"):
+        folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"corpus-{key_of(config, files, None)[:16]}"
     with alone(folder):
         for left in folder.glob(".corpus-*.partial"):
@@ -149,7 +151,8 @@ def prepare(
                 place = folder / f"corpus-{key[:16]}"
         if not place.exists():
             partial = folder / f".{place.name}.partial"
-            partial.mkdir()
+            with naming(folder, "a folder to write to"):
+                partial.mkdir()
             try:
                 _write(config, partial, files, given, progress)
                 os.replace(partial, place)

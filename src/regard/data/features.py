@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from regard.data.columns import Features, Pictures, mapped
 from regard.data.corpus import Progress, alone
 from regard.data.text import InvalidData
-from regard.files import whole_file
+from regard.files import naming, whole_file
 
 FORMAT = 1
 AT_ONCE = 32  # pictures that are computed together
@@ -24,7 +24,8 @@ def features(pictures: Pictures, see: See, *, by: str, folder: Path, progress: P
     Those there are already, of the same pictures by the same network, are opened. A run that is killed leaves nothing
     that could be taken for them, and the next one clears it away.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with naming(folder, "a folder to write to"):
+        folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"features-{_key(pictures, by)}.npy"
     with alone(folder):
         for left in folder.glob(".features-*.tmp"):

@@ -14,6 +14,7 @@ from typing import Any
 from regard.configuration import nearest
 from regard.data.examples import SPLITS, Example
 from regard.errors import InvalidArgument
+from regard.files import naming
 
 Rows = Iterable[str | Example | Sequence[Any] | Mapping[str, Any]]  # targets alone, pairs, or rows with named columns
 
@@ -34,7 +35,8 @@ def with_given(settings: Mapping[str, Any], given: Mapping[str, Rows], folder: P
             field = dict(field or {})
             columns.append(field["column"] if field.get("column") is not None else side)
             changed[side] = field | {"column": columns[-1]}
-    folder.mkdir(parents=True, exist_ok=True)
+    with naming(folder, "a folder to write to"):
+        folder.mkdir(parents=True, exist_ok=True)
     return changed | {split: str(_written(split, rows, columns, folder)) for split, rows in given.items()}
 
 

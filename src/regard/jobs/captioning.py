@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from regard.data.albums import ENDINGS, Member, Zip, is_zip
 from regard.data.images import Pixels, as_shown, read_picture
 from regard.decoding.attention import check_looks
 from regard.errors import InvalidArgument
-from regard.files import whole_file
+from regard.files import naming, whole_file
 from regard.model.seq2seq import Classifier, MaskedTokens
 from regard.serving.predictor import Output, Predictor
 from regard.serving.regions import Regions, regions, words
@@ -131,13 +131,8 @@ class _Desk:
                     file.write(content)
             self.page.write(views.figure(drawing).encode())
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            wanted, got = "a folder to draw into", error.strerror or str(error)
-            raise InvalidArgument(str(self.folder), wanted=wanted, got=got, remedy="Choose another.") from None
+    def _writing(self) -> AbstractContextManager[None]:
+        return naming(self.folder, "a folder to draw into")
 
 
 def file_name(picture: Path | Member, number: int) -> str:

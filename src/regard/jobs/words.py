@@ -9,6 +9,7 @@ from regard.configuration import read
 from regard.data.text import lines
 from regard.errors import InvalidRecipe
 from regard.evaluation.words import analogy_accuracy, read_analogies, read_pairs, similarity_correlation
+from regard.files import check_place
 from regard.model.words import WordVectors
 from regard.recipe import changed
 from regard.training.word2vec import Word2VecConfig
@@ -25,6 +26,7 @@ def learn_words(
     config = read(Word2VecConfig, table, "words")
     if isinstance(config, list):
         raise InvalidRecipe(config)
+    check_place(out)
 
     def progress(now: Any) -> None:
         tell(f"epoch {now.epoch + 1}   {now.done:.0%} done   loss {now.loss:.4f}")

@@ -14,6 +14,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
+from regard.errors import InvalidArgument
 from regard.files import cache_folder, whole_file
 
 SOURCE = Path(__file__).with_name("step.cpp")
@@ -38,7 +39,7 @@ def library() -> ctypes.CDLL | None:
     if not path.exists():
         try:
             _compile([compiler, *FLAGS, tune, str(SOURCE)], path)
-        except (OSError, subprocess.SubprocessError) as error:
+        except (OSError, InvalidArgument, subprocess.SubprocessError) as error:
             return _without(str(error))
     try:
         found = ctypes.CDLL(str(path))
