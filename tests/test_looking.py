@@ -91,6 +91,8 @@ def test_weights_are_those_of_the_plain_path(name):
         rows, heads = [each.size[0] - 1, 0], [each.heads - 1]
         torch.testing.assert_close(each.weights(rows, heads), weights[heads][:, rows], rtol=0, atol=1e-6)
         torch.testing.assert_close(each.tile(slice(0, 2), slice(1, 3)), weights[:, :2, 1:3], rtol=0, atol=1e-6)
+        assert each.tile(slice(0, 1), slice(1, 1)).shape == (each.heads, 1, 0)
+        assert each.tile(slice(1, 1), slice(0, 1)).shape == (each.heads, 0, 1)
         assert all(map(len, look.names(each)))
 
 
@@ -302,6 +304,8 @@ def test_summaries_alone_hold_nothing_else():
             other.weights()
         with pytest.raises(ValueError, match="summary alone"):
             other.summary(3)
+    for few in regard.look(model, given, **output, top=99).maps:  # there are not so many keys
+        assert few.summary().top_weights.shape[-1] == few.summary(200).top_weights.shape[-1] == few.size[1]
 
 
 def test_only_what_was_asked_for():

@@ -43,6 +43,8 @@ def tile(bias: Bias, rows: Rows, low: int, high: int, n: int) -> Tensor:
     if isinstance(rows, slice):
         # Row i reads values[n-1-i+low : n-1-i+high]: windows of one vector, the last row's first.
         first, last, _ = rows.indices(n)
+        if first >= last:
+            return bias.values.new_zeros(*bias.values.shape[:-1], 0, high - low)
         windows = bias.values[..., n - last + low : n - 1 - first + high].unfold(-1, high - low, 1)
         return windows.flip(-2)
     keys = torch.arange(low, high, device=bias.values.device)
