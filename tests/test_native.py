@@ -1,14 +1,17 @@
 """Compiled steps equal PyTorch's, and nothing depends on a compiler being there."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
 from torch import nn
 
 from models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, words
+from regard.decoding import native as compiling
 from regard.decoding import search as searching
 from regard.decoding.native import NativeDecoder, _made, _no_bytes, encode, native_decoder
 from regard.kernels import native
@@ -156,6 +159,31 @@ def test_listeners_are_heard():
     plain = decoder("transformer")
     with listening.listen(lambda heard: None):
         assert native_decoder(plain) is None
+
+
+@needs_compiler
+def test_who_listens_in_another_thread_slows_nobody():
+    plain = decoder("transformer")
+    with ThreadPoolExecutor(1) as other, listening.listen(lambda heard: None):
+        assert other.submit(native_decoder, plain).result() is not None
+        with listening.changing(lambda source, lookup, value, out: out):
+            assert other.submit(native_decoder, plain, int8=True).result() is not None
+    for quiet in (listening.listen(print), listening.changing(print)):
+        with quiet:
+            assert native_decoder(plain) is None
+
+
+class Contested(WeakKeyDictionary):
+    """Another thread puts its own in the place of whatever is put here."""
+
+    def __setitem__(self, key, value) -> None:
+        super().__setitem__(key, ([], "another's"))
+
+
+@needs_compiler
+def test_what_another_thread_makes_is_not_taken_for_ones_own(monkeypatch):
+    monkeypatch.setattr(compiling, "_made", Contested())
+    assert isinstance(native_decoder(decoder("transformer")), NativeDecoder)
 
 
 @needs_compiler

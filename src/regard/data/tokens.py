@@ -31,6 +31,7 @@ BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 BYTES = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS)}
 PARTIAL = re.compile("[\udc80-\udcff]+")  # bytes of a character whose others are in another token
 RUN = re.compile(r"\S{1000}|\s{1000}")  # to learn pieces from a word takes time in the square of its length
+LOWER = normalizers.Lowercase()
 VISIBLE = {" ": "▁", "\n": "↵", "\t": "⇥"}
 BETWEEN = re.compile("[^ \n\t]+")  # what they part
 
@@ -56,7 +57,7 @@ class Tokenizer:
     @staticmethod
     def train(kind: Kind, texts: Iterable[str], vocabulary: int = 8000, lower: bool = False) -> "Tokenizer":
         """Learn what to cut these texts into; the same texts give the same tokenizer."""
-        inner = _TRAIN[kind](_well_formed(texts), normalizers.Lowercase() if lower else None, vocabulary)
+        inner = _TRAIN[kind](_well_formed(texts), LOWER if lower else None, vocabulary)
         inner.add_special_tokens(list(SPECIALS))
         return Tokenizer(inner)
 
@@ -361,6 +362,12 @@ def _in_runs(texts: Iterator[str]) -> Iterator[str]:
             yield text[start : run.end()]
             start = run.end()
         yield text[start:]
+
+
+def lowered(text: str) -> str:
+    """In small letters as a tokenizer writes them: each by itself, so that ΑΣ is ασ, where Python writes ας."""
+    found: str = LOWER.normalize_str(text)
+    return found
 
 
 def _well_formed(texts: Iterable[str]) -> Iterator[str]:

@@ -221,10 +221,10 @@ def encode(model: Any, source: Any) -> Any:
 
 
 def _current(module: nn.Module, library: ctypes.CDLL, make: Callable[[], Any], *options: int) -> Any:
-    now = [*options, *fingerprint(library, module)]
-    if module not in _made or _made[module][0] != now:
-        _made[module] = now, make()
-    return _made[module][1]
+    now, known = [*options, *fingerprint(library, module)], _made.get(module)
+    if known is None or known[0] != now:
+        known = _made[module] = now, make()  # which another thread may replace at once by one of other options
+    return known[1]
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from regard.kernels.gpu import present
-from regard.model.listening import anyone, anyone_changes
+from regard.model.listening import quiet
 
 LAUNCHED = 2  # times that work is launched before it is recorded: libraries choose their kernels in the first
 
@@ -17,8 +17,8 @@ LAUNCHED = 2  # times that work is launched before it is recorded: libraries cho
 def alone(module: nn.Module) -> bool:
     """Whether a module is on a GPU whose work may be recorded, and nobody would change or hear what it does."""
     weight = next(module.parameters())
-    quiet = not module.training and not anyone() and not anyone_changes()
-    return weight.is_cuda and quiet and not torch.is_autocast_enabled("cuda") and present(weight.device)
+    undisturbed = not module.training and quiet()
+    return weight.is_cuda and undisturbed and not torch.is_autocast_enabled("cuda") and present(weight.device)
 
 
 def rounded(count: int, *, up: bool) -> int:

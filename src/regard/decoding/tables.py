@@ -11,7 +11,7 @@ from regard.kernels import native
 from regard.kernels.products import ACTIVATIONS
 from regard.model.blocks import Block, Entrance, Stack
 from regard.model.embedding import Embedding
-from regard.model.listening import anyone, anyone_changes
+from regard.model.listening import quiet
 from regard.model.multihead import MultiHead
 from regard.model.positions import Add
 from regard.model.scores import ScaledDot
@@ -200,8 +200,7 @@ def plain(module: nn.Module) -> bool:
         and entrance.narrow is None
         and isinstance(entrance.norm, nn.Identity)
         and all(_plain(block) for block in stack.blocks)
-        and not anyone()
-        and not anyone_changes()
+        and quiet()
     )
 
 

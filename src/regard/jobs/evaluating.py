@@ -10,6 +10,7 @@ from typing import Any
 from regard.data import text
 from regard.data.corpus import Corpus, Prepared, prepare
 from regard.data.examples import Example, Split, examples
+from regard.data.tokens import lowered
 from regard.errors import InvalidArgument
 from regard.evaluation.metrics import METRICS, Task, check, score
 from regard.evaluation.report import Judged, Report, Row, Scored, judge, report
@@ -247,7 +248,7 @@ def rows_of(recipe: Recipe, split: str) -> Iterator[tuple[Any, list[str]]]:
 
 def _as_written(example: Example, recipe: Recipe) -> str:
     """The reference as the model would write it: in small letters where it knows no others."""
-    return example.target.lower() if recipe.data.target.lower else example.target
+    return lowered(example.target) if recipe.data.target.lower else example.target
 
 
 def _task(recipe: Recipe) -> Task:

@@ -84,8 +84,8 @@ class AdditiveEnergy:
         batch, heads, r, width = query.shape
         assert len(self.weight) in (1, heads)
         c = key.shape[2]
-        keys = min(c, 128)
-        rows = min(r, max(1, CUBE // max(1, width * keys)))
+        keys = max(1, min(c, 128))
+        rows = max(1, min(r, CUBE // max(1, width * keys)))
         items = max(1, CUBE // max(1, width * keys * rows))
         for b in range(0, batch, items):
             for h in range(heads):

@@ -81,7 +81,7 @@ class Map(Place):
         if type(top) is not int or top < 0:
             raise InvalidArgument("top", wanted="a count", got=repr(top), remedy="Use 0 for none.")
         if self.kept is not None:
-            if top > self.kept.top_weights.shape[-1]:
+            if min(top, self.size[1]) > self.kept.top_weights.shape[-1]:
                 self._heard()
             return self.kept.with_top(top)
         return summarise(self.heads, self.size, self.tiles(), top, self.signs)

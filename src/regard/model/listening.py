@@ -119,6 +119,11 @@ def anyone_changes() -> bool:
     return _altered
 
 
+def quiet() -> bool:
+    """Whether nobody listens and nobody changes anything in this thread (or task)."""
+    return not _listeners.get() and _changer.get() is None
+
+
 def changed(source: nn.Module | None, lookup: Lookup, value: Tensor, out: Tensor) -> Tensor:
     return _alterer(source, lookup, value, out) if _altered else out
 
