@@ -46,6 +46,9 @@ def told(
         rows, columns = ([ENDS.get(name, name) for name in side] for side in look.names(each))
         chosen, heads = each.chosen
         which = list(range(each.size[0])) if chosen is None else chosen.tolist()
+        if not which:  # others have such rows
+            lines += ["", f"{each.name}: none of these rows, it has {each.size[0]}"]
+            continue
         for head in [None] if heads is None else heads.tolist():
             weights = each.weights(which[:MOST], head).mean(0).cpu()
             of = f"{each.heads} heads" if head is None else f"head {head}"
