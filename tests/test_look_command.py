@@ -13,6 +13,7 @@ from regard.evaluation.validation import mean_loss
 from regard.jobs.ablating import ablate, prune, silence
 from regard.jobs.looking import look_over, pairs_of
 from regard.looks.places import places
+from regard.looks.summaries import MEASURES
 from regard.model.listening import changing
 from regard.recipe import Recipe
 from regard.views.terminal import grid_maps, heat_map
@@ -143,6 +144,9 @@ def test_data_are_summarised_sentence_by_sentence(pairs):
         assert head.own == pytest.approx(sum(own) / len(own))
     done = command("look", GOLDEN / "transformer", "--data", pairs, "--summary", "--sort", "distance")
     shown = [line.split() for line in done.stdout.splitlines()]
+    assert tuple(shown[0]) == ("map", "head", *MEASURES)
+    told = command("look", GOLDEN / "transformer", "--data", pairs, "--summary", "--sort", MEASURES[-1], "--json")
+    assert tuple(json.loads(told.stdout)[0]) == ("map", "head", *MEASURES)  # one name for each everywhere
     assert [float(line[-7]) for line in shown[1:]] == sorted((round(h.distance, 3) for _, h in lines), reverse=True)
 
 

@@ -143,10 +143,8 @@ def grid_maps(
 
 def head_table(lines: Iterable[tuple[Place, Head]]) -> str:
     """A line for each head, with its means."""
-    names = {"own": "self"}
-    header = ("map", "head", *(names.get(name, name) for name in MEASURES))
     told = [(place.name, str(head.head), *(f"{getattr(head, name):.3f}" for name in MEASURES)) for place, head in lines]
-    return table([header, *told])
+    return table([("map", "head", *MEASURES), *told])
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
