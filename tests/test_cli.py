@@ -411,6 +411,7 @@ MISTAKES = {
     "no model": (["predict", "nowhere"], 2, "nowhere: wanted the folder of a run"),
     "no such device": (["predict", ".", "--device", "gpu"], 2, "device: wanted cpu"),
     "no vectors": (["words", "nearest", "nowhere", "king"], 2, "nowhere"),
+    "nothing to verify": (["verify", "nowhere"], 2, "nowhere: wanted the folder of a run"),
     "a folder without checkpoints": (["verify", "."], 4, "wanted a checkpoint"),
     "no place for outputs": (["evaluate", "a", "--outputs", LONG], 2, "xx: wanted a file to write to; got File name"),
     "no place for a page": (["compare", "a", "b", "--out", f"{LONG}.html"], 2, "xx.html: wanted a file to write to"),

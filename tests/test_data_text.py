@@ -157,3 +157,26 @@ def test_a_column_by_its_number(tmp_path):
     assert list(rows(tmp_path / "n.tsv", ["2"])) == [("0",)]  # a name comes before a number
     with pytest.raises(InvalidData, match="one column '3'"):
         list(rows(tmp_path / "t.tsv", ["3"]))
+
+
+FIRST_LINES = {
+    "names": ("german\tenglish", ("1", "2"), None),
+    "words": ("Hund\tdog", ("1", "2"), None),  # may be names
+    "a sentence": ("Ein Hund.\tdog", ("1", "2"), "'Ein Hund.'"),
+    "several words": ("Hund\ta dog that runs", ("1", "2"), "'a dog that runs'"),
+    "a long word": (f"Hund\t{'a' * 41}", ("1", "2"), f"'{'a' * 40}'"),
+    "by name": ("What is it?\tdog", ("What is it?", "dog"), None),
+    "elsewhere": ("Hund\tdog\tWhat is it?", ("1", "2"), None),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_LINES)
+def test_a_first_line_that_looks_like_an_example_is_told_once(name, tmp_path, capsys):
+    first, columns, told = FIRST_LINES[name]
+    path = tmp_path / "t.tsv"
+    path.write_text(f"{first}\n{first}\n")
+    for _ in range(2):
+        assert len(list(rows(path, columns))) == 1
+    heard = capsys.readouterr().err
+    assert heard.count("\n") == (told is not None)
+    assert told is None or f"t.tsv: its first line, {told}, looks like an example" in heard

@@ -13,6 +13,7 @@ from regard.evaluation.validation import mean_loss
 from regard.jobs.ablating import ablate, prune, silence
 from regard.jobs.looking import look_over, pairs_of
 from regard.looks.places import places
+from regard.looks.summaries import MEASURES
 from regard.model.listening import changing
 from regard.recipe import Recipe
 from regard.views.terminal import grid_maps, heat_map
@@ -87,6 +88,7 @@ def test_a_map_can_be_chosen(tmp_path):
     done = command(*given, "--map", "encoder 1")
     assert "encoder 1, 2 heads" in done.stdout
     assert "decoder 1 cross, " not in done.stdout
+    assert "decoder 1 cross: none of these rows, it has 2" in command(*given, "--rows", "3:5").stdout
     command(*given, "--map", "encoder 1", "--out", tmp_path / "x.svg")
     assert "encoder 1" in (tmp_path / "x.svg").read_text()
 
@@ -108,6 +110,9 @@ REFUSED = {
     "set what": (("a", "--set", "layers=1"), r"set: wanted a key of \[decode\]; got layers"),
     "search beside an output": (("a", "--output", "b", "--beam", "2"), "beam: wanted nothing where no output"),
     "rows": (("a", "--rows", "one"), "rows: wanted a number"),
+    "no row": (("a", "--output", "b", "--rows", "9"), "rows: wanted whole numbers from -2 to 1; got"),
+    "rows backwards": (("a", "--output", "b", "--rows", "1:0"), "rows: wanted at least one of 2; got none"),
+    "rows beyond": (("a", "--output", "b", "--rows", "9:12"), "rows: wanted at least one of 2; got none"),
     "layer": (("a", "--layer", "7"), "layers: wanted some of 1; got"),
     "ablate what": (("a", "--ablate"), "ablate: wanted data"),
     "data": (("--data", "two.txt", "--summary"), "data: wanted a file of sources and one of targets; got two.txt"),
@@ -139,6 +144,9 @@ def test_data_are_summarised_sentence_by_sentence(pairs):
         assert head.own == pytest.approx(sum(own) / len(own))
     done = command("look", GOLDEN / "transformer", "--data", pairs, "--summary", "--sort", "distance")
     shown = [line.split() for line in done.stdout.splitlines()]
+    assert tuple(shown[0]) == ("map", "head", *MEASURES)
+    told = command("look", GOLDEN / "transformer", "--data", pairs, "--summary", "--sort", MEASURES[-1], "--json")
+    assert tuple(json.loads(told.stdout)[0]) == ("map", "head", *MEASURES)  # one name for each everywhere
     assert [float(line[-7]) for line in shown[1:]] == sorted((round(h.distance, 3) for _, h in lines), reverse=True)
 
 

@@ -380,7 +380,7 @@ def test_json_says_it_all(words):
                 torch.testing.assert_close(weights.gather(-1, keys)[values > 0], values[values > 0], rtol=0, atol=1e-5)
             (line,) = found["summary"]
             assert line["head"] == 1
-            assert line["self"] == pytest.approx(each.summary(0).heads()[1].own)
+            assert line["own"] == pytest.approx(each.summary(0).heads()[1].own)
 
 
 def test_json_of_pictures_and_labels():

@@ -21,7 +21,10 @@ def look(
     file: Annotated[Path | None, typer.Option(help="Look at each line of this file.")] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(help="Look at a split of the run's data, or at a table, or two files, of inputs and outputs."),
+        typer.Option(
+            help="Look at a split of the run's data, or at a table, or two files, of inputs and outputs. "
+            "A .tsv or .csv begins with a line of names."
+        ),
     ] = None,
     layer: Annotated[list[int] | None, typer.Option(min=1, help="Only this layer; may be repeated.")] = None,
     head: Annotated[list[int] | None, typer.Option(min=0, help="Only this head, from 0; may be repeated.")] = None,

@@ -15,7 +15,9 @@ def train(
     recipe: RecipeFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the run.")],
     set_: Changes = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint, with the same --set.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be done, and the first batch, and stop.")
     ] = False,
@@ -33,7 +35,7 @@ def train(
 
     regard train my.toml --out runs/mine --set train.rate=5e-4 --set model.encoder.layers=6
 
-    regard train my.toml --out runs/mine --resume
+    regard train my.toml --out runs/mine --set train.rate=5e-4 --set model.encoder.layers=6 --resume
 
     torchrun --nproc-per-node 8 -m regard train my.toml --out runs/mine
     """

@@ -8,9 +8,11 @@ a character like any other to tokenizers of bytes. A byte order mark at the star
 import csv
 import gzip
 import json
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, Literal
@@ -214,6 +216,10 @@ def _cells(
     if header is None:
         return
     wanted = [_place(path, column, header) for column in columns]
+    by_number = (header[place] for column, place in zip(columns, wanted, strict=True) if column not in header)
+    for cell in filter(_like_an_example, by_number):
+        _tell_of_example(str(path), cell)
+        break
     for number, row in enumerate(table, start=2):
         if len(row) != len(header):
             raise InvalidData(
@@ -224,6 +230,17 @@ def _cells(
                 remedy="Quote or remove what separates cells." if line else "Remove the tab, or add the cell.",
             )
         yield tuple(row[place] for place in wanted)
+
+
+def _like_an_example(name: str) -> bool:
+    """Names are short, and no sentences. A single word may be either."""
+    return len(name) > 40 or len(name.split()) > 3 or name.rstrip().endswith((".", "!", "?"))
+
+
+@cache
+def _tell_of_example(path: str, cell: str) -> None:
+    told = f"its first line, {cell[:40]!r}, looks like an example, and is not read as one"
+    print(f"regard: {path}: {told}: a table begins with a line of names", file=sys.stderr)
 
 
 def _place(path: str | Path, column: str, header: Sequence[str]) -> int:

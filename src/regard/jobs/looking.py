@@ -215,7 +215,10 @@ def _looked(
     for name, pick in (("rows", rows), ("heads", heads)):
         if pick is not None and not any(len(each.chosen[name == "heads"]) for each in recorder.maps):  # type: ignore[arg-type]
             most = max((each.heads if name == "heads" else each.size[0] for each in recorder.maps), default=0)
-            picked(name, pick, most, torch.device("cpu"))
+            picked(name, pick, most, torch.device("cpu"))  # says which of them are not there
+            if most:
+                told = f"at least one of {most}"
+                raise InvalidArgument(name, wanted=told, got="none", remedy="They count from 0.")
     read: Text | Image | None = None if source is None else Text(source.names(words))
     if scene.picture is not None and memories[-1].grid is not None:
         read = Image(scene.picture, memories[-1].grid, memories[-1].units)

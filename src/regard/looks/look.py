@@ -164,8 +164,8 @@ class Look:
                        "weights": {"shape": [heads, rows, keys], "data": base64} | null,
                        "top": {"k": int, "shape": [heads, rows, k], "keys": base64, "weights": base64} | null,
                        "summary": [{"head": int, "entropy": float, "evenness": float, "distance": float,
-                                    "confidence": float, "first": float, "last": float, "self": float,
-                                    "previous": float, "separator": float}]}]}
+                                    "confidence": float, "first": float, "last": float, "own": float,
+                                    "previous": float, "signs": float}]}]}
 
         Weights are little-endian uint16, 65535 times the weight, rounded; keys are little-endian uint32. A map of more
         than `limit` weights has its largest few of each row, `top`, in their place. `rows` are those told where not all
@@ -239,9 +239,7 @@ def _told(each: Map, limit: int) -> dict[str, Any]:
 
 
 def told_head(head: Head) -> dict[str, Any]:
-    """With the names of the JSON."""
-    names = {"own": "self", "signs": "separator"}
-    return {"head": head.head} | {names.get(name, name): _finite(getattr(head, name)) for name in MEASURES}
+    return {"head": head.head} | {name: _finite(getattr(head, name)) for name in MEASURES}
 
 
 def _shown(each: Map) -> Iterator[Head]:

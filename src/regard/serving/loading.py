@@ -76,10 +76,7 @@ def best_of(path: Path) -> Path:
         return path
     if (path / "averaged").is_dir():
         return path / "averaged"
-    if not path.is_dir():
-        raise InvalidArgument(
-            str(path), wanted="the folder of a run or a checkpoint", got="no folder", remedy="Check the spelling."
-        )
+    _check_folder(path)
     found = checkpoint.newest(path)
     if found is None:
         raise CheckpointRefused(f"{path}: wanted a run with a checkpoint; got none. Train first.")
@@ -89,6 +86,13 @@ def best_of(path: Path) -> Path:
     state = checkpoint.document(content, "training.json", checkpoint.step_folder(path, step))
     best = state["course"]["best_step"]
     return checkpoint.step_folder(path, step if best is None else best)
+
+
+def _check_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise InvalidArgument(
+            str(path), wanted="the folder of a run or a checkpoint", got="no folder", remedy="Check the spelling."
+        )
 
 
 def texts_of(recipe: Recipe, data: Prepared, table: dict[str, Any], version: str) -> dict[str, str]:
@@ -148,9 +152,10 @@ def verify(path: str | Path) -> Iterator[tuple[Path, int]]:
     if (path / checkpoint.MANIFEST).exists():
         yield path, checkpoint.verify(path)
         return
+    _check_folder(path)
     folders = [checkpoint.step_folder(path, step) for step in checkpoint.steps(path)]
     folders += [path / "averaged"] if (path / "averaged").is_dir() else []
     if not folders:
-        raise CheckpointRefused(f"{path}: wanted a checkpoint, or a run with some; got neither. Check the spelling.")
+        raise CheckpointRefused(f"{path}: wanted a checkpoint, or a run with some; got neither. Train first.")
     for folder in folders:
         yield folder, checkpoint.verify(folder)

@@ -46,6 +46,9 @@ def told(
         rows, columns = ([ENDS.get(name, name) for name in side] for side in look.names(each))
         chosen, heads = each.chosen
         which = list(range(each.size[0])) if chosen is None else chosen.tolist()
+        if not which:  # others have such rows
+            lines += ["", f"{each.name}: none of these rows, it has {each.size[0]}"]
+            continue
         for head in [None] if heads is None else heads.tolist():
             weights = each.weights(which[:MOST], head).mean(0).cpu()
             of = f"{each.heads} heads" if head is None else f"head {head}"
@@ -140,10 +143,8 @@ def grid_maps(
 
 def head_table(lines: Iterable[tuple[Place, Head]]) -> str:
     """A line for each head, with its means."""
-    names = {"own": "self"}
-    header = ("map", "head", *(names.get(name, name) for name in MEASURES))
     told = [(place.name, str(head.head), *(f"{getattr(head, name):.3f}" for name in MEASURES)) for place, head in lines]
-    return table([header, *told])
+    return table([("map", "head", *MEASURES), *told])
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
