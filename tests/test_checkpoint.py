@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,24 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     with pytest.raises(OSError, match="No space"):
         half()
     assert not list(tmp_path.iterdir())
+
+
+def test_links_and_pipes_stay_what_they_are(tmp_path):
+    link, pipe, heard = tmp_path / "link", tmp_path / "pipe", []
+    link.symlink_to(tmp_path / "real")
+    for content in (b"one", b"two"):
+        with whole_file(link) as file:
+            file.write(content)
+        assert link.is_symlink()
+        assert (tmp_path / "real").read_bytes() == content
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    with whole_file(pipe) as file:
+        file.write(b"three")
+    reader.join(timeout=60)
+    assert heard == [b"three"]
+    assert pipe.is_fifo()
 
 
 def test_weights_of_another_model_are_named(tmp_path):

@@ -28,7 +28,17 @@ def naming(path: Path, wanted: str) -> Iterator[None]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the path's place once it is complete and on disk, and leaves nothing behind if it never is."""
+    """A file that takes the path's place once it is complete and on disk, and leaves nothing behind if it never is.
+
+    A link stays, and what it stands for is replaced. Into a device or a pipe it is written as it comes.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with naming(path, "a file to write to"):
+            file = path.open("wb")
+        with file:
+            yield file
+        return
     with _beside(path) as (file, beside):
         yield file
         file.flush()

@@ -16,7 +16,7 @@ from regard.data.corpus import Corpus, Prepared, Progress, prepare
 from regard.data.examples import Change
 from regard.data.given import Rows, with_given
 from regard.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
-from regard.files import cache_folder, sweep
+from regard.files import cache_folder, naming, sweep
 from regard.jobs.backbones import backbone_of, identity, put_pretrained, seen_once, weights_file
 from regard.jobs.evaluating import validation
 from regard.jobs.rewarding import SelfCritic
@@ -233,15 +233,11 @@ def average(run: Path, count: int, tell: Tell) -> dict[str, torch.Tensor]:
 
 def _room_for(run: Path, resume: bool) -> Found | None:
     """Make the folder, or find where to go on; known to be writable before any work is done."""
-    try:
+    with naming(run, "a folder to write to"):
         run.mkdir(parents=True, exist_ok=True)
         probe = run / f".{os.getpid()}.tmp"
         probe.write_bytes(b"")
         probe.unlink()
-    except OSError as error:
-        raise InvalidArgument(
-            str(run), wanted="a folder to write to", got=error.strerror or str(error), remedy="Choose another."
-        ) from None
     if resume:
         sweep(run)
         return checkpoint.newest(run)
