@@ -32,13 +32,13 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
     A link stays, and what it stands for is replaced. Into a device or a pipe it is written as it comes.
     """
-    path = path.resolve() if path.is_symlink() else path
     if path.exists() and not path.is_file() and not path.is_dir():
         with naming(path, "a file to write to"):
-            file = path.open("wb")
-        with file:
-            yield file
+            there = path.open("wb")
+        with there:
+            yield there
         return
+    path = path.resolve() if path.is_symlink() else path
     with _beside(path) as (file, beside):
         yield file
         file.flush()
