@@ -32,13 +32,14 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
     A link stays, and what it stands for is replaced. Into a device or a pipe it is written as it comes.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
-        with naming(path, "a file to write to"):
-            there = path.open("wb")
+    with naming(path, "a file to write to"):
+        flows = path.exists() and not path.is_file() and not path.is_dir()
+        path = path.resolve() if path.is_symlink() and not flows else path
+        there = path.open("wb") if flows else None
+    if there is not None:
         with there:
             yield there
         return
-    path = path.resolve() if path.is_symlink() else path
     with _beside(path) as (file, beside):
         yield file
         file.flush()
