@@ -123,15 +123,20 @@ def _no_utf8(path: str | Path, line: int | None, error: UnicodeDecodeError, befo
 
 def _raw_lines(path: str | Path) -> Iterator[bytes]:
     """Lines with their ends."""
-    rest = b""
+    begun: list[bytes] = []  # of a line whose end has not come
     for chunk in _chunks(path):
-        *whole, rest = (rest + chunk).splitlines(keepends=True)  # of bytes: LF, CRLF and CR only
-        yield from whole
-        if rest.endswith(b"\n"):  # after a CR, a LF may still come
-            yield rest
-            rest = b""
-    if rest:
-        yield rest
+        if begun and begun[-1].endswith(b"\r"):  # to which a LF may still belong
+            chunk = begun.pop() + chunk
+        for line in chunk.splitlines(keepends=True):  # of bytes: LF, CRLF and CR only
+            if begun and begun[-1].endswith(b"\r"):
+                yield b"".join(begun)
+                begun.clear()
+            begun.append(line)
+            if line.endswith(b"\n"):
+                yield b"".join(begun)
+                begun.clear()
+    if begun:
+        yield b"".join(begun)
 
 
 def _chunks(path: str | Path) -> Iterator[bytes]:
