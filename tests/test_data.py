@@ -352,6 +352,19 @@ def test_a_killed_prepare_leaves_no_corpus_and_whoever_waits_makes_it(tmp_path, 
     assert list(out.iterdir()) == [made.folder]
 
 
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, pairs):
+    other = tmp_path / "other"
+    other.write_text((tmp_path / "train.en").read_text().replace("number", "letter"))  # as many bytes
+
+    def change(stage, count):
+        if other.exists():
+            other.rename(tmp_path / "train.en")
+
+    with pytest.raises(InvalidData, match=r"train\.en: wanted a file that stays as it is while it is read"):
+        prepare(pairs, tmp_path / "out", progress=change)
+    assert not list((tmp_path / "out").glob("*corpus*"))
+
+
 def test_two_at_once_make_one(tmp_path, pairs):
     """The second waits for the first, and finds its work done."""
     begun, go_on, told = threading.Event(), threading.Event(), []

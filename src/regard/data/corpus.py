@@ -30,7 +30,7 @@ from regard.data.columns import (
     open_column,
 )  # fmt: skip
 from regard.data.examples import DataConfig, Example, FieldConfig, Split, examples
-from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of
+from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
 from regard.data.text import InvalidData
 from regard.data.tokens import END, START, Labels, Tokenizer
 from regard.errors import InvalidArgument
@@ -137,7 +137,7 @@ def prepare(
         source, target = vocabularies
         given = source, _train(config.target, _counted(config, ("target",), progress)) if target is None else target
         _check_vocabularies(config, given)
-    files = fingerprints(config, progress)
+    before, files = stamps(config), fingerprints(config, progress)
     folder = Path(folder)
     with naming(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -155,11 +155,19 @@ def prepare(
                 partial.mkdir()
             try:
                 _write(config, partial, files, given, progress)
+                _check_unchanged(before, stamps(config))
                 os.replace(partial, place)
             except BaseException:
                 shutil.rmtree(partial)
                 raise
     return Prepared.open(place)
+
+
+def _check_unchanged(before: dict[str, tuple[int, ...]], after: dict[str, tuple[int, ...]]) -> None:
+    for path in before:
+        if before[path] != after.get(path):
+            wanted, got = "a file that stays as it is while it is read", "one that changed"
+            raise InvalidData(path, wanted=wanted, got=got, remedy="Begin again when it is complete.")
 
 
 def _write(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
@@ -22,6 +23,13 @@ def fingerprints(config: DataConfig, progress: Callable[[str, int], None]) -> Fi
         for split, found in files.items():
             found[0]["pictures"] = _of_pictures(config, split, progress) if whole is None else whole
     return files
+
+
+def stamps(config: DataConfig) -> dict[str, tuple[int, ...]]:
+    """By which one sees that a file has changed: its size, its time and its number on disk."""
+    paths = {path for split in config.splits for path in config.files(split) if not hub.is_dataset(path)}
+    found = {path: os.stat(path) for path in sorted(paths) if os.path.exists(path)}
+    return {path: (stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in found.items()}
 
 
 def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] | None) -> str:
