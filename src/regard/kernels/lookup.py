@@ -96,7 +96,7 @@ class Frame:
 
 def spread(tensor: Float[Tensor, "B _ M E"], heads: int) -> Float[Tensor, "B H M E"]:
     """Each key or value head once for every query head of its group."""
-    group = heads // tensor.shape[1]
+    group = heads // max(1, tensor.shape[1])
     return tensor if group == 1 else tensor.repeat_interleave(group, dim=1)
 
 
