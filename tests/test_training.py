@@ -1,6 +1,7 @@
 """Training: what an update computes, and that a run that was stopped ends as one that was not."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from regard.evaluation.validation import mean_loss
 from regard.jobs.training import average, epochs, make_model, prepared, train
 from regard.recipe import Recipe, read_recipe
 from regard.training.config import TrainConfig
+from regard.training.log import as_line, cut
 from regard.training.loop import Trainer
 from regard.training.objective import Objective, hide, shifted
 from regard.training.replay import Recorded, Replay
@@ -428,6 +430,8 @@ def test_a_course_stops_and_halves():
         course = course.after(loss, step, config, higher_is_better=False)
     assert (course.best, course.best_step, course.waited, course.factor) == (2.0, 1, 3, 0.5)
     assert course.after(2.0, 5, config, higher_is_better=False) == Course(2.0, 5, 4, 0.25)  # the last of equals
+    unknown = Course().after(math.nan, 0, config, higher_is_better=False)
+    assert unknown.after(9.0, 1, config, higher_is_better=False) == Course(9.0, 1)
     assert course.over(config)
     assert Course(best=1.0, best_step=0).after(2.0, 1, config, higher_is_better=True).best == 2.0
 
@@ -493,6 +497,25 @@ def test_a_loss_that_is_no_number_is_skipped(tmp_path, cache, monkeypatch):
     poisoned(monkeypatch, set(range(100)))
     with pytest.raises(regard.Diverged, match="step 10"):
         train(table(on_nan="skip"), tmp_path / "again", cache=cache)
+    told = [line for line in log(tmp_path / "again") if line["event"] == "train"]
+    assert told
+    assert all(line["loss"] is line["perplexity"] is line["norm"] is None for line in told)
+
+
+def test_a_log_is_cut_line_by_line(tmp_path):
+    path = tmp_path / "log.jsonl"
+    told = [{"step": 1, "text": "one\u2028line\x85"}, {"step": 2, "loss": math.inf}, {"step": 3}]
+    whole = "".join(map(as_line, told)).encode()
+    path.write_bytes(whole + '{"step": 1, "text": "é'.encode()[:-1])
+    cut(path, 2)
+    assert path.read_bytes() == whole[: whole.rindex(b'{"step": 3')]
+    assert json.loads(path.read_bytes().split(b"\n")[1])["loss"] is None
+
+
+def test_a_clip_of_nothing_clips_nothing(tmp_path, cache):
+    for name, clip in (("none", 0.0), ("far", 1e9)):
+        train(table(clip=clip), tmp_path / name, cache=cache)
+    assert same(weights(tmp_path / "none"), weights(tmp_path / "far"))
 
 
 def test_a_loss_that_is_no_number_is_not_validated(tmp_path, cache, monkeypatch):

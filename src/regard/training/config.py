@@ -46,7 +46,7 @@ class TrainConfig(Checked):
     beta2: Probability = 0.98
     epsilon: Positive = 1e-9
     weight_decay: Positive = 0.0  # of matrices; never of biases, norms and embeddings
-    clip: Positive | None = 1.0  # the gradient's norm, at most
+    clip: Positive | None = 1.0  # the gradient's norm, at most; 0: whatever it is
     smoothing: Probability = 0.1  # of the gold token, spread over all others
     masked: Probability = 0.15  # of the tokens, for a masked-token head
     agreement: Positive = 0.0  # of two readings with other dropout: what their disagreement counts; 0: one reading

@@ -1,7 +1,10 @@
 """What a run has written of itself, line by line."""
 
 import json
+from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from regard.files import whole_file
 
@@ -11,11 +14,17 @@ def cut(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().split(b"\n"):
         try:
             if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except (ValueError, KeyError):  # a line that a kill cut short
+                kept.append(line + b"\n")
+        except (ValueError, KeyError):  # a line that a kill cut short, maybe within a letter
             continue
     with whole_file(path) as file:
-        file.write("".join(kept).encode())
+        file.write(b"".join(kept))
+
+
+def as_line(event: Mapping[str, Any]) -> str:
+    """An event as JSON, which knows no number that is not finite."""
+    known = {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in event.items()}
+    return json.dumps(known, ensure_ascii=False, allow_nan=False) + "\n"

@@ -7,13 +7,12 @@ ends with the same weights, bit for bit, as one that never stopped.
 Several processes make the same updates, each from its share of the batches (`ranks.py`). The first of them writes.
 """
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from math import exp, inf, isfinite
+from math import exp, inf, isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from regard.kernels.gpu import Told
 from regard.model.recurrent import RnnState
 from regard.shapes import Float, Tensor
 from regard.training.config import METRICS, TrainConfig
-from regard.training.log import cut
+from regard.training.log import as_line, cut
 from regard.training.objective import Model, Objective, Speak, first_state
 from regard.training.optimiser import RunningMean, make_optimiser, moments, put_moments, step_if_finite
 from regard.training.position import Made, Position
@@ -182,8 +181,7 @@ class Trainer:
         """Change the weights by their gradients, scaled and clipped."""
         if scale != 1.0:
             torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)
-        limit = inf if self.config.clip is None else self.config.clip
-        length = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        length = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or inf)
         return step_if_finite(self.optimiser, total, length if self.sharded is None else self.sharded.undivided(length))
 
     def _settle(self) -> None:
@@ -263,7 +261,7 @@ class Trainer:
     def _event(self, rate: float, seconds: float) -> dict[str, Any]:
         """A line for the log, which begins a new count."""
         position = self.position
-        mean = position.loss_since / max(1, position.tokens_since)
+        mean = position.loss_since / position.tokens_since if position.tokens_since else nan  # all were skipped
         self.position = replace(position, loss_since=0.0, tokens_since=0)
         return {
             "event": "train",
@@ -384,7 +382,7 @@ class Trainer:
         self.tell({"event": "warning", "message": message})
 
     def _log(self, log: Any, event: dict[str, Any]) -> None:
-        log.write(json.dumps(event, ensure_ascii=False) + "\n")
+        log.write(as_line(event))
         log.flush()
         self.tell(event)
 

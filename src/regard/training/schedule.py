@@ -1,7 +1,7 @@
 """The learning rate at each step: a pure function of the step, or of how validation went."""
 
 from dataclasses import dataclass, field, replace
-from math import cos, pi, sqrt
+from math import cos, isnan, pi, sqrt
 from typing import Any
 
 from regard.training.config import TrainConfig
@@ -42,7 +42,8 @@ class Course:
     factor: float = 1.0  # what the plateau schedule has made of the rate
 
     def after(self, value: float, step: int, config: TrainConfig, *, higher_is_better: bool) -> "Course":
-        better = self.best is None or (value > self.best if higher_is_better else value < self.best)
+        known = None if self.best is None or isnan(self.best) else self.best
+        better = known is None or (value > known if higher_is_better else value < known)
         if better:
             return replace(self, best=value, best_step=step, waited=0)
         waited = self.waited + 1
