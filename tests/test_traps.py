@@ -149,3 +149,16 @@ def test_infinite_biases_are_masks():
         torch.testing.assert_close(
             regard.attend(x, x, x, score=score, bias=bias), regard.attend(x, x, x, score=score, mask=mask)
         )
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3, 5), (2, 0, 3, 5), (2, 2, 0, 5), (2, 2, 3, 0)], ids=str)
+def test_of_nothing_comes_nothing(shape):
+    """No sequences, heads, queries or keys."""
+    batch, heads, n, m = shape
+    query, key, value = (
+        torch.randn(batch, heads, n, 4),
+        torch.randn(batch, heads, m, 4),
+        torch.randn(batch, heads, m, 6),
+    )
+    assert torch.equal(regard.attend(query, key, value), torch.zeros(batch, heads, n, 6))
+    assert regard.attention_weights(query, key).shape == shape
