@@ -140,6 +140,20 @@ def test_frequent_words_are_thinned_out():
     assert keep_chance(np.array([900, 100]), 0.0).tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("algorithm", ["skipgram", "cbow"])
+@pytest.mark.parametrize("sentence", ["a b", "the cat sat"])
+def test_a_short_text_may_be_thinned_out_to_nothing(sentence, algorithm):
+    text = [sentence.split()] * 20
+    corpus, config = read_corpus(text, 5), Word2VecConfig(algorithm)
+    seeds = range(30)
+    empty = [seed for seed in seeds if not list(batches(corpus, config, np.random.default_rng(seed)))]
+    assert 0 < len(empty) < len(seeds)
+    for seed in seeds:
+        vectors = learn_words(text, replace(config, seed=seed))
+        assert vectors.words == tuple(sentence.split())
+        assert vectors.vectors.isfinite().all()
+
+
 def test_the_written_out_gradient_is_autograds():
     vectors, outer = (torch.randn(2, n, 4, dtype=torch.double, requires_grad=True) for n in (3, 6))
     weight = torch.rand(2, 3, 6, dtype=torch.double)
