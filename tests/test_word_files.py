@@ -21,7 +21,7 @@ words = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(words, st.integers(1, 3), st.sampled_from([".txt", ".gz"]), st.data())
 def test_what_is_saved_loads_bit_for_bit(tmp_path_factory, words, width, suffix, data):
-    numbers = st.floats(width=32, allow_nan=False)
+    numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
     size = len(words) * width
     flat = torch.tensor(data.draw(st.lists(numbers, min_size=size, max_size=size)), dtype=torch.float32)
     path = tmp_path_factory.mktemp("words") / f"v{suffix}"
@@ -58,6 +58,9 @@ MALFORMED = {
     "nothing": (b"", "line 1: wanted the number of words"),
     "short line": (b"2 2\na 1 2\nb 1\n", "line 3: wanted a word and 2 numbers; got 'b' and 1"),
     "no number": (b"1 2\na 1 x\n", "line 2: wanted 2 numbers after 'a'"),
+    "not a number": (b"2 2\na 1 2\nbad nan nan\n", "line 3: wanted 2 finite numbers after 'bad'; got nan"),
+    "infinite": (b"2 2\nbad 1 -inf\na 1 2\n", "line 2: wanted 2 finite numbers after 'bad'; got -inf"),
+    "too large": (b"1 2\nbad 1 1e39\n", "line 2: wanted 2 finite numbers after 'bad'; got 1e39"),
     "twice": (b"2 1\na 1\na 2\n", "line 3: wanted each word once; got 'a', which stands on line 2 too"),
     "too few": (b"3 1\na 1\nb 2\n", "line 3: wanted 3 words, as the first line says; got 2, then the end"),
     "too many": (b"1 1\na 1\nb 2\n", "line 3: wanted the end after the 1 words"),

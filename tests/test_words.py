@@ -83,6 +83,8 @@ def test_mistakes_are_named():
         WordVectors(["a"], torch.ones(2, 3))
     with pytest.raises(regard.InvalidArgument, match="each word once; got 'a' more than once"):
         WordVectors(["a", "b", "a"], torch.ones(3, 2))
+    with pytest.raises(regard.InvalidArgument, match="vectors: wanted finite numbers; got others for 'b'"):
+        WordVectors(["a", "b", "c"], torch.tensor([[1.0], [float("nan")], [float("inf")]]))
     with pytest.raises(regard.InvalidArgument, match="count: wanted at least 1; got 0"):
         ROYAL.nearest("king", 0)
     with pytest.raises(regard.InvalidArgument, match=r"to: wanted a word or a vector of width 3; got .*\(2,\)"):
@@ -109,6 +111,10 @@ def test_correlation_counts_what_is_missing(tmp_path):
     (tmp_path / "pairs.txt").write_text("a b 1\na b c\n")
     with pytest.raises(regard.InvalidArgument, match="line 2: wanted two words and a score; got 'a b c'"):
         read_pairs(tmp_path / "pairs.txt")
+    for score in ("nan", "-inf", "1e999"):
+        (tmp_path / "pairs.txt").write_text(f"a b 1\na c {score}\n")
+        with pytest.raises(regard.InvalidArgument, match=f"line 2: wanted a finite score; got 'a c {score}'"):
+            read_pairs(tmp_path / "pairs.txt")
 
 
 def test_analogies_by_section(tmp_path):

@@ -6,6 +6,7 @@ A word is looked up as it is written and, where that is unknown, in lower case.
 import gzip
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -46,10 +47,13 @@ def read_pairs(path: str | Path) -> list[Pair]:
     pairs = []
     for number, fields in _fields(path):
         try:
-            a, b, score = fields
-            pairs.append((a, b, float(score)))
+            a, b, written = fields
+            score = float(written)
         except ValueError:
             raise _malformed(path, number, "two words and a score", fields) from None
+        if not isfinite(score):  # no place in a ranking
+            raise _malformed(path, number, "a finite score", fields)
+        pairs.append((a, b, score))
     return pairs
 
 

@@ -47,6 +47,14 @@ class WordVectors:
             )
         self.words = tuple(words)
         self.vectors = vectors.detach().to(torch.float32)
+        finite = self.vectors.isfinite().all(1)
+        if not finite.all():
+            raise InvalidArgument(
+                "vectors",
+                wanted="finite numbers",
+                got=f"others for {self.words[int(finite.int().argmin())]!r}",
+                remedy="Nothing can be compared with NaN or infinity: leave such words out.",
+            )
         self._row = {word: row for row, word in enumerate(self.words)}
 
     def __len__(self) -> int:
@@ -175,9 +183,13 @@ class WordVectors:
             if word in words:
                 raise _malformed(path, number, "each word once", f"{word!r}, which stands on line {words[word]} too")
             try:
-                vectors[len(words)] = values
+                with np.errstate(over="ignore"):  # too large for float32: infinite
+                    vectors[len(words)] = values
             except ValueError as error:
                 raise _malformed(path, number, f"{width} numbers after {word!r}", str(error)) from None
+            finite = np.isfinite(vectors[len(words)])
+            if not finite.all():
+                raise _malformed(path, number, f"{width} finite numbers after {word!r}", values[finite.argmin()])
             words[word] = number
         if len(words) < count:
             raise _malformed(
