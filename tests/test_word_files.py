@@ -63,6 +63,9 @@ MALFORMED = {
     "too large": (b"1 2\nbad 1 1e39\n", "line 2: wanted 2 finite numbers after 'bad'; got 1e39"),
     "twice": (b"2 1\na 1\na 2\n", "line 3: wanted each word once; got 'a', which stands on line 2 too"),
     "too few": (b"3 1\na 1\nb 2\n", "line 3: wanted 3 words, as the first line says; got 2, then the end"),
+    "far too few": (b"1000000000 300\n", "line 1: wanted 1000000000 words, as the first line says; got 0"),
+    "far too wide": (b"1 9000000000000\na 1\n", "line 2: wanted a word and 9000000000000 numbers; got 'a' and 1"),
+    "endless header": (b"1" * 5000 + b" 2\na 1 2\n", "line 1: wanted the number of words and their width; got '1111"),
     "too many": (b"1 1\na 1\nb 2\n", "line 3: wanted the end after the 1 words"),
     "not text": (b"1 1\n\xff 1\n", "line 2: wanted UTF-8 text; got the byte 0xff"),
 }
@@ -78,8 +81,9 @@ def test_a_malformed_file_is_refused_by_line(tmp_path, name):
 
 
 def test_files_that_are_not_there_or_cut(tmp_path):
-    with pytest.raises(regard.InvalidArgument, match="a file of word vectors; got none at"):
-        WordVectors.load(tmp_path / "v.txt")
+    for name, told in (("v.txt", "No such file"), (".", "Is a directory"), ("x" * 300, "File name too long")):
+        with pytest.raises(regard.InvalidArgument, match=f"wanted a file of word vectors; got {told}"):
+            WordVectors.load(tmp_path / name)
     ROYAL.save(tmp_path / "v.gz")
     for content in ((tmp_path / "v.gz").read_bytes()[:-12], b"plain"):
         (tmp_path / "cut.gz").write_bytes(content)
@@ -90,6 +94,11 @@ def test_files_that_are_not_there_or_cut(tmp_path):
 def test_the_original_program_ends_lines_with_a_space(tmp_path):
     (tmp_path / "v.txt").write_bytes(b"2 2\na 1 2 \nb 3.5 -4e-1 \n")
     assert WordVectors.load(tmp_path / "v.txt").vectors.tolist() == [[1.0, 2.0], [3.5, pytest.approx(-0.4)]]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path):
+    (tmp_path / "v.txt").write_bytes(b"\xef\xbb\xbf1 2\na 1 2\n")
+    assert WordVectors.load(tmp_path / "v.txt").vectors.tolist() == [[1.0, 2.0]]
 
 
 def test_gensim_reads_ours_and_we_read_gensims(tmp_path):
