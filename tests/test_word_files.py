@@ -1,5 +1,6 @@
-"""Files of word vectors, which others read and write too."""
+"""Files of word vectors, which others read and write too, and of what they are scored by."""
 
+import gzip
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
+from regard.evaluation.words import read_analogies, read_pairs
 from regard.model.words import WordVectors
 
 ROYAL = WordVectors(["king", "man", "woman"], torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]))
@@ -112,3 +114,34 @@ def test_gensim_reads_ours_and_we_read_gensims(tmp_path):
     again = WordVectors.load(tmp_path / "theirs.txt.gz")
     assert again.words == ours.words
     assert torch.equal(again.vectors, ours.vectors)
+
+
+PAIRS, QUESTIONS = b"caf\xc3\xa9 tea 7\nking man 1\n", b": family\nman king woman queen\n"
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "marked"])
+def test_judgements_are_read_as_any_text_is(tmp_path, suffix, mark):
+    pack = {"": bytes, ".gz": gzip.compress}.get(suffix) or pytest.importorskip("zstandard").compress
+    pairs, questions = tmp_path / f"pairs.txt{suffix}", tmp_path / f"questions.txt{suffix}"
+    pairs.write_bytes(pack(mark + PAIRS))
+    questions.write_bytes(pack(mark + QUESTIONS))
+    assert read_pairs(pairs) == [("café", "tea", 7.0), ("king", "man", 1.0)]
+    assert read_analogies(questions) == {"family": [("man", "king", "woman", "queen")]}
+
+
+UNREADABLE = {
+    "latin-1": ("p.txt", b"king man 1\ncaf\xe9 tea 7\n", "p.txt, line 2: wanted UTF-8 text; got byte 0xe9"),
+    "cut": ("p.gz", gzip.compress(PAIRS)[:-12], "p.gz: wanted a whole packed file; got"),
+    "not packed": ("p.gz", PAIRS, "p.gz: wanted a whole packed file; got"),
+    "not there": ("p.txt", None, "p.txt: wanted a file to read; got No such file"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_unreadable_judgements_are_refused(tmp_path, name):
+    file, content, message = UNREADABLE[name]
+    if content is not None:
+        (tmp_path / file).write_bytes(content)
+    with pytest.raises(regard.InvalidArgument, match=re.escape(message)):
+        read_pairs(tmp_path / file)

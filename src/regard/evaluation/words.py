@@ -3,7 +3,6 @@
 A word is looked up as it is written and, where that is unknown, in lower case.
 """
 
-import gzip
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from regard.data.text import lines
 from regard.errors import InvalidArgument
 from regard.model.words import WordVectors
 
@@ -133,13 +133,9 @@ def _row(vectors: WordVectors, word: str) -> int | None:
 
 
 def _fields(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    path = Path(path)
-    if not path.is_file():
-        raise InvalidArgument("path", wanted="a file", got=f"none at {path}", remedy="Check the spelling.")
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield number, line.split()
+    for number, line in enumerate(lines(path), start=1):
+        if line.strip():
+            yield number, line.split()
 
 
 def _malformed(path: str | Path, number: int, wanted: str, got: Sequence[str]) -> InvalidArgument:
