@@ -513,6 +513,19 @@ def test_words_from_text_to_neighbours(tmp_path):
     assert "'fox'" in done.stderr
 
 
+def test_a_score_of_words_that_is_none_is_null(tmp_path):
+    vectors, pairs, questions = (tmp_path / name for name in ("vectors.txt", "pairs.txt", "questions.txt"))
+    vectors.write_text("3 2\na 1 0\nb 1 1\nc 0 1\n")
+    pairs.write_text("a b 5\na c 5\n")
+    questions.write_text(": letters\nw x y z\n")
+    done = command("words", "score", vectors, pairs, questions, "--json")
+    assert [json.loads(line, parse_constant=pytest.fail) for line in done.stdout.splitlines()] == [
+        {"file": str(pairs), "spearman": None, "found": 2, "missing": 0},
+        {"file": str(questions), "accuracy": None, "right": 0, "asked": 0, "skipped": 1},
+    ]
+    assert "nan" in command("words", "score", vectors, pairs).stdout
+
+
 @pytest.mark.slow
 def test_demo_reads_dates_and_shows_where_it_looks():
     done = process("demo")

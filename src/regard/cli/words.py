@@ -2,6 +2,7 @@
 
 import json
 import sys
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,7 +71,12 @@ def words_score(
     from regard.jobs.words import score_words
 
     for line in score_words(_vectors(vectors), files):
-        print(json.dumps(line) if as_json else "   ".join(f"{value}" for value in line.values()))
+        print(_as_json(line) if as_json else "   ".join(f"{value}" for value in line.values()))
+
+
+def _as_json(line: dict[str, Any]) -> str:
+    known = {key: None if isinstance(value, float) and isnan(value) else value for key, value in line.items()}
+    return json.dumps(known, allow_nan=False)  # JSON has no NaN
 
 
 def _vectors(path: Path) -> Any:

@@ -3,14 +3,15 @@
 A word is looked up as it is written and, where that is unknown, in lower case.
 """
 
-import gzip
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from regard.data.text import lines
 from regard.errors import InvalidArgument
 from regard.model.words import WordVectors
 
@@ -46,10 +47,13 @@ def read_pairs(path: str | Path) -> list[Pair]:
     pairs = []
     for number, fields in _fields(path):
         try:
-            a, b, score = fields
-            pairs.append((a, b, float(score)))
+            a, b, written = fields
+            score = float(written)
         except ValueError:
             raise _malformed(path, number, "two words and a score", fields) from None
+        if not isfinite(score):  # no place in a ranking
+            raise _malformed(path, number, "a finite score", fields)
+        pairs.append((a, b, score))
     return pairs
 
 
@@ -129,13 +133,9 @@ def _row(vectors: WordVectors, word: str) -> int | None:
 
 
 def _fields(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    path = Path(path)
-    if not path.is_file():
-        raise InvalidArgument("path", wanted="a file", got=f"none at {path}", remedy="Check the spelling.")
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield number, line.split()
+    for number, line in enumerate(lines(path), start=1):
+        if line.strip():
+            yield number, line.split()
 
 
 def _malformed(path: str | Path, number: int, wanted: str, got: Sequence[str]) -> InvalidArgument:

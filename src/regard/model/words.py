@@ -6,6 +6,8 @@ for each word with its numbers. Gensim and the original tool read and write the 
 
 import gzip
 import zlib
+from array import array
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,8 @@ from regard.errors import InvalidArgument
 from regard.files import whole_file
 from regard.model.embedding import Embedding
 from regard.shapes import Float, Tensor
+
+LONGEST = 19  # digits of a count: no file holds more, and Python refuses to read thousands of them
 
 
 class WordVectors:
@@ -47,6 +51,14 @@ class WordVectors:
             )
         self.words = tuple(words)
         self.vectors = vectors.detach().to(torch.float32)
+        finite = self.vectors.isfinite().all(1)
+        if not finite.all():
+            raise InvalidArgument(
+                "vectors",
+                wanted="finite numbers",
+                got=f"others for {self.words[int(finite.int().argmin())]!r}",
+                remedy="Nothing can be compared with NaN or infinity: leave such words out.",
+            )
         self._row = {word: row for row, word in enumerate(self.words)}
 
     def __len__(self) -> int:
@@ -158,14 +170,10 @@ class WordVectors:
     def load(path: str | Path) -> "WordVectors":
         """Read word2vec's text format, ours or anybody's."""
         path = Path(path)
-        if not path.is_file():
-            raise InvalidArgument(
-                "path", wanted="a file of word vectors", got=f"none at {path}", remedy="Check the spelling."
-            )
         lines = _lines(path)
         count, width = _header(path, next(lines, (1, "")))
         words: dict[str, int] = {}
-        vectors = np.empty((count, width), dtype=np.float32)
+        numbers = array("f")  # grows as lines come: the header may be wrong
         for number, line in lines:
             word, *values = line.split(" ")
             if len(words) == count:
@@ -175,15 +183,20 @@ class WordVectors:
             if word in words:
                 raise _malformed(path, number, "each word once", f"{word!r}, which stands on line {words[word]} too")
             try:
-                vectors[len(words)] = values
+                with np.errstate(over="ignore"):  # too large for float32: infinite
+                    row = np.array(values, dtype=np.float32)
             except ValueError as error:
                 raise _malformed(path, number, f"{width} numbers after {word!r}", str(error)) from None
+            finite = np.isfinite(row)
+            if not finite.all():
+                raise _malformed(path, number, f"{width} finite numbers after {word!r}", values[finite.argmin()])
             words[word] = number
+            numbers.frombytes(row.tobytes())
         if len(words) < count:
             raise _malformed(
                 path, 1 + len(words), f"{count} words, as the first line says", f"{len(words)}, then the end"
             )
-        return WordVectors(tuple(words), torch.from_numpy(vectors))
+        return WordVectors(tuple(words), torch.frombuffer(numbers, dtype=torch.float32).view(count, width))
 
 
 def _encodable(word: str) -> bool:
@@ -199,19 +212,23 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
             for number, line in enumerate(file, start=1):
-                text = line.decode().rstrip(" \t\r\n")
+                text = line.removeprefix(BOM_UTF8 if number == 1 else b"").decode().rstrip(" \t\r\n")
                 if text:
                     yield number, text
     except UnicodeDecodeError as error:
         raise _malformed(path, number, "UTF-8 text", f"the byte {error.object[error.start]:#x}") from None
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise _malformed(path, number + 1, "a whole gzip file", str(error)) from None
+    except OSError as error:
+        raise InvalidArgument(
+            str(path), wanted="a file of word vectors", got=str(error.strerror), remedy="Check the path."
+        ) from None
 
 
 def _header(path: Path, first: tuple[int, str]) -> tuple[int, int]:
     number, line = first
     fields = line.split(" ")
-    if len(fields) == 2 and all(field.isdecimal() and int(field) > 0 for field in fields):
+    if len(fields) == 2 and all(field.isdecimal() and len(field) <= LONGEST and int(field) > 0 for field in fields):
         return int(fields[0]), int(fields[1])
     raise _malformed(path, number, "the number of words and their width", repr(line[:40]))
 

@@ -171,6 +171,8 @@ def batches(
     size, side, nothing = config.block, config.window, len(corpus.words)
     stays = random.random(len(corpus.ids), dtype=np.float32) < keep_chance(corpus.counts, config.subsample)[corpus.ids]
     ids, sentence = corpus.ids[stays], corpus.sentence[stays]
+    if not len(ids):
+        return  # of a short text, every word may be thinned out
     blocks = -(-len(ids) // size)
     margin = (side, blocks * size - len(ids) + side)
 
