@@ -350,6 +350,14 @@ LISTS = {
         r"annotations\[1\]: wanted the id of one of the images; got 7",
     ),
     "a list as id": (noted(lambda d: first(d).update(id=[])), r"images\[0\]: wanted a number in 'id'; got \[\]"),
+    "one id twice": (
+        noted(lambda d: d["images"][2].update(id=100)),
+        r"images\[2\]: wanted an id that no image before it has; got 100",
+    ),
+    "one picture twice": (
+        noted(lambda d: d["images"].append(first(d))),
+        r"images\[3\]: wanted an id that no image before it has; got 100",
+    ),
     "uncaptioned": (
         noted(lambda d: d["images"].append({"id": 1, "file_name": "5.jpg"})),
         r"images\[3\]: wanted a caption among the annotations; got '5\.jpg'",

@@ -17,7 +17,7 @@ import torch
 import regard
 from regard.data.generated import SIZES, shapes
 from regard.data.scenes import SIDE
-from regard.data.tokens import Tokenizer
+from regard.data.tokens import END, Tokenizer
 from regard.errors import InvalidArgument
 from regard.jobs import captioning
 from regard.jobs.captioning import caption, file_name, find_pictures
@@ -139,6 +139,8 @@ def test_words_have_the_weights_of_their_tokens(tokens):
         assert torch.allclose(found[1].weights, attention[-1, :, 1, 1:].mean(0).reshape(2, 2))
     if tokens == "bytes":  # "a", " red": five tokens
         assert torch.allclose(found[1].weights, attention[-1, :, 1:5, 1:].mean((0, 1)).reshape(2, 2))
+    for rows in (0, 1):  # with the row of the end, and without
+        assert words(made, Output("", (), attention=attention[:, :, :rows]), Regions(1, 2, 2)) == []
 
 
 def test_regions_are_where_the_encoder_says():
@@ -300,6 +302,14 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
         assert (done.returncode, done.stdout) == (2, ""), arguments
         assert message in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_an_empty_caption_is_drawn_too(photos, tmp_path):
+    made = captioner("transformer")
+    made.model.decoder.project.bias.data[END] = 100.0
+    found = list(caption(made, [photos], draw=tmp_path / "drawn"))
+    assert [each.outputs[0].text for each in found] == [""] * 4
+    assert (tmp_path / "drawn" / "index.html").read_text().count("<figure>") == 4
 
 
 def test_models_of_texts_caption_nothing(photos):

@@ -219,7 +219,34 @@ def test_systems_are_told_apart_where_sacrebleu_does(name, pair):
 
 
 def test_a_system_beside_itself_differs_by_chance():
-    assert p_value(0.0, np.zeros(1000)) == 1.0
+    assert p_value(0.0, np.zeros(1000), 50) == 1.0
+
+
+# How many examples there are, how many of them the second system alone gets right, and p.
+FEW = {
+    "one": (1, 1, 1.0),
+    "two": (2, 2, 0.5),
+    "one of two": (2, 1, 0.5),
+    "two of three": (3, 2, 0.25),
+    "five": (5, 5, 1 / 16),
+    "six": (6, 6, 1 / 32),
+    "many, all alike": (100, 100, 1 / 1001),
+    "many, most": (100, 60, 1 / 1001),
+    "more than halves can tell": (3000, 3000, 1 / 1001),
+    "none of one": (1, 0, 1.0),
+    "none of many": (100, 0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", ["accuracy", "bleu", "error_rate"])
+@pytest.mark.parametrize("case", FEW)
+def test_few_examples_tell_nothing_for_certain(case, name):
+    """By hand: n fair coins fall alike, either way, in 2 of 2ⁿ cases."""
+    examples, right, p = FEW[case]
+    gold, wrong = "the red dog sees it", "no word at all here"
+    said = [[wrong] * examples, [gold] * right + [wrong] * (examples - right)]
+    found = report([judge(f"{i}", (((gold, [gold]), o) for o in each), [name]) for i, each in enumerate(said)])
+    assert found.systems[1].metrics[name].p == pytest.approx(p)
 
 
 def test_p_values_are_even_where_there_is_no_difference():
@@ -229,7 +256,7 @@ def test_p_values_are_even_where_there_is_no_difference():
         tallies = [tallied("accuracy", chance.choice(["a", "b"], 200).tolist(), [["a"]] * 200, 200) for _ in range(2)]
         drawn = bootstrap(tallies, np.arange(200), 200)
         values = [tally.values(np.ones((1, 200)))[0] for tally in tallies]
-        found.append(p_value(values[1] - values[0], drawn[1] - drawn[0]))
+        found.append(p_value(values[1] - values[0], drawn[1] - drawn[0], 200))
     assert 0.01 <= np.mean(np.array(found) < 0.05) <= 0.1
     assert 0.4 < np.mean(found) < 0.6
 

@@ -104,7 +104,10 @@ def _coco(document: _Entry) -> Rows:
     captions: dict[int | str, list[str]] = {}
     images = list(document.entries("images"))
     for image in images:
-        captions[image.number("id")] = []
+        number = image.number("id")
+        if number in captions:
+            raise image.refused("an id that no image before it has", number)
+        captions[number] = []
     for annotation in document.entries("annotations"):
         number = annotation.number("image_id")
         if number not in captions:

@@ -154,7 +154,7 @@ def _figures(judged: Sequence[Judged], among: Rows, resamples: int) -> list[dict
         difference = p = None
         if system:
             difference = values[i] - values[metric]
-            p = p_value(difference, drawn[i] - drawn[metric])
+            p = p_value(difference, drawn[i] - drawn[metric], len(among))
         found[system][name] = Scored(
             values[i], low, high, difference, p, METRICS[name].higher, tally.signature(), tally.totals(among)
         )

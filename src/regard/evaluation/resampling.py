@@ -40,10 +40,16 @@ def interval(figures: Array, confidence: float = CONFIDENCE) -> tuple[float, flo
     return float(low), float(high)
 
 
-def p_value(difference: float, differences: Array) -> float:
+def p_value(difference: float, differences: Array, examples: int) -> float:
     """How often chance alone parts two systems as far as they are, in either direction.
 
     What chance does is how the resamples' differences lie about their own mean. A system beside itself has 1.
+
+    Of few examples, or such as all differ alike, resamples hardly vary, and would call any difference certain. Were the
+    systems equally good, each example might as well have come out the other way round, as a coin falls; all of N fall
+    alike, to either side, in 2 of 2ᴺ cases. No test that knows the pairs alone can be surer than that, nor is this one:
+    one example has 1, two have at least 0.5, and below 0.05 it takes six.
     """
     by_chance = np.abs(differences - differences.mean())
-    return float((np.sum(by_chance >= abs(difference)) + 1) / (len(differences) + 1))
+    p = float((np.sum(by_chance >= abs(difference)) + 1) / (len(differences) + 1))
+    return max(p, 2.0 ** (1 - examples))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from regard.evaluation.metrics import METRICS
 from regard.evaluation.report import Report, Scored
+from regard.letters import printable
 
 NONE = "–"
 
@@ -42,7 +43,7 @@ def _classes(report: Report) -> list[str]:
             rows = [["label", "precision", "recall", "f1", "references", "outputs"]]
             for one in system.classes:
                 shares = [f"{one[name]:.2%}" for name in rows[0][1:4]]
-                rows.append([plain(one["label"]), *shares, f"{one['references']:,}", f"{one['outputs']:,}"])
+                rows.append([printable(one["label"]), *shares, f"{one['references']:,}", f"{one['outputs']:,}"])
             tables.append(f"{system.name}, class by class\n{table(rows)}")
     return tables
 
@@ -114,8 +115,3 @@ def _with_half(name: str, found: Scored) -> str:
 
 def _p(p: float | None) -> str:
     return NONE if p is None else f"{p:.4f}"
-
-
-def plain(label: str) -> str:
-    """On one line, with nothing that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "�" for letter in label)

@@ -5,8 +5,9 @@ from functools import partial
 
 from regard.errors import InvalidArgument
 from regard.evaluation.report import Report, System
-from regard.evaluation.told import NONE, figure_rows, headed, length_tables, notes, plain, shown, table, told
+from regard.evaluation.told import NONE, figure_rows, headed, length_tables, notes, shown, table, told
 from regard.jobs.comparing import Answer, Comparison, Sentence
+from regard.letters import printable
 from regard.views import charts
 
 
@@ -18,9 +19,9 @@ def as_text(found: Comparison) -> str:
 
 def _sentence_told(sentence: Sentence, names: Sequence[str]) -> str:
     sides = [("source", sentence.source), *(("reference", one) for one in sentence.references)]
-    rows = [[name, "", plain(text)] for name, text in sides]
+    rows = [[name, "", printable(text)] for name, text in sides]
     rows += [
-        [name, _scores(answer), plain(answer.output)] for name, answer in zip(names, sentence.answers, strict=True)
+        [name, _scores(answer), printable(answer.output)] for name, answer in zip(names, sentence.answers, strict=True)
     ]
     return f"example {sentence.number:,}: outputs differ by {sentence.difference:.0%}\n{table(rows, left=3)}"
 

@@ -1,6 +1,7 @@
 """Where a caption's words looked: its tokens' attention as words and a picture's regions."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ def words(predictor: Predictor, output: Output, grid: Regions) -> list[Word]:
     apart = predictor.recipe.data.target.tokens == "words"
     starts = [i for i, token in enumerate(output.tokens) if apart or i == 0 or token.startswith(SPACE)]
     found = []
-    for start, end in zip(starts, [*starts[1:], len(output.tokens)], strict=True):
+    for start, end in pairwise([*starts, len(output.tokens)]):
         text = "".join(output.tokens[start:end]).removeprefix(SPACE)
         if text:
             found.append(Word(text, weights[start:end].mean(0)))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from math import ceil, floor, isfinite, log10
 
+from regard.letters import printable
+
 WIDE, HIGH = 640, 300  # of a figure of lines
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 34, 70  # around it
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # told apart by everybody
@@ -62,7 +64,7 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 def text(said: str) -> str:
     """To stand between tags, or in an attribute; signs that no page may hold are shown as one that stands for them."""
-    return html.escape("".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in said))
+    return html.escape(printable(said, also="\n\t"))
 
 
 def table(rows: Sequence[Sequence[str]], *, of_texts: bool = False) -> str:

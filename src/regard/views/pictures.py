@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from regard.data.text import MissingExtra
+from regard.letters import printable
 from regard.shapes import Float, Tensor
 
 SHADE = 0.8  # of the light that is taken from where nobody looked
@@ -88,7 +89,7 @@ def png(drawing: Drawing) -> bytes:
     for (x, y), word, veil in zip(places[1:], drawing.words, _veils(drawing, (height, width)), strict=True):
         sheet.paste(plain, (x, y))
         sheet.paste("black", (x, y), veil.getchannel("A"))
-        canvas.text((x + width / 2, y + height + LABEL / 2), plain_text(word), "#222", font, anchor="mm")
+        canvas.text((x + width / 2, y + height + LABEL / 2), printable(word), "#222", font, anchor="mm")
     return _saved(sheet, "PNG")
 
 
@@ -127,13 +128,8 @@ def figure(drawing: Drawing) -> str:
     )
 
 
-def plain_text(text: str) -> str:
-    """On one line, with nothing that a terminal or a file of text would obey."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
-
-
 def _text(text: str) -> str:
-    return html.escape(plain_text(text))
+    return html.escape(printable(text))
 
 
 def _within(size: Sequence[int], longest: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from io import BytesIO
 from typing import Any
 
 from regard.data.text import MissingExtra
-from regard.views.pictures import plain_text
+from regard.letters import printable
 
 SIZE = 13  # pixels of letters
 INK = "#1c1e22"
@@ -58,11 +58,11 @@ class Svg(Sheet):
 
     def text(self, at: Point, text: str, *, anchor: str = "start", fill: str = INK) -> None:
         place = f'x="{at[0]:.5g}" y="{at[1]:.5g}" text-anchor="{anchor}" dominant-baseline="central" fill="{fill}"'
-        self.parts.append(f"<text {place}>{html.escape(plain_text(text))}</text>")
+        self.parts.append(f"<text {place}>{html.escape(printable(text))}</text>")
 
     def slanted(self, at: Point, text: str) -> None:
         place = f'transform="translate({at[0]:.5g} {at[1]:.5g}) rotate(-60)" fill="{INK}"'
-        self.parts.append(f"<text {place}>{html.escape(plain_text(text))}</text>")
+        self.parts.append(f"<text {place}>{html.escape(printable(text))}</text>")
 
     def content(self) -> bytes:
         return "\n".join([*self.parts, "</svg>\n"]).encode()
@@ -88,14 +88,14 @@ class Png(Sheet):
 
     def text(self, at: Point, text: str, *, anchor: str = "start", fill: str = INK) -> None:
         side = {"start": "l", "middle": "m", "end": "r"}[anchor]
-        self.pen.text((SHARP * at[0], SHARP * at[1]), plain_text(text), fill, self.font, anchor=f"{side}m")
+        self.pen.text((SHARP * at[0], SHARP * at[1]), printable(text), fill, self.font, anchor=f"{side}m")
 
     def slanted(self, at: Point, text: str) -> None:
         from PIL import Image, ImageDraw
 
-        reach = round(self.font.getlength(plain_text(text))) + 2 * SIZE  # room on every side, to turn it in
+        reach = round(self.font.getlength(printable(text))) + 2 * SIZE  # room on every side, to turn it in
         flat = Image.new("L", (2 * reach, 2 * reach))
-        ImageDraw.Draw(flat).text((reach, reach), plain_text(text), 255, self.font, anchor="ls")
+        ImageDraw.Draw(flat).text((reach, reach), printable(text), 255, self.font, anchor="ls")
         turned = flat.rotate(60, Image.Resampling.BICUBIC)
         corner = round(SHARP * at[0]) - reach, round(SHARP * at[1]) - reach
         self.image.paste(INK, corner, turned)

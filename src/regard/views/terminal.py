@@ -7,6 +7,7 @@ from math import exp
 from rich.cells import cell_len, set_cell_size
 
 from regard.errors import InvalidArgument
+from regard.letters import printable
 from regard.looks.look import Image, Look, Said
 from regard.looks.maps import Map
 from regard.looks.places import Place
@@ -40,7 +41,7 @@ def told(
         title = f"{look.title} → {said.text}" if look.source is not None else said.text
     else:
         title = look.title if said is None else f"{look.title} → {said.label} ({exp(said.score):.0%})"
-    lines = ["".join(letter if letter.isprintable() else "�" for letter in title)]
+    lines = [printable(title)]
     maps = [look[map]] if map is not None else look.maps if every else telling(look.maps)
     for each in maps:
         rows, columns = ([ENDS.get(name, name) for name in side] for side in look.names(each))
@@ -186,7 +187,7 @@ def _shade(weight: float) -> str:
 
 def _plain(name: str) -> str:
     """A name that keeps to its cell: one line, nothing that a terminal would obey, at most twelve characters wide."""
-    shown = "".join(letter if letter.isprintable() else "�" for letter in name)
+    shown = printable(name)
     return shown if cell_len(shown) <= 12 else "".join(_first(shown, 11)) + "…"
 
 
