@@ -96,7 +96,7 @@ DECODERS: dict[str, Make] = {
     "transformer post-norm": transformer(norm_first=False, activation="gelu"),
     "transformer rms swiglu grouped": transformer(norm="rms", activation="swiglu", key_heads=1, normalise=True),
     "transformer additive": transformer(score="additive"),
-    "transformer bilinear rotary": transformer(score="bilinear", position="rotary"),  # whose scores see where, too
+    "transformer additive rotary": transformer(score="additive", position="rotary"),  # whose scores see where, too
     "transformer concatenated, normed": transformer(join="concatenate", norm_input=True, activation="silu"),
     "transformer learned concatenated": transformer(position="learned", join="concatenate"),
     "transformer recomputed": transformer(recompute=True),

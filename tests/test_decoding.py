@@ -86,7 +86,7 @@ def test_beams_equal_those_from_scratch(name):
 
 
 KINDS = ["rnn", "lstm before", "gru after fed", "conv", "transformer"]  # one of each way to remember
-KINDS += [f"transformer {position}" for position in ("learned", "rotary", "bilinear rotary", "alibi", "relative")]
+KINDS += [f"transformer {position}" for position in ("learned", "rotary", "additive rotary", "alibi", "relative")]
 WAYS = ({}, {"beam": 3, "nbest": 3}, {"sample": True, "nbest": 2})
 
 

@@ -85,7 +85,7 @@ def test_weights_are_those_of_the_plain_path(name):
     assert [each.name for each in look.maps] == list(wanted)
     for each in look.maps:
         weights = each.weights()
-        torch.testing.assert_close(weights, wanted[each.name], rtol=0, atol=3e-6)
+        torch.testing.assert_close(weights, wanted[each.name], rtol=0, atol=1e-6)
         assert weights.shape == (each.heads, *each.size)
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
         rows, heads = [each.size[0] - 1, 0], [each.heads - 1]
