@@ -25,9 +25,10 @@ from regard.data.columns import Running
 from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
 from regard.jobs.training import average, epochs, make_model, prepared, train
+from regard.letters import as_json_line
 from regard.recipe import Recipe, read_recipe
 from regard.training.config import TrainConfig
-from regard.training.log import as_line, cut
+from regard.training.log import cut
 from regard.training.loop import Trainer
 from regard.training.objective import Objective, hide, shifted
 from regard.training.replay import Recorded, Replay
@@ -505,7 +506,7 @@ def test_a_loss_that_is_no_number_is_skipped(tmp_path, cache, monkeypatch):
 def test_a_log_is_cut_line_by_line(tmp_path):
     path = tmp_path / "log.jsonl"
     told = [{"step": 1, "text": "one\u2028line\x85"}, {"step": 2, "loss": math.inf}, {"step": 3}]
-    whole = "".join(map(as_line, told)).encode()
+    whole = "".join(as_json_line(each) + "\n" for each in told).encode()
     path.write_bytes(whole + '{"step": 1, "text": "é'.encode()[:-1])
     cut(path, 2)
     assert path.read_bytes() == whole[: whole.rindex(b'{"step": 3')]

@@ -1,8 +1,6 @@
 """Word vectors: `regard words` and its own verbs."""
 
-import json
 import sys
-from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,14 +67,10 @@ def words_score(
     Example: regard words score vectors.txt wordsim353.tsv questions-words.txt
     """
     from regard.jobs.words import score_words
+    from regard.letters import as_json_line
 
     for line in score_words(_vectors(vectors), files):
-        print(_as_json(line) if as_json else "   ".join(f"{value}" for value in line.values()))
-
-
-def _as_json(line: dict[str, Any]) -> str:
-    known = {key: None if isinstance(value, float) and isnan(value) else value for key, value in line.items()}
-    return json.dumps(known, allow_nan=False)  # JSON has no NaN
+        print(as_json_line(line) if as_json else "   ".join(f"{value}" for value in line.values()))
 
 
 def _vectors(path: Path) -> Any:

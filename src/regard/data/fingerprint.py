@@ -28,6 +28,7 @@ def fingerprints(config: DataConfig, progress: Callable[[str, int], None]) -> Fi
 def stamps(config: DataConfig) -> dict[str, tuple[int, ...]]:
     """By which one sees that a file has changed: its size, its time and its number on disk."""
     paths = {path for split in config.splits for path in config.files(split) if not hub.is_dataset(path)}
+    paths |= {config.images} if config.images is not None and is_zip(config.images) else set()
     found = {path: os.stat(path) for path in sorted(paths) if os.path.exists(path)}
     return {path: (stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in found.items()}
 

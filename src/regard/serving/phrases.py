@@ -41,7 +41,7 @@ def stream(tokenizer: Tokenizer, task: Task, asked: Input) -> Iterator[int]:
     """The same of the tokens of one output, each as it comes."""
     said, going = list[int](), searching.stream(task, asked)
     while (token := next(going, None)) is not None:
-        if found := _otherwise(tokenizer, task, asked, [*said, token]):
+        if found := _otherwise(tokenizer, task, asked, [*said, token], since=len(said)):
             asked = _without(asked, task, found)
             going = islice(searching.stream(task, asked), len(said), None)
         else:
@@ -56,19 +56,27 @@ def _without(asked: Input, task: Task, found: list[tuple[Run, int]]) -> Input:
     return asked._replace(late=[*asked.late, *dict.fromkeys(late)])
 
 
-def _otherwise(tokenizer: Tokenizer, task: Task, asked: Input, tokens: Sequence[int]) -> list[tuple[Run, int]]:
-    """Runs of an output's own tokens that write what is banned, and are not; and where their last ones are."""
+def _otherwise(
+    tokenizer: Tokenizer, task: Task, asked: Input, tokens: Sequence[int], since: int = 0
+) -> list[tuple[Run, int]]:
+    """Runs of an output's own tokens that write what is banned, and are not; and where their last ones are.
+
+    Of those whose last is at `since` or after.
+    """
     everywhere = [(run, 0) for rule in task.rules if isinstance(rule, Banned) for run in rule.phrases]
     banned = {(tuple(run), since) for run, since in (*everywhere, *asked.bans)}
     texts = {b"".join(tokenizer.spellings(run)) for run, since in banned if since == 0}
     if not texts:
         return []
-    longest, letters, found = max(map(len, texts)), tokenizer.spellings(tokens), list[tuple[Run, int]]()
-    for last in range(len(asked.prefix), len(tokens)):
+    longest, found = max(map(len, texts)), list[tuple[Run, int]]()
+    since = max(since, len(asked.prefix))
+    start = max(asked.given, since - longest)  # no run that ends there is longer, as each token has a letter
+    letters = tokenizer.spellings(tokens[start:])
+    for last in range(since, len(tokens)):
         text = b""
-        for first in range(last, asked.given - 1, -1):
-            text = letters[first] + text
-            if not letters[first] or len(text) > longest:
+        for first in range(last, start - 1, -1):
+            text = letters[first - start] + text
+            if not letters[first - start] or len(text) > longest:
                 break
             if text in texts:
                 found.append((tuple(tokens[first : last + 1]), last))

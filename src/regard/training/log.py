@@ -1,10 +1,7 @@
 """What a run has written of itself, line by line."""
 
 import json
-from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from regard.files import whole_file
 
@@ -22,9 +19,3 @@ def cut(path: Path, step: int) -> None:
             continue
     with whole_file(path) as file:
         file.write(b"".join(kept))
-
-
-def as_line(event: Mapping[str, Any]) -> str:
-    """An event as JSON, which knows no number that is not finite."""
-    known = {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in event.items()}
-    return json.dumps(known, ensure_ascii=False, allow_nan=False) + "\n"

@@ -23,10 +23,11 @@ from regard.data.batches import Batch
 from regard.errors import Diverged, TrainingFailed
 from regard.files import sweep
 from regard.kernels.gpu import Told
+from regard.letters import as_json_line
 from regard.model.recurrent import RnnState
 from regard.shapes import Float, Tensor
 from regard.training.config import METRICS, TrainConfig
-from regard.training.log import as_line, cut
+from regard.training.log import cut
 from regard.training.objective import Model, Objective, Speak, first_state
 from regard.training.optimiser import RunningMean, make_optimiser, moments, put_moments, step_if_finite
 from regard.training.position import Made, Position
@@ -382,7 +383,7 @@ class Trainer:
         self.tell({"event": "warning", "message": message})
 
     def _log(self, log: Any, event: dict[str, Any]) -> None:
-        log.write(as_line(event))
+        log.write(as_json_line(event) + "\n")
         log.flush()
         self.tell(event)
 
