@@ -21,8 +21,8 @@ from statistics import median
 
 import numpy as np
 
-from regard.data.batches import batches
-from regard.data.columns import TextWriter, open_column
+from regard.data.arrays import TextWriter, open_column
+from regard.data.batching import batches
 from regard.data.corpus import Corpus, prepare
 from regard.data.examples import DataConfig, FieldConfig
 

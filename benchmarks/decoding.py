@@ -44,12 +44,12 @@ import regard
 from contestants import ROOT, Worker, install
 from measure import ratio
 from models import JOEY, JOEY_NEEDS, PEERS, REQUIREMENTS
-from regard.data.tokens import END, MASK, PAD, START, UNKNOWN, Tokenizer
-from regard.errors import RegardError
-from regard.model.blocks import TransformerConfig
-from regard.model.recurrent import RnnDecoderConfig
-from regard.model.recurrent_encoder import RnnConfig
+from regard.core.errors import RegardError
+from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN, Tokenizer
+from regard.model.rnn_decoder import RnnDecoderConfig
+from regard.model.rnn_encoder import RnnConfig
 from regard.model.seq2seq import Seq2Seq
+from regard.model.transformer_block import TransformerConfig
 
 CTRANSLATE2, CTRANSLATE2_NEEDS = ROOT / ".peers" / "decoding", ("numpy", "ctranslate2==4.8.4")
 BEAMS, BATCHES = (1, 5), (1, 64)

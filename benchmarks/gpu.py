@@ -38,15 +38,16 @@ from torch.nn import functional as F
 import kernels
 import regard
 from convolutions import DILATIONS, WIDTH, PlainConvolutions
-from regard.data.batches import Batch, Room, end_to_end
-from regard.data.tokens import END, PAD, START
-from regard.decoding import desk, reading, search
+from regard.core.sequence import Packed, Tokens, pinned
+from regard.data.batching import Batch, Room, end_to_end
+from regard.data.tokenizer import END, PAD, START
+from regard.decoding import search
 from regard.decoding.config import DecodeConfig
-from regard.decoding.task import Input, Task
+from regard.decoding.request import Input, Task
 from regard.model.embedding import Embedding
-from regard.sequence import Packed, Tokens, pinned
+from regard.runtime.cuda import buffers, encode
 from regard.training.config import TrainConfig
-from regard.training.loop import Trainer
+from regard.training.trainer import Trainer
 
 SIDE = {"kind": "transformer", "width": 512, "layers": 6, "heads": 8, "hidden": 2048}
 NEW = 32  # tokens of an output
@@ -109,8 +110,8 @@ def patched(owner: Any, **names: Any) -> Iterator[None]:
 
 def launched(run: Callable[[], Rows]) -> Rows:
     """The same work, each kernel launched by itself."""
-    nothing = patched(reading, _made={}), patched(desk, record=lambda work: None)
-    with nothing[0], nothing[1], patched(search, desks_of=lambda decoder: desk.Desks()):
+    nothing = patched(encode, _made={}), patched(buffers, record=lambda work: None)
+    with nothing[0], nothing[1], patched(search, desks_of=lambda decoder: buffers.Desks()):
         return run()
 
 

@@ -17,11 +17,12 @@ from torch import Tensor
 
 import regard
 from measure import grad_run
-from regard.kernels import additive, fused, gpu, plain
-from regard.kernels import rows as exact
-from regard.kernels.energies import AdditiveEnergy, DotEnergy
-from regard.kernels.lookup import Lookup
-from regard.kernels.visibility import Visibility
+from regard.kernels import triton_launch
+from regard.kernels.attention import additive, reference, sdpa
+from regard.kernels.attention import weights as exact
+from regard.kernels.attention.mask import Visibility
+from regard.kernels.attention.score_function import AdditiveEnergy, DotEnergy
+from regard.kernels.attention.spec import Lookup
 
 MIB = 2**20
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -85,7 +86,7 @@ def errors() -> Iterator[str]:
         ]
         exactly = [x.detach().double().requires_grad_() for x in inputs]
         lookup = Lookup(AdditiveEnergy(exactly[3]), exactly[0], exactly[1], Visibility(None, None, 0))
-        wanted = plain.attend(lookup, exactly[2])[0]
+        wanted = reference.attend(lookup, exactly[2])[0]
         out = ours(query, key, value, weight, ahead=0)
         direction = torch.randn_like(wanted)
         found = torch.autograd.grad(out, inputs, direction.to(dtype))
@@ -116,9 +117,9 @@ def dot_rows(rounds: int) -> Iterator[str]:
     lookup = Lookup(DotEnergy(64**-0.5), query, key, Visibility())
     picks = torch.arange(0, 32768, 512, device="cuda")
     with torch.no_grad():
-        line, base = row("fused forward, 32,768 tokens, 8 heads", lambda: fused.attend(lookup, value), rounds)
+        line, base = row("fused forward, 32,768 tokens, 8 heads", lambda: sdpa.attend(lookup, value), rounds)
         yield line
-        lse = fused.attend(lookup, value)[1]
+        lse = sdpa.attend(lookup, value)[1]
         yield row("64 rows of every head", lambda: exact.weights(lookup, picks, lse), rounds, base)[0]
         summarise = lambda: exact.summarise(lookup, top=16, lse=lse)  # noqa: E731
         yield row("top-16, entropy and distance of every row", summarise, rounds, base)[0]
@@ -147,7 +148,7 @@ def table(rounds: int) -> Iterator[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
-    if not torch.cuda.is_available() or not gpu.present(torch.device("cuda:0")):
+    if not torch.cuda.is_available() or not triton_launch.present(torch.device("cuda:0")):
         raise SystemExit("needs a CUDA device, and Triton that works there")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, regard {regard.__version__}")
     for line in table(parser.parse_args().rounds):

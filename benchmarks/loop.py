@@ -45,11 +45,11 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
     """Seconds of a bare update, the loop's time through it by the clock and by busy time; seconds of a checkpoint."""
     import torch
 
-    from regard.jobs.training import epochs, make_model, prepared
-    from regard.recipe import read_recipe
-    from regard.training.loop import Trainer
+    from regard.api.train import epochs, make_model, prepared
+    from regard.recipe.recipe import read_recipe
     from regard.training.objective import Objective
-    from regard.training.optimiser import make_optimiser
+    from regard.training.optimizers import make_optimiser
+    from regard.training.trainer import Trainer
 
     recipe = read_recipe(recipe_table)
     data = prepared(recipe, cache)
@@ -103,9 +103,9 @@ def child(started: float, recipe_table: dict[str, Any], cache: Path) -> None:
         marks.append((time.time(), time.process_time()))
 
     import regard.cli  # noqa: F401
-    from regard.jobs.training import epochs, make_model, prepared
-    from regard.recipe import read_recipe
-    from regard.training.loop import Trainer
+    from regard.api.train import epochs, make_model, prepared
+    from regard.recipe.recipe import read_recipe
+    from regard.training.trainer import Trainer
 
     mark()
     recipe = read_recipe(recipe_table)

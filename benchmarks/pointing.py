@@ -9,9 +9,9 @@ picture.
 
 import argparse
 
-from regard.evaluation.told import table
-from regard.jobs.pointing import point
-from regard.serving.loading import load
+from regard.api.pointing_game import point
+from regard.evaluation.report_text import table
+from regard.inference.load import load
 
 
 def main() -> None:

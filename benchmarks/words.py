@@ -30,9 +30,9 @@ from statistics import median
 
 import torch
 
-from regard.evaluation.words import analogy_accuracy, read_analogies, read_pairs, similarity_correlation
-from regard.model.words import WordVectors
-from regard.training.word2vec import Word2VecConfig, learn_words
+from regard.word_vectors.evaluate import analogy_accuracy, read_analogies, read_pairs, similarity_correlation
+from regard.word_vectors.vectors import WordVectors
+from regard.word_vectors.word2vec import Word2VecConfig, learn_words
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER, GENSIM = ROOT / ".peers" / "words", "gensim==4.4.0"

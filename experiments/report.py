@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.errors import InvalidArgument, RegardError
-from regard.files import whole_file
+from regard.core.atomic_io import whole_file
+from regard.core.errors import InvalidArgument, RegardError
 from regard.views import charts
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # time and memory are measured there as here

@@ -25,7 +25,12 @@ NAMES = ["bottleneck", "scaling", "positions", "sequential", "memory", "distance
 @pytest.fixture(scope="module")
 def taught() -> dict:
     """What came of the experiments that train."""
-    done = subprocess.run([sys.executable, ROOT / "tests" / "taught.py"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "support" / "train_experiment.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

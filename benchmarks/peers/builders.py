@@ -20,8 +20,8 @@ Contestant = tuple[nn.Module, Callable[[Batch], Tensor]]
 
 def regard_model(encoder: dict[str, Any], decoder: dict[str, Any]) -> Contestant:
     import regard
-    from regard.sequence import Packing, Tokens
-    from regard.training.loss import token_loss
+    from regard.core.sequence import Packing, Tokens
+    from regard.training.losses import token_loss
 
     model = regard.build({"encoder": encoder, "decoder": decoder, "vocabulary": VOCABULARY, "tie": "all"})
 

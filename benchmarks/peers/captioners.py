@@ -25,8 +25,8 @@ def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
     import regard
     from regard.data.images import normalised, token_worth
     from regard.decoding.config import DecodeConfig
+    from regard.decoding.request import Input, Task
     from regard.decoding.search import search
-    from regard.decoding.task import Input, Task
 
     decoder = {"kind": "transformer", "width": WIDTH, "layers": BLOCKS[1], "heads": HEADS, "hidden": HIDDEN}
     model = regard.build({"encoder": encoder, "decoder": decoder, "vocabulary": VOCABULARY}).eval()

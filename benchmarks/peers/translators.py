@@ -44,11 +44,11 @@ def regard(model: Exported, threads: int, *, int8: bool = False) -> Translate:
     import torch
 
     import regard
-    from regard.data.tokens import END
+    from regard.core.sequence import Tokens
+    from regard.data.tokenizer import END
     from regard.decoding.config import DecodeConfig
+    from regard.decoding.request import Input, Task
     from regard.decoding.search import search
-    from regard.decoding.task import Input, Task
-    from regard.sequence import Tokens
 
     torch.set_num_threads(threads)
     ours: Any = regard.load(model.run).model.eval()

@@ -7,7 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.errors import (
+    from regard.api.ablate import ablate, prune
+    from regard.api.align import Aligned, Heads, align, with_markup
+    from regard.api.evaluate import compare, evaluate
+    from regard.api.look import look
+    from regard.api.train import train
+    from regard.core.errors import (
         CheckpointRefused,
         Diverged,
         InvalidArgument,
@@ -15,72 +20,57 @@ if TYPE_CHECKING:
         RegardError,
         TrainingFailed,
     )
-    from regard.jobs.ablating import ablate, prune
-    from regard.jobs.aligning import Aligned, Heads, align, with_markup
-    from regard.jobs.evaluating import compare, evaluate
-    from regard.jobs.looking import look
-    from regard.jobs.training import train
-    from regard.kernels.bias import DistanceBias
-    from regard.kernels.rows import Summary
-    from regard.looks.look import Look
-    from regard.looks.maps import Map
+    from regard.core.sequence import Tokens
+    from regard.inference.load import load
+    from regard.inference.predictor import Predictor
+    from regard.interpret.look import Look
+    from regard.interpret.maps import Map
+    from regard.kernels.attention.bias import DistanceBias
+    from regard.kernels.attention.weights import Summary
     from regard.model.attention import attend, attention_summary, attention_weights, self_attend
     from regard.model.build import build
-    from regard.model.listening import Heard, listen
+    from regard.model.capture import Heard, listen
+    from regard.model.kv_cache import KeyValue, KeyValueCache
     from regard.model.memory import Memory
     from regard.model.multihead import MultiHead
     from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal
-    from regard.model.scores import (
-        SCORES,
-        Additive,
-        Bilinear,
-        Dot,
-        KeysReady,
-        ReducedRank,
-        ScaledDot,
-        Score,
-        Uniform,
-    )
-    from regard.model.state import KeyValue, KeyValueCache
+    from regard.model.scores import SCORES, Additive, Bilinear, Dot, KeysReady, ReducedRank, ScaledDot, Score, Uniform
     from regard.model.vision import SelfAttention2d
-    from regard.model.words import WordVectors
-    from regard.sequence import Tokens
-    from regard.serving.loading import load
-    from regard.serving.predictor import Predictor
-    from regard.training.word2vec import Word2VecConfig, learn_words
+    from regard.word_vectors.vectors import WordVectors
+    from regard.word_vectors.word2vec import Word2VecConfig, learn_words
 
 __version__ = "0.1.0"
 
 # Where each public name lives.
 _HOMES = {
-    "regard.errors": (
+    "regard.core.errors": (
         "CheckpointRefused", "Diverged", "InvalidArgument", "InvalidRecipe", "RegardError", "TrainingFailed",
     ),
-    "regard.jobs.ablating": ("ablate", "prune"),
-    "regard.jobs.aligning": ("Aligned", "Heads", "align", "with_markup"),
-    "regard.jobs.evaluating": ("compare", "evaluate"),
-    "regard.jobs.looking": ("look",),
-    "regard.jobs.training": ("train",),
-    "regard.kernels.bias": ("DistanceBias",),
-    "regard.kernels.rows": ("Summary",),
-    "regard.looks.look": ("Look",),
-    "regard.looks.maps": ("Map",),
+    "regard.api.ablate": ("ablate", "prune"),
+    "regard.api.align": ("Aligned", "Heads", "align", "with_markup"),
+    "regard.api.evaluate": ("compare", "evaluate"),
+    "regard.api.look": ("look",),
+    "regard.api.train": ("train",),
+    "regard.kernels.attention.bias": ("DistanceBias",),
+    "regard.kernels.attention.weights": ("Summary",),
+    "regard.interpret.look": ("Look",),
+    "regard.interpret.maps": ("Map",),
     "regard.model.attention": ("attend", "attention_summary", "attention_weights", "self_attend"),
     "regard.model.build": ("build",),
-    "regard.model.listening": ("Heard", "listen"),
+    "regard.model.capture": ("Heard", "listen"),
     "regard.model.multihead": ("MultiHead",),
     "regard.model.positions": ("Add", "Alibi", "Concatenate", "Learned", "RelativeBias", "Rotary", "Sinusoidal"),
     "regard.model.scores": (
         "SCORES", "Additive", "Bilinear", "Dot", "KeysReady", "ReducedRank", "ScaledDot", "Score", "Uniform",
     ),
-    "regard.model.state": ("KeyValue", "KeyValueCache"),
+    "regard.model.kv_cache": ("KeyValue", "KeyValueCache"),
     "regard.model.memory": ("Memory",),
     "regard.model.vision": ("SelfAttention2d",),
-    "regard.model.words": ("WordVectors",),
-    "regard.sequence": ("Tokens",),
-    "regard.serving.loading": ("load",),
-    "regard.serving.predictor": ("Predictor",),
-    "regard.training.word2vec": ("Word2VecConfig", "learn_words"),
+    "regard.word_vectors.vectors": ("WordVectors",),
+    "regard.core.sequence": ("Tokens",),
+    "regard.inference.load": ("load",),
+    "regard.inference.predictor": ("Predictor",),
+    "regard.word_vectors.word2vec": ("Word2VecConfig", "learn_words"),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

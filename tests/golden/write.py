@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 import regard
-from regard import checkpoint
-from regard.data.batches import evaluation_batches
+from regard.checkpoint import store
+from regard.data.batching import evaluation_batches
 from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
-from regard.serving.predictor import Predictor
+from regard.inference.predictor import Predictor
 from regard.training.objective import Model, shifted
 
 HERE = Path(__file__).parent
@@ -77,15 +77,15 @@ def main() -> None:
             recipe = {"data": data, "model": model, "train": TRAIN}
             regard.train(recipe, Path(folder) / "run", data={"train": examples}, cache=Path(folder))
             (best,) = (Path(folder) / "run").glob("step-*")
-            content = checkpoint.read(best)
-            config = checkpoint.document(content, "config.json", best)
+            content = store.read(best)
+            config = store.document(content, "config.json", best)
             config["recipe"]["data"]["train"] = "train.jsonl"  # wherever it was, it is there no more
             texts = {
                 n: c.decode() for n, c in content.items() if not n.endswith(".safetensors") and n != "training.json"
             }
-            texts["config.json"] = checkpoint.as_json(config)
-            weights = checkpoint.tensors(content, "model.safetensors", best)
-            checkpoint.write(place / name, texts, {"model.safetensors": weights})
+            texts["config.json"] = store.as_json(config)
+            weights = store.tensors(content, "model.safetensors", best)
+            store.write(place / name, texts, {"model.safetensors": weights})
         found = measured(regard.load(place / name), examples)
         (place / f"{name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(place / name, f"loss {found['loss']:.4f}")

@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import aligning, comparing, judging, looking, predicting, training, words
-from regard.errors import RegardError
+from regard.cli import align, compare, evaluate, look, predict, train, words
+from regard.core.errors import RegardError
 
 app = typer.Typer(
     name="regard",
@@ -42,18 +42,18 @@ def regard(
     """Train, look inside and serve attention models."""
 
 
-app.command()(training.train)
-app.command()(training.prepare)
-app.command(cls=judging.WithMetrics)(judging.evaluate)
-app.command()(comparing.compare)
-app.command()(predicting.predict)
-app.command()(predicting.caption)
-app.command()(looking.look)
-app.command()(aligning.align)
-app.command()(judging.score)
-app.command()(judging.verify)
-app.command()(training.recipes)
-app.command()(training.demo)
+app.command()(train.train)
+app.command()(train.prepare)
+app.command(cls=evaluate.WithMetrics)(evaluate.evaluate)
+app.command()(compare.compare)
+app.command()(predict.predict)
+app.command()(predict.caption)
+app.command()(look.look)
+app.command()(align.align)
+app.command()(evaluate.score)
+app.command()(evaluate.verify)
+app.command()(train.recipes)
+app.command()(train.demo)
 app.add_typer(words.app, name="words")
 
 

@@ -38,7 +38,7 @@ def read_lines(files: list[Path]) -> Iterator[str]:
 
 def options_of(changes: list[str] | None, **given: Any) -> dict[str, Any]:
     """Options of a search: those given by name, and those that --set changes."""
-    from regard.recipe import changed
+    from regard.recipe.recipe import changed
 
     for change in changes or []:
         given = changed(given, change)

@@ -22,7 +22,7 @@ def words_train(
 
     Example: regard words train corpus.txt --out vectors.txt --set width=100 --set algorithm=cbow
     """
-    from regard.jobs.words import learn_words
+    from regard.api.word_vectors import learn_words
 
     vectors = learn_words(text, out, set_ or (), device=device, tell=lambda line: print(line, file=sys.stderr))
     print(f"{len(vectors):,} words, {vectors.width} numbers each: {out}", file=sys.stderr)
@@ -66,15 +66,15 @@ def words_score(
 
     Example: regard words score vectors.txt wordsim353.tsv questions-words.txt
     """
-    from regard.jobs.words import score_words
-    from regard.letters import as_json_line
+    from regard.api.word_vectors import score_words
+    from regard.core.sanitize import as_json_line
 
     for line in score_words(_vectors(vectors), files):
         print(as_json_line(line) if as_json else "   ".join(f"{value}" for value in line.values()))
 
 
 def _vectors(path: Path) -> Any:
-    from regard.model.words import WordVectors
+    from regard.word_vectors.vectors import WordVectors
 
     return WordVectors.load(path)
 

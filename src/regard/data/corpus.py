@@ -12,8 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from regard.configuration import nearest
-from regard.data.columns import (
+from regard.core.atomic_io import naming
+from regard.core.config import nearest
+from regard.core.errors import InvalidArgument
+from regard.data.arrays import (
     Classes,
     ClassWriter,
     Column,
@@ -32,9 +34,7 @@ from regard.data.columns import (
 from regard.data.examples import DataConfig, Example, FieldConfig, Split, examples
 from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
 from regard.data.text import InvalidData
-from regard.data.tokens import END, START, Labels, Tokenizer
-from regard.errors import InvalidArgument
-from regard.files import naming
+from regard.data.tokenizer import END, START, Labels, Tokenizer
 
 CHUNK = 4096  # examples that are tokenized at once
 Vocabulary = Tokenizer | Labels

@@ -6,11 +6,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
-from regard.configuration import Checked, Count
-from regard.data import captioned, hub, scenes, text
-from regard.data.albums import Album, Member, open_album
+from regard.core.config import Checked, Count
+from regard.core.errors import InvalidArgument, Problem
+from regard.data import caption_datasets, huggingface_datasets, text
+from regard.data.image_store import Album, Member, open_album
+from regard.data.synthetic import scenes
 from regard.data.text import Errors, InvalidData
-from regard.errors import InvalidArgument, Problem
 
 Kind = Literal["bpe", "unigram", "characters", "words", "bytes"]
 Split = Literal["train", "valid", "test"]
@@ -113,7 +114,7 @@ class DataConfig(Checked):
 
     def told_with_captions(self, files: Sequence[str]) -> bool:
         """Whether these are lists in one of the forms of `captioned`."""
-        return self.from_pictures and not self.columns and text.form(files[0]) in captioned.FORMS
+        return self.from_pictures and not self.columns and text.form(files[0]) in caption_datasets.FORMS
 
     @property
     def one_vocabulary(self) -> bool:
@@ -135,23 +136,27 @@ class DataConfig(Checked):
         if self.generate is None:
             for split in there:
                 yield from self._wrong_shape(split)
-            if self.errors != "strict" and all(hub.is_dataset(file) for split in there for file in self.files(split)):
+            if self.errors != "strict" and all(
+                huggingface_datasets.is_dataset(file) for split in there for file in self.files(split)
+            ):
                 yield Problem("errors", "nothing here: datasets hold no bytes", repr(self.errors), "Leave it out.")
 
     def _wrong_shape(self, split: Split) -> Iterator[Problem]:
         files, named = self.files(split), self.columns
         got = f"{len(files)} files" if len(files) > 1 else files[0]
-        unclear = [file for file in files if hub.is_dataset(file) and not hub.is_whole(file)]
+        unclear = [
+            file for file in files if huggingface_datasets.is_dataset(file) and not huggingface_datasets.is_whole(file)
+        ]
         if unclear:
-            yield Problem(split, hub.WANTED, unclear[0], "As in hf:owner/name:train.")
-        if any(hub.is_dataset(file) or text.form(file) in text.TABLES for file in files):
+            yield Problem(split, huggingface_datasets.WANTED, unclear[0], "As in hf:owner/name:train.")
+        if any(huggingface_datasets.is_dataset(file) or text.form(file) in text.TABLES for file in files):
             if len(files) > 1:
                 yield Problem(split, "one table, or files of lines", got, "Put all columns into one table.")
             elif len(named) < len(self._fields):
                 names = " and ".join(["source.column"] * (self.source is not None) + ["target.column"])
                 yield Problem(split, f"{names}, to say what to read", f"a table ({files[0]})", "Name the columns.")
         elif self.told_with_captions(files):
-            most, _ = captioned.FORMS[text.form(files[0])]
+            most, _ = caption_datasets.FORMS[text.form(files[0])]
             if len(files) > most:
                 wanted = "captions, and the names of the split's pictures" if most > 1 else "one file of JSON"
                 yield Problem(split, wanted, got, "Leave the others out.")
@@ -207,24 +212,24 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
 
 
 def _generated(config: DataConfig, split: Split) -> Iterator[Example]:
-    from regard.data import generated  # which makes Examples
+    from regard.data.synthetic import tasks  # which makes Examples
 
     assert config.generate is not None
-    return generated.GENERATED[config.generate](split, config.seed)
+    return tasks.GENERATED[config.generate](split, config.seed)
 
 
 def _read(config: DataConfig, split: Split) -> Iterator[Example]:
     files, named = config.files(split), config.columns
     rows: Iterable[tuple[str, ...]]
-    if hub.is_dataset(files[0]):
-        rows = hub.rows(files[0], named)
+    if huggingface_datasets.is_dataset(files[0]):
+        rows = huggingface_datasets.rows(files[0], named)
     elif named:
         rows = text.rows(files[0], named, config.errors)
     elif config.told_with_captions(files):
-        rows = captioned.rows(files, split, config.errors)
+        rows = caption_datasets.rows(files, split, config.errors)
     else:
         rows = text.parallel(files, config.errors)
-    beside = Path() if hub.is_dataset(files[0]) else Path(files[0]).parent
+    beside = Path() if huggingface_datasets.is_dataset(files[0]) else Path(files[0]).parent
     album = open_album(config.images or beside) if config.from_pictures else None
     for row in rows:
         source = row[0] if album is None else _picture(files[0], album, row[0])

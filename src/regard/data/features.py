@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.columns import Features, Pictures, mapped
+from regard.core.atomic_io import naming, whole_file
+from regard.data.arrays import Features, Pictures, mapped
 from regard.data.corpus import Progress, alone
 from regard.data.text import InvalidData
-from regard.files import naming, whole_file
 
 FORMAT = 1
 AT_ONCE = 32  # pictures that are computed together

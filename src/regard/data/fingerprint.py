@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from regard.data import generated, hub, text
-from regard.data.albums import is_zip
+from regard.data import huggingface_datasets, text
 from regard.data.examples import DataConfig, Split, examples
+from regard.data.image_store import is_zip
+from regard.data.synthetic import tasks
 
 FORMAT = 1  # of the arrays on disk
 SOME = 4096  # pictures between two words of progress
@@ -27,7 +28,9 @@ def fingerprints(config: DataConfig, progress: Callable[[str, int], None]) -> Fi
 
 def stamps(config: DataConfig) -> dict[str, tuple[int, ...]]:
     """By which one sees that a file has changed: its size, its time and its number on disk."""
-    paths = {path for split in config.splits for path in config.files(split) if not hub.is_dataset(path)}
+    paths = {
+        path for split in config.splits for path in config.files(split) if not huggingface_datasets.is_dataset(path)
+    }
     paths |= {config.images} if config.images is not None and is_zip(config.images) else set()
     found = {path: os.stat(path) for path in sorted(paths) if os.path.exists(path)}
     return {path: (stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in found.items()}
@@ -44,14 +47,14 @@ def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] 
     for side in ("source", "target"):
         if settings[side] is not None:
             del settings[side]["augment"]  # nothing on disk
-    version = generated.version(config.generate) if config.generate else None
+    version = tasks.version(config.generate) if config.generate else None
     content = {"format": FORMAT, "data": settings, "files": held, "given": vocabularies, "generated": version}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _of_file(path: str, columns: Sequence[str] = ()) -> dict[str, str]:
-    if hub.is_dataset(path):
-        return {"path": path, "form": "hf", "sha256": hub.fingerprint(path, columns)}
+    if huggingface_datasets.is_dataset(path):
+        return {"path": path, "form": "hf", "sha256": huggingface_datasets.fingerprint(path, columns)}
     with text.readable(path), open(path, "rb") as file:
         return {"path": path, "form": text.form(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 

@@ -17,8 +17,8 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.configuration import nearest
-from regard.errors import InvalidArgument, RegardError
+from regard.core.config import nearest
+from regard.core.errors import InvalidArgument, RegardError
 
 Errors = Literal["strict", "replace"]
 CHUNK = 1 << 18

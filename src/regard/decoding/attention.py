@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.data.tokens import PAD
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import Float, Tensor
+from regard.data.tokenizer import PAD
 from regard.decoding.hypothesis import Hypothesis
-from regard.errors import InvalidArgument
-from regard.model.listening import Heard, listen
+from regard.model.capture import Heard, listen
 from regard.model.memory import Memory
-from regard.shapes import Float, Tensor
 
 
 def check_looks(argument: str, model: Any) -> None:

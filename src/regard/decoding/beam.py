@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import torch
 
-from regard.data.tokens import END
+from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.data.tokenizer import END
 from regard.decoding.config import DecodeConfig
-from regard.decoding.constraints import Required
+from regard.decoding.constrained_beam import Required
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.rules import Rule, Said
-from regard.decoding.top import top, top_sums
-from regard.kernels.single import kernels
-from regard.model.state import Rows
-from regard.shapes import Bool, Float, Int, Tensor
+from regard.decoding.logits_processors import Rule, Said
+from regard.decoding.topk import top, top_sums
+from regard.kernels.decode.step import kernels
+from regard.model.kv_cache import Rows
 
 
 class Beam:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from regard.configuration import Checked, Count, Probability, Range
-from regard.errors import Problem
+from regard.core.config import Checked, Count, Probability, Range
+from regard.core.errors import Problem
 
 Positive = Annotated[float, Range(0.0)]
 

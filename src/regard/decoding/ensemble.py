@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.errors import InvalidArgument
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import Float, Int, Tensor
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
-from regard.shapes import Float, Int, Tensor
 
 
 @dataclass(frozen=True)

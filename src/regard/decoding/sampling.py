@@ -2,8 +2,8 @@
 
 import torch
 
+from regard.core.shapes import Float, Int, Tensor
 from regard.decoding.config import DecodeConfig
-from regard.shapes import Float, Int, Tensor
 
 
 def narrowed(log_p: Float[Tensor, "B K V"], config: DecodeConfig) -> Float[Tensor, "B K V"]:

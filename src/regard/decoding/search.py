@@ -12,25 +12,35 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.data.tokens import END, MASK, PAD, START
+from regard.core.errors import InvalidArgument
+from regard.core.sequence import side_by_side
+from regard.core.shapes import Int, Tensor
+from regard.data.tokenizer import END, MASK, PAD, START
 from regard.decoding.attention import check_looks, covered
 from regard.decoding.beam import Beam
-from regard.decoding.constraints import BannedHere, Required, Unspeakable
-from regard.decoding.demand import Demand, State
-from regard.decoding.desk import Desk, desks_of, stays
-from regard.decoding.fixed import FixedDecoder, fixed_decoder
+from regard.decoding.constrained_beam import BannedHere, Required, Unspeakable
+from regard.decoding.greedy import Walk
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.native import native_decoder
-from regard.decoding.reading import read
-from regard.decoding.recording import precision, rounded
-from regard.decoding.rules import Allowed, Banned, Forced, LongEnough, Never, NoRepeat, Repetition, Rule, Said
-from regard.decoding.task import Input, Task
-from regard.decoding.walk import Walk
-from regard.errors import InvalidArgument
-from regard.kernels.gpu import Told
-from regard.model.state import Rows
-from regard.sequence import side_by_side
-from regard.shapes import Int, Tensor
+from regard.decoding.logits_processors import (
+    Allowed,
+    Banned,
+    Forced,
+    LongEnough,
+    Never,
+    NoRepeat,
+    Repetition,
+    Rule,
+    Said,
+)
+from regard.decoding.phrase_automaton import Demand, State
+from regard.decoding.request import Input, Task
+from regard.kernels.triton_launch import Told
+from regard.model.kv_cache import Rows
+from regard.runtime.cpu.decoder import native_decoder
+from regard.runtime.cuda.buffers import Desk, desks_of, stays
+from regard.runtime.cuda.cuda_graphs import precision, rounded
+from regard.runtime.cuda.encode import read
+from regard.runtime.cuda.static_decoder import FixedDecoder, fixed_decoder
 
 ROWS = {"cpu": 512, "cuda": 2560}  # hypotheses in a step, at most
 REST = 8  # an eighth of the places may be idle before others enter

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regard.evaluation.stems import stem
-from regard.evaluation.synonyms import synonyms
-from regard.evaluation.tallies import Array, References, Sums
-from regard.evaluation.treebank import tokens
+from regard.evaluation.ptb_tokenizer import tokens
+from regard.evaluation.statistics import Array, References, Sums
+from regard.evaluation.stemmer import stem
+from regard.evaluation.wordnet import synonyms
 
 ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
 EXACT, STEM, SYNONYM = 1.0, 0.6, 0.8

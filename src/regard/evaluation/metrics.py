@@ -7,11 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from regard.configuration import nearest
-from regard.errors import InvalidArgument
-from regard.evaluation import captions, sacre
+from regard.core.config import nearest
+from regard.core.errors import InvalidArgument
+from regard.evaluation import caption_metrics, sacrebleu_statistics
 from regard.evaluation.meteor import meteor
-from regard.evaluation.tallies import Tally, edits, exact, f1, macro, micro_f1, precision, recall
+from regard.evaluation.statistics import Tally, edits, exact, f1, macro, micro_f1, precision, recall
 
 Task = Literal["text", "label", "language"]  # a sequence or a label is given; or tokens are scored and nothing given
 TEXT: tuple[Task, ...] = ("text",)
@@ -39,21 +39,25 @@ METRICS = {
         digits=4,
     ),
     "perplexity": Metric("e to the loss", None, ("text", "language"), higher=False),
-    "bleu": Metric("word n-grams that outputs share with references, 0 to 100; sacreBLEU's", sacre.bleu),
-    "bleu_lower": Metric("the same, capitals and small letters alike", partial(sacre.bleu, lower=True)),
-    "chrf": Metric("character n-grams that they share, 0 to 100; sacreBLEU's", sacre.chrf),
-    "ter": Metric("edits and shifts to a reference, for 100 words; sacreBLEU's", sacre.ter, higher=False),
+    "bleu": Metric("word n-grams that outputs share with references, 0 to 100; sacreBLEU's", sacrebleu_statistics.bleu),
+    "bleu_lower": Metric("the same, capitals and small letters alike", partial(sacrebleu_statistics.bleu, lower=True)),
+    "chrf": Metric("character n-grams that they share, 0 to 100; sacreBLEU's", sacrebleu_statistics.chrf),
+    "ter": Metric(
+        "edits and shifts to a reference, for 100 words; sacreBLEU's", sacrebleu_statistics.ter, higher=False
+    ),
     **{
         f"bleu{order}": Metric(
             f"of captions: word n-grams up to {order} that they share, 0 to 1; COCO's",
-            partial(captions.bleu, order),
+            partial(caption_metrics.bleu, order),
             digits=4,
         )
-        for order in range(1, captions.ORDERS + 1)
+        for order in range(1, caption_metrics.ORDERS + 1)
     },
-    "rouge_l": Metric("of captions: longest common subsequences, 0 to 1; COCO's", captions.rouge_l, digits=4),
+    "rouge_l": Metric("of captions: longest common subsequences, 0 to 1; COCO's", caption_metrics.rouge_l, digits=4),
     "meteor": Metric("of captions: words, stems and synonyms that can be aligned, 0 to 1", meteor, digits=4),
-    "cider": Metric("of captions: n-grams that they share, rare ones more, 0 to 10; CIDEr-D", captions.Cider, digits=4),
+    "cider": Metric(
+        "of captions: n-grams that they share, rare ones more, 0 to 10; CIDEr-D", caption_metrics.Cider, digits=4
+    ),
     "accuracy": Metric(
         "the share of outputs that are a reference, exactly: labels, or whole sequences",
         exact,

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from regard.errors import InvalidArgument
-from regard.evaluation.lengths import spans
+from regard.core.errors import InvalidArgument
+from regard.evaluation.bootstrap import CONFIDENCE, RESAMPLES, SEED, bootstrap, interval, p_value
+from regard.evaluation.length_buckets import spans
 from regard.evaluation.metrics import METRICS, start
-from regard.evaluation.resampling import CONFIDENCE, RESAMPLES, SEED, bootstrap, interval, p_value
-from regard.evaluation.tallies import Confusion, Rows, Tally
+from regard.evaluation.statistics import Confusion, Rows, Tally
 
 CHUNK = 128  # examples that are held at once
 Row = tuple[Any, Sequence[str]]  # a source, text or picture, and its references

@@ -6,10 +6,10 @@ from math import exp
 
 import torch
 
-from regard.data.batches import Batch, evaluation_batches, lanes
-from regard.data.columns import Running
+from regard.data.arrays import Running
+from regard.data.batching import Batch, evaluation_batches, lanes
 from regard.data.corpus import Corpus
-from regard.model.recurrent import RnnState
+from regard.model.rnn_decoder import RnnState
 from regard.training.objective import Model, Objective, first_state
 
 

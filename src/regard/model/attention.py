@@ -5,17 +5,17 @@ from math import prod, sqrt
 import torch
 from torch import nn
 
-from regard.errors import InvalidArgument
-from regard.kernels import additive, few_keys, fused, streamed
-from regard.kernels.bias import Bias, DistanceBias, bias_values, with_values
-from regard.kernels.energies import DotEnergy, Energy
-from regard.kernels.lookup import Lookup
-from regard.kernels.rows import Summary
-from regard.kernels.visibility import Visibility
-from regard.model import listening
-from regard.model.listening import Pick
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import LogSumExp, Tensor
+from regard.kernels.attention import additive, blockwise, sdpa, small_kv
+from regard.kernels.attention.bias import Bias, DistanceBias, bias_values, with_values
+from regard.kernels.attention.mask import Visibility
+from regard.kernels.attention.score_function import DotEnergy, Energy
+from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.weights import Summary
+from regard.model import capture
+from regard.model.capture import Pick
 from regard.model.scores import Dot, KeysReady, ScaledDot, Score, Scoring
-from regard.shapes import LogSumExp, Tensor
 
 Window = int | tuple[int | None, int | None]
 
@@ -90,7 +90,7 @@ def attention_weights(
         _check_values(key, values[0])
     lookup, lead = _lookup(query, key, values[0] if values else None, score, mask, causal, window, bias)
     with torch.set_grad_enabled(torch.is_grad_enabled() and lse is None):
-        return listening.weights(lookup, lead, rows, heads, _fold_lse(lse, lookup, lead))
+        return capture.weights(lookup, lead, rows, heads, _fold_lse(lse, lookup, lead))
 
 
 @torch.no_grad()
@@ -114,7 +114,7 @@ def attention_summary(
     query, key = _autocast(query, key)
     check_tensors({"query": query, "key": key})
     lookup, lead = _lookup(query, key, None, score, mask, causal, window, bias)
-    return listening.summary(lookup, lead, top, on, _fold_lse(lse, lookup, lead))
+    return capture.summary(lookup, lead, top, on, _fold_lse(lse, lookup, lead))
 
 
 def self_attend(
@@ -133,12 +133,12 @@ def attend_lookup(
     lookup: Lookup, value: Tensor, dropout: float, source: nn.Module | None, lead: tuple[int, ...]
 ) -> Tensor:
     """Run a look-up through the best kernel there is for it, tell whoever listens, and let whoever changes it do so."""
-    kernel = next((each for each in (few_keys, fused, additive) if each.supports(lookup, value, dropout)), streamed)
+    kernel = next((each for each in (small_kv, sdpa, additive) if each.supports(lookup, value, dropout)), blockwise)
     out: Tensor
     lse: LogSumExp
     out, lse = kernel.attend(lookup, value, dropout)
-    listening.publish(source, lookup, lse, lead, value)
-    return listening.changed(source, lookup, value, out)
+    capture.publish(source, lookup, lse, lead, value)
+    return capture.changed(source, lookup, value, out)
 
 
 def visibility(mask: Tensor | None, causal: bool, window: Window | None) -> Visibility:

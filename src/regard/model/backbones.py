@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.configuration import Checked, Count
-from regard.errors import Problem
-from regard.shapes import Float, Tensor
+from regard.core.config import Checked, Count
+from regard.core.errors import Problem
+from regard.core.shapes import Float, Tensor
 
 Kind = Literal["efficientnet-lite0", "resnet18", "resnet50"]
 

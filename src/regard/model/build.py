@@ -6,17 +6,17 @@ from typing import Any, Literal, cast
 
 from torch import nn
 
-from regard.configuration import Checked, Count, nearest, read
-from regard.errors import InvalidRecipe, Problem
-from regard.model.blocks import TransformerConfig
+from regard.core.config import Checked, Count, nearest, read
+from regard.core.errors import InvalidRecipe, Problem
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.embedding import Embedding, Projection
-from regard.model.pool import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool, PoolConfig
-from regard.model.recurrent import RnnDecoder, RnnDecoderConfig
-from regard.model.recurrent_encoder import RnnConfig, RnnEncoder
+from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool, PoolConfig
+from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
+from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
-from regard.model.sources import BagConfig, BagEncoder, LabelConfig, LabelEncoder
+from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, LabelEncoder
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
+from regard.model.transformer_block import TransformerConfig
 from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn, cnn_transformer, vit
 
 Make = Callable[..., nn.Module]

@@ -7,20 +7,20 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.configuration import Checked, Count, Probability
-from regard.errors import Problem
-from regard.kernels.dropout import Dropout
-from regard.kernels.joining import Sum, join
-from regard.kernels.products import product
-from regard.kernels.windows import Sides, windows
+from regard.core.config import Checked, Count, Probability
+from regard.core.errors import Problem
+from regard.core.sequence import Packed, Packing, Tokens
+from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.kernels.layers.conv_unfold import Sides, windows
+from regard.kernels.layers.dropout import Dropout
+from regard.kernels.layers.linear import product
+from regard.kernels.layers.residual_norm import Sum, join
 from regard.model.embedding import Embedding, Projection
-from regard.model.layers import Layers
+from regard.model.kv_cache import KeyValue, beam_rows, put_masks, sentence_rows
 from regard.model.memory import Memory, Strung, at_last, masked_mean
+from regard.model.module_list import Layers
 from regard.model.multihead import MultiHead
 from regard.model.scores import ScoreName
-from regard.model.state import KeyValue, beam_rows, put_masks, sentence_rows
-from regard.sequence import Packed, Packing, Tokens
-from regard.shapes import Bool, Float, Int, Tensor
 
 UNDROPPED = Dropout(0.0)
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.shapes import Float, Int, Tensor
+from regard.core.shapes import Float, Int, Tensor
 
 
 class Embedding(nn.Module):

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.sequence import Ends
-from regard.shapes import Bool, Float, Int, Tensor
+from regard.core.sequence import Ends
+from regard.core.shapes import Bool, Float, Int, Tensor
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,18 @@ import difflib
 import torch
 from torch import nn
 
-from regard.errors import InvalidArgument
-from regard.kernels import packed
-from regard.kernels.bias import Bias
-from regard.kernels.energies import DotEnergy
-from regard.kernels.lookup import Lookup
-from regard.kernels.products import product
+from regard.core.errors import InvalidArgument
+from regard.core.sequence import Ends, Packing
+from regard.core.shapes import Float, Int, Tensor
+from regard.kernels.attention import varlen
+from regard.kernels.attention.bias import Bias
+from regard.kernels.attention.score_function import DotEnergy
+from regard.kernels.attention.spec import Lookup
+from regard.kernels.layers.linear import product
 from regard.model.attention import Window, attend_lookup, check_mask, fold_bias, visibility
+from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.positions import Rotary
 from regard.model.scores import SCORES, Dot, ScaledDot
-from regard.model.state import KeyValue, KeyValueCache
-from regard.sequence import Ends, Packing
-from regard.shapes import Float, Int, Tensor
 
 
 class MultiHead(nn.Module):
@@ -125,12 +125,12 @@ class MultiHead(nn.Module):
         energy = self.score.energy(self.head_width)
         assert isinstance(energy, DotEnergy)
         dropout = self.dropout if self.training else 0.0
-        kind = packed.Heads(self.heads, self.key_heads, self.head_width, energy.scale, causal, dropout)
+        kind = varlen.Heads(self.heads, self.key_heads, self.head_width, energy.scale, causal, dropout)
         if source is None and self._as_they_are:
             asked, known = _projected(x, self.query, self.key, self.value), None
         else:
             asked, known = self._turned(x, x if source is None else source, ends.places)
-        seen = packed.attend(asked, known, kind, ends, ends if around is None else around)
+        seen = varlen.attend(asked, known, kind, ends, ends if around is None else around)
         return product(seen, self.out.weight, self.out.bias)
 
     @property

@@ -9,10 +9,10 @@ from math import log
 import torch
 from torch import nn
 
-from regard.errors import InvalidArgument
-from regard.kernels.bias import DistanceBias
-from regard.sequence import Ends
-from regard.shapes import Float, Int, Tensor
+from regard.core.errors import InvalidArgument
+from regard.core.sequence import Ends
+from regard.core.shapes import Float, Int, Tensor
+from regard.kernels.attention.bias import DistanceBias
 
 # Where a sequence, or each of a batch, begins; or where sequences lie end to end.
 Start = int | Int[Tensor, " B"] | Ends

@@ -14,9 +14,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from regard.errors import InvalidArgument
-from regard.kernels.energies import AdditiveEnergy, DotEnergy, Energy
-from regard.shapes import Float, Tensor
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import Float, Tensor
+from regard.kernels.attention.score_function import AdditiveEnergy, DotEnergy, Energy
 
 
 class Score(nn.Module, ABC):

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from regard.core.shapes import Float, Int, Tensor
 from regard.model.memory import Memory
 from regard.model.summary import describe
-from regard.shapes import Float, Int, Tensor
 
 
 class Seq2Seq(nn.Module):

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from regard.kernels.bias import Bias, tile
-from regard.model.blocks import Entrance, Stack, TransformerConfig, Unit
+from regard.core.sequence import Packed, Packing, Tokens
+from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.kernels.attention.bias import Bias, tile
 from regard.model.embedding import Embedding, Projection
+from regard.model.kv_cache import KeyValue, KeyValueCache, put_masks
 from regard.model.memory import Memory, Strung, at_last, masked_mean
 from regard.model.positions import Start
-from regard.model.state import KeyValue, KeyValueCache, put_masks
-from regard.sequence import Packed, Packing, Tokens
-from regard.shapes import Bool, Float, Int, Tensor
+from regard.model.transformer_block import Entrance, Stack, TransformerConfig, Unit
 
 
 class TransformerEncoder(nn.Module):

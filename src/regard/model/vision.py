@@ -8,16 +8,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.configuration import Checked, Count
-from regard.errors import Problem
+from regard.core.config import Checked, Count
+from regard.core.errors import Problem
+from regard.core.sequence import Grids
+from regard.core.shapes import Float, Tensor
 from regard.model.backbones import BackboneConfig, backbone
-from regard.model.blocks import Entrance, Stack, TransformerConfig, Unit
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
-from regard.model.pool import AttentionPool, AttentionPoolConfig
+from regard.model.pooling import AttentionPool, AttentionPoolConfig
 from regard.model.positions import SinusoidalGrid
-from regard.sequence import Grids
-from regard.shapes import Float, Tensor
+from regard.model.transformer_block import Entrance, Stack, TransformerConfig, Unit
 
 
 class SelfAttention2d(nn.Module):

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from regard.configuration import Checked, Count, Probability, Range
-from regard.errors import Problem
-from regard.model.forcing import Forcing
+from regard.core.config import Checked, Count, Probability, Range
+from regard.core.errors import Problem
+from regard.model.scheduled_sampling import Forcing
 
 Positive = Annotated[float, Range(0.0)]
 Metric = Literal[

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.data.batches import Batch
-from regard.data.tokens import MASK
-from regard.model.forcing import Forcing, force
-from regard.model.recurrent import RnnDecoder, RnnState
+from regard.core.sequence import Grids, Packed, Packing, Tokens
+from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.data.batching import Batch
+from regard.data.tokenizer import MASK
+from regard.model.rnn_decoder import RnnDecoder, RnnState
+from regard.model.scheduled_sampling import Forcing, force
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
-from regard.sequence import Grids, Packed, Packing, Tokens
-from regard.shapes import Bool, Float, Int, Tensor
-from regard.training.loss import logit_loss, token_loss, unevenness
+from regard.training.losses import logit_loss, token_loss, unevenness
 
 Model = Seq2Seq | Classifier | MaskedTokens
 # What a model says itself to the sources of a batch, at an update of this number, and what each is worth.

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from regard.errors import RegardError
+from regard.core.errors import RegardError
 
 
 class Interrupted(RegardError):

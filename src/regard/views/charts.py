@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from math import ceil, floor, isfinite, log10
 
-from regard.letters import printable
+from regard.core.sanitize import printable
 
 WIDE, HIGH = 640, 300  # of a figure of lines
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 34, 70  # around it

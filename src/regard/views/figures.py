@@ -6,14 +6,14 @@ from pathlib import Path
 import torch
 from rich.cells import cell_len
 
-from regard.configuration import nearest
-from regard.errors import InvalidArgument
-from regard.files import whole_file
-from regard.looks.look import Image, Look
-from regard.looks.maps import Map
-from regard.shapes import Float, Tensor
-from regard.views import pictures
-from regard.views.sheets import SIZE, Png, Sheet, Svg
+from regard.core.atomic_io import whole_file
+from regard.core.config import nearest
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import Float, Tensor
+from regard.interpret.look import Image, Look
+from regard.interpret.maps import Map
+from regard.views import caption_overlay
+from regard.views.canvas import SIZE, Png, Sheet, Svg
 from regard.views.terminal import telling
 
 # From white to dark blue, ever darker: told apart by brightness alone, whatever colours an eye sees.
@@ -129,8 +129,8 @@ def picture(look: Look, of: Map, form: str) -> bytes:
     assert isinstance(look.source, Image)
     source, (weights, rows, _, _) = look.source, _beginning(look, of, most_keys=of.size[1])
     regions = weights[:, source.units :].reshape(-1, *source.grid)
-    drawing = pictures.Drawing(f"{look.title}, {_name(of)}", source.pixels, rows, regions)
-    return pictures.svg(drawing).encode() if form == ".svg" else pictures.png(drawing)
+    drawing = caption_overlay.Drawing(f"{look.title}, {_name(of)}", source.pixels, rows, regions)
+    return caption_overlay.svg(drawing).encode() if form == ".svg" else caption_overlay.png(drawing)
 
 
 VIEWS: dict[str, Callable[[Look, Map, str], bytes]] = {

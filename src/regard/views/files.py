@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from regard.files import whole_file
-from regard.looks.look import Look
+from regard.core.atomic_io import whole_file
+from regard.interpret.look import Look
 from regard.views.figures import SHEETS, draw
 
 

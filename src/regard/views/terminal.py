@@ -6,13 +6,13 @@ from math import exp
 
 from rich.cells import cell_len, set_cell_size
 
-from regard.errors import InvalidArgument
-from regard.letters import printable
-from regard.looks.look import Image, Look, Said
-from regard.looks.maps import Map
-from regard.looks.places import Place
-from regard.looks.summaries import MEASURES, Head
-from regard.shapes import Float, Tensor
+from regard.core.errors import InvalidArgument
+from regard.core.sanitize import printable
+from regard.core.shapes import Float, Tensor
+from regard.interpret.look import Image, Look, Said
+from regard.interpret.maps import Map
+from regard.interpret.sites import Place
+from regard.interpret.summaries import MEASURES, Head
 
 SHADES = " ·░▒▓█"
 # From dark violet to yellow, ever lighter: told apart by brightness alone, whatever colours an eye sees. The numbers

@@ -1,0 +1,1 @@
+"""Checkpoints: the atomic, hashed store; the file format; the model card."""

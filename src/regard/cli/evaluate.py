@@ -1,0 +1,129 @@
+"""The verbs that judge: evaluate and score how good a model is, verify whether it is whole."""
+
+import json
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from regard.cli.options import (
+    Cache,
+    DecodeChanges,
+    Device,
+    Json,
+    ModelFolder,
+    References,
+    Resamples,
+    Sources,
+    Split,
+    Systems,
+    one_line,
+    options_of,
+)
+
+
+class WithMetrics(TyperCommand):
+    """A verb whose help ends with the metrics there are."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from regard.evaluation.metrics import METRICS
+
+        with formatter.section("Metrics (↑ higher is better, ↓ lower)"):
+            formatter.write_dl([(f"{name} {'↑' if m.higher else '↓'}", m.tells) for name, m in METRICS.items()])
+
+
+def evaluate(
+    systems: Systems,
+    split: Split = None,
+    sources: Sources = None,
+    references: References = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="One of those below; may be repeated [default: those of the task].")
+    ] = None,
+    by_length: Annotated[
+        str | None,
+        typer.Option(metavar="N|A,B,…", help="Also by source length: in N groups, or in groups that end at A, B, …"),
+    ] = None,
+    resamples: Resamples = 1000,
+    outputs: Annotated[Path | None, typer.Option(help="Write the model's outputs to this file, one a line.")] = None,
+    set_: DecodeChanges = None,
+    device: Device = "cpu",
+    cache: Cache = None,
+    as_json: Json = False,
+) -> None:
+    """Metrics of trained models, or of outputs in files, with intervals; p-values against the first of several.
+
+    Examples:
+    regard evaluate runs/dates --split test
+
+    regard evaluate runs/old runs/new --metric bleu --metric ter --by-length 4
+
+    regard evaluate runs/translation --set beam=1 --set int8=true
+
+    regard evaluate ours.txt theirs.txt --references right.txt
+    """
+    from regard.api.evaluate import compare
+    from regard.core.atomic_io import whole_file
+    from regard.evaluation.report_text import told
+
+    with whole_file(outputs) if outputs else nullcontext() as file:
+        found = compare(
+            systems,
+            split=split,
+            sources=sources,
+            references=references or (),
+            metrics=metric,
+            resamples=resamples,
+            by_length=by_length,
+            keep=(lambda output: file.write(f"{one_line(output)}\n".encode())) if file else None,
+            cache=cache,
+            device=device,
+            decode=options_of(set_),
+        )
+    print(json.dumps(asdict(found), ensure_ascii=False) if as_json else told(found))
+
+
+def score(
+    model: ModelFolder,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Sources and targets, or a language model's texts; stdin if there are none."),
+    ] = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """How likely a model finds given outputs or labels: log-probability and perplexity of each, line for line.
+
+    From stdin, a source and its target are parted by a tab.
+
+    Examples: regard score runs/translation source.txt target.txt
+
+    regard score runs/language-model text.txt --json
+    """
+    from regard.inference.load import load
+    from regard.inference.score import pairs, score_lines
+
+    predictor = load(model, device=device)
+    for found in score_lines(predictor, pairs(predictor, files or [])):
+        if as_json:
+            parts = {"tokens": found.tokens, "log_probabilities": found.log_probabilities}
+            whole = {"log_probability": found.log_probability, "perplexity": found.perplexity}
+            print(json.dumps(whole | parts, ensure_ascii=False))
+        else:
+            print(f"{found.log_probability:.4f}\t{found.perplexity:.4f}")
+    sys.stdout.flush()
+
+
+def verify(path: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a checkpoint.")]) -> None:
+    """Check every byte of a checkpoint, or of all checkpoints of a run, against its manifest.
+
+    Example: regard verify runs/dates
+    """
+    from regard.inference import load
+
+    for folder, files in load.verify(path):
+        print(f"{folder}: {files} files, all as they were saved")

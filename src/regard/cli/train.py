@@ -1,0 +1,117 @@
+"""The verbs that make a model: train and prepare, and the recipes and the demonstration to begin with."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.options import Cache, Changes, Json, RecipeFile
+
+
+def train(
+    recipe: RecipeFile,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the run.")],
+    set_: Changes = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint, with the same --set.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be done, and the first batch, and stop.")
+    ] = False,
+    allow_changed_data: Annotated[
+        bool, typer.Option("--allow-changed-data", help="Resume though the data are not what they were.")
+    ] = False,
+    cache: Cache = None,
+) -> None:
+    """Train a model as a recipe says, with checkpoints on the way.
+
+    A run that was stopped or killed goes on with --resume, and ends as if it had never stopped.
+
+    Examples:
+    regard train dates --out runs/dates
+
+    regard train my.toml --out runs/mine --set train.rate=5e-4 --set model.encoder.layers=6
+
+    regard train my.toml --out runs/mine --set train.rate=5e-4 --set model.encoder.layers=6 --resume
+
+    torchrun --nproc-per-node 8 -m regard train my.toml --out runs/mine
+    """
+    from regard.recipe.recipe import find_recipe, read_recipe
+    from regard.training.telemetry.progress import Progress
+
+    found = read_recipe(find_recipe(recipe), set_ or ())
+    if dry_run:
+        from regard.api.dry_run import outlook
+
+        print(outlook(found, cache))
+        return
+    from regard.api import train
+
+    progress = Progress(sys.stderr)
+    try:
+        model = train.train(
+            found, out, resume=resume, cache=cache, allow_changed_data=allow_changed_data, tell=progress
+        )
+    finally:
+        progress.close()
+    if os.environ.get("RANK", "0") == "0":  # of processes that torchrun started, one speaks
+        print(model.folder)
+
+
+def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_json: Json = False) -> None:
+    """Tokenize the data of a recipe once; training finds them again by their content.
+
+    Example: regard prepare my.toml
+    """
+    from regard.api.train import prepared
+    from regard.recipe.recipe import find_recipe, read_recipe
+    from regard.training.telemetry.progress import Progress
+
+    progress = Progress(sys.stderr)
+    data = prepared(read_recipe(find_recipe(recipe), set_ or ()), cache, progress)
+    progress.close()
+    record = {"folder": str(data.folder), "splits": data.record["splits"]}
+    if as_json:
+        print(json.dumps(record))
+        return
+    for name, split in record["splits"].items():
+        tokens = "".join(f"   {count:,} {side} tokens" for side, count in split["tokens"].items())
+        left = "".join(f"   {count:,} left out: {why}" for why, count in split["left_out"].items() if count)
+        print(f"{name:<6} {split['examples']:,} examples{tokens}{left}")
+    print(data.folder)
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Print this one.")] = None,
+) -> None:
+    """List the recipes that come with Regard, or print one to begin yours from.
+
+    Example: regard recipes dates > my.toml
+    """
+    from regard.recipe.recipe import find_recipe, our_recipes
+
+    if name is not None:
+        print(find_recipe(name).read_text("utf-8"), end="")
+        return
+    for path in our_recipes():
+        first = path.read_text("utf-8").partition("\n")[0].lstrip("# ")
+        print(f"{path.stem:<22} {first}")
+
+
+def demo(
+    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Everything random is drawn from this.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Keep the runs in this folder.")] = None,
+) -> None:
+    """Train two small models to read dates, and see where they look.
+
+    An RNN with attention and a Transformer learn dates in several languages; under three minutes on two cores, and no
+    data needed.
+
+    Example: regard demo --out runs/demo
+    """
+    from regard.api import demo as demonstration
+
+    demonstration.run(seed=seed, out=out)

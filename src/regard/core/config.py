@@ -1,0 +1,159 @@
+"""Configurations: small frozen dataclasses beside the components they configure, checked when they are made.
+
+    @dataclass(frozen=True)
+    class PoolConfig(Checked):
+        queries: Count = 1
+        dropout: Probability = 0.0
+
+A field's annotation says what it takes. All that is wrong is reported together, each with key, wanted, got and remedy.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from regard.core.errors import InvalidRecipe, Problem
+
+
+@dataclass(frozen=True)
+class Range:
+    """From `low` on, up to `high` where there is one; `below` leaves `high` itself out."""
+
+    low: float
+    high: float | None = None
+    below: bool = False
+
+    def holds(self, number: int | float) -> bool:
+        return number >= self.low and (
+            self.high is None or number < self.high or (number == self.high and not self.below)
+        )
+
+    def __str__(self) -> str:
+        end = "" if self.high is None else f" and {'below' if self.below else 'at most'} {self.high:g}"
+        return f"at least {self.low:g}{end}"
+
+
+Count = Annotated[int, Range(1.0)]
+Probability = Annotated[float, Range(0.0, 1.0, below=True)]
+
+Configuration = TypeVar("Configuration", bound="Checked")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Base of every configuration: refuses to be made with values that its annotations do not allow."""
+
+    def __post_init__(self) -> None:
+        found = list(_wrong_values(type(self), {f.name: getattr(self, f.name) for f in fields(self)}, ""))
+        found = found or list(self.conflicts())
+        if found:
+            raise InvalidRecipe(found)
+
+    def conflicts(self) -> Iterator[Problem]:
+        """What is wrong between fields that are right each by itself."""
+        return iter(())
+
+
+def read(cls: type[Configuration], table: Mapping[str, Any], where: str) -> Configuration | list[Problem]:
+    """The configuration that a table of a recipe spells out, or everything that is wrong with it."""
+    hints = _hints(cls)  # type: ignore[arg-type]
+    found = [
+        Problem(f"{where}.{key}", f"a key of {where}", "an unknown one", nearest(key, hints))
+        for key in table
+        if key not in hints
+    ]
+    values: dict[str, Any] = {}
+    for key in table.keys() & hints.keys():
+        value = table[key]
+        nested = _configuration_in(hints[key])
+        if nested is not None and isinstance(value, Mapping):
+            value = read(nested, value, f"{where}.{key}")
+            if isinstance(value, list):
+                found += value
+                continue
+        values[key] = _as_python(value, hints[key])
+    found += _wrong_values(cls, values, f"{where}.")
+    if found:
+        return found
+    try:
+        return cls(**values)
+    except InvalidRecipe as error:
+        return [Problem(f"{where}.{p.key}", p.wanted, p.got, p.remedy) for p in error.problems]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A remedy that names the valid word nearest to this one."""
+    return f"Did you mean {difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.0)[0]!r}?"
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """What each field may be."""
+    return get_type_hints(cls, include_extras=True)
+
+
+def _as_python(value: Any, hint: Any) -> Any:
+    """TOML and JSON know lists and no tuples, and write 0 for 0.0."""
+    if isinstance(value, list):
+        return tuple(value)
+    if type(value) is int and float in (hint, *get_args(hint)):
+        return float(value)
+    return value
+
+
+def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    hints = _hints(cls)
+    for key, value in values.items():
+        if not _fits(value, hints[key]):
+            options = _options(hints[key])
+            remedy = nearest(str(value), options) if options else "Change it, or leave it out for the default."
+            yield Problem(f"{where}{key}", _describe(hints[key]), repr(value), remedy)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        bounds = [bound for bound in arguments[1:] if isinstance(bound, Range)]
+        return _fits(value, arguments[0]) and all(bound.holds(value) for bound in bounds)
+    if origin is Literal:
+        return value in arguments and isinstance(value, str)
+    if origin in (Union, UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is tuple:
+        return isinstance(value, tuple) and len(value) > 0 and all(_fits(item, arguments[0]) for item in value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _describe(hint: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return f"{_describe(arguments[0])} of {arguments[1]}"
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, arguments))
+    if origin in (Union, UnionType):
+        return " or ".join(_describe(argument) for argument in arguments if argument is not NoneType)
+    if origin is tuple:
+        return f"a list, each item {_describe(arguments[0])}"
+    if is_dataclass(hint):
+        return "a table"
+    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[hint]
+
+
+def _options(hint: Any) -> tuple[str, ...]:
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return tuple(option for argument in get_args(hint) for option in _options(argument))
+
+
+def _configuration_in(hint: Any) -> type[Checked] | None:
+    for candidate in (hint, *get_args(hint)):
+        if isinstance(candidate, type) and issubclass(candidate, Checked):
+            return candidate
+    return None

@@ -1,0 +1,293 @@
+"""One side of every example, as arrays: texts end to end, running text, classes, pictures. On disk, they are mapped."""
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from regard.core.errors import InvalidArgument
+from regard.core.sequence import Grids, Tokens
+from regard.data.image_store import Member
+from regard.data.images import Picture, normalised, pixels, token_worth
+from regard.data.text import InvalidData
+
+Indices = NDArray[np.int64]
+Ids = NDArray[Any]  # uint16, or uint32 for a vocabulary that needs it
+WORKERS = min(4, os.cpu_count() or 1)  # threads that read pictures; what they read does not depend on them
+AT_ONCE = 64  # pictures held in memory while they are written
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts end to end; `ends` says where each ends."""
+
+    ids: Ids
+    ends: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def starts(self, indices: Indices) -> Indices:
+        return np.where(indices > 0, self.ends[indices - 1], 0)  # the last one's end stands in for index -1, unused
+
+    def lengths(self, indices: Indices) -> Indices:
+        return self.ends[indices] - self.starts(indices)
+
+    def row(self, i: int) -> Ids:
+        _check(i, len(self))
+        return self.ids[self.ends[i - 1] if i else 0 : self.ends[i]]
+
+    def gather(self, indices: Indices) -> Tokens:
+        return _padded(self.ids, self.starts(indices), self.lengths(indices))
+
+
+@dataclass(frozen=True)
+class Running:
+    """One long text in stretches. Each begins with the last token of the one before, so each token is foretold once."""
+
+    ids: Ids
+    stretch: int
+
+    def __len__(self) -> int:
+        return -(-(len(self.ids) - 1) // self.stretch)
+
+    def starts(self, indices: Indices) -> Indices:
+        return indices * self.stretch
+
+    def lengths(self, indices: Indices) -> Indices:
+        return np.minimum(self.stretch + 1, len(self.ids) - self.starts(indices))
+
+    def row(self, i: int) -> Ids:
+        _check(i, len(self))
+        return self.ids[i * self.stretch : (i + 1) * self.stretch + 1]
+
+    def gather(self, indices: Indices) -> Tokens:
+        return _padded(self.ids, self.starts(indices), self.lengths(indices))
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The number of a label for each example."""
+
+    labels: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def lengths(self, indices: Indices) -> Indices:
+        return np.ones(len(indices), dtype=np.int64)
+
+    def row(self, i: int) -> int:
+        _check(i, len(self))
+        return int(self.labels[i])
+
+    def gather(self, indices: Indices) -> torch.Tensor:
+        return torch.from_numpy(self.labels[indices].astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures, each once however many examples show it."""
+
+    pixels: NDArray[np.uint8]  # (P, Y, X, 3)
+    which: NDArray[np.int64]  # the picture of each example
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def lengths(self, indices: Indices) -> Indices:
+        """In tokens of a batch's budget."""
+        return np.full(len(indices), token_worth(self.pixels.shape[1]), dtype=np.int64)
+
+    def row(self, i: int) -> NDArray[np.uint8]:
+        _check(i, len(self))
+        return np.array(self.pixels[self.which[i]])
+
+    def gather(self, indices: Indices) -> torch.Tensor:
+        return normalised(self.pixels[self.which[indices]])
+
+
+@dataclass(frozen=True)
+class Features:
+    """Pictures as a backbone saw them. In a batch's budget they count as pictures do, so that batches are the same."""
+
+    pictures: Pictures
+    grids: NDArray[np.float16]  # (P, y, x, C)
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def lengths(self, indices: Indices) -> Indices:
+        return self.pictures.lengths(indices)
+
+    def row(self, i: int) -> NDArray[np.uint8]:
+        return self.pictures.row(i)
+
+    def gather(self, indices: Indices) -> Grids:
+        return Grids(torch.from_numpy(self.grids[self.pictures.which[indices]]))
+
+
+Column = Texts | Running | Classes | Pictures | Features
+
+
+def of_rows(rows: Sequence[Sequence[int]], vocabulary: int) -> Texts:
+    """Texts in memory."""
+    ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
+    return Texts(_flat(rows, _dtype(vocabulary)), ends)
+
+
+class TextWriter:
+    """Texts to files, a handful at a time."""
+
+    def __init__(self, stem: Path, vocabulary: int) -> None:
+        self.ids = _Growing(stem.with_name(f"{stem.name}.ids.npy"), _dtype(vocabulary))
+        self.ends = _Growing(stem.with_name(f"{stem.name}.ends.npy"), np.dtype(np.int64))
+
+    def add(self, rows: Sequence[Sequence[int]]) -> None:
+        self.ends.add(self.ids.count + np.cumsum([len(row) for row in rows], dtype=np.int64))
+        self.ids.add(_flat(rows, self.ids.dtype))
+
+    def close(self) -> None:
+        self.ids.close()
+        self.ends.close()
+
+
+class RunningWriter:
+    """Running text to a file, some lines at a time."""
+
+    def __init__(self, stem: Path, vocabulary: int) -> None:
+        self.ids = _Growing(stem.with_name(f"{stem.name}.ids.npy"), _dtype(vocabulary))
+
+    def add(self, rows: Sequence[Sequence[int]]) -> None:
+        self.ids.add(_flat(rows, self.ids.dtype))
+
+    def close(self) -> None:
+        self.ids.close()
+
+
+class ClassWriter:
+    """Labels to a file, some at a time."""
+
+    def __init__(self, stem: Path) -> None:
+        self.labels = _Growing(stem.with_name(f"{stem.name}.labels.npy"), np.dtype(np.uint32))
+
+    def add(self, labels: Iterable[int]) -> None:
+        self.labels.add(np.fromiter(labels, dtype=np.uint32))
+
+    def close(self) -> None:
+        self.labels.close()
+
+
+class PictureWriter:
+    """Pictures to files, read by a few threads and written in their order."""
+
+    def __init__(self, stem: Path, size: int) -> None:
+        self.size = size
+        self.known: dict[Path | Member, int] = {}  # files that more than one example may show
+        self.pixels = _Growing(stem.with_name(f"{stem.name}.pixels.npy"), np.dtype(np.uint8), (size, size, 3))
+        self.which = _Growing(stem.with_name(f"{stem.name}.which.npy"), np.dtype(np.int64))
+
+    def add(self, pictures: Sequence[Picture]) -> None:
+        which: list[int] = []
+        new: list[Picture] = []
+        for picture in pictures:
+            number = self.pixels.count + len(new)
+            if isinstance(picture, Path | Member):
+                number = self.known.setdefault(picture, number)
+            if number == self.pixels.count + len(new):
+                new.append(picture)
+            which.append(number)
+        with ThreadPoolExecutor(WORKERS) as pool:
+            for first in range(0, len(new), AT_ONCE):
+                some = new[first : first + AT_ONCE]
+                self.pixels.add(np.stack(list(pool.map(pixels, some, [self.size] * len(some)))))
+        self.which.add(np.array(which, dtype=np.int64))
+
+    def close(self) -> None:
+        self.pixels.close()
+        self.which.close()
+
+
+Writer = TextWriter | RunningWriter | ClassWriter | PictureWriter
+
+
+def open_column(stem: Path, stretch: int | None) -> Column:
+    """What a writer wrote under this name."""
+    labels = stem.with_name(f"{stem.name}.labels.npy")
+    if labels.exists():
+        return Classes(mapped(labels))
+    which = stem.with_name(f"{stem.name}.which.npy")
+    if which.exists():
+        return Pictures(mapped(stem.with_name(f"{stem.name}.pixels.npy")), mapped(which))
+    ids = mapped(stem.with_name(f"{stem.name}.ids.npy"))
+    if stretch is not None:
+        return Running(ids, stretch)
+    ends = mapped(stem.with_name(f"{stem.name}.ends.npy"))
+    if (int(ends[-1]) if len(ends) else 0) != len(ids):
+        raise damaged(stem, f"{len(ids):,} tokens where the last text ends at {int(ends[-1]):,}")
+    return Texts(ids, ends)
+
+
+def damaged(path: Path, got: str) -> InvalidData:
+    return InvalidData(
+        path, wanted="a whole prepared corpus", got=got, remedy=f"Delete {path.parent} and prepare again."
+    )
+
+
+class _Growing:
+    """A .npy file whose length is known at the end only; NumPy leaves room for it in the header."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], each: tuple[int, ...] = ()) -> None:
+        self.path, self.dtype, self.each, self.count = path, dtype, each, 0
+        path.touch()
+        self._head()
+
+    def add(self, values: NDArray[Any]) -> None:
+        with self.path.open("ab") as file:
+            file.write(values.astype(self.dtype, copy=False).tobytes())
+        self.count += len(values)
+
+    def close(self) -> None:
+        self._head()
+
+    def _head(self) -> None:
+        about = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count, *self.each)}
+        with self.path.open("r+b") as file:
+            np.lib.format.write_array_header_1_0(file, about)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def mapped(path: Path) -> NDArray[Any]:
+    try:
+        return cast(NDArray[Any], np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise damaged(path, str(error)) from None
+
+
+def _padded(ids: Ids, starts: Indices, lengths: Indices) -> Tokens:
+    places = np.arange(int(lengths.max()))
+    there = places < lengths[:, None]  # (B, S)
+    padded = np.zeros(there.shape, dtype=np.int64)
+    padded[there] = ids[(starts[:, None] + places)[there]]
+    return Tokens(torch.from_numpy(padded), torch.from_numpy(lengths))
+
+
+def _flat(rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.fromiter(chain.from_iterable(rows), dtype=dtype, count=sum(map(len, rows)))
+
+
+def _dtype(vocabulary: int) -> np.dtype[Any]:
+    return np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
+
+
+def _check(i: int, length: int) -> None:
+    if not 0 <= i < length:
+        raise InvalidArgument("i", wanted=f"an example from 0 to {length - 1}", got=str(i), remedy="Count from 0.")

@@ -1,0 +1,145 @@
+"""Lists of pictures and their captions, in the forms in which the field hands them out.
+
+- `.json` in Karpathy's form: images with `filename`, `split` and `sentences`; one file for all splits.
+- `.json` in COCO's form: `images` and `annotations`; one file a split.
+- `.token` or `.token.txt`, as with Flickr8k: a line `name.jpg#0<TAB>caption` for each caption; beside it a file of the
+  names that belong to the split.
+
+White space in a caption becomes single spaces. A picture's captions come one after the other.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from regard.data import text
+from regard.data.image_store import stem
+from regard.data.text import Errors, InvalidData
+
+Rows = Iterator[tuple[str, str]]  # the name of a picture, and a caption
+SHARES = {"train": ("train", "restval"), "valid": ("val",), "test": ("test",)}  # what Karpathy's form calls them
+USED = {"images", "filename", "filepath", "split", "sentences", "raw"}
+USED |= {"id", "file_name", "annotations", "image_id", "caption"}
+
+
+def rows(files: Sequence[str], split: str, errors: Errors) -> Rows:
+    """The captions of a split, each with the name of its picture."""
+    _, read = FORMS[text.form(files[0])]
+    return ((name, " ".join(caption.split())) for name, caption in read(files, split, errors))
+
+
+def _json(files: Sequence[str], split: str, errors: Errors) -> Rows:
+    path = files[0]
+    try:
+        found = json.loads(text.whole(path, errors), object_hook=_used)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InvalidData):
+            raise
+        raise InvalidData(path, wanted="JSON", got=str(error), remedy="Fetch the file again.") from None
+    document = _Entry(path, "the document", found, errors)
+    return _coco(document) if "annotations" in document.held else _karpathy(document, split)
+
+
+def _used(entry: dict[str, Any]) -> dict[str, Any]:
+    """Without what is not read: most of such a file are tokens and addresses."""
+    return {key: value for key, value in entry.items() if key in USED}
+
+
+class _Entry:
+    """A table of a JSON file, whose keys are refused by name if they do not hold what they should."""
+
+    def __init__(self, path: str, where: str, held: Any, errors: Errors) -> None:
+        self.path, self.where, self.errors = path, where, errors
+        if not isinstance(held, dict):
+            raise self.refused("a table", held)
+        self.held: dict[str, Any] = held
+
+    def refused(self, wanted: str, got: Any) -> InvalidData:
+        remedy = "Mend it, or leave it out."
+        return InvalidData(f"{self.path}, {self.where}", wanted=wanted, got=repr(got)[:60], remedy=remedy)
+
+    def text(self, key: str) -> str:
+        value = self.held.get(key)
+        if not isinstance(value, str):
+            raise self.refused(f"a text in {key!r}", value)
+        return text.unicode(self.path, None, value, key, self.errors)
+
+    def number(self, key: str) -> int | str:
+        value = self.held.get(key)
+        if not isinstance(value, int | str):
+            raise self.refused(f"a number in {key!r}", value)
+        return value
+
+    def entries(self, key: str) -> Iterator["_Entry"]:
+        value = self.held.get(key)
+        if not isinstance(value, list):
+            raise self.refused(f"a list in {key!r}", value)
+        before = "" if self.where == "the document" else f"{self.where}."
+        for number, held in enumerate(value):
+            yield _Entry(self.path, f"{before}{key}[{number}]", held, self.errors)
+
+
+def _karpathy(document: _Entry, split: str) -> Rows:
+    shares, others, found = SHARES[split], set(), False
+    for image in document.entries("images"):
+        share = image.text("split")
+        if share not in shares:
+            others.add(share)
+            continue
+        folder = image.held.get("filepath")
+        name = image.text("filename") if folder is None else f"{image.text('filepath')}/{image.text('filename')}"
+        captions = [sentence.text("raw") for sentence in image.entries("sentences")]
+        if not captions:
+            raise image.refused("a caption", captions)
+        for caption in captions:
+            yield name, caption
+        found = True
+    if not found:
+        got = f"those of {', '.join(sorted(others))}" if others else "none at all"
+        remedy = f"Leave data.{split} out, or name another file."
+        raise InvalidData(document.path, wanted=f"pictures of the split {shares[0]!r}", got=got, remedy=remedy)
+
+
+def _coco(document: _Entry) -> Rows:
+    captions: dict[int | str, list[str]] = {}
+    images = list(document.entries("images"))
+    for image in images:
+        number = image.number("id")
+        if number in captions:
+            raise image.refused("an id that no image before it has", number)
+        captions[number] = []
+    for annotation in document.entries("annotations"):
+        number = annotation.number("image_id")
+        if number not in captions:
+            raise annotation.refused("the id of one of the images", number)
+        captions[number].append(annotation.text("caption"))
+    for image in images:
+        if not captions[image.number("id")]:
+            raise image.refused("a caption among the annotations", image.text("file_name"))
+        for caption in captions[image.number("id")]:
+            yield image.text("file_name"), caption
+
+
+def _token(files: Sequence[str], split: str, errors: Errors) -> Rows:
+    path, *lists = files
+    wanted = {stem(name.strip()) for file in lists for name in text.lines(file, errors) if name.strip()}
+    heard = set()
+    for number, line in enumerate(text.lines(path, errors), start=1):
+        told, tab, caption = line.partition("\t")
+        name, _, count = told.rpartition("#")
+        if not tab or not name or not count.isdecimal():
+            remedy = "Mend the line; a file of other lines must not be named .token."
+            raise InvalidData(path, number, wanted="name.jpg#0, a tab, a caption", got=repr(line)[:60], remedy=remedy)
+        if not lists or stem(name) in wanted:
+            heard.add(stem(name))
+            yield name, caption
+    missing = sorted(wanted - heard)
+    if missing:
+        got = f"none of {len(missing):,}, {missing[0]!r} the first"
+        raise InvalidData(lists[0], wanted=f"pictures with captions in {path}", got=got, remedy="Mend the list.")
+
+
+FORMS: dict[str, tuple[int, Callable[[Sequence[str], str, Errors], Rows]]] = {  # how many files at most, and the reader
+    ".json": (1, _json),
+    ".token": (2, _token),
+}

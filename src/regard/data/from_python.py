@@ -1,0 +1,82 @@
+"""Examples from Python: written once to a table, under a name of its content, and from there on a file like any other.
+
+So what is prepared, resumed and evaluated is the same however the examples came, and none are held in memory.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from regard.core.atomic_io import naming
+from regard.core.config import nearest
+from regard.core.errors import InvalidArgument
+from regard.data.examples import SPLITS, Example
+
+Rows = Iterable[str | Example | Sequence[Any] | Mapping[str, Any]]  # targets alone, pairs, or rows with named columns
+
+
+def with_given(settings: Mapping[str, Any], given: Mapping[str, Rows], folder: Path) -> dict[str, Any]:
+    """The table [data] of a recipe with these splits, by name, written to the folder."""
+    for split in given:
+        if split not in SPLITS:
+            wanted = f"splits among {', '.join(SPLITS)}"
+            raise InvalidArgument("data", wanted=wanted, got=repr(split), remedy=nearest(split, SPLITS))
+    changed = dict(settings)
+    columns = []
+    for side in ("source", "target"):
+        field = changed.get(side)
+        if field is None and side == "source":
+            continue
+        if isinstance(field, Mapping) or field is None:  # anything else is for the recipe to refuse
+            field = dict(field or {})
+            columns.append(field["column"] if field.get("column") is not None else side)
+            changed[side] = field | {"column": columns[-1]}
+    with naming(folder, "a folder to write to"):
+        folder.mkdir(parents=True, exist_ok=True)
+    return changed | {split: str(_written(split, rows, columns, folder)) for split, rows in given.items()}
+
+
+def _written(split: str, rows: Rows, columns: Sequence[str], folder: Path) -> Path:
+    digest = hashlib.sha256()
+    with NamedTemporaryFile("wb", dir=folder, prefix=".given.", suffix=".tmp", delete=False) as file:
+        try:
+            for number, row in enumerate(rows, start=1):
+                line = json.dumps(_row(row, columns, f"data[{split!r}], row {number}")).encode() + b"\n"
+                digest.update(line)
+                file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+            path = folder.absolute() / f"given-{digest.hexdigest()[:16]}.jsonl"
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+    return path
+
+
+def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, str]:
+    def refuse(wanted: str, got: str, remedy: str) -> InvalidArgument:
+        return InvalidArgument(where, wanted=wanted, got=got, remedy=remedy)
+
+    if isinstance(row, Mapping):
+        for column in columns:
+            if column not in row:
+                raise refuse(
+                    f"a key {column!r}", repr(list(row)), "Name the columns in the recipe: data.source.column."
+                )
+        cells = [row[column] for column in columns]
+    elif isinstance(row, Example):
+        cells = [row.source, row.target][-len(columns) :]
+    else:
+        cells = [row] if isinstance(row, str) else list(row) if isinstance(row, Sequence) else [None] * 3
+    if len(cells) != len(columns):
+        wanted = "a pair (source, target)" if len(columns) == 2 else "a text: the recipe has no [data.source]"
+        raise refuse(wanted, repr(row)[:80], "Give such rows, or change the recipe.")
+    for cell in cells:
+        if not isinstance(cell, str | int | float) or isinstance(cell, bool):
+            raise refuse("texts or numbers", repr(row)[:80], "Give such rows.")
+    return {column: str(cell) for column, cell in zip(columns, cells, strict=True)}

@@ -1,0 +1,108 @@
+"""Hugging Face datasets as tables: from the Hub by their id, or from a folder on disk.
+
+    hf:NAME:SPLIT  or  hf:NAME:CONFIGURATION:SPLIT
+
+NAME is owner/name, with @REVISION after it to pin one, or the path of a folder; SPLIT is what the package `datasets`
+understands, as in train[:1000]. A column inside a column is named with a dot: translation.de.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from regard.core.config import nearest
+from regard.data.text import InvalidData, MissingExtra
+
+PREFIX = "hf:"
+WANTED = "hf:NAME:SPLIT, or hf:NAME:CONFIGURATION:SPLIT"
+_ADDRESS = re.compile(
+    r"hf:(?P<name>[^:@]+)(@(?P<revision>[^:@]+))?(:(?P<configuration>[^:\[\]]+))?:(?P<split>[^:\[\]]+(\[[^\[\]]*\])?)"
+)
+CHUNK = 1000  # rows that are read at once
+
+
+def is_dataset(name: str) -> bool:
+    return name.startswith(PREFIX)
+
+
+def is_whole(address: str) -> bool:
+    """Whether it says all that is needed."""
+    return _ADDRESS.fullmatch(address) is not None
+
+
+def rows(address: str, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """These columns, row by row. A class is given by its name, a number as Python writes it."""
+    table = _loaded(address).flatten()
+    for column in columns:
+        if column not in table.column_names:
+            got = f"the columns {', '.join(map(repr, table.column_names))}"
+            remedy = nearest(column, table.column_names)
+            raise InvalidData(address, wanted=f"a column {column!r}", got=got, remedy=remedy)
+    texts = [_texts(table.features[column]) for column in columns]
+    number = 0
+    for chunk in table.select_columns(list(dict.fromkeys(columns))).iter(CHUNK):
+        for row in zip(*(chunk[column] for column in columns), strict=True):
+            number += 1
+            found = tuple(text(value) for text, value in zip(texts, row, strict=True))
+            there = tuple(text for text in found if text is not None)
+            if len(there) < len(found):
+                which = found.index(None)
+                raise InvalidData(
+                    f"{address}, row {number}",
+                    wanted=f"a text, a number or a class in {columns[which]!r}",
+                    got=repr(row[which]),
+                    remedy="Choose another column, or a part of the split without such rows.",
+                )
+            yield there
+
+
+def fingerprint(address: str, columns: Sequence[str]) -> str:
+    """Of what the columns hold."""
+    digest = hashlib.sha256()
+    for row in rows(address, columns):
+        digest.update(json.dumps(row).encode())
+    return digest.hexdigest()
+
+
+def _texts(feature: Any) -> Callable[[Any], str | None]:
+    """What a value is as a text; None for what is none."""
+
+    def text(value: Any) -> str | None:
+        if isinstance(value, str):
+            return value
+        return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def label(value: Any) -> str | None:
+        there = isinstance(value, int) and 0 <= value < feature.num_classes  # -1 where nobody has said
+        return str(feature.int2str(value)) if there else None
+
+    return label if hasattr(feature, "int2str") else text
+
+
+def _loaded(address: str) -> Any:
+    """The package's own table of a split, mapped from disk."""
+    try:
+        datasets = import_module("datasets")
+    except ImportError:
+        raise MissingExtra("datasets", "datasets", f"The data {address}") from None
+    found = _ADDRESS.fullmatch(address)
+    assert found is not None
+    name, split = found["name"], found["split"]
+    try:
+        if any((Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json")):  # of `save_to_disk`
+            saved = datasets.load_from_disk(name)
+            return saved[split] if isinstance(saved, dict) else {str(saved.split or "train"): saved}[split]
+        return datasets.load_dataset(name, found["configuration"], split=split, revision=found["revision"])
+    except Exception as error:  # of many kinds: the package's own, of its file formats, and of whatever fetches files
+        got = " ".join(str(error).split()) or type(error).__name__
+        raise InvalidData(address, wanted="a dataset that can be loaded", got=got, remedy=_remedy(error)) from error
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, ConnectionError | TimeoutError):
+        return "Is there a network? What was fetched once is found without one."
+    return f"Wanted is {WANTED}: look for it at https://huggingface.co/datasets."

@@ -1,0 +1,1 @@
+"""Synthetic data: string tasks, dates, pronunciations, drawn scenes."""

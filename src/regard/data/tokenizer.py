@@ -1,0 +1,390 @@
+"""Texts to numbers and back.
+
+    bpe         merges of bytes, the most frequent first    https://arxiv.org/abs/1508.07909
+    unigram     the likeliest cut into pieces of bytes      https://arxiv.org/abs/1804.10959
+    characters  those seen in training; bytes for others
+    words       between white space; <unk> for others
+    bytes       of UTF-8
+
+All but words lose nothing: decode(encode(text)) is the text, whatever it is. What looks like a special token in a text
+is text. Threads take parts of a batch unless the environment says TOKENIZERS_PARALLELISM=false.
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, SupportsInt, cast
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from regard.core.config import nearest
+from regard.core.errors import InvalidArgument
+from regard.data.examples import SPECIALS, Kind
+from regard.data.text import InvalidData
+
+PAD, START, END, UNKNOWN, MASK = range(len(SPECIALS))
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+BYTES = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS)}
+PARTIAL = re.compile("[\udc80-\udcff]+")  # bytes of a character whose others are in another token
+RUN = re.compile(r"\S{1000}|\s{1000}")  # to learn pieces from a word takes time in the square of its length
+LOWER = normalizers.Lowercase()
+VISIBLE = {" ": "▁", "\n": "↵", "\t": "⇥"}
+BETWEEN = re.compile("[^ \n\t]+")  # what they part
+
+
+class Tokenizer:
+    """Cuts texts into tokens that it has a number for; wraps one of Hugging Face's, and is saved as one."""
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        found = tuple(inner.id_to_token(i) for i in range(len(SPECIALS)))
+        if found != SPECIALS:
+            raise InvalidArgument(
+                "tokenizer",
+                wanted=f"{' '.join(SPECIALS)} as its first tokens",
+                got=" ".join(map(str, found)),
+                remedy="Take one that Regard trained.",
+            )
+        self._inner = inner
+        self._inner.encode_special_tokens = True  # "</s>" in a text is four characters, no end
+        self._words = isinstance(inner.model, models.WordLevel)
+        self._fallback = isinstance(inner.model, models.BPE) and not isinstance(inner.decoder, decoders.ByteLevel)
+        self._spelling: dict[str, int] = _byte_spelling() if isinstance(inner.decoder, decoders.ByteLevel) else {}
+
+    @staticmethod
+    def train(kind: Kind, texts: Iterable[str], vocabulary: int = 8000, lower: bool = False) -> "Tokenizer":
+        """Learn what to cut these texts into; the same texts give the same tokenizer."""
+        inner = _TRAIN[kind](_well_formed(texts), LOWER if lower else None, vocabulary)
+        inner.add_special_tokens(list(SPECIALS))
+        return Tokenizer(inner)
+
+    @staticmethod
+    def from_json(text: str) -> "Tokenizer":
+        """From the text of a tokenizer.json; a ValueError if it is none."""
+        try:
+            return Tokenizer(tokenizers.Tokenizer.from_str(text))
+        except InvalidArgument:
+            raise
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(str(error)[:200]) from None
+
+    def to_json(self) -> str:
+        return self._inner.to_str(pretty=True)
+
+    @staticmethod
+    def load(path: str | Path) -> "Tokenizer":
+        try:
+            return Tokenizer(tokenizers.Tokenizer.from_str(Path(path).read_text("utf-8")))
+        except InvalidArgument:
+            raise
+        except Exception as error:  # the library raises nothing narrower
+            raise InvalidData(
+                path, wanted="a tokenizer.json", got=str(error)[:200], remedy="Copy it again from where it was saved."
+            ) from None
+
+    def save(self, path: str | Path) -> None:
+        """As a tokenizer.json, which Hugging Face's libraries read."""
+        Path(path).write_text(self._inner.to_str(pretty=True), "utf-8")
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are, the special ones among them."""
+        return int(self._inner.get_vocab_size())
+
+    @property
+    def hash(self) -> str:
+        """The same for tokenizers that do the same."""
+        return _hash(json.loads(self._inner.to_str()))
+
+    def tokens(self) -> list[str]:
+        """All of them, each at its number."""
+        return [cast(str, self._inner.id_to_token(i)) for i in range(self.size)]
+
+    def encode(self, text: str) -> list[int]:
+        """The numbers of a text's tokens; no special ones are added."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Many at once, in threads."""
+        found = self._inner.encode_batch_fast(list(_well_formed(texts)), add_special_tokens=False)
+        rows = [encoding.ids for encoding in found]
+        if self._words:  # here a special token's name is a word that was never counted
+            return [[i if i >= len(SPECIALS) else UNKNOWN for i in row] for row in rows]
+        return rows
+
+    def decode(self, ids: Iterable[SupportsInt]) -> str:
+        """The text of tokens; special ones are dropped, bytes that are no UTF-8 become U+FFFD."""
+        known = self._known(ids)
+        if self._fallback:  # where the library gives up all bytes around one that is wrong
+            said = (cast(str, self._inner.id_to_token(i)) for i in known if i >= len(SPECIALS))
+            return b"".join(map(self._raw, said)).decode("utf-8", "replace")
+        return self._inner.decode(known, skip_special_tokens=True)
+
+    def pieces(self, ids: Iterable[SupportsInt]) -> list[str]:
+        """Each token in a form to read: white space is made visible, bytes of part of a character are in ⟨⟩."""
+        return [self._piece(cast(str, self._inner.id_to_token(i)), i) for i in self._known(ids)]
+
+    def spellings(self, ids: Iterable[SupportsInt]) -> list[bytes]:
+        """What each token writes, spaces and all; special ones are of no letters."""
+        space = b" " if self._words else b""
+        known = ((i, cast(str, self._inner.id_to_token(i))) for i in self._known(ids))
+        return [b"" if i < len(SPECIALS) else space + self._raw(token) for i, token in known]
+
+    def words(self, ids: Iterable[SupportsInt]) -> list[int]:
+        """For each token the number of its word, from 0; words stand between spaces, and special tokens alone."""
+        known = self._known(ids)
+        found: list[int] = []
+        for before, (i, piece) in zip([END, *known], zip(known, self.pieces(known), strict=True), strict=False):
+            apart = self._words or min(i, before) < len(SPECIALS) or piece[:1] in VISIBLE.values()
+            found.append(found[-1] + apart if found else 0)
+        return found
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where each word of a text begins and ends, as `places` counts them."""
+        return [word.span() for word in (re.finditer(r"\S+", text) if self._words else BETWEEN.finditer(text))]
+
+    def places(self, ids: Iterable[SupportsInt]) -> list[int | None]:
+        """For each token the number of its word in the text that `decode` gives; None where it has no letter of any.
+
+        Other than for `words`, spaces belong to no word, and what `decode` drops is nowhere.
+        """
+        known, found = self._known(ids), list[int | None]()
+        last, inside = -1, False  # a word
+        for i in known:
+            place: int | None = None
+            content = b"" if i < len(SPECIALS) else self._raw(cast(str, self._inner.id_to_token(i)))
+            for byte in content[:1] if self._words else content:
+                if self._words or byte not in b" \n\t":
+                    last += self._words or not inside
+                    place, inside = last if place is None else place, True
+                else:
+                    inside = False
+            found.append(place)
+        return found
+
+    def _piece(self, token: str, i: int) -> str:
+        if i < len(SPECIALS):
+            return token
+        text = PARTIAL.sub(_in_hex, self._raw(token).decode("utf-8", "surrogateescape"))
+        return "".join(VISIBLE.get(character, character) for character in text)
+
+    def _raw(self, token: str) -> bytes:
+        if self._spelling:
+            return bytes(self._spelling[character] for character in token)
+        return BYTES[token] if token in BYTES and not self._words else token.encode()
+
+    def _known(self, ids: Iterable[SupportsInt]) -> list[int]:
+        known = [int(i) for i in ids]
+        wrong = [i for i in known if not 0 <= i < self.size]
+        if wrong:
+            raise InvalidArgument(
+                "ids", wanted=f"numbers from 0 to {self.size - 1}", got=str(wrong[0]), remedy="Use its own tokenizer."
+            )
+        return known
+
+
+class Labels:
+    """Names of classes and their numbers."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(sorted(set(names)))
+        if not self.names or "" in self.names:
+            got = "an empty one" if self.names else "none"
+            raise InvalidArgument("names", wanted="names of labels", got=got, remedy="Give each example a label.")
+        self._number = {name: number for number, name in enumerate(self.names)}
+
+    @staticmethod
+    def from_json(text: str) -> "Labels":
+        """From the text of a file of labels; a ValueError if it is none."""
+        found = json.loads(text)
+        if not isinstance(found, dict) or not isinstance(found.get("labels"), list):
+            raise ValueError("no labels in it")
+        return Labels([str(name) for name in found["labels"]])
+
+    def to_json(self) -> str:
+        return json.dumps({"labels": self.names}, ensure_ascii=False, indent=1)
+
+    @staticmethod
+    def load(path: str | Path) -> "Labels":
+        try:
+            names = json.loads(Path(path).read_text("utf-8"))["labels"]
+            return Labels([str(name) for name in names])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidData(
+                path, wanted="a file of labels", got=repr(error), remedy="Copy it again from where it was saved."
+            ) from None
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_text(json.dumps({"labels": self.names}, ensure_ascii=False, indent=1), "utf-8")
+
+    @property
+    def size(self) -> int:
+        return len(self.names)
+
+    @property
+    def hash(self) -> str:
+        return _hash({"labels": self.names})
+
+    def tokens(self) -> list[str]:
+        return list(self.names)
+
+    def encode(self, name: str) -> int:
+        if name not in self._number:
+            raise InvalidArgument(
+                "label",
+                wanted=f"one of the {self.size} labels of the training data",
+                got=repr(name),
+                remedy=nearest(name, self.names),
+            )
+        return self._number[name]
+
+    def decode(self, number: int) -> str:
+        if not 0 <= number < self.size:
+            raise InvalidArgument(
+                "label", wanted=f"a number from 0 to {self.size - 1}", got=str(number), remedy="Use its own labels."
+            )
+        return self.names[number]
+
+
+def _train_bpe(texts: Iterator[str], lower: Any, vocabulary: int) -> tokenizers.Tokenizer:
+    inner = _of_bytes(models.BPE(), lower)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=list(SPECIALS), initial_alphabet=_alphabet(), show_progress=False
+    )
+    inner.train_from_iterator(_in_runs(texts), trainer)
+    return inner
+
+
+def _train_unigram(texts: Iterator[str], lower: Any, vocabulary: int) -> tokenizers.Tokenizer:
+    inner = _of_bytes(models.Unigram(), lower)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocabulary - len(SPECIALS), initial_alphabet=_alphabet(), show_progress=False
+    )
+    inner.train_from_iterator(_in_runs(texts), trainer)
+    scores = json.loads(inner.to_str())["model"]["vocab"]
+    found = [(piece, 0.0 if score is None else score) for piece, score in scores]  # None: no text to learn from
+    # The trainer adds up in no certain order, and sets bytes never seen 0.0001 apart in no certain order from the
+    # least score on: equal texts would give tokenizers that differ in the last digits.
+    least = min(score for _, score in found)
+    settled = [
+        (piece, round(least if len(piece) == 1 and score < least + 0.0001 * 257 else score, 6))
+        for piece, score in found
+    ]
+    settled.sort(key=lambda item: (-item[1], item[0]))
+    return _of_bytes(models.Unigram([*((name, 0.0) for name in SPECIALS), *settled], unk_id=UNKNOWN), lower)
+
+
+def _train_characters(texts: Iterator[str], lower: Any, vocabulary: int) -> tokenizers.Tokenizer:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(lower.normalize_str(text) if lower else text)
+    return _of_characters(_most_frequent(counts, vocabulary - len(SPECIALS) - len(BYTE_TOKENS)), lower)
+
+
+def _train_bytes(texts: Iterator[str], lower: Any, vocabulary: int) -> tokenizers.Tokenizer:
+    return _of_characters([], lower)
+
+
+def _train_words(texts: Iterator[str], lower: Any, vocabulary: int) -> tokenizers.Tokenizer:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update((lower.normalize_str(text) if lower else text).split())
+    for name in SPECIALS:
+        del counts[name]
+    words = [*SPECIALS, *_most_frequent(counts, vocabulary - len(SPECIALS))]
+    inner = tokenizers.Tokenizer(models.WordLevel(_numbered(words), unk_token=SPECIALS[UNKNOWN]))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if lower:
+        inner.normalizer = lower
+    return inner
+
+
+_TRAIN = {
+    "bpe": _train_bpe,
+    "unigram": _train_unigram,
+    "characters": _train_characters,
+    "words": _train_words,
+    "bytes": _train_bytes,
+}
+
+
+def _of_bytes(model: models.Model, lower: Any) -> tokenizers.Tokenizer:
+    """Words, numbers and signs apart, each with the space before it; no special token's name is ever one piece."""
+    inner = tokenizers.Tokenizer(model)
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    inner.decoder = decoders.ByteLevel()
+    if lower:
+        inner.normalizer = lower
+    return inner
+
+
+def _of_characters(characters: list[str], lower: Any) -> tokenizers.Tokenizer:
+    """Merges of nothing: a character is a token, or as many tokens as it has bytes."""
+    numbered = _numbered([*SPECIALS, *BYTE_TOKENS, *characters])
+    inner = tokenizers.Tokenizer(models.BPE(numbered, [], byte_fallback=True))
+    inner.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    if lower:
+        inner.normalizer = lower
+    return inner
+
+
+def _most_frequent(counts: Counter[str], most: int) -> list[str]:
+    return sorted(counts, key=lambda token: (-counts[token], token))[:most]
+
+
+def _numbered(tokens: Sequence[str]) -> dict[str, int]:
+    return {token: number for number, token in enumerate(tokens)}
+
+
+def _alphabet() -> list[str]:
+    return sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def _byte_spelling() -> dict[str, int]:
+    """The character that stands for each byte: itself where it can be seen, one from U+0100 on where not."""
+    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in seen]
+    return {chr(byte): byte for byte in seen} | {chr(0x100 + n): byte for n, byte in enumerate(rest)}
+
+
+def _in_hex(escaped: re.Match[str]) -> str:
+    return f"⟨{escaped[0].encode('utf-8', 'surrogateescape').hex(' ')}⟩"
+
+
+def _in_runs(texts: Iterator[str]) -> Iterator[str]:
+    """Texts to learn from, parted within words of more than a thousand characters."""
+    for text in texts:
+        start = 0
+        for run in RUN.finditer(text):
+            yield text[start : run.end()]
+            start = run.end()
+        yield text[start:]
+
+
+def lowered(text: str) -> str:
+    """In small letters as a tokenizer writes them: each by itself, so that ΑΣ is ασ, where Python writes ας."""
+    found: str = LOWER.normalize_str(text)
+    return found
+
+
+def _well_formed(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        if not isinstance(text, str) or not _encodable(text):
+            got = repr(text)[:60] if not isinstance(text, str) else "half of a surrogate pair"
+            raise InvalidArgument("text", wanted="Unicode text", got=got, remedy="Decode it as UTF-8 first.")
+        yield text
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _hash(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

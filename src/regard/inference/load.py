@@ -1,0 +1,161 @@
+"""From a checkpoint's folder, or a run's, to a model at work; and the texts that every checkpoint carries."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.checkpoint import store
+from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
+from regard.data.corpus import Prepared
+from regard.data.tokenizer import Labels, Tokenizer
+from regard.decoding.ensemble import Ensemble
+from regard.inference.predictor import Predictor, Vocabulary
+from regard.model.build import build
+from regard.model.seq2seq import Seq2Seq
+from regard.recipe.recipe import Recipe
+
+FORMAT = 1
+Vocabularies = tuple[Vocabulary | None, Vocabulary]  # source, target
+
+
+def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Predictor:
+    """The model of a checkpoint, or the best of a run, ready to predict. Every byte is checked first.
+
+    Several paths make an ensemble: it predicts with the mean of their probabilities, as the first one's recipe says.
+    """
+    if not isinstance(path, str | Path):
+        return _together([load(each, device=device) for each in path])
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
+        wanted = "cpu, or cuda (cuda:1, …) where PyTorch finds a GPU"
+        raise InvalidArgument("device", wanted=wanted, got=repr(device), remedy="Use cpu.")
+    folder = best_of(Path(path))
+    content = store.read(folder)
+    config = store.document(content, "config.json", folder)
+    try:
+        if config["format"] != FORMAT:
+            raise CheckpointRefused(f"{folder}: wanted format {FORMAT}; got {config['format']}. Update Regard.")
+        recipe = Recipe.of(config["recipe"])
+        source, target = vocabularies_of(content, folder)
+        model = build(config["model"])
+    except (KeyError, TypeError, AttributeError, InvalidRecipe) as error:
+        raise CheckpointRefused(f"{folder}/config.json: wanted a model's; got {error!r}. It is not ours.") from None
+    store.put_weights(model, store.tensors(content, "model.safetensors", folder), folder)
+    return Predictor(model.to(device).eval(), recipe, source, target, folder)
+
+
+def _together(members: Sequence[Predictor]) -> Predictor:
+    """Refused unless all of them speak of the same tokens."""
+    models = [member.model for member in members if isinstance(member.model, Seq2Seq)]
+    if not members or len(models) < len(members):
+        got = ", ".join(type(member.model).__name__ for member in members) or "none"
+        raise InvalidArgument("path", wanted="models that give sequences", got=got, remedy="Leave others out.")
+    first = members[0]
+    for other in members[1:]:
+        mine, theirs = (
+            (each.target.hash, None if each.source is None else each.source.hash, each.recipe.data.stretch is None)
+            for each in (first, other)
+        )
+        if mine != theirs:
+            raise InvalidArgument(
+                str(other.folder),
+                wanted=f"the vocabularies of {first.folder}",
+                got="others",
+                remedy="Train them on the same prepared data.",
+            )
+    return replace(first, model=Ensemble(models))
+
+
+def best_of(path: Path) -> Path:
+    """The checkpoint that a path means: itself, or of a run the mean of its last ones, or the best."""
+    if (path / store.MANIFEST).exists():
+        return path
+    if (path / "averaged").is_dir():
+        return path / "averaged"
+    _check_folder(path)
+    found = store.newest(path)
+    if found is None:
+        raise CheckpointRefused(f"{path}: wanted a run with a checkpoint; got none. Train first.")
+    step, content, wrong = found
+    for line in wrong:
+        print(f"regard: passed over: {line}", file=sys.stderr)
+    state = store.document(content, "training.json", store.step_folder(path, step))
+    best = state["course"]["best_step"]
+    return store.step_folder(path, step if best is None else best)
+
+
+def _check_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise InvalidArgument(
+            str(path), wanted="the folder of a run or a checkpoint", got="no folder", remedy="Check the spelling."
+        )
+
+
+def texts_of(recipe: Recipe, data: Prepared, table: dict[str, Any], version: str) -> dict[str, str]:
+    """The files of a checkpoint that say what the model is."""
+    sides: dict[str, tuple[str, Vocabulary]] = {"target": ("tokenizer.json", data.target)}
+    if data.source is not None:
+        one = data.source is data.target
+        sides["source"] = ("tokenizer.json" if one else "source_tokenizer.json", data.source)
+    config = {
+        "architectures": ["Regard"],
+        "model_type": "regard",
+        "format": FORMAT,
+        "regard_version": version,
+        "torch_version": torch.__version__,
+        "model": table,
+        "recipe": recipe.as_dict(),
+        "vocabularies": {
+            side: {
+                "file": name,
+                "kind": "labels" if isinstance(vocabulary, Labels) else "tokenizer",
+                "sha256": vocabulary.hash,
+            }
+            for side, (name, vocabulary) in sides.items()
+        },
+    }
+    files = {name: vocabulary.to_json() for name, vocabulary in sides.values()}
+    return files | {"config.json": store.as_json(config)}
+
+
+def vocabularies_of(content: dict[str, bytes], folder: Path) -> Vocabularies:
+    """Those of a checkpoint that `store.read` has checked."""
+    entries = store.document(content, "config.json", folder)["vocabularies"]
+    found = {side: _vocabulary(content, entry, folder) for side, entry in entries.items()}
+    return found.get("source"), found["target"]
+
+
+def _vocabulary(content: dict[str, bytes], entry: dict[str, Any], folder: Path) -> Vocabulary:
+    """Refused unless it is the very one that the weights were trained with."""
+    name = entry["file"]
+    if name not in content:
+        raise CheckpointRefused(f"{folder}: wanted {name}; got none. Use another checkpoint.")
+    kind = Labels if entry["kind"] == "labels" else Tokenizer
+    try:
+        found: Vocabulary = kind.from_json(content[name].decode())
+    except ValueError as error:
+        raise CheckpointRefused(f"{folder / name}: wanted a vocabulary; got {error}. It was changed.") from None
+    if found.hash != entry["sha256"]:
+        raise CheckpointRefused(
+            f"{folder / name}: wanted the vocabulary that the model was trained with; got another. Put it back."
+        )
+    return found
+
+
+def verify(path: str | Path) -> Iterator[tuple[Path, int]]:
+    """Each checkpoint at or in a folder, with the number of its files, once every byte was checked."""
+    path = Path(path)
+    if (path / store.MANIFEST).exists():
+        yield path, store.verify(path)
+        return
+    _check_folder(path)
+    folders = [store.step_folder(path, step) for step in store.steps(path)]
+    folders += [path / "averaged"] if (path / "averaged").is_dir() else []
+    if not folders:
+        raise CheckpointRefused(f"{path}: wanted a checkpoint, or a run with some; got neither. Train first.")
+    for folder in folders:
+        yield folder, store.verify(folder)

@@ -1,0 +1,59 @@
+"""Where a caption's words looked: its tokens' attention as words and a picture's regions."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import Float, Tensor
+from regard.inference.predictor import Output, Predictor
+
+SPACE = "▁"  # how a token shows that a word begins
+
+
+@dataclass(frozen=True)
+class Regions:
+    """How the columns of attention lie on a picture."""
+
+    units: int  # so many columns come first that are no places
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a caption, and the weight that it gave each region."""
+
+    text: str
+    weights: Float[Tensor, "rows columns"]
+
+
+def regions(predictor: Predictor) -> Regions:
+    """The grid that the encoder of a model of pictures makes, whatever the picture."""
+    assert predictor.picture_size is not None
+    blank = np.zeros((predictor.picture_size, predictor.picture_size, 3), np.uint8)
+    with torch.inference_mode():
+        memory = predictor.model.encoder(predictor._collate([blank]))  # type: ignore[misc]
+    if memory.grid is None:
+        wanted, remedy = "an encoder whose states lie on a grid", "Choose another model."
+        raise InvalidArgument("model", wanted=wanted, got=type(predictor.model.encoder).__name__, remedy=remedy)
+    return Regions(memory.units, *memory.grid)
+
+
+def words(predictor: Predictor, output: Output, grid: Regions) -> list[Word]:
+    """The words of an output that came with its attention, each with the mean of its tokens' weights.
+
+    A token's are the mean over the heads of the last block, which is the nearest to what is said.
+    """
+    assert output.attention is not None
+    weights = output.attention[-1].mean(0)[:, grid.units :].reshape(-1, grid.rows, grid.columns)
+    apart = predictor.recipe.data.target.tokens == "words"
+    starts = [i for i, token in enumerate(output.tokens) if apart or i == 0 or token.startswith(SPACE)]
+    found = []
+    for start, end in pairwise([*starts, len(output.tokens)]):
+        text = "".join(output.tokens[start:end]).removeprefix(SPACE)
+        if text:
+            found.append(Word(text, weights[start:end].mean(0)))
+    return found

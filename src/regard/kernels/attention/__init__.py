@@ -1,0 +1,1 @@
+"""Attention kernels: reference, SDPA, blockwise, variable-length, additive; exact weights and summaries."""

@@ -1,0 +1,68 @@
+"""What is added to the scores before the softmax: any tensor, or a bias that depends on distance alone."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from regard.core.shapes import Float, Tensor
+from regard.kernels.attention.mask import Rows, axis_tile
+
+
+@dataclass(frozen=True)
+class DistanceBias:
+    """A bias that depends on nothing but the distance from query to key: N + M - 1 numbers a head instead of N × M.
+
+    `values[..., t]` is added where the key stands t - (M - 1) places after the query, the last query standing
+    at the last key. ALiBi and T5's relative positions are of this kind.
+    """
+
+    values: Float[Tensor, "*lead L"]
+
+    @staticmethod
+    def distances(n: int, m: int, device: torch.device | None = None) -> Tensor:
+        """The signed distances, key minus query, that `values` runs over."""
+        return torch.arange(1 - m, max(n, 1 - m), device=device)  # (L,)
+
+
+Bias = Tensor | DistanceBias
+
+
+def bias_values(bias: Bias) -> Tensor:
+    return bias.values if isinstance(bias, DistanceBias) else bias
+
+
+def with_values(bias: Bias, values: Tensor) -> Bias:
+    return DistanceBias(values) if isinstance(bias, DistanceBias) else values
+
+
+def tile(bias: Bias, rows: Rows, low: int, high: int, n: int) -> Tensor:
+    """The bias of these rows and keys low..high-1, broadcastable to (B, H, R, C)."""
+    if not isinstance(bias, DistanceBias):
+        return axis_tile(bias, rows, low, high)
+    if isinstance(rows, slice):
+        # Row i reads values[n-1-i+low : n-1-i+high]: windows of one vector, the last row's first.
+        first, last, _ = rows.indices(n)
+        if first >= last:
+            return bias.values.new_zeros(*bias.values.shape[:-1], 0, high - low)
+        windows = bias.values[..., n - last + low : n - 1 - first + high].unfold(-1, high - low, 1)
+        return windows.flip(-2)
+    keys = torch.arange(low, high, device=bias.values.device)
+    return bias.values[..., keys - rows[:, None] + (n - 1)]
+
+
+def add_gradient(
+    gradient: Tensor, bias: Bias, scores: Float[Tensor, "B H R C"], rows: slice, low: int, high: int, n: int
+) -> None:
+    """Add to `gradient`, shaped like the bias's values, what `tile` owes for these gradients of the scores."""
+    if not isinstance(bias, DistanceBias):
+        part = axis_tile(gradient, rows, low, high)
+        part += scores.sum_to_size(part.shape)
+        return
+    first, last, _ = rows.indices(n)
+    r, c = last - first, high - low
+    # Sum the diagonals: flip the rows, then skew row s to the right by s by reading rows one element shorter.
+    padded = F.pad(scores.flip(-2), (0, r))  # (B, H, R, C + R)
+    skewed = padded.flatten(-2)[..., : r * (c + r - 1)].reshape(*padded.shape[:-2], r, c + r - 1)
+    part = gradient[..., n - last + low : n - 1 - first + high]
+    part += skewed.sum(-2).sum_to_size(part.shape)

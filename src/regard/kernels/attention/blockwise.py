@@ -1,0 +1,157 @@
+"""Attention in blocks of query rows, forwards and backwards, for any energy, mask, bias and dropout.
+
+A block sees its whole run of keys at once, so its softmax is the plain one, and only a block of scores exists at a
+time: memory grows with N + M. The backward recomputes each block from the log-sum-exp instead of keeping it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from regard.core.errors import RegardError
+from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
+from regard.kernels.attention import bias as biases
+from regard.kernels.attention.spec import Frame, Lookup, spread, widened
+from regard.kernels.layers.dropout import dropped_of, scales
+
+# How many scores exist at a time. Sixty-four rows of 4,096 keys in eight heads: the fastest of those tried on a CPU.
+BLOCK = 2**21
+
+
+def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
+    heads = lookup.query.shape[1]
+    query, key, *others = lookup.tensors
+    # Drawn on the CPU so that no device is waited for, and only when it will be used.
+    seed = int(torch.randint(2**62, ())) if dropout > 0 else 0
+    out, lse = _Streamed.apply(lookup.frame, dropout, seed, spread(value, heads), query, spread(key, heads), *others)  # type: ignore[no-untyped-call]
+    return out, lse
+
+
+def blocks(lookup: Lookup) -> Iterator[tuple[slice, slice, int, int]]:
+    """Pieces of the batch × rows, each with the run of keys that its rows can see."""
+    batch, heads, n, _ = lookup.query.shape
+    a_row = max(1, heads * lookup.m)
+    rows = max(1, min(n, 64, BLOCK // a_row))
+    items = max(1, BLOCK // (a_row * rows))
+    for b in range(0, batch, items):
+        for i in range(0, n, rows):
+            low, high = lookup.visible.span(i, min(i + rows, n), n, lookup.m)
+            if high > low:
+                yield slice(b, b + items), slice(i, min(i + rows, n)), low, high
+
+
+def batch_part(lookup: Lookup, part: slice) -> Lookup:
+    allowed = lookup.visible.allowed
+    if allowed is not None and allowed.shape[0] > 1:
+        allowed = allowed[part]
+    bias = lookup.bias
+    if bias is not None and biases.bias_values(bias).shape[0] > 1:
+        bias = biases.with_values(bias, biases.bias_values(bias)[part])
+    return replace(
+        lookup,
+        query=lookup.query[part],
+        key=lookup.key[part],
+        visible=replace(lookup.visible, allowed=allowed),
+        bias=bias,
+    )
+
+
+def normalise(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights, overwriting the scores, and the log-sum-exp; a row of −∞ gives zeros and a log-sum-exp of zero."""
+    peak = scores.amax(-1, keepdim=True)
+    peak.masked_fill_(peak == -torch.inf, 0.0)
+    weights = scores.sub_(peak).exp_()
+    total = weights.sum(-1, keepdim=True)
+    blind = total == 0
+    weights /= total.masked_fill(blind, 1.0)
+    return weights, (peak + total.log()).masked_fill(blind, 0.0).squeeze(-1)
+
+
+class _Dropout:
+    """Which weights live, drawn block by block; the same seed draws the same again for the backward."""
+
+    def __init__(self, probability: float, seed: int, device: torch.device) -> None:
+        self.dropped = dropped_of(probability)
+        self.generator = torch.Generator(device).manual_seed(seed) if self.dropped else None
+
+    def scales(self, like: Tensor) -> Tensor | None:
+        return None if self.generator is None else scales(like, self.dropped, self.generator)
+
+
+class _Streamed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, frame: Frame, dropout: float, seed: int, value: Tensor, *tensors: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        lookup = frame.around(*tensors)  # type: ignore[arg-type]
+        query = lookup.query
+        out = value.new_zeros(*query.shape[:3], value.shape[3])
+        lse = widened(query[:0]).new_zeros(query.shape[:3])
+        drop = _Dropout(dropout, seed, query.device)
+        with torch.autocast(query.device.type, enabled=False):
+            for part, rows, low, high in blocks(lookup):
+                weights, lse[part, :, rows] = normalise(batch_part(lookup, part).scores(rows, low, high))
+                scales = drop.scales(weights)
+                if scales is not None:
+                    weights *= scales
+                out[part, :, rows] = (weights @ widened(value[part, :, low:high])).to(out.dtype)
+        ctx.save_for_backward(value, out, lse, *tensors)
+        ctx.frame, ctx.dropout, ctx.seed = frame, dropout, seed
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        value, out, lse, *tensors = ctx.saved_tensors
+        lookup: Lookup = ctx.frame.around(*tensors)
+        query, key, weight, _allowed, bias = lookup.tensors
+        d_query, d_key, d_value = (torch.zeros_like(widened(x)) for x in (query, key, value))
+        d_weight = None if weight is None else torch.zeros_like(widened(weight))
+        d_bias = torch.zeros_like(widened(bias)) if bias is not None and ctx.needs_input_grad[8] else None
+        drop = _Dropout(ctx.dropout, ctx.seed, query.device)
+        with torch.autocast(query.device.type, enabled=False):
+            for part, rows, low, high in blocks(lookup):
+                here = batch_part(lookup, part)
+                weights = here.scores(rows, low, high).sub_(lse[part, :, rows, None]).exp_()
+                d_rows = widened(d_out[part, :, rows])
+                d_weights = d_rows @ widened(value[part, :, low:high]).mT
+                scales = drop.scales(weights)
+                d_value[part, :, low:high] += (weights if scales is None else weights * scales).mT @ d_rows
+                if scales is not None:
+                    d_weights *= scales
+                # The softmax's own gradient: what each row would gain on average is no gain at all.
+                average = (d_rows * widened(out[part, :, rows])).sum(-1, keepdim=True)
+                d_scores = d_weights.sub_(average).mul_(weights)
+                if d_bias is not None and lookup.bias is not None:
+                    of_part = d_bias if d_bias.shape[0] == 1 else d_bias[part]
+                    biases.add_gradient(of_part, lookup.bias, d_scores, rows, low, high, lookup.n)
+                d_query[part, :, rows], d_keys, d_part = lookup.energy.gradients(
+                    d_scores, widened(query[part, :, rows]), widened(key[part, :, low:high])
+                )
+                d_key[part, :, low:high] += d_keys
+                if d_weight is not None and d_part is not None:
+                    d_weight += d_part
+        return (
+            None,
+            None,
+            None,
+            d_value.to(value.dtype),
+            d_query.to(query.dtype),
+            d_key.to(key.dtype),
+            None if d_weight is None or weight is None else d_weight.to(weight.dtype),
+            None,
+            None if d_bias is None or bias is None else d_bias.to(bias.dtype),
+        )
+
+
+def refuse_second_derivative() -> None:
+    """A backward runs with gradients enabled only when its own gradient is wanted, which is not written."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RegardError(
+            "attention, or a layer whose gradient is written by hand: a gradient of its gradient was asked for "
+            "(create_graph=True), which is not. Of attention use softmax(scores) @ value with "
+            "regard.attention_weights(...), which PyTorch differentiates twice."
+        )

@@ -1,0 +1,76 @@
+"""Wide heads that see few keys, in half precision on a GPU: all weights at once, as they are fewer than what is seen.
+
+PyTorch's kernels for heads of more than 256 numbers take ten times as long backwards. Scores and weights are float32.
+"""
+
+from typing import Any
+
+import torch
+
+from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
+from regard.kernels import triton_launch
+from regard.kernels.attention import bias as biases
+from regard.kernels.attention.blockwise import refuse_second_derivative
+from regard.kernels.attention.score_function import DotEnergy
+from regard.kernels.attention.spec import Lookup
+from regard.kernels.layers.linear import wide_product
+
+WIDTH = 256  # up to which PyTorch has kernels that are made for it
+
+
+def supports(lookup: Lookup, value: Values, dropout: float) -> bool:
+    query, key = lookup.query, lookup.key
+    n, m, width = lookup.n, lookup.m, min(query.shape[-1], value.shape[-1])
+    return (
+        query.is_cuda
+        and query.dtype == key.dtype == value.dtype
+        and query.dtype in triton_launch.HALF
+        and isinstance(lookup.energy, DotEnergy)
+        and not torch.compiler.is_compiling()
+        and not (lookup.bias is not None and biases.bias_values(lookup.bias).requires_grad and torch.is_grad_enabled())
+        and dropout == 0
+        and query.shape[1] == key.shape[1] == value.shape[1]
+        and width > WIDTH
+        and 0 < n * m <= (n + m) * width
+    )
+
+
+def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
+    n, m, rows = lookup.n, lookup.m, slice(0, lookup.n)
+    bias = None if lookup.bias is None else biases.tile(lookup.bias, rows, 0, m, n)
+    seen = lookup.visible.tile(rows, 0, m, n, m, value.device)
+    assert isinstance(lookup.energy, DotEnergy)
+    assert dropout == 0
+    with torch.autocast(value.device.type, enabled=False):
+        return _Few.apply(lookup.energy.scale, bias, seen, lookup.query, lookup.key, value)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _Few(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, scale: float, bias: Tensor | None, seen: Tensor | None, query: Tensor, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        shape = query.shape[:2]
+        query, key, value = (x.flatten(0, 1) for x in (query, key, value))
+        scores = wide_product(query, key.mT).mul_(scale).unflatten(0, shape)  # type: ignore[no-untyped-call]
+        if bias is not None:
+            scores += bias
+        if seen is not None:
+            scores = scores.masked_fill_(~seen, -torch.inf)
+        lse = scores.logsumexp(-1)
+        lse = lse.masked_fill(lse == -torch.inf, 0.0)  # who may see nothing sees zeros
+        weights = scores.sub_(lse[..., None]).exp_().flatten(0, 1)
+        ctx.save_for_backward(query, key, value, weights)
+        ctx.scale, ctx.shape = scale, shape
+        ctx.mark_non_differentiable(lse)
+        return (weights.to(value.dtype) @ value).unflatten(0, shape), lse
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        query, key, value, weights = ctx.saved_tensors
+        d_out = d_out.flatten(0, 1)
+        moved = wide_product(d_out, value.mT).mul_(weights)
+        d_scores = torch.addcmul(moved, weights, moved.sum(-1, keepdim=True), value=-1).mul_(ctx.scale).to(query.dtype)
+        parts = d_scores @ key, d_scores.mT @ query, weights.to(value.dtype).mT @ d_out
+        return None, None, None, *(x.unflatten(0, ctx.shape) for x in parts)

@@ -1,0 +1,1 @@
+"""Decode-step kernels: one position per sequence, sampling, top-k."""

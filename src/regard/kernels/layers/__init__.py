@@ -1,0 +1,1 @@
+"""Layer kernels: linear, residual + norm, dropout, convolution windows."""

@@ -1,0 +1,234 @@
+"""Recurrent layers over whole sequences with their gradients by hand. The slow versions are PyTorch's own layers.
+
+Autograd through a loop keeps a node for every small operation, and adds to each weight's gradient at every step; for
+packed sequences, the gradient of each step is as large as that of all. Here the steps write into memory laid out once,
+the backward goes through them with what the states need alone, and then each weight's gradient is one large product.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from regard.core.shapes import Float, Tensor
+
+tanh_backward, sigmoid_backward = torch.ops.aten.tanh_backward.grad_input, torch.ops.aten.sigmoid_backward.grad_input
+
+States = tuple[Tensor, ...]  # a hidden state, and an LSTM's cell
+
+
+class Weights(NamedTuple):
+    """A layer's parameters, as PyTorch names, shapes and orders them."""
+
+    input: Float[Tensor, "gates I"]
+    state: Float[Tensor, "gates W"]
+    input_bias: Float[Tensor, " gates"]
+    state_bias: Float[Tensor, " gates"]
+
+
+class Cell(ABC):
+    """One step of a layer, from gates, to which input and state have added their parts, and old states to new ones."""
+
+    count: int  # of gates, each as wide as a state
+    turn: int  # how many gates go from the end of PyTorch's order to the front of ours
+    of_input: slice  # the gates that the input adds to
+    of_state: slice  # the gates that the state adds to
+
+    @abstractmethod
+    def forward(self, gates: Tensor, old: States, new: States) -> None: ...
+
+    @abstractmethod
+    def backward(self, gates: Tensor, old: States, new: States, d_gates: Tensor, d_old: States, d_new: States) -> None:
+        """Write the gradient of the gates, and add to that of the old states but for what goes through the gates."""
+
+
+class Elman(Cell):
+    count, turn, of_input, of_state = 1, 0, slice(0, 1), slice(0, 1)
+
+    def forward(self, gates: Tensor, old: States, new: States) -> None:
+        torch.tanh(gates, out=new[0])
+
+    def backward(self, gates: Tensor, old: States, new: States, d_gates: Tensor, d_old: States, d_new: States) -> None:
+        tanh_backward(d_new[0], new[0], grad_input=d_gates)
+
+
+class Gru(Cell):
+    """n, r, z, m with n = tanh(n + r·m) and h ← (1 - z)·n + z·h; the input adds to n, r, z and the state to r, z, m."""
+
+    count, turn, of_input, of_state = 4, 1, slice(0, 3), slice(1, 4)
+
+    def forward(self, gates: Tensor, old: States, new: States) -> None:
+        n, r, z, m = gates.chunk(4, 1)
+        gates[:, n.shape[1] : -n.shape[1]].sigmoid_()  # r and z
+        n.addcmul_(r, m).tanh_()
+        torch.lerp(n, old[0], z, out=new[0])
+
+    def backward(self, gates: Tensor, old: States, new: States, d_gates: Tensor, d_old: States, d_new: States) -> None:
+        (n, r, z, m), (d_n, d_r, d_z, d_m) = gates.chunk(4, 1), d_gates.chunk(4, 1)
+        d_h = d_new[0]
+        d_old[0].addcmul_(d_h, z)
+        tanh_backward(torch.addcmul(d_h, d_h, z, value=-1, out=d_n), n, grad_input=d_n)
+        torch.mul(d_n, r, out=d_m)
+        sigmoid_backward(torch.mul(d_n, m, out=d_r), r, grad_input=d_r)
+        sigmoid_backward(torch.sub(old[0], n, out=d_z).mul_(d_h), z, grad_input=d_z)
+
+
+class Lstm(Cell):
+    """i, f, u, o with c ← f·c + i·u and h = o·tanh(c)."""
+
+    count, turn, of_input, of_state = 4, 0, slice(0, 4), slice(0, 4)
+
+    def forward(self, gates: Tensor, old: States, new: States) -> None:
+        i, f, u, o = gates.chunk(4, 1)
+        for gate in (i, f, o):
+            gate.sigmoid_()
+        u.tanh_()
+        torch.mul(f, old[1], out=new[1]).addcmul_(i, u)
+        torch.tanh(new[1], out=new[0]).mul_(o)
+
+    def backward(self, gates: Tensor, old: States, new: States, d_gates: Tensor, d_old: States, d_new: States) -> None:
+        (i, f, u, o), (d_i, d_f, d_u, d_o) = gates.chunk(4, 1), d_gates.chunk(4, 1)
+        (d_h, d_c), out = d_new, torch.tanh(new[1])
+        d_c += tanh_backward(torch.mul(d_h, o, out=d_o), out, grad_input=d_o)
+        sigmoid_backward(torch.mul(d_h, out, out=d_o), o, grad_input=d_o)
+        sigmoid_backward(torch.mul(d_c, u, out=d_i), i, grad_input=d_i)
+        sigmoid_backward(torch.mul(d_c, old[1], out=d_f), f, grad_input=d_f)
+        tanh_backward(torch.mul(d_c, i, out=d_u), u, grad_input=d_u)
+        d_old[1].addcmul_(d_c, f)
+
+
+CELLS: dict[str, Cell] = {"elman": Elman(), "gru": Gru(), "lstm": Lstm()}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Which rows belong to a step. Rows of all steps lie one after another; sequences that end leave from the last row.
+
+    States have the rows of before the first step in front.
+    """
+
+    sizes: Sequence[int]  # how many sequences there are at each step
+
+    @property
+    def rows(self) -> int:
+        return sum(self.sizes)
+
+    def __iter__(self) -> Iterator[tuple[slice, slice, slice]]:
+        """The rows of each step; those of its states; and those of the states before it."""
+        old, row, new = 0, 0, self.sizes[0]
+        for size in self.sizes:
+            yield slice(row, row + size), slice(new, new + size), slice(old, old + size)
+            old, row, new = new, row + size, new + size
+
+
+class Layer:
+    """A layer's gates and states at all steps."""
+
+    def __init__(self, cell: Cell, steps: Steps, weights: Weights, gates: Tensor, *states: Tensor) -> None:
+        width = weights.state.shape[1]
+        self.cell, self.steps, self.weights, self.gates, self.states = cell, steps, weights, gates, states
+        self.of_input, self.of_state = (slice(s.start * width, s.stop * width) for s in (cell.of_input, cell.of_state))
+        self.turn = cell.turn * width
+        self.input = weights.input.roll(self.turn, 0)
+
+    @classmethod
+    def begin(cls, cell: Cell, steps: Steps, weights: Weights, start: States) -> "Layer":
+        width, rows = weights.state.shape[1], steps.rows
+        states = tuple(torch.cat((s, s.new_empty(rows, width))) for s in start)
+        layer = cls(cell, steps, weights, start[0].new_empty(rows, cell.count * width), *states)
+        bias = start[0].new_zeros(cell.count * width)
+        bias[layer.of_input] += weights.input_bias.roll(layer.turn)
+        bias[layer.of_state] += weights.state_bias
+        layer.gates.copy_(bias)
+        return layer
+
+    def take(self, rows: slice, x: Tensor, weight: Tensor) -> None:
+        """Add an input's part, or a part of an input by that part of the weights, to the gates."""
+        self.gates[rows, self.of_input].addmm_(x, weight.mT)
+
+    def step(self, rows: slice, new: slice, old: slice) -> None:
+        gates = self.gates[rows]
+        gates[:, self.of_state].addmm_(self.states[0][old], self.weights.state.mT)
+        self.cell.forward(gates, tuple(s[old] for s in self.states), tuple(s[new] for s in self.states))
+
+
+class LayerGradient:
+    """The gradient of a layer's gates and states, filled from the last step to the first."""
+
+    def __init__(self, layer: Layer, *d_out: Tensor | None) -> None:
+        self.layer, self.gates = layer, torch.empty_like(layer.gates)
+        self.states = tuple(torch.zeros_like(s) for s in layer.states)
+        for mine, theirs in zip(self.states, d_out, strict=False):
+            if theirs is not None:
+                mine[-len(theirs) :] = theirs
+
+    def step(self, rows: slice, new: slice, old: slice) -> None:
+        layer, gates = self.layer, self.gates[rows]
+        d_old = tuple(s[old] for s in self.states)
+        before, after = (tuple(s[at] for s in layer.states) for at in (old, new))
+        layer.cell.backward(layer.gates[rows], before, after, gates, d_old, tuple(s[new] for s in self.states))
+        d_old[0].addmm_(gates[:, layer.of_state], layer.weights.state)
+
+    def to_input(self, rows: slice, weight: Tensor) -> Tensor:
+        return self.gates[rows, self.layer.of_input] @ weight
+
+    def weights(self, *inputs: Tensor) -> Weights:
+        """Of the weights, after the last step, for the parts of all inputs."""
+        layer = self.layer
+        old = torch.cat([layer.states[0][old] for _, _, old in layer.steps])
+        d_input, d_state, bias = self.gates[:, layer.of_input].mT, self.gates[:, layer.of_state].mT, self.gates.sum(0)
+        return Weights(
+            torch.cat([d_input @ x for x in inputs], 1).roll(-layer.turn, 0),
+            d_state @ old,
+            bias[layer.of_input].roll(-layer.turn),
+            bias[layer.of_state],
+        )
+
+
+class ByHand(torch.autograd.Function):
+    """A run's `forward` gives results, and what its `backward` needs besides the inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+        out: tuple[Tensor, ...]
+        out, kept = run.forward(*inputs)
+        ctx.save_for_backward(*inputs, *kept)
+        ctx.run, ctx.count = run, len(inputs)
+        ctx.set_materialize_grads(False)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *d_out: Tensor | None) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        with torch.autocast(saved[-1].device.type, enabled=False):  # which may be on, around a backward alone
+            return None, *ctx.run.backward(saved[: ctx.count], saved[ctx.count :], d_out)
+
+
+def scan(cell: str, x: Float[Tensor, "rows I"], sizes: Sequence[int], start: States, weights: Weights) -> States:
+    """The states (rows, W) of one layer after every step; `sizes` is how many rows each step has (`Steps`)."""
+    states: States = ByHand.apply(_Scan(CELLS[cell], Steps(sizes)), x, *weights, *start)  # type: ignore[no-untyped-call]
+    return states
+
+
+@dataclass(frozen=True)
+class _Scan:
+    cell: Cell
+    steps: Steps
+
+    def forward(self, x: Tensor, *rest: Tensor) -> tuple[States, States]:
+        layer = Layer.begin(self.cell, self.steps, Weights(*rest[:4]), rest[4:])
+        layer.take(slice(None), x, layer.input)
+        for step in self.steps:
+            layer.step(*step)
+        return tuple(s[self.steps.sizes[0] :] for s in layer.states), (layer.gates, *layer.states)
+
+    def backward(self, inputs: Any, kept: Any, d_out: Any) -> tuple[Tensor | None, ...]:
+        x, *rest = inputs
+        layer = Layer(self.cell, self.steps, Weights(*rest[:4]), *kept)
+        d = LayerGradient(layer, *d_out)
+        for step in reversed(list(self.steps)):
+            d.step(*step)
+        return d.to_input(slice(None), layer.input), *d.weights(x), *(s[: self.steps.sizes[0]] for s in d.states)

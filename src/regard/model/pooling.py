@@ -1,0 +1,72 @@
+"""From a memory to one vector: sequence to label."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from regard.core.config import Checked, Count
+from regard.core.shapes import Float, Tensor
+from regard.model.memory import Memory, at_last, masked_mean
+from regard.model.multihead import MultiHead
+from regard.model.scores import ScoreName
+
+
+@dataclass(frozen=True)
+class PoolConfig(Checked):
+    """A pool without choices."""
+
+
+@dataclass(frozen=True)
+class AttentionPoolConfig(Checked):
+    queries: Count = 1
+    heads: Count = 1
+    score: ScoreName = "scaled_dot"
+
+
+class MeanPool(nn.Module):
+    """The mean of all states that are there."""
+
+    def __init__(self, config: PoolConfig, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
+        return masked_mean(memory.states, memory.mask)
+
+
+class LastPool(nn.Module):
+    """The state at each sequence's own end."""
+
+    def __init__(self, config: PoolConfig, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
+        return at_last(memory.states, memory.mask)
+
+
+class FirstPool(nn.Module):
+    """The state of the first position, which a global unit or a class token holds."""
+
+    def __init__(self, config: PoolConfig, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
+        return memory.states[:, 0]
+
+
+class AttentionPool(nn.Module):
+    """Learned queries, as many as wanted, each asking the memory; their answers side by side."""
+
+    def __init__(self, config: AttentionPoolConfig, width: int) -> None:
+        super().__init__()
+        self.width = config.queries * width
+        self.query = nn.Parameter(torch.randn(config.queries, width) * 0.02)
+        self.attend = MultiHead(width, config.heads, score=config.score)
+
+    def forward(self, memory: Memory) -> Float[Tensor, "B QW"]:
+        asked = self.query.expand(memory.states.shape[0], -1, -1)
+        answers: Tensor = self.attend(asked, memory.states, mask=memory.mask[:, None])
+        return answers.flatten(1)

@@ -1,0 +1,316 @@
+"""Recurrent decoders, without attention and with it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import nn
+
+from regard.core.config import Checked, Count, Probability
+from regard.core.errors import Problem
+from regard.core.sequence import Packed, Packing
+from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.kernels.attention.spec import widened
+from regard.kernels.layers.dropout import Dropout
+from regard.kernels.recurrent import attention_rnn, rnn, rnn_cuda
+from regard.model import capture
+from regard.model.attention import attend, attention_weights
+from regard.model.embedding import Embedding, Projection
+from regard.model.kv_cache import beam_rows, put_masks, put_rows, sentence_rows
+from regard.model.memory import Memory
+from regard.model.rnn_encoder import MODULES, Cell, by_hand
+from regard.model.scores import SCORES, KeysReady, ScoreName
+
+Looks = list[Float[Tensor, "B _ S"]]  # the weights of some steps, then of the next
+Hidden = tuple[Float[Tensor, "layers rows W"], ...]  # one tensor, or two for an LSTM
+
+
+@dataclass(frozen=True)
+class RnnDecoderConfig(Checked):
+    cell: Cell = "gru"
+    width: Count = 256
+    layers: Count = 1
+    dropout: Probability = 0.1
+    start: Literal["summary", "zero"] = "summary"  # where the first state comes from
+    # none: the source's summary is an input of every step; before: look with the last state, then step
+    # (https://arxiv.org/abs/1409.0473); after: step, then look with the new state (https://arxiv.org/abs/1508.04025)
+    attention: Literal["none", "before", "after"] = "before"
+    score: ScoreName = "additive"
+    feed: bool = False  # with `after`: what was said last is an input of the next step
+    gate: bool = False  # with `before`: the state also says how much of what it sees counts (arXiv:1502.03044)
+
+    def conflicts(self) -> Iterator[Problem]:
+        if self.feed and self.attention != "after":
+            yield Problem("feed", "false unless attention = 'after'", "true", "`before` feeds what it sees anyway.")
+        if self.gate and self.attention != "before":
+            yield Problem("gate", "false unless attention = 'before'", "true", "Leave it out.")
+
+
+@dataclass(frozen=True)
+class RnnState:
+    """What a recurrent decoder knows after some steps, of K hypotheses for each of B sentences."""
+
+    hidden: Hidden  # (layers, B · K, W) each
+    context: Float[Tensor, "rows fed"]  # the summary, or what the last step fed back; of width 0 where neither is
+    keys: Float[Tensor, "B S D"] | None  # the source, projected once
+    values: Float[Tensor, "B S C"] | None
+    mask: Bool[Tensor, "B 1 S"] | None
+    beams: int = 1
+
+    def reorder(self, index: Int[Tensor, " sentences"]) -> "RnnState":
+        """The state whose sentence i is sentence index[i] of this one, with all its hypotheses."""
+        rows = sentence_rows(index, self.beams)
+        return replace(
+            self,
+            hidden=tuple(h[:, rows] for h in self.hidden),
+            context=self.context[rows],
+            keys=None if self.keys is None else self.keys[index],
+            values=None if self.values is None else self.values[index],
+            mask=None if self.mask is None else self.mask[index],
+        )
+
+    def follow(self, parents: Int[Tensor, "B K"]) -> "RnnState":
+        """The state whose hypothesis k of sentence b goes on from hypothesis parents[b, k]."""
+        if self.beams == 1:
+            return self
+        rows = beam_rows(parents)
+        return replace(self, hidden=tuple(h[:, rows] for h in self.hidden), context=self.context[rows])
+
+    def enter(self, rows: Int[Tensor, " n"], fresh: "RnnState") -> "RnnState":
+        """The sentences of a state that has not stepped yet, in the place of these."""
+        among = sentence_rows(rows, self.beams)
+        return replace(
+            self,
+            hidden=tuple(h.index_copy(1, among, new) for h, new in zip(self.hidden, fresh.hidden, strict=True)),
+            context=self.context.index_copy(0, among, fresh.context),
+            keys=put_rows(self.keys, rows, fresh.keys),
+            values=put_rows(self.values, rows, fresh.values),
+            mask=put_masks(self.mask, rows, fresh.mask),
+        )
+
+    def widened(self) -> "RnnState":
+        """In float32, where it was in half of it."""
+        keys, values = (None if x is None else widened(x) for x in (self.keys, self.values))
+        hidden = tuple(widened(h) for h in self.hidden)
+        return replace(self, hidden=hidden, context=widened(self.context), keys=keys, values=values)
+
+    def detached(self) -> "RnnState":
+        """The same, with no gradient to what came before: truncated back-propagation through time."""
+        return replace(self, hidden=tuple(h.detach() for h in self.hidden), context=self.context.detach())
+
+
+class RnnDecoder(nn.Module):
+    """Tokens so far, and a memory where there is one, to logits of the next token.
+
+    Where a step does not depend on what was seen before it (no attention; looking after the step without feeding), the
+    whole sequence goes through the layers at once and all look-ups are one. Otherwise step by step; with one gradient
+    for all steps where that is possible.
+    """
+
+    def __init__(
+        self, config: RnnDecoderConfig, embedding: Embedding, project: Projection, memory_width: int | None
+    ) -> None:
+        super().__init__()
+        self.embedding, self.project, self.cell = embedding, project, config.cell
+        self.width, self.layers = config.width, config.layers
+        self.looks = "none" if memory_width is None else config.attention
+        source = memory_width or 0
+        fed = {"none": source, "before": source, "after": config.width if config.feed else 0}[self.looks]
+        self.fed, self.one_by_one = fed, self.looks == "before" or (self.looks == "after" and config.feed)
+        self.rnn = MODULES[config.cell](
+            embedding.width + fed,
+            config.width,
+            config.layers,
+            batch_first=True,
+            dropout=config.dropout if config.layers > 1 else 0.0,
+        )
+        parts = 2 if config.cell == "lstm" else 1
+        begins = memory_width is not None and config.start == "summary"
+        self.begin = nn.Linear(source, parts * config.layers * config.width) if begins else None
+        self.score = None if self.looks == "none" else SCORES[config.score](config.width, source, None, None)
+        self.join = None if self.looks == "none" else nn.Linear(config.width + source, config.width)
+        self.gate = nn.Linear(config.width, 1) if config.gate and self.looks == "before" else None
+        self.dropout = Dropout(config.dropout)
+        self.parts = parts  # of a hidden state
+
+    @property
+    def lookers(self) -> list[nn.Module]:
+        """The modules that look at the source, first to last."""
+        return [] if self.score is None else [self]
+
+    def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
+        logits: Tensor = self.project(self.states(targets, memory))
+        return logits
+
+    def states(
+        self,
+        targets: Int[Tensor, "B T"],
+        memory: Memory | None = None,
+        packing: Packing | None = None,
+        weights: Looks | None = None,
+    ) -> Float[Tensor, "*lead W"]:
+        """What `project` turns into logits; with a packing, of the tokens it names alone, packed."""
+        states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]), weights)
+        return states if packing is None else packing.pack(states)
+
+    def end_to_end(self, targets: Packed, memory: Memory | None) -> Float[Tensor, "N W"]:
+        """The same of sequences laid end to end; steps go through all of them side by side."""
+        ends = targets.ends
+        return self.states(ends.padded(targets.ids), memory, ends.packing)
+
+    def carry(
+        self, targets: Int[Tensor, "B T"], state: RnnState, weights: Looks | None = None
+    ) -> tuple[Float[Tensor, "B T W"], RnnState]:
+        """States of a text's next stretch, from where the last ended; `state.detached()` cuts the gradient there.
+
+        A list of `weights` is added to: where each step looked, with its gradient.
+        """
+        hand = state.keys is not None and by_hand(self.project.weight, targets, state.keys)
+        if self.one_by_one and hand and not capture.anyone_changes():
+            return self._carry_by_hand(targets, state, weights)
+        embedded = self.dropout(self.embedding(targets))
+        if not self.one_by_one:
+            out, state = self._advance(embedded, state, weights)
+        else:
+            outs = []
+            for t in range(targets.shape[1]):
+                out, state = self._advance(embedded[:, t : t + 1], state, weights)
+                outs.append(out)
+            out = torch.cat(outs, 1) if outs else embedded.new_zeros(*targets.shape, self.width)
+        return out, state
+
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int | None = None, beams: int | None = None
+    ) -> RnnState:
+        """The state before the first token; any number of tokens may follow, so `capacity` is not needed."""
+        state = self._start(memory, batch)
+        if beams is None or beams == 1:
+            return state
+        return replace(
+            state,
+            hidden=tuple(h.repeat_interleave(beams, 1) for h in state.hidden),
+            context=state.context.repeat_interleave(beams, 0),
+            beams=beams,
+        )
+
+    def _start(self, memory: Memory | None, batch: int) -> RnnState:
+        weight = self.project.weight
+        zeros = weight.new_zeros(self.layers, batch, self.width)
+        hidden: Hidden = (zeros,) * self.parts
+        if memory is None:
+            return RnnState(hidden, weight.new_zeros(batch, 0), None, None, None)
+        if self.begin is not None:
+            first = torch.tanh(self.begin(memory.summary)).reshape(batch, self.parts, self.layers, self.width)
+            hidden = tuple(part.transpose(0, 1).contiguous() for part in first.unbind(1))
+        if self.score is None:
+            return RnnState(hidden, memory.summary, None, None, None)
+        nothing = weight.new_zeros(batch, self.fed if self.looks == "after" else 0)
+        return RnnState(hidden, nothing, self.score.keys(memory.states), memory.states, memory.mask[:, None])
+
+    def step(self, tokens: Int[Tensor, " B"], state: RnnState) -> tuple[Float[Tensor, "B V"], RnnState]:
+        out, state = self._advance(self.dropout(self.embedding(tokens[:, None])), state)
+        logits: Tensor = self.project(out)[:, 0]
+        return logits, state
+
+    def _advance(
+        self, embedded: Float[Tensor, "B T W"], state: RnnState, weights: Looks | None = None
+    ) -> tuple[Float[Tensor, "B T W"], RnnState]:
+        length = embedded.shape[1]
+        extra = state.context[:, None].expand(-1, length, -1)  # (B, T, C)
+        if self.looks == "before":
+            assert length == 1
+            query = state.hidden[0][-1][:, None]
+            extra = self._look(query, state, weights)
+            extra = extra if self.gate is None else torch.sigmoid(self.gate(query)) * extra
+        out, hidden = self._through(torch.cat((embedded, extra), -1), state.hidden)
+        state = replace(state, hidden=hidden)
+        if self.join is not None:
+            seen = extra if self.looks == "before" else self._look(out, state, weights)
+            out = torch.tanh(self.join(torch.cat((out, seen), -1)))
+            if self.looks == "after" and self.fed:
+                state = replace(state, context=out[:, -1])
+        return self.dropout(out), state
+
+    def _through(self, x: Float[Tensor, "B T I"], hidden: Hidden) -> tuple[Float[Tensor, "B T W"], Hidden]:
+        """All layers, with the states that each one ends in."""
+        batch, length, _ = x.shape
+        if not (torch.is_grad_enabled() and rnn_cuda.takes(x)):
+            out, after = self.rnn(x, _pack(tuple(part.to(x.dtype) for part in hidden)))
+            return out, after if isinstance(after, tuple) else (after,)
+        rows, last = x.transpose(0, 1).flatten(0, 1), list[Hidden]()
+        for layer, weights in enumerate(self.rnn.all_weights):
+            start = tuple(part[layer, None] for part in hidden)
+            below = (self.dropout(rows) if layer else rows)[None]
+            states = rnn_cuda.scan(self.cell, below, [batch] * length, start, [rnn.Weights(*weights)])
+            rows = states[0][0]
+            last.append(tuple(part[0, -batch:] for part in states))
+        out = rows.unflatten(0, (length, batch)).transpose(0, 1)  # type: ignore[no-untyped-call]
+        return out, tuple(torch.stack(each) for each in zip(*last, strict=True))
+
+    def _carry_by_hand(
+        self, targets: Int[Tensor, "B T"], state: RnnState, weights: Looks | None
+    ) -> tuple[Float[Tensor, "B T W"], RnnState]:
+        """The same steps with one gradient for all of them, in float32 whatever autocast would make of it."""
+        assert self.join is not None
+        with torch.autocast(targets.device.type, enabled=False):
+            state = state.widened()
+            embedded = self.dropout(self.embedding(targets.mT))  # (T, B, W)
+            between = None
+            if self.layers > 1 and self.training:
+                between = self.dropout(embedded.new_ones(self.layers - 1, targets.numel(), self.width))
+            by_layer = [rnn.Weights(*each) for each in self.rnn.all_weights]
+            layers = attention_rnn.Layers(self.cell, by_layer, list(zip(*state.hidden, strict=True)), between)
+            source = self._source(state, embedded)
+            if self.looks == "before":
+                gate = None if self.gate is None else (self.gate.weight, self.gate.bias)
+                states, seen, looked = attention_rnn.look_then_step(layers, source, embedded, gate)
+                out = torch.tanh(self.join(torch.cat((states[-1][0], seen), -1)))
+            else:
+                join = self.join.weight, self.join.bias
+                states, out, looked = attention_rnn.step_then_look(layers, source, embedded, state.context, *join)
+                state = replace(state, context=out[-1])
+            if weights is not None:
+                weights.append(looked.transpose(0, 1))
+            if capture.anyone():
+                self._tell(states[-1][0].detach(), state)
+            last = ((part[-1] for part in layer) for layer in states)
+            hidden = tuple(torch.stack(each) for each in zip(*last, strict=True))
+            return self.dropout(out).transpose(0, 1), replace(state, hidden=hidden)
+
+    def _tell(self, tops: Float[Tensor, "T B W"], state: RnnState) -> None:
+        """Look once more, for those who listen alone."""
+        asked = torch.cat((state.hidden[0][-1].detach()[None], tops[:-1])) if self.looks == "before" else tops
+        with torch.no_grad():
+            for query in asked:
+                self._look(query[:, None], state)
+
+    def _source(self, state: RnnState, like: Tensor) -> attention_rnn.Source:
+        assert self.score is not None
+        assert state.keys is not None
+        assert state.values is not None
+        assert state.mask is not None
+        # Queries are linear in the state, so the identity's are the matrix that makes them.
+        identity = torch.eye(self.width, dtype=like.dtype, device=like.device)
+        matrix = self.score.queries(identity)
+        energy = self.score.energy(state.keys.shape[-1])
+        return attention_rnn.Source(
+            state.keys, state.values, state.mask[:, 0], None if matrix is identity else matrix, energy
+        )
+
+    def _look(
+        self, query: Float[Tensor, "B T W"], state: RnnState, weights: Looks | None = None
+    ) -> Float[Tensor, "B T C"]:
+        assert self.score is not None
+        assert state.keys is not None
+        assert state.values is not None
+        several = query.view(-1, state.beams, query.shape[-1]) if state.beams > 1 else query  # (B, K, W)
+        ready = KeysReady(self.score)
+        seen = attend(several, state.keys, state.values, score=ready, mask=state.mask, source=self)
+        if weights is not None:
+            weights.append(attention_weights(several, state.keys, score=ready, mask=state.mask))
+        return seen.view(-1, 1, seen.shape[-1]) if state.beams > 1 else seen
+
+
+def _pack(hidden: Hidden) -> Tensor | Hidden:
+    return hidden[0] if len(hidden) == 1 else hidden

@@ -1,0 +1,174 @@
+"""Recurrent encoders, and what they share with recurrent decoders."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from regard.core.config import Checked, Count, Probability
+from regard.core.errors import Problem
+from regard.core.sequence import Packed, Packing, Tokens, sent
+from regard.core.shapes import Float, Int, Tensor
+from regard.kernels.layers.dropout import Dropout
+from regard.kernels.recurrent import rnn, rnn_cuda
+from regard.model.embedding import Embedding
+from regard.model.memory import Memory
+
+Cell = Literal["elman", "gru", "lstm"]
+MODULES = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+
+@dataclass(frozen=True)
+class RnnConfig(Checked):
+    cell: Cell = "gru"
+    width: Count = 256
+    layers: Count = 1
+    dropout: Probability = 0.1
+    bidirectional: bool = True  # half of the width in each direction
+
+    def conflicts(self) -> Iterator[Problem]:
+        if self.bidirectional and self.width % 2:
+            yield Problem("width", "an even number for two directions", str(self.width), "Half goes to each.")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The tokens of a batch step by step: the first of all sentences, then the second, …; who ends first is last."""
+
+    sizes: list[int]  # how many sentences there are at each step
+    tokens: Packing  # where the tokens stand in the batch
+    turned: Packing  # which token of the same sentence is as far from its end as this is from its start
+    last: Int[Tensor, " B"]  # where each sentence ends
+
+    @staticmethod
+    def of(source: Tokens) -> "Schedule":
+        """Made by the host, so that it need not wait for a GPU."""
+        batch, longest = source.ids.shape
+        counts = source.counts.clamp(min=1)  # an empty one has one token here
+        lengths, order = counts.sort(descending=True, stable=True)
+        step, column = torch.arange(longest)[:, None], torch.arange(batch)
+        there = step < lengths  # (S, B)
+        sizes = there.sum(1)
+        first = sizes.cumsum(0) - sizes  # of each step
+        turned = first[(lengths - 1 - step).clamp(min=0)] + column  # (S, B)
+        last = torch.empty_like(order).index_copy_(0, order, first[lengths - 1] + column)
+        places = torch.cat(((order * longest + step)[there], turned[there], last))
+        rows = int(sizes.sum())
+        tokens, turned, last = sent(places, source.ids.device).split((rows, rows, batch))  # type: ignore[no-untyped-call]
+        there_are = [size for size in sizes.tolist() if size]
+        return Schedule(there_are, Packing(tokens, batch, longest), Packing(turned, 1, rows), last)
+
+    @staticmethod
+    def even(source: Tokens) -> "Schedule":
+        """Steps of all sentences, ended or not, as they stand: the same for all batches of a shape."""
+        batch, longest = source.ids.shape
+        step = torch.arange(longest, device=source.ids.device)[:, None]
+        column, lengths = torch.arange(batch, device=source.ids.device), source.lengths
+        turned = torch.where(step < lengths, lengths - 1 - step, step) * batch + column  # (S, B)
+        return Schedule(
+            [batch] * longest,
+            Packing((column * longest + step).flatten(), batch, longest),
+            Packing(turned.flatten(), 1, batch * longest),
+            (lengths - 1).clamp(min=0) * batch + column,
+        )
+
+
+class RnnEncoder(nn.Module):
+    """Tokens to a memory of one state each; the summary is the last state of each direction."""
+
+    def __init__(self, config: RnnConfig, embedding: Embedding) -> None:
+        super().__init__()
+        self.width, self.causal = config.width, not config.bidirectional
+        self.embedding, self.cell = embedding, config.cell
+        self.rnn = MODULES[config.cell](
+            embedding.width,
+            config.width // (2 if config.bidirectional else 1),
+            config.layers,
+            batch_first=True,
+            bidirectional=config.bidirectional,
+            dropout=config.dropout if config.layers > 1 else 0.0,
+        )
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, source: Tokens) -> Memory:
+        if self._scans(source):
+            return self._memory(source, *self._scanned(source, Schedule.of(source)))
+        return self._memory(source, *self._packed(source))
+
+    def end_to_end(self, source: Packed) -> Memory:
+        """Of sequences laid end to end; steps go through all of them side by side."""
+        tokens = Tokens(source.ends.padded(source.ids), source.ends.offsets.diff().long())
+        return self._memory(tokens, *self._scanned(tokens, Schedule.even(tokens)))
+
+    def _memory(self, source: Tokens, states: Float[Tensor, "B S W"], summary: Float[Tensor, "B W"]) -> Memory:
+        summary = summary.masked_fill((source.lengths == 0)[:, None], 0.0)
+        return Memory(states.masked_fill(~source.mask[..., None], 0.0), source.mask, self.dropout(summary))
+
+    def _scans(self, source: Tokens) -> bool:
+        words = self.embedding.weight
+        if source.ids.device.type == "cpu":
+            return by_hand(words, source.ids)
+        return torch.is_grad_enabled() and source.ids.numel() > 0 and rnn_cuda.takes(words)
+
+    def _packed(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
+        # Packed, so that the backward direction starts at each sentence's own end. An empty one counts as one token
+        # here, and as none in what is handed on.
+        lengths = source.counts.clamp(min=1)
+        packed = pack_padded_sequence(
+            self.dropout(self.embedding(source.ids)), lengths, batch_first=True, enforce_sorted=False
+        )
+        states, hidden = self.rnn(packed)
+        states, _ = pad_packed_sequence(states, batch_first=True, total_length=source.ids.shape[1])
+        last = hidden[0] if isinstance(hidden, tuple) else hidden  # (layers · directions, B, width a direction)
+        directions = 2 if self.rnn.bidirectional else 1
+        return self.dropout(states), torch.cat(tuple(last[-directions:]), -1)
+
+    def _scanned(self, source: Tokens, when: Schedule) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
+        """The same by steps of our own: where PyTorch's gradient of packed steps is slow, or of too few bits."""
+        x = self.dropout(self.embedding(source.ids.flatten()[when.tokens.real]))  # (rows, W)
+        weights = iter([rnn.Weights(*each) for each in self.rnn.all_weights])
+        for layer in range(self.rnn.num_layers):
+            below = self.dropout(x) if layer else x
+            if not self.rnn.bidirectional:
+                (x,) = _side_by_side(self.cell, [below], when.sizes, [next(weights)])
+                last = x[when.last]
+                continue
+            both = [below, when.turned.pack(below[None])]
+            ahead, back = _side_by_side(self.cell, both, when.sizes, [next(weights), next(weights)])
+            x = torch.cat((ahead, when.turned.pack(back[None])), -1)
+            last = torch.cat((ahead[when.last], back[when.last]), -1)
+        return when.tokens.unpack(self.dropout(x)), last
+
+
+def _side_by_side(
+    cell: Cell, inputs: list[Tensor], sizes: list[int], weights: list[rnn.Weights]
+) -> Sequence[Float[Tensor, "rows W"]]:
+    """The states of one layer for each input, from zero."""
+    zeros = inputs[0].new_zeros(sizes[0], weights[0].state.shape[1])
+    start = (zeros,) * (2 if cell == "lstm" else 1)
+    if not rnn_cuda.takes(inputs[0]):
+        with torch.autocast(zeros.device.type, enabled=False):
+            return [rnn.scan(cell, x, sizes, start, w)[0] for x, w in zip(inputs, weights, strict=True)]
+    start = tuple(zeros.expand(len(inputs), -1, -1) for _ in start)
+    return rnn_cuda.scan(cell, torch.stack(inputs), sizes, start, weights)[0].unbind()
+
+
+def by_hand(weight: Tensor, tokens: Tensor, vectors: Tensor | None = None) -> bool:
+    """Whether gradients are recorded in a way that those written by hand can serve, of these and of what comes in.
+
+    On a GPU autocast is no reason against it: cuDNN's recurrences would be of float16, in which small gradients vanish.
+    """
+    vectors = weight if vectors is None else vectors
+    kinds = (torch.float32, torch.float64)
+    cast = torch.is_autocast_enabled(weight.device.type)
+    return (
+        torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and weight.dtype in kinds
+        and (weight.is_cuda if cast else vectors.dtype in kinds)
+        and vectors.numel() > 0
+        and tokens.numel() > 0
+    )

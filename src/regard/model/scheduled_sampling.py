@@ -1,0 +1,111 @@
+"""What a decoder is fed in training: the gold tokens (teacher forcing), its own (free running), or a mix of both.
+
+A recurrent decoder goes step by step and meets its own last word, as it will when it is used. Transformers and
+convolutions predict all words at once from the gold ones, mix those predictions in, and predict again
+(https://arxiv.org/abs/1906.04331); each pass makes one more position exactly what free running would say there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import exp
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import nn
+
+from regard.core.config import Checked, Count, Range
+from regard.core.errors import Problem
+from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.model.memory import Memory
+from regard.model.rnn_decoder import RnnDecoder
+
+Share = Annotated[float, Range(0.0, 1.0)]
+
+
+@dataclass(frozen=True)
+class Forcing(Checked):
+    """How much of a decoder's input is gold, over the steps of training."""
+
+    gold: Share = 1.0  # the share of gold tokens: 1 is teacher forcing, 0 free running, 0.3 the ratio 3:7
+    end: Share | None = None  # where a schedule ends; None: the share stays as it is
+    steps: Count | None = None  # how many training steps the schedule takes
+    schedule: Literal["linear", "exponential", "sigmoid"] = "linear"
+    draw: Literal["token", "ratio"] = "token"  # each token by chance, or exactly that share of each sentence
+    passes: Count = 1  # how often a parallel decoder predicts before its inputs are taken as they are
+
+    def conflicts(self) -> Iterator[Problem]:
+        if (self.end is None) != (self.steps is None):
+            given = "end" if self.steps is None else "steps"
+            yield Problem("end, steps", "both for a schedule, or neither", f"{given} alone", "Give both.")
+        if self.schedule == "exponential" and self.end is not None and min(self.end, self.gold) <= 0:
+            yield Problem("end", "above 0 for an exponential schedule", str(self.end), "Use 0.01, or 'linear'.")
+
+    def share(self, step: int) -> float:
+        """The share of gold tokens at this step of training."""
+        if self.end is None or self.steps is None:
+            return self.gold
+        done = min(1.0, max(0.0, step / self.steps))
+        if self.schedule == "exponential":
+            return float(self.gold * (self.end / self.gold) ** done)
+        if self.schedule == "sigmoid":
+            low, high = 1 / (1 + exp(6)), 1 / (1 + exp(-6))
+            done = (1 / (1 + exp(6 - 12 * done)) - low) / (high - low)
+        return self.gold + (self.end - self.gold) * done
+
+
+def force(
+    decoder: nn.Module,
+    targets: Int[Tensor, "B T"],
+    memory: Memory | None,
+    forcing: Forcing,
+    *,
+    step: int = 0,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "B T V"]:
+    """Logits for the targets, as `decoder(targets, memory)` gives them, from inputs that are gold in part only.
+
+    The first token is always gold. The decoder's own words are its most likely ones, and carry no gradient.
+    """
+    share = forcing.share(step)
+    if share == 1.0:
+        logits: Tensor = decoder(targets, memory)
+        return logits
+    gold = _choose(targets, share, forcing.draw, generator)
+    if isinstance(decoder, RnnDecoder):
+        return _step_by_step(decoder, targets, memory, gold)
+    with torch.no_grad():
+        inputs = targets
+        for _ in range(forcing.passes):
+            said = decoder(inputs, memory).argmax(-1)  # (B, T): what follows each input
+            own = torch.cat((targets[:, :1], said[:, :-1]), 1)
+            inputs = torch.where(gold, targets, own)
+    mixed: Tensor = decoder(inputs, memory)
+    return mixed
+
+
+def _step_by_step(
+    decoder: RnnDecoder, targets: Int[Tensor, "B T"], memory: Memory | None, gold: Bool[Tensor, "B T"]
+) -> Float[Tensor, "B T V"]:
+    state: Any = decoder.start(memory, batch=targets.shape[0])
+    tokens, every = targets[:, 0], []
+    for t in range(targets.shape[1]):
+        tokens = torch.where(gold[:, t], targets[:, t], tokens)
+        logits, state = decoder.step(tokens, state)
+        every.append(logits)
+        tokens = logits.argmax(-1)
+    return torch.stack(every, 1)
+
+
+def _choose(
+    targets: Int[Tensor, "B T"], share: float, draw: str, generator: torch.Generator | None
+) -> Bool[Tensor, "B T"]:
+    """Which inputs are gold."""
+    chance = torch.rand(targets.shape, generator=generator).to(targets.device)
+    if draw == "token":
+        gold = chance < share
+    else:
+        place = chance[:, 1:].argsort(1).argsort(1)  # the rank of each of the T - 1 free positions
+        first = torch.ones_like(targets[:, :1], dtype=torch.bool)
+        gold = torch.cat((first, place < round(share * place.shape[1])), 1)
+    gold[:, 0] = True
+    return gold

@@ -1,0 +1,50 @@
+"""Encoders without order, which others build on or are compared with: a label, and a bag of words."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from regard.core.config import Checked, Count
+from regard.core.sequence import Tokens
+from regard.core.shapes import Int, Tensor
+from regard.model.embedding import Embedding
+from regard.model.memory import Memory, masked_mean
+
+
+@dataclass(frozen=True)
+class LabelConfig(Checked):
+    width: Count = 256
+
+
+@dataclass(frozen=True)
+class BagConfig(Checked):
+    width: Count = 256
+
+
+class LabelEncoder(nn.Module):
+    """A label is a memory of one state."""
+
+    causal = False
+
+    def __init__(self, config: LabelConfig, embedding: Embedding) -> None:
+        super().__init__()
+        self.embedding, self.width = embedding, embedding.width
+
+    def forward(self, labels: Int[Tensor, " B"]) -> Memory:
+        state = self.embedding(labels)
+        return Memory(state[:, None], torch.ones_like(labels, dtype=torch.bool)[:, None], state)
+
+
+class BagEncoder(nn.Module):
+    """The embeddings themselves, and their mean."""
+
+    causal = False
+
+    def __init__(self, config: BagConfig, embedding: Embedding) -> None:
+        super().__init__()
+        self.embedding, self.width = embedding, embedding.width
+
+    def forward(self, source: Tokens) -> Memory:
+        states = self.embedding(source.ids)
+        return Memory(states, source.mask, masked_mean(states, source.mask))

@@ -1,0 +1,239 @@
+"""What compiled code is given: a Transformer's weights, laid out for it once."""
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from regard.core.shapes import Float, Tensor
+from regard.kernels.layers.linear import ACTIVATIONS
+from regard.model.capture import quiet
+from regard.model.embedding import Embedding
+from regard.model.multihead import MultiHead
+from regard.model.positions import Add
+from regard.model.scores import ScaledDot
+from regard.model.transformer_block import Block, Entrance, Stack
+from regard.runtime.cpu import compile
+
+KINDS = {ACTIVATIONS["relu"]: 1, ACTIVATIONS["gelu"]: 2, ACTIVATIONS["gelu_tanh"]: 3, ACTIVATIONS["silu"]: 4}
+CHUNK = 1 << 24  # bytes of memory that are asked for at once
+ALIGNED = 64  # as PyTorch's own are
+Pointer, Count = ctypes.c_void_p, ctypes.c_int64
+
+
+class Product(ctypes.Structure):
+    _fields_ = (
+        *((name, Pointer) for name in ("weight", "bias", "small", "scale", "offset")),
+        *((name, Count) for name in ("inputs", "outputs")),
+    )
+
+
+class Norm(ctypes.Structure):
+    _fields_ = (("scale", Pointer), ("shift", Pointer), ("epsilon", ctypes.c_float))
+
+
+class Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, Product) for name in ("open", "out", "ask", "tell", "widen", "narrow")),
+        *((name, Norm) for name in ("around_attend", "around_cross", "around_perceive")),
+    )
+
+
+class StackTable(ctypes.Structure):
+    _fields_ = (
+        ("layers", ctypes.POINTER(Layer)),
+        ("project", Product),
+        ("last", Norm),
+        ("table", Pointer),
+        *((name, Count) for name in ("count", "width", "heads", "hidden", "activation", "norm_first", "crosses")),
+        ("scale", ctypes.c_float),
+    )
+
+
+class Room(ctypes.Structure):
+    _fields_ = tuple((name, Pointer) for name in ("x", "normed", "wide", "seen", "scores"))
+
+
+class Weights:
+    """The blocks of an encoder or a decoder as compiled code reads them, and the memory that they lie in."""
+
+    def __init__(self, library: ctypes.CDLL, *, int8: bool = False) -> None:
+        self.library = library
+        self.most_bytes = library.regard_bytes() if int8 else 0  # inputs of a product in bytes, at most
+        self.kept: list[Tensor] = []  # what the tables point to
+        self.free = torch.empty(0, dtype=torch.uint8)  # of the last of those
+
+    def stack(self, stack: Stack, embedding: Embedding, project: Product) -> StackTable:
+        blocks, last = list(stack.blocks), stack.norm
+        layers = (Layer * len(blocks))(*(self._layer(block) for block in blocks))
+        attend, perceive = blocks[0].attend, blocks[0].perceive
+        self.width, self.widest = attend.width, max(3 * attend.width, perceive.open.out_features)
+        return StackTable(
+            layers,
+            project,
+            Norm() if isinstance(last, nn.Identity) else self._norm(last),
+            self._keep(embedding.weight),
+            len(blocks),
+            attend.width,
+            attend.heads,
+            perceive.open.out_features,
+            KINDS[perceive.activation],
+            not isinstance(last, nn.Identity),
+            hasattr(blocks[0], "cross"),
+            embedding.scale,
+        )
+
+    def room(self, rows: int, scores: int) -> tuple[Room, Float[Tensor, "rows W"], Float[Tensor, "rows W"]]:
+        """Memory to work in: what goes from layer to layer, and the same under the last norm, lie in it too."""
+        width = self.width
+        whole = torch.empty(rows * (3 * width + self.widest + scores))
+        parts = torch.split(whole, [rows * each for each in (width, width, self.widest, width, scores)])
+        return Room(*(part.data_ptr() for part in parts)), parts[0].view(rows, width), parts[1].view(rows, width)
+
+    def product(self, weight: Tensor, bias: Tensor) -> Product:
+        outputs, inputs = weight.shape
+        columns = self.library.regard_columns()
+        padded = -(-outputs // columns) * columns
+        if inputs <= self.most_bytes and inputs % 4 == 0:
+            return self._small_product(weight.detach(), bias, padded)
+        packed = self._zeros(padded * inputs, torch.float32)
+        _pack(self.library.regard_pack, weight.detach(), packed)
+        return Product(packed.data_ptr(), self._keep(bias), None, None, None, inputs, outputs)
+
+    def _layer(self, block: Block) -> Layer:
+        attend, nothing = block.attend, Product()
+        joint = [attend.query, attend.key, attend.value]
+        cross = getattr(block, "cross", None)
+        return Layer(
+            self.product(torch.cat([each.weight for each in joint]), torch.cat([each.bias for each in joint])),
+            self.product(attend.out.weight, attend.out.bias),
+            nothing if cross is None else self.product(cross.query.weight, cross.query.bias),
+            nothing if cross is None else self.product(cross.out.weight, cross.out.bias),
+            self.product(block.perceive.open.weight, block.perceive.open.bias),
+            self.product(block.perceive.close.weight, block.perceive.close.bias),
+            self._norm(block.around_attend.norm),
+            Norm() if cross is None else self._norm(block.around_cross.norm),
+            self._norm(block.around_perceive.norm),
+        )
+
+    def _small_product(self, weight: Tensor, bias: Tensor, padded: int) -> Product:
+        """Weights in bytes, each row by its own scale."""
+        outputs, inputs = weight.shape
+        scale = weight.abs().amax(1).clamp(min=1e-30) / 127
+        small = (weight / scale[:, None]).round().to(torch.int8)
+        packed = self._zeros(padded * inputs, torch.int8)
+        _pack(self.library.regard_pack_bytes, small, packed)
+        offset = 128 * small.sum(1, dtype=torch.int32)
+        more = (0, padded - outputs)
+        return Product(
+            None,
+            self._keep(bias),
+            packed.data_ptr(),
+            self._keep(F.pad(scale, more)),
+            self._keep(F.pad(offset, more)),
+            inputs,
+            outputs,
+        )
+
+    def _norm(self, norm: nn.Module) -> Norm:
+        assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+        shift: Tensor | None = getattr(norm, "bias", None)
+        return Norm(self._keep(norm.weight), None if shift is None else self._keep(shift), norm.eps)
+
+    def _keep(self, tensor: Tensor) -> int:
+        kept = self._zeros(tensor.numel(), tensor.dtype)
+        kept.copy_(tensor.detach().flatten())
+        return kept.data_ptr()
+
+    def _zeros(self, count: int, dtype: torch.dtype) -> Tensor:
+        """Side by side in memory, as compiled code reads them one after another."""
+        size = -(-count * dtype.itemsize // ALIGNED) * ALIGNED
+        if len(self.free) < size:
+            self.free = torch.empty(max(size, CHUNK), dtype=torch.uint8)
+            self.kept.append(self.free)
+            self.library.regard_large_pages(Pointer(self.free.data_ptr()), Count(len(self.free)))
+        found, self.free = self.free[:size], self.free[size:]
+        return found.zero_()[: count * dtype.itemsize].view(dtype)
+
+
+class Places:
+    """Vectors of positions, as many as were needed so far."""
+
+    def __init__(self, entrance: Entrance, *, beyond: bool = False) -> None:
+        self.place = entrance.place
+        self.beyond = beyond  # whether a learned table goes on with its last
+        self.known: Tensor | None = None
+
+    def pointer(self, count: int) -> int | None:
+        """Where those of the first so many begin; none where there are no positions."""
+        if self.place is None:
+            return None
+        assert isinstance(self.place, Add)
+        if self.known is None or len(self.known) < count:
+            limit, width = self.place.positions.limit, self.place.positions.width
+            if not self.beyond:
+                self.place(torch.zeros(1, width), count - 1)  # refused where a learned table ends before
+            places = torch.arange(2 * count)
+            places = places if limit is None else places.clamp(max=limit - 1)
+            self.known = self.place.positions(places).detach().contiguous()
+        return self.known.data_ptr()
+
+
+def usable(module: nn.Module) -> ctypes.CDLL | None:
+    """The compiled code, where a module may be handed to it."""
+    weight = getattr(getattr(module, "embedding", None), "weight", None)
+    here = isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32
+    return compile.library() if here and plain(module) else None
+
+
+def plain(module: nn.Module) -> bool:
+    """Whether a module is of plain blocks that others can stand in for, and nobody listens or changes anything."""
+    stack, entrance, embedding = (getattr(module, name, None) for name in ("stack", "entrance", "embedding"))
+    if not isinstance(stack, Stack) or not isinstance(entrance, Entrance) or not isinstance(embedding, Embedding):
+        return False
+    return (
+        not module.training
+        and (entrance.place is None or isinstance(entrance.place, Add))
+        and entrance.distance is None
+        and entrance.narrow is None
+        and isinstance(entrance.norm, nn.Identity)
+        and all(_plain(block) for block in stack.blocks)
+        and quiet()
+    )
+
+
+def fingerprint(library: ctypes.CDLL, module: nn.Module) -> list[int]:
+    """Other numbers once a weight has changed.
+
+    PyTorch counts changes, but not those of optimisers that do a step in one kernel, nor those through `.data`; these
+    change many weights at once, and are seen in some of them.
+    """
+    found = []
+    for weight in module.parameters():
+        laid = weight.detach().contiguous()
+        version = 0 if weight.is_inference() else weight._version
+        found += [version, library.regard_print(Pointer(laid.data_ptr()), Count(laid.nbytes))]
+    return found
+
+
+def _pack(pack: Any, weight: Tensor, packed: Tensor) -> None:
+    laid = weight.contiguous()
+    pack(Pointer(laid.data_ptr()), Count(laid.shape[0]), Count(laid.shape[1]), Pointer(packed.data_ptr()))
+
+
+def _plain(block: Block) -> bool:
+    looks = [block.attend, *([block.cross] if hasattr(block, "cross") else [])]
+    return not block.perceive.gated and block.perceive.activation in KINDS and all(_plain_look(each) for each in looks)
+
+
+def _plain_look(look: MultiHead) -> bool:
+    return (
+        isinstance(look.score, ScaledDot)
+        and look.key_heads == look.heads
+        and look.heads * look.head_width == look.width
+        and look.rotary is None
+        and look.query_norm is None
+        and look.query.bias is not None
+    )

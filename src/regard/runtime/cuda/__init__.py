@@ -1,0 +1,1 @@
+"""The CUDA engine: static decoder, decode buffers, CUDA graphs."""

@@ -1,0 +1,1 @@
+"""Training progress on the terminal, log.jsonl, TensorBoard and Weights & Biases."""

@@ -1,0 +1,1 @@
+"""Word vectors: word2vec training, the vectors and their file format, evaluation."""

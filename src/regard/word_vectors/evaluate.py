@@ -1,0 +1,143 @@
+"""How well word vectors agree with people: similarity of pairs, and analogies.
+
+A word is looked up as it is written and, where that is unknown, in lower case.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from regard.core.errors import InvalidArgument
+from regard.data.text import lines
+from regard.word_vectors.vectors import WordVectors
+
+Pair = tuple[str, str, float]
+Question = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's correlation over the pairs of which both words are known."""
+
+    spearman: float
+    found: int
+    missing: int
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Analogies answered rightly among those asked; those with an unknown word were skipped."""
+
+    right: int
+    asked: int
+    skipped: int
+
+    @property
+    def accuracy(self) -> float:
+        """NaN where nothing could be asked."""
+        return self.right / self.asked if self.asked else float("nan")
+
+
+def read_pairs(path: str | Path) -> list[Pair]:
+    """A word, a word and a score to each line, with tabs or spaces between (WordSim-353, SimLex-999, MEN)."""
+    pairs = []
+    for number, fields in _fields(path):
+        try:
+            a, b, written = fields
+            score = float(written)
+        except ValueError:
+            raise _malformed(path, number, "two words and a score", fields) from None
+        if not isfinite(score):  # no place in a ranking
+            raise _malformed(path, number, "a finite score", fields)
+        pairs.append((a, b, score))
+    return pairs
+
+
+def read_analogies(path: str | Path) -> dict[str, list[Question]]:
+    """Google's analogies: a section's name after a colon, then four words to each line."""
+    sections: dict[str, list[Question]] = {}
+    questions: list[Question] | None = None
+    for number, fields in _fields(path):
+        if fields[0] == ":":
+            questions = sections.setdefault(" ".join(fields[1:]), [])
+        elif len(fields) != 4 or questions is None:
+            raise _malformed(path, number, "': section', or four words of a section", fields)
+        else:
+            a, b, c, d = fields
+            questions.append((a, b, c, d))
+    return sections
+
+
+def similarity_correlation(vectors: WordVectors, pairs: Iterable[Pair]) -> Correlation:
+    """How the cosines of pairs rank beside the scores that people gave."""
+    pairs = list(pairs)
+    known = [(_row(vectors, a), _row(vectors, b), score) for a, b, score in pairs]
+    found = [(a, b, score) for a, b, score in known if a is not None and b is not None]
+    if len(found) < 2:
+        raise InvalidArgument(
+            "pairs",
+            wanted="at least two pairs of known words",
+            got=f"{len(found)} of {len(pairs)}",
+            remedy="Compare with vectors of the same language and spelling.",
+        )
+    a, b, scores = zip(*found, strict=True)
+    cosines = (vectors.units[list(a)] * vectors.units[list(b)]).sum(1).tolist()
+    return Correlation(spearman(cosines, scores), len(found), len(pairs) - len(found))
+
+
+def analogy_accuracy(
+    vectors: WordVectors, sections: Mapping[str, Sequence[Question]], *, block: int = 512
+) -> tuple[Answers, dict[str, Answers]]:
+    """Google's analogies by 3CosAdd over all words but the three asked about: in total, and for each section."""
+    answers = {}
+    for name, questions in sections.items():
+        rows = [[_row(vectors, word) for word in question] for question in questions]
+        known = torch.tensor([row for row in rows if None not in row], dtype=torch.long).reshape(-1, 4)
+        known = known.to(vectors.units.device)
+        right = sum(_right(vectors, known[i : i + block]) for i in range(0, len(known), block))
+        answers[name] = Answers(right, len(known), len(questions) - len(known))
+    every = answers.values()
+    total = Answers(sum(a.right for a in every), sum(a.asked for a in every), sum(a.skipped for a in every))
+    return total, answers
+
+
+def _right(vectors: WordVectors, rows: torch.Tensor) -> int:
+    a, b, c, d = rows.T
+    cosines = (vectors.units[b] - vectors.units[a] + vectors.units[c]) @ vectors.units.T
+    cosines.scatter_(1, rows[:, :3], -torch.inf)
+    return int((cosines.argmax(1) == d).sum())
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float:
+    """Spearman's rank correlation; equal values share the mean of their ranks. NaN where all of one side are equal."""
+    a, b = _ranks(x), _ranks(y)
+    a, b = a - a.mean(), b - b.mean()
+    length = np.sqrt((a @ a) * (b @ b))
+    return float(a @ b / length) if length else float("nan")
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray:
+    _, which, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
+    return np.asarray((counts.cumsum() - (counts - 1) / 2)[which])
+
+
+def _row(vectors: WordVectors, word: str) -> int | None:
+    for spelling in (word, word.lower()):
+        if spelling in vectors:
+            return vectors.row(spelling)
+    return None
+
+
+def _fields(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(lines(path), start=1):
+        if line.strip():
+            yield number, line.split()
+
+
+def _malformed(path: str | Path, number: int, wanted: str, got: Sequence[str]) -> InvalidArgument:
+    line = " ".join(got)[:60]
+    return InvalidArgument(f"{path}, line {number}", wanted=wanted, got=repr(line), remedy="Is it a file of this kind?")

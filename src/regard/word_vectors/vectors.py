@@ -1,0 +1,251 @@
+"""Words as vectors: what is near what, and word2vec's text format.
+
+The file is plain text, or gzip where its name ends in .gz: a line with the number of words and the width, then a line
+for each word with its numbers. Gensim and the original tool read and write the same.
+"""
+
+import gzip
+import zlib
+from array import array
+from codecs import BOM_UTF8
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from regard.core.atomic_io import whole_file
+from regard.core.config import nearest as nearest_spelling
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import Float, Tensor
+from regard.model.embedding import Embedding
+
+LONGEST = 19  # digits of a count: no file holds more, and Python refuses to read thousands of them
+
+
+class WordVectors:
+    """A vector for each word.
+
+    >>> vectors = WordVectors(["red", "pink", "king"], torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]))
+    >>> [word for word, cosine in vectors.nearest("red", 2)]
+    ['pink', 'king']
+    """
+
+    def __init__(self, words: Sequence[str], vectors: Float[Tensor, "V W"]) -> None:
+        if vectors.ndim != 2 or len(vectors) != len(words) or not vectors.numel():
+            raise InvalidArgument(
+                "vectors",
+                wanted=f"a row for each of the {len(words)} words, at least one",
+                got=f"a tensor of shape {tuple(vectors.shape)}",
+                remedy="Give a (words, width) matrix.",
+            )
+        twice = [word for word, count in Counter(words).items() if count > 1]
+        if twice:
+            raise InvalidArgument(
+                "words", wanted="each word once", got=f"{twice[0]!r} more than once", remedy="Keep one row of it."
+            )
+        self.words = tuple(words)
+        self.vectors = vectors.detach().to(torch.float32)
+        finite = self.vectors.isfinite().all(1)
+        if not finite.all():
+            raise InvalidArgument(
+                "vectors",
+                wanted="finite numbers",
+                got=f"others for {self.words[int(finite.int().argmin())]!r}",
+                remedy="Nothing can be compared with NaN or infinity: leave such words out.",
+            )
+        self._row = {word: row for row, word in enumerate(self.words)}
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._row
+
+    def __getitem__(self, word: str) -> Float[Tensor, " W"]:
+        return self.vectors[self.row(word)]
+
+    @property
+    def width(self) -> int:
+        return self.vectors.shape[1]
+
+    @cached_property
+    def units(self) -> Float[Tensor, "V W"]:
+        """The vectors at length one, so that a product is a cosine."""
+        return F.normalize(self.vectors, dim=1)
+
+    def row(self, word: str) -> int:
+        """Where the word stands in the matrix."""
+        if word not in self._row:
+            raise InvalidArgument(
+                "word",
+                wanted=f"one of the {len(self)} known words",
+                got=repr(word),
+                remedy=nearest_spelling(word, self.words),
+            )
+        return self._row[word]
+
+    def similarity(self, a: str, b: str) -> float:
+        """The cosine of the angle between two words."""
+        return float(self.units[self.row(a)] @ self.units[self.row(b)])
+
+    def nearest(self, to: str | Float[Tensor, "_"], count: int = 10) -> list[tuple[str, float]]:
+        """The words of greatest cosine with a word (itself left out) or with any vector."""
+        if isinstance(to, str):
+            return self._greatest(self.units[self.row(to)], {self.row(to)}, count)
+        if to.shape != (self.width,):
+            raise InvalidArgument(
+                "to",
+                wanted=f"a word or a vector of width {self.width}",
+                got=f"a tensor of shape {tuple(to.shape)}",
+                remedy="Compare vectors of one width.",
+            )
+        return self._greatest(F.normalize(to.to(self.units), dim=0), set(), count)
+
+    def analogy(self, a: str, b: str, c: str, count: int = 1) -> list[tuple[str, float]]:
+        """`a` is to `b` as `c` is to what? By 3CosAdd, never one of the three (https://aclanthology.org/W14-1618)."""
+        rows = [self.row(word) for word in (a, b, c)]
+        from_, to, start = self.units[rows]
+        return self._greatest(F.normalize(to - from_ + start, dim=0), set(rows), count)
+
+    def _greatest(self, unit: Tensor, but: set[int], count: int) -> list[tuple[str, float]]:
+        if count < 1:
+            raise InvalidArgument("count", wanted="at least 1", got=str(count), remedy="Ask for some words.")
+        cosines = self.units @ unit
+        top = cosines.topk(min(count + len(but), len(self)))
+        found = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        return [(self.words[row], cosine) for row, cosine in found if row not in but][:count]
+
+    def fill(self, embedding: Embedding, vocabulary: Sequence[str]) -> int:
+        """Copy vectors to the rows of an embedding whose tokens these are; how many tokens have one.
+
+        What the embedding then returns for a token is the word's vector: its own scale is divided out (exactly where
+        that is one or a power of two, to the last bit of rounding elsewhere). Rows of other tokens stay as they are.
+        """
+        if embedding.width != self.width:
+            raise InvalidArgument(
+                "embedding",
+                wanted=f"the width of the vectors, {self.width}",
+                got=f"width {embedding.width}",
+                remedy="Build the model, or learn the vectors, with the other's width.",
+            )
+        if len(vocabulary) != embedding.vocabulary:
+            raise InvalidArgument(
+                "vocabulary",
+                wanted=f"a token for each of the embedding's {embedding.vocabulary} rows",
+                got=f"{len(vocabulary)} tokens",
+                remedy="Give the vocabulary that the model was built for, in its order.",
+            )
+        here = [row for row, token in enumerate(vocabulary) if token in self]
+        there = [self._row[vocabulary[row]] for row in here]
+        with torch.no_grad():
+            embedding.weight[here] = (self.vectors[there] / embedding.scale).to(embedding.weight)
+        return len(here)
+
+    def save(self, path: str | Path) -> None:
+        """Write word2vec's text format; what stood there before stays until the whole file is on disk."""
+        for word in self.words:
+            if not word or any(map(str.isspace, word)) or not _encodable(word):
+                raise InvalidArgument(
+                    "words",
+                    wanted="words of UTF-8 text without spaces, which end a word in this format",
+                    got=repr(word),
+                    remedy="Replace the spaces, by _ say.",
+                )
+        with _written(Path(path)) as file:
+            file.write(f"{len(self)} {self.width}\n".encode())
+            for word, row in zip(self.words, self.vectors.cpu().numpy(), strict=True):
+                # the shortest digits that read back as the same float32
+                file.write(f"{word} {' '.join(map(str, row))}\n".encode())
+
+    @staticmethod
+    def load(path: str | Path) -> "WordVectors":
+        """Read word2vec's text format, ours or anybody's."""
+        path = Path(path)
+        lines = _lines(path)
+        count, width = _header(path, next(lines, (1, "")))
+        words: dict[str, int] = {}
+        numbers = array("f")  # grows as lines come: the header may be wrong
+        for number, line in lines:
+            word, *values = line.split(" ")
+            if len(words) == count:
+                raise _malformed(path, number, f"the end after the {count} words of the first line", repr(line[:40]))
+            if len(values) != width:
+                raise _malformed(path, number, f"a word and {width} numbers", f"{word!r} and {len(values)}")
+            if word in words:
+                raise _malformed(path, number, "each word once", f"{word!r}, which stands on line {words[word]} too")
+            try:
+                with np.errstate(over="ignore"):  # too large for float32: infinite
+                    row = np.array(values, dtype=np.float32)
+            except ValueError as error:
+                raise _malformed(path, number, f"{width} numbers after {word!r}", str(error)) from None
+            finite = np.isfinite(row)
+            if not finite.all():
+                raise _malformed(path, number, f"{width} finite numbers after {word!r}", values[finite.argmin()])
+            words[word] = number
+            numbers.frombytes(row.tobytes())
+        if len(words) < count:
+            raise _malformed(
+                path, 1 + len(words), f"{count} words, as the first line says", f"{len(words)}, then the end"
+            )
+        return WordVectors(tuple(words), torch.frombuffer(numbers, dtype=torch.float32).view(count, width))
+
+
+def _encodable(word: str) -> bool:
+    try:
+        return bool(word.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not empty, each with its number."""
+    number = 0
+    try:
+        with cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
+            for number, line in enumerate(file, start=1):
+                text = line.removeprefix(BOM_UTF8 if number == 1 else b"").decode().rstrip(" \t\r\n")
+                if text:
+                    yield number, text
+    except UnicodeDecodeError as error:
+        raise _malformed(path, number, "UTF-8 text", f"the byte {error.object[error.start]:#x}") from None
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise _malformed(path, number + 1, "a whole gzip file", str(error)) from None
+    except OSError as error:
+        raise InvalidArgument(
+            str(path), wanted="a file of word vectors", got=str(error.strerror), remedy="Check the path."
+        ) from None
+
+
+def _header(path: Path, first: tuple[int, str]) -> tuple[int, int]:
+    number, line = first
+    fields = line.split(" ")
+    if len(fields) == 2 and all(field.isdecimal() and len(field) <= LONGEST and int(field) > 0 for field in fields):
+        return int(fields[0]), int(fields[1])
+    raise _malformed(path, number, "the number of words and their width", repr(line[:40]))
+
+
+def _malformed(path: Path, line: int, wanted: str, got: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{path}, line {line}", wanted=wanted, got=got, remedy="The file is cut, or of another kind."
+    )
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[IO[bytes]]:
+    """The file to write, packed where its name says so."""
+    with whole_file(path) as file:
+        if path.suffix == ".gz":
+            # neither name nor time inside: the same vectors give the same bytes
+            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+                yield cast(IO[bytes], packed)
+        else:
+            yield file

@@ -1,0 +1,288 @@
+"""Word vectors from running text: skip-gram and continuous bag of words with negative sampling.
+
+The corpus is cut into blocks of consecutive words, and a block draws its negatives once for all of its words, so that
+every product of an example is a cell of a small matrix product, and every row is fetched and updated once a word
+instead of once a pair. In expectation the loss is word2vec's: a negative counts `negatives / shared` times.
+
+Papers: https://arxiv.org/abs/1301.3781 and https://arxiv.org/abs/1310.4546; negatives shared by neighbouring words,
+https://arxiv.org/abs/1604.04661; the gradient of the mean in a bag of words, https://arxiv.org/abs/2012.15332; both
+vectors of a word added, https://aclanthology.org/Q15-1016; the parabola over -log σ that keeps steps from overshooting,
+Jaakkola and Jordan, Bayesian parameter estimation via variational methods, 2000.
+"""
+
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from regard.core.config import Checked, Count, Range
+from regard.core.errors import Diverged, InvalidArgument
+from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.word_vectors.vectors import WordVectors
+
+LEAP = 2.0  # how far a batch may move a word: the rate times the bend of the loss; a longer step might lead up again
+NUDGE = 1e-2  # keeps the bend (σ(s) - ½) / s at a quarter where s is 0
+RATES = {"skipgram": 0.1, "cbow": 0.4}  # the mean of a bag hands each word a fraction of the gradient
+
+
+@dataclass(frozen=True)
+class Word2VecConfig(Checked):
+    """What word2vec is told."""
+
+    algorithm: Literal["skipgram", "cbow"] = "skipgram"  # a word foretells its neighbours, or their mean the word
+    width: Count = 100  # numbers in a vector
+    window: Count = 5  # neighbours on each side at most; each word draws its own reach, evenly from 1 to this
+    negatives: Count = 5  # words that did not stand there, to each that did
+    subsample: Annotated[float, Range(0.0, 1.0)] = 1e-3  # share of the text over which a word is thinned out; 0: none
+    power: Annotated[float, Range(0.0)] = 0.75  # negatives are drawn by count to this power
+    epochs: Count = 5
+    rate: Annotated[float, Range(1e-6, 1.0)] | None = None  # at the start; None: 0.1 for skipgram, 0.4 for cbow
+    final_rate: Annotated[float, Range(0.0, 1.0)] = 1e-4  # falls there in a straight line
+    least_count: Count = 5  # rarer words are left out
+    vectors: Literal["both", "inner"] = "both"  # the two a word learns, each of length 1, added; or the first
+    seed: Annotated[int, Range(0.0)] = 1
+    block: Count = 64  # consecutive words that share negatives
+    shared: Count = 32  # negatives that a block draws
+    batch: Count = 8  # blocks whose updates are summed: more is faster, fewer is nearer to one word at a time
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far learning has come."""
+
+    epoch: int
+    done: float  # of all epochs, from 0 to 1
+    rate: float
+    loss: float  # of the present batch, for each pair (skipgram) or word (cbow)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Running text as numbers: words by descending count, and for each place its word and its sentence."""
+
+    words: tuple[str, ...]
+    counts: np.ndarray
+    ids: np.ndarray
+    sentence: np.ndarray
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Blocks of consecutive words with the words around them, and negatives."""
+
+    around: Int[Tensor, "B C"]  # block + 2 × window places; one past the last word where there is nothing
+    near: Bool[Tensor, "B S C"]  # whether a word of the block has a place in its window
+    negative: Int[Tensor, "B K"]
+
+    @property
+    def centre(self) -> Int[Tensor, "B S"]:
+        side = (self.near.shape[2] - self.near.shape[1]) // 2
+        return self.around[:, side : side + self.near.shape[1]]
+
+
+def learn_words(
+    sentences: Iterable[Sequence[str]] | Callable[[], Iterable[Sequence[str]]],
+    config: Word2VecConfig | None = None,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    device: torch.device | str = "cpu",
+) -> WordVectors:
+    """A vector for each word that occurs often enough, by descending count.
+
+    Sentences are lists of words, read once; windows do not reach over their ends. One seed gives one result on one
+    machine (on CUDA up to rounding, as sums there have no fixed order). `progress` is called every hundred batches.
+
+    >>> text = [["the", "cat", "sat"], ["the", "dog", "sat"]] * 20
+    >>> learn_words(text, Word2VecConfig(width=8, epochs=2)).words
+    ('the', 'sat', 'cat', 'dog')
+    """
+    config = config or Word2VecConfig()
+    corpus = read_corpus(sentences() if callable(sentences) else sentences, config.least_count)
+    random = np.random.default_rng(config.seed)
+    start = (random.random((len(corpus.words), config.width), dtype=np.float32) - 0.5) / config.width
+    nothing = torch.zeros(1, config.width)  # the row of places where there is no word: fetched, never changed
+    inner = torch.cat([torch.from_numpy(start), nothing]).to(device)
+    outer = torch.zeros_like(inner)
+    rate = config.rate or RATES[config.algorithm]
+    for epoch in range(config.epochs):
+        for number, (part, batch) in enumerate(batches(corpus, config, random, device)):
+            done = (epoch + part) / config.epochs
+            now = max(config.final_rate, rate * (1 - done))
+            if progress and number % 100 == 0:
+                progress(Progress(epoch, done, now, batch_loss(inner, outer, batch, config)))
+            update(inner, outer, batch, config, now)
+    if not (inner.isfinite().all() and outer.isfinite().all()):
+        raise Diverged(f"rate: wanted one that keeps the vectors finite; got {rate:g}. Take a smaller rate or batch.")
+    vectors = inner if config.vectors == "inner" else F.normalize(inner) + F.normalize(outer)
+    return WordVectors(corpus.words, vectors[:-1].cpu())
+
+
+def read_corpus(sentences: Iterable[Sequence[str]], least_count: int) -> Corpus:
+    """Count and number the words in one reading."""
+    number: defaultdict[str, int] = defaultdict()
+    number.default_factory = number.__len__
+    ids, lengths = array("i"), array("i")
+    for sentence in sentences:
+        if isinstance(sentence, str):
+            raise InvalidArgument(
+                "sentences",
+                wanted="lists of words",
+                got=f"the text {sentence[:40]!r}",
+                remedy="Split it: text.split().",
+            )
+        ids.extend(map(number.__getitem__, sentence))
+        lengths.append(len(sentence))
+    seen = np.frombuffer(ids, dtype=np.int32) if ids else np.empty(0, dtype=np.int32)
+    counts = np.bincount(seen, minlength=len(number))
+    order = np.argsort(-counts, kind="stable")  # words of one count stay in the order in which they came
+    order = order[counts[order] >= least_count]
+    if not len(order):
+        raise InvalidArgument(
+            "sentences",
+            wanted=f"a word that occurs at least {least_count} times (least_count)",
+            got=f"{len(seen)} words, {len(number)} different ones",
+            remedy="Give more text, or a smaller least_count.",
+        )
+    rank = np.full(len(number), -1, dtype=np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    spelling = list(number)
+    kept = rank[seen]
+    sentence_of = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    return Corpus(tuple(spelling[i] for i in order), counts[order], kept[kept >= 0], sentence_of[kept >= 0])
+
+
+def keep_chance(counts: np.ndarray, subsample: float) -> np.ndarray:
+    """How likely an occurrence of each word stays in the text, by the rule of the original program."""
+    if not subsample:
+        return np.ones(len(counts))
+    excess = counts / (subsample * counts.sum())
+    return np.asarray((np.sqrt(excess) + 1) / excess).clip(max=1.0)
+
+
+def batches(
+    corpus: Corpus, config: Word2VecConfig, random: np.random.Generator, device: torch.device | str = "cpu"
+) -> Iterator[tuple[float, Batch]]:
+    """One epoch: the text thinned out and cut into blocks, in random order; each with the part of the epoch done."""
+    size, side, nothing = config.block, config.window, len(corpus.words)
+    stays = random.random(len(corpus.ids), dtype=np.float32) < keep_chance(corpus.counts, config.subsample)[corpus.ids]
+    ids, sentence = corpus.ids[stays], corpus.sentence[stays]
+    if not len(ids):
+        return  # of a short text, every word may be thinned out
+    blocks = -(-len(ids) // size)
+    margin = (side, blocks * size - len(ids) + side)
+
+    def overlapping(values: np.ndarray, fill: int) -> Tensor:  # T  ─▶  B, size + 2 × side
+        return torch.from_numpy(np.pad(values, margin, constant_values=fill)).unfold(0, size + 2 * side, size)
+
+    around, sentences = overlapping(ids, nothing), overlapping(sentence, -1)
+    reach = torch.from_numpy(random.integers(1, side + 1, (blocks, size, 1), dtype=np.int32))
+    chances = np.cumsum(corpus.counts**config.power)
+    drawn = np.searchsorted(chances, random.random((blocks, config.shared)) * chances[-1], side="right")
+    negative = torch.from_numpy(drawn.clip(max=nothing - 1).astype(np.int32))
+    apart = (torch.arange(size)[:, None] + side - torch.arange(size + 2 * side)).abs().int()
+    apart[apart == 0] = side + 1  # a word is no neighbour of itself
+    order = torch.from_numpy(random.permutation(blocks))
+    for start in range(0, blocks, config.batch):
+        chosen = order[start : start + config.batch]
+        where = sentences[chosen]
+        same = where[:, side : side + size, None] == where[:, None]  # B, S, C
+        inside = around[chosen][:, side : side + size, None] != nothing
+        near = (apart <= reach[chosen]) & same & inside
+        yield start / blocks, Batch(around[chosen].to(device), near.to(device), negative[chosen].to(device))
+
+
+def update(
+    inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Batch, config: Word2VecConfig, rate: float
+) -> None:
+    """A step down the gradient of a batch, in place; shorter for the words at which the loss bends sharply."""
+    fetched, bag, foretold = _fetched(batch, config)
+    rows = F.embedding(fetched, inner)  # B, _, W
+    vectors = rows if bag is None else bag @ rows  # B, S, W
+    weight, positives = _weights(batch, config)
+    (down, bend), (down_outer, bend_outer) = descent(vectors, F.embedding(foretold, outer), weight, positives)
+    if bag is not None:
+        down, bend = bag.mT @ down, (bag.mT @ bend[..., None])[..., 0]
+    for matrix, places, step, bends in ((inner, fetched, down, bend), (outer, foretold, down_outer, bend_outer)):
+        flat = places.flatten()
+        step = step.flatten(0, 1) * paced(flat, bends.flatten(), len(matrix), rate)[:, None]
+        matrix.index_add_(0, flat, step)
+
+
+def paced(places: Int[Tensor, " T"], bends: Float[Tensor, " T"], size: int, rate: float) -> Float[Tensor, " T"]:
+    """The rate at each place: less where the loss bends too sharply for it, over all places of the word.
+
+    A batch sums what its examples ask of a word, all seen from where the word stood before. For a word in very many of
+    them the sum overshoots, and grows from batch to batch.
+    """
+    of_word = torch.zeros(size, device=bends.device).index_add_(0, places, bends)
+    return rate * (LEAP / (rate * of_word[places]).clamp(min=LEAP))
+
+
+def batch_loss(inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Batch, config: Word2VecConfig) -> float:
+    """The loss of a batch, for each pair (skipgram) or word (cbow)."""
+    fetched, bag, foretold = _fetched(batch, config)
+    rows = F.embedding(fetched, inner)
+    weight, positives = _weights(batch, config)
+    total = loss(rows if bag is None else bag @ rows, F.embedding(foretold, outer), weight, positives)
+    return float(total / weight[..., :positives].sum().clamp(min=1))
+
+
+def loss(
+    vectors: Float[Tensor, "B S W"], outer: Float[Tensor, "B M W"], weight: Float[Tensor, "B S M"], positives: int
+) -> Float[Tensor, ""]:
+    """-log σ(u·v) for the first `positives` of `outer`, which stood there, -log σ(-n·v) for the rest, each weighed."""
+    scores = vectors @ outer.mT
+    signs = torch.ones_like(scores)
+    signs[..., positives:] = -1
+    return -(weight * F.logsigmoid(signs * scores)).sum()
+
+
+def descent(
+    vectors: Float[Tensor, "B S W"], outer: Float[Tensor, "B M W"], weight: Float[Tensor, "B S M"], positives: int
+) -> tuple[tuple[Float[Tensor, "B S W"], Float[Tensor, "B S"]], tuple[Float[Tensor, "B M W"], Float[Tensor, "B M"]]]:
+    """The negative gradient of `loss`, and the bend along it: of the vectors, and of the outer ones.
+
+    The gradient written out: (1 - σ) pulls what stood there, -σ pushes the rest. -log σ stays under the parabola that
+    touches it at ±s and bends by (σ(s) - ½) / s, so a vector that alone goes 2 / bend down its gradient at most cannot
+    end higher than it stood.
+    """
+    scores = torch.bmm(vectors, outer.mT)
+    pull = scores.sigmoid()
+    bend = (pull - 0.5).abs_().add_(NUDGE / 4).div_(scores.abs_().add_(NUDGE)).mul_(weight)
+    pull.neg_()[..., :positives] += 1
+    pull *= weight
+    down, down_outer = torch.bmm(pull, outer), torch.bmm(pull.mT, vectors)
+    along = torch.bmm(down, outer.mT).square_().mul_(bend).sum(2)
+    along_outer = torch.bmm(vectors, down_outer.mT).square_().mul_(bend).sum(1)
+    return (down, along / _length2(down)), (down_outer, along_outer / _length2(down_outer))
+
+
+def _length2(vectors: Float[Tensor, "B S W"]) -> Float[Tensor, "B S"]:
+    return vectors.square().sum(2).clamp(min=1e-20)
+
+
+def _fetched(
+    batch: Batch, config: Word2VecConfig
+) -> tuple[Int[Tensor, "B _"], Float[Tensor, "B S C"] | None, Int[Tensor, "B _"]]:
+    """Whose inner vectors are fetched, how they are averaged if they are, and whose outer vectors are foretold."""
+    if config.algorithm == "skipgram":
+        return batch.centre, None, torch.cat([batch.around, batch.negative], 1)
+    near = batch.near.float()
+    return batch.around, near / near.sum(-1, keepdim=True).clamp(min=1), torch.cat([batch.centre, batch.negative], 1)
+
+
+def _weights(batch: Batch, config: Word2VecConfig) -> tuple[Float[Tensor, "B S M"], int]:
+    """How often each example counts, and how many of the columns are positive ones; the others are negatives."""
+    if config.algorithm == "skipgram":
+        positive = batch.near.float()
+        examples = positive.sum(-1, keepdim=True)
+    else:
+        examples = batch.near.any(-1, keepdim=True).float()
+        positive = torch.eye(batch.near.shape[1], device=examples.device) * examples
+    each = examples * (config.negatives / config.shared)
+    return torch.cat([positive, each.expand(-1, -1, batch.negative.shape[1])], -1), positive.shape[-1]

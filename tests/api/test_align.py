@@ -1,0 +1,248 @@
+"""Alignments of words from attention, and how they are judged."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from test_cli import command
+
+import regard
+from golden.write import HERE
+from regard.api.align import STEPS, Heads, align, choose, with_markup
+from regard.data.tokenizer import END, Tokenizer
+from regard.evaluation.alignment_error import Agreement, read_links
+from support.predictors import classifier, language_model, tokenizer, translator
+
+GOLDEN = HERE / "0.1.0"
+KINDS = ("bpe", "unigram", "characters", "bytes", "words")
+SYLLABLES = ["ba", "ce", "di", "fo", "gu", "ha", "je", "ki", "lo", "mu"]
+
+
+def reversals(count: int, seed: int) -> list[tuple[str, str]]:
+    chance = random.Random(seed)
+    said = [[chance.choice(SYLLABLES) for _ in range(chance.randint(2, 5))] for _ in range(count)]
+    return [(" ".join(words), " ".join(words[::-1])) for words in said]
+
+
+@pytest.fixture(scope="module", params=["rnn", "conv"])
+def reverser(request, tmp_path_factory) -> regard.Predictor:
+    """A model that has learned to say the words of a text from the end."""
+    place = tmp_path_factory.mktemp("reverse")
+    words, steps = {"tokens": "words"}, {"rnn": 150, "conv": 120}[request.param]
+    conv, rnn = {"kind": "conv", "width": 24, "dilations": [1, 2]}, {"kind": "rnn", "width": 24}
+    parts = {"rnn": (rnn, {**rnn, "attention": "after"}), "conv": (conv, conv)}[request.param]
+    train = {
+        "steps": steps,
+        "warmup": 10,
+        "batch_tokens": 256,
+        "rate": 1.5e-2,
+        "validate_every": steps,
+        "device": "cpu",
+    }
+    model = dict(zip(("encoder", "decoder"), parts, strict=True))
+    recipe = {"data": {"source": words, "target": words}, "model": model, "train": train}
+    return regard.train(recipe, place / "run", data={"train": reversals(1000, 1)}, cache=place)
+
+
+def test_a_reversed_text_is_aligned_crosswise(reverser):
+    pairs = reversals(30, 2)
+    for targets in ([target for _, target in pairs], None):
+        right = words = 0
+        for each in regard.align(reverser, [source for source, _ in pairs], targets):
+            last = len(each.source_words) - 1
+            right += sum(origin == last - word for word, origin in enumerate(each.origins))
+            words += len(each.output_words)
+        assert right / words > 0.95
+
+
+def test_tags_follow_their_words(reverser):
+    (found,) = with_markup(reverser, ["ba <b>ce di</b> <i>fo</i>"])
+    assert found == "<i>fo</i> <b>di ce</b> ba"
+    with pytest.raises(ValueError, match="line 2: wanted <b> to be closed first"):
+        list(with_markup(reverser, ["ba", "<b>ce"]))
+
+
+def test_the_heads_that_align_best_are_chosen(tmp_path):
+    """Against every choice, judged by itself."""
+    predictor = translator()
+    pairs = [("the cat sat", "a dog sat"), ("", ""), ("a red car and", "the mat,"), ("on the mat", "dogma words")]
+    wanted = Heads(2, 1, "reads")
+    links = [str(each) for each in align(predictor, *zip(*pairs, strict=True), heads=wanted)]
+    files = [tmp_path / name for name in ("s", "t", "l")]
+    for path, lines in zip(files, [*zip(*pairs, strict=True), links], strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines))
+    best, agreement = choose(predictor, files)
+    assert agreement.error_rate == 0
+    assert str(best) == "--head 2.1 --step reads"
+    rates = {}
+    for layer, head in [(None, None), (1, None), (2, None), (1, 0), (1, 1), (2, 0), (2, 1)]:
+        for step in STEPS:
+            rates[layer, head, step] = Agreement()
+            for number, each in enumerate(align(predictor, *zip(*pairs, strict=True), heads=Heads(layer, head, step))):
+                rates[layer, head, step].add(each.links, read_links(links[number], each.sizes, "l", number + 1))
+    assert min(rates, key=lambda one: rates[one].error_rate) == (2, 1, "reads")
+    assert sum(rate.error_rate == 0 for rate in rates.values()) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_are_linked_with_what_their_tokens_look_at_most(kind):
+    predictor = translator(kind)
+    source, target = "the  cat\tsat on dogma ", " a red  catalogue"
+    (found,) = align(predictor, [source], [target], heads=Heads(2, 1))
+    assert (found.source_words, found.output_words) == (tuple(source.split()), tuple(target.split()))
+    (read, said) = (predictor.source.encode(text) for text in (source, target))
+    weights = regard.look(predictor, source, output=target)["decoder 2 cross"].weights(heads=[1])[0]
+    for word, origin in enumerate(found.origins):
+        rows = [i for i, place in enumerate(_places(predictor.target, said)) if place == word]
+        sums = [
+            sum(
+                float(weights[i, k])
+                for i in rows
+                for k, place in enumerate(_places(predictor.source, read))
+                if place == n
+            )
+            for n in range(5)
+        ]
+        assert origin == sums.index(max(sums))
+
+
+def _places(vocabulary: Tokenizer, ids: list[int]) -> list[int | None]:
+    """By how many words there are up to each token and with it."""
+    if vocabulary.encode("§ §")[0] == vocabulary.encode("zzz zzz")[0]:  # whole words, known or not
+        return list(range(len(ids)))
+    found = []
+    for end in range(1, len(ids) + 1):
+        text = vocabulary.decode(ids[:end])
+        found.append(None if not vocabulary.decode(ids[end - 1 : end]).strip() else len(text.split()) - 1)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_know_the_word_of_the_text_they_are_of(kind):
+    vocabulary = tokenizer(kind)
+    text = "the cat,  sat\n\ton ▁mats "
+    ids = [*vocabulary.encode(text), END]
+    spans, places = vocabulary.spans(text), vocabulary.places(ids)
+    assert [text[a:b] for a, b in spans] == text.split()
+    assert places[-1] is None
+    if kind != "words":
+        for word, (start, end) in enumerate(spans):
+            tokens = [i for i, place in zip(ids, places, strict=True) if place == word]
+            assert vocabulary.decode(tokens).strip() == text[start:end]
+    else:
+        assert vocabulary.places(vocabulary.encode("the zzz cat")) == [0, None, 1]  # what `decode` drops is nowhere
+
+
+def test_the_error_rate_is_that_of_a_worked_example():
+    """Three links are found; of these one is sure, one is possible, one is wrong; two sure ones were wanted."""
+    reference = read_links("0-0 1-2 1?1", (3, 3), "x", 1)
+    agreement = Agreement()
+    agreement.add([(0, 0), (1, 1), (2, 0)], reference)
+    assert (agreement.precision, agreement.recall) == (pytest.approx(2 / 3), pytest.approx(1 / 2))
+    assert agreement.error_rate == pytest.approx(1 - (1 + 2) / (3 + 2))
+    agreement.add([(0, 0)], read_links("0-0", (1, 1), "x", 2))
+    assert agreement.error_rate == pytest.approx(1 - (2 + 3) / (4 + 3))
+    assert Agreement().error_rate == 0
+    for told in ("0-3", "3-0", "0:1", "0-", "-1-0", "0_1"):
+        with pytest.raises(ValueError, match=r"x, line 7: wanted links as 0-0 and 1\?2 between 3 words and 3; got"):
+            read_links(f"0-0 {told}", (3, 3), "x", 7)
+
+
+def test_the_command_aligns_line_for_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("s").write_text("the cat sat\n\na dog\n")
+    Path("t").write_text("THE CAT\n\nA DOG HA\n")
+    done = command("align", GOLDEN / "transformer", "--sources", "s", "--targets", "t", "--head", "1.1")
+    assert done.returncode == 0, done.stderr
+    model = regard.load(GOLDEN / "transformer")
+    found = list(align(model, ["the cat sat", "", "a dog"], ["THE CAT", "", "A DOG HA"], heads=Heads(1, 1)))
+    assert done.stdout.splitlines() == [str(each) for each in found]
+    assert (done.stdout.splitlines()[1], len(found[0].links), len(found[2].links)) == ("", 2, 3)
+    Path("l").write_text(done.stdout)
+    told = command("align", GOLDEN / "transformer", "--sources", "s", "--targets", "t", "--choose", "s", "t", "l",
+                   "--references", "l", "--json")  # fmt: skip
+    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [line["links"] for line in lines[:3]] == [[list(link) for link in each.links] for each in found]
+    assert lines[3]["alignment_error_rate"] == 0
+    assert "alignment error rate 0.0%, precision 100.0%, recall 100.0% on l" in told.stderr
+    own = command("align", GOLDEN / "rnn", "--sources", "s", "--set", "longest=4", "--json")
+    first, _, third = regard.load(GOLDEN / "rnn").predict(["the cat sat", "a", "a dog"], longest=4)
+    assert [json.loads(line)["output"] for line in own.stdout.splitlines()] == [first, "", third]
+
+
+REFUSED = {
+    "language model": (("language-model",), "model: wanted one that makes a text of a text"),
+    "classifier": (("classifier",), "model: wanted one that makes a text of a text"),
+    "head": (("transformer", "--head", "1.2"), r"head: wanted one of 1.0 to 1.1; got --head 1.2"),
+    "layer": (("rnn", "--head", "2"), r"head: wanted one of 1.0 to 1.0; got --head 2"),
+    "no head": (("rnn", "--head", "x"), "head: wanted a layer, or a layer and a head"),
+    "step": (("rnn", "--step", "hears"), "step: wanted says or reads; got 'hears'"),
+    "too many": (("rnn", "--choose", "s", "s", "s", "--head", "1"), "head: wanted none beside --choose"),
+    "fewer targets": (("rnn", "--targets", "one"), "line 2: wanted a source and a target; got no target"),
+    "fewer links": (("rnn", "--targets", "s", "--references", "one"), "one, line 2: wanted a line for each source"),
+    "links": (("rnn", "--targets", "s", "--references", "s"), "s, line 1: wanted links as"),
+    "nothing sure": (("rnn", "--choose", "s", "s", "none"), "choose: wanted links that are sure"),
+    "searching": (("rnn", "--targets", "s", "--beam", "3"), "beam: wanted nothing where no output is searched"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_refused(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path, text in {"s": "a b\nb a\n", "one": "0-0\n", "none": "0?0\n\n"}.items():
+        Path(path).write_text(text)
+    (model, *arguments), message = REFUSED[name]
+    done = command("align", GOLDEN / model, "--sources", "s", *arguments)
+    assert done.returncode == 2
+    with pytest.raises(ValueError, match=message):
+        raise ValueError(done.stderr)
+
+
+def test_a_text_that_is_too_long_is_named_by_its_line():
+    with pytest.raises(ValueError, match="line 2: wanted at most 1000 tokens; got 1500"):
+        list(align(translator("words"), ["the cat", "cat " * 1500], ["a", "b"]))
+    _, (found) = align(translator("words"), ["the cat", "cat " * 1500], ["a", "b"], cut=True)
+    assert len(found.source_words) == 1500
+    assert found.origins[0] < 1000
+    (whole,) = align(translator("words"), ["cat " * 1500], ["a"], longest_source=2000)
+    assert whole.sizes == (1500, 1)
+
+
+def test_nothing_is_searched_where_targets_are_given():
+    with pytest.raises(ValueError, match="beam: wanted nothing where no output is searched"):
+        next(align(translator(), ["a"], ["b"], beam=3))
+    with pytest.raises(ValueError, match="nbest: wanted 1; got 2"):
+        next(align(translator(), ["a"], beam=3, nbest=2))
+
+
+def test_models_that_align_nothing_are_refused():
+    for model in (language_model(), classifier()):
+        with pytest.raises(ValueError, match="model: wanted one that makes a text of a text"):
+            next(align(model, ["a"]))
+        with pytest.raises(ValueError, match="model: wanted one that makes a text of a text"):
+            next(with_markup(model, ["a"]))
+
+
+def test_an_output_that_never_ends_is_aligned():
+    """Its last word is never read: where reading counts, that has no link."""
+    predictor = translator("words", "conv")
+    with torch.no_grad():
+        predictor.model.decoder.project.bias[10] = 100.0
+    (said,) = align(predictor, ["the cat"], longest=3)
+    (read,) = align(predictor, ["the cat"], longest=3, heads=Heads(step="reads"))
+    assert None not in said.origins
+    assert read.origins[-1] is None
+    assert len(read.links) == 2
+
+
+def test_the_command_carries_markup(tmp_path):
+    (tmp_path / "in").write_text("a <b>cat</b>\n\n")
+    done = command("predict", GOLDEN / "rnn", tmp_path / "in", "--markup", "--longest", 4)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.split("\n")
+    assert lines == [*with_markup(regard.load(GOLDEN / "rnn"), ["a <b>cat</b>", ""], longest=4), ""]
+    assert "<b>" in lines[0]
+    both = command("predict", GOLDEN / "rnn", tmp_path / "in", "--markup", "--scores")
+    assert (both.returncode, "scores: wanted nothing beside --markup" in both.stderr) == (2, True)

@@ -1,0 +1,175 @@
+"""`regard compare`: systems side by side, as a table, a page and a figure."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from test_cli import command
+
+import regard
+from golden.write import HERE, PAIRS
+from regard.api.compare import side_by_side
+from regard.api.comparison_report import as_figure, as_page, as_text
+from regard.evaluation.metrics import score
+from regard.views import charts
+
+GOLDEN = HERE / "0.1.0"
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>]]>\x1b[31m\u202e"
+ROWS = [(a, b) for a, b in PAIRS if a]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("s").write_text("".join(f"{source}\n" for source, _ in ROWS))
+    Path("r").write_text("".join(f"{target}\n" for _, target in ROWS))
+    Path("ours").write_text("".join(f"{target}\n" for _, target in ROWS))
+    Path("theirs").write_text(f"{ROWS[0][1]}\n{ROWS[1][1]}!\n{HOSTILE}\n{ROWS[3][1]}\n")
+    return tmp_path
+
+
+def test_the_most_different_outputs_come_first(place):
+    found = side_by_side(["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50)
+    assert [sentence.number for sentence in found.sentences] == [3, 2]  # the others are the same
+    assert found.sentences[0].source == ROWS[2][0]
+    assert found.sentences[1].difference == pytest.approx(1 / (len(ROWS[1][1]) + 1))
+    for sentence in found.sentences:
+        for name, answer in zip(("ours", "theirs"), sentence.answers, strict=True):
+            assert answer.output == Path(name).read_text().split("\n")[sentence.number - 1]
+            assert list(answer.scores) == ["chrf"]  # the BLEU of a sentence says little
+            for metric, value in answer.scores.items():
+                assert value == pytest.approx(score(metric, [answer.output], [sentence.references]))
+    wanted = regard.compare(["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50)
+    assert found.report == wanted
+    assert len(side_by_side(["ours", "theirs"], sources="s", references=["r"], sentences=1, resamples=9).sentences) == 1
+
+
+def test_models_are_compared_with_their_attention(place):
+    Path("s").write_text("a cat\na dog\n")  # to which these small models answer at great length
+    Path("r").write_text("A CAT\nA DOG\n")
+    Path("theirs").write_text("A CAT\nA DOG\n")
+    systems = [GOLDEN / "transformer", "theirs"]
+    found = side_by_side(systems, sources="s", references=["r"], metrics=["chrf"], resamples=9, sentences=1)
+    (sentence,) = found.sentences
+    ours, theirs = sentence.answers
+    assert theirs.attention is None
+    seen = regard.look(regard.load(systems[0]), sentence.source)
+    assert (ours.output, ours.attention.keys) == (seen.output.text, seen.source.tokens)
+    assert ours.attention.rows == seen.output.tokens
+    weights = seen["decoder 1 cross"].weights().mean(0).tolist()
+    for found_row, row in zip(ours.attention.weights, weights, strict=True):
+        assert found_row == pytest.approx(row, abs=1e-4)
+
+
+def test_models_search_as_they_are_told(place):
+    Path("s").write_text("a cat\n")
+    Path("r").write_text("A CAT\n")
+    Path("theirs").write_text("A CAT\n")
+    systems = [GOLDEN / "transformer", "theirs"]
+    told = command("compare", *systems, "--sources", "s", "--references", "r", "--set", "longest=2", "--json")
+    (sentence,) = json.loads(told.stdout)["sentences"]
+    short = sentence["answers"][0]
+    assert short["output"] == regard.load(systems[0]).predict(["a cat"], longest=2)[0]
+    assert short["output"] != regard.load(systems[0]).predict(["a cat"])[0]
+    assert len(short["attention"]["rows"]) == 2  # of the same search
+
+
+class Page(HTMLParser):
+    """What a browser would make of it."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.tags: dict[str, list[dict[str, str | None]]] = {}
+        self.texts: list[str] = []
+        self.feed(content)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.setdefault(tag, []).append(dict(attrs))
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_the_page_shows_all_and_runs_nothing(place):
+    systems = ["ours", "theirs", GOLDEN / "transformer"]
+    found = side_by_side(systems, sources="s", references=["r"], by_length="2", resamples=9)
+    content = as_page(found)
+    page = Page(content)
+    assert not page.tags.keys() & {"script", "img", "link", "iframe", "object", "a"}
+    for attributes in (each for same in page.tags.values() for each in same):
+        assert not [name for name in attributes if name.startswith("on") or name in ("style", "src", "href")]
+    (policy,) = (each["content"] for each in page.tags["meta"] if "http-equiv" in each)
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert any("<script>alert(1)</script>" in text for text in page.texts)  # as text, whole
+    assert "\x1b" not in content
+    assert len(page.tags["svg"]) == 2 + sum(sentence.answers[2].attention is not None for sentence in found.sentences)
+    assert len(page.tags["svg"]) > 2
+    drawing = ElementTree.fromstring(as_figure(found))
+    marks = drawing.findall(".//{http://www.w3.org/2000/svg}circle")
+    assert len(marks) == 2 * 3 * 2  # metrics, systems, groups of lengths
+    for each in content.split("<figure>")[1:]:
+        ElementTree.fromstring(each.split("</figure>")[0])
+
+
+def test_lines_stand_where_their_values_are():
+    drawn = [charts.Line("a", [(0.0, 1.0, 2.0), None, (1.0, 2.0, 3.0)]), charts.Line("b", [(0.0, 0.0, 0.0)] * 3)]
+    root = ElementTree.fromstring(charts.lines("t", ["1–2", "3–4", "5–6"], drawn, "{:.1f}".format))
+    circles = root.findall(".//{http://www.w3.org/2000/svg}circle")
+    heights = [float(each.get("cy")) for each in circles]
+    assert len(heights) == 5
+    assert heights[0] > heights[1]  # the larger is the higher
+    assert heights[2:] == [heights[2]] * 3
+    assert heights[2] - heights[0] == pytest.approx(heights[0] - heights[1], abs=0.2)
+    labels = [each.text for each in root.findall(".//{http://www.w3.org/2000/svg}text[@text-anchor='end']")]
+    assert labels == ["0.0", "1.0", "2.0", "3.0"]
+    assert [each[0].text for each in circles[:2]] == ["a: 1.0 (0.0 to 2.0)", "a: 2.0 (1.0 to 3.0)"]
+
+
+def test_the_command_compares(place):
+    done = command(
+        "compare", "ours", "theirs", "--sources", "s", "--references", "r", "--resamples", 9, "--out", "x.svg"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "bleu ↑ by source length (examples)" in done.stdout
+    assert "example 3: outputs differ by" in done.stdout
+    assert "\x1b" not in done.stdout
+    ElementTree.fromstring(Path("x.svg").read_text())
+    told = command("compare", "ours", "theirs", "--sources", "s", "--references", "r", "--json", "--out", "x.html")
+    sentences = json.loads(told.stdout)["sentences"]
+    assert [each["number"] for each in sentences] == [3, 2]
+    assert sentences[0]["answers"][1]["output"] == HOSTILE
+    assert Path("x.html").read_text().startswith("<!doctype html>")
+
+
+def test_language_models_have_figures_alone(place):
+    Path("train.jsonl").write_text(json.dumps({"target": "a cat"}) + "\n")
+    systems = [GOLDEN / "language-model"] * 2
+    found = side_by_side(systems, split="train", resamples=9, cache=place / "cache")
+    assert found.sentences == []
+    assert "perplexity" in as_text(found)
+    assert "perplexity" in as_page(found)
+    with pytest.raises(ValueError, match="out: wanted systems whose outputs are judged"):
+        as_figure(found)
+
+
+REFUSED = {
+    "one alone": (("ours", "--references", "r", "--sources", "s"), "systems: wanted two systems or more; got 1"),
+    "unknown ending": (("ours", "theirs", "--out", "x.png"), r"out: wanted a name in .html or .svg; got x.png"),
+    "no references": (("ours", "theirs"), "references: wanted a file beside outputs without a model"),
+    "no sources": (("ours", "theirs", "--references", "r"), "sources: wanted a file whose lengths count"),
+    "groups": (("ours", "theirs", "--sources", "s", "--references", "r", "--by-length", "x"), "by-length: wanted"),
+    "other lines": (("ours", "s2", "--sources", "s", "--references", "r"), "s2: wanted an output for each of 4"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_compared_is_refused(name, place):
+    Path("s2").write_text("a\n")
+    arguments, message = REFUSED[name]
+    done = command("compare", *arguments)
+    assert done.returncode == 2
+    with pytest.raises(ValueError, match=message):
+        raise ValueError(done.stderr)
+    assert not list(place.glob("x.*"))

@@ -1,0 +1,249 @@
+"""A checkpoint is whole or refused, whatever happens to it and whenever."""
+
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard.checkpoint import store
+from regard.core.atomic_io import sweep, whole_file
+
+TEXTS = {"config.json": '{"a": 1}\n', "tokenizer.json": '{"model": {}}\n', "README.md": "# A model\n"}
+
+
+def write(folder: Path, value: float = 0.0) -> None:
+    weights = {"w": torch.arange(12.0).reshape(3, 4) + value}
+    store.write(folder, TEXTS, {"model.safetensors": weights})
+
+
+def weights(folder: Path) -> torch.Tensor:
+    return store.tensors(store.read(folder), "model.safetensors", folder)["w"]
+
+
+def test_what_is_written_is_read(tmp_path):
+    write(tmp_path / "c", 0.5)
+    content = store.read(tmp_path / "c")
+    assert {name: text.decode() for name, text in content.items() if name in TEXTS} == TEXTS
+    assert torch.equal(weights(tmp_path / "c"), torch.arange(12.0).reshape(3, 4) + 0.5)
+    assert store.verify(tmp_path / "c") == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def damaged(folder: Path):
+    """Each file of a checkpoint, with a way to damage it and to mend it."""
+    for path in sorted(folder.iterdir()):
+        yield path, path.read_bytes()
+
+
+def refused(folder: Path) -> bool:
+    try:
+        store.read(folder)
+    except regard.CheckpointRefused:
+        return True
+    return False
+
+
+def test_every_flipped_bit_is_detected(tmp_path):
+    write(tmp_path / "c")
+    chance = random.Random(0)
+    for path, content in damaged(tmp_path / "c"):
+        offsets = range(len(content)) if len(content) <= 200 else chance.sample(range(len(content)), 200)
+        for offset in offsets:
+            flipped = bytearray(content)
+            flipped[offset] ^= 1 << chance.randrange(8)
+            path.write_bytes(flipped)
+            assert refused(tmp_path / "c"), (path.name, offset)
+        path.write_bytes(content)
+    assert not refused(tmp_path / "c")
+
+
+def test_every_truncation_is_detected(tmp_path):
+    write(tmp_path / "c")
+    chance = random.Random(1)
+    for path, content in damaged(tmp_path / "c"):
+        for length in range(len(content)) if len(content) <= 200 else chance.sample(range(len(content)), 200):
+            path.write_bytes(content[:length])
+            assert refused(tmp_path / "c"), (path.name, length)
+        path.write_bytes(content)
+
+
+def rewritten(folder: Path, change) -> None:
+    """A manifest that was changed, with a right hash of its own."""
+    found = json.loads((folder / "manifest.json").read_bytes())
+    change(found["files"])
+    (folder / "manifest.json").write_bytes(store._manifest(found["files"]))
+
+
+TAMPERED = {
+    "a file too many": lambda folder: (folder / "more.txt").write_text("x"),
+    "a file too few": lambda folder: (folder / "README.md").unlink(),
+    "two files swapped": lambda folder: [
+        os.rename(folder / "config.json", folder / "t"),
+        os.rename(folder / "tokenizer.json", folder / "config.json"),
+        os.rename(folder / "t", folder / "tokenizer.json"),
+    ],
+    "a name that climbs": lambda folder: rewritten(
+        folder, lambda files: files.update({"../../etc/passwd": files["README.md"]})
+    ),
+    "an absolute name": lambda folder: rewritten(
+        folder, lambda files: files.update({"/etc/passwd": files["README.md"]})
+    ),
+    "a hidden entry": lambda folder: rewritten(folder, lambda files: files["README.md"].update({"code": "x"})),
+    "a link": lambda folder: [
+        shutil.copy(folder / "README.md", folder.parent / "elsewhere"),
+        (folder / "README.md").unlink(),
+        (folder / "README.md").symlink_to(folder.parent / "elsewhere"),
+    ],
+    "no manifest": lambda folder: (folder / "manifest.json").unlink(),
+    "a manifest of depth": lambda folder: (folder / "manifest.json").write_text("[" * 100_000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_tampering_is_refused(name, tmp_path):
+    write(tmp_path / "c")
+    TAMPERED[name](tmp_path / "c")
+    with pytest.raises(regard.CheckpointRefused, match=str(tmp_path)):
+        store.read(tmp_path / "c")
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.system, ("touch exploded",)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "training.json"])
+def test_a_pickle_is_never_opened(name, tmp_path, monkeypatch):
+    """Even one that its manifest vouches for."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "c")
+    (tmp_path / "c" / name).write_bytes(pickle.dumps(Bomb()))
+    files = {p.name: store._entry(p.read_bytes()) for p in (tmp_path / "c").iterdir() if p.name != "manifest.json"}
+    (tmp_path / "c" / "manifest.json").write_bytes(store._manifest(files))
+    with pytest.raises(regard.CheckpointRefused):
+        regard.load(tmp_path / "c")
+    assert not (tmp_path / "exploded").exists()
+
+
+KILLED = """
+import os, signal, sys, torch
+from pathlib import Path
+from regard.checkpoint import store as checkpoint
+run, at = Path(sys.argv[1]), int(sys.argv[2])
+calls = 0
+def dying(function):
+    def call(*arguments, **options):
+        global calls
+        calls += 1
+        if calls == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+    return call
+for name in ("fsync", "rename", "replace", "mkdir", "open"):
+    setattr(os, name, dying(getattr(os, name)))
+Path.write_bytes = dying(Path.write_bytes)
+store.save_file = dying(store.save_file)
+import regard.files
+texts = {"config.json": "{}", "training.json": "{}"}
+store.write(store.step_folder(run, 2), texts, {"model.safetensors": {"w": torch.ones(3)}})
+store.prune(run, 1, set())
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_of_a_save_a_whole_checkpoint_is_left(tmp_path):
+    """The new one or the one before it, never anything between; and what was left behind is swept away."""
+    left = set()
+    for at in range(1, 40):
+        run = tmp_path / str(at)
+        run.mkdir()
+        write(store.step_folder(run, 1), 7.0)
+        ended = subprocess.run([sys.executable, "-c", KILLED, str(run), str(at)], capture_output=True, text=True)
+        found = store.newest(run)
+        assert found is not None
+        step, _, wrong = found
+        assert not wrong
+        left.add((ended.returncode, step))
+        sweep(run)
+        assert not list(run.glob(".*"))
+        if ended.returncode == 0:
+            assert store.steps(run) == [2]
+            break
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert left == {(-9, 1), (-9, 2), (0, 2)}
+
+
+def test_the_newest_whole_one_is_found(tmp_path):
+    for step in (1, 2, 3):
+        write(store.step_folder(tmp_path, step), step)
+    with (store.step_folder(tmp_path, 3) / "model.safetensors").open("r+b") as file:
+        file.truncate(20)
+    step, _, wrong = store.newest(tmp_path)
+    assert step == 2
+    assert len(wrong) == 1
+    assert "step-00000003" in wrong[0]
+    for step in (1, 2):
+        (store.step_folder(tmp_path, step) / "config.json").unlink()
+    with pytest.raises(regard.CheckpointRefused, match="step-00000001"):
+        store.newest(tmp_path)
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    write(store.step_folder(tmp_path, 1))
+
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        write(store.step_folder(tmp_path, 2))
+    assert store.steps(tmp_path) == [1]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_file_is_whole_or_not_there(tmp_path):
+    def half():
+        with whole_file(tmp_path / "f") as file:
+            file.write(b"half")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        half()
+    assert not list(tmp_path.iterdir())
+
+
+def test_links_and_pipes_stay_what_they_are(tmp_path):
+    link, pipe, heard = tmp_path / "link", tmp_path / "pipe", []
+    link.symlink_to(tmp_path / "real")
+    for content in (b"one", b"two"):
+        with whole_file(link) as file:
+            file.write(content)
+        assert link.is_symlink()
+        assert (tmp_path / "real").read_bytes() == content
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    with whole_file(pipe) as file:
+        file.write(b"three")
+    reader.join(timeout=60)
+    assert heard == [b"three"]
+    assert pipe.is_fifo()
+
+
+def test_weights_of_another_model_are_named(tmp_path):
+    model = torch.nn.Linear(3, 4)
+    with pytest.raises(
+        regard.CheckpointRefused, match=r"an unknown more; no bias; weight of shape \(2, 2\) for \(4, 3\)"
+    ):
+        store.put_weights(model, {"weight": torch.ones(2, 2), "more": torch.ones(1)}, "there")

@@ -1,0 +1,429 @@
+"""The same contracts on a GPU. Skipped where there is none."""
+
+import os
+import subprocess
+import sys
+from copy import deepcopy
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from test_search import WAYS, model, said, sources
+
+import regard
+from regard.api.train import train
+from regard.checkpoint import store
+from regard.core.sequence import Packing, Tokens, pinned
+from regard.data.augmentation import DICE, augmented
+from regard.data.batching import Batch, Room, end_to_end
+from regard.decoding import search
+from regard.decoding.config import DecodeConfig
+from regard.decoding.request import Input, Task
+from regard.kernels.attention import reference, small_kv
+from regard.kernels.attention.mask import Visibility
+from regard.kernels.attention.score_function import DotEnergy
+from regard.kernels.attention.spec import Lookup
+from regard.kernels.decode import step
+from regard.model.embedding import Embedding, Projection
+from regard.model.memory import Memory
+from regard.model.transformer import TransformerDecoder
+from regard.runtime.cuda import buffers, encode
+from regard.runtime.cuda.static_decoder import laid
+from regard.training.cuda_graphs import Replay
+from regard.training.objective import Objective
+from support import attention_contracts as contracts
+from support import models
+from support.family import DTYPES, MASKS, SCORES, SHAPES, Case
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def on_gpu(query, key, value, *, score=None, mask=None, bias=None, **keywords):
+    """`regard.attend` on the GPU for tensors of the CPU, so that the contracts can be used as they are."""
+    if isinstance(bias, regard.DistanceBias):
+        bias = regard.DistanceBias(bias.values.cuda())
+    out = regard.attend(
+        query.cuda(),
+        key.cuda(),
+        value.cuda(),
+        score=OnGpu(score) if score is not None else None,
+        mask=None if mask is None else mask.cuda(),
+        bias=bias.cuda() if isinstance(bias, torch.Tensor) else bias,
+        **keywords,
+    )
+    return out.cpu()
+
+
+class OnGpu(regard.Score):
+    """A score on the GPU whose gradients reach the parameters on the CPU."""
+
+    def __init__(self, score: regard.Score) -> None:
+        super().__init__()
+        self.score = score
+
+    def queries(self, query):
+        return torch.func.functional_call(_Call(self.score, "queries"), self._named(), (query,))
+
+    def keys(self, key):
+        return torch.func.functional_call(_Call(self.score, "keys"), self._named(), (key,))
+
+    def energy(self, width):
+        return torch.func.functional_call(_Call(self.score, "energy"), self._named(), (width,))
+
+    def _named(self):
+        return {f"score.{name}": parameter.cuda() for name, parameter in self.score.named_parameters()}
+
+
+class _Call(torch.nn.Module):
+    def __init__(self, score, method):
+        super().__init__()
+        self.score, self.method = score, method
+
+    def forward(self, argument):
+        return getattr(self.score, self.method)(argument)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("score", "mask"), list(product(SCORES, MASKS)))
+def test_equals_definition(score, mask, dtype):
+    for shape in SHAPES if score == "scaled_dot" else ["more keys"]:
+        contracts.equals_definition(on_gpu, Case(score, mask, DTYPES[dtype], shape))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("score", SCORES)
+def test_other_contracts(score, dtype):
+    contracts.blind_rows_give_zeros(on_gpu, Case(score, "blind", DTYPES[dtype]))
+    contracts.future_changes_nothing(on_gpu, Case(score, "causal", DTYPES[dtype], "square"))
+    contracts.future_changes_nothing(on_gpu, Case(score, "causal padding", DTYPES[dtype]))
+    contracts.padding_changes_nothing(on_gpu, Case(score, dtype=DTYPES[dtype]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("score", "mask"), list(product(SCORES, MASKS)))
+def test_weights_are_exact(score, mask, dtype):
+    def heard(query, key, **keywords):
+        calls = []
+        with regard.listen(calls.append):
+            on_gpu(query, key, torch.zeros(*key.shape[:-1], 4, dtype=key.dtype), **keywords)
+        return calls[0].weights().cpu()
+
+    # A GPU sums in another order; the projections alone are worth an ulp or two more.
+    contracts.weights_are_exact(heard, Case(score, mask, DTYPES[dtype]), slack=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_wide_heads_over_few_keys(causal, dtype):
+    """All weights at once, in half precision, beside the plain ones in float64."""
+    inputs = [torch.randn(3, 1, n, 320, device="cuda", dtype=dtype, requires_grad=True) for n in (9, 9, 9)]
+    allowed = torch.ones(3, 1, 1, 9, dtype=torch.bool, device="cuda")
+    allowed[0, ..., 5:], allowed[1] = False, False  # one that sees nothing
+    seen = Visibility(allowed, None, 0 if causal else None)
+    lookup = Lookup(DotEnergy(0.1), *inputs[:2], seen)
+    assert small_kv.supports(lookup, inputs[2], 0.0)
+    exactly = [x.detach().double().requires_grad_() for x in inputs]
+    wanted, expected_lse = reference.attend(Lookup(DotEnergy(0.1), *exactly[:2], seen), exactly[2])
+    with torch.autocast("cuda", torch.bfloat16):
+        out, lse = small_kv.attend(lookup, inputs[2])
+    into = torch.randn_like(wanted)
+    found, expected = torch.autograd.grad(out, inputs, into.to(dtype)), torch.autograd.grad(wanted, exactly, into)
+    for got, right in ((out, wanted), (lse, expected_lse), *zip(found, expected, strict=True)):
+        assert (got.double() - right).norm() <= 2e-2 * right.norm()
+
+
+def test_pictures_are_changed_alike():
+    changes, pictures = ("crop", "flip", "colour"), 2 * torch.rand(8, 3, 16, 16) - 1
+    dice = torch.rand(8, DICE)
+    found = augmented(pictures.cuda(), changes, dice)
+    assert found.is_cuda
+    torch.testing.assert_close(found.cpu(), augmented(pictures, changes, dice), atol=1e-4, rtol=0)
+
+
+SIDE = {"kind": "transformer", "width": 32, "layers": 2, "heads": 2, "hidden": 64, "position": "rotary"}
+SIDE |= {"dropout": 0.2, "weight_dropout": 0.1, "hidden_dropout": 0.1}
+
+
+def language_model(tmp_path, name, **changes):
+    """The weights at the end of a short run over running text."""
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat and the dog sat on the log\n" * 200)
+    data = {"train": str(text), "valid": str(text), "target": {"tokens": "bytes"}, "stretch": 32}
+    return weights_of(tmp_path, name, data, {"decoder": SIDE}, changes)
+
+
+def translator(tmp_path, name, side=SIDE, looks=None, **changes):
+    """The same of packed pairs of many lengths."""
+    lines = ["the cat sat on the mat and the dog on the log "[: 5 + place % 40] for place in range(300)]
+    (tmp_path / "pairs.txt").write_text("\n".join(lines))
+    data = {split: [str(tmp_path / "pairs.txt")] * 2 for split in ("train", "valid")}
+    data |= {side: {"tokens": "bytes"} for side in ("source", "target")}
+    sides = {"encoder": side, "decoder": side | (looks or {})}
+    return weights_of(tmp_path, name, data, sides, changes | {"packed": True})
+
+
+def convolutions(tmp_path, name, **changes):
+    """Whose one head is too wide to be held whole."""
+    side = {"kind": "conv", "width": 272, "dilations": [1, 4], "dropout": 0.2}
+    return translator(tmp_path, name, side, **changes)
+
+
+def recurrences(tmp_path, name, **changes):
+    """All of whose looks are taken at once."""
+    side = {"kind": "rnn", "cell": "lstm", "width": 272, "layers": 2, "dropout": 0.2}
+    return translator(tmp_path, name, side, {"attention": "after", "score": "bilinear"}, **changes)
+
+
+def recurrences_that_look_before(tmp_path, name, **changes):
+    return translator(tmp_path, name, {"kind": "rnn", "width": 32, "dropout": 0.2}, **changes)
+
+
+def weights_of(tmp_path, name, data, model, changes):
+    settings = {"steps": 40, "warmup": 4, "validate_every": 20, "batch_tokens": 512, "precision": "bfloat16"}
+    recipe = {"data": data, "model": model, "train": settings | changes}
+    run = tmp_path / name
+    train(recipe, run, cache=tmp_path / "cache", resume=run.exists())
+    folder = store.step_folder(run, store.steps(run)[-1])
+    return store.tensors(store.read(folder), "model.safetensors", folder)
+
+
+@pytest.mark.parametrize("agreement", [0.0, 1.0])
+@pytest.mark.parametrize("made", [language_model, translator, convolutions, recurrences, recurrences_that_look_before])
+def test_replayed_equals_launched(made, agreement, tmp_path, monkeypatch):
+    """Bit for bit; and a run that was stopped, and so launches what another replays, ends as one that was not."""
+    records, right = [], Replay._record
+    monkeypatch.setattr(Replay, "_record", lambda *given: records.append(1) or right(*given))
+    launched = made(tmp_path, "launched", agreement=agreement)
+    assert not records
+    replayed = made(tmp_path, "replayed", replay=True, agreement=agreement)
+    assert records
+    made(tmp_path, "parts", steps=20, replay=True, agreement=agreement)
+    parts = made(tmp_path, "parts", replay=True, agreement=agreement)
+    for name, tensor in launched.items():
+        assert torch.equal(tensor, replayed[name]), name
+        assert torch.equal(tensor, parts[name]), name
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
+    """The GPU passes over such an update by itself; nobody asks it before."""
+    right, before = Objective.__call__, {}
+
+    def wrong(self, model, batch, *, step=0, **keywords):
+        loss, *rest = right(self, model, batch, step=step, **keywords)
+        if step == 7:
+            before.update({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
+        elif step == 8:
+            assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+        return (loss * torch.nan if step == 7 else loss, *rest)
+
+    monkeypatch.setattr(Objective, "__call__", wrong)
+    found = language_model(tmp_path, "skipped", on_nan="skip")
+    assert before
+    assert all(tensor.isfinite().all() for tensor in found.values())
+
+
+def test_what_cannot_be_recorded_says_so_and_resumes_launched(tmp_path):
+    """In a process of its own: PyTorch's random numbers are of no use after a recording that failed."""
+    command = [sys.executable, "-c", ASKING, str(tmp_path), str(Path(__file__).parent)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "train.replay: wanted work that can be recorded" in found.stdout, found.stderr
+    resumed, launched = language_model(tmp_path, "asking"), language_model(tmp_path, "launched")
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in launched.items())
+
+
+ASKING = """
+import sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[2], sys.argv[2] + "/.."]
+from test_cuda import language_model
+from regard.core.errors import TrainingFailed
+from regard.training.objective import Objective
+
+right = Objective.__call__
+
+def asking(self, model, batch, *, step=0, carried=None):
+    if step > 25:
+        assert batch.targets.ids.max().item() > 0  # waits for the device, which a recording cannot
+    return right(self, model, batch, step=step, carried=carried)
+
+language_model(Path(sys.argv[1]), "asking", steps=20)
+Objective.__call__ = asking
+import regard.training.replay
+regard.training.cuda_graphs.LAUNCHED = 8
+try:
+    language_model(Path(sys.argv[1]), "asking", replay=True)
+except TrainingFailed as error:
+    print(error)
+"""
+
+
+def outputs(made, rows, **options):
+    config = DecodeConfig(**{"longest": 12, **options})
+    task = Task(made, lambda some: Tokens.of(some, device="cuda"), config)
+    hits = dict(search.search(task, [Input(row, len(row)) for row in rows]))
+    return [hits[number] for number in range(len(rows))]
+
+
+def test_who_knows_the_number_of_tokens_finds_the_same():
+    mask = torch.rand(50, 33, generator=torch.Generator().manual_seed(1)) < 0.7
+    wanted, found = Packing.of(mask), Packing.of(mask.cuda(), int(mask.sum()))
+    assert torch.equal(found.real.cpu(), wanted.real)
+
+
+RECORDED = ["transformer", "transformer post-norm", "transformer learned", "transformer none"]
+
+
+@pytest.mark.parametrize("options", [*WAYS, {"beam": 3, "no_repeat": 2, "shortest": 4}], ids=str)
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
+    """Where all enter at once and where they wait; both equal PyTorch's way."""
+    made, rows = model(name).cuda(), sources()
+    replays, right = [], buffers.record
+    monkeypatch.setattr(buffers, "record", lambda work: replays.append(right(work)) or replays[-1])
+    for more in ({}, {"batch_tokens": 13}):
+        recorded = [outputs(made, rows, **options, **more) for _ in range(3)]
+        assert recorded[0] == recorded[1] == recorded[2]
+        with monkeypatch.context() as patch:
+            patch.setattr(buffers, "LAUNCHED", 1 << 60)
+            patch.setattr(search, "desks_of", lambda decoder: buffers.Desks())
+            assert outputs(made, rows, **options, **more) == recorded[0]
+            patch.setattr(search, "fixed_decoder", lambda *_, **__: None)
+            patch.setattr(search, "stays", lambda decoder: False)
+            assert said(outputs(made, rows, **options, **more)) == said(recorded[0])
+    assert replays
+    assert None not in replays
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_recordings_serve_other_inputs(options, monkeypatch):
+    """Of the same size: other sources, another seed, another prefix."""
+    made, rows = model("transformer").cuda(), sources()
+
+    def found(turned: bool) -> list:
+        config = DecodeConfig(**{"longest": 12, "seed": 3 if turned else 4, **options})
+        task = Task(made, lambda some: Tokens.of(some, device="cuda"), config)
+        asked = rows[::-1] if turned else rows
+        hits = dict(search.search(task, [Input(row, len(row), (7 if turned else 8,)) for row in asked]))
+        return [hits[number] for number in range(len(rows))]
+
+    for _ in range(4):
+        found(turned=False)
+    recorded = found(turned=True)
+    monkeypatch.setattr(buffers, "LAUNCHED", 1 << 60)
+    monkeypatch.setattr(search, "desks_of", lambda decoder: buffers.Desks())
+    assert recorded == found(turned=True)
+
+
+def test_batches_are_pinned_through_and_through():
+    targets = Tokens.of([[1, 5, 6, 2], [1, 7, 2]])
+    text = Batch(Tokens.of([[5, 6], [7]]), targets, 5, torch.arange(2))
+    packed = end_to_end(text, Room((8, 8), (2, 3), 5, filled=True))
+    pictures = Batch(torch.rand(2, 3, 4, 4), targets, 5, torch.arange(2))
+    for batch in (text, packed, pictures):
+        held = pinned(batch)
+        pairs = list(zip(buffers._tensors(batch), buffers._tensors(held), strict=True))
+        assert len(pairs) > 2
+        assert all(mine.is_pinned() and torch.equal(mine, other) for other, mine in pairs)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_recorded_steps_in_half_precision(options, monkeypatch):
+    made, rows = model("transformer").cuda(), sources()
+    recorded = [outputs(made, rows, **options, precision="bfloat16") for _ in range(4)]
+    monkeypatch.setattr(buffers, "LAUNCHED", 1 << 60)
+    monkeypatch.setattr(encode, "_made", {})
+    monkeypatch.setattr(search, "desks_of", lambda decoder: buffers.Desks())
+    assert all(each == outputs(made, rows, **options, precision="bfloat16") for each in recorded)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_recorded_steps_see_changed_weights(precision):
+    """Whatever stands before the change on the GPU's list of things to do."""
+    made, rows = model("transformer").cuda(), sources()
+    before = [outputs(made, rows, precision=precision) for _ in range(4)][-1]
+    busy = torch.randn(4096, 4096, device="cuda")
+    for _ in range(20):
+        busy = busy @ busy
+    made.decoder.project.weight.data.mul_(-2)  # which nobody counts
+    changed = outputs(made, rows, precision=precision)
+    assert changed != before
+    assert changed == outputs(deepcopy(made), rows, precision=precision)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize(("batch", "beams"), [(1, 1), (5, 3), (90, 1), (90, 3)])
+@torch.inference_mode()
+def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch):
+    """With few rows and with many, of a width that is no power of two."""
+    config = replace(models.SMALL, width=48, heads=3, hidden=80, norm_first=norm_first)
+    made = models.lively(TransformerDecoder(config, Embedding(300, 48), Projection(48, 300), 48)).cuda().eval()
+    states, mask = torch.randn(batch, 37, 48, device="cuda"), torch.rand(batch, 37, device="cuda") < 0.7
+    mask[0] = False  # nothing to see
+    given, fixed = Memory(states, mask, states[:, 0]), laid(made, dtype)
+    found = []
+    for kernels in (step._kernels(), None):
+        monkeypatch.setattr(step, "_kernels", lambda kernels=kernels: kernels)
+        generator = torch.Generator(device="cuda").manual_seed(1)
+        state, logits = fixed.start(given, batch=batch, capacity=64, beams=beams), []
+        for _ in range(40):
+            tokens = torch.randint(300, (batch * beams,), generator=generator, device="cuda")
+            state.make_room()
+            new, state = fixed.step(tokens, state)
+            parents = torch.randint(beams, (batch, beams), generator=generator, device="cuda")
+            logits.append(new.float())
+            state = state.follow(parents)
+        found.append(torch.stack(logits))
+    assert (found[0] - found[1]).norm() / found[1].norm() < (1e-5 if dtype is torch.float32 else 2e-2)
+
+
+def test_without_a_c_compiler_it_says_so_once_and_pytorch_does_the_same(tmp_path):
+    """In a process of its own: what Triton has compiled already needs no compiler."""
+    environment = os.environ | {"CC": "false", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", COMPILING, str(Path(__file__).parent)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    torch.manual_seed(0)
+    assert found.stdout.strip() == str(said(outputs(model("transformer").cuda(), sources()))), found.stderr
+    assert found.stderr.count("without kernels of its own, which is slower") == 1, found.stderr
+
+
+COMPILING = """
+import sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
+import torch
+from test_cuda import model, outputs, said, sources
+
+torch.manual_seed(0)
+made, rows = model("transformer").cuda(), sources()
+first = said(outputs(made, rows))
+assert said(outputs(made, rows)) == first
+print(first)
+"""
+
+
+def test_steps_that_cannot_be_recorded_say_so_once():
+    """In a process of its own: PyTorch's random numbers are of no use after a recording that failed."""
+    command = [sys.executable, "-c", WAITING, str(Path(__file__).parent)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == "True", found.stderr
+    assert found.stderr.count("decoding without recorded steps, which is slower") == 1, found.stderr
+
+
+WAITING = """
+import sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
+from test_cuda import model, outputs, said, sources
+from regard.decoding import rules
+
+made, rows = model("transformer").cuda(), sources()
+wanted, right = said(outputs(made, rows)), rules.Never.__call__
+
+def asking(self, scores, said):
+    assert said.length.max().item() >= 0  # waits for the device, which a recording cannot
+    right(self, scores, said)
+
+rules.Never.__call__ = asking
+print(said(outputs(made, rows, nbest=1, seed=2)) == wanted)
+"""

@@ -1,0 +1,317 @@
+"""Every encoder and every decoder, held to the contracts of the grammar."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import regard
+from regard.core.sequence import Tokens
+from regard.model.memory import Memory
+from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool, PoolConfig
+from regard.model.positions import SinusoidalGrid
+from regard.model.seq2seq import Classifier, Seq2Seq
+from regard.model.vision import CnnConfig, cnn
+from support.models import DECODERS, ENCODERS, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, one, source
+
+TARGETS = torch.randint(VOCABULARY, (3, 5), generator=torch.Generator().manual_seed(1))
+WITH_AND_WITHOUT = [
+    pytest.param(name, source, id=f"{name}-{'memory' if source else 'alone'}")
+    for name, source in product(DECODERS, (True, False))
+]
+
+
+def same_memory(got: Memory, wanted: Memory, i: int) -> None:
+    length = wanted.states.shape[1]
+    torch.testing.assert_close(got.states[i : i + 1, :length], wanted.states, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(got.summary[i : i + 1], wanted.summary, atol=1e-5, rtol=1e-4)
+    assert got.mask[i].sum() == wanted.mask.sum()
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@torch.no_grad()
+def test_encoded_in_a_batch_equals_encoded_alone(name):
+    module, batch = encoder(name), source(name)
+    together = module(batch)
+    for i in range(3):
+        same_memory(together, module(one(batch, i)), i)
+
+
+@pytest.mark.parametrize("name", TEXT_ENCODERS)
+@torch.no_grad()
+def test_padding_is_never_looked_at(name):
+    module, batch = encoder(name), source(name)
+    garbage = Tokens(torch.where(batch.mask, batch.ids, VOCABULARY - 1), batch.lengths)
+    wider = Tokens(F.pad(garbage.ids, (0, 4), value=3), batch.lengths)
+    for i in range(3):
+        same_memory(module(wider), module(one(batch, i)), i)
+
+
+@pytest.mark.parametrize("name", TEXT_ENCODERS)
+@torch.no_grad()
+def test_an_empty_sentence_has_an_empty_memory(name):
+    found = encoder(name)(Tokens.of([[1, 2], []]))
+    assert not found.mask[1, found.units :].any()
+    assert found.units or (found.summary[1] == 0).all()
+    assert found.states.isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name in TEXT_ENCODERS if "causal" in name or name == "gru forwards"])
+@torch.no_grad()
+def test_a_causal_encoder_sees_no_later_token(name):
+    module, batch = encoder(name), source(name, (6, 6, 6))
+    assert module.causal
+    changed = Tokens(torch.cat((batch.ids[:, :3], (batch.ids[:, 3:] + 1) % VOCABULARY), 1), batch.lengths)
+    assert torch.equal(module(batch).states[:, :3], module(changed).states[:, :3])
+
+
+@pytest.mark.parametrize(("name", "has_memory"), WITH_AND_WITHOUT)
+@torch.no_grad()
+def test_forward_equals_steps(name, has_memory):
+    module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
+    whole = module(TARGETS, given)
+    state, steps = module.start(given, batch=3, capacity=5), []
+    for tokens in TARGETS.T:
+        logits, state = module.step(tokens, state)
+        steps.append(logits)
+    torch.testing.assert_close(torch.stack(steps, 1), whole, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in ("rnn", "elman from zero")])
+@torch.no_grad()
+def test_weights_heard_in_steps_are_those_of_the_whole(name):
+    """What the last word looked at is the same whether all words were given at once or one by one."""
+    module, given = decoder(name), memory()
+    whole, stepped = [], []
+    with regard.listen(whole.append):
+        module(TARGETS, given)
+    state = module.start(given, batch=3, capacity=5)
+    for tokens in TARGETS.T:
+        stepped.clear()
+        with regard.listen(stepped.append):
+            _, state = module.step(tokens, state)
+    lasts = whole[-len(stepped) :]
+    assert stepped
+    for a, b in zip(lasts, stepped, strict=True):
+        assert a.source is b.source
+        torch.testing.assert_close(a.weights(rows=-1), b.weights(rows=-1), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(a.weights(rows=-1).sum(-1), torch.ones_like(a.weights(rows=-1)[..., 0]))
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+@pytest.mark.parametrize("name", [name for name in DECODERS if "gru" in name or "lstm" in name or name == "rnn"])
+def test_a_text_in_stretches_equals_the_whole(name, has_memory):
+    """Values always; gradients until the state is detached, which cuts them at the seam."""
+    module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
+    whole = module.states(TARGETS, given)
+    first, state = module.carry(TARGETS[:, :3], module.start(given, batch=3))
+    second, _ = module.carry(TARGETS[:, 3:], state)
+    torch.testing.assert_close(torch.cat((first, second), 1), whole, atol=1e-5, rtol=1e-4)
+    cut, _ = module.carry(TARGETS[:, 3:], state.detached())
+    assert torch.equal(cut, second)
+    before = module.embedding(TARGETS[:, :3]).detach().requires_grad_()
+    _, reached = module._advance(before[:, :1], module.start(given, batch=3))
+    after, _ = module.carry(TARGETS[:, 3:], reached)
+    severed, _ = module.carry(TARGETS[:, 3:], reached.detached())
+    assert torch.autograd.grad(after.square().sum(), before, retain_graph=True)[0].abs().sum() > 0
+    assert torch.autograd.grad(severed.square().sum(), before, allow_unused=True)[0] is None
+
+
+@pytest.mark.parametrize(("name", "has_memory"), WITH_AND_WITHOUT)
+@torch.no_grad()
+def test_the_future_changes_nothing(name, has_memory):
+    module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
+    whole = module(TARGETS, given)
+    for t in range(1, 5):
+        changed = torch.cat((TARGETS[:, :t], (TARGETS[:, t:] + 1) % VOCABULARY), 1)
+        assert torch.equal(module(changed, given)[:, :t], whole[:, :t])
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@torch.no_grad()
+def test_decoded_in_a_batch_equals_decoded_alone(name):
+    module, given = decoder(name), memory()
+    whole = module(TARGETS, given)
+    for i in range(3):
+        length = int(given.mask[i].sum())
+        alone = Memory(given.states[i : i + 1, :length], given.mask[i : i + 1, :length], given.summary[i : i + 1])
+        torch.testing.assert_close(whole[i : i + 1], module(TARGETS[i : i + 1], alone), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "has_memory"), WITH_AND_WITHOUT)
+@torch.no_grad()
+def test_reordered_state_equals_reordered_prefixes(name, has_memory):
+    module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
+    for index in (torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0, 2])):  # beams move; beams become more
+        state = module.start(given, batch=3, capacity=5)
+        for tokens in TARGETS.T[:3]:
+            _, state = module.step(tokens, state)
+        following = torch.arange(len(index))
+        logits, _ = module.step(following, state.reorder(index))
+        prefixes = torch.cat((TARGETS[index, :3], following[:, None]), 1)
+        wanted = module(prefixes, None if given is None else given.reorder(index))[:, -1]
+        torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_gradient_reaches_every_parameter_of_a_decoder(name):
+    module = decoder(name).train()
+    torch.manual_seed(0)
+    module(TARGETS, memory()).log_softmax(-1).square().sum().backward()
+    assert not dead(module, name)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_gradient_reaches_every_parameter_of_an_encoder(name):
+    module = encoder(name)
+    found = module(source(name))
+    direction = torch.linspace(-1, 1, found.states.numel()).reshape(found.states.shape)
+    loss = (found.states.masked_fill(~found.mask[..., None], 0.0) * direction).sum()
+    (loss + (found.summary * direction[:, 0]).sum()).backward()
+    assert not dead(module, name)
+
+
+def dead(module, name: str) -> set[str]:
+    """Parameters without gradient, but for those that cannot have any."""
+    silent = {n for n, p in module.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0}
+    excused = {"key.bias"}  # adds the same to every score of a row: the softmax takes it away
+    if "uniform" in name:
+        excused |= {"query.weight", "key.weight", "query.bias"}
+    return {n for n in silent if not any(n.endswith(e) for e in excused)}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@torch.no_grad()
+def test_saved_equals_loaded(name):
+    module, other = decoder(name), decoder(name)
+    for parameter in other.parameters():
+        parameter.add_(1.0)
+    assert not torch.equal(other(TARGETS, memory()), module(TARGETS, memory()))
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(other(TARGETS, memory()), module(TARGETS, memory()))
+
+
+READERS = ["gru", "conv", "transformer", "bag", "label", "cnn",
+           "cnn with questions", "cnn+transformer", "vit", "vit with a perceptron"]  # fmt: skip
+SPEAKERS = ["rnn", "gru before additive", "gru after fed", "conv", "transformer", "transformer post-norm"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reads"),
+    [  # every reader and every speaker once; all the other pairs take minutes
+        pytest.param(name, reads, marks=() if i % len(SPEAKERS) == j else pytest.mark.slow)
+        for (i, reads), (j, name) in product(enumerate(READERS), enumerate(SPEAKERS))
+    ],
+)
+def test_any_encoder_with_any_decoder_learns_ten_examples(name, reads):
+    """To near-zero loss, but for a bag or a label, which do not tell all ten apart."""
+    torch.manual_seed(0)
+    lengths = tuple(range(3, 8)) * 2
+    batch = source(reads, lengths)
+    model = Seq2Seq(encoder(reads), decoder(name))
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        elif hasattr(module, "dropout") and isinstance(module.dropout, float):
+            module.dropout = 0.0
+    model.train()
+    targets = torch.randint(1, VOCABULARY, (10, 6))
+    if reads == "label":
+        targets = targets[torch.arange(10) % 4]
+    targets[:, 0] = 0
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(500):  # most need 60 to 200; a summary of all regions, without attention, some more
+        loss = F.cross_entropy(model(batch, targets[:, :-1]).flatten(0, 1), targets[:, 1:].flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        if loss < 0.02:
+            break
+    assert loss < 0.05
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda w: MeanPool(PoolConfig(), w),
+        lambda w: LastPool(PoolConfig(), w),
+        lambda w: FirstPool(PoolConfig(), w),
+        lambda w: AttentionPool(AttentionPoolConfig(), w),
+        lambda w: AttentionPool(AttentionPoolConfig(queries=3, heads=2), w),
+    ],
+    ids=["mean", "last", "first", "attention", "three queries"],
+)
+def test_pools_see_what_is_there_alone(make):
+    pool, given = make(WIDTH), memory()
+    pooled = pool(given)
+    assert pooled.shape == (3, pool.width)
+    for i in range(3):
+        length = int(given.mask[i].sum())
+        alone = Memory(given.states[i : i + 1, :length], given.mask[i : i + 1, :length], given.summary[i : i + 1])
+        torch.testing.assert_close(pooled[i : i + 1], pool(alone), atol=1e-5, rtol=1e-4)
+    assert Classifier(encoder("gru"), pool, labels=5)(source("gru")).shape == (3, 5)
+
+
+def test_pools_are_what_they_are_called():
+    given = memory()
+    torch.testing.assert_close(MeanPool(PoolConfig(), WIDTH)(given)[1], given.states[1, :2].mean(0))
+    assert torch.equal(LastPool(PoolConfig(), WIDTH)(given)[1], given.states[1, 1])
+    assert torch.equal(FirstPool(PoolConfig(), WIDTH)(given), given.states[:, 0])
+
+
+@torch.no_grad()
+def test_a_summary_is_the_mean_or_the_answers_to_questions():
+    found = encoder("cnn")(source("cnn"))
+    assert torch.equal(found.summary, found.states.mean(1))
+    module = encoder("cnn with questions")
+    asks, attend = module.questions, module.questions.pool.attend
+    for size in ((8, 12), (20, 4)):
+        found = module(torch.rand(2, 3, *size))
+        regions = found.states + SinusoidalGrid(WIDTH)(*found.grid)
+        answers = []
+        for query in asks.pool.query:
+            weights = (attend.key(regions) @ attend.query(query) / WIDTH**0.5).softmax(-1)
+            answers.append(attend.out((weights[..., None] * attend.value(regions)).sum(1)))
+        torch.testing.assert_close(found.summary, asks.join(torch.cat(answers, -1)), atol=1e-5, rtol=1e-4)
+
+
+def test_questions_differ_from_the_start():
+    """Drawn near zero, as a pool's are, they would all ask for the mean."""
+    query = cnn(CnnConfig(64, (4,), queries=16)).questions.pool.query
+    assert query.std().item() == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["vit", "vit with a perceptron"])
+@torch.no_grad()
+def test_each_patch_is_read_by_itself(name):
+    regions, images = encoder(name).regions, torch.rand(2, 3, 8, 13)  # the last column of pixels is in no patch
+    found = regions(images)
+    assert found.grid == (2, 3)
+    for place in range(6):
+        down, across = place // 3 * 4, place % 3 * 4
+        patch = images[:, :, down : down + 4, across : across + 4].flatten(1)  # (2, 3 · 4 · 4)
+        if name == "vit":
+            wanted = patch @ regions.project.weight.flatten(1).T + regions.project.bias
+        else:
+            before, inner, _, outer, after = regions.read
+            wanted = after(outer(inner(before(patch)).relu()))
+        torch.testing.assert_close(found.states[:, place], wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_log_probabilities_are_sums_in_float32():
+    model = Seq2Seq(encoder("gru"), decoder("transformer")).bfloat16()
+    found = model.log_probabilities(source("gru"), TARGETS)
+    assert found.dtype == torch.float32
+    assert found.shape == (3, 4)
+    wanted = F.cross_entropy(
+        model(source("gru"), TARGETS[:, :-1]).float().flatten(0, 1), TARGETS[:, 1:].flatten(), reduction="none"
+    )
+    torch.testing.assert_close(-found.flatten(), wanted)
+
+
+def test_one_hot_times_matrix_is_a_row():
+    embedding = encoder("bag").embedding
+    ids = torch.tensor([3, 0, 3, 9])
+    torch.testing.assert_close(F.one_hot(ids, VOCABULARY).float() @ embedding.weight * WIDTH**0.5, embedding(ids))

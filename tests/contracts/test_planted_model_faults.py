@@ -1,0 +1,153 @@
+"""The tests of the models' tests: each contract must refuse a model with a planted fault."""
+
+import pytest
+import test_models
+import torch
+
+from regard.model import convolution, rnn_decoder, rnn_encoder, transformer
+from regard.model.convolution import ConvLayer, ConvState
+from regard.model.memory import Memory
+from regard.model.multihead import MultiHead
+from regard.model.rnn_decoder import RnnState
+from regard.model.transformer import TransformerState
+from regard.model.transformer_block import Entrance, FeedForward
+
+
+def forgets_position(monkeypatch):
+    right = Entrance.forward
+    monkeypatch.setattr(Entrance, "forward", lambda self, x, start=0: right(self, x, 0))
+
+
+def forgets_what_it_saw(monkeypatch):
+    right = ConvLayer.step
+    monkeypatch.setattr(ConvLayer, "step", lambda self, x, seen: (right(self, x, seen)[0], seen))
+
+
+def keeps_its_state(monkeypatch):
+    right = rnn_decoder.RnnDecoder.step
+    monkeypatch.setattr(
+        rnn_decoder.RnnDecoder, "step", lambda self, tokens, state: (right(self, tokens, state)[0], state)
+    )
+
+
+def sees_the_future(monkeypatch):
+    right = MultiHead.forward
+    monkeypatch.setattr(
+        MultiHead, "forward", lambda self, x, source=None, *, causal=False, **rest: right(self, x, source, **rest)
+    )
+
+
+def pads_on_both_sides(monkeypatch):
+    right = ConvLayer.__init__
+
+    def wrong(self, config, dilation, *, causal):
+        right(self, config, dilation, causal=False)
+
+    monkeypatch.setattr(ConvLayer, "__init__", wrong)
+
+
+def sees_padding(monkeypatch):
+    right = MultiHead._look
+    monkeypatch.setattr(
+        MultiHead, "_look", lambda self, q, memory, *, mask=None, **rest: right(self, q, memory, **rest)
+    )
+
+
+def looks_at_padding(monkeypatch):
+    right = rnn_decoder.attend
+    monkeypatch.setattr(rnn_decoder, "attend", lambda *a, mask=None, **rest: right(*a, **rest))
+
+
+def convolves_padding(monkeypatch):
+    right = ConvLayer.forward
+    monkeypatch.setattr(ConvLayer, "forward", lambda self, x, mask=None: right(self, x))
+
+
+def reads_backwards_from_the_padding(monkeypatch):
+    full = lambda x, lengths, **rest: (x, None)  # noqa: E731
+    monkeypatch.setattr(rnn_encoder, "pack_padded_sequence", lambda x, lengths, **rest: x)
+    monkeypatch.setattr(rnn_encoder, "pad_packed_sequence", lambda x, **rest: full(x, None))
+
+
+def averages_padding(monkeypatch):
+    for module in (transformer, convolution):
+        monkeypatch.setattr(module, "masked_mean", lambda states, mask: states.mean(1))
+
+
+def leaves_beams_where_they_are(monkeypatch):
+    for state in (TransformerState, RnnState, ConvState):
+        monkeypatch.setattr(state, "reorder", lambda self, index: self)
+
+
+def moves_beams_of_the_target_alone(monkeypatch):
+    monkeypatch.setattr("regard.model.kv_cache.KeyValue.reorder", lambda self, index: self)
+
+
+def keeps_the_gradient(monkeypatch):
+    monkeypatch.setattr(RnnState, "detached", lambda self: self)
+
+
+def tells_of_other_keys(monkeypatch):
+    right = MultiHead.step
+
+    def wrong(self, x, cache, **rest):
+        with torch.no_grad():
+            cache._key[:, :, : cache.length] += 0.1
+        return right(self, x, cache, **rest)
+
+    monkeypatch.setattr(MultiHead, "step", wrong)
+
+
+def has_an_idle_part(monkeypatch):
+    monkeypatch.setattr(FeedForward, "forward", lambda self, x: x)
+
+
+def loads_nothing(monkeypatch):
+    monkeypatch.setattr(torch.nn.Module, "load_state_dict", lambda self, state: None)
+
+
+PLANTED = [
+    (forgets_position, test_models.test_forward_equals_steps, ("transformer", True)),
+    (forgets_what_it_saw, test_models.test_forward_equals_steps, ("conv", True)),
+    (keeps_its_state, test_models.test_forward_equals_steps, ("rnn", False)),
+    (sees_the_future, test_models.test_the_future_changes_nothing, ("transformer", True)),
+    (pads_on_both_sides, test_models.test_the_future_changes_nothing, ("conv", False)),
+    (sees_padding, test_models.test_decoded_in_a_batch_equals_decoded_alone, ("transformer",)),
+    (looks_at_padding, test_models.test_decoded_in_a_batch_equals_decoded_alone, ("gru before additive",)),
+    (sees_padding, test_models.test_encoded_in_a_batch_equals_encoded_alone, ("transformer",)),
+    (convolves_padding, test_models.test_encoded_in_a_batch_equals_encoded_alone, ("conv",)),
+    (reads_backwards_from_the_padding, test_models.test_encoded_in_a_batch_equals_encoded_alone, ("gru",)),
+    (averages_padding, test_models.test_padding_is_never_looked_at, ("transformer",)),
+    (convolves_padding, test_models.test_padding_is_never_looked_at, ("conv",)),
+    (averages_padding, test_models.test_an_empty_sentence_has_an_empty_memory, ("conv",)),
+    (sees_the_future, test_models.test_a_causal_encoder_sees_no_later_token, ("transformer causal",)),
+    (leaves_beams_where_they_are, test_models.test_reordered_state_equals_reordered_prefixes, ("transformer", False)),
+    (leaves_beams_where_they_are, test_models.test_reordered_state_equals_reordered_prefixes, ("gru after fed", True)),
+    (leaves_beams_where_they_are, test_models.test_reordered_state_equals_reordered_prefixes, ("conv", True)),
+    (moves_beams_of_the_target_alone, test_models.test_reordered_state_equals_reordered_prefixes, ("conv", True)),
+    (keeps_the_gradient, test_models.test_a_text_in_stretches_equals_the_whole, ("gru after", True)),
+    (keeps_its_state, test_models.test_weights_heard_in_steps_are_those_of_the_whole, ("lstm after dot",)),
+    (tells_of_other_keys, test_models.test_weights_heard_in_steps_are_those_of_the_whole, ("transformer",)),
+    (has_an_idle_part, test_models.test_gradient_reaches_every_parameter_of_a_decoder, ("transformer",)),
+    (has_an_idle_part, test_models.test_gradient_reaches_every_parameter_of_an_encoder, ("transformer",)),
+    (loads_nothing, test_models.test_saved_equals_loaded, ("rnn",)),
+]
+
+
+@pytest.mark.parametrize(
+    ("plant", "contract", "arguments"), PLANTED, ids=[f"{p.__name__}-{c.__name__}" for p, c, _ in PLANTED]
+)
+def test_planted_fault_is_found(plant, contract, arguments, monkeypatch):
+    contract(*arguments)  # right as it is
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        contract(*arguments)
+
+
+def test_what_is_remembered_is_a_memory():
+    """The table's memory has padding that holds garbage; without it half of the contracts would say nothing."""
+    from support.models import memory
+
+    given = memory()
+    assert isinstance(given, Memory)
+    assert (given.states[~given.mask] == 30).all()

@@ -1,0 +1,57 @@
+"""What is shown of a text: all that people write, and nothing that could pass for anything else."""
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+from regard.core.sanitize import printable
+from regard.evaluation.report import judge, report
+from regard.evaluation.report_text import told
+from regard.views import caption_overlay, charts
+from regard.views.canvas import Svg
+from regard.views.caption_overlay import Drawing
+from regard.views.terminal import heat_map
+
+ORDINARY = {
+    "french": "« Bonjour\u00a0! » 1\u202f000",
+    "emoji": "👨\u200d👩\u200d👧 ❤\ufe0f",
+    "persian": "می\u200cخواهم",
+    "japanese": "東京\u3000大阪 か\u3099",
+    "soft hyphen": "Donau\u00addampf",
+    "hindi": "क्\u200dष नमस्ते",
+}
+REPLACED = {
+    "controls": "\x00\x07\x1b\x7f\x85\x9b",
+    "ends of lines": "\n\r\x0b\x0c\u2028\u2029",
+    "tab": "\t",
+    "directions": "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f",
+    "unseen": "\ufeff\u200b\u2060\u2063\U000e0041",
+    "halves": "\ud800\udfff",
+    "no characters": "\ufffe\uffff\ufdd0\U0010ffff",
+    "unassigned": "\u0378",
+    "private": "\ue000\U000f0000",
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_text_is_shown_as_it_is(name):
+    pytest.importorskip("PIL", reason="Pillow is not installed: pip install 'regard[images]'")
+    text = ORDINARY[name]
+    assert printable(text) == text
+    assert charts.text(text) == text
+    assert text in told(report([judge("one", [(("", [text]), text)], ["f1"])]))  # class by class
+    assert "�" not in heat_map(torch.ones(1, 1), [text], [text])  # which are cut to fit
+    drawn, sheet = Drawing(text, np.zeros((4, 4, 3), np.uint8), [text], torch.ones(1, 2, 2)), Svg(9, 9)
+    sheet.text((0, 0), text)
+    for svg in (caption_overlay.svg(drawn), sheet.content().decode(), f"<a>{charts.text(text)}</a>"):
+        assert text in {node.text for node in ElementTree.fromstring(svg).iter()}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_what_could_pass_for_anything_else_is_replaced(name):
+    text = REPLACED[name]
+    assert printable(f"a {text}b") == f"a {'�' * len(text)}b"
+    assert charts.text(text) == (text if name == "tab" else "".join(one if one == "\n" else "�" for one in text))
+    ElementTree.fromstring(f"<a>{charts.text(text)}</a>")

@@ -1,0 +1,103 @@
+"""Work that leaves out the padding equals work that does not; and dropout drops what it should."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from regard.core.sequence import Packing, Tokens
+from regard.kernels.layers.dropout import Dropout
+from regard.training.objective import twice
+from support import models
+from support.models import WIDTH, decoder, encoder, memory, source
+
+PACKED_ENCODERS = [name for name in models.TEXT_ENCODERS if "transformer" in name]
+
+
+def with_gradient(module, run):
+    out = run()
+    direction = torch.linspace(-1, 1, out.numel()).reshape(out.shape)
+    return out, torch.autograd.grad((out * direction).sum(), list(module.parameters()), allow_unused=True)
+
+
+@pytest.mark.parametrize("name", PACKED_ENCODERS)
+def test_packed_encoder_equals_padded(name, monkeypatch):
+    module, batch = encoder(name), source(name)
+
+    def states():
+        found = module(batch)
+        return found.states.masked_fill(~found.mask[..., None], 0.0)
+
+    packed = with_gradient(module, states)
+    monkeypatch.setattr(Packing, "where_it_pays", staticmethod(lambda mask: None))
+    padded = with_gradient(module, states)
+    torch.testing.assert_close(packed, padded, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", models.DECODERS)
+def test_packed_states_are_the_padded_ones(name):
+    module, given = decoder(name), memory()
+    targets = Tokens.of([[1, 2, 3, 4, 5], [6, 7], [8, 9, 10, 1]])
+    packing = Packing.of(targets.mask)
+    packed = with_gradient(module, lambda: module.states(targets.ids, given, packing))
+    padded = with_gradient(module, lambda: module.states(targets.ids, given)[targets.mask])
+    torch.testing.assert_close(packed, padded, atol=1e-5, rtol=1e-4)
+
+
+def test_packing_and_back():
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    x = torch.randn(2, 3, 4, requires_grad=True)
+    packing = Packing.of(mask)
+    assert torch.equal(packing.pack(x), x[mask])
+    back = packing.unpack(packing.pack(x))
+    assert torch.equal(back, x.masked_fill(~mask[..., None], 0.0))
+    (gradient,) = torch.autograd.grad(back.sum(), x)
+    assert torch.equal(gradient, mask[..., None].expand_as(x).float())
+    assert Packing.where_it_pays(torch.ones_like(mask)) is None
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean():
+    torch.manual_seed(0)
+    x = torch.full((400, 1000), 2.0, requires_grad=True)
+    drop = Dropout(0.3)
+    out = drop(x)
+    lost = float((out == 0).float().mean())
+    assert abs(lost - 0.3) < 0.004  # five standard deviations
+    assert abs(float(out.detach().mean()) - 2.0) < 0.02
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(gradient, out.detach() / 2)
+    rows = (out == 0).float()
+    neighbours = ((rows[:, 1:] - 0.3) * (rows[:, :-1] - 0.3)).mean() / 0.21
+    assert abs(float(neighbours)) < 0.01  # bits cut from one random number are independent
+    assert drop.eval()(x) is x
+    assert Dropout(0.0)(x) is x
+    assert isinstance(drop, nn.Dropout)
+
+
+def test_one_seed_drops_the_same():
+    x, found = torch.ones(50, WIDTH), []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        found.append(Dropout(0.5)(x))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def test_lists_become_tokens():
+    """Of different lengths, of none, and of none at all."""
+    found = Tokens.of([[3, 2**40], (), [5]])
+    assert found.ids.tolist() == [[3, 2**40], [0, 0], [5, 0]]
+    assert found.lengths.tolist() == [2, 0, 1]
+    assert Tokens.of([[], []]).ids.shape == (2, 0)
+
+
+def test_lengths_stay_with_the_host():
+    """Nobody can read numbers on PyTorch's device `meta`, so whoever asks there would be refused."""
+    rows = [[5, 6, 7], [8]]
+    moved = Tokens.of(rows).to("meta")
+    for tokens in (Tokens.of(rows), moved, moved.to("meta"), Tokens.of(rows, device="meta")):
+        assert tokens.counts.tolist() == [3, 1]
+        assert twice(tokens).counts.tolist() == [3, 1, 3, 1]
+    with pytest.raises(NotImplementedError):
+        replace(moved, counted=None).counts.tolist()

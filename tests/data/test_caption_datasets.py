@@ -1,0 +1,506 @@
+"""Pictures with captions as the field hands them out, in folders and zip files: read alike, or refused by name."""
+
+import gzip
+import json
+import os
+import re
+import shutil
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_images import REFUSED as BROKEN
+from test_images import noise, saved
+
+from regard.api.evaluate import evaluate, rows_of
+from regard.api.train import train
+from regard.core.config import read
+from regard.data import image_store
+from regard.data.corpus import prepare
+from regard.data.examples import DataConfig, FieldConfig, examples
+from regard.data.image_store import Folder, Member, Zip, open_album
+from regard.data.images import read_picture
+from regard.data.text import InvalidData
+from regard.recipe.recipe import Recipe
+
+CAPTIONS = {f"{i}.jpg": [f"number {i}", f"a picture of  {i} ."] for i in range(6)}
+SHARES = {"0.jpg": "train", "1.jpg": "val", "2.jpg": "restval", "3.jpg": "test", "4.jpg": "train", "5.jpg": "val"}
+NAMES = {
+    "train": [name for name, share in SHARES.items() if share in ("train", "restval")],
+    "valid": [name for name, share in SHARES.items() if share == "val"],
+    "test": [name for name, share in SHARES.items() if share == "test"],
+}
+SOURCE = FieldConfig(kind="image", size=12)
+TARGET = FieldConfig(tokens="words", vocabulary=50)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Six pictures, named .webp where lists say .jpg, in a folder and in a zip file."""
+    (tmp_path / "photos").mkdir()
+    for i in range(6):
+        saved(tmp_path / "photos" / f"{i}.webp", noise(20, 30, seed=i), lossless=True)
+    packed(tmp_path / "photos.zip", tmp_path / "photos")
+    return tmp_path
+
+
+def packed(path, folder, method=zipfile.ZIP_STORED, before=""):
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for file in sorted(folder.iterdir()):
+            archive.write(file, before + file.name)
+    return path
+
+
+def karpathy(folder):
+    images = [
+        {"filename": name, "imgid": i, "split": SHARES[name], "cocoid": i}
+        | {"sentences": [{"raw": caption, "tokens": caption.split()} for caption in CAPTIONS[name]]}
+        for i, name in enumerate(CAPTIONS)
+    ]
+    (folder / "dataset.json").write_text(json.dumps({"images": images, "dataset": "six"}))
+    return dict.fromkeys(NAMES, str(folder / "dataset.json"))
+
+
+def coco(folder):
+    for split, names in NAMES.items():
+        images = [{"id": 100 + i, "file_name": name, "coco_url": "x"} for i, name in enumerate(names)]
+        pairs = [(100 + i, caption) for n in (0, 1) for i, name in enumerate(names) for caption in [CAPTIONS[name][n]]]
+        notes = [{"id": n, "image_id": i, "caption": f"{caption}\n"} for n, (i, caption) in enumerate(pairs)]
+        with gzip.open(folder / f"{split}.json.gz", "wt") as file:
+            json.dump({"info": {}, "images": images, "licenses": [], "annotations": notes}, file)
+    return {split: str(folder / f"{split}.json.gz") for split in NAMES}
+
+
+def token(folder):
+    lines = [f"{name}#{n}\t{caption}\n" for name, captions in CAPTIONS.items() for n, caption in enumerate(captions)]
+    with gzip.open(folder / "captions.token.txt.gz", "wt") as file:
+        file.writelines(lines)
+    for split, names in NAMES.items():
+        (folder / f"{split}.txt").write_text("".join(f"{name}\r\n" for name in reversed(names)))
+    return {split: (str(folder / "captions.token.txt.gz"), str(folder / f"{split}.txt")) for split in NAMES}
+
+
+def stems(folder):
+    """As with Flickr30k, whose lists have numbers alone."""
+    files = token(folder)
+    (folder / "captions.token.txt.gz").rename(folder / "captions.token.gz")
+    for split, names in NAMES.items():
+        (folder / f"{split}.txt").write_text("\n".join(name.removesuffix(".jpg") for name in names))
+    return {split: (str(folder / "captions.token.gz"), names) for split, (_, names) in files.items()}
+
+
+FORMS = {"karpathy": karpathy, "coco": coco, "token": token, "stems": stems}
+
+
+def config(files, images):
+    return DataConfig(**files, images=None if images is None else str(images), source=SOURCE, target=TARGET)
+
+
+@pytest.mark.parametrize("place", ["photos", "photos.zip"])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same(pictures, form, place):
+    data = config(FORMS[form](pictures), pictures / place)
+    made = prepare(data, pictures / "out")
+    for split, names in NAMES.items():
+        corpus = getattr(made, split)
+        told = [(Path(name).stem, " ".join(caption.split())) for name in names for caption in CAPTIONS[name]]
+        found = list(examples(data, split))
+        assert [(Path(str(e.source)).stem, e.target) for e in found] == told
+        assert corpus.source.which.tolist() == [i for i in range(len(names)) for _ in (0, 1)]  # each picture once
+        for i, (stem, _) in enumerate(told):
+            direct = read_picture(pictures / "photos" / f"{stem}.webp", 12)
+            assert np.array_equal(corpus.row(i)[0], direct)
+    assert made.target.decode(made.train.row(3)[1]) == "a picture of 2 ."
+
+
+def test_beside_the_list_unless_told(pictures):
+    files = karpathy(pictures / "photos")
+    assert [str(e.source) for e in examples(config(files, None), "test")] == [str(pictures / "photos" / "3.webp")] * 2
+
+
+def test_nothing_is_unpacked(pictures):
+    before = set(pictures.rglob("*"))
+    data = config(karpathy(pictures), pictures / "photos.zip")
+    assert [isinstance(e.source, Member) for e in examples(data, "train")] == [True] * 6
+    assert read_picture(next(examples(data, "test")).source, 12).shape == (12, 12, 3)
+    assert set(pictures.rglob("*")) - before == {pictures / "dataset.json"}
+
+
+# --- where pictures lie ---
+
+
+def album(tmp_path, kind, *names):
+    (tmp_path / "album").mkdir()
+    with zipfile.ZipFile(tmp_path / "album.zip", "w") as archive:
+        for name in names:
+            (tmp_path / "album" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "album" / name).write_bytes(name.encode())
+            archive.writestr(name, name)
+    return open_album(tmp_path / ("album.zip" if kind == "zip" else "album"))
+
+
+@pytest.mark.parametrize("kind", ["zip", "folder"])
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [
+        ("a.jpg", "a.jpg"),  # as it stands, though there is another a
+        ("a.webp", "a.webp"),
+        ("val/b.jpg", "val/b.jpg"),
+        ("val/b.png", "val/b.jpg"),
+        ("val2014/a.jpg", "a.jpg"),  # by its last part
+        ("deep/c.jpg", "c.webp"),
+        ("e.f.jpg", "e.f.png"),
+        ("g", "g"),
+        ("notes.txt", "notes.txt"),
+    ],
+)
+def test_where_a_picture_is_found(tmp_path, kind, told, wanted):
+    found = album(tmp_path, kind, "a.jpg", "a.webp", "val/b.jpg", "c.webp", "e.f.png", "g", "notes.txt").find(told)
+    assert (found.read() if isinstance(found, Member) else found.read_bytes()).decode() == wanted
+
+
+def test_whole_names_tell_apart(tmp_path):
+    here = album(tmp_path, "zip", "x/train/a.jpg", "x/val/a.jpg", "y/b.jpg", "y/b.png", "__MACOSX/y/._b.png")
+    assert here.find("val/a.jpg").name == "x/val/a.jpg"
+    assert here.find("b.png").name == "y/b.png"
+    with pytest.raises(InvalidData, match=r"album\.zip: wanted one picture 'a\.jpg'; got x/train/a\.jpg, x/val/a\.jpg"):
+        here.find("a.jpg")
+    with pytest.raises(InvalidData, match=r"wanted one picture 'b\.gif'"):
+        here.find("b.gif")
+    with pytest.raises(InvalidData, match=r"album\.zip: wanted a picture 'c\.jpg'; got none among 5 files"):
+        here.find("c.jpg")
+
+
+def test_names_lead_nowhere_else(tmp_path):
+    """What a zip file calls its members opens no file, whatever it is."""
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name in ("../secret.png", "/etc/passwd", "a/../../b.png"):
+            archive.writestr(name, f"inside {name}")
+    here = Zip(tmp_path / "a.zip")
+    for told in ("../secret.png", "secret.png", str(tmp_path / "secret.png"), "/etc/passwd", "b.jpg"):
+        assert here.find(told).read().startswith(b"inside ")
+
+
+def test_folders(tmp_path):
+    with pytest.raises(InvalidData, match=r"nowhere: wanted a folder of pictures, or a \.zip file; got neither"):
+        open_album(tmp_path / "nowhere")
+    assert Folder(tmp_path).find("none.jpg") == tmp_path / "none.jpg"  # for its reader to refuse by name
+    assert Folder(tmp_path).find("n" * 300) == tmp_path / ("n" * 300)
+
+
+# --- zip files that are refused ---
+
+
+def encrypted(path):
+    """The flags of every member say so, in both places where a zip file has them."""
+    content = bytearray(path.read_bytes())
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        for found in re.finditer(re.escape(mark), bytes(content)):
+            content[found.start() + offset] |= 1
+    path.write_bytes(content)
+
+
+def unknown_method(path):
+    content = bytearray(path.read_bytes())
+    for mark, offset in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        for found in re.finditer(re.escape(mark), bytes(content)):
+            content[found.start() + offset] = 97
+    path.write_bytes(content)
+
+
+def scratched(path):
+    content = bytearray(path.read_bytes())
+    at = content.index(b"RIFF") + 40
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+ZIPS = {
+    "missing": (lambda path: path.unlink(), r"photos\.zip: wanted a file to read; got No such file"),
+    "no zip": (lambda path: path.write_bytes(b"no"), r"photos\.zip: wanted a whole zip file; got File is not a zip"),
+    "empty": (lambda path: path.write_bytes(b""), r"photos\.zip: wanted a whole zip file"),
+    "half": (lambda path: path.write_bytes(path.read_bytes()[:900]), r"photos\.zip: wanted a whole zip file"),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), r"photos\.zip: wanted a file to read; got Is a directory"),
+    "encrypted": (encrypted, r"photos\.zip/0\.webp: wanted a picture; got an encrypted one"),
+    "another packing": (unknown_method, r"photos\.zip/0\.webp: wanted a whole zip file; got .*compression"),
+    "scratched": (scratched, r"photos\.zip/0\.webp: wanted a whole zip file; got Bad CRC"),
+}
+
+
+@pytest.mark.parametrize("name", ZIPS)
+def test_bad_zip_files(pictures, name):
+    harm, message = ZIPS[name]
+    data = config(karpathy(pictures), pictures / "photos.zip")
+    harm(pictures / "photos.zip")
+    with pytest.raises(InvalidData, match=message):
+        prepare(data, pictures / "out")
+    assert not (pictures / "out").exists() or list((pictures / "out").iterdir()) == []
+
+
+def test_a_member_that_claims_too_much(pictures, monkeypatch):
+    monkeypatch.setattr(image_store, "LARGEST", 100)
+    found = Zip(pictures / "photos.zip").find("0.jpg")
+    with pytest.raises(InvalidData, match=r"photos\.zip/0\.webp: wanted at most 100 bytes; got \d+"):
+        found.read()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"])
+def test_a_changed_zip_is_refused_or_still_right(tmp_path, method):
+    """Whatever bit is flipped, and wherever it is cut: another picture never comes out."""
+    (tmp_path / "photos").mkdir()
+    saved(tmp_path / "photos" / "0.png", noise(8, 8))
+    path = packed(tmp_path / "a.zip", tmp_path / "photos", method)
+    whole, picture = path.read_bytes(), (tmp_path / "photos" / "0.png").read_bytes()
+    places = np.linspace(0, len(whole) - 1, 150).astype(int).tolist()
+    harmed = [whole[:end] for end in places]
+    harmed += [whole[:i] + bytes([whole[i] ^ (1 << i % 8)]) + whole[i + 1 :] for i in places]
+    refused = 0
+    for content in harmed:
+        path.write_bytes(content)
+        try:
+            assert Zip(path).find("0.png").read() == picture
+        except InvalidData as error:
+            refused += str(path) in str(error)
+    assert refused > 220
+
+
+@pytest.mark.parametrize("name", [name for name in BROKEN if name not in ("a folder", "nothing")])
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_broken_picture_in_a_zip_is_refused_by_name(tmp_path, name):
+    make, message = BROKEN[name]
+    (tmp_path / "photos").mkdir()
+    make(tmp_path / "photos" / "it.jpg")
+    found = Zip(packed(tmp_path / "a.zip", tmp_path / "photos", zipfile.ZIP_DEFLATED)).find("it.jpg")
+    with pytest.raises(InvalidData, match=rf"a\.zip/it\.jpg: .*{message}"):
+        read_picture(found, 8)
+
+
+# --- lists that are refused ---
+
+
+def changed(change):
+    """A file in Karpathy's form after a change of its first picture, or of all."""
+
+    def write(folder):
+        files = karpathy(folder)
+        document = json.loads(Path(files["train"]).read_text())
+        change(document)
+        Path(files["train"]).write_text(json.dumps(document))
+        return files
+
+    return write
+
+
+def noted(change):
+    def write(folder):
+        files = coco(folder)
+        path = folder / "train.json"
+        document = json.loads(gzip.decompress(Path(files["train"]).read_bytes()))
+        change(document)
+        path.write_text(json.dumps(document))
+        return files | {"train": str(path)}
+
+    return write
+
+
+def lines(content, names="0.jpg\n"):
+    def write(folder):
+        (folder / "c.token.txt").write_text(content)
+        (folder / "train.txt").write_text(names)
+        return {"train": (str(folder / "c.token.txt"), str(folder / "train.txt"))}
+
+    return write
+
+
+def first(document):
+    return document["images"][0]
+
+
+LISTS = {
+    "no json": (lambda folder: write(folder, "{"), r"d\.json: wanted JSON; got Expecting"),
+    "no utf-8": (
+        lambda folder: write(folder, b'\xef\xbb\xbf{"images": "\xe9"}'),
+        r"d\.json: wanted UTF-8 text; got byte 0xe9 at offset 15",
+    ),
+    "nested": (lambda folder: write(folder, "[" * 150_000), r"d\.json: wanted JSON; got"),
+    "no table": (lambda folder: write(folder, "[]"), r"d\.json, the document: wanted a table; got \[\]"),
+    "no images": (lambda folder: write(folder, "{}"), r"the document: wanted a list in 'images'; got None"),
+    "a text": (lambda folder: write(folder, '{"images": ["a"]}'), r"images\[0\]: wanted a table; got 'a'"),
+    "no name": (changed(lambda d: first(d).pop("filename")), r"images\[0\]: wanted a text in 'filename'; got None"),
+    "no split": (changed(lambda d: first(d).pop("split")), r"images\[0\]: wanted a text in 'split'; got None"),
+    "no captions": (changed(lambda d: first(d).update(sentences=[])), r"images\[0\]: wanted a caption; got \[\]"),
+    "a number": (
+        changed(lambda d: first(d)["sentences"][1].update(raw=3)),
+        r"images\[0\]\.sentences\[1\]: wanted a text in 'raw'; got 3",
+    ),
+    "half a character": (
+        changed(lambda d: first(d)["sentences"][0].update(raw="\ud800")),
+        r"dataset\.json: wanted Unicode text in 'raw'; got half",
+    ),
+    "nothing of the split": (
+        changed(lambda d: [image.update(split="val") for image in d["images"]]),
+        r"dataset\.json: wanted pictures of the split 'train'; got those of val",
+    ),
+    "no picture": (changed(lambda d: first(d).update(filename="")), r"wanted the path of a picture; got ''"),
+    "another's id": (
+        noted(lambda d: d["annotations"][1].update(image_id=7)),
+        r"annotations\[1\]: wanted the id of one of the images; got 7",
+    ),
+    "a list as id": (noted(lambda d: first(d).update(id=[])), r"images\[0\]: wanted a number in 'id'; got \[\]"),
+    "one id twice": (
+        noted(lambda d: d["images"][2].update(id=100)),
+        r"images\[2\]: wanted an id that no image before it has; got 100",
+    ),
+    "one picture twice": (
+        noted(lambda d: d["images"].append(first(d))),
+        r"images\[3\]: wanted an id that no image before it has; got 100",
+    ),
+    "uncaptioned": (
+        noted(lambda d: d["images"].append({"id": 1, "file_name": "5.jpg"})),
+        r"images\[3\]: wanted a caption among the annotations; got '5\.jpg'",
+    ),
+    "no tab": (lines("0.jpg#0 a\n"), r"c\.token\.txt, line 1: wanted name\.jpg#0, a tab, a caption; got '0\.jpg#0 a'"),
+    "no number": (lines("0.jpg#0\ta\n0.jpg\tb\n"), r"c\.token\.txt, line 2: wanted name\.jpg#0"),
+    "an empty line": (lines("0.jpg#0\ta\n\n0.jpg#1\tb\n"), r"c\.token\.txt, line 2: wanted name\.jpg#0"),
+    "nobody told of": (lines("0.jpg#0\ta\n", "0.jpg\n7.jpg\n"), r"train\.txt: wanted pictures with captions in .*'7'"),
+    "no such picture": (lines("9.jpg#0\ta\n", "9.jpg\n"), r"photos\.zip: wanted a picture '9\.jpg'; got none among 6"),
+    "empty": (lines("", ""), r"c\.token\.txt: wanted at least one example; got an empty file"),
+}
+
+
+def write(folder, content):
+    (folder / "d.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    return {"train": str(folder / "d.json")}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_bad_lists(pictures, name):
+    make, message = LISTS[name]
+    data = config(make(pictures), pictures / "photos.zip")
+    with pytest.raises(InvalidData, match=message):
+        list(examples(data, "train"))
+
+
+def test_half_characters_can_be_replaced(pictures):
+    files = changed(lambda d: first(d)["sentences"][0].update(raw="a\ud800b"))(pictures)
+    data = replace(config(files, pictures / "photos.zip"), errors="replace")
+    assert next(examples(data, "train")).target == "a\ufffdb"
+
+
+def test_a_token_file_by_another_name_is_told_apart(pictures):
+    (pictures / "c.txt").write_text("0.jpg#0\ta\n")
+    data = config({"train": (str(pictures / "c.txt"), str(pictures / "c.txt"))}, pictures / "photos")
+    with pytest.raises(InvalidData, match=r"c\.txt: wanted the path of a picture; .*\.token\.txt"):
+        list(examples(data, "train"))
+
+
+IMAGE = {"kind": "image"}
+WRONG = {
+    "images of texts": ({"train": "a", "images": "b"}, "data.images: wanted nothing here: no pictures are read"),
+    "images drawn": (
+        {"generate": "shapes", "images": "b", "source": IMAGE, "target": {"tokens": "words", "vocabulary": 50}},
+        "data.images: wanted nothing here",
+    ),
+    "two of json": ({"train": ["a.json", "b.json"], "source": IMAGE}, "data.train: wanted one file of JSON; got 2"),
+    "three of token": (
+        {"train": ["a.token", "b", "c"], "source": IMAGE},
+        "data.train: wanted captions, and the names of the split's pictures; got 3 files",
+    ),
+    "columns of json": (
+        {"train": "a.json", "source": IMAGE | {"column": "a"}, "target": {"column": "b"}},
+        "data.train: wanted a table (.tsv, .csv, .jsonl), for it has columns; got a.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_data(name):
+    table, message = WRONG[name]
+    problems = read(DataConfig, table, "data")
+    assert isinstance(problems, list)
+    assert any(message in str(problem) for problem in problems), list(map(str, problems))
+
+
+# --- what follows from it ---
+
+
+def test_the_key_is_of_the_zip_wherever_it_lies(pictures):
+    data = config(token(pictures), pictures / "photos.zip")
+    first = prepare(data, pictures / "out")
+    shutil.copy(pictures / "photos.zip", pictures / "moved.zip")
+    moved = replace(data, images=str(pictures / "moved.zip"))
+    told = []
+    assert prepare(moved, pictures / "out", progress=lambda stage, count: told.append(stage)).key == first.key
+    assert told == []  # found, not made
+    saved(pictures / "photos" / "4.webp", noise(20, 30, seed=99), lossless=True)
+    packed(pictures / "moved.zip", pictures / "photos")
+    changed = prepare(moved, pictures / "out")
+    assert changed.key != first.key
+    assert not np.array_equal(changed.train.source.pixels, first.train.source.pixels)
+
+
+def recipe(data):
+    return Recipe.of(
+        {
+            "data": {**data, "source": {"kind": "image", "size": 12}, "target": {"tokens": "words", "vocabulary": 50}},
+            "model": {
+                "encoder": {"kind": "cnn", "channels": [4], "width": 8},
+                "decoder": {"kind": "rnn", "width": 8},
+            },
+            "train": {"steps": 4, "warmup": 1, "validate_every": 4, "batch_tokens": 24, "metric": "bleu"},
+            "decode": {"longest": 5},
+        }
+    )
+
+
+def test_one_picture_has_all_its_references(pictures):
+    """Wherever they stand in a table; and it is captioned once."""
+    made = recipe({**karpathy(pictures), "images": str(pictures / "photos.zip")})
+    found = list(rows_of(made, "valid"))
+    assert [Path(str(source)).name for source, _ in found] == ["1.webp", "5.webp"]
+    assert found[1][1] == ["number 5", "a picture of 5 ."]
+    rows = [("1.jpg", "one"), ("0.jpg", "zero"), ("1.jpg", "One"), ("2.jpg", "two"), ("1.jpg", "1")]
+    (pictures / "t.tsv").write_text("file\tcaption\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
+    data = {"train": str(pictures / "t.tsv"), "images": str(pictures / "photos")}
+    columns = {"source": {"kind": "image", "column": "file"}, "target": {"column": "caption", "lower": True}}
+    table = made.as_dict() | {"data": data | columns}
+    table["train"]["metric"] = "loss"
+    found = [(source.name, references) for source, references in rows_of(Recipe.of(table), "train")]
+    assert found == [("1.webp", ["one", "one", "1"]), ("0.webp", ["zero"]), ("2.webp", ["two"])]
+
+
+def test_from_a_zip_to_captions(pictures):
+    made = recipe({**token(pictures), "images": str(pictures / "photos.zip")})
+    predictor = train(made, pictures / "run", cache=pictures / "cache")
+    assert set(evaluate(predictor, cache=pictures / "cache")) == {
+        "loss",
+        "perplexity",
+        "bleu1",
+        "bleu2",
+        "bleu3",
+        "bleu4",
+        "rouge_l",
+        "meteor",
+        "cider",
+    }
+    inside = [example.source for example in examples(made.data, "train")]
+    outside = [pictures / "photos" / Path(str(member)).name for member in inside]
+    assert predictor.predict(inside) == predictor.predict(outside)
+
+
+def test_flickr8k():
+    if not os.environ.get("REGARD_DATA"):
+        pytest.skip("REGARD_DATA, the folder of real data, is not set")
+    folder = Path(os.environ["REGARD_DATA"]) / "flickr8k"
+    splits = {"train": "train.txt", "valid": "dev.txt", "test": "test.txt"}
+    captions = str(folder / "captions.token.txt.gz")
+    files = {split: (captions, str(folder / names)) for split, names in splits.items()}
+    data = config(files, folder / "images192.zip")
+    for split, count in {"train": 6000, "valid": 1000, "test": 1000}.items():
+        found = list(examples(data, split))
+        assert len(found) == 5 * count
+        assert len({example.source for example in found}) == count
+    assert read_picture(found[0].source, 192).std() > 10

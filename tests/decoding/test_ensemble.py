@@ -1,0 +1,88 @@
+"""Several models as one: the mean of their probabilities, whatever they are made of."""
+
+from math import exp
+
+import pytest
+import torch
+from test_search import found, model, said, sources
+
+import regard
+from regard.core.sequence import Tokens
+from regard.data.tokenizer import END, START
+from regard.decoding.ensemble import Ensemble
+from regard.model.seq2seq import Seq2Seq
+from regard.recipe.recipe import Recipe
+from support.models import decoder
+
+NAMES = ("transformer", "lstm before", "conv", "rnn")
+WAYS = ({}, {"beam": 3, "nbest": 3}, {"sample": True, "nbest": 2})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_with_itself_is_the_model(name):
+    made, rows = model(name), sources()
+    for options in WAYS:
+        alone, together = (found(each, rows, batch_tokens=13, **options) for each in (made, Ensemble([made, made])))
+        assert said(alone) == said(together)
+        for one, other in zip(alone, together, strict=True):
+            assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
+
+
+@torch.no_grad()
+def test_members_of_any_kind_speak_with_their_mean():
+    members, rows = [model(name) for name in NAMES], sources()
+    together = Ensemble(members)
+    source, targets = Tokens.of(rows[:3]), torch.tensor([[START, 5, 6, END], [START, 8, 8, 9], [START, 9, 7, 5]])
+    p = torch.stack([member.log_probabilities(source, targets).exp() for member in members]).mean(0)
+    torch.testing.assert_close(together.log_probabilities(source, targets), p.log(), rtol=0, atol=1e-5)
+    hits = found(together, rows, beam=3, nbest=3, batch_tokens=13)
+    for row, hypotheses in zip(rows, hits, strict=True):
+        for each in hypotheses:
+            whole = torch.tensor([[START, *each.tokens, *[END] * each.ended]])
+            wanted = together.log_probabilities(Tokens.of([row]), whole)[0].tolist()
+            assert each.log_probabilities == pytest.approx(wanted, abs=1e-4)
+
+
+@torch.no_grad()
+def test_language_models_too():
+    members = [Seq2Seq(None, decoder(name, None)) for name in NAMES[:2]]
+    targets = torch.tensor([[START, 5, 6, 7]])
+    p = torch.stack([member.log_probabilities(None, targets).exp() for member in members]).mean(0)
+    torch.testing.assert_close(Ensemble(members).log_probabilities(None, targets), p.log(), rtol=0, atol=1e-5)
+
+
+def test_runs_are_loaded_as_one(tmp_path):
+    """Of different architecture, with one vocabulary."""
+    made = []
+    for kind in ("rnn", "conv"):
+        table = {
+            "data": {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}},
+            "model": {"encoder": {"kind": kind, "width": 16}, "decoder": {"kind": kind, "width": 16}},
+            "train": {"steps": 2, "warmup": 1, "validate_every": 2, "samples": 0},
+            "decode": {"longest": 12},
+        }
+        made.append(regard.train(Recipe.of(table), tmp_path / kind, cache=tmp_path / "cache").folder)
+    one, other, both = regard.load(made[0]), regard.load(made[1]), regard.load(made)
+    texts, targets = ["abc", "de"], ["cab", "d"]
+    assert len(both.predict(texts, beam=3)) == 2
+    p = [
+        [sum(exp(x) for x in pair) / 2 for pair in zip(a.log_probabilities, b.log_probabilities, strict=True)]
+        for a, b in zip(one.score(texts, targets), other.score(texts, targets), strict=True)
+    ]
+    for wanted, score in zip(p, both.score(texts, targets), strict=True):
+        assert [exp(x) for x in score.log_probabilities] == pytest.approx(wanted, abs=1e-5)
+    alone = regard.load([made[0], made[0]])
+    assert alone.predict(texts) == one.predict(texts)
+    with pytest.raises(ValueError, match="path: wanted models that give sequences; got none"):
+        regard.load([])
+    table["data"] |= {"target": {"tokens": "characters"}, "joint": False}
+    stranger = regard.train(Recipe.of(table), tmp_path / "stranger", cache=tmp_path / "cache").folder
+    with pytest.raises(ValueError, match=r"wanted the vocabularies of .*; got others"):
+        regard.load([made[0], stranger])
+
+
+def test_what_cannot_speak_together_is_refused():
+    with pytest.raises(ValueError, match=r"a source for all or none; got .* 1 of 2"):
+        Ensemble([model("rnn"), Seq2Seq(None, decoder("rnn", None))])
+    with pytest.raises(ValueError, match="models that give sequences; got none"):
+        Ensemble([])

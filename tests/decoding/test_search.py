@@ -1,0 +1,351 @@
+"""One search for every decoder: what it finds does not depend on how it is computed."""
+
+from itertools import pairwise, product
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from regard.core.errors import InvalidArgument
+from regard.core.sequence import Tokens
+from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN
+from regard.decoding.config import DecodeConfig
+from regard.decoding.logits_processors import Allowed, Banned
+from regard.decoding.request import Input, Task
+from regard.decoding.sampling import chances, draw, narrowed, start_of
+from regard.decoding.search import search
+from regard.decoding.topk import top, top_sums
+from regard.model.seq2seq import Seq2Seq
+from support.hugging_face import twin
+from support.models import DECODERS, VOCABULARY, WIDTH, decoder, encoder
+
+LONGEST = 7
+LENGTHS = (6, 3, 5, 1, 2, 6, 4, 3, 2, 5, 1)
+
+
+def model(name: str) -> Seq2Seq:
+    """A decoder that ends now and then, and is sure enough of itself that ties are rare."""
+    made = Seq2Seq(encoder("transformer"), decoder(name)).eval()
+    generator = torch.Generator().manual_seed(2)
+    words = 0.5 * torch.randn(VOCABULARY, WIDTH, generator=generator)  # not the embedding's: that says the same again
+    made.decoder.project.weight = nn.Parameter(words)
+    with torch.no_grad():
+        made.decoder.project.bias.zero_()
+        made.decoder.project.bias[END] = 3.0
+    return made
+
+
+def sources() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(5, VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
+
+
+def found(made: Seq2Seq, rows: list[list[int]], *, rules=(), prefixes=None, ends=True, **options):
+    inputs = [Input(row, len(row), prefix) for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)]
+    config = DecodeConfig(**{"longest": LONGEST, **options})
+    hits = dict(search(Task(made, Tokens.of, config, rules, ends=ends, scored=True), inputs))
+    return [hits[i] for i in range(len(rows))]
+
+
+def said(hypotheses) -> list[list[tuple[int, ...]]]:
+    return [[each.tokens for each in one] for one in hypotheses]
+
+
+@torch.no_grad()
+def written_out(made: Seq2Seq, row: list[int], width: int, penalty: float) -> list[tuple[float, tuple[int, ...]]]:
+    """Beam search in plain Python, every prefix computed from scratch."""
+    memory = made.encode(Tokens.of([row]))
+    going, ended = [((), 0.0)], []
+    for length in range(1, LONGEST + 1):
+        candidates = []
+        for tokens, total in going:
+            log_p = made.decoder(torch.tensor([[START, *tokens]]), memory)[0, -1].log_softmax(-1).tolist()
+            allowed = [token for token in range(VOCABULARY) if token not in (PAD, START, MASK)]
+            candidates += [(total + log_p[token], (*tokens, token)) for token in allowed]
+        candidates = sorted(candidates, reverse=True)[: 2 * width]
+        ends = [tokens[-1] == END or length == LONGEST for _, tokens in candidates]
+        best = list(zip(candidates, ends, strict=True))
+        ended += [(total / length**penalty, tokens) for (total, tokens), over in best[:width] if over]
+        ended = sorted(ended, reverse=True)[:width]
+        going = [(tokens, total) for (total, tokens), over in best if not over][:width]
+        if not going or (len(ended) == width and going[0][1] / length**penalty <= ended[-1][0]):
+            break
+    return ended
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_beams_equal_those_from_scratch(name):
+    made, rows = model(name), sources()[:3]
+    for width, penalty in ((2, 0.0), (4, 1.0)):
+        hits = found(made, rows, beam=width, nbest=width, length_penalty=penalty)
+        for row, hypotheses in zip(rows, hits, strict=True):
+            wanted = written_out(made, row, width, penalty)
+            assert [(*each.tokens, END) if each.ended else each.tokens for each in hypotheses] == [t for _, t in wanted]
+            assert [each.score for each in hypotheses] == pytest.approx([score for score, _ in wanted], abs=1e-4)
+
+
+KINDS = ["rnn", "lstm before", "gru after fed", "conv", "transformer"]  # one of each way to remember
+KINDS += [f"transformer {position}" for position in ("learned", "rotary", "additive rotary", "alibi", "relative")]
+WAYS = ({}, {"beam": 3, "nbest": 3}, {"sample": True, "nbest": 2})
+
+
+@pytest.mark.parametrize(("name", "options"), list(product(KINDS, WAYS)))
+def test_company_changes_nothing(name, options):
+    """Batch, order, who enters when and who left before: an input's outputs are its own."""
+    made, rows = model(name), sources()
+    together = said(found(made, rows, **options))
+    few_places = said(found(made, rows, **options, batch_tokens=13))
+    assert few_places == together
+    if "sample" not in options:  # whose draws depend on their place
+        alone = [said(found(made, [row], **options))[0] for row in rows]
+        assert alone == together
+        assert said(found(made, rows[::-1], **options))[::-1] == together
+
+
+@pytest.mark.parametrize("options", WAYS[1:], ids=["beam", "sample"])
+@pytest.mark.parametrize("name", ["transformer learned", "transformer learned concatenated"])  # compiled, and not
+def test_outputs_end_where_learned_positions_do(name, options):
+    """Others enter and go on meanwhile, so that a place may wait for longer than any output is."""
+    made, rows = model(name), [row for row in sources() for _ in range(12)]
+    positions = made.decoder.entrance.place.positions
+    positions.limit, positions.table = LONGEST, nn.Parameter(positions.table[:LONGEST])
+    wanted = said(found(made, rows, **options))
+    lengths = {len(tokens) for one in wanted for tokens in one}
+    assert max(lengths) == LONGEST
+    assert min(lengths) < LONGEST
+    assert said(found(made, rows, longest=50, batch_tokens=60, **options)) == wanted
+    assert found(made, rows[:1], prefixes=[[9] * 6], longest=50, **options)[0][0].tokens[:6] == (9,) * 6
+    with pytest.raises(InvalidArgument, match="prefix: wanted at most 6 tokens: the decoder has learned 7 positions"):
+        found(made, rows[:1], prefixes=[[9] * 7], **options)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@torch.no_grad()
+def test_scores_are_those_of_the_output_read_back(name):
+    made, rows = model(name), sources()[:5]
+    for options in ({}, {"beam": 3, "nbest": 3}, {"sample": True, "nbest": 2, "temperature": 1.7}):
+        for row, hypotheses in zip(rows, found(made, rows, **options), strict=True):
+            assert hypotheses
+            for each in hypotheses:
+                whole = torch.tensor([[START, *each.tokens, *[END] * each.ended]])
+                wanted = made.log_probabilities(Tokens.of([row]), whole)[0]
+                assert each.log_probabilities == pytest.approx(wanted.tolist(), abs=1e-4)
+                assert each.log_probability == pytest.approx(float(wanted.sum()), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["transformer", "gru after fed", "conv"])
+def test_a_beam_wide_enough_finds_the_best_of_all(name):
+    made, row = model(name), [5, 6, 7]
+    memory, best = made.encode(Tokens.of([row])), (-torch.inf, ())
+    words = [token for token in range(VOCABULARY) if token not in (PAD, START, MASK, END)]
+    with torch.no_grad():
+        for length in range(4):
+            for tokens in product(words, repeat=length):
+                whole = torch.tensor([[START, *tokens, *[END] * (length < 3)]])  # three tokens at most, with the end
+                log_p = made.decoder(whole[:, :-1], memory).log_softmax(-1).gather(-1, whole[:, 1:, None]).sum()
+                best = max(best, (float(log_p), tokens))
+    hit = found(made, [row], beam=len(words) ** 3, length_penalty=0.0, longest=3, batch_tokens=64)[0][0]
+    assert (hit.score, hit.tokens) == (pytest.approx(best[0], abs=1e-4), best[1])
+
+
+def test_one_beam_is_greedy():
+    made, rows = model("transformer"), sources()
+    memory = made.encode(Tokens.of(rows))
+    state, tokens = made.decoder.start(memory, batch=len(rows), capacity=LONGEST), torch.full((len(rows),), START)
+    outputs: list[list[int]] = [[] for _ in rows]
+    with torch.no_grad():
+        for _ in range(LONGEST):
+            logits, state = made.decoder.step(tokens, state)
+            logits[:, [PAD, START, MASK]] = -torch.inf
+            tokens = logits.argmax(-1)
+            for output, token in zip(outputs, tokens.tolist(), strict=True):
+                if END not in output:
+                    output.append(token)
+    wanted = [tuple(output[: output.index(END)] if END in output else output) for output in outputs]
+    assert [one[0] for one in said(found(made, rows))] == wanted
+    assert any(END in output for output in outputs)
+    assert any(END not in output for output in outputs)
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 3}, {"beam": 4, "groups": 2}, {"sample": True}], ids=str)
+def test_rules_always_hold(options):
+    made, rows = model("transformer"), sources()
+    plain = [one[0] for one in said(found(made, rows, longest=12, **options))]
+    assert any(len(tokens) < 4 for tokens in plain)
+    for tokens in (one[0] for one in said(found(made, rows, longest=12, shortest=4, **options))):
+        assert len(tokens) >= 4
+    for row, tokens in zip(
+        rows, (one[0] for one in said(found(made, rows, longest_ratio=1.0, **options))), strict=True
+    ):
+        assert len(tokens) <= len(row)
+    for tokens in (one[0] for one in said(found(made, rows, longest=12, no_repeat=2, shortest=9, **options))):
+        pairs = list(pairwise(tokens))
+        assert len(set(pairs)) == len(pairs)
+    for one in found(made, rows, longest=12, no_repeat=1, shortest=12, **options):
+        assert one[0].ended  # when there was nothing else to say
+        assert sorted(one[0].tokens) == [UNKNOWN, *range(MASK + 1, VOCABULARY)]
+    prefixes = [(5, 9), (), (8,), *[(7, 7, 7)] * (len(rows) - 3)]
+    for prefix, one in zip(prefixes, found(made, rows, prefixes=prefixes, **options), strict=True):
+        assert one[0].tokens[: len(prefix)] == prefix
+    given = [Input(row, len(row), (5, 9, 8), given=3) for row in rows]
+    config = DecodeConfig(longest=12, shortest=4, **options)
+    for _, one in search(Task(made, Tokens.of, config), given):
+        assert len(one[0].tokens) >= 3 + 4
+    used = {pair for tokens in plain for pair in pairwise(tokens)}
+    one_word, pair = plain[0][0], sorted(used)[0]
+    for tokens in (
+        one[0] for one in said(found(made, rows, longest=12, rules=[Banned([[one_word], pair])], **options))
+    ):
+        assert one_word not in tokens
+        assert pair not in pairwise(tokens)
+    allowed = torch.zeros(VOCABULARY, dtype=torch.bool)
+    allowed[[6, 8]] = True
+    for tokens in (one[0] for one in said(found(made, rows, rules=[Allowed(allowed)], **options))):
+        assert set(tokens) <= {6, 8}
+
+
+def test_repetition_is_dearer():
+    made, rows = model("transformer"), sources()
+
+    def repeats(**options) -> int:
+        outputs = said(found(made, rows, longest=12, shortest=12, **options))
+        return sum(len(tokens) - len(set(tokens)) for (tokens,) in outputs)
+
+    assert repeats(beam=3, repetition=3.0) < repeats(beam=3)
+
+
+def test_groups_differ_more():
+    made, rows = model("transformer"), sources()
+
+    def different(**options) -> int:
+        return sum(len({tokens[:1] for tokens in one}) for one in said(found(made, rows, beam=4, nbest=4, **options)))
+
+    assert different(groups=4, diversity=5.0) > different()
+
+
+class Memoryless(nn.Module):
+    """The same log-probabilities at every step, whatever was said."""
+
+    def __init__(self, log_p: torch.Tensor) -> None:
+        super().__init__()
+        self.log_p, self.decoder = nn.Parameter(log_p), self
+
+    def start(self, memory, *, batch, capacity, beams):
+        return self
+
+    def follow(self, parents):
+        return self
+
+    def step(self, tokens, state):
+        return self.log_p.expand(len(tokens), -1), state
+
+
+@pytest.mark.parametrize(("diversity", "others"), [(0.0, [5, 5]), (0.5, [5, 6]), (1.0, [6, 7])])
+def test_groups_are_kept_from_what_others_say(diversity, others):
+    """By hand: of .4, .35 and .2, the second group says the second where log .4 less the penalty is below log .35."""
+    p = torch.full((VOCABULARY,), 1e-9)
+    p[[5, 6, 7, END]] = torch.tensor([0.4, 0.35, 0.2, 0.05])
+    config = DecodeConfig(beam=3, groups=3, nbest=3, diversity=diversity, longest=4, length_penalty=0.0)
+    ((_, hypotheses),) = search(Task(Memoryless(p.log()), Tokens.of, config), [Input(None, 0)])
+    assert [each.tokens for each in hypotheses] == [(token,) * 4 for token in (5, *others)]
+
+
+def test_samples_follow_the_distribution():
+    p = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    rows, steps = torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64)
+    chance = chances(start_of(1), rows, steps)[None]
+    assert abs(float(chance.mean()) - 0.5) < 0.01
+    drawn = draw(p.log().expand(1, 20_000, 4), chance)
+    assert torch.bincount(drawn[0]) / 20_000 == pytest.approx(p, abs=0.02)
+    assert not torch.equal(chance, chances(start_of(2), rows, steps)[None])
+    for seed in (10, 2**31, 2**63 - 1, 2**70):  # whatever its size
+        assert 0.49 < float(chances(start_of(seed), rows, steps).mean()) < 0.51
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, {0, 1, 2, 3}),
+        ({"top_k": 2}, {0, 1}),
+        ({"top_p": 0.6}, {0, 1}),
+        ({"top_p": 0.4}, {0}),
+        ({"top_p": 0.0}, {0}),
+        ({"min_p": 0.2}, {0, 1, 2}),
+        ({"typical": 0.3}, {1}),
+        ({"typical": 0.0}, {1}),
+        ({"typical": 0.7}, {0, 1}),
+        ({"top_k": 3, "top_p": 0.7}, {0, 1}),
+    ],
+)
+def test_what_may_be_drawn(options, left):
+    log_p = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()[None, None]
+    kept = narrowed(log_p, DecodeConfig(sample=True, **options))[0, 0].isfinite().nonzero()[:, 0].tolist()
+    assert set(kept) == left
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (3, 640), (2, 8000), (4, 8011)])
+def test_the_largest_few(shape):
+    scores = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    for count in (1, 6):
+        values, where = top(scores, count)
+        assert torch.equal(values, scores.topk(count)[0])
+        assert torch.equal(scores.gather(1, where), values)
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 7), (3, 2, 640), (2, 5, 8011)])
+def test_the_largest_few_sums(shape):
+    random = torch.Generator().manual_seed(1)
+    scores, more = torch.randn(shape, generator=random), 3 * torch.randn(shape[:2], generator=random)
+    more[:, 1] = -torch.inf  # a hypothesis that is not there
+    whole = (scores + more[..., None]).flatten(1)
+    values, where = top_sums(scores, more, 6)
+    assert torch.equal(values, whole.topk(6)[0])
+    assert torch.equal(whole.gather(1, where), values)
+
+
+@pytest.mark.parametrize("options", [{"nbest": 2}, {"sample": True, "beam": 2}, {"beam": 3, "groups": 2}, {"top_k": 2}])
+def test_contradictions_are_refused(options):
+    with pytest.raises(ValueError, match=r"wanted"):
+        DecodeConfig(**options)
+
+
+MARIAN = transformers.MarianConfig(
+    vocab_size=40, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2,
+    encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64, pad_token_id=PAD, bos_token_id=START,
+    eos_token_id=END, decoder_start_token_id=START, forced_eos_token_id=None, scale_embedding=True,
+)  # fmt: skip
+OPTIONS = [
+    ({}, {}),
+    ({"beam": 4}, {"num_beams": 4}),
+    ({"beam": 4, "length_penalty": 0.3}, {"num_beams": 4, "length_penalty": 0.3}),
+    ({"beam": 3, "no_repeat": 2, "shortest": 5}, {"num_beams": 3, "no_repeat_ngram_size": 2, "min_new_tokens": 5}),
+    ({"beam": 3, "repetition": 1.4}, {"num_beams": 3, "repetition_penalty": 1.4}),
+]
+
+
+@pytest.mark.parametrize(("options", "theirs"), OPTIONS, ids=[str(mine) for mine, _ in OPTIONS])
+def test_same_as_hugging_face(options, theirs):
+    torch.manual_seed(0)
+    peer = transformers.MarianMTModel(MARIAN).eval()
+    with torch.no_grad():
+        for name, parameter in peer.named_parameters():
+            if parameter.dim() > 1 and "positions" not in name:
+                parameter.normal_(std=0.3)
+        peer.final_logits_bias[0, END] = 2.0
+    mine = twin("marian", peer)
+    rows = [[*torch.randint(5, 40, (n,)).tolist(), END] for n in (6, 3, 9, 2, 5)]
+    batch = Tokens.of(rows)
+    given = peer.generate(
+        batch.ids,
+        attention_mask=batch.mask.long(),
+        generation_config=transformers.GenerationConfig(
+            max_new_tokens=14, do_sample=False, decoder_start_token_id=START, pad_token_id=PAD, eos_token_id=END,
+            suppress_tokens=[PAD, START, MASK], early_stopping=False, **theirs,
+        ),
+    )  # fmt: skip
+    outputs = found(mine, rows, longest=14, **options)
+    for row, one in zip(given.tolist(), outputs, strict=True):
+        wanted = row[1:]
+        assert list(one[0].tokens) == (wanted[: wanted.index(END)] if END in wanted else wanted)
+    assert any(one[0].ended for one in outputs)

@@ -1,0 +1,267 @@
+"""Metrics of captions: against the COCO evaluation's own figures, pinned and, where it is installed, computed anew."""
+
+import gzip
+import os
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regard.api.evaluate import OF_CAPTIONS, Questions, _usual_metrics
+from regard.evaluation import wordnet
+from regard.evaluation.bootstrap import resampled
+from regard.evaluation.caption_metrics import ORDERS, common
+from regard.evaluation.meteor import align
+from regard.evaluation.metrics import METRICS, score, start
+from regard.evaluation.ptb_tokenizer import tokens
+from regard.evaluation.report import judge, report
+from regard.evaluation.stemmer import stem
+from regard.recipe.recipe import Recipe
+
+# What the Java tokenizer of the COCO evaluation makes of them (Stanford's 3.4.1), less the punctuation that it drops.
+CUT = {
+    "Don't you think it's John's dog?": "do n't you think it 's john 's dog",
+    "They've said I'm here, she'd've gone, we'll see.": "they 've said i 'm here she 'd 've gone we 'll see",
+    "The dogs' bowl isn't empty; cannot won't can't ain't": "the dogs bowl is n't empty can not wo n't ca n't ai n't",
+    "A man (in red) sits [on a bench] {here}.": "a man -lrb- in red -rrb- sits -lsb- on a bench -rsb- -lcb- here -rcb-",
+    "He said \"hello there\" and 'goodbye'.": "he said hello there and goodbye",
+    "A black-and-white photo of a 3-year-old boy - smiling -- happily... yes…":
+        "a black-and-white photo of a 3-year-old boy smiling happily yes",
+    "It costs $5.50, or £3 or €20 or 50% off #1 & more @ home.": "it costs $ 5.50 or # 3 or $ 20 or 50 % off # 1 & more @ home",
+    "The U.S. flag is near St. Paul's church, Mr. Smith vs. Dr. Jones": "the u.s. flag is near st. paul 's church mr. smith vs. dr. jones",
+    "1,000 people ran 26.2 miles in 3:45 on 10/12/2012 at 5 p.m. and 6pm.":
+        "1,000 people ran 26.2 miles in 3:45 on 10/12/2012 at 5 p.m. and 6pm",
+    "12:30pm 2-3 people, 5-10% of them, 100km/h": "12:30 pm 2-3 people 5-10 % of them 100km/h",
+    "and/or w/ a skateboard 1/2 way, 4-wheeler, his/her 24/7": "and/or w / a skateboard 1/2 way 4-wheeler his/her 24/7",
+    "gonna wanna gotta gimme lemme 'tis 'twas more'n y'all": "gon na wan na got ta gim me lem me 't is 't was more 'n y' all",
+    "o'clock ma'am rock'n'roll rock 'n' roll O'Neil's hat": "o'clock ma'am rock 'n' roll rock 'n' roll o'neil 's hat",
+    "visit http://www.example.com/a?b=c or mail me@home.org #hashtag @user": "visit http://www.example.com/a?b=c or mail me@home.org #hashtag @user",
+    "'90s kids in the 1990's": "'90s kids in the 1990 's",
+    "A man,a plan.Then another!What?! No way!!! Wait??": "a man a plan.then another!what ?! no way !!! wait ??",
+    "T-shirt no. 7 jersey, no. He sat. Sun. e.g. J. K. Rowling": "t-shirt no. 7 jersey no he sat sun e.g. j. k. rowling",
+    "*star* ~tilde~ a+b=c under_score": "* star * ~ tilde ~ a + b = c under_score",
+    "“curly” ‘single’ don’t it’s — dash – en": "curly single do n't it 's dash en",
+    "Q&A but at&t and Tom &amp; Jerry": "q&a but at & t and tom & jerry",
+    "café naïve Ærø 日本 😀": "café naïve ærø 日本",
+    "I'M SHOUTING DON'T": "i 'm shouting do n't",
+    "-dog a--b  c": "dog a b c",
+    "": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("caption", CUT)
+def test_captions_are_cut_as_the_coco_evaluation_cuts_them(caption):
+    assert " ".join(tokens(caption)) == CUT[caption]
+
+
+STEMS = {
+    "caresses": "caress", "ties": "tie", "cries": "cri", "gas": "gas", "kiwis": "kiwi", "agreed": "agre", "hopping": "hop",
+    "hoping": "hope", "luxuriated": "luxuri", "by": "by", "say": "say", "cry": "cri", "generously": "generous",
+    "communication": "communic", "skies": "sky", "dying": "die", "news": "news", "herring": "herring", "relational": "relat",
+    "vietnamization": "vietnam", "hopefulness": "hope", "adoption": "adopt", "controll": "control", "skateboarding":
+    "skateboard", "boys'": "boy", "dog's": "dog", "yellow": "yellow", "playing": "play", "children": "children",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("word", STEMS)
+def test_stems_are_snowballs(word):
+    assert stem(word) == STEMS[word]
+
+
+PICTURES = [
+    (
+        "a dog runs in the grass .",
+        ["A brown dog is running through the green grass.", "a dog runs across the grass", "The dog isn't on grass"],
+    ),
+    ("two people on a bench", ["Two women sit on a park bench.", "two people are sitting on a bench near the water"]),
+    (
+        "a man riding a wave on top of a surfboard",
+        ["A man (in black) rides a wave.", "surfer on a surfboard", "a man is riding a wave on a surfboard in the sea"],
+    ),
+    ("a red bus a red bus", ["a red double-decker bus is on the street", "the bus", "red bus"]),
+    ("a child in a blue coat", ["Child", "a small child wearing a blue winter coat outside"]),
+    ("snow", ["a skier goes down the hill", "Skiing!"]),
+]
+OUTPUTS, REFERENCES = [output for output, _ in PICTURES], [found for _, found in PICTURES]
+# By pycocoevalcap 1.2 over the tokens of its own Java tokenizer; METEOR by METEOR 1.5 with "exact stem".
+PINNED = {
+    "bleu1": 0.6409943894622357, "bleu2": 0.5183128964553788, "bleu3": 0.3395929462154212, "bleu4": 0.2066525737908673,
+    "rouge_l": 0.6549626649445077, "cider": 1.3816473438261594, "meteor": 0.2805245380042559,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_pinned_figures(name):
+    assert score(name, OUTPUTS, REFERENCES) == pytest.approx(PINNED[name], rel=1e-9)
+
+
+def theirs(outputs: list[str], references: list[list[str]]) -> dict[str, float]:
+    reason = "pycocoevalcap is not installed: pip install --no-deps pycocoevalcap"
+    bleu = pytest.importorskip("pycocoevalcap.bleu.bleu", reason=reason)
+    rouge = pytest.importorskip("pycocoevalcap.rouge.rouge", reason=reason)
+    cider = pytest.importorskip("pycocoevalcap.cider.cider", reason=reason)
+    gold = {i: [" ".join(tokens(each)) for each in found] for i, found in enumerate(references)}
+    said = {i: [" ".join(tokens(each))] for i, each in enumerate(outputs)}
+    blues, _ = bleu.Bleu(ORDERS).compute_score(gold, said, verbose=0)
+    found = {f"bleu{n}": value for n, value in enumerate(blues, 1)}
+    return found | {
+        "rouge_l": rouge.Rouge().compute_score(gold, said)[0],
+        "cider": cider.Cider().compute_score(gold, said)[0],
+    }
+
+
+WORDS = ["a", "the", "dog", "cat", "runs", "sits", "on", "red", "grass"]
+
+
+def drawn(count: int, seed: int) -> tuple[list[str], list[list[str]]]:
+    """Captions of few words, so that they share many; now and then an empty one."""
+    chance = random.Random(seed)
+
+    def caption() -> str:
+        return " ".join(chance.choices(WORDS, k=chance.randint(0, 12)))
+
+    return [caption() for _ in range(count)], [[caption() for _ in range(chance.randint(1, 5))] for _ in range(count)]
+
+
+@pytest.mark.parametrize("case", ["six pictures", "random", "one picture", "nothing in common", "empty"])
+def test_figures_are_those_of_pycocoevalcap(case):
+    outputs, references = {
+        "six pictures": (OUTPUTS, REFERENCES),
+        "random": drawn(50, 1),
+        "one picture": (["a dog"], [["a dog runs", "the dog"]]),
+        "nothing in common": (["a b c", "d"], [["x y z"], ["w", "v"]]),
+        "empty": (["", ""], [["a dog"], ["", "a cat"]]),
+    }[case]
+    for name, value in theirs(outputs, references).items():
+        assert score(name, outputs, references) == pytest.approx(value, rel=1e-9, abs=1e-12), name
+
+
+def test_figures_of_real_captions_are_those_of_pycocoevalcap():
+    folder = os.environ.get("REGARD_DATA")
+    if folder is None:
+        pytest.skip("REGARD_DATA names no folder with flickr8k/captions.token.txt.gz")
+    captions = defaultdict(list)
+    with gzip.open(Path(folder) / "flickr8k" / "captions.token.txt.gz", "rt", encoding="utf-8") as lines:
+        for line in lines:
+            name, _, caption = line.rstrip("\n").partition("\t")
+            captions[name.partition("#")[0]].append(caption)
+    found = list(captions.values())[:200]
+    outputs, references = [first for first, *_ in found], [others for _, *others in found]
+    for name, value in theirs(outputs, references).items():
+        assert score(name, outputs, references) == pytest.approx(value, rel=1e-9), name
+
+
+def plain_common(one, other) -> int:
+    table = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for i, a in enumerate(one):
+        for j, b in enumerate(other):
+            table[i + 1][j + 1] = table[i][j] + 1 if a == b else max(table[i][j + 1], table[i + 1][j])
+    return table[-1][-1]
+
+
+def test_common_subsequences_are_the_obvious_ones():
+    chance = random.Random(0)
+    for _ in range(300):
+        one, other = (chance.choices("abcd", k=chance.randint(0, 15)) for _ in range(2))
+        assert common(one, other) == plain_common(one, other), (one, other)
+
+
+@pytest.mark.parametrize("name", OF_CAPTIONS)
+def test_a_resample_scores_as_its_pictures_would(name):
+    """Where what CIDEr calls rare is what the whole set calls so."""
+    outputs, references = drawn(20, 2)
+    tally = start([name])[name]
+    tally.add(outputs[:7], references[:7])
+    tally.add(outputs[7:], references[7:])
+    (counts,) = resampled(20, 3)
+    for value, row in zip(tally.values(counts), counts.astype(int), strict=True):
+        rows = np.repeat(np.arange(20), row)
+        again = start([name])[name]
+        again.add([outputs[i] for i in rows], [references[i] for i in rows])
+        if name == "cider":
+            each = [tally.values(np.ones((1, 1)), np.array([i]))[0] for i in range(20)]
+            assert value == pytest.approx(np.mean([each[i] for i in rows]))
+        else:
+            assert value == pytest.approx(again.values(np.ones((1, 20)))[0])
+
+
+def test_cider_is_of_all_that_was_added():
+    """The same examples are worth less where their words are common, and a figure asked for early is not kept."""
+    tally = start(["cider"])["cider"]
+    tally.add(["a dog"], [["a dog"]])
+    assert tally.values(np.ones((1, 1)))[0] == 0.0  # of one picture nothing is rare
+    tally.add(["a cat"], [["a cat"]])
+    assert tally.values(np.ones((1, 2)))[0] > 1.0
+
+
+def test_meteor_by_hand():
+    # "a dog runs" on "the dogs run": two content words by their stems, of lengths 0.25 + 2 × 0.75 each, in one piece
+    precision = recall = 2 * 0.75 * 0.6 / 1.75
+    mean = precision * recall / (0.85 * precision + 0.15 * recall)
+    assert score("meteor", ["a dog runs"], [["the dogs run"]]) == pytest.approx(mean * (1 - 0.6 * (1 / 2) ** 0.2))
+    assert score("meteor", ["a dog runs"], [["nothing", "a dog runs"]]) == pytest.approx(1.0)
+    assert score("meteor", ["a dog"], [["cats sleep"]]) == 0.0
+    assert score("meteor", [""], [["a dog"]]) == 0.0
+
+
+ALIGNED = {
+    "as it stands": ("a b c", "a b c", (3, 1)),
+    "turned round": ("b a", "a b", (2, 2)),
+    "the piece that goes on": ("the cat the dog", "the dog sees the cat", (4, 2)),
+    "one of two": ("dog", "dogs dog", (1, 1)),
+    "two for one": ("dog dog", "dog", (1, 1)),
+    "nothing": ("x", "y", (0, 0)),
+}
+
+
+@pytest.mark.parametrize("case", ALIGNED)
+def test_alignments_cover_most_in_fewest_pieces(case):
+    output, reference, wanted = ALIGNED[case]
+    found = align(output.split(), reference.split())
+    assert (len(found.pairs), found.chunks) == wanted
+    if case == "one of two":
+        assert found.pairs == ((0, 1, 1.0),)  # the same word before one with its stem
+
+
+def test_synonyms_count_where_wordnet_is_there(tmp_path, monkeypatch):
+    plain = score("meteor", ["a canine ran"], [["a dog went"]])
+    files = {
+        "index.noun": "  1 a licence\ndog n 2 0 2 1 00000001 00000002\ncanine n 1 2 @ ~ 1 0 00000002\n",
+        "index.verb": "run v 1 0 1 0 00000009\ngo v 1 0 1 0 00000009\n",
+        "index.adj": "",
+        "index.adv": "",
+        "verb.exc": "ran run\nwent go\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))
+    wordnet.synonyms.cache_clear()
+    try:
+        assert score("meteor", ["a canine ran"], [["a dog went"]]) > plain
+        assert [pair[2] for pair in align(["canines", "ran"], ["dogs", "goes"]).pairs] == [0.8, 0.8]
+        tally = start(["meteor"])["meteor"]
+        assert "exact+stem+synonym" in tally.signature()
+    finally:
+        wordnet.synonyms.cache_clear()
+
+
+def test_a_figure_says_how_it_was_computed():
+    rows = (((i, found), output) for i, (output, found) in enumerate(PICTURES))
+    found = report([judge("captions", rows, OF_CAPTIONS, measure=lambda _: 1)], resamples=50)
+    figures = found.systems[0].metrics
+    assert figures["cider"].signature == "CIDEr-D|tok:ptb|n:4|sigma:6|df:6 pictures"
+    assert "no paraphrases" in figures["meteor"].signature
+    for name, value in figures.items():
+        assert value.low <= value.value <= value.high
+        assert METRICS[name].higher
+
+
+def test_captions_of_photographs_are_judged_by_these():
+    data = {"source": {"kind": "image", "column": "file"}, "target": {"column": "caption"}}
+    model = {"encoder": {"kind": "cnn"}, "decoder": {"kind": "rnn"}}
+    photographs = Recipe.of({"data": {"train": "t.csv", **data}, "model": model, "train": {"metric": "loss"}})
+    assert _usual_metrics(photographs, Questions()) == ["loss", "perplexity", *OF_CAPTIONS]
+    scenes = Recipe.of({"data": {"generate": "shapes", "source": {"kind": "image"}}, "model": model})
+    assert _usual_metrics(scenes, Questions()) == ["loss", "perplexity", "accuracy", "character_error_rate"]

@@ -1,0 +1,396 @@
+"""Metrics against sacreBLEU and against figures worked out by hand; intervals, p-values, lengths; memory and speed."""
+
+import random
+import time
+import tracemalloc
+from functools import partial
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
+
+from regard.core.errors import InvalidArgument
+from regard.evaluation.bootstrap import bootstrap, interval, p_value, resampled
+from regard.evaluation.length_buckets import spans
+from regard.evaluation.metrics import METRICS, check, score, start
+from regard.evaluation.report import judge, report
+from regard.evaluation.report_text import told
+from regard.evaluation.statistics import edit_distance
+from regard.training import config as training
+
+WORDS = ["the", "a", "small", "red", "dog", "cat", "house", "sees", "near", "and", "Paris", "3.5", "it's", ",", "."]
+THEIRS = {"bleu": BLEU, "bleu_lower": partial(BLEU, lowercase=True), "chrf": CHRF, "ter": TER}
+OURS = [name for name, metric in METRICS.items() if "text" in metric.tasks and metric.tally]
+
+
+def sentences(count: int, seed: int, longest: int = 14) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=chance.randint(1, longest))) for _ in range(count)]
+
+
+def noisy(texts: list[str], share: float, seed: int) -> list[str]:
+    """Some words exchanged for others."""
+    chance = random.Random(seed)
+    return [" ".join(chance.choice(WORDS) if chance.random() < share else w for w in t.split()) for t in texts]
+
+
+def plain(texts: list[str]) -> list[list[str]]:
+    return [[text] for text in texts]
+
+
+GOLD = sentences(60, 0)
+CORPORA = {
+    "one reference": (noisy(GOLD, 0.3, 1), plain(GOLD)),
+    "two references": (noisy(GOLD, 0.3, 1), [list(pair) for pair in zip(GOLD, noisy(GOLD, 0.2, 2), strict=True)]),
+    "one to three": (noisy(GOLD, 0.3, 1), [[g, *sentences(i % 3, i)] for i, g in enumerate(GOLD)]),
+    "nothing shared": (["xyz uvw"] * 3, plain(["the red dog"] * 3)),
+    "few long matches": (["the red cat x y z", "a b"], plain(["the red dog sees it", "c d"])),
+    "shorter than four words": (["red dog", "a"], plain(["red dog", "b"])),
+    "empty outputs": (["", "", "red"], plain(["the dog", "a", "red"])),
+    "all empty": ([""], plain([""])),
+    "empty references": (["the dog", "a cat"], plain(["", ""])),
+    "capitals": (["THE Red dog Sees it"], plain(["the red dog sees it"])),
+    "markup and breaks": (
+        ["&quot;a&quot; <b>\u2028x", "tab\there 1,000.5"],
+        plain(["&quot;a&quot; b x", "tab here 1,000"]),
+    ),
+}
+
+
+def theirs(name: str, outputs: list[str], references: list[list[str]]) -> tuple[float, str]:
+    metric = THEIRS[name]()
+    most = max(map(len, references))
+    streams = [[found[i] if i < len(found) else None for found in references] for i in range(most)]
+    return metric.corpus_score(outputs, streams).score, str(metric.get_signature())
+
+
+def tallied(name: str, outputs: list[str], references: list[list[str]], chunk: int = 7):
+    tally = start([name])[name]
+    for i in range(0, len(outputs), chunk):
+        tally.add(outputs[i : i + chunk], references[i : i + chunk])
+    return tally
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+@pytest.mark.parametrize("name", THEIRS)
+def test_scores_and_signatures_are_those_of_sacrebleu(name, corpus):
+    outputs, references = CORPORA[corpus]
+    value, signature = theirs(name, outputs, references)
+    assert score(name, outputs, references) == pytest.approx(value, abs=1e-6)
+    tally = tallied(name, outputs, references)
+    assert tally.values(np.ones((1, len(outputs))))[0] == pytest.approx(value, abs=1e-6)
+    assert tally.signature() == signature
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+@pytest.mark.parametrize("name", THEIRS)
+def test_a_resample_scores_as_its_sentences_would(name, corpus):
+    outputs, references = CORPORA[corpus]
+    (counts,) = resampled(len(outputs), 3)
+    for value, row in zip(tallied(name, outputs, references).values(counts), counts.astype(int), strict=True):
+        rows = np.repeat(np.arange(len(outputs)), row)
+        again = theirs(name, [outputs[i] for i in rows], [references[i] for i in rows])[0]
+        assert value == pytest.approx(again, abs=1e-6)
+
+
+BY_HAND = {
+    "exact": ("accuracy", ["a b", "c", "d"], [["a b"], ["x"], ["d"]], 2 / 3),
+    "one of several": ("accuracy", ["a b", "c"], [["x", "a b"], ["y", "z"]], 1 / 2),
+    "spaces count": ("accuracy", ["a  b"], [["a b"]], 0.0),
+    "words": ("error_rate", ["a x c", "d"], [["a b c"], ["d e"]], 2 / 5),
+    "corpus, not mean": ("error_rate", ["x", "a b c d e f g h i"], [["a"], ["a b c d e f g h i"]], 1 / 10),
+    "nearest reference": ("error_rate", ["K AE T"], [["D AO G Z", "K AE T S"]], 1 / 4),
+    "nearest by edits": ("error_rate", ["a"], [["a b c d", "b"]], 1 / 1),
+    "equally near, the longer": ("error_rate", ["a b"], [["a", "a b c"]], 1 / 3),
+    "nothing said": ("error_rate", [""], [["a b"]], 1.0),
+    "nothing to say": ("error_rate", ["a b"], [[""]], 2.0),
+    "characters": ("character_error_rate", ["kitten"], [["sitting"]], 3 / 7),
+    "spaces are characters": ("character_error_rate", ["ab"], [["a b"]], 1 / 3),
+    # x: right 2, given 3, wanted 2; y: right 1, given 1, wanted 3; z: given 1, wanted 0
+    "precision": ("precision", list("xxxyz"), [[g] for g in "xxyyy"], (2 / 3 + 1 + 0) / 3),
+    "recall": ("recall", list("xxxyz"), [[g] for g in "xxyyy"], (1 + 1 / 3 + 0) / 3),
+    "f1": ("f1", list("xxxyz"), [[g] for g in "xxyyy"], (4 / 5 + 2 / 4 + 0) / 3),
+    "f1 of all": ("f1_micro", list("xxxyz"), [[g] for g in "xxyyy"], 3 / 5),
+    "never given": ("precision", ["x", "x"], [["x"], ["y"]], (1 / 2 + 0) / 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BY_HAND)
+def test_by_hand(case):
+    name, outputs, references, value = BY_HAND[case]
+    assert score(name, outputs, references) == pytest.approx(value)
+
+
+def test_classes_of_a_resample_are_those_that_are_there():
+    tally = tallied("f1", list("xxxyz"), [[g] for g in "xxyyy"], chunk=2)
+    only_x = np.array([[1.0, 2.0, 0.0, 0.0, 0.0]])  # z and y are not drawn, and do not count as failures
+    assert tally.values(only_x)[0] == 1.0
+    assert tally.values(np.ones((1, 2)), among=np.array([3, 4]))[0] == pytest.approx((2 / 3 + 0) / 2)
+
+
+def test_every_class_is_told():
+    rows = tallied("recall", list("xxxyz"), [[g] for g in "xxyyy"], chunk=2).table()
+    assert [row["label"] for row in rows] == ["x", "y", "z"]
+    assert rows[0] == {"label": "x", "precision": 2 / 3, "recall": 1.0, "f1": 4 / 5, "references": 2, "outputs": 3}
+    assert rows[1]["recall"] == pytest.approx(1 / 3)
+    assert rows[2]["outputs"] == 1
+
+
+def test_labels_with_several_references_are_refused():
+    with pytest.raises(InvalidArgument, match=r"one label an example.*got 2 for one of them"):
+        score("f1", ["x", "y"], [["x"], ["x", "y"]])
+
+
+def plain_edit_distance(a, b) -> int:
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, start=1):
+        diagonal, row[0] = row[0], i
+        for j, y in enumerate(b, start=1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (x != y))
+    return row[-1]
+
+
+def test_edit_distance_is_the_obvious_one():
+    chance = random.Random(1)
+    for longest in [4] * 500 + [12] * 500 + [150] * 5:
+        a, b = (["ab", "c", "d"][: chance.randint(1, 3)] for _ in range(2))
+        a, b = (chance.choices(letters, k=chance.randint(0, longest)) for letters in (a, b))
+        assert edit_distance(a, b) == plain_edit_distance(a, b), (a, b)
+
+
+# --- intervals and tests -----------------------------------------------------
+
+
+def test_intervals_are_seeded_and_near_sacrebleus():
+    gold = sentences(300, 3)
+    outputs = noisy(gold, 0.3, 4)
+    everything = np.arange(len(gold))
+    for name in ("bleu", "chrf", "ter"):
+        tally = tallied(name, outputs, plain(gold))
+        low, high = interval(bootstrap([tally], everything)[0])
+        assert (low, high) == interval(bootstrap([tally], everything)[0])
+        assert (low, high) != interval(bootstrap([tally], everything, seed=2)[0])
+        score_ = THEIRS[name]().corpus_score(outputs, [gold], n_bootstrap=1000)
+        assert (high - low) / 2 == pytest.approx(score_._ci, rel=0.1)
+        assert low < score_.score < high
+
+
+def test_an_interval_of_accuracy_is_the_binomials():
+    outputs = ["a"] * 300 + ["b"] * 100
+    low, high = interval(bootstrap([tallied("accuracy", outputs, [["a"]] * 400)], np.arange(400), 4000)[0])
+    half = 1.96 * (0.75 * 0.25 / 400) ** 0.5
+    assert (low, high) == pytest.approx((0.75 - half, 0.75 + half), abs=0.005)
+
+
+def test_draws_are_with_replacement_and_each_as_likely():
+    counts = np.concatenate(list(resampled(50, 4000)))
+    assert counts.shape == (4000, 50)
+    assert (counts.sum(1) == 50).all()
+    assert counts.mean(0) == pytest.approx(np.ones(50), abs=0.1)
+    assert counts.var() == pytest.approx(1 - 1 / 50, rel=0.03)
+
+
+PAIRS = {"far apart": (0.3, 0.4, True), "alike": (0.30, 0.302, False), "the better first": (0.4, 0.3, True)}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
+def test_systems_are_told_apart_where_sacrebleu_does(name, pair):
+    first, second, apart = PAIRS[pair]
+    gold = sentences(250, 5)
+    outputs = [noisy(gold, first, 6), noisy(gold, second, 7)]
+    found = report(
+        [
+            judge(f"{i}", (((g, [g]), o) for g, o in zip(gold, said, strict=True)), [name])
+            for i, said in enumerate(outputs)
+        ]
+    )
+    ours = found.systems[1].metrics[name]
+    for kind in ("bs", "ar"):
+        test = PairedTest([("a", outputs[0]), ("b", outputs[1])], {name: THEIRS[name]()}, [gold], kind, 1000)
+        scores = test()[1]
+        p = next(result[1].p_value for key, result in scores.items() if key != "System")
+        assert (ours.p < 0.05) == (p < 0.05) == apart, (ours.p, p)
+        if apart or kind == "ar":  # their bootstrap is one-sided, about the mean of absolute differences
+            assert ours.p == pytest.approx(p, abs=0.01 if apart else 0.1)
+    assert ours.difference == pytest.approx(score(name, outputs[1], plain(gold)) - score(name, outputs[0], plain(gold)))
+    assert found.systems[0].metrics[name].p is None
+
+
+def test_a_system_beside_itself_differs_by_chance():
+    assert p_value(0.0, np.zeros(1000), 50) == 1.0
+
+
+# How many examples there are, how many of them the second system alone gets right, and p.
+FEW = {
+    "one": (1, 1, 1.0),
+    "two": (2, 2, 0.5),
+    "one of two": (2, 1, 0.5),
+    "two of three": (3, 2, 0.25),
+    "five": (5, 5, 1 / 16),
+    "six": (6, 6, 1 / 32),
+    "many, all alike": (100, 100, 1 / 1001),
+    "many, most": (100, 60, 1 / 1001),
+    "more than halves can tell": (3000, 3000, 1 / 1001),
+    "none of one": (1, 0, 1.0),
+    "none of many": (100, 0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", ["accuracy", "bleu", "error_rate"])
+@pytest.mark.parametrize("case", FEW)
+def test_few_examples_tell_nothing_for_certain(case, name):
+    """By hand: n fair coins fall alike, either way, in 2 of 2ⁿ cases."""
+    examples, right, p = FEW[case]
+    gold, wrong = "the red dog sees it", "no word at all here"
+    said = [[wrong] * examples, [gold] * right + [wrong] * (examples - right)]
+    found = report([judge(f"{i}", (((gold, [gold]), o) for o in each), [name]) for i, each in enumerate(said)])
+    assert found.systems[1].metrics[name].p == pytest.approx(p)
+
+
+def test_p_values_are_even_where_there_is_no_difference():
+    """Of systems that are equally good, one in twenty seems to differ at 0.05."""
+    chance, found = np.random.default_rng(0), []
+    for _ in range(200):
+        tallies = [tallied("accuracy", chance.choice(["a", "b"], 200).tolist(), [["a"]] * 200, 200) for _ in range(2)]
+        drawn = bootstrap(tallies, np.arange(200), 200)
+        values = [tally.values(np.ones((1, 200)))[0] for tally in tallies]
+        found.append(p_value(values[1] - values[0], drawn[1] - drawn[0], 200))
+    assert 0.01 <= np.mean(np.array(found) < 0.05) <= 0.1
+    assert 0.4 < np.mean(found) < 0.6
+
+
+def test_a_thousand_resamples_of_a_thousand_sentences_take_no_time():
+    gold = sentences(1000, 8)
+    names = [
+        name for name in (*OURS, "f1") if name != "meteor"
+    ]  # which keeps sums as BLEU does, and takes long to count
+    tallies = [tallied(name, noisy(gold, 0.3, 9), plain(gold), 1000) for name in names]
+    began = time.process_time()
+    bootstrap(tallies, np.arange(1000))
+    assert time.process_time() - began < 1.0  # of all metrics together
+
+
+# --- lengths -----------------------------------------------------------------
+
+
+def test_groups_by_length_hold_everything_once():
+    lengths = [len(text.split()) for text in sentences(500, 10, 40)]
+    for groups, count in (("4", 4), ("10,20", 3), ("1", 1), ("100", 40), ("50,60", 1)):
+        found = spans(lengths, groups)
+        assert len(found) == count
+        assert sorted(row for span in found for row in span.rows) == list(range(500))
+        for span in found:
+            assert all(span.first <= lengths[row] <= span.last for row in span.rows)
+    sizes = [len(span.rows) for span in spans(lengths, "4")]
+    assert max(sizes) - min(sizes) < 30
+
+
+@pytest.mark.parametrize("groups", ["0", "x", "", "-1", "5,x"])
+def test_what_is_no_group_is_refused(groups):
+    with pytest.raises(InvalidArgument, match=r"a number of groups \(4\), or their ends"):
+        spans([1, 2], groups)
+
+
+@pytest.mark.parametrize("name", [*(name for name in OURS if name != "cider"), "f1"])  # rare is what is so in all
+def test_a_group_scores_as_it_would_alone(name):
+    gold = sentences(80, 11)
+    outputs = noisy(gold, 0.3, 12)
+    both = [
+        judge(which, (((g, [g]), o) for g, o in zip(gold, said, strict=True)), [name])
+        for which, said in {"a": outputs, "b": gold}.items()
+    ]
+    found = report(both, by_length="3,8", resamples=50)
+    groups = found.systems[0].lengths
+    assert [group.last for group in groups] == [3, 8, 14]
+    for group, perfect in zip(groups, found.systems[1].lengths, strict=True):
+        rows = [i for i, text in enumerate(gold) if group.first <= len(text.split()) <= group.last]
+        alone = score(name, [outputs[i] for i in rows], [[gold[i]] for i in rows])
+        assert group.examples == len(rows)
+        assert group.metrics[name].value == pytest.approx(alone)
+        assert perfect.metrics[name].difference == pytest.approx(
+            score(name, [gold[i] for i in rows], [[gold[i]] for i in rows]) - alone
+        )
+
+
+# --- the whole ---------------------------------------------------------------
+
+
+def test_memory_holds_numbers_and_no_texts():
+    def stream(count):
+        chance = random.Random(0)
+        for _ in range(count):
+            text = f"{chance.getrandbits(64):020} {chance.getrandbits(64):020} {chance.getrandbits(64):020}"
+            yield (text, [text]), text.replace("7", "1")
+
+    names = ["bleu", "chrf", "accuracy", "error_rate"]
+    judge("warm", stream(10), names)
+
+    def peak(count):
+        tracemalloc.start()
+        judge("a system", stream(count), names)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    few, many = (min(peak(count) for _ in range(3)) for count in (256, 1536))  # other threads may hold something, too
+    grown = (many - few) / 1280
+    numbers = 8 * (10 + 18 + 2 + 2) + 4
+    assert grown < 1.2 * numbers, f"{grown:.0f} bytes an example; its numbers are {numbers}, its texts 300 and more"
+
+
+def test_different_examples_are_not_compared():
+    one = judge("one", [(("s", ["a"]), "a")], ["accuracy"])
+    for other in ((("s", ["b"]), "a"), (("t", ["a"]), "a"), (("s", ["a", "b"]), "a")):
+        with pytest.raises(InvalidArgument, match="other: wanted the same sources and references as one"):
+            report([one, judge("other", [other], ["accuracy"])])
+
+
+def test_a_report_reads_well():
+    gold = ["x", "y", "x", "y"]
+    systems = {"old": ["x", "x", "x", "x"], "new": gold}
+    judged = [
+        judge(name, (((g, [g]), o) for g, o in zip(gold, said, strict=True)), ["accuracy", "f1"], known={"loss": 0.5})
+        for name, said in systems.items()
+    ]
+    lines = told(report(judged, resamples=100)).splitlines()
+    assert lines[0].split() == ["metric", "system", "value", "95%", "interval", "difference", "p"]
+    assert lines[1].split() == ["loss", "↓", "old", "0.5000", "–", "–", "–"]
+    assert lines[3].split()[:4] == ["accuracy", "↑", "old", "50.00%"]
+    assert lines[4].split()[2:7] == ["new", "100.00%", "100.00%", "to", "100.00%"]
+    assert lines[4].split()[7] == "+50.00%"
+    assert "new, class by class" in lines
+    assert "4 examples; bootstrap of 100 resamples, seed 1" in lines
+    alone = told(report(judged[:1], resamples=100)).splitlines()
+    assert alone[0].split() == ["metric", "value", "95%", "interval"]
+    assert not any("paired" in line for line in alone)
+
+
+# --- which metric for what ---------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["text", "label", "language", None])
+def test_a_metric_that_does_not_fit_is_refused(task):
+    for name, metric in METRICS.items():
+        if metric.tally is None if task is None else task not in metric.tasks:
+            with pytest.raises(InvalidArgument, match="metric: wanted one of"):
+                check([name], task)
+        else:
+            check([name], task)
+
+
+def test_an_unknown_metric_names_the_nearest():
+    with pytest.raises(InvalidArgument, match=r"got 'blue'. Did you mean 'bleu'\?"):
+        check(["accuracy", "blue"], "text")
+
+
+def test_training_and_evaluation_agree_which_way_is_up():
+    assert {name: METRICS[name].higher for name in training.METRICS} == training.METRICS
+
+
+def test_as_many_outputs_as_references():
+    with pytest.raises(InvalidArgument, match="got 2 and 1"):
+        score("bleu", ["a", "b"], [["a"]])
+    with pytest.raises(InvalidArgument, match="got 0 and 0"):
+        score("bleu", [], [])

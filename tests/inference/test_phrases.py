@@ -1,0 +1,130 @@
+"""A required word comes out as that word, a banned one does not, however texts are cut into tokens."""
+
+import re
+from itertools import product
+
+import pytest
+import torch
+
+from regard.data.tokenizer import START
+from regard.inference import phrases
+from support.predictors import classifier, language_model, tokenizer, translator
+
+KINDS = ("bpe", "unigram", "words", "characters", "bytes")
+WAYS = ({}, {"beam": 4, "nbest": 4}, {"sample": True, "nbest": 3})
+WISHES = [["cat"], ["the dog", "red"], [], ["cat", "cat"], ["on"]]
+TEXTS = ["the cat", "a dog ran", "mat", "the red car and the dog", "on"]
+
+
+def word(text: str) -> str:
+    return rf"(?<!\w){re.escape(text)}(?!\w)"
+
+
+@pytest.mark.parametrize(("kind", "options"), list(product(KINDS, WAYS)), ids=str)
+def test_a_required_word_comes_out_as_that_word(kind, options):
+    for longest in (30, 16):
+        found = translator(kind).outputs(TEXTS, required=WISHES, longest=longest, **options)
+        for wishes, outputs in zip(WISHES, found, strict=True):
+            assert outputs
+            for output in outputs:
+                for wish in wishes:
+                    hits = re.findall(word(wish), output.text.replace("\ufffd", "\u00e9"))
+                    assert len(hits) >= wishes.count(wish), (wish, output.text)
+
+
+@pytest.mark.parametrize(("kind", "options"), list(product(("bpe", "words", "characters"), WAYS[1:])), ids=str)
+def test_a_banned_word_does_not(kind, options):
+    model = translator(kind)
+    plain = [one[0].tokens for one in model.outputs(TEXTS, **options)]
+    bans = [next((piece.strip("▁") for piece in one if piece.strip("▁").isalpha()), "cat") for one in plain]
+
+    def said(ban: str, tokens: tuple[str, ...]) -> bool:
+        runs = [tuple(model.target.pieces(run)) for run in phrases.banned(model.target, [ban])]
+        return any(tokens[n : n + len(run)] == run for run in runs for n in range(len(tokens)))
+
+    for ban, outputs in zip(bans, model.outputs(TEXTS, banned_in=[[ban] for ban in bans], **options), strict=True):
+        assert not any(said(ban, output.tokens) for output in outputs)
+    for outputs in model.outputs(TEXTS, banned=bans, **options):
+        assert not any(said(ban, output.tokens) for ban in bans for output in outputs)
+    assert any(said(ban, tokens) for ban, tokens in zip(bans, plain, strict=True)) or kind == "characters"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_banned_word_is_not_written_in_other_tokens(kind):
+    model, bans = translator(kind), ["cat", "the", "a", "on"]
+    asked = {"banned": bans[:2], "sample": True, "temperature": 1.5, "longest": 20}
+    found = model.outputs(TEXTS, banned_in=[bans[2:]] * len(TEXTS), nbest=40, **asked)
+    for output in (output for outputs in found for output in outputs):
+        letters = model.target.spellings(output.numbers)
+        written = {b"".join(letters[i:j]).strip() for i in range(len(letters)) for j in range(i + 1, len(letters) + 1)}
+        assert not written & {ban.encode() for ban in bans}
+    asked["banned"] = list("aeiotn")
+    for seed in range(1, 20):
+        whole = model.predict(TEXTS[:1], seed=seed, **asked)[0]
+        assert "".join(model.stream(TEXTS[0], seed=seed, **asked)) == whole
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters"])
+def test_a_language_model_says_it_after_the_text(kind):
+    for options in WAYS:
+        found = language_model(kind).outputs(
+            ["the cat", "", "dog"], required=[["cat"], ["cat"], ["the red"]], **options
+        )
+        for wish, outputs in zip(("cat", "cat", "the red"), found, strict=True):
+            for output in outputs:
+                assert re.search(word(wish), output.text)
+
+
+def test_cuts_at_the_start_and_after_a_space():
+    words = tokenizer("bpe")
+    assert words.encode("cat") != words.encode(" cat")
+    (phrase,) = phrases.required(words, ["cat"])
+    assert phrase.runs == ((START, *words.encode("cat")), tuple(words.encode(" cat")))
+    assert words.encode("s")[0] in phrase.inside
+    assert not set(words.encode(" , the")) & phrase.inside - set(words.encode("the"))
+    (comma,) = phrases.required(words, [","])
+    assert comma.runs == (tuple(words.encode(",")),)
+    assert not comma.inside
+    assert set(phrases.banned(words, ["cat"])) == {tuple(words.encode("cat")), tuple(words.encode(" cat"))}
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"required": [["cat"]]}, "required: wanted 2 lists"),
+        ({"required": ["cat", "dog"]}, "required: wanted a list of words"),
+        ({"required": [[""], []]}, "required: wanted a list of words"),
+        ({"banned_in": [["cat"], ["  "]]}, "banned: wanted a list of words"),
+        ({"required": [["the cat"], []], "banned_in": [["cat"], []]}, "nothing that is banned"),
+        ({"required": [["cat"], []], "banned": ["cat"]}, "nothing that is banned"),
+        ({"required": [["the cat"], []], "longest": 1}, "wanted at most 1 tokens"),
+    ],
+)
+def test_what_cannot_be_is_refused(wishes, message):
+    with pytest.raises(ValueError, match=message):
+        translator().outputs(["a", "b"], **wishes)
+
+
+def test_unknown_words_and_labels_are_refused():
+    with pytest.raises(ValueError, match="words that the model has tokens for; got 'zebra'"):
+        translator("words").outputs(["a"], required=[["zebra"]])
+    with pytest.raises(ValueError, match="required: wanted nothing for a model that gives labels"):
+        classifier().outputs(["a"], required=[["cat"]])
+
+
+@pytest.mark.parametrize("decoder", ["transformer", "rnn", "conv"])
+def test_outputs_with_their_attention(decoder):
+    model = translator(decoder=decoder)
+    assert all(output.attention is None for outputs in model.outputs(TEXTS) for output in outputs)
+    plain = model.outputs(TEXTS, beam=3, nbest=2, scores=True)
+    for text, outputs, same in zip(
+        TEXTS, model.outputs(TEXTS, beam=3, nbest=2, scores=True, attention=True), plain, strict=True
+    ):
+        assert [output.text for output in outputs] == [output.text for output in same]
+        for output in outputs:
+            rows, columns = len(output.log_probabilities), len(model.source.encode(text)) + 1
+            assert output.attention.shape[-2:] == (rows, columns)
+            assert output.attention.device.type == "cpu"
+            torch.testing.assert_close(output.attention.sum(-1), torch.ones(output.attention.shape[:-1]))
+    with pytest.raises(ValueError, match="attention: wanted one model"):
+        language_model().outputs(["the"], attention=True)

@@ -1,0 +1,104 @@
+"""How likely a model finds what it is given: as the search says, and as the model says of the whole."""
+
+from dataclasses import replace
+from math import exp
+
+import pytest
+import torch
+
+from regard.core.sequence import Tokens
+from regard.data.tokenizer import END, START
+from regard.inference.score import CHUNK, score_lines
+from support.predictors import classifier, language_model, translator
+
+TEXTS = ["the cat sat", "a dog", "", "the red car and the dog; a dogma", "mat"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"beam": 4, "nbest": 4, "length_penalty": 0.0}, {"sample": True, "nbest": 20}], ids=str
+)
+def test_scores_are_those_of_the_search(options):
+    model, checked = translator("words"), 0  # of which a text has one cut, the search's own
+    with torch.no_grad():
+        model.model.decoder.project.bias[END] = 6.0
+    for text, outputs in zip(TEXTS, model.outputs(TEXTS, scores=True, **options), strict=True):
+        for output in outputs:
+            (found,) = model.score([text], [output.text])
+            if len(found.tokens) == len(output.log_probabilities):  # it ended, and was not cut off
+                assert found.log_probabilities == pytest.approx(output.log_probabilities, abs=1e-4)
+                assert found.log_probability == pytest.approx(output.log_probability, abs=1e-4)
+                checked += 1
+    assert checked
+
+
+@torch.no_grad()
+def test_scores_are_those_of_the_whole_model():
+    model, targets = translator(), TEXTS[::-1]
+    for budget in (None, 8):
+        found = model.score(TEXTS, targets, batch_tokens=budget)
+        for text, target, score in zip(TEXTS, targets, found, strict=True):
+            ids = [START, *model.target.encode(target), END]
+            source = Tokens.of([[*model.source.encode(text), END]])
+            wanted = model.model.log_probabilities(source, torch.tensor([ids]))[0].tolist()
+            assert score.log_probabilities == pytest.approx(wanted, abs=1e-4)
+            assert score.tokens == tuple(model.target.pieces(ids[1:]))
+            assert score.perplexity == pytest.approx(exp(-sum(wanted) / len(wanted)), rel=1e-4)
+
+
+@torch.no_grad()
+def test_language_models_score_texts():
+    for running in (False, True):
+        model = language_model(**({"stretch": 8} if running else {}))
+        for text, score in zip(TEXTS, model.score(TEXTS), strict=True):
+            ids = model.target.encode(text)
+            ids = [END, *ids] if running else [START, *ids, END]
+            wanted = model.model.log_probabilities(None, torch.tensor([ids]))[0].tolist() if len(ids) > 1 else []
+            assert score.log_probabilities == pytest.approx(wanted, abs=1e-4)
+
+
+def test_classifiers_score_labels():
+    model = classifier()
+    likely = [{o.text: o.score for o in outputs} for outputs in model.outputs(TEXTS, nbest=3, beam=3, scores=True)]
+    labels = ["good", "bad", "fine", "bad", "good"]
+    for label, known, score in zip(labels, likely, model.score(TEXTS, labels, batch_tokens=8), strict=True):
+        assert score.log_probability == pytest.approx(known[label], abs=1e-5)
+        assert score.tokens == (label,)
+    with pytest.raises(ValueError, match="label: wanted one of the 3"):
+        model.score(["the"], ["best"])
+
+
+def test_lines_are_scored_as_they_come():
+    model = translator("words")
+    taken = 0
+
+    def given():
+        nonlocal taken
+        for n in range(CHUNK + 5):
+            taken += 1
+            yield TEXTS[n % 5], TEXTS[n % 3]
+
+    scores = score_lines(model, given())
+    first = next(scores)
+    assert taken == CHUNK
+    assert len([first, *scores]) == CHUNK + 5
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "message"),
+    [
+        (translator, (["a"],), "targets: wanted one for each text"),
+        (translator, (["a"], ["a", "b"]), "targets: wanted 1, one for each text"),
+        (language_model, (["a"], ["b"]), "targets: wanted none for a model without a source"),
+        (translator, ("a", "b"), "texts: wanted a list"),
+    ],
+)
+def test_bad_input_is_refused(make, given, message):
+    with pytest.raises(ValueError, match=message):
+        make().score(*given)
+
+
+def test_nothing_is_left_in_training():
+    model = translator()
+    model.model.train()
+    assert replace(model).score(["a"], ["b"]) == model.score(["a"], ["b"])
+    assert model.model.training

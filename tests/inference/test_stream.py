@@ -1,0 +1,95 @@
+"""An output as it comes: the pieces together are the whole, and each is there before the next is computed."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import regard
+from regard.core.errors import InvalidArgument
+from regard.decoding.config import DecodeConfig
+from support.predictors import PARTS, classifier, language_model, translator
+
+TEXTS = ["the cat sat", "a red dogma", "naïve 😀 …"]
+OPTIONS = ({}, {"sample": True, "temperature": 1.5, "seed": 3}, {"longest": 5}, {"shortest": 9, "no_repeat": 2})
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *(("bpe", each) for each in OPTIONS),
+        *((kind, OPTIONS[1]) for kind in ("unigram", "words", "characters", "bytes")),
+    ],
+)
+def test_the_pieces_are_the_whole(kind, options):
+    for predictor in (translator(kind), language_model(kind)):
+        for text in TEXTS:
+            assert "".join(predictor.stream(text, **options)) == predictor.predict([text], **options)[0]
+
+
+def test_draws_are_those_of_the_place_in_a_list():
+    predictor, drawn = translator("words"), {"sample": True, "temperature": 2.0}
+    texts = TEXTS[:1] * 4
+    found = predictor.predict(texts, **drawn)
+    assert len(set(found)) > 1
+    assert ["".join(predictor.stream(text, line=n, **drawn)) for n, text in enumerate(texts, 1)] == found
+
+
+def test_prefix_and_wishes_hold():
+    predictor = translator()
+    asked = {"banned": ["cat"], "longest": 20}
+    whole = predictor.outputs(["the cat sat"], prefixes=["a dog"], required=[["red car"]], **asked)[0][0].text
+    pieces = list(predictor.stream("the cat sat", prefix="a dog", required=["red car"], **asked))
+    assert "".join(pieces) == whole
+    assert len(pieces) > 3
+    assert whole.startswith("a dog")
+    assert "red car" in whole
+
+
+def test_outputs_end_where_learned_positions_do():
+    predictor = language_model("bytes")
+    decoder = {**PARTS["transformer"], "position": "learned", "longest": 12}
+    model = regard.build({"decoder": decoder, "vocabulary": predictor.target.size}).eval()
+    predictor = replace(predictor, model=model)
+    for text in ("", "a dog", "ten of 12."):
+        (output,) = predictor.outputs([text], shortest=20, longest=30)[0]
+        assert len(text) + len(output.numbers) == 12
+        assert "".join(predictor.stream(text, shortest=20, longest=30)) == output.text
+        assert regard.look(predictor, text, shortest=20, longest=30).maps[0].size == (12, 12)
+
+
+def test_letters_of_several_tokens_come_whole():
+    predictor = language_model("bytes")
+    pieces = list(predictor.stream("it says ", prefix="😀é", longest=3))
+    assert pieces[:2] == ["😀", "é"]
+
+
+def test_each_piece_comes_before_the_next_is_computed():
+    predictor, steps = translator("words", "rnn"), []
+    step = predictor.model.decoder.step
+    predictor.model.decoder.step = lambda *given: steps.append(1) or step(*given)
+    stream = predictor.stream("the cat sat", shortest=5)
+    for expected in range(1, 5):
+        next(stream)
+        assert len(steps) == expected
+
+
+def test_a_recipe_with_a_beam_streams_without():
+    predictor = translator()
+    predictor = replace(predictor, recipe=replace(predictor.recipe, decode=DecodeConfig(beam=4)))
+    assert "".join(predictor.stream("the cat", longest=9)) == predictor.predict(["the cat"], beam=1, longest=9)[0]
+    assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"beam": 4}, "beam"), ({"nbest": 2, "sample": True}, "nbest"), ({"longest_source": 2}, "at most 2 tokens")],
+)
+def test_what_cannot_stream_is_refused(options, message):
+    with pytest.raises(InvalidArgument, match=message):
+        list(translator().stream("the cat sat on the mat", **options))
+
+
+def test_labels_do_not_stream():
+    with pytest.raises(InvalidArgument, match="sequences"):
+        list(classifier().stream("the cat"))

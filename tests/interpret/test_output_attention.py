@@ -1,0 +1,90 @@
+"""Where an output looked: exact weights by reading it once more, and the penalty for what it did not look at."""
+
+from itertools import product
+
+import pytest
+import torch
+from test_search import LONGEST, found, model, sources
+
+import regard
+from regard.core.sequence import Tokens
+from regard.data.tokenizer import START
+from regard.decoding.attention import attention
+from regard.decoding.config import DecodeConfig
+from regard.decoding.ensemble import Ensemble
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.request import Input, Task
+from regard.decoding.search import search
+from regard.model.seq2seq import Seq2Seq
+from support.models import decoder
+
+LOOKING = ("transformer", "transformer rms swiglu grouped", "lstm before", "gru after", "gru after fed", "conv")
+
+
+@pytest.mark.parametrize("name", LOOKING)
+@torch.no_grad()
+def test_weights_are_those_that_greedy_steps_saw(name):
+    made = model(name)
+    for row in sources()[:4]:
+        (hit,) = found(made, [row])[0]
+        (weights,) = attention(made, Tokens.of([row]), [hit], START)
+        steps = len(hit.tokens) + hit.ended
+        assert weights.shape[-2:] == (steps, len(row))
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        state = made.decoder.start(made.encode(Tokens.of([row])), batch=1, capacity=LONGEST)
+        for n, token in enumerate((START, *hit.tokens)[:steps]):
+            heard: list[regard.Heard] = []
+            with regard.listen(heard.append):
+                _, state = made.decoder.step(torch.tensor([token]), state)
+            for layer, looker in enumerate(made.decoder.lookers):
+                (seen,) = (each.weights() for each in heard if each.source is looker)
+                torch.testing.assert_close(weights[layer, :, n], seen.reshape(-1, len(row)), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_weights_of_several_outputs_are_those_of_each():
+    made, row = model("transformer"), sources()[0]
+    hits = [Hypothesis(tokens, None, None, len(tokens) < 4) for tokens in ((5, 6), (7,), (8, 9, 5, 6), ())]
+    together = attention(made, Tokens.of([row]), hits, START)
+    for hit, weights in zip(hits, together, strict=True):
+        (alone,) = attention(made, Tokens.of([row]), [hit], START)
+        torch.testing.assert_close(weights, alone, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "nbest"), list(product(("transformer", "lstm before"), (1, 4))))
+def test_coverage_ranks_once_more(name, nbest):
+    made, rows, changed = model(name), sources()[:6], 0
+    plain = found(made, rows, beam=4, nbest=4)
+    for row, hits, again in zip(
+        rows, plain, found(made, rows, beam=4, nbest=nbest, coverage_penalty=30.0), strict=True
+    ):
+        wanted = []
+        for hit, weights in zip(hits, attention(made, Tokens.of([row]), hits, START), strict=True):
+            score = hit.score
+            for column in range(len(row)):
+                received = sum(
+                    float(weights[layer, head, step, column]) / (weights.shape[0] * weights.shape[1])
+                    for layer, head, step in product(*map(range, weights.shape[:3]))
+                )
+                score += 30.0 * float(torch.tensor(min(received, 1.0)).log())
+            wanted.append((score, hit.tokens))
+        wanted = sorted(wanted, reverse=True)[:nbest]
+        assert [each.tokens for each in again] == [tokens for _, tokens in wanted]
+        assert [each.score for each in again] == pytest.approx([score for score, _ in wanted], rel=1e-4)
+        changed += again[0].tokens != hits[0].tokens
+    assert changed
+
+
+def test_what_looks_at_nothing_is_refused():
+    made, row = model("rnn"), sources()[0]
+    for each, source in (
+        (made, row),
+        (Seq2Seq(None, decoder("transformer", None)), None),
+        (Ensemble([made, made]), row),
+    ):
+        with pytest.raises(ValueError, match="coverage_penalty: wanted one model whose decoder looks"):
+            next(search(Task(each, Tokens.of, DecodeConfig(coverage_penalty=0.2)), [Input(source, 1)]))
+    with pytest.raises(ValueError, match="attention: wanted"):
+        attention(made, Tokens.of([row]), found(made, [row])[0], START)
+    with pytest.raises(ValueError, match="coverage_penalty"):
+        DecodeConfig(sample=True, coverage_penalty=0.2)

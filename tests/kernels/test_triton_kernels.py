@@ -1,0 +1,222 @@
+"""The kernels that Triton compiles, against plain ones: on a GPU where there is one, else in Triton's interpreter."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.kernels import triton_launch
+from regard.kernels.attention import additive, reference, weights, weights_cuda
+from regard.kernels.attention.mask import Visibility
+from regard.kernels.attention.score_function import AdditiveEnergy, DotEnergy
+from regard.kernels.attention.spec import Lookup
+from support.poison import poison
+
+pytest.importorskip("triton", reason="needs Triton, which is there for Linux on x86_64")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs a GPU, or TRITON_INTERPRET=1 before Triton is imported", allow_module_level=True)
+
+# ‖got − wanted‖ / ‖wanted‖
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+TILE = 16 if DEVICE == "cuda" else 4  # the interpreter takes any, and its time
+DTYPES = list(TOLERANCE) if DEVICE == "cuda" else [torch.float32]
+MASKS = {
+    "everything": {},
+    "of heads": {"allowed": (1, 2, True, True)},
+    "window": {"behind": 3, "ahead": 1},
+    "causal padding": {"ahead": 0, "allowed": (2, 1, 1, True)},
+    "more queries": {"ahead": 0},
+}
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(monkeypatch):
+    """Whatever a kernel leaves unwritten is a NaN, and small cases have many tiles and pieces."""
+    poison(monkeypatch)
+    for module, names in ((additive, ("ROWS", "KEYS", "OWN", "COLUMNS", "TILE")), (weights_cuda, ("ROWS", "KEYS"))):
+        for name in names:
+            monkeypatch.setattr(module, name, TILE)
+    monkeypatch.setattr(additive, "WIDTH", 16)
+
+
+def sizes(mask: str) -> tuple[int, int]:
+    less, more = TILE + 1, TILE + 3
+    return (more, less) if mask == "more queries" else (less, more)
+
+
+def visibility(n: int, m: int, *, allowed: tuple | None = None, **reach: int) -> Visibility:
+    if allowed is None:
+        return Visibility(None, **reach)
+    shape = *allowed[:2], n if allowed[2] is True else 1, m
+    mask = torch.rand(shape) > 0.4
+    mask[0, 0, 0] = False  # a row, or a sentence, that sees nothing
+    return Visibility(mask.to(DEVICE), **reach)
+
+
+def new(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape).to(DEVICE, dtype).requires_grad_()
+
+
+def close(got: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> None:
+    assert got.shape == wanted.shape
+    got, wanted = got.double(), wanted.double()
+    assert (got - wanted).norm() <= TOLERANCE[dtype] * wanted.norm() + 1e-7
+
+
+def same(lookup: Lookup, value: torch.Tensor, **constants: int) -> None:
+    """Output, log-sum-exp and the gradients of all four inputs."""
+    inputs = [lookup.query, lookup.key, lookup.energy.weight, value]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    plain = Lookup(AdditiveEnergy(exact[2]), exact[0], exact[1], lookup.visible)
+    wanted, wanted_lse = reference.attend(plain, exact[3])
+    direction = torch.randn(wanted.shape, dtype=torch.float64, device=DEVICE)
+    expected = torch.autograd.grad(wanted, exact, direction)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in constants.items():
+            patch.setattr(additive, name, size)
+        out, lse = additive.attend(lookup, value)
+        found = torch.autograd.grad(out, inputs, direction.to(out.dtype))
+    assert out.dtype == value.dtype
+    for got, want in zip([out, lse, *found], [wanted, wanted_lse, *expected], strict=True):
+        close(got, want, value.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+def test_additive_equals_plain(mask, dtype):
+    n, m = sizes(mask)
+    query, key, value = new(2, 2, n, 3, dtype=dtype), new(2, 1, m, 3, dtype=dtype), new(2, 2, m, 20, dtype=dtype)
+    lookup = Lookup(AdditiveEnergy(new(2, 3)), query, key, visibility(n, m, **MASKS[mask]))
+    same(lookup, value)
+
+
+@pytest.mark.parametrize("rows", [2 * (TILE + 2), 1], ids=["two items", "fewest rows"])
+def test_additive_in_pieces(rows):
+    n, m = TILE + 2, TILE + 1
+    lookup = Lookup(AdditiveEnergy(new(1, 2)), new(1, 3, n, 2), new(1, 3, m, 2), Visibility(None, 9, 2))
+    same(lookup, new(1, 3, m, 4), SCORES=rows * m)
+
+
+@pytest.mark.parametrize("scores", [2**22, 1], ids=["kept", "computed again"])
+def test_a_second_backward_equals_the_first(scores, monkeypatch):
+    """In one piece and in several: whatever was kept for it is still there."""
+    monkeypatch.setattr(additive, "SCORES", scores)
+    inputs = query, key, value, weight = [new(1, 2, TILE + 1, 3) for _ in range(3)] + [new(1, 3)]
+    out, _ = additive.attend(Lookup(AdditiveEnergy(weight), query, key, Visibility()), value)
+    first, second = (torch.autograd.grad(out, inputs, torch.ones_like(out), retain_graph=True) for _ in range(2))
+    assert all(torch.equal(*each) for each in zip(first, second, strict=True))
+
+
+few, size = st.integers(1, 2), st.integers(1, 6)
+reach = st.none() | st.integers(0, 7)
+
+
+@settings(deadline=None, max_examples=5, derandomize=True)
+@given(few, few, few, size, size, size, size, reach, reach, st.booleans())
+def test_additive_of_any_shape(batch, groups, group, n, m, width, wide, behind, ahead, masked):
+    torch.manual_seed(1000 * n + m)
+    mask = torch.rand(batch, 1, n, m, device=DEVICE) > 0.3 if masked else None
+    energy = AdditiveEnergy(new(groups * group if masked else 1, width))
+    query, key = new(batch, groups * group, n, width), new(batch, groups, m, width)
+    same(Lookup(energy, query, key, Visibility(mask, behind, ahead)), new(batch, groups, m, wide), SCORES=2 * n * m)
+
+
+def test_dropout_is_the_same_in_the_backward(monkeypatch):
+    for name in ("ROWS", "KEYS", "OWN", "TILE"):
+        monkeypatch.setattr(additive, name, 16)
+    n, m, dropout = 24, 20, 0.3
+    query, key, weight = new(1, 2, n, 4), new(1, 2, m, 4), new(1, 4)
+    lookup = Lookup(AdditiveEnergy(weight), query, key, Visibility(None, None, 5))
+    seen = reference.softmax(reference.scores(lookup))
+    torch.manual_seed(5)
+    shown, _ = additive.attend(
+        lookup, torch.eye(m, device=DEVICE).expand(1, 2, m, m), dropout
+    )  # the weights themselves
+    scale = (shown / seen).nan_to_num(0.0).detach()
+    kept = scale > 0
+    assert abs(kept[seen > 0].float().mean() - (1 - dropout)) < 0.06
+    torch.testing.assert_close(scale[kept], torch.full_like(scale[kept], 1 / (1 - dropout)), atol=1e-3, rtol=0)
+    assert not torch.equal(kept[0, 0], kept[0, 1])
+    value = new(1, 2, m, 6)
+    torch.manual_seed(5)
+    out, _ = additive.attend(lookup, value, dropout)
+    wanted = (seen * scale) @ value
+    close(out, wanted, torch.float32)
+    direction, inputs = torch.randn_like(out), [query, key, weight, value]
+    found, expected = (torch.autograd.grad(x, inputs, direction, retain_graph=True) for x in (out, wanted))
+    for got, want in zip(found, expected, strict=True):
+        close(got, want, torch.float32)
+    other, _ = additive.attend(lookup, value, dropout)
+    assert not torch.equal(out, other)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_large_numbers_saturate(dtype):
+    query, key = new(1, 1, 3, 2, dtype=dtype), new(1, 1, 4, 2, dtype=dtype)
+    with torch.no_grad():
+        query[..., 0], key[..., 0] = 5e4, 5e4
+        query[:, :, 1], key[:, :, 1] = 1e9 if dtype != torch.float16 else 6e4, -20.0
+    same(Lookup(AdditiveEnergy(new(1, 2)), query, key, Visibility()), new(1, 1, 4, 3, dtype=dtype))
+
+
+def on_cpu(lookup: Lookup) -> Lookup:
+    query, key, weight, allowed, bias = (None if x is None else x.cpu() for x in lookup.tensors)
+    return lookup.frame.around(query, key, weight, allowed, bias)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+@torch.no_grad()
+def test_rows_and_summaries_equal_plain(mask, dtype):
+    (n, m), top = sizes(mask), 5
+    # As projections leave them: heads between positions and width.
+    query, key = new(2, n, 2, 7, dtype=dtype).transpose(1, 2), new(2, m, 1, 7, dtype=dtype).transpose(1, 2)
+    lookup = Lookup(DotEnergy(0.7), query, key, visibility(n, m, **MASKS[mask]))
+    scores = reference.scores(lookup)
+    lse = torch.where(scores.isinf().all(-1), 0.0, scores.logsumexp(-1))
+    wanted = reference.softmax(scores)
+    for picks in (
+        slice(0, n),
+        torch.tensor([n - 1, 3, 3], device=DEVICE),
+        torch.empty(0, dtype=torch.int64, device=DEVICE),
+    ):
+        found = weights_cuda.weights(lookup, picks, lse)
+        torch.testing.assert_close(found, wanted[:, :, picks], atol=1e-6, rtol=1e-5)
+    on = (torch.arange(m, device=DEVICE) % 3 == 0).float()
+    expected = weights.summarise(on_cpu(lookup), top=top, on=on.cpu(), lse=lse.cpu())
+    found = weights.Summary(*(x.cpu() for x in weights_cuda.summarise(lookup, top, on, lse)))
+    for name in ("entropy", "distance", "top_weights", "top_keys", "mass"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), atol=1e-5, rtol=1e-4)
+    assert weights_cuda.summarise(lookup, 0, None, lse)[2].shape[-1] == 0
+
+
+@torch.no_grad()
+def test_of_equal_weights_the_first_keys_come_first():
+    query, key = torch.ones(1, 1, 3, 2, device=DEVICE), torch.ones(1, 1, 40, 2, device=DEVICE)
+    key[:, :, 30] = 2.0
+    lookup = Lookup(DotEnergy(1.0), query, key, Visibility())
+    lse = reference.scores(lookup).logsumexp(-1)
+    *_, top_keys, _ = weights_cuda.summarise(lookup, 6, None, lse)
+    assert top_keys[0, 0].tolist() == [[30, 0, 1, 2, 3, 4]] * 3
+
+
+def test_a_cpu_never_asks_for_them():
+    query, key, value = (torch.ones(1, 1, 3, 2) for _ in range(3))
+    assert not triton_launch.takes(query)
+    assert not additive.supports(Lookup(AdditiveEnergy(torch.ones(1, 2)), query, key, Visibility()), value, 0.0)
+    assert not weights_cuda.supports(Lookup(DotEnergy(1.0), query, key, Visibility()))
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_for_a_gpu(tmp_path):
+    program = Path(__file__).parents[1] / "support" / "compile_triton_kernels.py"
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout == "68\n", done.stderr

@@ -1,0 +1,97 @@
+"""Teacher forcing, free running and the mix of both, for every decoder."""
+
+import itertools
+
+import pytest
+import torch
+
+import regard
+from regard.model.scheduled_sampling import Forcing, _choose, force
+from support.models import DECODERS, VOCABULARY, decoder, memory
+
+TARGETS = torch.randint(VOCABULARY, (3, 6), generator=torch.Generator().manual_seed(2))
+
+
+@torch.no_grad()
+def free_running(module, given) -> torch.Tensor:
+    """Each step fed with what the last one found most likely."""
+    state, tokens, every = module.start(given, batch=3, capacity=6), TARGETS[:, 0], []
+    for _ in range(TARGETS.shape[1]):
+        logits, state = module.step(tokens, state)
+        every.append(logits)
+        tokens = logits.argmax(-1)
+    return torch.stack(every, 1)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_all_gold_is_teacher_forcing(name):
+    module = decoder(name)
+    assert torch.equal(force(module, TARGETS, memory(), Forcing(gold=1.0)), module(TARGETS, memory()))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_no_gold_is_free_running(name):
+    """At once for a recurrent decoder; for a parallel one after as many passes as there are words."""
+    module = decoder(name)
+    got = force(module, TARGETS, memory(), Forcing(gold=0.0, passes=6))
+    torch.testing.assert_close(got, free_running(module, memory()), atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(got, module(TARGETS, memory()), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["rnn", "gru before additive", "gru after fed", "conv", "transformer"])
+def test_a_mix_is_neither_and_has_gradient(name):
+    module = decoder(name)
+
+    def draw(seed):
+        return force(module, TARGETS, memory(), Forcing(gold=0.5), generator=torch.Generator().manual_seed(seed))
+
+    mixed = draw(3)
+    assert torch.equal(mixed, draw(3))
+    assert not torch.equal(mixed, draw(4))
+    assert not torch.allclose(mixed, module(TARGETS, memory()), atol=1e-3)
+    mixed.square().sum().backward()
+    assert module.embedding.weight.grad.abs().sum() > 0
+
+
+def test_the_first_token_is_always_gold_and_a_ratio_is_exact():
+    many = torch.zeros(200, 11, dtype=torch.long)
+    by_ratio = _choose(many, 0.3, "ratio", None)
+    assert by_ratio[:, 0].all()
+    assert (by_ratio[:, 1:].sum(1) == 3).all()
+    by_token = _choose(many, 0.3, "token", None)
+    assert by_token[:, 0].all()
+    assert len(by_token[:, 1:].sum(1).unique()) > 3
+    assert 0.25 < by_token[:, 1:].float().mean() < 0.35
+
+
+def test_schedules_begin_and_end_where_they_say():
+    for schedule in ("linear", "exponential", "sigmoid"):
+        forcing = Forcing(gold=1.0, end=0.2, steps=100, schedule=schedule)
+        shares = [forcing.share(step) for step in range(0, 101, 10)]
+        assert shares[0] == pytest.approx(1.0)
+        assert shares[-1] == pytest.approx(0.2)
+        assert all(a > b for a, b in itertools.pairwise(shares))
+        assert forcing.share(1000) == pytest.approx(0.2)
+    assert Forcing(gold=1.0, end=0.2, steps=100).share(50) == pytest.approx(0.6)
+    assert Forcing(gold=0.3).share(10**6) == 0.3
+
+
+def test_a_schedule_changes_what_is_fed():
+    module, forcing = decoder("transformer"), Forcing(gold=1.0, end=0.0, steps=10, passes=6)
+    assert torch.equal(force(module, TARGETS, memory(), forcing, step=0), module(TARGETS, memory()))
+    torch.testing.assert_close(
+        force(module, TARGETS, memory(), forcing, step=10), free_running(module, memory()), atol=1e-5, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gold": 1.5}, "gold: wanted a number of at least 0 and at most 1; got 1.5"),
+        ({"end": 0.5}, "end, steps: wanted both for a schedule, or neither; got end alone"),
+        ({"end": 0.0, "steps": 5, "schedule": "exponential"}, "end: wanted above 0 for an exponential schedule"),
+    ],
+)
+def test_impossible_forcing_is_refused(options, message):
+    with pytest.raises(regard.InvalidRecipe, match=message):
+        Forcing(**options)

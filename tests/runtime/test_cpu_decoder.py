@@ -1,0 +1,228 @@
+"""Compiled steps equal PyTorch's, and nothing depends on a compiler being there."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import pytest
+import torch
+from test_search import LONGEST, found, model, said, sources
+from torch import nn
+
+from regard.core.sequence import Tokens
+from regard.decoding import search as searching
+from regard.model import capture
+from regard.model.embedding import Projection
+from regard.model.seq2seq import Seq2Seq
+from regard.model.transformer import TransformerDecoder, TransformerEncoder
+from regard.runtime.cpu import compile
+from regard.runtime.cpu import decoder as compiling
+from regard.runtime.cpu.decoder import NativeDecoder, _made, _no_bytes, encode, native_decoder
+from support.models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, words
+
+COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none")
+needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", DECODERS)
+def test_who_is_compiled(name):
+    assert (native_decoder(decoder(name)) is not None) == (name in (*COMPILED, "transformer recomputed"))
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.inference_mode()
+def test_compiled_steps_equal_plain_ones(name, beams):
+    """Through following, leaving, entering and forgetting."""
+    plain = decoder(name)
+    compiled = native_decoder(plain)
+    assert isinstance(compiled, NativeDecoder)
+    given = memory()
+    states = [each.start(given, batch=3, capacity=8, beams=beams) for each in (plain, compiled)]
+    generator = torch.Generator().manual_seed(1)
+
+    def step(rows: int) -> None:
+        tokens = torch.randint(VOCABULARY, (rows * beams,), generator=generator)
+        logits, states[0] = plain.step(tokens, states[0])
+        mine, states[1] = compiled.step(tokens, states[1])
+        torch.testing.assert_close(mine, logits, atol=2e-5, rtol=1e-4)
+        parents = torch.randint(beams, (rows, beams), generator=generator)
+        states[:] = [each.follow(parents) for each in states]
+
+    for _ in range(4):
+        step(3)
+    fresh = [
+        each.start(given.reorder(torch.tensor([2, 0])), batch=2, capacity=0, beams=beams) for each in (plain, compiled)
+    ]
+    states[:] = [mine.enter(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)]
+    for _ in range(3):
+        step(3)
+    states[:] = [each.reorder(torch.tensor([2, 0])) for each in states]  # those that entered late
+    for _ in range(4):  # past the capacity: the older half is forgotten
+        step(2)
+
+
+@needs_compiler
+@pytest.mark.parametrize("options", [{}, {"beam": 3, "nbest": 3}])
+def test_the_search_finds_the_same(monkeypatch, options):
+    made, rows = model("transformer"), sources()
+    compiled = found(made, rows, **options, batch_tokens=13)
+    monkeypatch.setattr(searching, "native_decoder", lambda *_, **__: None)
+    plain = found(made, rows, **options, batch_tokens=13)
+    assert said(compiled) == said(plain)
+    for one, other in zip(compiled, plain, strict=True):
+        assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
+
+
+def stepped(module: nn.Module, *, fused: bool) -> None:
+    optimiser = torch.optim.AdamW(module.parameters(), lr=0.1, fused=fused)
+    module(torch.tensor([[1, 5]]), memory().reorder(torch.tensor([0]))).sum().backward()
+    optimiser.step()
+
+
+def one_weight(module: nn.Module) -> None:
+    with torch.no_grad():
+        module.project.weight[3, 2] += 0.5
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "change",
+    [
+        partial(stepped, fused=False),
+        partial(stepped, fused=True),
+        one_weight,
+        lambda module: module.stack.blocks[0].attend.query.weight.data.mul_(2),
+    ],
+    ids=["optimiser", "fused optimiser", "one weight", "data"],
+)
+def test_changed_weights_are_noticed(change):
+    """Also where PyTorch counts no change."""
+    plain = decoder("transformer")
+    before = native_decoder(plain)
+    assert native_decoder(plain) is before
+    change(plain)
+    assert native_decoder(plain) is not before
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", TEXT_ENCODERS)
+def test_compiled_reading_equals_plain(name):
+    made = Seq2Seq(encoder(name), decoder("transformer")).eval()
+    with torch.inference_mode():
+        same_reading(made, Tokens.of(sources()))
+    assert (made.encoder in _made) == (name in COMPILED)
+
+
+@needs_compiler
+def test_compiled_reading_with_norms_last_and_of_nothing():
+    made = Seq2Seq(TransformerEncoder(replace(SMALL, norm_first=False), words()), decoder("transformer")).eval()
+    with torch.inference_mode():
+        same_reading(made, Tokens.of(sources()))
+        same_reading(made, Tokens.of([[3, 4], []]))
+
+
+def same_reading(made: Seq2Seq, source: Tokens) -> None:
+    mine, plain = encode(made, source), made.encode(source)
+    for one, other in ((mine.states, plain.states), (mine.summary, plain.summary), (mine.mask, plain.mask)):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", COMPILED)
+@torch.inference_mode()
+def test_bytes_are_close(name):
+    plain = decoder(name)
+    compiled, given = native_decoder(plain, int8=True), memory()
+    if not compiled.weights.most_bytes:
+        pytest.skip("this processor has no products of bytes")
+    states = [each.start(given, batch=3, capacity=8) for each in (plain, compiled)]
+    for tokens in torch.randint(VOCABULARY, (8, 3)):
+        logits, states[0] = plain.step(tokens, states[0])
+        mine, states[1] = compiled.step(tokens, states[1])
+        assert 0 < (mine - logits).norm() / logits.norm() < 0.03
+
+
+def test_int8_that_cannot_be_is_told_once(capsys):
+    made, rows = model("gru after fed"), sources()[:3]
+    _no_bytes.cache_clear()
+    assert said(found(made, rows, int8=True)) == said(found(made, rows)) == said(found(made, rows, int8=True))
+    assert capsys.readouterr().err.count("int8 is not possible here") == 1
+
+
+@needs_compiler
+def test_listeners_are_heard():
+    plain = decoder("transformer")
+    with capture.listen(lambda heard: None):
+        assert native_decoder(plain) is None
+
+
+@needs_compiler
+def test_who_listens_in_another_thread_slows_nobody():
+    plain = decoder("transformer")
+    with ThreadPoolExecutor(1) as other, capture.listen(lambda heard: None):
+        assert other.submit(native_decoder, plain).result() is not None
+        with capture.changing(lambda source, lookup, value, out: out):
+            assert other.submit(native_decoder, plain, int8=True).result() is not None
+    for quiet in (capture.listen(print), capture.changing(print)):
+        with quiet:
+            assert native_decoder(plain) is None
+
+
+class Contested(WeakKeyDictionary):
+    """Another thread puts its own in the place of whatever is put here."""
+
+    def __setitem__(self, key, value) -> None:
+        super().__setitem__(key, ([], "another's"))
+
+
+@needs_compiler
+def test_what_another_thread_makes_is_not_taken_for_ones_own(monkeypatch):
+    monkeypatch.setattr(compiling, "_made", Contested())
+    assert isinstance(native_decoder(decoder("transformer")), NativeDecoder)
+
+
+@needs_compiler
+def test_changers_change():
+    made, rows = model("transformer"), sources()[:3]
+    with capture.changing(lambda source, lookup, value, out: torch.zeros_like(out)):
+        silent = found(made, rows)
+    plainly = found(made, rows)
+    assert [each[0].score for each in silent] != pytest.approx([each[0].score for each in plainly], abs=1e-3)
+
+
+@needs_compiler
+def test_learned_positions_end_with_their_table():
+    """Not with the time that the search has taken, in which sentences come and go."""
+    short = replace(SMALL, position="learned", longest=LONGEST)
+    plain = TransformerDecoder(short, words(), Projection(WIDTH, VOCABULARY), WIDTH)
+    made, rows = Seq2Seq(encoder("transformer"), plain).eval(), sources()
+    assert native_decoder(made.decoder) is not None
+    wanted = said(found(made, rows, shortest=LONGEST))
+    assert said(found(made, rows, shortest=LONGEST, batch_tokens=8)) == wanted
+    assert said(found(made, rows, shortest=LONGEST + 1, longest=LONGEST + 2)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("compiler", "why"), [("false", "ended with 1"), ("no-such-compiler", "No such file")], ids=["fails", "missing"]
+)
+def test_without_a_compiler_it_says_so_once(monkeypatch, tmp_path, capsys, compiler, why):
+    monkeypatch.setenv("CXX", shutil.which(compiler) or compiler)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    compile.library.cache_clear()
+    try:
+        made, rows = model("transformer"), sources()[:3]
+        outputs = [said(found(made, rows)) for _ in range(2)]
+        told = capsys.readouterr().err
+        assert told.count("without compiled code") == 1
+        assert why in told
+        assert not list(tmp_path.rglob("*.so"))
+        monkeypatch.undo()
+        compile.library.cache_clear()
+        assert said(found(made, rows)) == outputs[0] == outputs[1]
+    finally:
+        compile.library.cache_clear()

@@ -1,0 +1,250 @@
+"""Steps in memory that stays where it is, as a GPU records them: here each is launched, and on a CPU."""
+
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from test_cpu_decoder import COMPILED, one_weight, stepped
+from test_search import WAYS, found, model, said, sources
+
+from regard.core.sequence import Tokens
+from regard.data.tokenizer import END, START
+from regard.decoding import search as searching
+from regard.decoding.beam import Beam
+from regard.decoding.config import DecodeConfig
+from regard.decoding.greedy import Walk
+from regard.decoding.logits_processors import Banned, Said
+from regard.model.transformer import TransformerDecoder
+from regard.runtime.cpu.weight_layout import plain
+from regard.runtime.cuda import buffers as desks
+from regard.runtime.cuda import encode
+from regard.runtime.cuda.cuda_graphs import rounded
+from regard.runtime.cuda.encode import Reading
+from regard.runtime.cuda.static_decoder import FixedDecoder, _made, laid
+from support.models import VOCABULARY, decoder, encoder, memory
+
+KINDS = ("transformer", "lstm before", "conv")
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.inference_mode()
+def test_fixed_steps_equal_plain_ones(name, beams):
+    """Through following, leaving, entering and forgetting."""
+    module, given = decoder(name), memory()
+    fixed = laid(module, torch.float32)
+    states = [each.start(given, batch=3, capacity=8, beams=beams) for each in (module, fixed)]
+    generator = torch.Generator().manual_seed(1)
+
+    def step(rows: int) -> None:
+        tokens = torch.randint(VOCABULARY, (rows * beams,), generator=generator)
+        logits, states[0] = module.step(tokens, states[0])
+        states[1].make_room()
+        mine, states[1] = fixed.step(tokens, states[1])
+        torch.testing.assert_close(mine, logits, atol=2e-5, rtol=1e-4)
+        parents = torch.randint(beams, (rows, beams), generator=generator)
+        states[:] = [each.follow(parents) for each in states]
+
+    for _ in range(4):
+        step(3)
+    some = given.reorder(torch.tensor([2, 0]))
+    fresh = [each.start(some, batch=2, capacity=0, beams=beams) for each in (module, fixed)]
+    states[:] = [mine.enter(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)]
+    for _ in range(3):
+        step(3)
+    states[:] = [each.reorder(torch.tensor([2, 0])) for each in states]  # those that entered late
+    for _ in range(4):  # past the capacity: the older half is forgotten
+        step(2)
+
+
+@pytest.fixture
+def _as_on_a_gpu(monkeypatch):
+    def fixed(module, room, *, half):
+        return laid(module, torch.float32) if isinstance(module, TransformerDecoder) and plain(module) else None
+
+    monkeypatch.setattr(searching, "native_decoder", lambda *_, **__: None)
+    monkeypatch.setattr(searching, "fixed_decoder", fixed)
+    monkeypatch.setattr(searching, "stays", lambda _: True)
+    monkeypatch.setattr(searching, "FEW", 0)
+    monkeypatch.setattr(desks, "record", lambda _: None)
+    monkeypatch.setattr(desks, "_memory", lambda _: 1 << 30)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("options", [*WAYS, {"beam": 4, "groups": 2, "no_repeat": 2, "shortest": 3}], ids=str)
+def test_the_search_finds_the_same(name, options, request):
+    made, rows, prefixes = model(name), sources()[:8], [(), (5, 9), (7,), *[()] * 5]
+    runs = [
+        partial(found, made, rows, **options, batch_tokens=13),  # who waits enters
+        partial(found, made, rows, **options, prefixes=prefixes, rules=[Banned([[6], [7, 8]])]),
+    ]
+    plainly = [run() for run in runs]
+    request.getfixturevalue("_as_on_a_gpu")
+    again = runs[0]()  # and once more, at desks that were kept
+    for outputs, wanted in zip([again, *(run() for run in runs)], [plainly[0], *plainly], strict=True):
+        assert said(outputs) == said(wanted)
+        for one, other in zip(outputs, wanted, strict=True):
+            assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_nothing_moves(name, options, monkeypatch):
+    stay, steps = desks.Desk._stay, []
+
+    def watched(self):
+        before = [x.data_ptr() for x in self.tensors()]
+        stay(self)
+        assert [x.data_ptr() for x in self.tensors()] == before
+        steps.append(1)
+
+    monkeypatch.setattr(desks.Desk, "_stay", watched)
+    found(model(name), sources()[:6], **options, batch_tokens=13)
+    assert steps
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_desks_are_kept_for_who_comes_next(monkeypatch):
+    made, rows, fresh = model("transformer"), sources(), []
+    lay = searching._Party._laid
+    monkeypatch.setattr(searching._Party, "_laid", lambda self: fresh.append(1) or lay(self))
+    first = said(found(made, rows))
+    count = len(fresh)
+    assert said(found(made, rows)) == first
+    assert len(fresh) == count
+    found(made, rows, longest=20)  # of another size
+    assert len(fresh) > count
+    one = said(found(made, rows, sample=True, seed=1))
+    count = len(fresh)
+    other = said(found(made, rows, sample=True, seed=2))  # of another seed, at the same desks
+    assert len(fresh) == count
+    assert other != one
+    assert other == said(found(deepcopy(made), rows, sample=True, seed=2))
+    count = len(fresh)
+    turned = said(found(made, rows[::-1], sample=True, seed=2))  # and of other inputs
+    assert len(fresh) == count
+    assert turned == said(found(deepcopy(made), rows[::-1], sample=True, seed=2))
+    task = searching.Task(made, Tokens.of, DecodeConfig(longest=12))
+    begun = [replace(task, first=first, model=some) for first in (START, END) for some in (made, deepcopy(made))]
+    inputs = [searching.Input(row, len(row)) for row in rows[:4]]
+    one, same, other, again = (sorted(searching.search(each, inputs)) for each in begun)
+    assert one == same
+    assert other == again
+    assert one != other  # what came before the first token
+    kept = searching.desks_of(laid(made.decoder, torch.float32))
+    assert len(kept.kept) > 1
+    monkeypatch.setattr(desks, "_memory", lambda _: 1)
+    found(made, rows)
+    assert not kept.kept
+
+
+@pytest.mark.parametrize(
+    "change", [partial(stepped, fused=False), partial(stepped, fused=True), one_weight], ids=["plain", "fused", "one"]
+)
+def test_changed_weights_go_where_the_old_ones_were(change):
+    module, given = decoder("transformer"), memory()
+    fixed = laid(module, torch.float32)
+    where = fixed.laid["project"].weight.data_ptr()
+    change(module)
+    assert laid(module, torch.float32) is fixed
+    fixed.refresh(module)
+    assert fixed.laid["project"].weight.data_ptr() == where
+    tokens = torch.tensor([5, 6, 7])
+    with torch.inference_mode():
+        wanted, _ = module.step(tokens, module.start(given, batch=3, capacity=2))
+        logits, _ = fixed.step(tokens, fixed.start(given, batch=3, capacity=2))
+    torch.testing.assert_close(logits, wanted, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_the_one_with_the_furthest_limit_ends_first():
+    """And all who stay are past theirs, while others wait; for longer than the cache."""
+    made = model("transformer")
+    made.decoder.project.bias.data[END] = -1e9  # nobody ends by himself
+    rows = [[5] * 12, *[[5 + n % 7] * 10 for n in range(120)]]
+    inputs = [searching.Input(row, len(row), (5,) * 5 + (END,) if n == 0 else ()) for n, row in enumerate(rows)]
+    task = searching.Task(made, Tokens.of, DecodeConfig(longest=40, longest_ratio=1.0, batch_tokens=12 * 17))
+    hits = dict(searching.search(task, inputs))
+    assert [len(hits[n][0].tokens) for n in range(len(rows))] == [5, *[10] * 120]
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_a_search_sees_changed_weights():
+    made, rows = model("transformer"), sources()[:4]
+    before = said(found(made, rows))
+    made.decoder.project.weight.data.mul_(-2)  # which nobody counts
+    changed = said(found(made, rows))
+    assert changed != before
+    assert changed == said(found(deepcopy(made), rows))
+    made.decoder.project.weight.data.mul_(-0.5)
+    task = searching.Task(made, Tokens.of, DecodeConfig(longest=12))
+    streamed = [tuple(searching.stream(task, searching.Input(row, len(row)))) for row in rows]
+    assert streamed == [tokens for (tokens,) in said(found(deepcopy(made), rows, longest=12))]
+
+
+@torch.inference_mode()
+def test_sources_are_read_where_others_were(monkeypatch):
+    """Shorter and fewer ones after longer and more; what came of those stays, though a recording writes over it."""
+    module, rows, one = encoder("transformer"), sources(), Reading(12, 16, torch.device("cpu"))
+
+    def record(work):
+        work()
+        kept = one.memory
+
+        def play():
+            work()
+            for name in ("states", "mask", "summary"):
+                getattr(kept, name).copy_(getattr(one.memory, name))
+            one.memory = kept
+
+        return play
+
+    monkeypatch.setattr(encode, "record", record)
+    monkeypatch.setattr(encode, "LAUNCHED", 0)
+    given = [Tokens.of(some) for some in (rows, [row[:4] for row in rows[2:6]])]
+    for source, read in [(source, one(module, source)) for source in given]:
+        wanted, length = module(source), source.ids.shape[1]
+        assert len(read.states) == len(source.ids)
+        torch.testing.assert_close(read.states[:, :length], wanted.states)
+        assert torch.equal(read.mask[:, :length], wanted.mask)
+        assert not read.mask[:, length:].any()
+
+
+def test_what_is_laid_out_goes_with_the_model():
+    module = decoder("transformer")
+    assert isinstance(laid(module, torch.float32), FixedDecoder)
+    before = len(_made)
+    del module
+    assert len(_made) == before - 1
+
+
+def test_sizes_are_few():
+    assert [rounded(count, up=True) for count in (1, 2, 3, 5, 7, 64, 65, 100)] == [1, 2, 3, 6, 8, 64, 96, 128]
+    assert [rounded(count, up=False) for count in (1, 5, 7, 64, 65, 100)] == [1, 4, 6, 64, 64, 96]
+
+
+def test_half_precision_without_a_gpu_is_told_once(capsys):
+    made, rows = model("transformer"), sources()[:3]
+    searching._no_half.cache_clear()
+    half = [said(found(made, rows, precision="bfloat16")) for _ in range(2)]
+    assert half[0] == half[1] == said(found(made, rows))
+    assert capsys.readouterr().err.count("precision = 'bfloat16' is for GPUs") == 1
+
+
+@pytest.mark.parametrize("way", [Beam, Walk])
+def test_who_is_done_stays_as_it_is(way):
+    """However many steps pass before anybody looks."""
+    generator, rows, beams = torch.Generator().manual_seed(1), 12, 3 if way is Beam else 1
+    said = Said(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
+    config = DecodeConfig(beam=beams, nbest=beams, length_penalty=3.0)  # what ends later would win
+    searched = way(config, said, torch.arange(4, 16), [], ends=True, scored=True)
+    searched.enter(torch.arange(rows), torch.arange(rows))
+    first = {}
+    for _ in range(16):
+        searched.advance(2 * torch.randn(rows, beams, 7, generator=generator))
+        for row in searched.done.nonzero()[:, 0].tolist():
+            first.setdefault(row, searched.found(torch.tensor([row]))[0])
+    assert searched.found(torch.arange(rows)) == [first[row] for row in range(rows)]

@@ -1,0 +1,128 @@
+"""What must be true of every way to attend. A contract is given the implementation, so it can be shown a wrong one."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import regard
+from support.family import TOLERANCE, Attend, Case, oracle, oracle_weights
+
+
+def close(got: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
+    """Equal but for rounding: element by element, or on the whole where eight bits a number leave no choice."""
+    got, wanted = got.double(), wanted.double()
+    if dtype == torch.bfloat16:
+        assert (got - wanted).norm() <= 0.05 * wanted.norm() + 1e-3
+    else:
+        torch.testing.assert_close(got, wanted, **TOLERANCE[dtype])
+
+
+def gradients(out: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    direction = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).reshape(out.shape)
+    return torch.autograd.grad(out, inputs, direction, materialize_grads=True)
+
+
+def equals_definition(attend: Attend, case: Case) -> None:
+    """Value and gradient are those of attention written out pair by pair."""
+    out = attend(case.query, case.key, case.value, **case.keywords)
+    assert out.dtype == case.dtype
+    wanted = oracle(case.query, case.key, case.value, **case.keywords)
+    close(out, wanted, case.dtype)
+    for got, expected in zip(gradients(out, case.inputs), gradients(wanted, case.inputs), strict=True):
+        close(got, expected, case.dtype)
+
+
+def blind_rows_give_zeros(attend: Attend, case: Case) -> None:
+    """A row that may see nothing gives exact zeros, sends no gradient, and makes no NaN anywhere."""
+    out = attend(case.query, case.key, case.value, **case.keywords)
+    assert (out[0, case.n // 2] == 0).all()
+    assert (out[1] == 0).all()
+    assert out.isfinite().all()
+    for tensor, gradient in zip(case.inputs, gradients(out, case.inputs), strict=True):
+        assert gradient.isfinite().all()
+        if tensor.dim() == 3:  # query, key and value of the sentence that sees nothing
+            assert (gradient[1] == 0).all()
+
+
+def future_changes_nothing(attend: Attend, case: Case) -> None:
+    """Change every key and value after a query's place: its result does not move by one bit."""
+    before = attend(case.query, case.key, case.value, **case.keywords)
+    for i in range(case.n):
+        later = slice(max(0, i + case.m - case.n + 1), None)
+        key, value = case.key.detach().clone(), case.value.detach().clone()
+        key[:, later] = key[:, later] * -50 + 3
+        value[:, later] = 1e4
+        after = attend(case.query, key, value, **case.keywords)
+        assert torch.equal(after[:, : i + 1], before[:, : i + 1])
+
+
+def padding_changes_nothing(attend: Attend, case: Case) -> None:
+    """Keys that may not be seen, whatever number they hold, change neither values nor gradients."""
+    extra = 4
+    garbage = [torch.full((2, extra, x.shape[-1]), 50.0, dtype=case.dtype) for x in (case.key, case.value)]
+    key, value = torch.cat((case.key, garbage[0]), 1), torch.cat((case.value, garbage[1]), 1)
+    mask = torch.arange(case.m + extra).expand(2, 1, -1) < case.m
+    alone = attend(case.query, case.key, case.value, score=case.module)
+    padded = attend(case.query, key, value, score=case.module, mask=mask)
+    close(padded, alone, case.dtype)
+    for got, wanted in zip(gradients(padded, case.inputs), gradients(alone, case.inputs), strict=True):
+        close(got, wanted, case.dtype)
+
+
+def order_of_keys_is_nothing(attend: Attend, case: Case) -> None:
+    """Attention sees a set: shuffling keys with their values changes nothing, shuffling queries shuffles results."""
+    keys, queries = torch.randperm(case.m), torch.randperm(case.n)
+    out = attend(case.query, case.key, case.value, score=case.module)
+    shuffled = attend(case.query[:, queries], case.key[:, keys], case.value[:, keys], score=case.module)
+    close(shuffled, out[:, queries], case.dtype)
+
+
+def listening_changes_no_bit(attend: Attend, case: Case) -> None:
+    deaf = attend(case.query, case.key, case.value, **case.keywords)
+    heard: list[regard.Heard] = []
+    with regard.listen(heard.append):
+        listened = attend(case.query, case.key, case.value, **case.keywords)
+    assert torch.equal(deaf, listened)
+    for got, wanted in zip(gradients(listened, case.inputs), gradients(deaf, case.inputs), strict=True):
+        assert torch.equal(got, wanted)
+
+
+def agrees_with_torch(attend: Attend, case: Case) -> None:
+    """PyTorch's own function, where it is right, gives the same."""
+    seen = case.seen
+    mask, causal = seen.get("mask"), seen.get("causal", False)
+    theirs = torch.nn.functional.scaled_dot_product_attention(
+        case.query,
+        case.key,
+        case.value,
+        attn_mask=mask if mask is not None else seen.get("bias"),
+        is_causal=causal,
+        scale=1.0 if case.score == "dot" else None,
+    )
+    out = attend(case.query, case.key, case.value, **case.keywords)
+    close(out, theirs, case.dtype)
+    for got, wanted in zip(gradients(out, case.inputs), gradients(theirs, case.inputs), strict=True):
+        close(got, wanted, case.dtype)
+
+
+def weights_are_exact(weights: Attend, case: Case, slack: float = 1.0) -> None:
+    """They sum to one, are exactly zero where nothing may be seen, and are the softmax of the scores."""
+    got = weights(case.query, case.key, **case.keywords)
+    wanted = oracle_weights(case.query, case.key, **case.keywords)
+    total = got.double().sum(-1)
+    ones = (wanted.detach().double().sum(-1) > 0.5).double()
+    assert (total - ones).abs().max() < (1e-2 if case.dtype == torch.bfloat16 else 1e-5)
+    assert (got[wanted == 0] == 0).all()
+    error = (got.double() - wanted.double()).abs().max()
+    assert error <= slack * {torch.float32: 1e-6, torch.float64: 1e-12, torch.bfloat16: 1e-2}[case.dtype]
+
+
+def heard(query: Tensor, key: Tensor, *, rows: Any = None, **keywords: Any) -> Tensor:
+    """The weights of an ordinary call, as a listener hears them: from the log-sum-exp that its kernel returned."""
+    calls: list[regard.Heard] = []
+    value = torch.zeros(*key.shape[:-1], 4, dtype=key.dtype)
+    with regard.listen(calls.append):
+        regard.attend(query, key, value, **keywords)
+    (call,) = calls
+    return call.weights(rows=rows)

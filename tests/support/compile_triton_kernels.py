@@ -1,0 +1,139 @@
+"""Compiles every kernel of `looking_gpu` and of training for an H200, without one. Prints how many.
+
+A program, not a test: Triton asks once in a process whether it is to interpret.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
+
+from regard.core.sequence import Ends
+from regard.kernels import triton_launch
+from regard.kernels.attention import additive, additive_triton, varlen, varlen_wide_triton, weights_cuda
+from regard.kernels.attention.mask import Visibility
+from regard.kernels.attention.score_function import DotEnergy
+from regard.kernels.attention.spec import Lookup
+from regard.kernels.layers import conv_unfold, conv_unfold_triton, residual_norm, training_triton
+from regard.kernels.recurrent import rnn_cuda, rnn_triton
+from regard.kernels.recurrent.rnn import CELLS, Steps
+from regard.training import losses
+
+
+class Device:
+    """What Triton asks of a GPU before it compiles."""
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+class Compiled:
+    """A kernel that is compiled where it would be launched."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        return lambda *given, **constants: made.append(self.kernel.warmup(*given, grid=grid, **constants))
+
+
+made: list = []
+
+
+def main() -> None:
+    triton.runtime.driver.set_active(Device())
+    for name in ("additive_scores", "weigh", "d_weigh", "additive_gradient", "dot_rows", "dot_summary"):
+        setattr(additive_triton, name, Compiled(getattr(additive_triton, name)))
+    for module, names in (
+        (additive, ("ROWS", "KEYS", "OWN", "COLUMNS", "TILE", "WIDTH")),
+        (weights_cuda, ("ROWS", "KEYS")),
+    ):
+        for name in names:  # small tiles compile soonest
+            setattr(module, name, 16)
+    n, seed = 24, torch.zeros(1, dtype=torch.int64)
+    mask = torch.ones(1, 1, 1, n, dtype=torch.bool)
+    for dtype, allowed, reach, dropped in ((torch.bfloat16, None, (None, None), 0), (torch.float32, mask, (3, 0), 9)):
+        query, key, value = (torch.zeros(1, 2, n, 20, dtype=dtype) for _ in range(3))
+        launch = additive._Launch(reach, dropped, seed, allowed, query, key, torch.zeros(1, 20), value)
+        launch.pace["FAST"] = dtype == torch.bfloat16
+        out, lse, kept = launch.forward()
+        launch.backward(out, lse, kept, out)
+        lookup = Lookup(DotEnergy(1.0), query, key, Visibility(allowed, *reach))
+        weights_cuda.weights(lookup, slice(0, n), lse)
+        weights_cuda.summarise(lookup, 5, torch.ones(n), lse)
+    for name in ("join", "d_join", "d_activate", "look", "d_look", "surprise", "paired_surprise"):
+        setattr(training_triton, name, Compiled(getattr(training_triton, name)))
+    for module, name in ((varlen_wide_triton, "wide_look"), (conv_unfold_triton, "gather"), (rnn_triton, "step")):
+        for each in (name, f"d_{name}"):
+            setattr(module, each, Compiled(getattr(module, each)))
+    for dtype, dropout in ((torch.bfloat16, 0.1), (torch.float32, 0.0)):
+        training(dtype, dropout)
+    convolutions(torch.bfloat16)
+    recurrences(torch.bfloat16)
+    assert all(kernel.asm["cubin"] for kernel in made)
+    assert all(kernel.metadata.shared <= triton_launch.SHARED for kernel in made)
+    print(len(made))
+
+
+class Context:
+    """What autograd hands to a function's forward and backward."""
+
+    needs_input_grad = (True,) * 8
+
+    def save_for_backward(self, *tensors):
+        self.saved_tensors = tensors
+
+    def set_materialize_grads(self, _):
+        pass
+
+
+@torch.no_grad()
+def training(dtype, dropout) -> None:
+    x, low = torch.zeros(8, 40), torch.zeros(8, 40, dtype=dtype)
+    seed, weight = torch.zeros(1, dtype=torch.int64), torch.ones(40)
+    for added, bias in ((low, weight), (None, None)):
+        ctx = Context()
+        residual_norm._Join.forward(ctx, x, added, weight, bias, seed, 1e-5, int(dropout * 65536), dtype)
+        residual_norm._Join.backward(ctx, None if added is None else x, low)
+    ends, ctx = Ends.of([5, 3]), Context()
+    varlen._Short.forward(ctx, False, varlen.Heads(4, 2, 5, 1.0, True, dropout), ends, ends, seed, low, None)
+    varlen._Short.backward(ctx, low[:, :20])
+    for agreement in (0.0, 1.0):
+        losses._on_gpu(low, low[:6], low[0, :6], torch.zeros(8, dtype=torch.int64), 0.1, agreement, 4, (True,) * 3)
+
+
+@torch.no_grad()
+def convolutions(dtype) -> None:
+    """With the largest tiles."""
+    low, ends, ctx = torch.zeros(133, 3 * 512, dtype=dtype), Ends.of([128, 5]), Context()
+    seed = torch.zeros(1, dtype=torch.int64)
+    varlen._Short.forward(ctx, True, varlen.Heads(1, 1, 512, 1.0, True, 0.1), ends, ends, seed, low, None)
+    varlen._Short.backward(ctx, low[:, :512])
+    conv_unfold._Windows.forward(ctx, low[:, :512].contiguous(), *conv_unfold.Sides.of(ends), range(-2, 3, 2))
+    conv_unfold._Windows.backward(ctx, low)
+
+
+@torch.no_grad()
+def recurrences(dtype) -> None:
+    low, steps = torch.zeros(2, 5, 24, dtype=dtype), Steps([3, 2])
+    for name, gates in (("elman", 1), ("gru", 3), ("lstm", 4)):
+        bias = torch.zeros(2, CELLS[name].count * 20)
+        weights = torch.zeros(2, gates * 20, 24), torch.zeros(2, gates * 20, 20), bias
+        start = low[:, :3, :20], *((torch.zeros(2, 3, 20),) if name == "lstm" else ())
+        ctx = Context()
+        states = rnn_cuda._Scan.forward(ctx, name, steps, low, *weights, *start)
+        rnn_cuda._Scan.backward(ctx, *states)
+
+
+if __name__ == "__main__":
+    main()

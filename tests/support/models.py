@@ -1,0 +1,152 @@
+"""The table of every encoder and every decoder. A new one is tested by being listed here."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+import regard
+from regard.core.sequence import Tokens
+from regard.model.backbones import BackboneConfig
+from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
+from regard.model.embedding import Embedding, Projection
+from regard.model.memory import Memory
+from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
+from regard.model.rnn_encoder import RnnConfig, RnnEncoder
+from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, LabelEncoder
+from regard.model.transformer import TransformerDecoder, TransformerEncoder
+from regard.model.transformer_block import TransformerConfig
+from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn, cnn_transformer, vit
+
+WIDTH, VOCABULARY, LABELS = 16, 11, 4
+SMALL = TransformerConfig(width=WIDTH, layers=2, heads=2, hidden=24, weight_dropout=0.1, hidden_dropout=0.1)
+CONV = ConvConfig(width=WIDTH, dilations=(1, 2))
+POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "relative", "none")
+
+
+def words() -> Embedding:
+    return Embedding(VOCABULARY, WIDTH)
+
+
+TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
+    "bag": lambda: BagEncoder(BagConfig(WIDTH), words()),
+    "elman": lambda: RnnEncoder(RnnConfig("elman", WIDTH), words()),
+    "gru": lambda: RnnEncoder(RnnConfig("gru", WIDTH, layers=2), words()),
+    "lstm": lambda: RnnEncoder(RnnConfig("lstm", WIDTH), words()),
+    "gru forwards": lambda: RnnEncoder(RnnConfig("gru", WIDTH, bidirectional=False), words()),
+    "conv": lambda: ConvEncoder(CONV, words()),
+    "conv causal": lambda: ConvEncoder(replace(CONV, causal=True), words()),
+    "transformer": lambda: TransformerEncoder(SMALL, words()),
+    "transformer causal": lambda: TransformerEncoder(replace(SMALL, causal=True), words()),
+    "transformer post-norm rms swiglu": lambda: TransformerEncoder(
+        replace(SMALL, norm="rms", norm_first=False, activation="swiglu"), words()
+    ),
+    "transformer with a unit": lambda: TransformerEncoder(replace(SMALL, unit=True), words()),
+    "transformer concatenated, normed": lambda: TransformerEncoder(
+        replace(SMALL, join="concatenate", norm_input=True, activation="gelu_tanh"), words()
+    ),
+    **{
+        f"transformer {position}": lambda position=position: TransformerEncoder(
+            replace(SMALL, position=position), words()
+        )
+        for position in POSITIONS
+    },
+}
+OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
+    "label": lambda: LabelEncoder(LabelConfig(WIDTH), Embedding(LABELS, WIDTH)),
+    "cnn": lambda: cnn(CnnConfig(WIDTH, (4, 8), attention=True)),
+    "cnn with questions": lambda: cnn(CnnConfig(WIDTH, (4, 8), queries=3)),
+    "cnn+transformer": lambda: cnn_transformer(CnnTransformerConfig((4, 8), transformer=SMALL)),
+    "efficientnet": lambda: cnn(CnnConfig(WIDTH, backbone=BackboneConfig("efficientnet-lite0"))),
+    "resnet+transformer": lambda: cnn_transformer(
+        CnnTransformerConfig(backbone=BackboneConfig("resnet18", 16, "resnet18.pth"), transformer=SMALL)
+    ),
+    "vit": lambda: vit(VitConfig(4, SMALL)),
+    "vit with a perceptron": lambda: vit(VitConfig(4, SMALL, patch_hidden=24)),
+    "vit with a unit": lambda: vit(VitConfig(4, replace(SMALL, position="learned", unit=True))),
+}
+ENCODERS = TEXT_ENCODERS | OTHER_ENCODERS
+
+Make = Callable[[Embedding, Projection, int | None], nn.Module]
+
+
+def rnn(**options: Any) -> Make:
+    return lambda embedding, project, memory: RnnDecoder(
+        RnnDecoderConfig(width=WIDTH, **options), embedding, project, memory
+    )
+
+
+def transformer(**options: Any) -> Make:
+    return lambda embedding, project, memory: TransformerDecoder(replace(SMALL, **options), embedding, project, memory)
+
+
+DECODERS: dict[str, Make] = {
+    "rnn": rnn(attention="none"),
+    "elman from zero": rnn(cell="elman", attention="none", start="zero"),
+    "lstm before": rnn(cell="lstm", layers=2, attention="before"),
+    "lstm before gated": rnn(cell="lstm", attention="before", gate=True),
+    "gru after": rnn(attention="after"),
+    "gru after fed": rnn(attention="after", feed=True),
+    **{f"gru before {score}": rnn(attention="before", score=score) for score in regard.SCORES},
+    "lstm after dot": rnn(cell="lstm", attention="after", score="dot"),
+    "conv": lambda embedding, project, memory: ConvDecoder(CONV, embedding, project, memory),
+    "transformer": transformer(),
+    "transformer post-norm": transformer(norm_first=False, activation="gelu"),
+    "transformer rms swiglu grouped": transformer(norm="rms", activation="swiglu", key_heads=1, normalise=True),
+    "transformer additive": transformer(score="additive"),
+    "transformer additive rotary": transformer(score="additive", position="rotary"),  # whose scores see where, too
+    "transformer concatenated, normed": transformer(join="concatenate", norm_input=True, activation="silu"),
+    "transformer learned concatenated": transformer(position="learned", join="concatenate"),
+    "transformer recomputed": transformer(recompute=True),
+    **{f"transformer {position}": transformer(position=position) for position in POSITIONS},
+}  # fmt: skip
+
+
+def decoder(name: str, memory_width: int | None = WIDTH) -> nn.Module:
+    torch.manual_seed(5)
+    embedding = words()
+    made = DECODERS[name](embedding, Projection(WIDTH, VOCABULARY, tied=embedding), memory_width)
+    return lively(made).eval()
+
+
+def encoder(name: str) -> nn.Module:
+    torch.manual_seed(6)
+    return lively(ENCODERS[name]()).eval()
+
+
+def lively(module: nn.Module) -> nn.Module:
+    """Parameters that start at zero (biases, gates, tables) would hide that they are not used."""
+    for parameter in module.parameters():
+        if not parameter.data.any():
+            parameter.data = 0.3 * torch.randn_like(parameter)
+    return module
+
+
+def source(name: str, lengths: tuple[int, ...] = (6, 3, 5)) -> Any:
+    """Something that this encoder reads, one item a length."""
+    generator = torch.Generator().manual_seed(7)
+    if name == "label":
+        return torch.arange(len(lengths)) % LABELS
+    if name in OTHER_ENCODERS:
+        size = (40, 56) if "net" in name else (8, 12)
+        return torch.rand(len(lengths), 3, *size, generator=generator)
+    rows = [torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
+    return Tokens.of(rows)
+
+
+def one(batch: Any, i: int) -> Any:
+    """The i-th item of a batch by itself, without its padding."""
+    if isinstance(batch, Tokens):
+        length = int(batch.lengths[i])
+        return Tokens(batch.ids[i : i + 1, :length], batch.lengths[i : i + 1])
+    return batch[i : i + 1]
+
+
+def memory(batch: int = 3) -> Memory:
+    """What an encoder might have handed over, with padding that holds garbage."""
+    generator = torch.Generator().manual_seed(8)
+    states = torch.randn(batch, 6, WIDTH, generator=generator)
+    mask = torch.arange(6) < torch.tensor([6, 2, 4])[:batch, None]
+    return Memory(states.masked_fill(~mask[..., None], 30.0), mask, torch.randn(batch, WIDTH, generator=generator))

@@ -1,0 +1,61 @@
+"""Predictors that were never trained, for what does not depend on what they say."""
+
+from typing import Any
+
+import torch
+
+import regard
+from regard.data.tokenizer import END, Labels, Tokenizer
+from regard.inference.predictor import Predictor
+from regard.recipe.recipe import Recipe
+
+TEXT = [
+    "the cat sat on the mat, and the cats ran.",
+    "a catalogue of category words: concatenate!",
+    "the red car and the dog sat; a dogma, the doghouse",
+] * 20
+PARTS: dict[str, Any] = {
+    "rnn": {"kind": "rnn", "width": 16},
+    "transformer": {"kind": "transformer", "width": 16, "layers": 2, "heads": 2, "hidden": 32},
+    "conv": {"kind": "conv", "width": 16, "dilations": [1, 2]},
+}
+COPY = {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}}
+
+
+def tokenizer(kind: str = "bpe") -> Tokenizer:
+    return Tokenizer.train(kind, TEXT, 320)
+
+
+def translator(kind: str = "bpe", decoder: str = "transformer", seed: int = 1) -> Predictor:
+    words = tokenizer(kind)
+    torch.manual_seed(seed)
+    model = regard.build({"encoder": PARTS["rnn"], "decoder": PARTS[decoder], "vocabulary": words.size}).eval()
+    return Predictor(_ending(model), _recipe({"encoder": PARTS["rnn"], "decoder": PARTS[decoder]}), words, words)
+
+
+def language_model(kind: str = "bpe", **data: Any) -> Predictor:
+    words = tokenizer(kind)
+    model = regard.build({"decoder": PARTS["transformer"], "vocabulary": words.size}).eval()
+    return Predictor(_ending(model), _recipe({"decoder": PARTS["transformer"]}, **data), None, words)
+
+
+def classifier() -> Predictor:
+    words, labels = tokenizer(), Labels(["bad", "fine", "good"])
+    parts = {"encoder": PARTS["rnn"], "pool": {"kind": "mean"}}
+    model = regard.build({**parts, "labels": labels.size, "source_vocabulary": words.size}).eval()
+    recipe = Recipe.of({"data": COPY, "model": {"encoder": PARTS["rnn"], "decoder": PARTS["rnn"]}})
+    return Predictor(model, recipe, words, labels)
+
+
+def _ending(model: Any) -> Any:
+    """One that ends now and then, and is sure enough of itself that ties are rare."""
+    with torch.no_grad():
+        model.decoder.project.weight *= 2
+        model.decoder.project.bias[END] = 3.0
+    return model
+
+
+def _recipe(model: dict[str, Any], **data: Any) -> Recipe:
+    if "encoder" in model:
+        return Recipe.of({"data": COPY, "model": model, "decode": {"longest": 30}})
+    return Recipe.of({"data": {"train": "x.txt", **data}, "model": model, "decode": {"longest": 30}})

@@ -1,0 +1,122 @@
+"""Runs of several processes, for tests: each takes a list of jobs, and says what became of every one.
+
+    python tests/support/processes.py JOBS.json
+
+A job is a call of `regard.train`: {"name", "recipe", "run", "cache"}, with "resume", "changes" of one rank's recipe
+({"1": ["train.rate=0.1"]}), and its "end", a signal that a rank sends itself: {"rank": 1, "update": 5, "signal": 15}.
+"""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+LIMIT = 300  # seconds, for any number of processes together; a quiet machine needs a tenth of them
+
+
+def free_ports(count: int) -> list[int]:
+    """Below those that a system gives to whoever connects: one that is listened at minutes later must be free then."""
+    found = set[int]()
+    while len(found) < count:
+        port = random.SystemRandom().randrange(15000, 32000)
+        with suppress(OSError), socket.socket() as held:
+            held.bind(("127.0.0.1", port))
+            found.add(port)
+    return list(found)
+
+
+def started(world: int, jobs: list[dict], folder: Path) -> list[subprocess.Popen]:
+    """So many processes that do these jobs, one after the other, without torchrun."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ports = free_ports(len(jobs))
+    (folder / "jobs.json").write_text(json.dumps([job | {"port": port} for job, port in zip(jobs, ports, strict=True)]))
+    command = [sys.executable, __file__, str(folder / "jobs.json")]
+    there = os.environ | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            command,
+            env=there | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def end(processes: list[subprocess.Popen]) -> None:
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def done(world: int, jobs: list[dict], folder: Path) -> list[dict[str, dict]]:
+    """What became of the jobs at each rank; none of them may take longer than the limit."""
+    processes = started(world, jobs, folder)
+    try:
+        told = [process.communicate(timeout=LIMIT)[0] for process in processes]
+    finally:
+        end(processes)
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(told)
+    return what_became(world, folder)
+
+
+def what_became(world: int, folder: Path) -> list[dict[str, dict]]:
+    return [json.loads((folder / f"done-{rank}.json").read_text()) for rank in range(world)]
+
+
+def work(path: Path) -> None:
+    rank = int(os.environ["RANK"])
+    found = {}
+    for job in json.loads(path.read_text()):
+        if "port" in job:
+            os.environ["MASTER_PORT"] = str(job["port"])
+        found[job["name"]] = work_on(job, rank)
+    (path.parent / f"done-{rank}.json").write_text(json.dumps(found))
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        sys.exit(max(became["code"] for became in found.values()))
+
+
+def work_on(job: dict, rank: int) -> dict:
+    from regard.api.train import train
+    from regard.core.errors import RegardError
+    from regard.training.trainer import Trainer
+
+    update, rows, told, last = Trainer._update, [], [], time.monotonic()
+
+    def noted(self, group):
+        nonlocal last
+        end, last = job.get("end"), time.monotonic()
+        first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+        if end and first and (end["rank"], end["update"]) == (rank, self.position.step + 1):
+            os.kill(os.getpid(), end["signal"])
+        rows.append([row for batch in group if not batch.lent for row in batch.rows.tolist()])
+        return update(self, group)
+
+    Trainer._update = noted
+    became = {"error": None, "code": 0}
+    try:
+        train(
+            job["recipe"],
+            job["run"],
+            cache=Path(job["cache"]),
+            resume=job.get("resume", False),
+            changes=job.get("changes", {}).get(str(rank), ()),
+            tell=lambda event: told.append(event["event"]),
+        )
+    except RegardError as error:
+        became = {"error": str(error), "code": error.exit_code}
+    finally:
+        Trainer._update = update
+    return became | {"rows": rows, "told": told, "waited": time.monotonic() - last}
+
+
+if __name__ == "__main__":
+    signal.alarm(LIMIT)
+    work(Path(sys.argv[1]))

@@ -1,0 +1,361 @@
+"""Several processes train as one: the same loss curve, each example once, checkpoints for any number, no hanging."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from test_trainer import PAIRS, RNN, SHORT, dropout_free, hidden_tokens, log, same, table, weights
+
+from regard.api.train import train
+from regard.checkpoint import store
+from regard.core.errors import InvalidArgument, RegardError
+from regard.data.corpus import alone
+from regard.recipe.recipe import read_recipe
+from regard.training import distributed as module
+from regard.training.distributed import ALONE, joined
+from support import processes
+
+STILL = dropout_free()  # without dropout, whose random numbers are each rank's own
+STILL_RNN = RNN | {"dropout": 0.0}
+TEXT = {"target": {"tokens": "bytes"}, "stretch": 16}
+
+
+def recipes(folder: Path) -> dict[str, dict]:
+    """What one and several processes train alike."""
+    text = TEXT | {"train": str(folder / "text.txt"), "valid": str(folder / "text.txt")}
+    frozen = {"freeze": ["encoder.*"], "unfreeze_after": 1, "weight_decay": 0.1}
+    return {
+        "transformer": table(STILL, STILL),
+        "accumulated": table(STILL, STILL, accumulate=3),
+        "packed": table(STILL, STILL, packed=True),
+        "rnn, ema": table(STILL_RNN, STILL_RNN, ema=0.9),
+        "frozen at first": table(STILL, STILL, **frozen),
+        "carried": {"data": text, "model": {"decoder": STILL_RNN}, "train": SHORT | {"carry": True}},
+        "sharded": table(STILL, STILL, shard=True, accumulate=2, ema=0.9),
+        "sharded, recomputed": table(STILL | {"recompute": True}, STILL | {"recompute": True}, shard=True),
+        "sharded, packed": table(STILL, STILL, shard=True, packed=True),
+    }
+
+
+def jobs(folder: Path, names: list[str], **changes) -> list[dict]:
+    every = recipes(folder)
+    return [
+        {"name": name, "recipe": every[name], "run": str(folder / name), "cache": str(folder / "cache")} | changes
+        for name in names
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """One for all that run tests side by side, so that the processes are started once."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks"
+    folder.mkdir(exist_ok=True)
+    with alone(folder):
+        if not (folder / "text.txt").exists():
+            (folder / "text.txt").write_text("the cat sat on the mat and the dog sat on the log\n" * 60)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(folder) -> list[dict[str, dict]]:
+    """What became of everything that two processes do here, all in one start of them."""
+    with alone(folder):
+        if (folder / "two").exists():
+            return processes.what_became(2, folder / "two")
+        return _by_two(folder)
+
+
+def _by_two(folder: Path) -> list[dict[str, dict]]:
+    plain, dropped = jobs(folder, ["transformer"])[0], table()
+    told_to_stop = {"end": {"rank": 1, "update": 5, "signal": signal.SIGTERM}}
+    other = folder / "other.txt"
+    other.write_text(Path(PAIRS["train"][0]).read_text() + "more\n")
+    texts, path = ["abc def"] * 9 + [""] * 40, folder / "empty.txt"
+    empty = hidden_tokens(texts, TEXT["target"], path, batch_tokens=16)
+    return processes.done(
+        2,
+        [
+            *jobs(folder, list(recipes(folder))),
+            plain | {"name": "dropped", "recipe": dropped, "run": str(folder / "dropped")},
+            plain | {"name": "stopped", "recipe": dropped, "run": str(folder / "stopped")} | told_to_stop,
+            plain | {"name": "resumed", "recipe": dropped, "run": str(folder / "stopped"), "resume": True},
+            plain | {"name": "sharded, stopped", "recipe": recipes(folder)["sharded"], "run": str(folder / "parts")}
+            | told_to_stop,
+            plain | {"name": "sharded, resumed", "recipe": recipes(folder)["sharded"], "run": str(folder / "parts")}
+            | {"resume": True},
+            plain | {"name": "another rate", "run": str(folder / "a"), "changes": {"1": ["train.rate=0.5"]}},
+            plain | {"name": "other data", "run": str(folder / "b")}
+            | {"changes": {"1": [f"data.train=['{other}', '{other}']"]}},
+            jobs(folder, ["carried"])[0]
+            | {"name": "replay", "run": str(folder / "c")}
+            | {"changes": {r: ["train.carry=false", "train.replay=true"] for r in "01"}},
+            jobs(folder, ["carried"])[0]
+            | {"name": "one lane", "run": str(folder / "d"), "changes": {r: ["train.batch_tokens=16"] for r in "01"}},
+            plain | {"name": "not over another"},
+            plain | {"name": "empty texts", "recipe": empty, "run": str(folder / "e")},
+        ],
+        folder / "two",
+    )  # fmt: skip
+
+
+def one(folder: Path, name: str) -> Path:
+    """The same by one process."""
+    run = folder / "one" / name
+    with alone(folder):
+        if not run.exists():
+            train(recipes(folder)[name], run, cache=folder / "cache")
+    return run
+
+
+def curve(run: Path) -> list[tuple[str, int, float]]:
+    figures = ("loss", "norm", "perplexity")
+    return [(name, line["step"], line[name]) for line in log(run) for name in figures if name in line]
+
+
+def alike(run: Path, other: Path) -> None:
+    mine, theirs = curve(run), curve(other)
+    assert len(mine) > 10
+    assert [each[:2] for each in mine] == [each[:2] for each in theirs]
+    assert [each[2] for each in mine] == pytest.approx([each[2] for each in theirs], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["transformer", "accumulated", "packed", "rnn, ema", "frozen at first", "carried"])
+def test_two_processes_have_the_loss_curve_of_one(name, folder, two):
+    assert [rank[name]["error"] for rank in two] == [None, None]
+    alike(folder / name, one(folder, name))
+
+
+@pytest.mark.parametrize("name", ["sharded", "sharded, recomputed", "sharded, packed"])
+def test_a_divided_model_has_the_loss_curve_of_one_process(name, folder, two):
+    assert [rank[name]["error"] for rank in two] == [None, None]
+    alike(folder / name, one(folder, name))
+
+
+def test_a_rank_may_find_nothing_to_hide(folder, two):
+    assert [rank["empty texts"]["error"] for rank in two] == [None, None]
+    full = [[bool({*rows} & {*range(9)}) for rows in rank["empty texts"]["rows"]] for rank in two]
+    assert {*zip(*full, strict=True)} >= {(False, False), (True, False)}
+    assert all(tensor.isfinite().all() for tensor in weights(folder / "e").values())
+
+
+def test_ranks_see_each_example_once(folder, two):
+    """In every update the rows of one process, none of them twice."""
+    recipe = read_recipe(recipes(folder)["transformer"])
+    shares = [rank["transformer"]["rows"] for rank in two]
+    assert len(shares[0]) == recipe.train.steps
+    (job,) = jobs(folder, ["transformer"], run=str(folder / "rows of one"))
+    for mine, theirs, every in zip(*shares, processes.work_on(job, 0)["rows"], strict=True):
+        assert sorted(mine + theirs) == sorted(every)
+
+
+def test_the_first_rank_alone_speaks(two):
+    assert "validation" in two[0]["transformer"]["told"]
+    assert two[1]["transformer"]["told"] == []
+
+
+def test_stopped_on_one_rank_all_stop_and_the_run_ends_as_if_it_had_not(folder, two):
+    """A signal at one of them: both save at the same update; resumed, the same bits, with dropout."""
+    for rank in two:
+        assert rank["stopped"]["code"] == 143
+        assert len(rank["stopped"]["rows"]) == 5
+        assert rank["resumed"]["error"] is None
+    assert same(weights(folder / "dropped"), weights(folder / "stopped"))
+    assert log(folder / "dropped") == log(folder / "stopped")
+
+
+def test_a_divided_run_resumes_exactly(folder, two):
+    assert two[0]["sharded, stopped"]["code"] == 143
+    assert two[0]["sharded, resumed"]["error"] is None
+    assert same(weights(folder / "sharded"), weights(folder / "parts"))
+
+
+@pytest.mark.parametrize("name", ["transformer", "sharded", "carried"])
+def test_what_two_processes_saved_one_goes_on_with(name, folder, two, tmp_path):
+    """Saved in the middle by two, ended by one: as if one had done it all."""
+    run = without_its_end(folder / name, tmp_path / "run")
+    train(recipes(folder)[name], run, cache=folder / "cache", resume=True)
+    alike(run, one(folder, name))
+
+
+def without_its_end(run: Path, copy: Path) -> Path:
+    shutil.copytree(run, copy)
+    shutil.rmtree(store.step_folder(copy, 12))
+    return copy
+
+
+def test_ranks_that_differ_are_refused(two):
+    for rank in two:
+        assert rank["another rate"]["code"] == 2
+        assert "train.rate = 0.5 at rank 1 for 0.001 at rank 0" in rank["another rate"]["error"]
+        assert (
+            "wanted one recipe, one corpus and one version in all processes; got data = " in rank["other data"]["error"]
+        )
+        assert "at rank 1 for" in rank["other data"]["error"]
+
+
+def test_what_several_processes_cannot_do_is_refused(two):
+    for rank in two:
+        assert "train.replay: wanted false with several processes" in rank["replay"]["error"]
+        assert "train.batch_tokens: wanted data.stretch times the 2 processes" in rank["one lane"]["error"]
+    assert "wanted a folder without checkpoints" in two[0]["not over another"]["error"]
+    assert "rank 1 of 2: wanted an answer of every other; got none from rank 0" in two[1]["not over another"]["error"]
+
+
+def test_a_frozen_rank_ends_the_run_in_time(folder):
+    (job,) = jobs(folder, ["transformer"], run=str(folder / "frozen"))
+    job["recipe"] = table(STILL, STILL, timeout=3)
+    both = processes.started(2, [job | {"end": {"rank": 1, "update": 3, "signal": signal.SIGSTOP}}], folder / "freeze")
+    try:
+        said, _ = both[0].communicate(timeout=processes.LIMIT)
+    finally:
+        processes.end(both)
+    became = json.loads((folder / "freeze" / "done-0.json").read_text())["transformer"]
+    assert "rank 0 of 2: wanted an answer of every other; got none from rank 1" in became["error"], said
+    assert became["code"] == 1
+    assert len(became["rows"]) == 3
+    assert 2 < became["waited"] < 30
+
+
+def torchrun(world: int, *arguments: object, restarts: int = 0) -> subprocess.CompletedProcess:
+    options = ["--standalone", f"--nproc-per-node={world}", f"--max-restarts={restarts}"]
+    return subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *options, *map(str, arguments)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=processes.LIMIT,
+        check=False,
+    )
+
+
+def test_the_command_under_torchrun(folder):
+    recipe = folder / "recipe.toml"
+    data = '[data]\ntrain = ["{0}", "{0}"]\nsource = {{tokens = "bytes"}}\ntarget = {{tokens = "bytes"}}\n'
+    recipe.write_text(
+        data.format(PAIRS["train"][0])
+        + '[model]\nencoder = {kind = "rnn", width = 16}\ndecoder = {kind = "rnn", width = 16}\n'
+        + "[train]\nsteps = 4\nwarmup = 2\nlog_every = 2\nbatch_tokens = 256\n"
+    )
+    made = torchrun(2, "-m", "regard", "train", recipe, "--out", folder / "command", "--cache", folder / "cache")
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.split() == [str(folder / "command" / "step-00000004")]
+    assert made.stderr.count("step 4/4") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["transformer", "sharded"])
+def test_after_a_killed_rank_torchrun_goes_on_to_the_same_weights(name, folder, two):
+    run = folder / f"killed {name}"
+    (job,) = jobs(folder, [name], run=str(run), resume=True, end={"rank": 1, "update": 7, "signal": signal.SIGKILL})
+    (folder / "killed.json").write_text(json.dumps([job]))
+    ended = torchrun(2, processes.__file__, folder / "killed.json", restarts=2)
+    assert ended.returncode == 0, ended.stderr
+    assert "failed (exitcode: -9)" in ended.stderr
+    assert same(weights(folder / name), weights(run))
+
+
+@pytest.mark.slow
+def test_four_processes_and_checkpoints_between_one_two_and_four(folder, two):
+    """Four have the curve of one; what any number saved, any other number goes on with."""
+    names = ["transformer", "sharded", "carried"]
+
+    def going_on(name: str, before: Path, label: str) -> dict:
+        run = without_its_end(before, folder / f"{name} {label}")
+        (job,) = jobs(folder, [name], run=str(run), resume=True)
+        return job | {"name": run.name}
+
+    begun = [job | {"name": f"{job['name']} on 4", "run": f"{job['run']} on 4"} for job in jobs(folder, names)]
+    resumed = [going_on(name, folder / name, "of 2 on 4") for name in names]
+    resumed += [going_on(name, one(folder, name), "of 1 on 4") for name in names]
+    four = processes.done(4, begun + resumed, folder / "four")
+    again = [going_on(name, folder / f"{name} on 4", "of 4 on 2") for name in names]
+    found = four + processes.done(2, again, folder / "again")
+    assert [rank[name]["error"] for rank in found for name in rank] == [None] * (4 * 9 + 2 * 3)
+    for name in names:
+        for label in ("on 4", "of 2 on 4", "of 1 on 4", "of 4 on 2"):
+            alike(folder / f"{name} {label}", one(folder, name))
+
+
+def test_alone_nothing_is_exchanged(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    with joined("cpu", 1) as ranks:
+        assert ranks is ALONE
+        assert ranks.gathered([1.0, 2.0]) == [[1.0, 2.0]]
+        ranks.agree({"anything": 1})
+
+
+WRONG = {
+    "no rank": {"WORLD_SIZE": "2"},
+    "no number": {"WORLD_SIZE": "two", "RANK": "0", "LOCAL_RANK": "0"},
+    "beyond the last": {"WORLD_SIZE": "2", "RANK": "2", "LOCAL_RANK": "0"},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_environment_that_torchrun_did_not_make_is_refused(name, monkeypatch):
+    for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(key, raising=False)
+    for key, value in WRONG[name].items():
+        monkeypatch.setenv(key, value)
+    with (
+        pytest.raises(InvalidArgument, match=r"ranks: wanted RANK, WORLD_SIZE, LOCAL_RANK in the environment"),
+        joined("cpu", 1),
+    ):
+        pass
+
+
+def test_nobody_to_meet_is_told_in_time(monkeypatch):
+    (port,) = processes.free_ports(1)
+    there = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for key, value in there.items():
+        monkeypatch.setenv(key, value)
+    with pytest.raises(RegardError, match="rank 1 of 2: wanted to meet the others"), joined("cpu", 1):
+        pass
+
+
+def test_what_processes_before_said_is_not_heard():
+    """A store that outlived them holds their name and their answers; here the others come before the first."""
+    store = torch.distributed.HashStore()
+    for key, value in {"name": "before", "before/1": "a", "before/2": "b", "before/answers": "a b"}.items():
+        store.set(f"regard/{key}", value)
+    with ThreadPoolExecutor() as pool:
+        others = [pool.submit(module._fresh, store, rank, 3, 30) for rank in (1, 2)]
+        while store.get("regard/before/1") == b"a" or store.get("regard/before/2") == b"b":
+            time.sleep(0.01)
+        first = module._fresh(store, 0, 3, 30)
+        first.set("here", "now")
+        assert [other.result(30).get("here") for other in others] == [b"now", b"now"]
+    assert not store.check(["regard/before/here"])
+
+
+def test_a_divided_model_is_made_of_blocks():
+    with pytest.raises(RegardError, match=r"train.shard: wanted false unless the model is made of Transformer blocks"):
+        read_recipe(table(RNN, RNN, shard=True))
+    with pytest.raises(RegardError, match=r"train.shard: wanted nothing with unfreeze_after"):
+        read_recipe(table(shard=True, freeze=["encoder.*"], unfreeze_after=1))
+
+
+def test_gradients_go_in_buckets_that_the_model_decides(monkeypatch):
+    """Last layers first, never more than a bucket holds, and each weight once; also when more of them are trained."""
+    monkeypatch.setattr(module, "BUCKET", 4 * 230)
+    model = torch.nn.Sequential(*(torch.nn.Linear(10, 20) for _ in range(5)))
+    model[0].requires_grad_(False)
+    gradients = module.Gradients(model, ALONE)
+    gradients.expect()
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert [[names[p] for p in bucket] for bucket in gradients.buckets] == [
+        [f"{layer}.bias", f"{layer}.weight"] for layer in (4, 3, 2, 1)
+    ]
+    model.requires_grad_(True)
+    gradients.expect()
+    assert [names[p] for p in gradients.buckets[-1]] == ["0.bias", "0.weight"]

@@ -1,0 +1,166 @@
+"""The loss that never holds all logits equals the one that does; and the penalty on uneven looks."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import regard
+from measure import peak_bytes
+from regard.core.sequence import Tokens
+from regard.data.batching import Batch
+from regard.model.embedding import Embedding, Projection
+from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
+from regard.model.seq2seq import Seq2Seq
+from regard.recipe.recipe import Recipe
+from regard.training import losses
+from regard.training.losses import plain_token_loss, token_loss, unevenness
+from regard.training.objective import Objective
+from support.models import VOCABULARY, WIDTH, encoder, memory, one, source, words
+
+
+def inputs(n=38, width=12, vocabulary=50):
+    torch.manual_seed(0)
+    project = Projection(width, vocabulary, tied=Embedding(vocabulary, width))
+    project.bias.data.normal_()
+    return torch.randn(n, width, requires_grad=True), project, torch.randint(vocabulary, (n,))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 38, 100])
+@pytest.mark.parametrize("agreement", [0.0, 2.5])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_chunked_equals_plain(monkeypatch, rows, agreement, smoothing):
+    states, project, gold = inputs()
+    monkeypatch.setattr(losses, "CHUNK", rows * 50)
+    found = []
+    for function in (token_loss, plain_token_loss):
+        value = function(states, project, gold, smoothing=smoothing, agreement=agreement)
+        found.append((value, *torch.autograd.grad(value * 0.3, [states, project.weight, project.bias])))
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_disagreement_is_the_mean_of_both_divergences():
+    states, project, gold = inputs()
+    one, other = project(states).log_softmax(-1)[::2], project(states).log_softmax(-1)[1::2]
+    both = [torch.nn.functional.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one))]
+    wanted = plain_token_loss(states, project, gold) + 3.0 * sum(both)  # each of two rows counts the mean of both
+    torch.testing.assert_close(plain_token_loss(states, project, gold, agreement=3.0), wanted)
+    twins = states.detach()[::2].repeat_interleave(2, 0)
+    torch.testing.assert_close(token_loss(twins, project, gold, agreement=3.0), token_loss(twins, project, gold))
+
+
+def test_frozen_parts_get_no_gradient():
+    states, project, gold = inputs()
+    project.requires_grad_(False)
+    token_loss(states, project, gold).backward()
+    assert project.weight.grad is None
+    assert states.grad is not None
+    with torch.no_grad():
+        assert not token_loss(states, project, gold).requires_grad
+
+
+def test_impossible_tokens_cost_a_finite_price():
+    states, project, gold = inputs()
+    project.bias.data[3] = -1e4
+    value = token_loss(states, project, torch.full_like(gold, 3))
+    assert value.isfinite()
+    torch.testing.assert_close(value, plain_token_loss(states, project, torch.full_like(gold, 3)))
+
+
+def test_in_low_precision_the_sum_is_float32():
+    states, project, gold = inputs()
+    with torch.autocast("cpu", torch.bfloat16):
+        value = token_loss(states, project, gold, smoothing=0.1)
+    value.backward()
+    assert value.dtype == torch.float32
+    assert project.weight.grad.dtype == torch.float32
+    torch.testing.assert_close(value, plain_token_loss(states, project, gold, smoothing=0.1), rtol=2e-2, atol=0.0)
+
+
+def test_memory_does_not_hold_all_logits(monkeypatch):
+    monkeypatch.setattr(losses, "CHUNK", 2**20)
+    states, project, gold = inputs(n=2000, width=8, vocabulary=4000)  # all logits: 32 MB
+    assert peak_bytes(lambda: token_loss(states, project, gold).backward()) < 16e6
+    assert peak_bytes(lambda: plain_token_loss(states, project, gold).backward()) > 32e6
+
+
+# --- doubly stochastic attention ---
+
+
+TARGETS = Tokens.of([[1, 5, 6, 2], [1, 7, 2], [1, 8, 9, 10, 3, 2]])
+
+
+def looking(**options):
+    torch.manual_seed(3)
+    config = RnnDecoderConfig(width=WIDTH, dropout=0.0, **options)
+    return RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), WIDTH)
+
+
+def test_unevenness_by_hand():
+    weights = torch.tensor([[[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]], [[0.1, 0.2, 0.7], [9.0, 9.0, 9.0]]])
+    steps = torch.tensor([[True, True], [True, False]])
+    regions = torch.tensor([[True, True, False], [True, True, True]])
+    wanted = 0.3**2 + 0.3**2 + 0.9**2 + 0.8**2 + 0.3**2
+    assert float(unevenness(weights, steps, regions)) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("options", [{}, {"gate": True}, {"attention": "after"}, {"attention": "after", "feed": True}])
+def test_the_penalty_is_of_the_weights_that_were_used(options):
+    """As listening hears them; steps and regions that are padding do not count."""
+    model, read = Seq2Seq(encoder("gru"), looking(**options)), source("gru", (6, 2, 4))
+    batch, heard = Batch(read, TARGETS, 10, torch.arange(3)), []
+    with torch.no_grad(), regard.listen(heard.append):
+        plain, count, _ = Objective()(model, batch)
+    used = torch.cat([each.weights() for each in heard], 1)  # (3, T, S)
+    penalty = unevenness(used, TARGETS.mask[:, 1:], read.mask)
+    penalised = Objective(doubly_stochastic=0.7)
+    loss, tokens, carried = penalised(model, batch)
+    assert (tokens, carried) == (count, None)
+    torch.testing.assert_close(loss.detach(), plain + 0.7 * penalty)
+    alone = [Batch(one(read, i), one(TARGETS, i), int(TARGETS.lengths[i]) - 1, torch.arange(1)) for i in range(3)]
+    torch.testing.assert_close(loss, sum(penalised(model, each)[0] for each in alone))
+
+
+def test_the_penalty_evens_looks_out():
+    """Trained for it alone, n steps over six regions come near n/6 of a look each."""
+    decoder, given, there = looking(), memory(), TARGETS.mask[:, 1:]
+    optimiser, losses = torch.optim.Adam(decoder.parameters(), lr=0.02), []
+    everywhere = replace(given, states=given.states.clamp(-3, 3), mask=torch.ones_like(given.mask))
+
+    def penalty():
+        weights = []
+        decoder.states(TARGETS.ids[:, :-1], everywhere, None, weights)
+        return unevenness(torch.cat(weights, 1), there, everywhere.mask)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        low = penalty()
+    for _ in range(40):
+        losses.append(penalty())
+        optimiser.zero_grad()
+        losses[-1].backward()
+        optimiser.step()
+    best = sum(6 * (1 - steps / 6) ** 2 for steps in there.sum(1).tolist())
+    assert losses[0] > best + 0.5
+    assert losses[-1] < best + 0.1
+    torch.testing.assert_close(low, losses[0], atol=0.1, rtol=0.02)
+
+
+REFUSED = {
+    "none": ({"decoder": {"kind": "rnn", "attention": "none"}}, {}),
+    "transformer": ({"decoder": {"kind": "transformer"}}, {}),
+    "no source": ({"encoder": None}, {}),
+    "forcing": ({}, {"forcing": {"gold": 0.5}}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_penalty_of_nothing_is_refused(name):
+    model, train = REFUSED[name]
+    data = {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}}
+    model = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn"}} | model
+    table = {"data": data, "model": {k: v for k, v in model.items() if v}, "train": {"doubly_stochastic": 0.5} | train}
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"train\.doubly_stochastic: wanted (0 unless a rec|nothing with forcing)"
+    ):
+        Recipe.of(table)

@@ -1,0 +1,168 @@
+"""Learning from one's own captions: what they are worth, which way they push, that it helps, and an exact resume."""
+
+import pytest
+import torch
+from test_caption import CNN, DECODERS
+
+from regard.api.evaluate import score
+from regard.api.train import make_model, train
+from regard.core.errors import InvalidRecipe
+from regard.core.sequence import Tokens
+from regard.data.batching import batches
+from regard.data.corpus import prepare
+from regard.data.synthetic.tasks import SIZES
+from regard.decoding.hypothesis import Hypothesis
+from regard.recipe.recipe import Recipe
+from regard.training.objective import Objective
+from regard.training.scst import STOP, SelfCritic
+
+TRAIN = {"steps": 30, "warmup": 5, "validate_every": 30, "rate": 1e-2, "smoothing": 0.0, "batch_tokens": 128, "seed": 3}
+
+
+def recipe(decoder: str = "rnn", **settings) -> Recipe:
+    return Recipe.of(
+        {
+            "data": {
+                "generate": "shapes",
+                "source": {"kind": "image"},
+                "target": {"tokens": "words", "vocabulary": 50},
+            },
+            "model": {"encoder": CNN, "decoder": DECODERS[decoder]},
+            "train": {**TRAIN, **settings},
+            "decode": {"longest": 15},
+        }
+    )
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setitem(SIZES, "train", 8)
+    monkeypatch.setitem(SIZES, "valid", 2)
+    monkeypatch.setitem(SIZES, "test", 2)
+
+
+def critic(given: Recipe, folder):
+    data = prepare(given.data, folder)
+    return SelfCritic(given, data.train, data.target), data, make_model(given, given.sized(data))
+
+
+@pytest.mark.parametrize("decoder", ["rnn", "transformer"])
+def test_samples_are_worth_what_cider_says_beyond_the_likeliest(decoder, tmp_path, few):
+    speak, data, model = critic(recipe(decoder, reward="cider"), tmp_path)
+    (batch,) = batches(data.train, budget=1000, seed=1, epoch=0)
+    model.train()
+    said, worth = speak(model, batch, 7)
+    assert model.training
+    again, same = speak(model, batch, 7)
+    assert torch.equal(said.ids, again.ids)
+    assert torch.equal(worth, same)
+    assert not torch.equal(said.ids, speak(model, batch, 8)[0].ids)
+    assert worth.shape == (8,)
+    gold = [Hypothesis(tuple(data.train.target.row(row)[1:-1].tolist()), None, None, True) for row in range(8)]
+    best = [speak.reward(row, each) for row, each in enumerate(gold)]
+    assert min(best) > 9.0  # the only reference itself: ten, or a little less where an order has no rare n-gram
+    broken = [speak.reward(row, Hypothesis(each.tokens, None, None, False)) for row, each in enumerate(gold)]
+    assert all(cut < whole for cut, whole in zip(broken, best, strict=True))  # it did not end
+    assert speak.references[0][0][-1] == STOP
+
+
+def test_what_is_worth_more_becomes_likelier(tmp_path, few):
+    _, data, model = critic(recipe(), tmp_path)
+    (batch,) = batches(data.train, budget=1000, seed=1, epoch=0)
+    model.eval()
+
+    def gradient(objective: Objective) -> torch.Tensor:
+        model.zero_grad()
+        loss, count, _ = objective(model, batch)
+        assert count == batch.tokens
+        loss.backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    gold = gradient(Objective())
+    for worth in (1.0, -0.5):
+        own = Objective(speak=lambda model, batch, step, worth=worth: (batch.targets, torch.full((8,), worth)))
+        assert torch.allclose(gradient(own), worth * gold, atol=1e-5)
+    first = torch.zeros(8).index_fill(0, torch.tensor([0]), 1.0)
+    alone = gradient(Objective(speak=lambda model, batch, step: (batch.targets, first)))
+    short = Tokens(batch.targets.ids[:1], batch.targets.lengths[:1])
+    logits = model(batch.source[:1], short.ids[:, :-1])[short.mask[:, 1:]]
+    model.zero_grad()
+    torch.nn.functional.cross_entropy(logits, short.ids[:, 1:][short.mask[:, 1:]], reduction="sum").backward()
+    expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    assert torch.allclose(alone, expected, atol=1e-5)
+
+
+CAPTIONS = {
+    "one": "a red dog runs",
+    "two": "two cats sleep on grass",
+    "three": "a small boat sails away",
+    "four": "people walk near the old bridge",
+}
+
+
+def learned(folder, run: str, resume: bool = False, dropout: float = 0.0, **settings):
+    """From a label to a caption: as little as can be learned."""
+    table = {
+        "data": {"source": {"kind": "label"}, "target": {"tokens": "words", "vocabulary": 50}},
+        "model": {
+            "encoder": {"kind": "label", "width": 16},
+            "decoder": {**DECODERS["blind"], "width": 24, "dropout": dropout},
+        },
+        "train": {**TRAIN, "warmup": 1, "schedule": "constant", "validate_every": 1000, **settings},
+        "decode": {"longest": 8},
+    }
+    rows = list(CAPTIONS.items()) * (12 if "reward" in settings else 1)
+    return train(table, folder / run, data={"train": rows}, cache=folder / "cache", resume=resume)
+
+
+@pytest.mark.parametrize(("dropout", "first", "gain"), [(0.0, 30, 0.5), (0.5, 120, 0.1)])
+def test_reward_rises(tmp_path, dropout, first, gain):
+    """Of what the model draws, which is what is made better; its likeliest captions were right and remain so.
+
+    With dropout too, under which a caption is less likely than when it was drawn, and would be pushed away too far.
+    """
+    before = learned(tmp_path, "first", dropout=dropout, steps=first)
+    more = {"steps": 30, "rate": 4e-3, "batch_tokens": 2000, "start_from": str(tmp_path / "first")}
+    after = learned(tmp_path, "second", dropout=dropout, reward="cider", **more)
+    asked, gold = list(CAPTIONS) * 50, [[caption] for caption in CAPTIONS.values()] * 50
+    drawn = [score("cider", made.predict(asked, sample=True), gold) for made in (before, after)]
+    assert drawn[1] > drawn[0] + gain, drawn
+    assert after.predict(list(CAPTIONS)) == list(CAPTIONS.values())
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path):
+    learned(tmp_path, "first", steps=10)
+    given = {"reward": "cider", "start_from": str(tmp_path / "first"), "validate_every": 3}
+    whole = learned(tmp_path, "whole", steps=6, **given)
+    learned(tmp_path, "parts", steps=3, **given)
+    parts = learned(tmp_path, "parts", steps=6, resume=True, **given)
+    for (name, one), other in zip(whole.model.named_parameters(), parts.model.parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_half_precision_learns_too(tmp_path):
+    """What was cast while nothing was to be learned must not serve where something is."""
+    first = learned(tmp_path, "first", steps=2)
+    more = {"reward": "cider", "start_from": str(tmp_path / "first"), "precision": "bfloat16", "batch_tokens": 2000}
+    second = learned(tmp_path, "second", steps=2, **more)
+    weights = zip(first.model.named_parameters(), second.model.parameters(), strict=True)
+    still = [name for (name, one), other in weights if torch.equal(one, other)]
+    assert not still
+
+
+WRONG = {
+    "labels": (
+        {"model": {"encoder": {"kind": "rnn"}, "pool": {"kind": "mean"}}},
+        {},
+        "train.reward: wanted nothing unless",
+    ),
+    "no source": ({"model": {"decoder": {"kind": "rnn"}}}, {}, "train.reward: wanted nothing unless"),
+    "forcing": ({}, {"forcing": {}}, "train.reward: wanted nothing with forcing"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_has_no_reward_is_refused(case):
+    changed, settings, message = WRONG[case]
+    with pytest.raises(InvalidRecipe, match=message):
+        Recipe.of({**recipe().as_dict(), **changed, "train": {**TRAIN, "reward": "cider", **settings}})

@@ -1,0 +1,930 @@
+"""Training: what an update computes, and that a run that was stopped ends as one that was not."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import regard
+from regard.api.train import average, epochs, make_model, prepared, train
+from regard.checkpoint import store
+from regard.core.sanitize import as_json_line
+from regard.data import batching as batches_module
+from regard.data.arrays import Running
+from regard.data.batching import Batch, batches
+from regard.data.corpus import Corpus
+from regard.evaluation.validation import mean_loss
+from regard.recipe.recipe import Recipe, read_recipe
+from regard.training.config import TrainConfig
+from regard.training.cuda_graphs import Recorded, Replay
+from regard.training.objective import Objective, hide, shifted
+from regard.training.schedules import Course, Validation, rate_at
+from regard.training.signals import Interrupted
+from regard.training.telemetry.log_file import cut
+from regard.training.trainer import Trainer
+
+TRANSFORMER = {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "hidden": 32}
+RNN = {"kind": "rnn", "width": 16}
+CONV = {"kind": "conv", "width": 16, "dilations": [1, 2]}
+LETTERS = str(Path(__file__).parents[1] / "fixtures" / "letters.txt")  # to be copied
+PAIRS = {
+    "train": [LETTERS, LETTERS],
+    "valid": [LETTERS, LETTERS],
+    "source": {"tokens": "bytes"},
+    "target": {"tokens": "bytes"},
+}
+SHORT = {"steps": 12, "warmup": 4, "validate_every": 4, "batch_tokens": 256, "log_every": 2, "samples": 1}
+
+
+def table(encoder=TRANSFORMER, decoder=TRANSFORMER, **changes):
+    model = {"encoder": encoder, "decoder": decoder}
+    return {"data": PAIRS, "model": model, "train": SHORT | changes, "decode": {"longest": 12}}
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory, cache) -> Path:
+    """A run of `table()` from its beginning to its end, to be looked at only."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    train(table(), run, cache=cache)
+    return run
+
+
+@pytest.fixture
+def copy(whole, tmp_path) -> Path:
+    """The same run, to do with what one likes."""
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+@pytest.fixture
+def text(tmp_path) -> dict:
+    """A language model's data: the words of a small text, in a file."""
+    (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog sat on the log\n" * 60)
+    path = str(tmp_path / "text.txt")
+    return {"train": path, "valid": path, "target": {"tokens": "bytes"}, "stretch": 16}
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    folder = store.step_folder(run, store.steps(run)[-1])
+    return store.tensors(store.read(folder), "model.safetensors", folder)
+
+
+def log(run: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
+
+
+def same(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def interrupted(recipe, run: Path, after: int, cache: Path, **options) -> None:
+    """Train until a signal that comes in the middle of update number `after`."""
+    update, count = Trainer._update, 0
+
+    def counted(self, group):
+        nonlocal count
+        count += 1
+        if count == after:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(self, group)
+
+    Trainer._update = counted
+    try:
+        with pytest.raises(Interrupted) as caught:
+            train(recipe, run, cache=cache, **options)
+    finally:
+        Trainer._update = update
+    assert caught.value.exit_code == 143
+
+
+MEMBERS = {
+    "transformer": table(),
+    "rnn with attention": table(RNN, RNN),
+    "conv": table(CONV, CONV),
+    "in agreement": table(agreement=2.0),
+    "ema": table(ema=0.9),
+    "accumulated": table(accumulate=3),
+    "of all lengths": table(mixed=True),
+    "gated, doubly stochastic": table(RNN, RNN | {"gate": True}, doubly_stochastic=0.5),
+    "forced in part": table(RNN, RNN, forcing={"gold": 0.7}),
+    "plateau": table(schedule="plateau", plateau=1),
+    "frozen at first": table(freeze=["encoder.*"], unfreeze_after=1, weight_decay=0.1),
+    "clipped, decayed": table(clip=0.1, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_resumed_equals_uninterrupted(name, tmp_path, cache, whole):
+    recipe = MEMBERS[name]
+    if name != "transformer":
+        whole = tmp_path / "whole"
+        train(recipe, whole, cache=cache)
+    interrupted(recipe, tmp_path / "parts", 5, cache)
+    assert store.steps(tmp_path / "parts")[-1] == 5
+    interrupted(recipe, tmp_path / "parts", 4, cache, resume=True)
+    train(recipe, tmp_path / "parts", cache=cache, resume=True)
+    assert same(weights(whole), weights(tmp_path / "parts"))
+    assert log(whole) == log(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("decoder", [TRANSFORMER, RNN, CONV], ids=["transformer", "rnn carried", "conv"])
+def test_a_language_model_resumes_exactly(decoder, tmp_path, cache, text):
+    changes = {"carry": True} if decoder is RNN else {}
+    recipe = {"data": text, "model": {"decoder": decoder}, "train": SHORT | changes}
+    train(recipe, tmp_path / "whole", cache=cache)
+    interrupted(recipe, tmp_path / "parts", 7, cache)
+    train(recipe, tmp_path / "parts", cache=cache, resume=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_another_seed_gives_other_weights(tmp_path, cache, whole):
+    train(table(seed=2), tmp_path, cache=cache)
+    assert not same(weights(whole), weights(tmp_path))
+
+
+def trainer(recipe: Recipe, cache: Path, run: Path, **options) -> Trainer:
+    data = prepared(recipe, cache)
+    model = make_model(recipe, recipe.sized(data))
+
+    def epoch(number, start):
+        config = recipe.train
+        return batches(data.train, budget=config.batch_tokens, seed=config.seed, epoch=number, start=start)
+
+    return Trainer(model, recipe.train, epoch_batches=epoch, texts={}, run=run, data_key="", **options)
+
+
+@pytest.mark.parametrize("agreement", [0.0, 2.0])
+def test_accumulated_batches_weigh_by_their_tokens(agreement, tmp_path, cache):
+    """One update from three batches has the gradient of their tokens' mean loss, not of their means' mean."""
+    recipe = read_recipe(table(dropout_free(), dropout_free(), accumulate=3, clip=1e9, agreement=agreement))
+    made = trainer(recipe, cache, tmp_path)
+    group = next(made._groups())
+    assert len({batch.tokens for batch in group}) > 1
+    model, objective = made.model.train(), Objective(recipe.train.smoothing)
+    losses = [objective(model, batch)[:2] for batch in group]
+    wanted = torch.autograd.grad(sum(loss for loss, _ in losses) / sum(n for _, n in losses), list(model.parameters()))
+    made.optimiser.step = lambda: None
+    made._update(group)
+    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
+
+
+def hidden_tokens(texts: list[str], target: dict, path: Path, **changes) -> dict:
+    """A recipe for a masked-token head."""
+    path.write_text("".join(text + "\n" for text in texts))
+    data = {"train": str(path), "valid": str(path), "target": target}
+    return {"data": data, "model": {"encoder": TRANSFORMER, "head": "masked_tokens"}, "train": SHORT | changes}
+
+
+NOTHING = {
+    "empty": ([""] * 150, {"tokens": "bytes"}),
+    "unknown": ([f"x{n}" for n in range(60)], {"tokens": "words", "vocabulary": 9}),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+@pytest.mark.parametrize("changes", [{}, {"agreement": 1.0, "ema": 0.9}, {"accumulate": 2}], ids=str)
+def test_batches_of_nothing_teach_nothing(name, changes, tmp_path, cache):
+    empty, target = NOTHING[name]
+    texts, changes = ["abc def", "ghi jkl"] * 20 + empty, {"batch_tokens": 64, "weight_decay": 0.1} | changes
+    recipe = read_recipe(hidden_tokens(texts, target, tmp_path / "text.txt", **changes))
+    made = trainer(recipe, cache, tmp_path)
+    update, still = made._update, []
+
+    def noted(group):
+        nothing = all(row >= 40 for batch in group for row in batch.rows.tolist())
+        before = {name: tensor.clone() for name, tensor in store.weights_of(made.model).items()}
+        rate = update(group)
+        still.append(nothing)
+        assert same(before, store.weights_of(made.model)) == nothing
+        return rate
+
+    made._update = noted
+    assert made.fit().step == 12
+    assert set(still) == {True, False}
+
+
+KINDS = {
+    "text": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "decoder": TRANSFORMER | {"dropout": 0.3}}, "vocabulary"),
+    "label": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "pool": {"kind": "mean"}, "source_vocabulary": 30}, "labels"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_agreement_is_of_two_readings(kind):
+    """The mean of the losses of two readings with other dropout, and the mean of their divergences, so many times."""
+    model_table, size = KINDS[kind]
+    torch.manual_seed(0)
+    model = regard.build(model_table | {size: 30}).train()
+    source = regard.Tokens(torch.randint(5, 30, (3, 6)), torch.full((3,), 6))
+    ids = torch.randint(5, 30, (3, 5))
+    targets = regard.Tokens(ids, torch.full((3,), 5)) if kind == "text" else ids[:, 0]
+    batch = Batch(source, targets, 12 if kind == "text" else 3, torch.arange(3))
+    double = regard.Tokens(source.ids.repeat(2, 1), source.lengths.repeat(2))
+    torch.manual_seed(1)
+    logits = model(double, ids[:, :-1].repeat(2, 1)).flatten(0, 1) if kind == "text" else model(double)
+    one, other = logits.log_softmax(-1).chunk(2)
+    gold = ids[:, 1:].flatten() if kind == "text" else ids[:, 0]
+    losses = [F.cross_entropy(reading, gold, reduction="sum", label_smoothing=0.1) for reading in (one, other)]
+    apart = [F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one))]
+    assert sum(apart).item() > 0.01
+    torch.manual_seed(1)
+    loss, count, _ = Objective(0.1, agreement=2.0)(model, batch)
+    torch.testing.assert_close(loss, sum(losses) / 2 + 2.0 * sum(apart) / 2)
+    assert count == len(gold)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_where_both_readings_are_one_agreement_changes_nothing(masked):
+    encoder = dropout_free()
+    parts = {"head": "masked_tokens"} if masked else {"decoder": encoder}
+    model = regard.build({"encoder": encoder, "vocabulary": 30} | parts)
+    tokens = regard.Tokens.of([[1, 7, 8, 9, 2], [1, 9, 2]])
+    batch = Batch(None if masked else tokens, tokens, 6, torch.arange(2))
+    found = []
+    for agreement in (0.0, 5.0):
+        torch.manual_seed(0)
+        loss, count, _ = Objective(0.1, agreement=agreement)(model, batch)
+        found.append((loss, torch.tensor(count), *torch.autograd.grad(loss, list(model.parameters()))))
+    for once, both in zip(*found, strict=True):
+        torch.testing.assert_close(both, once, atol=1e-5, rtol=1e-4)
+
+
+def test_an_epoch_of_batches_of_all_lengths(cache, text):
+    recipe = read_recipe(table(mixed=True))
+    corpus = prepared(recipe, cache).train
+    found = [batch.rows.tolist() for batch in epochs(recipe, corpus)(2, 1)]
+    wanted = [rows.tolist() for rows in batches_module.plan(corpus, budget=256, seed=1, epoch=2, mixed=True)]
+    assert found == wanted[1:]
+    with pytest.raises(regard.InvalidRecipe, match=r"train.mixed: wanted nothing with packed"):
+        read_recipe(table(mixed=True, packed=True))
+    with pytest.raises(regard.InvalidRecipe, match=r"train.mixed: wanted false with running text"):
+        read_recipe({"data": text, "model": {"decoder": TRANSFORMER}, "train": {"mixed": True}})
+
+
+def test_what_reads_a_text_once_is_refused_beside_agreement():
+    with pytest.raises(regard.InvalidRecipe, match=r"train.agreement: wanted nothing with forcing"):
+        read_recipe(table(RNN, RNN, agreement=1.0, forcing={"gold": 0.5}))
+
+
+def recurrent_reader() -> tuple[torch.nn.Module, Corpus]:
+    torch.manual_seed(0)
+    model = regard.build({"decoder": RNN | {"cell": "lstm"}, "vocabulary": 30}).eval()
+    ids = np.random.default_rng(0).integers(5, 30, 200).astype(np.uint16)
+    return model, Corpus(None, Running(ids, 16))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_validation_carries_the_state_to_the_end_of_the_text(rows):
+    """Lanes side by side, each read as one text; what is left over goes on where the last lane ended."""
+    model, corpus = recurrent_reader()
+    text = torch.from_numpy(corpus.target.ids.astype(np.int64))
+    length = 199 // rows
+    ends = [*(length * (lane + 1) for lane in range(rows - 1)), 199]
+    with torch.no_grad():
+        losses = [
+            F.cross_entropy(model(None, text[None, start:end])[0], text[start + 1 : end + 1], reduction="sum")
+            for start, end in zip([0, *ends], ends, strict=False)
+        ]
+    found = mean_loss(model, corpus, budget=16 * rows, carry=True)
+    assert found == pytest.approx(float(sum(losses)) / 199, rel=1e-5)
+    assert abs(found - mean_loss(model, corpus, budget=16)) > 1e-4
+
+
+def test_a_model_that_carries_is_evaluated_as_it_was_trained(tmp_path, cache, text):
+    recipe = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry": True}}
+    model = train(recipe, tmp_path, cache=cache)
+    corpus = prepared(model.recipe, cache).valid
+    wanted = mean_loss(model.model, corpus, budget=256, carry=True)
+    assert regard.evaluate(model, split="valid", cache=cache)["loss"].value == pytest.approx(wanted)
+    logged = [line["loss"] for line in log(tmp_path) if line["event"] == "validation"]
+    assert min(logged) == pytest.approx(wanted)
+
+
+def test_without_a_gpu_replay_says_so_and_changes_nothing(tmp_path, cache, text):
+    recipe = {"data": text, "model": {"decoder": TRANSFORMER}, "train": SHORT}
+    train(recipe, tmp_path / "launched", cache=cache)
+    told = []
+    again = recipe | {"train": SHORT | {"replay": True, "device": "cpu"}}
+    train(again, tmp_path / "replayed", cache=cache, tell=told.append)
+    assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
+    assert [e["message"] for e in told if e["event"] == "warning" and "train.replay: wanted a GPU" in e["message"]]
+
+
+def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache, text, monkeypatch):
+    """The text's last stretch is a shorter row in a batch whose shape may be that of a recorded one.
+
+    A recording for machines without a GPU: it computes again, from what stands there by then.
+    """
+    recipe = {"data": text | {"stretch": 48}, "model": {"decoder": TRANSFORMER}, "train": SHORT | {"steps": 40}}
+    train(recipe, tmp_path / "launched", cache=cache)
+    recorded = []
+
+    def record(self, batch, compute):
+        ids, loss = batch.targets.ids.clone(), torch.zeros(())
+        gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
+        still = replace(batch, targets=replace(batch.targets, ids=ids))
+        recorded.append(ids.shape)
+
+        def play():
+            loss.copy_(compute(still))
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                gradient.copy_(parameter.grad)
+
+        return Recorded(play, [ids], loss, gradients)
+
+    before, padded = Replay.__call__, []
+
+    def called(self, batch, compute):
+        self.works = True
+        padded.append((batch.targets.ids.shape,) in self.recorded and int(batch.targets.lengths.min()) < 49)
+        return before(self, batch, compute)
+
+    monkeypatch.setattr(Replay, "_record", record)
+    monkeypatch.setattr(Replay, "__call__", called)
+    train(recipe | {"train": recipe["train"] | {"replay": True}}, tmp_path / "replayed", cache=cache)
+    assert recorded
+    assert any(padded)
+    assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
+
+
+def test_replay_is_refused_where_shapes_differ(text):
+    with pytest.raises(regard.InvalidRecipe, match=r"train.replay: wanted false unless batches are packed"):
+        read_recipe(table(replay=True))
+    with pytest.raises(regard.InvalidRecipe, match=r"train.replay: wanted nothing with accumulate"):
+        read_recipe({"data": text, "model": {"decoder": TRANSFORMER}, "train": {"replay": True, "accumulate": 2}})
+
+
+def dropout_free() -> dict:
+    return TRANSFORMER | {"dropout": 0.0}
+
+
+def test_decoder_reads_what_stands_before_what_it_says():
+    tokens = regard.Tokens.of([[1, 7, 8, 2], [1, 9, 2]])
+    inputs, gold, there = shifted(tokens)
+    assert inputs[0].tolist() == [1, 7, 8]
+    assert gold[0].tolist() == [7, 8, 2]
+    assert there.tolist() == [[True, True, True], [True, True, False]]
+
+
+def test_hidden_tokens_are_hidden_as_bert_hides_them():
+    torch.manual_seed(0)
+    ids = torch.randint(5, 100, (50, 200))
+    ids[:, 0] = 1
+    tokens = regard.Tokens(ids, torch.full((50,), 200))
+    shown, hidden = hide(tokens, 0.15, 100)
+    assert not hidden[:, 0].any()
+    assert abs(float(hidden.float().mean()) - 0.15) < 0.01
+    assert torch.equal(shown.ids[~hidden], ids[~hidden])
+    masked = float((shown.ids[hidden] == 4).float().mean())
+    kept = float((shown.ids[hidden] == ids[hidden]).float().mean())
+    assert abs(masked - 0.8) < 0.03
+    assert abs(kept - 0.1) < 0.03
+    one, found = hide(regard.Tokens(torch.tensor([[1, 7, 2]]), torch.tensor([3])), 0.0, 100)
+    assert found.tolist() == [[False, True, False]]
+    assert one.ids.shape == (1, 3)
+
+
+RATES = {
+    "inverse_root": lambda step: (step + 1) / 4 if step < 4 else (4 / (step + 1)) ** 0.5,
+    "constant": lambda step: min(1.0, (step + 1) / 4),
+    "linear": lambda step: (step + 1) / 4 if step < 4 else 1 - (step - 3) / 8,
+}
+
+
+@pytest.mark.parametrize("schedule", RATES)
+def test_rates(schedule):
+    config = TrainConfig(steps=12, warmup=4, rate=0.5, schedule=schedule)
+    for step in range(12):
+        assert rate_at(step, config) == pytest.approx(0.5 * RATES[schedule](step))
+
+
+def test_cosine_ends_at_its_final_rate():
+    config = TrainConfig(steps=100, warmup=10, rate=1.0, final_rate=0.1, schedule="cosine")
+    assert rate_at(9, config) == pytest.approx(1.0)
+    assert rate_at(54, config) == pytest.approx(0.55)
+    assert rate_at(99, config) == pytest.approx(0.1)
+
+
+def test_a_course_stops_and_halves():
+    config = TrainConfig(schedule="plateau", plateau=2, patience=3)
+    course = Course()
+    for step, loss in enumerate([3.0, 2.0, 2.5, 2.5, 2.5]):
+        assert not course.over(config)
+        course = course.after(loss, step, config, higher_is_better=False)
+    assert (course.best, course.best_step, course.waited, course.factor) == (2.0, 1, 3, 0.5)
+    assert course.after(2.0, 5, config, higher_is_better=False) == Course(2.0, 5, 4, 0.25)  # the last of equals
+    unknown = Course().after(math.nan, 0, config, higher_is_better=False)
+    assert unknown.after(9.0, 1, config, higher_is_better=False) == Course(9.0, 1)
+    assert course.over(config)
+    assert Course(best=1.0, best_step=0).after(2.0, 1, config, higher_is_better=True).best == 2.0
+
+
+def test_the_best_is_kept_and_loaded(tmp_path, cache):
+    values = iter([1.0, 5.0, 4.0, 3.0, 2.0, 1.0])
+    recipe = read_recipe(table(steps=12, validate_every=2, keep=1, metric="accuracy"))
+    made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
+    made.fit()
+    assert store.steps(tmp_path) == [4, 12]
+    assert made.position.course.best_step == 4
+
+
+def test_early_stopping(tmp_path, cache):
+    values = iter([5.0, 4.0, 3.0, 2.0])
+    recipe = read_recipe(table(steps=100, validate_every=2, patience=2, metric="accuracy"))
+    made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
+    assert made.fit().step == 6
+
+
+def poisoned(monkeypatch, at: set[int]) -> None:
+    right = Objective.__call__
+
+    def wrong(self, model, batch, *, step=0, carried=None):
+        loss, count, state = right(self, model, batch, step=step, carried=carried)
+        return (loss * float("nan") if step in at and model.training else loss), count, state
+
+    monkeypatch.setattr(Objective, "__call__", wrong)
+
+
+def unwaiting(monkeypatch) -> None:
+    """Updates count when the next has begun, as on a GPU."""
+    right = Trainer.__init__
+
+    def made(self, *given, **options):
+        right(self, *given, **options)
+        self.lags = True
+
+    monkeypatch.setattr(Trainer, "__init__", made)
+
+
+@pytest.fixture(params=["waiting", "unwaiting"])
+def _either(request, monkeypatch):
+    if request.param == "unwaiting":
+        unwaiting(monkeypatch)
+
+
+@pytest.mark.usefixtures("_either")
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path, cache, monkeypatch):
+    poisoned(monkeypatch, {6})
+    with pytest.raises(regard.Diverged, match=r"step 7: wanted a finite loss and gradient; got loss nan") as caught:
+        train(table(), tmp_path, cache=cache)
+    assert caught.value.exit_code == 3
+    assert store.steps(tmp_path) == [4]
+    assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
+
+
+@pytest.mark.usefixtures("_either")
+def test_a_loss_that_is_no_number_is_skipped(tmp_path, cache, monkeypatch):
+    poisoned(monkeypatch, {6})
+    train(table(on_nan="skip"), tmp_path, cache=cache)
+    assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
+    poisoned(monkeypatch, set(range(100)))
+    with pytest.raises(regard.Diverged, match="step 10"):
+        train(table(on_nan="skip"), tmp_path / "again", cache=cache)
+    told = [line for line in log(tmp_path / "again") if line["event"] == "train"]
+    assert told
+    assert all(line["loss"] is line["perplexity"] is line["norm"] is None for line in told)
+
+
+def test_a_log_is_cut_line_by_line(tmp_path):
+    path = tmp_path / "log.jsonl"
+    told = [{"step": 1, "text": "one\u2028line\x85"}, {"step": 2, "loss": math.inf}, {"step": 3}]
+    whole = "".join(as_json_line(each) + "\n" for each in told).encode()
+    path.write_bytes(whole + '{"step": 1, "text": "é'.encode()[:-1])
+    cut(path, 2)
+    assert path.read_bytes() == whole[: whole.rindex(b'{"step": 3')]
+    assert json.loads(path.read_bytes().split(b"\n")[1])["loss"] is None
+
+
+def test_a_clip_of_nothing_clips_nothing(tmp_path, cache):
+    for name, clip in (("none", 0.0), ("far", 1e9)):
+        train(table(clip=clip), tmp_path / name, cache=cache)
+    assert same(weights(tmp_path / "none"), weights(tmp_path / "far"))
+
+
+def test_a_loss_that_is_no_number_is_not_validated(tmp_path, cache, monkeypatch):
+    poisoned(monkeypatch, {7})
+    unwaiting(monkeypatch)
+    with pytest.raises(regard.Diverged, match="step 8"):
+        train(table(log_every=3), tmp_path, cache=cache)
+    assert [line["step"] for line in log(tmp_path) if line["event"] == "validation"] == [4]
+
+
+@pytest.mark.parametrize("name", ["ema", "carried"])
+def test_what_the_next_update_needs_is_waited_for(name, tmp_path, cache, text, monkeypatch):
+    carried = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry": True}}
+    recipe = {"ema": table(ema=0.9), "carried": carried}[name]
+    train(recipe, tmp_path / "waiting", cache=cache)
+    unwaiting(monkeypatch)
+    train(recipe, tmp_path / "on", cache=cache)
+    assert same(weights(tmp_path / "waiting"), weights(tmp_path / "on"))
+
+
+@pytest.mark.parametrize("log_every", [2, 3])  # with every validation, and not
+def test_an_update_may_count_when_the_next_has_begun(log_every, tmp_path, cache, monkeypatch):
+    poisoned(monkeypatch, {2, 5, 6})
+    recipe = table(on_nan="skip", log_every=log_every)
+    train(recipe, tmp_path / "waiting", cache=cache)
+    unwaiting(monkeypatch)
+    train(recipe, tmp_path / "on", cache=cache)
+    interrupted(recipe, tmp_path / "stopped", 10, cache)
+    train(recipe, tmp_path / "stopped", cache=cache, resume=True)
+    for run in ("on", "stopped"):
+        assert same(weights(tmp_path / "waiting"), weights(tmp_path / run))
+        assert log(tmp_path / "waiting") == log(tmp_path / run)
+        ends = [store.read(store.step_folder(tmp_path / each, 12)) for each in ("waiting", run)]
+        assert ends[0]["training.json"] == ends[1]["training.json"]
+
+
+def test_out_of_memory_names_the_batch_and_changes_nothing(tmp_path, cache, monkeypatch):
+    made = trainer(read_recipe(table()), cache, tmp_path)
+    before = {name: p.clone() for name, p in made.model.named_parameters()}
+
+    def greedy(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+
+    monkeypatch.setattr(Objective, "__call__", greedy)
+    with pytest.raises(
+        regard.TrainingFailed, match=r"a batch of \d+ examples, the longest source \d+ tokens.*batch_tokens"
+    ):
+        made.fit()
+    assert made.position.step == 0
+    assert same(before, dict(made.model.named_parameters()))
+
+
+def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache, whole, monkeypatch):
+    save, count = store.save_file, 0
+
+    def full(*arguments):
+        nonlocal count
+        count += 1
+        if count > 2:
+            raise OSError(28, "No space left on device")
+        return save(*arguments)
+
+    monkeypatch.setattr(store, "save_file", full)
+    with pytest.raises(regard.TrainingFailed, match=r"step-00000008: wanted to save a checkpoint; got No space left"):
+        train(table(), tmp_path, cache=cache)
+    assert store.steps(tmp_path) == [4]
+    monkeypatch.undo()
+    train(table(), tmp_path, cache=cache, resume=True)
+    assert same(weights(tmp_path), weights(whole))
+
+
+ENDS = {"an error": lambda: os.stat("/nowhere/at/all"), "an exit": sys.exit}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_reader_that_ends_is_named_and_the_run_resumes(name, tmp_path, cache, whole, monkeypatch):
+    """Whatever ends the thread that makes batches ahead: a clear error, and a run that ends as if it had not."""
+    right, count = batches_module._collated, 0
+
+    def wrong(corpus, rows, room=None):
+        nonlocal count
+        if threading.current_thread().name == "regard-ahead":
+            count += 1
+            if count == 8:
+                ENDS[name]()
+        return right(corpus, rows, room)
+
+    monkeypatch.setattr(batches_module, "_collated", wrong)
+    with pytest.raises(regard.TrainingFailed, match=r"step \d+: wanted its batches; got .*resume") as caught:
+        train(table(), tmp_path, cache=cache)
+    assert caught.value.exit_code == 1
+    assert store.steps(tmp_path) == [4]
+    monkeypatch.undo()
+    train(table(), tmp_path, cache=cache, resume=True)
+    assert same(weights(whole), weights(tmp_path))
+
+
+def test_outputs_end_where_learned_positions_do(tmp_path, cache):
+    learned = TRANSFORMER | {"position": "learned", "longest": 80}
+    recipe = table(decoder=learned, steps=4, metric="bleu") | {"decode": {"longest": 200}}
+    train(recipe, tmp_path, cache=cache)
+    assert "bleu" in log(tmp_path)[-1]
+
+
+@pytest.mark.parametrize("at", [4, 12])
+def test_what_was_learned_before_a_validation_that_fails_is_saved(at, tmp_path, cache, whole, monkeypatch):
+    validated = Trainer._validated
+
+    def fails(self, validate):
+        if self.position.step == at:
+            raise RuntimeError("no memory for it")
+        return validated(self, validate)
+
+    monkeypatch.setattr(Trainer, "_validated", fails)
+    with pytest.raises(RuntimeError, match="no memory for it"):
+        train(table(), tmp_path, cache=cache)
+    assert store.steps(tmp_path)[-1] == at
+    assert at not in store.regular(tmp_path)
+    monkeypatch.undo()
+    train(table(), tmp_path, cache=cache, resume=True)
+    assert store.regular(tmp_path) == store.regular(whole) == [4, 8, 12]
+    assert same(weights(tmp_path), weights(whole))
+    assert log(tmp_path) == log(whole)
+
+
+def test_a_folder_that_cannot_be_written_is_found_first(tmp_path, cache):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(regard.InvalidArgument, match="wanted a folder to write to"):
+        train(table(), tmp_path / "file" / "run", cache=cache)
+
+
+def test_a_run_is_not_begun_over_another(copy, cache):
+    with pytest.raises(regard.InvalidArgument, match="--resume"):
+        train(table(), copy, cache=cache)
+
+
+def test_a_resumed_run_keeps_its_recipe(copy, cache):
+    with pytest.raises(regard.CheckpointRefused, match=r"began with; got another \(train\.rate = 0\.5, which was 0\.0"):
+        train(table(rate=0.5), copy, cache=cache, resume=True)
+    changed = PAIRS | {"target": {"tokens": "characters"}, "joint": False}
+    with pytest.raises(regard.CheckpointRefused, match=r"got others \(data\.target\.tokens = 'characters', which was "):
+        train(table() | {"data": changed}, copy, cache=cache, resume=True)
+    train(table(steps=16), copy, cache=cache, resume=True)
+    assert store.steps(copy)[-1] == 16
+
+
+def test_changed_data_are_refused(tmp_path, cache, text):
+    recipe = {"data": text, "model": {"decoder": TRANSFORMER}, "train": SHORT}
+    train(recipe, tmp_path / "run", cache=cache)
+    with Path(text["train"]).open("a") as file:
+        file.write("one line more\n")
+    with pytest.raises(regard.CheckpointRefused, match="wanted the data that the run began with"):
+        train(recipe, tmp_path / "run", cache=cache, resume=True)
+
+
+def test_changed_data_are_allowed_when_asked_for(tmp_path, cache):
+    """Numbered with the vocabulary that the weights were trained with, and not with the one they would give today."""
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat on the mat and the dog sat on the log\n" * 20)
+    data = {"train": str(path), "target": {"tokens": "words", "vocabulary": 40}}
+    recipe = {"data": data, "model": {"decoder": RNN}, "train": SHORT}
+    before = train(recipe, tmp_path / "run", cache=cache)
+    path.write_text("an owl and a fox met the cat at the old mill and sat on the log until it was dark\n" * 20)
+    more = recipe | {"train": SHORT | {"steps": 16}}
+    after = train(more, tmp_path / "run", cache=cache, resume=True, allow_changed_data=True)
+    assert store.steps(tmp_path / "run")[-1] == 16
+    assert after.target.hash == before.target.hash
+    again = train(more, tmp_path / "run", cache=cache, resume=True)  # these are now the data of the run
+    assert same(store.weights_of(again.model), store.weights_of(after.model))
+
+
+def test_evaluating_a_run_prepares_nothing_again(tmp_path):
+    made = train(table(RNN, RNN), tmp_path / "run", cache=tmp_path / "cache")
+    corpora = sorted((tmp_path / "cache").iterdir())
+    regard.evaluate(tmp_path / "run", split="valid", metrics=["accuracy"], cache=tmp_path / "cache")
+    assert sorted((tmp_path / "cache").iterdir()) == corpora
+    train(table(RNN, RNN, steps=13), tmp_path / "run", cache=tmp_path / "cache", resume=True)
+    assert sorted((tmp_path / "cache").iterdir()) == corpora
+    assert made.source is not None
+
+
+def test_a_damaged_checkpoint_is_passed_over(copy, cache, whole, capsys):
+    last, told = store.step_folder(copy, 12), []
+    damaged = bytearray((last / "model.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (last / "model.safetensors").write_bytes(damaged)
+    shutil.copytree(last, copy / "step-00000011")
+    regard.load(copy)
+    assert "passed over: " in capsys.readouterr().err
+    train(table(), copy, cache=cache, resume=True, tell=told.append)
+    assert [event["step"] for event in told if event["event"] == "resumed"] == [8]
+    assert any("passed over" in event.get("message", "") for event in told)
+    assert same(weights(whole), weights(copy))
+
+
+def test_frozen_weights_stay_and_others_learn(tmp_path, cache):
+    recipe = read_recipe(table(freeze=["encoder.*"]))
+    made = trainer(recipe, cache, tmp_path)
+    before = {name: p.clone() for name, p in made.model.named_parameters()}
+    made.fit()
+    moved = {name for name, p in made.model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved
+    assert not any(name.startswith("encoder.") for name in moved)
+    with pytest.raises(regard.InvalidRecipe, match=r"train.freeze: wanted patterns that fit.*'encodr"):
+        trainer(read_recipe(table(freeze=["encodr.*"])), cache, tmp_path)
+
+
+def test_what_was_frozen_learns_after_its_epochs(tmp_path, cache):
+    recipe = read_recipe(table(freeze=["encoder.*"], unfreeze_after=1))
+    made = trainer(recipe, cache, tmp_path)
+    before = {name: p.clone() for name, p in made.model.named_parameters()}
+    update, moved = made._update, {False: set(), True: set()}
+
+    def noted(group):
+        later = made.position.epoch >= 1
+        found = update(group)
+        moved[later] |= {name for name, p in made.model.named_parameters() if not torch.equal(p, before[name])}
+        return found
+
+    made._update = noted
+    made.fit()
+    assert moved[False]
+    assert not any(name.startswith("encoder.") for name in moved[False])
+    assert moved[True] == before.keys()
+    with pytest.raises(regard.InvalidRecipe, match=r"train\.unfreeze_after: wanted nothing unless freeze is there"):
+        read_recipe(table(unfreeze_after=1))
+
+
+def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):
+    first = regard.load(whole)
+    recipe = read_recipe(table(start_from=str(whole)))
+    data = prepared(recipe, cache)
+    model = make_model(recipe, recipe.sized(data))
+    assert same(store.weights_of(model), store.weights_of(first.model))
+    assert data.target.hash == first.target.hash
+    recipe, told = read_recipe(table(TRANSFORMER | {"hidden": 48}, start_from=str(whole))), []
+    make_model(recipe, recipe.sized(data), tell=told.append)
+    assert "weights fit, and were taken; drawn anew: encoder.stack.blocks.0.perceive.open" in told[0]["message"]
+
+
+FINE_TUNED = {
+    "classifier": ({"target": {"kind": "label"}}, {"pool": {"kind": "mean"}}),
+    "translator": ({"target": {"tokens": "bytes"}, "joint": False}, {"decoder": TRANSFORMER}),
+    "of one vocabulary": ({"target": {"tokens": "words", "vocabulary": 12}}, {"decoder": TRANSFORMER}),
+}
+
+
+@pytest.mark.parametrize("name", FINE_TUNED)
+def test_what_found_hidden_tokens_is_fine_tuned(name, tmp_path, cache):
+    words = {"tokens": "words", "vocabulary": 12}
+    texts = ["the cat sat", "the dog ran", "a dog sat"] * 20
+    first = train(hidden_tokens(texts, words, tmp_path / "text.txt"), tmp_path / "first", cache=cache)
+    (tmp_path / "sources.txt").write_text("the cat ran\nthe owl sat\n" * 20)
+    (tmp_path / "targets.txt").write_text("one\ntwo\n" * 20)
+    data, model = FINE_TUNED[name]
+    data = {"train": [str(tmp_path / "sources.txt"), str(tmp_path / "targets.txt")], "source": words} | data
+    tuned = SHORT | {"start_from": str(tmp_path / "first")}
+    recipe = {"data": data, "model": {"encoder": TRANSFORMER} | model, "train": tuned}
+    made = make_model(read_recipe(recipe), read_recipe(recipe).sized(prepared(read_recipe(recipe), cache)))
+    theirs = store.weights_of(first.model)
+    mine = store.weights_of(made)
+    assert all(torch.equal(mine[key], theirs[key]) for key in theirs if key.startswith("encoder."))
+    found = train(recipe, tmp_path / "run", cache=cache)
+    assert found.source.hash == first.target.hash
+    assert (found.target.hash == first.target.hash) == (name == "of one vocabulary")
+    corpora = sorted(cache.iterdir())
+    more = train(recipe, tmp_path / "run", changes=["train.steps=14"], cache=cache, resume=True)
+    assert more.source.hash == first.target.hash
+    assert sorted(cache.iterdir()) == corpora
+    assert found.predict(["the cat sat"])
+
+
+def test_averaged_weights_are_the_mean(tmp_path, cache):
+    found = train(table(average=3, keep=3), tmp_path, cache=cache)
+    every = []
+    for step in (4, 8, 12):
+        folder = store.step_folder(tmp_path, step)
+        every.append(store.tensors(store.read(folder), "model.safetensors", folder))
+    for name, tensor in store.weights_of(found.model).items():
+        torch.testing.assert_close(tensor, sum(each[name] for each in every) / 3)
+    assert found.folder == tmp_path / "averaged"
+    (store.step_folder(tmp_path, 8) / "model.safetensors").write_bytes(b"")
+    told = []
+    mean = average(tmp_path, 3, told.append)
+    torch.testing.assert_close(mean[name], (every[0][name] + every[2][name]) / 2)
+    assert [event["message"].partition(":")[0] for event in told] == ["passed over in the mean"]
+
+
+def test_a_run_that_goes_on_averages_anew(tmp_path, cache):
+    first = train(table(average=2), tmp_path, cache=cache)
+    more = train(table(average=2, steps=16), tmp_path, cache=cache, resume=True)
+    assert not same(store.weights_of(first.model), store.weights_of(more.model))
+    again = regard.load(tmp_path)
+    assert same(store.weights_of(again.model), store.weights_of(more.model))
+
+
+def test_a_run_that_was_stopped_averages_what_one_that_was_not_does(tmp_path, cache):
+    recipe = table(average=3, keep=3, steps=22)
+    whole = train(recipe, tmp_path / "whole", cache=cache)
+    interrupted(recipe, tmp_path / "parts", 18, cache)
+    assert store.steps(tmp_path / "parts") == [8, 12, 16, 18]
+    interrupted(recipe, tmp_path / "parts", 1, cache, resume=True)
+    assert store.steps(tmp_path / "parts") == [8, 12, 16, 19]
+    parts = train(recipe, tmp_path / "parts", cache=cache, resume=True)
+    assert store.steps(tmp_path / "parts") == store.steps(tmp_path / "whole") == [16, 20, 22]
+    assert same(store.weights_of(parts.model), store.weights_of(whole.model))
+
+
+def test_where_a_run_was_stopped_it_may_end(tmp_path, cache):
+    interrupted(table(average=2), tmp_path / "parts", 7, cache)
+    parts = train(table(average=2, steps=7), tmp_path / "parts", cache=cache, resume=True)
+    whole = train(table(average=2, steps=7), tmp_path / "whole", cache=cache)
+    assert same(store.weights_of(parts.model), store.weights_of(whole.model))
+    assert [line for line in log(tmp_path / "parts") if line["event"] == "validation"] == [
+        line for line in log(tmp_path / "whole") if line["event"] == "validation"
+    ]
+
+
+def test_nothing_waits_for_a_validation_that_never_comes():
+    alone = {key: value for key, value in PAIRS.items() if key != "valid"}
+    with pytest.raises(regard.InvalidRecipe) as caught:
+        read_recipe(table(patience=2, metric="bleu", schedule="plateau") | {"data": alone})
+    assert {problem.key for problem in caught.value.problems} == {"train.patience", "train.metric", "train.schedule"}
+
+
+def test_the_running_mean_is_what_is_kept(tmp_path, cache):
+    recipe = read_recipe(table(ema=0.5))
+    made = trainer(recipe, cache, tmp_path)
+    made.fit()
+    kept = weights(tmp_path)
+    means = dict(zip(made.mean.names, made.mean.means, strict=True))
+    assert same(kept, means)
+    assert not same(kept, store.weights_of(made.model))
+
+
+def test_a_loaded_model_predicts_as_it_did(copy, cache):
+    model = train(table(steps=13), copy, cache=cache, resume=True)
+    again = regard.load(copy)
+    texts = ["abc", "", "a much longer text", "b"]
+    assert again.predict(texts) == model.predict(texts)
+    assert [again.predict([text])[0] for text in texts] == again.predict(texts)
+    assert replace(again, folder=None) != model
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from regard.api.train import train
+import json
+recipe, run, cache = json.loads(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+train(recipe, run, cache=cache, resume=True, tell=lambda event: print(event["event"], flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_a_run_ends_the_same(tmp_path, cache):
+    recipe = table(steps=60, validate_every=6, batch_tokens=512)
+    train(recipe, tmp_path / "whole", cache=cache)
+    command = [sys.executable, "-c", KILLED, json.dumps(recipe), str(tmp_path / "run"), str(cache)]
+    kills = 0
+    for wait in (0.05, 0.4, 0.2, 0.6):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                if line.strip() == "start":
+                    break
+            time.sleep(wait)
+            kills += process.poll() is None
+            process.kill()
+    assert kills
+    subprocess.run(command, check=True, capture_output=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_surroundings_change_nothing(tmp_path, whole):
+    """Hash seed, locale, time zone and tokenizer threads: the same weights."""
+    surroundings = {"PYTHONHASHSEED": "7", "LC_ALL": "C", "TZ": "Pacific/Apia", "TOKENIZERS_PARALLELISM": "false"}
+    command = [sys.executable, "-c", KILLED, json.dumps(table()), str(tmp_path / "there"), str(tmp_path / "cache")]
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | surroundings)
+    assert same(weights(whole), weights(tmp_path / "there"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_ends_the_command(number, tmp_path, cache):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f'[data]\ntrain = ["{LETTERS}", "{LETTERS}"]\nsource = {{tokens = "bytes"}}\ntarget = {{tokens = "bytes"}}\n'
+        '[model]\nencoder = {kind = "rnn", width = 16}\ndecoder = {kind = "rnn", width = 16}\n'
+        "[train]\nsteps = 100000\nlog_every = 1\nbatch_tokens = 512\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "train",
+        str(recipe),
+        "--out",
+        str(tmp_path / "run"),
+        "--cache",
+        str(cache),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if line.startswith("step 3/"):
+            break
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in errors
+    assert store.verify(store.step_folder(tmp_path / "run", store.steps(tmp_path / "run")[-1]))
