@@ -31,7 +31,7 @@ def with_rows(attend: Callable[..., Tensor], rows: range) -> Callable[..., Tenso
     """Attend, and compute these rows of weights of every head before going on."""
 
     def run(*inputs: Tensor) -> Tensor:
-        with regard.listen(lambda heard: heard.weights(rows=rows)):
+        with regard.capture_attention(lambda heard: heard.weights(rows=rows)):
             return attend(*inputs)
 
     return run

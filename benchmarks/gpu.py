@@ -39,11 +39,11 @@ import kernels
 import regard
 from convolutions import DILATIONS, WIDTH, PlainConvolutions
 from regard.core.sequence import Packed, Tokens, pinned
-from regard.data.batching import Batch, Room, end_to_end
+from regard.data.batching import Batch, PackedCapacity, end_to_end
 from regard.data.tokenizer import END, PAD, START
 from regard.decoding import search
 from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Input, Task
+from regard.decoding.request import Request, SearchTask
 from regard.model.embedding import Embedding
 from regard.runtime.cuda import buffers, encode
 from regard.training.config import TrainConfig
@@ -91,8 +91,8 @@ def peer_wanted(beam: int) -> Any:
 
 def translate(model: Any, rows: Rows, beam: int) -> Rows:
     config = wanted(beam)
-    task = Task(model, lambda some: Tokens.of(some, device="cuda"), config, ends=False)
-    found = dict(search.search(task, [Input(row, len(row)) for row in rows]))
+    task = SearchTask(model, lambda some: Tokens.of(some, device="cuda"), config, ends=False)
+    found = dict(search.search(task, [Request(row, len(row)) for row in rows]))
     return [list(found[number][0].tokens) for number in range(len(rows))]
 
 
@@ -111,7 +111,7 @@ def patched(owner: Any, **names: Any) -> Iterator[None]:
 def launched(run: Callable[[], Rows]) -> Rows:
     """The same work, each kernel launched by itself."""
     nothing = patched(encode, _made={}), patched(buffers, record=lambda work: None)
-    with nothing[0], nothing[1], patched(search, desks_of=lambda decoder: buffers.Desks()):
+    with nothing[0], nothing[1], patched(search, desks_of=lambda decoder: buffers.BufferPool()):
         return run()
 
 
@@ -277,7 +277,9 @@ def pairs(vocabulary: int) -> list[Batch]:
 
 
 def packed(batches: list[Batch]) -> list[Batch]:
-    room = Room((ROOM, ROOM), (33, 33), 1408, filled=True)  # an eighth more than there are, as `Room.of` has it
+    room = PackedCapacity(
+        (ROOM, ROOM), (33, 33), 1408, filled=True
+    )  # an eighth more than there are, as `Room.of` has it
     return [end_to_end(each, room) for each in batches]
 
 

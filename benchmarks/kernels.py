@@ -20,9 +20,9 @@ from measure import grad_run
 from regard.kernels import triton_launch
 from regard.kernels.attention import additive, reference, sdpa
 from regard.kernels.attention import weights as exact
-from regard.kernels.attention.mask import Visibility
-from regard.kernels.attention.score_function import AdditiveEnergy, DotEnergy
-from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.mask import AttentionMask
+from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction
+from regard.kernels.attention.spec import AttentionSpec
 
 MIB = 2**20
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -74,7 +74,7 @@ def eager(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:
 
 
 def ours(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, **visible: int) -> Tensor:
-    return additive.attend(Lookup(AdditiveEnergy(weight), query, key, Visibility(**visible)), value)[0]
+    return additive.attend(AttentionSpec(AdditiveScoreFunction(weight), query, key, AttentionMask(**visible)), value)[0]
 
 
 def errors() -> Iterator[str]:
@@ -85,8 +85,8 @@ def errors() -> Iterator[str]:
             torch.randn(s, device="cuda", dtype=dtype, requires_grad=True) for s in sizes
         ]
         exactly = [x.detach().double().requires_grad_() for x in inputs]
-        lookup = Lookup(AdditiveEnergy(exactly[3]), exactly[0], exactly[1], Visibility(None, None, 0))
-        wanted = reference.attend(lookup, exactly[2])[0]
+        spec = AttentionSpec(AdditiveScoreFunction(exactly[3]), exactly[0], exactly[1], AttentionMask(None, None, 0))
+        wanted = reference.attend(spec, exactly[2])[0]
         out = ours(query, key, value, weight, ahead=0)
         direction = torch.randn_like(wanted)
         found = torch.autograd.grad(out, inputs, direction.to(dtype))
@@ -114,19 +114,19 @@ def additive_rows(rounds: int) -> Iterator[str]:
 
 def dot_rows(rounds: int) -> Iterator[str]:
     query, key, value = (torch.randn(1, 8, 32768, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    lookup = Lookup(DotEnergy(64**-0.5), query, key, Visibility())
+    spec = AttentionSpec(DotScoreFunction(64**-0.5), query, key, AttentionMask())
     picks = torch.arange(0, 32768, 512, device="cuda")
     with torch.no_grad():
-        line, base = row("fused forward, 32,768 tokens, 8 heads", lambda: sdpa.attend(lookup, value), rounds)
+        line, base = row("fused forward, 32,768 tokens, 8 heads", lambda: sdpa.attend(spec, value), rounds)
         yield line
-        lse = sdpa.attend(lookup, value)[1]
-        yield row("64 rows of every head", lambda: exact.weights(lookup, picks, lse), rounds, base)[0]
-        summarise = lambda: exact.summarise(lookup, top=16, lse=lse)  # noqa: E731
+        lse = sdpa.attend(spec, value)[1]
+        yield row("64 rows of every head", lambda: exact.weights(spec, picks, lse), rounds, base)[0]
+        summarise = lambda: exact.summarise(spec, top=16, lse=lse)  # noqa: E731
         yield row("top-16, entropy and distance of every row", summarise, rounds, base)[0]
-        found = exact.weights(lookup, picks, lse)
+        found = exact.weights(spec, picks, lse)
         scores = query[:, :, picks].double() @ key.double().mT / 8
         yield f"\n- rows: {relative(found, scores.softmax(-1)):.1e}"
-        summary = exact.summarise(lookup, top=16, lse=lse)
+        summary = exact.summarise(spec, top=16, lse=lse)
         logs = scores.log_softmax(-1)
         wanted = -(logs.exp() * logs).sum(-1)
         best = scores.softmax(-1).topk(16)

@@ -76,8 +76,8 @@ def taught(heads: int, letters: int, width: int, length: int, steps: int) -> Nei
 def judged(model: Neighbours, length: int) -> tuple[float, list[str]]:
     """The share of neighbours told rightly; and at which place each head looks most, with its share of the weight."""
     words = torch.randint(model.letters, (200, length))
-    heard: list[regard.Heard] = []
-    with regard.listen(heard.append):
+    heard: list[regard.AttentionCall] = []
+    with regard.capture_attention(heard.append):
         rightly = model(words).argmax(-1) == neighbours(words)
     looks = []
     for head in heard[0].weights()[:, :, EDGE:-EDGE].mean(0):  # (inner letters, letters)

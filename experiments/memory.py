@@ -29,12 +29,12 @@ def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 def with_rows(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     n = query.shape[-2]
-    with regard.listen(lambda heard: heard.weights(rows=range(0, n, max(1, n // ROWS)))):
+    with regard.capture_attention(lambda heard: heard.weights(rows=range(0, n, max(1, n // ROWS)))):
         return regard.attend(query, key, value)
 
 
 def with_summary(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    with regard.listen(lambda heard: heard.summary(top=4)):
+    with regard.capture_attention(lambda heard: heard.summary(top=4)):
         return regard.attend(query, key, value)
 
 

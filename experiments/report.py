@@ -53,7 +53,7 @@ def lines(
     return charts.lines(
         title,
         [str(place) for place in places],
-        [charts.Line(name, [_interval(point) for point in points]) for name, points in drawn.items()],
+        [charts.ChartLine(name, [_interval(point) for point in points]) for name, points in drawn.items()],
         shown,
     )
 

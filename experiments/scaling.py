@@ -58,8 +58,8 @@ def measured(score: str, d: int, keys: int, queries: int) -> Measured:
 
 @torch.no_grad()
 def _in_layer(score: str, d: int, keys: int) -> Tensor:
-    heard: list[regard.Heard] = []
-    with regard.listen(heard.append):
+    heard: list[regard.AttentionCall] = []
+    with regard.capture_attention(heard.append):
         regard.MultiHead(d, heads=1, score=score)(torch.randn(4, keys, d))
     return heard[0].summary().entropy
 

@@ -22,7 +22,7 @@ from time import process_time
 from typing import Any
 
 import regard
-from regard.evaluation.report import Group, Scored
+from regard.evaluation.report import LengthGroup, MetricResult
 from report import Finding, lines, main, verdict
 
 FILES = {"train": "train", "test": "test_2016_flickr"}
@@ -36,8 +36,8 @@ class TimeUp(Exception):
 @dataclass(frozen=True)
 class Found:
     updates: dict[str, int]  # by model
-    bleu: dict[str, Scored]  # with the difference from the first, and its p-value
-    lengths: dict[str, Sequence[Group]]  # the same by length of the source
+    bleu: dict[str, MetricResult]  # with the difference from the first, and its p-value
+    lengths: dict[str, Sequence[LengthGroup]]  # the same by length of the source
 
     def gain(self, model: str, group: int) -> float:
         """Over the first model, on the sources of one group."""
@@ -138,7 +138,7 @@ def find(data: Path | None, minutes: float) -> Finding:
     )
 
 
-def _interval(scored: Scored) -> tuple[float, float, float] | None:
+def _interval(scored: MetricResult) -> tuple[float, float, float] | None:
     return None if scored.low is None or scored.high is None else (scored.low, scored.value, scored.high)
 
 

@@ -25,7 +25,7 @@ def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
     import regard
     from regard.data.images import normalised, token_worth
     from regard.decoding.config import DecodeConfig
-    from regard.decoding.request import Input, Task
+    from regard.decoding.request import Request, SearchTask
     from regard.decoding.search import search
 
     decoder = {"kind": "transformer", "width": WIDTH, "layers": BLOCKS[1], "heads": HEADS, "hidden": HIDDEN}
@@ -34,8 +34,8 @@ def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
     config = DecodeConfig(beam=BEAM, shortest=WORDS, longest=WORDS, batch_tokens=BATCH * worth)
 
     def caption(pictures: np.ndarray) -> list[list[int]]:
-        inputs = [Input(picture, worth) for picture in pictures]
-        task = Task(model, lambda some: normalised(np.stack(some)), config)
+        inputs = [Request(picture, worth) for picture in pictures]
+        task = SearchTask(model, lambda some: normalised(np.stack(some)), config)
         found = dict(search(task, inputs))
         return [list(found[i][0].tokens[:WORDS]) for i in range(len(pictures))]
 

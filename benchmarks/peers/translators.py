@@ -47,16 +47,16 @@ def regard(model: Exported, threads: int, *, int8: bool = False) -> Translate:
     from regard.core.sequence import Tokens
     from regard.data.tokenizer import END
     from regard.decoding.config import DecodeConfig
-    from regard.decoding.request import Input, Task
+    from regard.decoding.request import Request, SearchTask
     from regard.decoding.search import search
 
     torch.set_num_threads(threads)
     ours: Any = regard.load(model.run).model.eval()
 
     def translate(rows: Rows, beam: int) -> Rows:
-        inputs = [Input([*row, END], len(row) + 1) for row in rows]
+        inputs = [Request([*row, END], len(row) + 1) for row in rows]
         config = DecodeConfig(beam=beam, longest=LONGEST, batch_tokens=2**20, int8=int8)
-        found = dict(search(Task(ours, Tokens.of, config), inputs))
+        found = dict(search(SearchTask(ours, Tokens.of, config), inputs))
         return [list(found[i][0].tokens) for i in range(len(rows))]
 
     return translate

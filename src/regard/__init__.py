@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.api.ablate import ablate, prune
-    from regard.api.align import Aligned, Heads, align, with_markup
+    from regard.api.align import Alignment, AlignmentHeads, align, with_markup
     from regard.api.evaluate import compare, evaluate
     from regard.api.look import look
     from regard.api.train import train
@@ -24,17 +24,27 @@ if TYPE_CHECKING:
     from regard.inference.load import load
     from regard.inference.predictor import Predictor
     from regard.interpret.look import Look
-    from regard.interpret.maps import Map
+    from regard.interpret.maps import AttentionMap
     from regard.kernels.attention.bias import DistanceBias
     from regard.kernels.attention.weights import Summary
     from regard.model.attention import attend, attention_summary, attention_weights, self_attend
     from regard.model.build import build
-    from regard.model.capture import Heard, listen
+    from regard.model.capture import AttentionCall, capture_attention
     from regard.model.kv_cache import KeyValue, KeyValueCache
     from regard.model.memory import Memory
     from regard.model.multihead import MultiHead
     from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal
-    from regard.model.scores import SCORES, Additive, Bilinear, Dot, KeysReady, ReducedRank, ScaledDot, Score, Uniform
+    from regard.model.scores import (
+        SCORES,
+        Additive,
+        Bilinear,
+        Dot,
+        ProjectedKeys,
+        ReducedRank,
+        ScaledDot,
+        Score,
+        Uniform,
+    )
     from regard.model.vision import SelfAttention2d
     from regard.word_vectors.vectors import WordVectors
     from regard.word_vectors.word2vec import Word2VecConfig, learn_words
@@ -47,21 +57,21 @@ _HOMES = {
         "CheckpointRefused", "Diverged", "InvalidArgument", "InvalidRecipe", "RegardError", "TrainingFailed",
     ),
     "regard.api.ablate": ("ablate", "prune"),
-    "regard.api.align": ("Aligned", "Heads", "align", "with_markup"),
+    "regard.api.align": ("Alignment", "AlignmentHeads", "align", "with_markup"),
     "regard.api.evaluate": ("compare", "evaluate"),
     "regard.api.look": ("look",),
     "regard.api.train": ("train",),
     "regard.kernels.attention.bias": ("DistanceBias",),
     "regard.kernels.attention.weights": ("Summary",),
     "regard.interpret.look": ("Look",),
-    "regard.interpret.maps": ("Map",),
+    "regard.interpret.maps": ("AttentionMap",),
     "regard.model.attention": ("attend", "attention_summary", "attention_weights", "self_attend"),
     "regard.model.build": ("build",),
-    "regard.model.capture": ("Heard", "listen"),
+    "regard.model.capture": ("AttentionCall", "capture_attention"),
     "regard.model.multihead": ("MultiHead",),
     "regard.model.positions": ("Add", "Alibi", "Concatenate", "Learned", "RelativeBias", "Rotary", "Sinusoidal"),
     "regard.model.scores": (
-        "SCORES", "Additive", "Bilinear", "Dot", "KeysReady", "ReducedRank", "ScaledDot", "Score", "Uniform",
+        "SCORES", "Additive", "Bilinear", "Dot", "ProjectedKeys", "ReducedRank", "ScaledDot", "Score", "Uniform",
     ),
     "regard.model.kv_cache": ("KeyValue", "KeyValueCache"),
     "regard.model.memory": ("Memory",),
@@ -79,26 +89,26 @@ __all__ = [
     "Add",
     "Additive",
     "Alibi",
-    "Aligned",
+    "Alignment",
+    "AlignmentHeads",
+    "AttentionCall",
+    "AttentionMap",
     "Bilinear",
     "CheckpointRefused",
     "Concatenate",
     "DistanceBias",
     "Diverged",
     "Dot",
-    "Heads",
-    "Heard",
     "InvalidArgument",
     "InvalidRecipe",
     "KeyValue",
     "KeyValueCache",
-    "KeysReady",
     "Learned",
     "Look",
-    "Map",
     "Memory",
     "MultiHead",
     "Predictor",
+    "ProjectedKeys",
     "ReducedRank",
     "RegardError",
     "RelativeBias",
@@ -119,10 +129,10 @@ __all__ = [
     "attention_summary",
     "attention_weights",
     "build",
+    "capture_attention",
     "compare",
     "evaluate",
     "learn_words",
-    "listen",
     "load",
     "look",
     "prune",

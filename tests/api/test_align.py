@@ -10,7 +10,7 @@ from test_cli import command
 
 import regard
 from golden.write import HERE
-from regard.api.align import STEPS, Heads, align, choose, with_markup
+from regard.api.align import STEPS, AlignmentHeads, align, choose, with_markup
 from regard.data.tokenizer import END, Tokenizer
 from regard.evaluation.alignment_error import Agreement, read_links
 from support.predictors import classifier, language_model, tokenizer, translator
@@ -68,7 +68,7 @@ def test_the_heads_that_align_best_are_chosen(tmp_path):
     """Against every choice, judged by itself."""
     predictor = translator()
     pairs = [("the cat sat", "a dog sat"), ("", ""), ("a red car and", "the mat,"), ("on the mat", "dogma words")]
-    wanted = Heads(2, 1, "reads")
+    wanted = AlignmentHeads(2, 1, "reads")
     links = [str(each) for each in align(predictor, *zip(*pairs, strict=True), heads=wanted)]
     files = [tmp_path / name for name in ("s", "t", "l")]
     for path, lines in zip(files, [*zip(*pairs, strict=True), links], strict=True):
@@ -80,7 +80,9 @@ def test_the_heads_that_align_best_are_chosen(tmp_path):
     for layer, head in [(None, None), (1, None), (2, None), (1, 0), (1, 1), (2, 0), (2, 1)]:
         for step in STEPS:
             rates[layer, head, step] = Agreement()
-            for number, each in enumerate(align(predictor, *zip(*pairs, strict=True), heads=Heads(layer, head, step))):
+            for number, each in enumerate(
+                align(predictor, *zip(*pairs, strict=True), heads=AlignmentHeads(layer, head, step))
+            ):
                 rates[layer, head, step].add(each.links, read_links(links[number], each.sizes, "l", number + 1))
     assert min(rates, key=lambda one: rates[one].error_rate) == (2, 1, "reads")
     assert sum(rate.error_rate == 0 for rate in rates.values()) == 1
@@ -90,7 +92,7 @@ def test_the_heads_that_align_best_are_chosen(tmp_path):
 def test_words_are_linked_with_what_their_tokens_look_at_most(kind):
     predictor = translator(kind)
     source, target = "the  cat\tsat on dogma ", " a red  catalogue"
-    (found,) = align(predictor, [source], [target], heads=Heads(2, 1))
+    (found,) = align(predictor, [source], [target], heads=AlignmentHeads(2, 1))
     assert (found.source_words, found.output_words) == (tuple(source.split()), tuple(target.split()))
     (read, said) = (predictor.source.encode(text) for text in (source, target))
     weights = regard.look(predictor, source, output=target)["decoder 2 cross"].weights(heads=[1])[0]
@@ -157,7 +159,7 @@ def test_the_command_aligns_line_for_line(tmp_path, monkeypatch):
     done = command("align", GOLDEN / "transformer", "--sources", "s", "--targets", "t", "--head", "1.1")
     assert done.returncode == 0, done.stderr
     model = regard.load(GOLDEN / "transformer")
-    found = list(align(model, ["the cat sat", "", "a dog"], ["THE CAT", "", "A DOG HA"], heads=Heads(1, 1)))
+    found = list(align(model, ["the cat sat", "", "a dog"], ["THE CAT", "", "A DOG HA"], heads=AlignmentHeads(1, 1)))
     assert done.stdout.splitlines() == [str(each) for each in found]
     assert (done.stdout.splitlines()[1], len(found[0].links), len(found[2].links)) == ("", 2, 3)
     Path("l").write_text(done.stdout)
@@ -231,7 +233,7 @@ def test_an_output_that_never_ends_is_aligned():
     with torch.no_grad():
         predictor.model.decoder.project.bias[10] = 100.0
     (said,) = align(predictor, ["the cat"], longest=3)
-    (read,) = align(predictor, ["the cat"], longest=3, heads=Heads(step="reads"))
+    (read,) = align(predictor, ["the cat"], longest=3, heads=AlignmentHeads(step="reads"))
     assert None not in said.origins
     assert read.origins[-1] is None
     assert len(read.links) == 2

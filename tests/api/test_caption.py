@@ -23,7 +23,7 @@ from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.tasks import SIZES, shapes
 from regard.data.tokenizer import END, Tokenizer
 from regard.inference.predictor import Output, Predictor
-from regard.interpret.regions import Regions, regions, words
+from regard.interpret.regions import CaptionRegions, regions, words
 from regard.recipe.recipe import Recipe
 from regard.views.caption_overlay import PAGE, PAGE_END, SHADE, Drawing, figure, light, png, svg
 
@@ -133,19 +133,19 @@ def test_words_have_the_weights_of_their_tokens(tokens):
     ids = made.target.encode("a red circle")
     pieces = tuple(made.target.pieces(ids))
     attention = torch.rand(2, 2, len(pieces) + 1, 1 + 4)
-    found = words(made, Output("a red circle", pieces, attention=attention), Regions(1, 2, 2))
+    found = words(made, Output("a red circle", pieces, attention=attention), CaptionRegions(1, 2, 2))
     assert [word.text for word in found] == ["a", "red", "circle"]
     if tokens == "words":
         assert torch.allclose(found[1].weights, attention[-1, :, 1, 1:].mean(0).reshape(2, 2))
     if tokens == "bytes":  # "a", " red": five tokens
         assert torch.allclose(found[1].weights, attention[-1, :, 1:5, 1:].mean((0, 1)).reshape(2, 2))
     for rows in (0, 1):  # with the row of the end, and without
-        assert words(made, Output("", (), attention=attention[:, :, :rows]), Regions(1, 2, 2)) == []
+        assert words(made, Output("", (), attention=attention[:, :, :rows]), CaptionRegions(1, 2, 2)) == []
 
 
 def test_regions_are_where_the_encoder_says():
-    assert regions(captioner("rnn")) == Regions(0, SIDE // 4, SIDE // 4)
-    assert regions(captioner("transformer", VIT)) == Regions(1, SIDE // 16, SIDE // 16)
+    assert regions(captioner("rnn")) == CaptionRegions(0, SIDE // 4, SIDE // 4)
+    assert regions(captioner("transformer", VIT)) == CaptionRegions(1, SIDE // 16, SIDE // 16)
 
 
 def test_light_falls_where_a_word_looked():

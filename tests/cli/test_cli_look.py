@@ -15,7 +15,7 @@ from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
 from regard.interpret.sites import places
 from regard.interpret.summaries import MEASURES
-from regard.model.capture import changing
+from regard.model.capture import intercepting
 from regard.recipe.recipe import Recipe
 from regard.views.terminal import grid_maps, heat_map
 
@@ -174,7 +174,7 @@ def test_ablation_is_the_loss_without_each_head(pairs):
         heads = [(each.place.name, each.head) for each in found]
         assert heads == [(name, head) for name, m in modules.items() for head in range(getattr(m, "heads", 1))]
         for each in found:
-            with changing(silence({(modules[each.place.name], each.head)})):
+            with intercepting(silence({(modules[each.place.name], each.head)})):
                 without = mean_loss(model.model, corpus, budget=512)
             assert each.loss == pytest.approx(without, rel=1e-5)
             assert each.change == pytest.approx(without - whole, abs=1e-6)
@@ -189,7 +189,7 @@ def test_a_pruned_model_says_what_one_with_silent_heads_says(tmp_path):
     small = prune(GOLDEN / "transformer", [("encoder 1", 1), ("decoder 1 cross", 0)], tmp_path / "pruned")
     modules = {place.name: module for module, place in places(model.model).items()}
     quiet = {(modules["encoder 1"], 1), (modules["decoder 1 cross"], 0)}
-    with changing(silence(quiet)):
+    with intercepting(silence(quiet)):
         wanted = [score.log_probabilities for score in model.score(*zip(*PAIRS, strict=True))]
     for predictor, same in ((small, True), (regard.load(tmp_path / "pruned"), True), (model, False)):
         found = [score.log_probabilities for score in predictor.score(*zip(*PAIRS, strict=True))]

@@ -17,21 +17,21 @@ from regard.api.train import train
 from regard.checkpoint import store
 from regard.core.sequence import Packing, Tokens, pinned
 from regard.data.augmentation import DICE, augmented
-from regard.data.batching import Batch, Room, end_to_end
+from regard.data.batching import Batch, PackedCapacity, end_to_end
 from regard.decoding import search
 from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Input, Task
+from regard.decoding.request import Request, SearchTask
 from regard.kernels.attention import reference, small_kv
-from regard.kernels.attention.mask import Visibility
-from regard.kernels.attention.score_function import DotEnergy
-from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.mask import AttentionMask
+from regard.kernels.attention.score_function import DotScoreFunction
+from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.decode import step
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
 from regard.runtime.cuda import buffers, encode
 from regard.runtime.cuda.static_decoder import laid
-from regard.training.cuda_graphs import Replay
+from regard.training.cuda_graphs import GraphedUpdate
 from regard.training.objective import Objective
 from support import attention_contracts as contracts
 from support import models
@@ -69,8 +69,8 @@ class OnGpu(regard.Score):
     def keys(self, key):
         return torch.func.functional_call(_Call(self.score, "keys"), self._named(), (key,))
 
-    def energy(self, width):
-        return torch.func.functional_call(_Call(self.score, "energy"), self._named(), (width,))
+    def score_function(self, width):
+        return torch.func.functional_call(_Call(self.score, "score_function"), self._named(), (width,))
 
     def _named(self):
         return {f"score.{name}": parameter.cuda() for name, parameter in self.score.named_parameters()}
@@ -106,7 +106,7 @@ def test_other_contracts(score, dtype):
 def test_weights_are_exact(score, mask, dtype):
     def heard(query, key, **keywords):
         calls = []
-        with regard.listen(calls.append):
+        with regard.capture_attention(calls.append):
             on_gpu(query, key, torch.zeros(*key.shape[:-1], 4, dtype=key.dtype), **keywords)
         return calls[0].weights().cpu()
 
@@ -121,13 +121,13 @@ def test_wide_heads_over_few_keys(causal, dtype):
     inputs = [torch.randn(3, 1, n, 320, device="cuda", dtype=dtype, requires_grad=True) for n in (9, 9, 9)]
     allowed = torch.ones(3, 1, 1, 9, dtype=torch.bool, device="cuda")
     allowed[0, ..., 5:], allowed[1] = False, False  # one that sees nothing
-    seen = Visibility(allowed, None, 0 if causal else None)
-    lookup = Lookup(DotEnergy(0.1), *inputs[:2], seen)
-    assert small_kv.supports(lookup, inputs[2], 0.0)
+    seen = AttentionMask(allowed, None, 0 if causal else None)
+    spec = AttentionSpec(DotScoreFunction(0.1), *inputs[:2], seen)
+    assert small_kv.supports(spec, inputs[2], 0.0)
     exactly = [x.detach().double().requires_grad_() for x in inputs]
-    wanted, expected_lse = reference.attend(Lookup(DotEnergy(0.1), *exactly[:2], seen), exactly[2])
+    wanted, expected_lse = reference.attend(AttentionSpec(DotScoreFunction(0.1), *exactly[:2], seen), exactly[2])
     with torch.autocast("cuda", torch.bfloat16):
-        out, lse = small_kv.attend(lookup, inputs[2])
+        out, lse = small_kv.attend(spec, inputs[2])
     into = torch.randn_like(wanted)
     found, expected = torch.autograd.grad(out, inputs, into.to(dtype)), torch.autograd.grad(wanted, exactly, into)
     for got, right in ((out, wanted), (lse, expected_lse), *zip(found, expected, strict=True)):
@@ -193,8 +193,8 @@ def weights_of(tmp_path, name, data, model, changes):
 @pytest.mark.parametrize("made", [language_model, translator, convolutions, recurrences, recurrences_that_look_before])
 def test_replayed_equals_launched(made, agreement, tmp_path, monkeypatch):
     """Bit for bit; and a run that was stopped, and so launches what another replays, ends as one that was not."""
-    records, right = [], Replay._record
-    monkeypatch.setattr(Replay, "_record", lambda *given: records.append(1) or right(*given))
+    records, right = [], GraphedUpdate._record
+    monkeypatch.setattr(GraphedUpdate, "_record", lambda *given: records.append(1) or right(*given))
     launched = made(tmp_path, "launched", agreement=agreement)
     assert not records
     replayed = made(tmp_path, "replayed", replay=True, agreement=agreement)
@@ -261,8 +261,8 @@ except TrainingFailed as error:
 
 def outputs(made, rows, **options):
     config = DecodeConfig(**{"longest": 12, **options})
-    task = Task(made, lambda some: Tokens.of(some, device="cuda"), config)
-    hits = dict(search.search(task, [Input(row, len(row)) for row in rows]))
+    task = SearchTask(made, lambda some: Tokens.of(some, device="cuda"), config)
+    hits = dict(search.search(task, [Request(row, len(row)) for row in rows]))
     return [hits[number] for number in range(len(rows))]
 
 
@@ -287,9 +287,9 @@ def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
         assert recorded[0] == recorded[1] == recorded[2]
         with monkeypatch.context() as patch:
             patch.setattr(buffers, "LAUNCHED", 1 << 60)
-            patch.setattr(search, "desks_of", lambda decoder: buffers.Desks())
+            patch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
             assert outputs(made, rows, **options, **more) == recorded[0]
-            patch.setattr(search, "fixed_decoder", lambda *_, **__: None)
+            patch.setattr(search, "static_decoder", lambda *_, **__: None)
             patch.setattr(search, "stays", lambda decoder: False)
             assert said(outputs(made, rows, **options, **more)) == said(recorded[0])
     assert replays
@@ -303,23 +303,23 @@ def test_recordings_serve_other_inputs(options, monkeypatch):
 
     def found(turned: bool) -> list:
         config = DecodeConfig(**{"longest": 12, "seed": 3 if turned else 4, **options})
-        task = Task(made, lambda some: Tokens.of(some, device="cuda"), config)
+        task = SearchTask(made, lambda some: Tokens.of(some, device="cuda"), config)
         asked = rows[::-1] if turned else rows
-        hits = dict(search.search(task, [Input(row, len(row), (7 if turned else 8,)) for row in asked]))
+        hits = dict(search.search(task, [Request(row, len(row), (7 if turned else 8,)) for row in asked]))
         return [hits[number] for number in range(len(rows))]
 
     for _ in range(4):
         found(turned=False)
     recorded = found(turned=True)
     monkeypatch.setattr(buffers, "LAUNCHED", 1 << 60)
-    monkeypatch.setattr(search, "desks_of", lambda decoder: buffers.Desks())
+    monkeypatch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
     assert recorded == found(turned=True)
 
 
 def test_batches_are_pinned_through_and_through():
     targets = Tokens.of([[1, 5, 6, 2], [1, 7, 2]])
     text = Batch(Tokens.of([[5, 6], [7]]), targets, 5, torch.arange(2))
-    packed = end_to_end(text, Room((8, 8), (2, 3), 5, filled=True))
+    packed = end_to_end(text, PackedCapacity((8, 8), (2, 3), 5, filled=True))
     pictures = Batch(torch.rand(2, 3, 4, 4), targets, 5, torch.arange(2))
     for batch in (text, packed, pictures):
         held = pinned(batch)
@@ -334,7 +334,7 @@ def test_recorded_steps_in_half_precision(options, monkeypatch):
     recorded = [outputs(made, rows, **options, precision="bfloat16") for _ in range(4)]
     monkeypatch.setattr(buffers, "LAUNCHED", 1 << 60)
     monkeypatch.setattr(encode, "_made", {})
-    monkeypatch.setattr(search, "desks_of", lambda decoder: buffers.Desks())
+    monkeypatch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
     assert all(each == outputs(made, rows, **options, precision="bfloat16") for each in recorded)
 
 

@@ -84,12 +84,12 @@ def test_weights_heard_in_steps_are_those_of_the_whole(name):
     """What the last word looked at is the same whether all words were given at once or one by one."""
     module, given = decoder(name), memory()
     whole, stepped = [], []
-    with regard.listen(whole.append):
+    with regard.capture_attention(whole.append):
         module(TARGETS, given)
     state = module.start(given, batch=3, capacity=5)
     for tokens in TARGETS.T:
         stepped.clear()
-        with regard.listen(stepped.append):
+        with regard.capture_attention(stepped.append):
             _, state = module.step(tokens, state)
     lasts = whole[-len(stepped) :]
     assert stepped

@@ -16,17 +16,17 @@ from regard.api.dry_run import outlook
 from regard.api.train import prepared, train
 from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
-from regard.core.sequence import Ends, Tokens
-from regard.data.batching import Batch, Room, batches, end_to_end
+from regard.core.sequence import SequenceOffsets, Tokens
+from regard.data.batching import Batch, PackedCapacity, batches, end_to_end
 from regard.kernels import triton_launch
 from regard.kernels.attention import varlen
 from regard.kernels.layers import conv_unfold, residual_norm
 from regard.kernels.layers.dropout import Dropout
-from regard.kernels.layers.residual_norm import Sum, join
+from regard.kernels.layers.residual_norm import PendingResidual, join
 from regard.kernels.recurrent import rnn_cuda
 from regard.recipe.recipe import Recipe
 from regard.training import losses as losses
-from regard.training.cuda_graphs import Recorded, Replay, _inputs
+from regard.training.cuda_graphs import GraphedUpdate, RecordedGraph, _inputs
 from regard.training.losses import plain_token_loss, token_loss
 from regard.training.objective import Objective
 from support.poison import poison
@@ -93,8 +93,8 @@ def batch(source: bool = True) -> Batch:
     return Batch(Tokens.of(SOURCES) if source else None, targets, count, torch.arange(len(TARGETS)))
 
 
-def room(*, filled: bool) -> Room:
-    return Room((24, 20), (7, 5), 6, filled)
+def room(*, filled: bool) -> PackedCapacity:
+    return PackedCapacity((24, 20), (7, 5), 6, filled)
 
 
 def gradients(model: nn.Module, given: Batch, objective: Objective) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -184,7 +184,7 @@ def test_half_precision_is_near_the_whole(kind):
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
 @pytest.mark.parametrize("causal", [False, True])
 def test_long_sequences_go_another_way(causal):
-    ends, kind = Ends.of([200, 3, 0, 130]).to(DEVICE), varlen.Heads(4, 2, 16, 0.25, causal)
+    ends, kind = SequenceOffsets.of([200, 3, 0, 130]).to(DEVICE), varlen.HeadLayout(4, 2, 16, 0.25, causal)
     asked = torch.randn(333, 8 * 16, device=DEVICE, requires_grad=True)
     into = torch.randn(333, 64, device=DEVICE)
     wanted = varlen._padded(*varlen._roles(asked, None, kind), kind, ends, ends)
@@ -196,11 +196,11 @@ def test_long_sequences_go_another_way(causal):
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
 @pytest.mark.parametrize(
-    "kind", [varlen.Heads(2, 2, 128, 0.1), varlen.Heads(4, 2, 256, 0.1, True)], ids=["alone", "shared"]
+    "kind", [varlen.HeadLayout(2, 2, 128, 0.1), varlen.HeadLayout(4, 2, 256, 0.1, True)], ids=["alone", "shared"]
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_what_a_program_cannot_hold_goes_another_way(dtype, kind):
-    ends, width = Ends.of([128, 3, 0, 70]).to(DEVICE), (kind.heads + 2 * kind.key_heads) * kind.width
+    ends, width = SequenceOffsets.of([128, 3, 0, 70]).to(DEVICE), (kind.heads + 2 * kind.key_heads) * kind.width
     asked = torch.randn(201, width, device=DEVICE, requires_grad=True)
     into = torch.randn(201, kind.heads * kind.width, device=DEVICE)
     wanted = varlen._padded(*varlen._roles(asked, None, kind), kind, ends, ends)
@@ -217,9 +217,9 @@ def test_wide_heads_are_walked(heads, causal, way, monkeypatch):
     monkeypatch.setattr(varlen, "WIDEST", 32)
     monkeypatch.setattr(varlen, "PART", 16)
     monkeypatch.setattr(varlen, "TILES", (16, 32))
-    ends, around = Ends.of([3, 20, 5, 0, 7]).to(DEVICE), Ends.of([9, 17, 0, 4, 32]).to(DEVICE)
+    ends, around = SequenceOffsets.of([3, 20, 5, 0, 7]).to(DEVICE), SequenceOffsets.of([9, 17, 0, 4, 32]).to(DEVICE)
     around = ends if causal else around
-    kind = varlen.Heads(heads, heads, 40, 0.3, causal)
+    kind = varlen.HeadLayout(heads, heads, 40, 0.3, causal)
     asked = torch.randn(35, heads * 40, device=DEVICE, requires_grad=True)
     known = torch.randn(len(around.places), 2 * heads * 40, device=DEVICE, requires_grad=True)
     into = torch.randn(35, heads * 40, device=DEVICE)
@@ -233,8 +233,8 @@ def test_wide_heads_are_walked(heads, causal, way, monkeypatch):
 def test_heads_that_share_keys_are_not_walked(way, monkeypatch):
     monkeypatch.setattr(varlen, "WIDEST", 8)
     monkeypatch.setattr(varlen._Short, "apply", lambda *_: pytest.fail("walked"))
-    ends = Ends.of([5, 3]).to(DEVICE)
-    same = varlen.attend(torch.ones(8, 64, device=DEVICE), None, varlen.Heads(2, 1, 16, 1.0), ends, ends)
+    ends = SequenceOffsets.of([5, 3]).to(DEVICE)
+    same = varlen.attend(torch.ones(8, 64, device=DEVICE), None, varlen.HeadLayout(2, 1, 16, 1.0), ends, ends)
     near(same, torch.ones(8, 32, device=DEVICE))
 
 
@@ -243,7 +243,7 @@ def test_windows(taps, way):
     """Against a definition written out position by position."""
     lengths = [5, 0, 1, 30, 7]
     x = torch.randn(43, 20, device=DEVICE, requires_grad=True)
-    got = conv_unfold.windows(x, conv_unfold.Sides.of(Ends.of(lengths).to(DEVICE)), taps)
+    got = conv_unfold.windows(x, conv_unfold.Sides.of(SequenceOffsets.of(lengths).to(DEVICE)), taps)
     wanted = []
     for rows in x.split(lengths):
         for place in range(len(rows)):
@@ -273,7 +273,7 @@ def test_sums_and_norms(kind, added, way, monkeypatch):
     norm = (nn.LayerNorm if kind == "layer" else nn.RMSNorm)(12).to(DEVICE)
     nn.init.normal_(norm.weight)
     x, change = (torch.randn(3, 5, 12, device=DEVICE, requires_grad=True) for _ in range(2))
-    given = Sum(x, change if added else None)
+    given = PendingResidual(x, change if added else None)
     into = [torch.randn(3, 5, 12, device=DEVICE) for _ in range(2)]
     wrt = [x, *([change] if added else []), *norm.parameters()]
     got = join(given, Dropout(0.0), norm)
@@ -287,12 +287,12 @@ def test_sums_and_norms(kind, added, way, monkeypatch):
 def test_dropout_drops_the_same_in_the_backward(way):
     norm, dropout = nn.LayerNorm(64).to(DEVICE), Dropout(0.25)
     x, change = torch.zeros(40, 64, device=DEVICE), torch.ones(40, 64, device=DEVICE, requires_grad=True)
-    total, _ = join(Sum(x, change), dropout, norm)
+    total, _ = join(PendingResidual(x, change), dropout, norm)
     total.sum().backward()
     assert torch.equal(change.grad, total.detach())
     assert 0.2 < (total == 0).float().mean() < 0.3
     assert total.max().item() == pytest.approx(4 / 3, rel=1e-4)
-    again, _ = join(Sum(x, change), dropout, norm)
+    again, _ = join(PendingResidual(x, change), dropout, norm)
     assert not torch.equal(total, again)
 
 
@@ -301,7 +301,7 @@ def test_attention_drops_the_same_in_the_backward(widest, way, monkeypatch):
     """Values that are the unit vectors make outputs weights; their gradient sums what was let through."""
     monkeypatch.setattr(varlen, "WIDEST", widest)
     n = 5
-    ends, kind = Ends.of([n, n]).to(DEVICE), varlen.Heads(1, 1, n, 1.0, False, 0.5)
+    ends, kind = SequenceOffsets.of([n, n]).to(DEVICE), varlen.HeadLayout(1, 1, n, 1.0, False, 0.5)
     asked = torch.zeros(2 * n, n, device=DEVICE)
     value = torch.eye(n, device=DEVICE).repeat(2, 1).requires_grad_()
     out = varlen.attend(asked, torch.cat((torch.zeros_like(value), value), 1), kind, ends, ends)
@@ -327,7 +327,7 @@ def test_the_loss_of_rows_that_count(agreement, way, monkeypatch):
 
 
 def test_ends():
-    ends = Ends.of([3, 0, 2])
+    ends = SequenceOffsets.of([3, 0, 2])
     assert ends.offsets.tolist() == [0, 3, 3, 5]
     assert ends.places.tolist() == [0, 1, 2, 0, 1]
     assert ends.mask.tolist() == [[True, True, True], [False] * 3, [True, True, False]]
@@ -390,7 +390,7 @@ def corpus(tmp_path_factory):
 
 @pytest.mark.parametrize("filled", [False, True], ids=["exact", "filled"])
 def test_an_epoch_lays_every_example_once(corpus, filled):
-    room = Room.of(corpus, 160, filled=filled)
+    room = PackedCapacity.of(corpus, 160, filled=filled)
     made = list(batches(corpus, budget=160, seed=3, epoch=1, room=room))
     rows = torch.cat([each.rows for each in made])
     assert sorted(rows.tolist()) == list(range(len(corpus)))
@@ -407,7 +407,7 @@ def test_an_epoch_lays_every_example_once(corpus, filled):
 
 
 def test_a_batch_has_no_more_sequences_than_there_is_room_for(corpus):
-    usual = Room.of(corpus, 160, filled=True)
+    usual = PackedCapacity.of(corpus, 160, filled=True)
     full = replace(usual, rows=usual.fillers((0, 0)) + 1)
     made = list(batches(corpus, budget=160, seed=3, epoch=1, room=full))
     assert {len(side.ends.offsets) for each in made for side in (each.source, each.targets)} == {full.rows + 1}
@@ -417,7 +417,7 @@ def test_a_batch_has_no_more_sequences_than_there_is_room_for(corpus):
 
 
 def test_ranks_lay_the_same_examples(corpus):
-    room = Room.of(corpus, 160)
+    room = PackedCapacity.of(corpus, 160)
     whole = list(batches(corpus, budget=160, seed=3, epoch=0, room=room))
     parts = [list(batches(corpus, budget=160, seed=3, epoch=0, room=room, rank=rank, world=2)) for rank in (0, 1)]
     rows = [each.rows for part in parts for each in part if not each.lent]
@@ -455,8 +455,10 @@ def test_a_packed_run_resumes_as_if_it_had_not_stopped(side, tmp_path):
 
 def test_what_is_replayed_is_the_batch_at_hand(tmp_path, monkeypatch):
     """A recording for machines without a GPU: it computes again, from what stands in its inputs by then."""
-    right, recorded = Room.of, []
-    monkeypatch.setattr(Room, "of", staticmethod(lambda corpus, budget, **_: right(corpus, budget, filled=True)))
+    right, recorded = PackedCapacity.of, []
+    monkeypatch.setattr(
+        PackedCapacity, "of", staticmethod(lambda corpus, budget, **_: right(corpus, budget, filled=True))
+    )
     train(LEARNED, tmp_path / "launched", cache=tmp_path)
 
     def record(self, batch, compute):
@@ -469,10 +471,10 @@ def test_what_is_replayed_is_the_batch_at_hand(tmp_path, monkeypatch):
                 gradient.copy_(parameter.grad)
 
         recorded.append(play)
-        return Recorded(play, _inputs(still), loss, gradients)
+        return RecordedGraph(play, _inputs(still), loss, gradients)
 
-    monkeypatch.setattr(Replay, "_record", record)
-    monkeypatch.setattr(Replay, "works", property(lambda self: True, lambda self, value: None), raising=False)
+    monkeypatch.setattr(GraphedUpdate, "_record", record)
+    monkeypatch.setattr(GraphedUpdate, "works", property(lambda self: True, lambda self, value: None), raising=False)
     train(LEARNED | {"train": TRAIN | {"replay": True}}, tmp_path / "replayed", cache=tmp_path)
     assert len(recorded) == 1
     launched, replayed = weights(tmp_path / "launched"), weights(tmp_path / "replayed")
@@ -480,5 +482,5 @@ def test_what_is_replayed_is_the_batch_at_hand(tmp_path, monkeypatch):
 
 
 def copied(side):
-    ends = Ends(side.ends.offsets.clone(), side.ends.places.clone(), side.ends.longest)
+    ends = SequenceOffsets(side.ends.offsets.clone(), side.ends.places.clone(), side.ends.longest)
     return replace(side, ids=side.ids.clone(), ends=ends, gold=None if side.gold is None else side.gold.clone())

@@ -10,12 +10,12 @@ from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
 from regard.model.rnn_decoder import RnnState
 from regard.model.transformer import TransformerState
-from regard.model.transformer_block import Entrance, FeedForward
+from regard.model.transformer_block import FeedForward, InputLayer
 
 
 def forgets_position(monkeypatch):
-    right = Entrance.forward
-    monkeypatch.setattr(Entrance, "forward", lambda self, x, start=0: right(self, x, 0))
+    right = InputLayer.forward
+    monkeypatch.setattr(InputLayer, "forward", lambda self, x, start=0: right(self, x, 0))
 
 
 def forgets_what_it_saw(monkeypatch):

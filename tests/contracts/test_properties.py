@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from regard.kernels.attention import blockwise, reference, sdpa
 from regard.kernels.attention.bias import DistanceBias
-from regard.kernels.attention.mask import Visibility
-from regard.kernels.attention.score_function import AdditiveEnergy, DotEnergy
-from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.mask import AttentionMask
+from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction
+from regard.kernels.attention.spec import AttentionSpec
 
 size = st.integers(1, 9)
 reach = st.none() | st.integers(0, 10)
@@ -23,25 +23,27 @@ def lookups(draw):
     new = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
     axes = [draw(st.sampled_from([1, full])) for full in (batch, heads, n, m)]
     bias_axes = [draw(st.sampled_from([1, full])) for full in (batch, heads, n, m)]
-    lookup = Lookup(
-        energy=draw(
-            st.sampled_from([DotEnergy(0.7), AdditiveEnergy(new(1, width)), AdditiveEnergy(new(heads, width))])
+    spec = AttentionSpec(
+        score_function=draw(
+            st.sampled_from(
+                [DotScoreFunction(0.7), AdditiveScoreFunction(new(1, width)), AdditiveScoreFunction(new(heads, width))]
+            )
         ),
         query=new(batch, heads, n, width).requires_grad_(),
         key=new(batch, groups, m, width).requires_grad_(),
-        visible=Visibility(draw(st.sampled_from([None, new(*axes) > -0.5])), draw(reach), draw(reach)),
+        visible=AttentionMask(draw(st.sampled_from([None, new(*axes) > -0.5])), draw(reach), draw(reach)),
         bias=draw(st.sampled_from([None, new(*bias_axes), DistanceBias(new(*bias_axes[:2], n + m - 1))])),
     )
-    return lookup, new(batch, groups, m, draw(size)).requires_grad_()
+    return spec, new(batch, groups, m, draw(size)).requires_grad_()
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["many blocks", "one block"])
 @settings(deadline=None, max_examples=150, derandomize=True)
 @given(lookups())
 def test_every_kernel_equals_the_plain_one(small, asked):
-    lookup, value = asked
-    inputs = [lookup.query, lookup.key, value]
-    wanted, lse = reference.attend(lookup, value)
+    spec, value = asked
+    inputs = [spec.query, spec.key, value]
+    wanted, lse = reference.attend(spec, value)
     expected = torch.autograd.grad(wanted.square().sum(), inputs)
     with pytest.MonkeyPatch.context() as patch:
         if small:
@@ -49,9 +51,9 @@ def test_every_kernel_equals_the_plain_one(small, asked):
             patch.setattr(blockwise, "BLOCK", 12)
             patch.setattr("regard.kernels.attention.score_function.CUBE", 20)
         for kernel in (blockwise, sdpa):
-            if kernel is sdpa and not sdpa.supports(lookup, value, 0.0):
+            if kernel is sdpa and not sdpa.supports(spec, value, 0.0):
                 continue
-            out, its_lse = kernel.attend(lookup, value)
+            out, its_lse = kernel.attend(spec, value)
             torch.testing.assert_close(out, wanted)
             torch.testing.assert_close(its_lse, lse)
             torch.testing.assert_close(torch.autograd.grad(out.square().sum(), inputs), expected)

@@ -5,9 +5,9 @@ import torch
 
 import regard
 from regard.kernels.attention import blockwise, reference, sdpa
-from regard.kernels.attention.mask import Visibility
-from regard.kernels.attention.score_function import DotEnergy
-from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.mask import AttentionMask
+from regard.kernels.attention.score_function import DotScoreFunction
+from regard.kernels.attention.spec import AttentionSpec
 
 LONG = 300  # enough rows and keys for PyTorch's kernel to go in blocks
 
@@ -63,9 +63,9 @@ def test_a_score_with_heads_gives_each_head_its_own():
 @torch.no_grad()
 def test_what_was_heard_stays_true_when_beams_move():
     layer, x = regard.MultiHead(8, 2), torch.randn(3, 4, 8)
-    heard: list[regard.Heard] = []
+    heard: list[regard.AttentionCall] = []
     cache = layer.start(x, capacity=6)
-    with regard.listen(heard.append):
+    with regard.capture_attention(heard.append):
         layer.step(x, cache)
         before = heard[0].weights()
         cache = cache.reorder(torch.tensor([1, 1, 0]))
@@ -88,11 +88,11 @@ def test_a_mask_changed_before_the_backward_is_noticed(keywords):
 def test_a_second_derivative_is_refused_and_not_forgotten(kernel, monkeypatch):
     monkeypatch.setattr(sdpa, "TILE", 20)
     query, key, value = (torch.randn(1, 2, 10, 8, requires_grad=True) for _ in range(3))
-    lookup = Lookup(DotEnergy(1.0), query, key, Visibility(behind=3), None)
-    out, _ = kernel.attend(lookup, value)
+    spec = AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask(behind=3), None)
+    out, _ = kernel.attend(spec, value)
     with pytest.raises(regard.RegardError, match="gradient of its gradient"):
         torch.autograd.grad(out.sum(), query, create_graph=True)
-    (first,) = torch.autograd.grad(reference.attend(lookup, value)[0].sum(), query, create_graph=True)
+    (first,) = torch.autograd.grad(reference.attend(spec, value)[0].sum(), query, create_graph=True)
     assert torch.autograd.grad(first.square().sum(), query)[0].isfinite().all()
 
 
@@ -100,7 +100,7 @@ def test_a_second_derivative_is_refused_and_not_forgotten(kernel, monkeypatch):
 def test_weights_are_as_exact_under_autocast(score):
     query, key, value = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.randn(2, 7, 8)
     found = []
-    with torch.autocast("cpu", torch.bfloat16), regard.listen(lambda heard: found.append(heard.weights())):
+    with torch.autocast("cpu", torch.bfloat16), regard.capture_attention(lambda heard: found.append(heard.weights())):
         out = regard.attend(query, key, value, score=score)
         found.append(regard.attention_weights(query, key, score=score))
     assert out.dtype == torch.bfloat16

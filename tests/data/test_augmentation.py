@@ -10,7 +10,7 @@ from test_trainer import interrupted, log, same, weights
 import regard
 from regard.api.train import train
 from regard.core.config import read
-from regard.data.arrays import Classes, Pictures
+from regard.data.arrays import ImageColumn, LabelColumn
 from regard.data.augmentation import AREA, DICE, JITTER, LUMA, RATIO, augmented
 from regard.data.batching import batches, dice, evaluation_batches
 from regard.data.corpus import Corpus, prepare
@@ -115,7 +115,7 @@ def test_dice_are_fair_and_belong_to_the_example():
 
 def corpus(count=30):
     pixels = np.random.default_rng(0).integers(0, 256, (count // 2, 8, 8, 3), dtype=np.uint8)
-    return Corpus(Pictures(pixels, np.arange(count) // 2), Classes(np.zeros(count, np.uint32)))
+    return Corpus(ImageColumn(pixels, np.arange(count) // 2), LabelColumn(np.zeros(count, np.uint32)))
 
 
 def shown(**settings):

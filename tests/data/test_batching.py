@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from regard.core.errors import InvalidArgument, RegardError
 from regard.core.sequence import Tokens
 from regard.data import batching as module
-from regard.data.arrays import Classes, Running, Texts
+from regard.data.arrays import LabelColumn, RunningTextColumn, TextColumn
 from regard.data.batching import Batch, batches, begun_elsewhere, evaluation_batches, lanes, permuted, plan
 from regard.data.corpus import Corpus
 from regard.data.prefetch import ahead
@@ -24,7 +24,7 @@ from regard.data.prefetch import ahead
 
 def texts(lengths):
     ends = np.cumsum(lengths)
-    return Texts(np.arange(ends[-1]).astype(np.uint16), ends)
+    return TextColumn(np.arange(ends[-1]).astype(np.uint16), ends)
 
 
 def pairs(count, seed=0):
@@ -224,7 +224,7 @@ def test_little_padding():
 
 
 def test_labels_and_language_models():
-    labels = Corpus(texts([2, 3, 4]), Classes(np.array([1, 0, 2], dtype=np.uint32)))
+    labels = Corpus(texts([2, 3, 4]), LabelColumn(np.array([1, 0, 2], dtype=np.uint32)))
     (batch,) = batches(labels, budget=100, seed=0, epoch=0)
     assert batch.targets.dtype == torch.long
     assert batch.targets.tolist() == [[1, 0, 2][row] for row in batch.rows.tolist()]
@@ -233,7 +233,7 @@ def test_labels_and_language_models():
     assert batch.source is None
     assert batch.tokens == 3
     assert batch.shape == "2 examples, the longest target 3 tokens"
-    reading = Corpus(Classes(np.array([1, 0], dtype=np.uint32)), texts([2, 3]))
+    reading = Corpus(LabelColumn(np.array([1, 0], dtype=np.uint32)), texts([2, 3]))
     (batch,) = evaluation_batches(reading, 100)
     assert batch.source.tolist() == [1, 0]
     assert batch.to("meta").source.is_meta
@@ -241,7 +241,7 @@ def test_labels_and_language_models():
 
 
 def running(count, stretch=5):
-    return Corpus(None, Running(np.arange(count).astype(np.uint16), stretch))
+    return Corpus(None, RunningTextColumn(np.arange(count).astype(np.uint16), stretch))
 
 
 @pytest.mark.parametrize("length", [2, 6, 20, 21, 22])

@@ -20,7 +20,7 @@ from regard.core.config import read
 from regard.data import image_store
 from regard.data.corpus import prepare
 from regard.data.examples import DataConfig, FieldConfig, examples
-from regard.data.image_store import Folder, Member, Zip, open_album
+from regard.data.image_store import FolderStore, Member, ZipStore, open_album
 from regard.data.images import read_picture
 from regard.data.text import InvalidData
 from regard.recipe.recipe import Recipe
@@ -179,7 +179,7 @@ def test_names_lead_nowhere_else(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for name in ("../secret.png", "/etc/passwd", "a/../../b.png"):
             archive.writestr(name, f"inside {name}")
-    here = Zip(tmp_path / "a.zip")
+    here = ZipStore(tmp_path / "a.zip")
     for told in ("../secret.png", "secret.png", str(tmp_path / "secret.png"), "/etc/passwd", "b.jpg"):
         assert here.find(told).read().startswith(b"inside ")
 
@@ -187,8 +187,8 @@ def test_names_lead_nowhere_else(tmp_path):
 def test_folders(tmp_path):
     with pytest.raises(InvalidData, match=r"nowhere: wanted a folder of pictures, or a \.zip file; got neither"):
         open_album(tmp_path / "nowhere")
-    assert Folder(tmp_path).find("none.jpg") == tmp_path / "none.jpg"  # for its reader to refuse by name
-    assert Folder(tmp_path).find("n" * 300) == tmp_path / ("n" * 300)
+    assert FolderStore(tmp_path).find("none.jpg") == tmp_path / "none.jpg"  # for its reader to refuse by name
+    assert FolderStore(tmp_path).find("n" * 300) == tmp_path / ("n" * 300)
 
 
 # --- zip files that are refused ---
@@ -242,7 +242,7 @@ def test_bad_zip_files(pictures, name):
 
 def test_a_member_that_claims_too_much(pictures, monkeypatch):
     monkeypatch.setattr(image_store, "LARGEST", 100)
-    found = Zip(pictures / "photos.zip").find("0.jpg")
+    found = ZipStore(pictures / "photos.zip").find("0.jpg")
     with pytest.raises(InvalidData, match=r"photos\.zip/0\.webp: wanted at most 100 bytes; got \d+"):
         found.read()
 
@@ -261,7 +261,7 @@ def test_a_changed_zip_is_refused_or_still_right(tmp_path, method):
     for content in harmed:
         path.write_bytes(content)
         try:
-            assert Zip(path).find("0.png").read() == picture
+            assert ZipStore(path).find("0.png").read() == picture
         except InvalidData as error:
             refused += str(path) in str(error)
     assert refused > 220
@@ -273,7 +273,7 @@ def test_a_broken_picture_in_a_zip_is_refused_by_name(tmp_path, name):
     make, message = BROKEN[name]
     (tmp_path / "photos").mkdir()
     make(tmp_path / "photos" / "it.jpg")
-    found = Zip(packed(tmp_path / "a.zip", tmp_path / "photos", zipfile.ZIP_DEFLATED)).find("it.jpg")
+    found = ZipStore(packed(tmp_path / "a.zip", tmp_path / "photos", zipfile.ZIP_DEFLATED)).find("it.jpg")
     with pytest.raises(InvalidData, match=rf"a\.zip/it\.jpg: .*{message}"):
         read_picture(found, 8)
 

@@ -17,7 +17,7 @@ import pytest
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.data import corpus as module
-from regard.data.arrays import Running
+from regard.data.arrays import RunningTextColumn
 from regard.data.corpus import Corpus, Prepared, prepare
 from regard.data.examples import DataConfig, Example, FieldConfig, examples
 from regard.data.text import InvalidData
@@ -241,7 +241,7 @@ def test_running_text(tmp_path):
     assert made.train.target_lengths(np.arange(3)).tolist() == [4, 4, 3]
     assert made.source is None
     memory = Corpus.of([(None, "abc"), (None, ""), (None, "de")], None, made.target, stretch=3)
-    assert isinstance(memory.target, Running)
+    assert isinstance(memory.target, RunningTextColumn)
     assert memory.target.ids.tolist() == made.train.target.ids.tolist()
 
 

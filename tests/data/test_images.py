@@ -20,7 +20,7 @@ from regard.api.train import train
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.data import arrays
-from regard.data.arrays import Pictures
+from regard.data.arrays import ImageColumn
 from regard.data.batching import batches
 from regard.data.corpus import Prepared, prepare
 from regard.data.examples import SPLITS, DataConfig, FieldConfig, examples
@@ -408,7 +408,7 @@ def test_prepared_is_direct(tmp_path, table):
     made = prepare(table, tmp_path / "out")
     found = list(examples(table, "train"))
     corpus = made.train
-    assert isinstance(corpus.source, Pictures)
+    assert isinstance(corpus.source, ImageColumn)
     assert isinstance(corpus.source.pixels, np.memmap)
     assert corpus.source.pixels.shape == (6, 12, 12, 3)  # each file once
     assert made.source is None

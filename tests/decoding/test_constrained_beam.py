@@ -10,9 +10,9 @@ from test_search import model, sources
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, MASK, PAD, START
 from regard.decoding.config import DecodeConfig
-from regard.decoding.logits_processors import Banned
-from regard.decoding.phrase_automaton import Demand, Phrase
-from regard.decoding.request import Input, Task
+from regard.decoding.logits_processors import BannedTokens
+from regard.decoding.phrase_automaton import Phrase, PhraseAutomaton
+from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from support.models import VOCABULARY
 
@@ -23,7 +23,7 @@ WAYS = ({}, {"beam": 3, "nbest": 3}, {"beam": 4, "groups": 2, "nbest": 4}, {"sam
 
 def found(made, inputs, *, rules=(), ends=True, **options):
     config = DecodeConfig(**{"longest": 12, **options})
-    hits = dict(search(Task(made, Tokens.of, config, rules, ends=ends, scored=True), inputs))
+    hits = dict(search(SearchTask(made, Tokens.of, config, rules, ends=ends, scored=True), inputs))
     return [hits[i] for i in range(len(inputs))]
 
 
@@ -54,7 +54,7 @@ def test_required_is_said_and_banned_is_not(name, options):
     for row in sources()[:6]:
         required, banned = wishes(random)
         prefix = tuple(random.choices(WORDS, k=random.choice((0, 0, 2))))
-        inputs.append(Input(row, len(row), prefix, banned, required, given=random.choice((0, len(prefix)))))
+        inputs.append(Request(row, len(row), prefix, banned, required, given=random.choice((0, len(prefix)))))
     for extra in ({}, {"ends": False}):
         for each, hypotheses in zip(inputs, found(made, inputs, **extra, **options), strict=True):
             assert hypotheses
@@ -62,7 +62,7 @@ def test_required_is_said_and_banned_is_not(name, options):
                 assert len(one.tokens) <= 12 + len(each.prefix)
                 assert one.tokens[: len(each.prefix)] == each.prefix
                 said = one.tokens[each.given :]
-                clean = Input(each.source, each.size, required=each.required)
+                clean = Request(each.source, each.size, required=each.required)
                 assert holds(clean, said), (each, one.tokens)
                 free = one.tokens[len(each.prefix) :]
                 assert not any(times(ban, free) for ban in each.banned), (each, one.tokens)
@@ -81,7 +81,7 @@ def test_there_is_just_enough_room(options):
     }
     for longest, required in cases.items():
         for backwards in (required, required[::-1]):
-            each = Input(row, len(row), required=backwards)
+            each = Request(row, len(row), required=backwards)
             for one in found(made, [each], longest=longest, **options)[0]:
                 assert holds(each, one.tokens)
             with pytest.raises(ValueError, match=f"required: wanted at most {longest - 1} tokens.* got {longest}. Rai"):
@@ -92,12 +92,12 @@ def test_there_is_just_enough_room(options):
 def test_a_ban_parts_what_is_required(options):
     """5 and 6 are required and may not be neighbours: with three tokens there is one word between them."""
     made, row = model("transformer"), sources()[0]
-    each = Input(row, len(row), banned=[(5, 6), (6, 5)], required=[(5,), (6,)])
+    each = Request(row, len(row), banned=[(5, 6), (6, 5)], required=[(5,), (6,)])
     for one in found(made, [each], longest=3, **options)[0]:
         assert holds(each, one.tokens)
         assert len(one.tokens) == 3
-    everywhere = Input(row, len(row), required=[(5,), (6,)])
-    for one in found(made, [everywhere], rules=[Banned([(5, 6), (6, 5)])], longest=3, **options)[0]:
+    everywhere = Request(row, len(row), required=[(5,), (6,)])
+    for one in found(made, [everywhere], rules=[BannedTokens([(5, 6), (6, 5)])], longest=3, **options)[0]:
         assert holds(each, one.tokens)
     with pytest.raises(ValueError, match="wanted at most 2 tokens"):
         found(made, [each], longest=2, **options)
@@ -107,7 +107,7 @@ def test_a_ban_parts_what_is_required(options):
 @torch.no_grad()
 def test_a_beam_wide_enough_finds_the_best_that_holds_it(name):
     made, row = model(name), [5, 6, 7]
-    each = Input(row, 3, banned=[(8, 9)], required=[(9,), (5, 6)])
+    each = Request(row, 3, banned=[(8, 9)], required=[(9,), (5, 6)])
     ended = [(*tokens, END) for tokens in product(WORDS, repeat=3) if holds(each, tokens)]
     cut = [tokens for tokens in product(WORDS, repeat=4) if holds(each, tokens)]
     read = torch.tensor([(START, *tokens) for tokens in (*ended, *cut)])
@@ -122,8 +122,8 @@ def test_a_beam_wide_enough_finds_the_best_that_holds_it(name):
 def test_company_notices_nothing(name, options):
     """Beside inputs that require and ban, whoever enters and leaves when; but for how products of more rows round."""
     made, rows = model(name), sources()
-    plain = [Input(row, len(row)) for row in rows]
-    mixed = [Input(row, len(row), (), [(7,)], [(5, 6), (8,)]) if n % 3 else plain[n] for n, row in enumerate(rows)]
+    plain = [Request(row, len(row)) for row in rows]
+    mixed = [Request(row, len(row), (), [(7,)], [(5, 6), (8,)]) if n % 3 else plain[n] for n, row in enumerate(rows)]
     for tokens in (4096, 13):
         alone = found(made, plain, batch_tokens=tokens, **options)
         beside = found(made, mixed, batch_tokens=tokens, **options)
@@ -138,7 +138,7 @@ def test_company_notices_nothing(name, options):
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_scores_are_those_of_the_output_read_back(options):
     made, rows = model("transformer"), sources()
-    inputs = [Input(row, len(row), required=[(5, 5), (5, 5), (9,)]) for row in rows]
+    inputs = [Request(row, len(row), required=[(5, 5), (5, 5), (9,)]) for row in rows]
     for row, hypotheses in zip(rows, found(made, inputs, no_repeat=2, **options), strict=True):
         for one in hypotheses:
             assert times((5, 5), one.tokens) == 2  # what is required comes before no_repeat
@@ -150,7 +150,7 @@ def test_scores_are_those_of_the_output_read_back(options):
 def test_beams_find_better_than_a_walk():
     """What a beam weighs from the start, a walk adds when it would end."""
     made, rows = model("transformer"), sources()
-    inputs = [Input(row, len(row), required=[(9,), (5, 6)]) for row in rows]
+    inputs = [Request(row, len(row), required=[(9,), (5, 6)]) for row in rows]
     walks, beams = found(made, inputs), found(made, inputs, beam=8, length_penalty=0.0)
     total = [sum(one[0].log_probability for one in hits) for hits in (walks, beams)]
     assert total[1] > total[0] + 1
@@ -158,9 +158,9 @@ def test_beams_find_better_than_a_walk():
 
 def test_a_walk_says_it_when_it_would_end():
     made, rows = model("transformer"), sources()
-    plain = found(made, [Input(row, len(row)) for row in rows], longest=40)
+    plain = found(made, [Request(row, len(row)) for row in rows], longest=40)
     for free, (one,) in zip(
-        plain, found(made, [Input(row, len(row), required=[(9, 9, 9)]) for row in rows], longest=40), strict=True
+        plain, found(made, [Request(row, len(row), required=[(9, 9, 9)]) for row in rows], longest=40), strict=True
     ):
         if free[0].ended and not times((9,), free[0].tokens):
             assert one.tokens[: len(free[0].tokens) + 3] == (*free[0].tokens, 9, 9, 9)
@@ -168,7 +168,7 @@ def test_a_walk_says_it_when_it_would_end():
 
 def test_a_phrase_may_have_several_runs_and_an_end_that_others_would_change():
     phrase = Phrase(((START, 5), (6, 5)), frozenset({7}))  # "cat" at the start, " cat" elsewhere, but no "cats"
-    demand = Demand([phrase], [])
+    demand = PhraseAutomaton([phrase], [])
     begun = demand.read((), begins=True)
     assert demand.plan(begun) == (5,)
     assert demand.plan(demand.read((), begins=False)) == (6, 5)
@@ -178,7 +178,7 @@ def test_a_phrase_may_have_several_runs_and_an_end_that_others_would_change():
     assert demand.after(demand.after(said, 8), 7).met
     made, rows = model("transformer"), sources()
     for options in WAYS:
-        inputs = [Input(row, len(row), required=[phrase, phrase, (7, 8)]) for row in rows]
+        inputs = [Request(row, len(row), required=[phrase, phrase, (7, 8)]) for row in rows]
         for hypotheses in found(made, inputs, **options):
             for one in hypotheses:
                 text = (START, *one.tokens, END)
@@ -202,13 +202,15 @@ def test_impossible_wishes_are_refused(required, banned, message):
     made, row = model("rnn"), [5, 6]
     for beam in (1, 2):
         with pytest.raises(ValueError, match=message):
-            found(made, [Input(row, 2), Input(row, 2, (), banned, required)], beam=beam)
+            found(made, [Request(row, 2), Request(row, 2, (), banned, required)], beam=beam)
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_a_prefix_comes_before_every_rule(options):
     made, row = model("transformer"), [5, 6, 7]
-    for one in found(made, [Input(row, 3, (5, 6, 5, 6, 8), [(8,)])], rules=[Banned([(5,)])], no_repeat=2, **options)[0]:
+    for one in found(
+        made, [Request(row, 3, (5, 6, 5, 6, 8), [(8,)])], rules=[BannedTokens([(5,)])], no_repeat=2, **options
+    )[0]:
         assert one.tokens[:5] == (5, 6, 5, 6, 8)
         assert 5 not in one.tokens[5:]
         assert 8 not in one.tokens[5:]

@@ -11,8 +11,8 @@ from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN
 from regard.decoding.config import DecodeConfig
-from regard.decoding.logits_processors import Allowed, Banned
-from regard.decoding.request import Input, Task
+from regard.decoding.logits_processors import AllowedTokens, BannedTokens
+from regard.decoding.request import Request, SearchTask
 from regard.decoding.sampling import chances, draw, narrowed, start_of
 from regard.decoding.search import search
 from regard.decoding.topk import top, top_sums
@@ -42,9 +42,9 @@ def sources() -> list[list[int]]:
 
 
 def found(made: Seq2Seq, rows: list[list[int]], *, rules=(), prefixes=None, ends=True, **options):
-    inputs = [Input(row, len(row), prefix) for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)]
+    inputs = [Request(row, len(row), prefix) for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)]
     config = DecodeConfig(**{"longest": LONGEST, **options})
-    hits = dict(search(Task(made, Tokens.of, config, rules, ends=ends, scored=True), inputs))
+    hits = dict(search(SearchTask(made, Tokens.of, config, rules, ends=ends, scored=True), inputs))
     return [hits[i] for i in range(len(rows))]
 
 
@@ -188,20 +188,20 @@ def test_rules_always_hold(options):
     prefixes = [(5, 9), (), (8,), *[(7, 7, 7)] * (len(rows) - 3)]
     for prefix, one in zip(prefixes, found(made, rows, prefixes=prefixes, **options), strict=True):
         assert one[0].tokens[: len(prefix)] == prefix
-    given = [Input(row, len(row), (5, 9, 8), given=3) for row in rows]
+    given = [Request(row, len(row), (5, 9, 8), given=3) for row in rows]
     config = DecodeConfig(longest=12, shortest=4, **options)
-    for _, one in search(Task(made, Tokens.of, config), given):
+    for _, one in search(SearchTask(made, Tokens.of, config), given):
         assert len(one[0].tokens) >= 3 + 4
     used = {pair for tokens in plain for pair in pairwise(tokens)}
     one_word, pair = plain[0][0], sorted(used)[0]
     for tokens in (
-        one[0] for one in said(found(made, rows, longest=12, rules=[Banned([[one_word], pair])], **options))
+        one[0] for one in said(found(made, rows, longest=12, rules=[BannedTokens([[one_word], pair])], **options))
     ):
         assert one_word not in tokens
         assert pair not in pairwise(tokens)
     allowed = torch.zeros(VOCABULARY, dtype=torch.bool)
     allowed[[6, 8]] = True
-    for tokens in (one[0] for one in said(found(made, rows, rules=[Allowed(allowed)], **options))):
+    for tokens in (one[0] for one in said(found(made, rows, rules=[AllowedTokens(allowed)], **options))):
         assert set(tokens) <= {6, 8}
 
 
@@ -247,7 +247,7 @@ def test_groups_are_kept_from_what_others_say(diversity, others):
     p = torch.full((VOCABULARY,), 1e-9)
     p[[5, 6, 7, END]] = torch.tensor([0.4, 0.35, 0.2, 0.05])
     config = DecodeConfig(beam=3, groups=3, nbest=3, diversity=diversity, longest=4, length_penalty=0.0)
-    ((_, hypotheses),) = search(Task(Memoryless(p.log()), Tokens.of, config), [Input(None, 0)])
+    ((_, hypotheses),) = search(SearchTask(Memoryless(p.log()), Tokens.of, config), [Request(None, 0)])
     assert [each.tokens for each in hypotheses] == [(token,) * 4 for token in (5, *others)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.api.evaluate import OF_CAPTIONS, Questions, _usual_metrics
+from regard.api.evaluate import OF_CAPTIONS, EvaluationInputs, _usual_metrics
 from regard.evaluation import wordnet
 from regard.evaluation.bootstrap import resampled
 from regard.evaluation.caption_metrics import ORDERS, common
@@ -262,6 +262,6 @@ def test_captions_of_photographs_are_judged_by_these():
     data = {"source": {"kind": "image", "column": "file"}, "target": {"column": "caption"}}
     model = {"encoder": {"kind": "cnn"}, "decoder": {"kind": "rnn"}}
     photographs = Recipe.of({"data": {"train": "t.csv", **data}, "model": model, "train": {"metric": "loss"}})
-    assert _usual_metrics(photographs, Questions()) == ["loss", "perplexity", *OF_CAPTIONS]
+    assert _usual_metrics(photographs, EvaluationInputs()) == ["loss", "perplexity", *OF_CAPTIONS]
     scenes = Recipe.of({"data": {"generate": "shapes", "source": {"kind": "image"}}, "model": model})
-    assert _usual_metrics(scenes, Questions()) == ["loss", "perplexity", "accuracy", "character_error_rate"]
+    assert _usual_metrics(scenes, EvaluationInputs()) == ["loss", "perplexity", "accuracy", "character_error_rate"]

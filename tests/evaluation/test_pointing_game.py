@@ -9,7 +9,7 @@ from regard.core.errors import InvalidArgument
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.tasks import shapes
 from regard.evaluation.pointing_game import covered, pointed
-from regard.interpret.regions import Word
+from regard.interpret.regions import RegionWord
 
 
 def test_even_weights_point_at_chance():
@@ -40,7 +40,7 @@ def perfect(scene, grid=8):
         weights = torch.ones(grid, grid)
         if here or text in ("circle", "square", "triangle", "cross"):
             weights = covered(grid, grid, tuple(edge / SIDE for edge in box))
-        said.append(Word(text, weights))
+        said.append(RegionWord(text, weights))
     return said
 
 

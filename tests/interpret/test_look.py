@@ -13,11 +13,11 @@ from measure import peak_bytes
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, START
 from regard.inference.predictor import Predictor
-from regard.interpret.maps import Recorder
+from regard.interpret.maps import MapRecorder
 from regard.interpret.sites import places
-from regard.interpret.tokens_to_words import Side
+from regard.interpret.tokens_to_words import TokenSequence
 from regard.kernels.attention import reference
-from regard.model.capture import changing, listen
+from regard.model.capture import capture_attention, intercepting
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.recipe.recipe import Recipe
@@ -68,12 +68,12 @@ def plainly(model: nn.Module, given: object) -> dict[str, torch.Tensor]:
     """Every weight by the plain path: all scores in memory, softmax, and these weights' values handed on."""
     names, found = {module: place.name for module, place in places(model).items()}, {}
 
-    def materialised(module, lookup, value, out):
-        weights = reference.softmax(reference.scores(lookup))
+    def materialised(module, spec, value, out):
+        weights = reference.softmax(reference.scores(spec))
         found.setdefault(names[module], []).append(weights[0])
         return (weights @ reference.spread(value, weights.shape[1])).to(out.dtype)
 
-    with changing(materialised):
+    with intercepting(materialised):
         forward(model, given)
     return {name: torch.cat(each, 1) for name, each in found.items()}
 
@@ -101,8 +101,8 @@ def test_weights_are_those_of_the_plain_path(name):
 def test_outputs_are_the_same_to_the_bit(name):
     model, given, _ = asked(name)
     alone = forward(model, given)
-    recorder = Recorder(model, lambda place: True, lambda found: found)
-    with listen(recorder):
+    recorder = MapRecorder(model, lambda place: True, lambda found: found)
+    with capture_attention(recorder):
         looked_at = forward(model, given)
     recorder.close()
     assert torch.equal(alone, looked_at)
@@ -118,8 +118,8 @@ def test_the_winning_hypothesis_looked_as_its_steps_did(name):
     again = regard.look(model, given, output=ids)
     state = model.decoder.start(model.encode(given), batch=1, capacity=5)
     for step, token in enumerate([START, *ids[:-1]]):
-        recorder = Recorder(model, lambda place: True, lambda found: found)
-        with listen(recorder):
+        recorder = MapRecorder(model, lambda place: True, lambda found: found)
+        with capture_attention(recorder):
             logits, state = model.decoder.step(torch.tensor([token]), state)
         recorder.close()
         assert look.output.scores[step] == pytest.approx(float(logits[0].log_softmax(-1)[ids[step]]), abs=1e-5)
@@ -257,7 +257,7 @@ def test_words_stand_between_spaces():
         ids = [START, *words.encode("the cat catalogue"), END]
         found = words.words(ids)
         assert found[-1] == wanted
-        assert Side.of(ids, words).spelled == ("<s>", "the", "cat", "catalogue", "</s>")
+        assert TokenSequence.of(ids, words).spelled == ("<s>", "the", "cat", "catalogue", "</s>")
 
 
 @pytest.mark.parametrize("words", [False, True])
@@ -341,7 +341,7 @@ def test_who_cannot_be_looked_at_is_refused():
     for given in ("a text", Tokens.of([[5], [6]]), None, 3):
         with pytest.raises(ValueError, match="text: wanted Tokens"):
             regard.look(model, given, output=SAID)
-    with pytest.raises(ValueError, match=r"model: wanted one that regard.load.*got Linear.*regard.listen"):
+    with pytest.raises(ValueError, match=r"model: wanted one that regard.load.*got Linear.*regard.capture_attention"):
         regard.look(nn.Linear(2, 2), torch.ones(1))
     with pytest.raises(ValueError, match="output: wanted a text"):
         regard.look(translator(), "a", output=3)
@@ -414,7 +414,7 @@ VALUED = ("transformer → transformer", "bag → transformer rms swiglu grouped
 def test_weighted_maps_are_the_lengths_of_what_each_key_adds(name):
     model, given, output = asked(name)
     look, heard = regard.look(model, given, **output), []
-    with listen(heard.append):
+    with capture_attention(heard.append):
         forward(model, given)
     for each in look.maps:
         module = next(module for module, place in places(model).items() if place.name == each.name)
@@ -455,17 +455,17 @@ def _scaled(model, look, name: str, at: tuple[int, int, int], factor: float, of:
     module = next(module for module, place in places(model).items() if place.name == name)
     rows = 0
 
-    def changed(source, lookup, value, out):
+    def changed(source, spec, value, out):
         nonlocal rows
         if source is not module:
             return out
-        weights = reference.softmax(reference.scores(lookup))
-        if rows <= at[1] < rows + lookup.n:
+        weights = reference.softmax(reference.scores(spec))
+        if rows <= at[1] < rows + spec.n:
             weights[0, at[0], at[1] - rows, at[2]] *= factor
-        rows += lookup.n
+        rows += spec.n
         return weights @ reference.spread(value, weights.shape[1])
 
-    with changing(changed):
+    with intercepting(changed):
         logits = look.forced()
     each = logits.log_softmax(-1).gather(-1, look.forced.answers[:, None])[:, 0]
     return float(each.sum() if of is None else each[of])

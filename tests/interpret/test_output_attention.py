@@ -13,7 +13,7 @@ from regard.decoding.attention import attention
 from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.request import Input, Task
+from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from regard.model.seq2seq import Seq2Seq
 from support.models import decoder
@@ -33,10 +33,10 @@ def test_weights_are_those_that_greedy_steps_saw(name):
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         state = made.decoder.start(made.encode(Tokens.of([row])), batch=1, capacity=LONGEST)
         for n, token in enumerate((START, *hit.tokens)[:steps]):
-            heard: list[regard.Heard] = []
-            with regard.listen(heard.append):
+            heard: list[regard.AttentionCall] = []
+            with regard.capture_attention(heard.append):
                 _, state = made.decoder.step(torch.tensor([token]), state)
-            for layer, looker in enumerate(made.decoder.lookers):
+            for layer, looker in enumerate(made.decoder.cross_attentions):
                 (seen,) = (each.weights() for each in heard if each.source is looker)
                 torch.testing.assert_close(weights[layer, :, n], seen.reshape(-1, len(row)), rtol=0, atol=1e-5)
 
@@ -83,7 +83,7 @@ def test_what_looks_at_nothing_is_refused():
         (Ensemble([made, made]), row),
     ):
         with pytest.raises(ValueError, match="coverage_penalty: wanted one model whose decoder looks"):
-            next(search(Task(each, Tokens.of, DecodeConfig(coverage_penalty=0.2)), [Input(source, 1)]))
+            next(search(SearchTask(each, Tokens.of, DecodeConfig(coverage_penalty=0.2)), [Request(source, 1)]))
     with pytest.raises(ValueError, match="attention: wanted"):
         attention(made, Tokens.of([row]), found(made, [row])[0], START)
     with pytest.raises(ValueError, match="coverage_penalty"):

@@ -9,7 +9,7 @@ import torch
 import regard
 from regard.core.sequence import Tokens
 from regard.kernels.recurrent import attention_rnn
-from regard.kernels.recurrent.rnn import Weights
+from regard.kernels.recurrent.rnn import RnnWeights
 from regard.model import rnn_decoder, rnn_encoder
 from regard.model.embedding import Projection
 from regard.model.memory import Memory
@@ -102,19 +102,19 @@ def test_dropout_between_layers_scales_what_the_upper_takes_in(wiring):
     module, given = decoder(wiring, layers=2), memory()
     state = module.start(given, batch=4)
     embedded = module.embedding(TARGETS.mT)
-    lower, upper = (Weights(*each) for each in module.rnn.all_weights)
+    lower, upper = (RnnWeights(*each) for each in module.rnn.all_weights)
     twice = upper._replace(input=2 * upper.input)
     between = embedded.new_full((1, TARGETS.numel(), WIDTH), 2.0)
     results = []
     for weights, scales in (([lower, upper], between), ([lower, twice], None)):
-        layers = attention_rnn.Layers("gru", weights, list(zip(*state.hidden, strict=True)), scales)
+        layers = attention_rnn.RecurrentLayers("gru", weights, list(zip(*state.hidden, strict=True)), scales)
         source = module._source(state, embedded)
         if wiring == "after fed":
             join = module.join.weight, module.join.bias
-            states, out, _ = attention_rnn.step_then_look(layers, source, embedded, state.context, *join)
+            states, out, _ = attention_rnn.step_then_attend(layers, source, embedded, state.context, *join)
         else:
             gate = None if module.gate is None else (module.gate.weight, module.gate.bias)
-            states, out, _ = attention_rnn.look_then_step(layers, source, embedded, gate)
+            states, out, _ = attention_rnn.attend_then_step(layers, source, embedded, gate)
         loss = weighed(out, *(part for layer in states for part in layer))
         results.append((out, states, torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True)))
     torch.testing.assert_close(*results)
@@ -156,10 +156,10 @@ def test_one_state_may_be_used_twice():
 def test_who_listens_hears_every_step(wiring):
     """And changes nothing: what comes out is the same to the last bit."""
     module, given, heard, slowly = decoder(wiring), memory(), [], []
-    with regard.listen(heard.append):
+    with regard.capture_attention(heard.append):
         listened = module.states(TARGETS, given)
     assert torch.equal(listened, module.states(TARGETS, given))
-    with torch.no_grad(), regard.listen(slowly.append):
+    with torch.no_grad(), regard.capture_attention(slowly.append):
         module.states(TARGETS, given)
     assert len(heard) == len(slowly) == TARGETS.shape[1]
     for fast, slow in zip(heard, slowly, strict=True):

@@ -8,7 +8,7 @@ import torch
 
 from regard.core.sequence import Tokens
 from regard.kernels.recurrent import rnn, rnn_cuda
-from regard.kernels.recurrent.rnn import Weights
+from regard.kernels.recurrent.rnn import RnnWeights
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
@@ -59,7 +59,7 @@ def test_kernels_equal_steps_by_hand(cell, sizes, layers, inner, dtype):
     counts, gates = SIZES[sizes], COUNTS[cell] * 5
     x = drawn(layers, sum(counts), 7)
     shapes = (gates, 7), (gates, 5), (gates,), (gates,)
-    weights = [Weights(*(drawn(*shape, scale=0.4) for shape in shapes)) for _ in range(layers)]
+    weights = [RnnWeights(*(drawn(*shape, scale=0.4) for shape in shapes)) for _ in range(layers)]
     start = tuple(drawn(layers, counts[0], 5) for _ in range(2 if cell == "lstm" else 1))
     inputs = (x, *start, *(each for one in weights for each in one))
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from regard.kernels import triton_launch
 from regard.kernels.attention import additive, reference, weights, weights_cuda
-from regard.kernels.attention.mask import Visibility
-from regard.kernels.attention.score_function import AdditiveEnergy, DotEnergy
-from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.mask import AttentionMask
+from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction
+from regard.kernels.attention.spec import AttentionSpec
 from support.poison import poison
 
 pytest.importorskip("triton", reason="needs Triton, which is there for Linux on x86_64")
@@ -50,13 +50,13 @@ def sizes(mask: str) -> tuple[int, int]:
     return (more, less) if mask == "more queries" else (less, more)
 
 
-def visibility(n: int, m: int, *, allowed: tuple | None = None, **reach: int) -> Visibility:
+def visibility(n: int, m: int, *, allowed: tuple | None = None, **reach: int) -> AttentionMask:
     if allowed is None:
-        return Visibility(None, **reach)
+        return AttentionMask(None, **reach)
     shape = *allowed[:2], n if allowed[2] is True else 1, m
     mask = torch.rand(shape) > 0.4
     mask[0, 0, 0] = False  # a row, or a sentence, that sees nothing
-    return Visibility(mask.to(DEVICE), **reach)
+    return AttentionMask(mask.to(DEVICE), **reach)
 
 
 def new(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -69,18 +69,18 @@ def close(got: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> None:
     assert (got - wanted).norm() <= TOLERANCE[dtype] * wanted.norm() + 1e-7
 
 
-def same(lookup: Lookup, value: torch.Tensor, **constants: int) -> None:
+def same(spec: AttentionSpec, value: torch.Tensor, **constants: int) -> None:
     """Output, log-sum-exp and the gradients of all four inputs."""
-    inputs = [lookup.query, lookup.key, lookup.energy.weight, value]
+    inputs = [spec.query, spec.key, spec.score_function.weight, value]
     exact = [x.detach().double().requires_grad_() for x in inputs]
-    plain = Lookup(AdditiveEnergy(exact[2]), exact[0], exact[1], lookup.visible)
+    plain = AttentionSpec(AdditiveScoreFunction(exact[2]), exact[0], exact[1], spec.visible)
     wanted, wanted_lse = reference.attend(plain, exact[3])
     direction = torch.randn(wanted.shape, dtype=torch.float64, device=DEVICE)
     expected = torch.autograd.grad(wanted, exact, direction)
     with pytest.MonkeyPatch.context() as patch:
         for name, size in constants.items():
             patch.setattr(additive, name, size)
-        out, lse = additive.attend(lookup, value)
+        out, lse = additive.attend(spec, value)
         found = torch.autograd.grad(out, inputs, direction.to(out.dtype))
     assert out.dtype == value.dtype
     for got, want in zip([out, lse, *found], [wanted, wanted_lse, *expected], strict=True):
@@ -92,15 +92,15 @@ def same(lookup: Lookup, value: torch.Tensor, **constants: int) -> None:
 def test_additive_equals_plain(mask, dtype):
     n, m = sizes(mask)
     query, key, value = new(2, 2, n, 3, dtype=dtype), new(2, 1, m, 3, dtype=dtype), new(2, 2, m, 20, dtype=dtype)
-    lookup = Lookup(AdditiveEnergy(new(2, 3)), query, key, visibility(n, m, **MASKS[mask]))
-    same(lookup, value)
+    spec = AttentionSpec(AdditiveScoreFunction(new(2, 3)), query, key, visibility(n, m, **MASKS[mask]))
+    same(spec, value)
 
 
 @pytest.mark.parametrize("rows", [2 * (TILE + 2), 1], ids=["two items", "fewest rows"])
 def test_additive_in_pieces(rows):
     n, m = TILE + 2, TILE + 1
-    lookup = Lookup(AdditiveEnergy(new(1, 2)), new(1, 3, n, 2), new(1, 3, m, 2), Visibility(None, 9, 2))
-    same(lookup, new(1, 3, m, 4), SCORES=rows * m)
+    spec = AttentionSpec(AdditiveScoreFunction(new(1, 2)), new(1, 3, n, 2), new(1, 3, m, 2), AttentionMask(None, 9, 2))
+    same(spec, new(1, 3, m, 4), SCORES=rows * m)
 
 
 @pytest.mark.parametrize("scores", [2**22, 1], ids=["kept", "computed again"])
@@ -108,7 +108,7 @@ def test_a_second_backward_equals_the_first(scores, monkeypatch):
     """In one piece and in several: whatever was kept for it is still there."""
     monkeypatch.setattr(additive, "SCORES", scores)
     inputs = query, key, value, weight = [new(1, 2, TILE + 1, 3) for _ in range(3)] + [new(1, 3)]
-    out, _ = additive.attend(Lookup(AdditiveEnergy(weight), query, key, Visibility()), value)
+    out, _ = additive.attend(AttentionSpec(AdditiveScoreFunction(weight), query, key, AttentionMask()), value)
     first, second = (torch.autograd.grad(out, inputs, torch.ones_like(out), retain_graph=True) for _ in range(2))
     assert all(torch.equal(*each) for each in zip(first, second, strict=True))
 
@@ -122,9 +122,13 @@ reach = st.none() | st.integers(0, 7)
 def test_additive_of_any_shape(batch, groups, group, n, m, width, wide, behind, ahead, masked):
     torch.manual_seed(1000 * n + m)
     mask = torch.rand(batch, 1, n, m, device=DEVICE) > 0.3 if masked else None
-    energy = AdditiveEnergy(new(groups * group if masked else 1, width))
+    score_function = AdditiveScoreFunction(new(groups * group if masked else 1, width))
     query, key = new(batch, groups * group, n, width), new(batch, groups, m, width)
-    same(Lookup(energy, query, key, Visibility(mask, behind, ahead)), new(batch, groups, m, wide), SCORES=2 * n * m)
+    same(
+        AttentionSpec(score_function, query, key, AttentionMask(mask, behind, ahead)),
+        new(batch, groups, m, wide),
+        SCORES=2 * n * m,
+    )
 
 
 def test_dropout_is_the_same_in_the_backward(monkeypatch):
@@ -132,12 +136,10 @@ def test_dropout_is_the_same_in_the_backward(monkeypatch):
         monkeypatch.setattr(additive, name, 16)
     n, m, dropout = 24, 20, 0.3
     query, key, weight = new(1, 2, n, 4), new(1, 2, m, 4), new(1, 4)
-    lookup = Lookup(AdditiveEnergy(weight), query, key, Visibility(None, None, 5))
-    seen = reference.softmax(reference.scores(lookup))
+    spec = AttentionSpec(AdditiveScoreFunction(weight), query, key, AttentionMask(None, None, 5))
+    seen = reference.softmax(reference.scores(spec))
     torch.manual_seed(5)
-    shown, _ = additive.attend(
-        lookup, torch.eye(m, device=DEVICE).expand(1, 2, m, m), dropout
-    )  # the weights themselves
+    shown, _ = additive.attend(spec, torch.eye(m, device=DEVICE).expand(1, 2, m, m), dropout)  # the weights themselves
     scale = (shown / seen).nan_to_num(0.0).detach()
     kept = scale > 0
     assert abs(kept[seen > 0].float().mean() - (1 - dropout)) < 0.06
@@ -145,14 +147,14 @@ def test_dropout_is_the_same_in_the_backward(monkeypatch):
     assert not torch.equal(kept[0, 0], kept[0, 1])
     value = new(1, 2, m, 6)
     torch.manual_seed(5)
-    out, _ = additive.attend(lookup, value, dropout)
+    out, _ = additive.attend(spec, value, dropout)
     wanted = (seen * scale) @ value
     close(out, wanted, torch.float32)
     direction, inputs = torch.randn_like(out), [query, key, weight, value]
     found, expected = (torch.autograd.grad(x, inputs, direction, retain_graph=True) for x in (out, wanted))
     for got, want in zip(found, expected, strict=True):
         close(got, want, torch.float32)
-    other, _ = additive.attend(lookup, value, dropout)
+    other, _ = additive.attend(spec, value, dropout)
     assert not torch.equal(out, other)
 
 
@@ -163,12 +165,12 @@ def test_large_numbers_saturate(dtype):
     with torch.no_grad():
         query[..., 0], key[..., 0] = 5e4, 5e4
         query[:, :, 1], key[:, :, 1] = 1e9 if dtype != torch.float16 else 6e4, -20.0
-    same(Lookup(AdditiveEnergy(new(1, 2)), query, key, Visibility()), new(1, 1, 4, 3, dtype=dtype))
+    same(AttentionSpec(AdditiveScoreFunction(new(1, 2)), query, key, AttentionMask()), new(1, 1, 4, 3, dtype=dtype))
 
 
-def on_cpu(lookup: Lookup) -> Lookup:
-    query, key, weight, allowed, bias = (None if x is None else x.cpu() for x in lookup.tensors)
-    return lookup.frame.around(query, key, weight, allowed, bias)
+def on_cpu(spec: AttentionSpec) -> AttentionSpec:
+    query, key, weight, allowed, bias = (None if x is None else x.cpu() for x in spec.tensors)
+    return spec.frame.around(query, key, weight, allowed, bias)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -178,8 +180,8 @@ def test_rows_and_summaries_equal_plain(mask, dtype):
     (n, m), top = sizes(mask), 5
     # As projections leave them: heads between positions and width.
     query, key = new(2, n, 2, 7, dtype=dtype).transpose(1, 2), new(2, m, 1, 7, dtype=dtype).transpose(1, 2)
-    lookup = Lookup(DotEnergy(0.7), query, key, visibility(n, m, **MASKS[mask]))
-    scores = reference.scores(lookup)
+    spec = AttentionSpec(DotScoreFunction(0.7), query, key, visibility(n, m, **MASKS[mask]))
+    scores = reference.scores(spec)
     lse = torch.where(scores.isinf().all(-1), 0.0, scores.logsumexp(-1))
     wanted = reference.softmax(scores)
     for picks in (
@@ -187,31 +189,33 @@ def test_rows_and_summaries_equal_plain(mask, dtype):
         torch.tensor([n - 1, 3, 3], device=DEVICE),
         torch.empty(0, dtype=torch.int64, device=DEVICE),
     ):
-        found = weights_cuda.weights(lookup, picks, lse)
+        found = weights_cuda.weights(spec, picks, lse)
         torch.testing.assert_close(found, wanted[:, :, picks], atol=1e-6, rtol=1e-5)
     on = (torch.arange(m, device=DEVICE) % 3 == 0).float()
-    expected = weights.summarise(on_cpu(lookup), top=top, on=on.cpu(), lse=lse.cpu())
-    found = weights.Summary(*(x.cpu() for x in weights_cuda.summarise(lookup, top, on, lse)))
+    expected = weights.summarise(on_cpu(spec), top=top, on=on.cpu(), lse=lse.cpu())
+    found = weights.Summary(*(x.cpu() for x in weights_cuda.summarise(spec, top, on, lse)))
     for name in ("entropy", "distance", "top_weights", "top_keys", "mass"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), atol=1e-5, rtol=1e-4)
-    assert weights_cuda.summarise(lookup, 0, None, lse)[2].shape[-1] == 0
+    assert weights_cuda.summarise(spec, 0, None, lse)[2].shape[-1] == 0
 
 
 @torch.no_grad()
 def test_of_equal_weights_the_first_keys_come_first():
     query, key = torch.ones(1, 1, 3, 2, device=DEVICE), torch.ones(1, 1, 40, 2, device=DEVICE)
     key[:, :, 30] = 2.0
-    lookup = Lookup(DotEnergy(1.0), query, key, Visibility())
-    lse = reference.scores(lookup).logsumexp(-1)
-    *_, top_keys, _ = weights_cuda.summarise(lookup, 6, None, lse)
+    spec = AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask())
+    lse = reference.scores(spec).logsumexp(-1)
+    *_, top_keys, _ = weights_cuda.summarise(spec, 6, None, lse)
     assert top_keys[0, 0].tolist() == [[30, 0, 1, 2, 3, 4]] * 3
 
 
 def test_a_cpu_never_asks_for_them():
     query, key, value = (torch.ones(1, 1, 3, 2) for _ in range(3))
     assert not triton_launch.takes(query)
-    assert not additive.supports(Lookup(AdditiveEnergy(torch.ones(1, 2)), query, key, Visibility()), value, 0.0)
-    assert not weights_cuda.supports(Lookup(DotEnergy(1.0), query, key, Visibility()))
+    assert not additive.supports(
+        AttentionSpec(AdditiveScoreFunction(torch.ones(1, 2)), query, key, AttentionMask()), value, 0.0
+    )
+    assert not weights_cuda.supports(AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask()))
 
 
 @pytest.mark.slow

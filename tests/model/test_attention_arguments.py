@@ -151,7 +151,7 @@ def test_leading_axes_broadcast():
 def test_keys_projected_once():
     for score in (regard.Bilinear(8, 6), regard.ReducedRank(8, 6, 2), regard.Additive(8, 6, 4)):
         key = K[..., :6]
-        ready = regard.attend(Q, score.keys(key), V, score=regard.KeysReady(score))
+        ready = regard.attend(Q, score.keys(key), V, score=regard.ProjectedKeys(score))
         assert torch.equal(ready, regard.attend(Q, key, V, score=score))
 
 

@@ -20,12 +20,12 @@ from regard.api.train import make_model, prepared, train
 from regard.checkpoint.store import weights_of
 from regard.core.errors import InvalidArgument, TrainingFailed
 from regard.data import features as features_module
-from regard.data.arrays import Features
+from regard.data.arrays import FeatureColumn
 from regard.data.images import normalised
 from regard.data.synthetic.tasks import SIZES
 from regard.data.text import InvalidData, MissingExtra
 from regard.inference.load import load
-from regard.model.backbones import BackboneConfig, Norm, _same, backbone
+from regard.model.backbones import BackboneConfig, FrozenBatchNorm, _same, backbone
 from regard.recipe.recipe import read_recipe
 
 LITE = BackboneConfig("efficientnet-lite0")
@@ -87,7 +87,7 @@ def test_photographs_of_dogs_are_of_dogs():
 
 def test_a_norm_is_batch_norm_by_its_statistics():
     conv = nn.Conv2d(4, 6, 3, 2, 1, groups=2, bias=False)
-    ours, theirs = Norm(6, epsilon=1e-3), nn.BatchNorm2d(6, eps=1e-3).eval()
+    ours, theirs = FrozenBatchNorm(6, epsilon=1e-3), nn.BatchNorm2d(6, eps=1e-3).eval()
     for tensor in ours.state_dict().values():
         tensor.copy_(torch.rand_like(tensor) + 0.5)
     theirs.load_state_dict(ours.state_dict(), strict=False)
@@ -349,7 +349,7 @@ def test_features_are_those_of_the_pictures(tmp_path, few, kind):
     settings, data, model = ready(tmp_path, kind)
     seen = job.seen_once(settings, model, data, tmp_path, quiet)
     rows = np.array([3, 0, 3])
-    assert isinstance(seen.valid.source, Features)
+    assert isinstance(seen.valid.source, FeatureColumn)
     grids = seen.valid.source.gather(rows)
     assert grids.states.dtype == torch.float16
     assert grids.states.shape == (3, 4, 4, 112)

@@ -13,9 +13,9 @@ from support.family import MASKS, SCORES, Case
 MIB = 2**20
 
 
-def heard_from(run) -> list[regard.Heard]:
-    heard: list[regard.Heard] = []
-    with regard.listen(heard.append):
+def heard_from(run) -> list[regard.AttentionCall]:
+    heard: list[regard.AttentionCall] = []
+    with regard.capture_attention(heard.append):
         run()
     return heard
 
@@ -24,7 +24,7 @@ def test_nobody_hears_after_the_block_even_when_it_fails():
     x, heard = torch.randn(2, 3, 4), []
 
     def work():
-        with regard.listen(heard.append):
+        with regard.capture_attention(heard.append):
             regard.attend(x, x, x)
             raise ZeroDivisionError
 
@@ -36,9 +36,9 @@ def test_nobody_hears_after_the_block_even_when_it_fails():
 
 def test_nested_listeners_all_hear():
     x, outer, inner = torch.randn(2, 3, 4), [], []
-    with regard.listen(outer.append):
+    with regard.capture_attention(outer.append):
         regard.attend(x, x, x)
-        with regard.listen(inner.append):
+        with regard.capture_attention(inner.append):
             regard.attend(x, x, x)
         regard.attend(x, x, x)
     assert (len(outer), len(inner)) == (3, 1)
@@ -48,11 +48,11 @@ def test_a_thread_hears_itself_alone():
     x, mine, its = torch.randn(2, 3, 4), [], []
 
     def work():
-        with regard.listen(its.append):
+        with regard.capture_attention(its.append):
             regard.attend(x, x, x)
             regard.attend(x, x, x)
 
-    with regard.listen(mine.append):
+    with regard.capture_attention(mine.append):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
@@ -64,8 +64,8 @@ def test_a_task_hears_itself_alone():
     x = torch.randn(2, 3, 4)
 
     async def work(times: int) -> int:
-        heard: list[regard.Heard] = []
-        with regard.listen(heard.append):
+        heard: list[regard.AttentionCall] = []
+        with regard.capture_attention(heard.append):
             for _ in range(times):
                 regard.attend(x, x, x)
                 await asyncio.sleep(0)
@@ -80,7 +80,7 @@ def test_a_task_hears_itself_alone():
 def test_what_is_heard_holds_no_graph():
     x = torch.randn(2, 3, 4, requires_grad=True)
     (call,) = heard_from(lambda: regard.attend(x, x, x, score=regard.Additive(4, 4, 5)))
-    assert not any(t.requires_grad for t in (call.lookup.query, call.lookup.key, call.lookup.energy.weight, call.lse))
+    assert not any(t.requires_grad for t in (call.spec.query, call.spec.key, call.spec.score_function.weight, call.lse))
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -158,8 +158,8 @@ def test_rows_of_weights_cost_no_more_memory_than_the_fused_call():
     inputs = long_call(8192)
 
     def asked() -> None:
-        heard: list[regard.Heard] = []
-        with regard.listen(heard.append):
+        heard: list[regard.AttentionCall] = []
+        with regard.capture_attention(heard.append):
             out = regard.attend(*inputs)
         torch.autograd.grad(out, inputs, torch.ones_like(out))
         assert heard[0].weights(rows=range(64)).shape == (1, HEADS, 64, 8192)

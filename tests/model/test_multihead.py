@@ -40,8 +40,8 @@ def test_equals_torch_with_the_same_weights(source_width):
     x, source = torch.randn(BATCH, N, WIDTH, requires_grad=True), torch.randn(BATCH, M, source_width)
     mask = torch.rand(BATCH, 1, M) > 0.3
     mask[..., 0] = True
-    heard: list[regard.Heard] = []
-    with regard.listen(heard.append):
+    heard: list[regard.AttentionCall] = []
+    with regard.capture_attention(heard.append):
         out = ours(x, source, mask=mask)
     wanted, weights = module(x, source, source, key_padding_mask=~mask[:, 0], average_attn_weights=False)
     torch.testing.assert_close(out, wanted)
@@ -170,8 +170,8 @@ def test_grouped_heads_equal_repeated_heads(key_heads):
             state[f"{role}.{kind}"] = heads.repeat_interleave(HEADS // key_heads, 0).flatten(0, 1)
     full.load_state_dict(state)
     x = torch.randn(BATCH, N, WIDTH)
-    heard: list[regard.Heard] = []
-    with regard.listen(heard.append):
+    heard: list[regard.AttentionCall] = []
+    with regard.capture_attention(heard.append):
         torch.testing.assert_close(grouped(x, causal=True), full(x, causal=True))
     torch.testing.assert_close(heard[0].weights(), heard[1].weights())
     torch.testing.assert_close(heard[0].weights(heads=[3, 1], rows=[2]), heard[1].weights()[:, [3, 1], 2:3])
@@ -195,10 +195,10 @@ def test_autocast_runs_in_half_precision():
         regard.MultiHead(WIDTH, HEADS, normalise=True, rotary=regard.Rotary(WIDTH // HEADS)),
         torch.randn(2, N, WIDTH),
     )
-    heard: list[regard.Heard] = []
-    with torch.autocast("cpu", torch.bfloat16), regard.listen(heard.append):
+    heard: list[regard.AttentionCall] = []
+    with torch.autocast("cpu", torch.bfloat16), regard.capture_attention(heard.append):
         out = module(x, causal=True)
-    assert heard[0].lookup.query.dtype == heard[0].lookup.key.dtype == torch.bfloat16
+    assert heard[0].spec.query.dtype == heard[0].spec.key.dtype == torch.bfloat16
     assert (out.float() - module(x, causal=True)).norm() < 0.03 * out.float().norm()
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from regard.model.scheduled_sampling import Forcing, _choose, force
+from regard.model.scheduled_sampling import ScheduledSampling, _choose, force
 from support.models import DECODERS, VOCABULARY, decoder, memory
 
 TARGETS = torch.randint(VOCABULARY, (3, 6), generator=torch.Generator().manual_seed(2))
@@ -26,14 +26,14 @@ def free_running(module, given) -> torch.Tensor:
 @pytest.mark.parametrize("name", DECODERS)
 def test_all_gold_is_teacher_forcing(name):
     module = decoder(name)
-    assert torch.equal(force(module, TARGETS, memory(), Forcing(gold=1.0)), module(TARGETS, memory()))
+    assert torch.equal(force(module, TARGETS, memory(), ScheduledSampling(gold=1.0)), module(TARGETS, memory()))
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_no_gold_is_free_running(name):
     """At once for a recurrent decoder; for a parallel one after as many passes as there are words."""
     module = decoder(name)
-    got = force(module, TARGETS, memory(), Forcing(gold=0.0, passes=6))
+    got = force(module, TARGETS, memory(), ScheduledSampling(gold=0.0, passes=6))
     torch.testing.assert_close(got, free_running(module, memory()), atol=1e-5, rtol=1e-4)
     assert not torch.allclose(got, module(TARGETS, memory()), atol=1e-3)
 
@@ -43,7 +43,9 @@ def test_a_mix_is_neither_and_has_gradient(name):
     module = decoder(name)
 
     def draw(seed):
-        return force(module, TARGETS, memory(), Forcing(gold=0.5), generator=torch.Generator().manual_seed(seed))
+        return force(
+            module, TARGETS, memory(), ScheduledSampling(gold=0.5), generator=torch.Generator().manual_seed(seed)
+        )
 
     mixed = draw(3)
     assert torch.equal(mixed, draw(3))
@@ -66,18 +68,18 @@ def test_the_first_token_is_always_gold_and_a_ratio_is_exact():
 
 def test_schedules_begin_and_end_where_they_say():
     for schedule in ("linear", "exponential", "sigmoid"):
-        forcing = Forcing(gold=1.0, end=0.2, steps=100, schedule=schedule)
+        forcing = ScheduledSampling(gold=1.0, end=0.2, steps=100, schedule=schedule)
         shares = [forcing.share(step) for step in range(0, 101, 10)]
         assert shares[0] == pytest.approx(1.0)
         assert shares[-1] == pytest.approx(0.2)
         assert all(a > b for a, b in itertools.pairwise(shares))
         assert forcing.share(1000) == pytest.approx(0.2)
-    assert Forcing(gold=1.0, end=0.2, steps=100).share(50) == pytest.approx(0.6)
-    assert Forcing(gold=0.3).share(10**6) == 0.3
+    assert ScheduledSampling(gold=1.0, end=0.2, steps=100).share(50) == pytest.approx(0.6)
+    assert ScheduledSampling(gold=0.3).share(10**6) == 0.3
 
 
 def test_a_schedule_changes_what_is_fed():
-    module, forcing = decoder("transformer"), Forcing(gold=1.0, end=0.0, steps=10, passes=6)
+    module, forcing = decoder("transformer"), ScheduledSampling(gold=1.0, end=0.0, steps=10, passes=6)
     assert torch.equal(force(module, TARGETS, memory(), forcing, step=0), module(TARGETS, memory()))
     torch.testing.assert_close(
         force(module, TARGETS, memory(), forcing, step=10), free_running(module, memory()), atol=1e-5, rtol=1e-4
@@ -94,4 +96,4 @@ def test_a_schedule_changes_what_is_fed():
 )
 def test_impossible_forcing_is_refused(options, message):
     with pytest.raises(regard.InvalidRecipe, match=message):
-        Forcing(**options)
+        ScheduledSampling(**options)

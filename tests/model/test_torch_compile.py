@@ -74,13 +74,13 @@ layer, x = regard.MultiHead(16, heads=2).eval(), torch.randn(2, 5, 16)
 wanted, heard = layer(x, causal=True), []
 if first:
     compiled = torch.compile(layer, backend="eager")
-with regard.listen(heard.append):
+with regard.capture_attention(heard.append):
     if not first:
         compiled = torch.compile(layer, backend="eager")
     for _ in range(2):
         torch.testing.assert_close(compiled(x, causal=True), wanted)
 assert len(heard) == 2, len(heard)
-with regard.listen(heard.append):
+with regard.capture_attention(heard.append):
     layer(x, causal=True)
 torch.testing.assert_close(heard[1].weights(), heard[2].weights())
 compiled(x, causal=True)

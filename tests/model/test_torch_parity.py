@@ -9,7 +9,7 @@ from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.transformer import TransformerDecoder
-from regard.model.transformer_block import Stack, TransformerConfig
+from regard.model.transformer_block import TransformerConfig, TransformerStack
 from support.models import VOCABULARY, WIDTH, lively, words
 
 
@@ -44,7 +44,7 @@ def test_transformer_encoder(norm_first, activation):
         activation=activation,
         position="none",
     )
-    ours = lively(Stack(config))
+    ours = lively(TransformerStack(config))
     layer = nn.TransformerEncoderLayer(16, 4, 40, 0.0, activation, batch_first=True, norm_first=norm_first)
     theirs = nn.TransformerEncoder(layer, 3, nn.LayerNorm(16) if norm_first else None, enable_nested_tensor=False)
     with torch.no_grad():

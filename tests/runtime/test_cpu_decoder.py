@@ -157,18 +157,18 @@ def test_int8_that_cannot_be_is_told_once(capsys):
 @needs_compiler
 def test_listeners_are_heard():
     plain = decoder("transformer")
-    with capture.listen(lambda heard: None):
+    with capture.capture_attention(lambda heard: None):
         assert native_decoder(plain) is None
 
 
 @needs_compiler
 def test_who_listens_in_another_thread_slows_nobody():
     plain = decoder("transformer")
-    with ThreadPoolExecutor(1) as other, capture.listen(lambda heard: None):
+    with ThreadPoolExecutor(1) as other, capture.capture_attention(lambda heard: None):
         assert other.submit(native_decoder, plain).result() is not None
-        with capture.changing(lambda source, lookup, value, out: out):
+        with capture.intercepting(lambda source, spec, value, out: out):
             assert other.submit(native_decoder, plain, int8=True).result() is not None
-    for quiet in (capture.listen(print), capture.changing(print)):
+    for quiet in (capture.capture_attention(print), capture.intercepting(print)):
         with quiet:
             assert native_decoder(plain) is None
 
@@ -189,7 +189,7 @@ def test_what_another_thread_makes_is_not_taken_for_ones_own(monkeypatch):
 @needs_compiler
 def test_changers_change():
     made, rows = model("transformer"), sources()[:3]
-    with capture.changing(lambda source, lookup, value, out: torch.zeros_like(out)):
+    with capture.intercepting(lambda source, spec, value, out: torch.zeros_like(out)):
         silent = found(made, rows)
     plainly = found(made, rows)
     assert [each[0].score for each in silent] != pytest.approx([each[0].score for each in plainly], abs=1e-3)

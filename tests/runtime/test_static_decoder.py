@@ -12,17 +12,17 @@ from test_search import WAYS, found, model, said, sources
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, START
 from regard.decoding import search as searching
-from regard.decoding.beam import Beam
+from regard.decoding.beam import BeamSearch
 from regard.decoding.config import DecodeConfig
-from regard.decoding.greedy import Walk
-from regard.decoding.logits_processors import Banned, Said
+from regard.decoding.greedy import GreedySearch
+from regard.decoding.logits_processors import BannedTokens, GeneratedTokens
 from regard.model.transformer import TransformerDecoder
 from regard.runtime.cpu.weight_layout import plain
 from regard.runtime.cuda import buffers as desks
 from regard.runtime.cuda import encode
 from regard.runtime.cuda.cuda_graphs import rounded
-from regard.runtime.cuda.encode import Reading
-from regard.runtime.cuda.static_decoder import FixedDecoder, _made, laid
+from regard.runtime.cuda.encode import GraphedEncoder
+from regard.runtime.cuda.static_decoder import StaticDecoder, _made, laid
 from support.models import VOCABULARY, decoder, encoder, memory
 
 KINDS = ("transformer", "lstm before", "conv")
@@ -65,7 +65,7 @@ def _as_on_a_gpu(monkeypatch):
         return laid(module, torch.float32) if isinstance(module, TransformerDecoder) and plain(module) else None
 
     monkeypatch.setattr(searching, "native_decoder", lambda *_, **__: None)
-    monkeypatch.setattr(searching, "fixed_decoder", fixed)
+    monkeypatch.setattr(searching, "static_decoder", fixed)
     monkeypatch.setattr(searching, "stays", lambda _: True)
     monkeypatch.setattr(searching, "FEW", 0)
     monkeypatch.setattr(desks, "record", lambda _: None)
@@ -78,7 +78,7 @@ def test_the_search_finds_the_same(name, options, request):
     made, rows, prefixes = model(name), sources()[:8], [(), (5, 9), (7,), *[()] * 5]
     runs = [
         partial(found, made, rows, **options, batch_tokens=13),  # who waits enters
-        partial(found, made, rows, **options, prefixes=prefixes, rules=[Banned([[6], [7, 8]])]),
+        partial(found, made, rows, **options, prefixes=prefixes, rules=[BannedTokens([[6], [7, 8]])]),
     ]
     plainly = [run() for run in runs]
     request.getfixturevalue("_as_on_a_gpu")
@@ -93,7 +93,7 @@ def test_the_search_finds_the_same(name, options, request):
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_nothing_moves(name, options, monkeypatch):
-    stay, steps = desks.Desk._stay, []
+    stay, steps = desks.DecodeBuffers._stay, []
 
     def watched(self):
         before = [x.data_ptr() for x in self.tensors()]
@@ -101,7 +101,7 @@ def test_nothing_moves(name, options, monkeypatch):
         assert [x.data_ptr() for x in self.tensors()] == before
         steps.append(1)
 
-    monkeypatch.setattr(desks.Desk, "_stay", watched)
+    monkeypatch.setattr(desks.DecodeBuffers, "_stay", watched)
     found(model(name), sources()[:6], **options, batch_tokens=13)
     assert steps
 
@@ -109,8 +109,8 @@ def test_nothing_moves(name, options, monkeypatch):
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_desks_are_kept_for_who_comes_next(monkeypatch):
     made, rows, fresh = model("transformer"), sources(), []
-    lay = searching._Party._laid
-    monkeypatch.setattr(searching._Party, "_laid", lambda self: fresh.append(1) or lay(self))
+    lay = searching.SearchBatch._laid
+    monkeypatch.setattr(searching.SearchBatch, "_laid", lambda self: fresh.append(1) or lay(self))
     first = said(found(made, rows))
     count = len(fresh)
     assert said(found(made, rows)) == first
@@ -188,7 +188,7 @@ def test_a_search_sees_changed_weights():
 @torch.inference_mode()
 def test_sources_are_read_where_others_were(monkeypatch):
     """Shorter and fewer ones after longer and more; what came of those stays, though a recording writes over it."""
-    module, rows, one = encoder("transformer"), sources(), Reading(12, 16, torch.device("cpu"))
+    module, rows, one = encoder("transformer"), sources(), GraphedEncoder(12, 16, torch.device("cpu"))
 
     def record(work):
         work()
@@ -215,7 +215,7 @@ def test_sources_are_read_where_others_were(monkeypatch):
 
 def test_what_is_laid_out_goes_with_the_model():
     module = decoder("transformer")
-    assert isinstance(laid(module, torch.float32), FixedDecoder)
+    assert isinstance(laid(module, torch.float32), StaticDecoder)
     before = len(_made)
     del module
     assert len(_made) == before - 1
@@ -234,11 +234,11 @@ def test_half_precision_without_a_gpu_is_told_once(capsys):
     assert capsys.readouterr().err.count("precision = 'bfloat16' is for GPUs") == 1
 
 
-@pytest.mark.parametrize("way", [Beam, Walk])
+@pytest.mark.parametrize("way", [BeamSearch, GreedySearch])
 def test_who_is_done_stays_as_it_is(way):
     """However many steps pass before anybody looks."""
-    generator, rows, beams = torch.Generator().manual_seed(1), 12, 3 if way is Beam else 1
-    said = Said(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
+    generator, rows, beams = torch.Generator().manual_seed(1), 12, 3 if way is BeamSearch else 1
+    said = GeneratedTokens(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
     config = DecodeConfig(beam=beams, nbest=beams, length_penalty=3.0)  # what ends later would win
     searched = way(config, said, torch.arange(4, 16), [], ends=True, scored=True)
     searched.enter(torch.arange(rows), torch.arange(rows))

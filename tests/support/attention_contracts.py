@@ -80,8 +80,8 @@ def order_of_keys_is_nothing(attend: Attend, case: Case) -> None:
 
 def listening_changes_no_bit(attend: Attend, case: Case) -> None:
     deaf = attend(case.query, case.key, case.value, **case.keywords)
-    heard: list[regard.Heard] = []
-    with regard.listen(heard.append):
+    heard: list[regard.AttentionCall] = []
+    with regard.capture_attention(heard.append):
         listened = attend(case.query, case.key, case.value, **case.keywords)
     assert torch.equal(deaf, listened)
     for got, wanted in zip(gradients(listened, case.inputs), gradients(deaf, case.inputs), strict=True):
@@ -120,9 +120,9 @@ def weights_are_exact(weights: Attend, case: Case, slack: float = 1.0) -> None:
 
 def heard(query: Tensor, key: Tensor, *, rows: Any = None, **keywords: Any) -> Tensor:
     """The weights of an ordinary call, as a listener hears them: from the log-sum-exp that its kernel returned."""
-    calls: list[regard.Heard] = []
+    calls: list[regard.AttentionCall] = []
     value = torch.zeros(*key.shape[:-1], 4, dtype=key.dtype)
-    with regard.listen(calls.append):
+    with regard.capture_attention(calls.append):
         regard.attend(query, key, value, **keywords)
     (call,) = calls
     return call.weights(rows=rows)

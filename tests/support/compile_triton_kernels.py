@@ -12,15 +12,15 @@ from triton.backends.compiler import GPUTarget
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
-from regard.core.sequence import Ends
+from regard.core.sequence import SequenceOffsets
 from regard.kernels import triton_launch
 from regard.kernels.attention import additive, additive_triton, varlen, varlen_wide_triton, weights_cuda
-from regard.kernels.attention.mask import Visibility
-from regard.kernels.attention.score_function import DotEnergy
-from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.mask import AttentionMask
+from regard.kernels.attention.score_function import DotScoreFunction
+from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.layers import conv_unfold, conv_unfold_triton, residual_norm, training_triton
 from regard.kernels.recurrent import rnn_cuda, rnn_triton
-from regard.kernels.recurrent.rnn import CELLS, Steps
+from regard.kernels.recurrent.rnn import CELLS, StepSchedule
 from regard.training import losses
 
 
@@ -68,9 +68,9 @@ def main() -> None:
         launch.pace["FAST"] = dtype == torch.bfloat16
         out, lse, kept = launch.forward()
         launch.backward(out, lse, kept, out)
-        lookup = Lookup(DotEnergy(1.0), query, key, Visibility(allowed, *reach))
-        weights_cuda.weights(lookup, slice(0, n), lse)
-        weights_cuda.summarise(lookup, 5, torch.ones(n), lse)
+        spec = AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask(allowed, *reach))
+        weights_cuda.weights(spec, slice(0, n), lse)
+        weights_cuda.summarise(spec, 5, torch.ones(n), lse)
     for name in ("join", "d_join", "d_activate", "look", "d_look", "surprise", "paired_surprise"):
         setattr(training_triton, name, Compiled(getattr(training_triton, name)))
     for module, name in ((varlen_wide_triton, "wide_look"), (conv_unfold_triton, "gather"), (rnn_triton, "step")):
@@ -105,8 +105,8 @@ def training(dtype, dropout) -> None:
         ctx = Context()
         residual_norm._Join.forward(ctx, x, added, weight, bias, seed, 1e-5, int(dropout * 65536), dtype)
         residual_norm._Join.backward(ctx, None if added is None else x, low)
-    ends, ctx = Ends.of([5, 3]), Context()
-    varlen._Short.forward(ctx, False, varlen.Heads(4, 2, 5, 1.0, True, dropout), ends, ends, seed, low, None)
+    ends, ctx = SequenceOffsets.of([5, 3]), Context()
+    varlen._Short.forward(ctx, False, varlen.HeadLayout(4, 2, 5, 1.0, True, dropout), ends, ends, seed, low, None)
     varlen._Short.backward(ctx, low[:, :20])
     for agreement in (0.0, 1.0):
         losses._on_gpu(low, low[:6], low[0, :6], torch.zeros(8, dtype=torch.int64), 0.1, agreement, 4, (True,) * 3)
@@ -115,9 +115,9 @@ def training(dtype, dropout) -> None:
 @torch.no_grad()
 def convolutions(dtype) -> None:
     """With the largest tiles."""
-    low, ends, ctx = torch.zeros(133, 3 * 512, dtype=dtype), Ends.of([128, 5]), Context()
+    low, ends, ctx = torch.zeros(133, 3 * 512, dtype=dtype), SequenceOffsets.of([128, 5]), Context()
     seed = torch.zeros(1, dtype=torch.int64)
-    varlen._Short.forward(ctx, True, varlen.Heads(1, 1, 512, 1.0, True, 0.1), ends, ends, seed, low, None)
+    varlen._Short.forward(ctx, True, varlen.HeadLayout(1, 1, 512, 1.0, True, 0.1), ends, ends, seed, low, None)
     varlen._Short.backward(ctx, low[:, :512])
     conv_unfold._Windows.forward(ctx, low[:, :512].contiguous(), *conv_unfold.Sides.of(ends), range(-2, 3, 2))
     conv_unfold._Windows.backward(ctx, low)
@@ -125,7 +125,7 @@ def convolutions(dtype) -> None:
 
 @torch.no_grad()
 def recurrences(dtype) -> None:
-    low, steps = torch.zeros(2, 5, 24, dtype=dtype), Steps([3, 2])
+    low, steps = torch.zeros(2, 5, 24, dtype=dtype), StepSchedule([3, 2])
     for name, gates in (("elman", 1), ("gru", 3), ("lstm", 4)):
         bias = torch.zeros(2, CELLS[name].count * 20)
         weights = torch.zeros(2, gates * 20, 24), torch.zeros(2, gates * 20, 20), bias

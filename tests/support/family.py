@@ -143,10 +143,10 @@ def path(name: str) -> Iterator[Attend]:
     kernel, settings = PATHS[name]
 
     def attend(query, key, value, *, score=None, mask=None, causal=False, window=None, bias=None) -> Tensor:
-        lookup, lead = attention._lookup(query, key, value, score, mask, causal, window, bias)
+        spec, lead = attention._spec(query, key, value, score, mask, causal, window, bias)
         folded = attention._fold_batch(value, lead)
-        assert kernel is not sdpa or sdpa.supports(lookup, folded, 0.0)
-        out, _ = kernel.attend(lookup, folded)
+        assert kernel is not sdpa or sdpa.supports(spec, folded, 0.0)
+        out, _ = kernel.attend(spec, folded)
         return out.reshape(*lead, *out.shape[2:])
 
     with pytest.MonkeyPatch.context() as patch:

@@ -350,7 +350,7 @@ def test_gradients_go_in_buckets_that_the_model_decides(monkeypatch):
     monkeypatch.setattr(module, "BUCKET", 4 * 230)
     model = torch.nn.Sequential(*(torch.nn.Linear(10, 20) for _ in range(5)))
     model[0].requires_grad_(False)
-    gradients = module.Gradients(model, ALONE)
+    gradients = module.GradientBuckets(model, ALONE)
     gradients.expect()
     names = {parameter: name for name, parameter in model.named_parameters()}
     assert [[names[p] for p in bucket] for bucket in gradients.buckets] == [

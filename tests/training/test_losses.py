@@ -110,7 +110,7 @@ def test_the_penalty_is_of_the_weights_that_were_used(options):
     """As listening hears them; steps and regions that are padding do not count."""
     model, read = Seq2Seq(encoder("gru"), looking(**options)), source("gru", (6, 2, 4))
     batch, heard = Batch(read, TARGETS, 10, torch.arange(3)), []
-    with torch.no_grad(), regard.listen(heard.append):
+    with torch.no_grad(), regard.capture_attention(heard.append):
         plain, count, _ = Objective()(model, batch)
     used = torch.cat([each.weights() for each in heard], 1)  # (3, T, S)
     penalty = unevenness(used, TARGETS.mask[:, 1:], read.mask)

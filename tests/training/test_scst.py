@@ -14,7 +14,7 @@ from regard.data.synthetic.tasks import SIZES
 from regard.decoding.hypothesis import Hypothesis
 from regard.recipe.recipe import Recipe
 from regard.training.objective import Objective
-from regard.training.scst import STOP, SelfCritic
+from regard.training.scst import STOP, SelfCriticalReward
 
 TRAIN = {"steps": 30, "warmup": 5, "validate_every": 30, "rate": 1e-2, "smoothing": 0.0, "batch_tokens": 128, "seed": 3}
 
@@ -43,7 +43,7 @@ def few(monkeypatch):
 
 def critic(given: Recipe, folder):
     data = prepare(given.data, folder)
-    return SelfCritic(given, data.train, data.target), data, make_model(given, given.sized(data))
+    return SelfCriticalReward(given, data.train, data.target), data, make_model(given, given.sized(data))
 
 
 @pytest.mark.parametrize("decoder", ["rnn", "transformer"])

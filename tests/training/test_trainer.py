@@ -22,16 +22,16 @@ from regard.api.train import average, epochs, make_model, prepared, train
 from regard.checkpoint import store
 from regard.core.sanitize import as_json_line
 from regard.data import batching as batches_module
-from regard.data.arrays import Running
+from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch, batches
 from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
 from regard.recipe.recipe import Recipe, read_recipe
 from regard.training.config import TrainConfig
-from regard.training.cuda_graphs import Recorded, Replay
+from regard.training.cuda_graphs import GraphedUpdate, RecordedGraph
 from regard.training.objective import Objective, hide, shifted
-from regard.training.schedules import Course, Validation, rate_at
-from regard.training.signals import Interrupted
+from regard.training.schedules import Validation, ValidationHistory, rate_at
+from regard.training.signals import InterruptedTraining
 from regard.training.telemetry.log_file import cut
 from regard.training.trainer import Trainer
 
@@ -107,7 +107,7 @@ def interrupted(recipe, run: Path, after: int, cache: Path, **options) -> None:
 
     Trainer._update = counted
     try:
-        with pytest.raises(Interrupted) as caught:
+        with pytest.raises(InterruptedTraining) as caught:
             train(recipe, run, cache=cache, **options)
     finally:
         Trainer._update = update
@@ -288,7 +288,7 @@ def recurrent_reader() -> tuple[torch.nn.Module, Corpus]:
     torch.manual_seed(0)
     model = regard.build({"decoder": RNN | {"cell": "lstm"}, "vocabulary": 30}).eval()
     ids = np.random.default_rng(0).integers(5, 30, 200).astype(np.uint16)
-    return model, Corpus(None, Running(ids, 16))
+    return model, Corpus(None, RunningTextColumn(ids, 16))
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -348,17 +348,17 @@ def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
                 gradient.copy_(parameter.grad)
 
-        return Recorded(play, [ids], loss, gradients)
+        return RecordedGraph(play, [ids], loss, gradients)
 
-    before, padded = Replay.__call__, []
+    before, padded = GraphedUpdate.__call__, []
 
     def called(self, batch, compute):
         self.works = True
         padded.append((batch.targets.ids.shape,) in self.recorded and int(batch.targets.lengths.min()) < 49)
         return before(self, batch, compute)
 
-    monkeypatch.setattr(Replay, "_record", record)
-    monkeypatch.setattr(Replay, "__call__", called)
+    monkeypatch.setattr(GraphedUpdate, "_record", record)
+    monkeypatch.setattr(GraphedUpdate, "__call__", called)
     train(recipe | {"train": recipe["train"] | {"replay": True}}, tmp_path / "replayed", cache=cache)
     assert recorded
     assert any(padded)
@@ -425,16 +425,18 @@ def test_cosine_ends_at_its_final_rate():
 
 def test_a_course_stops_and_halves():
     config = TrainConfig(schedule="plateau", plateau=2, patience=3)
-    course = Course()
+    course = ValidationHistory()
     for step, loss in enumerate([3.0, 2.0, 2.5, 2.5, 2.5]):
         assert not course.over(config)
         course = course.after(loss, step, config, higher_is_better=False)
     assert (course.best, course.best_step, course.waited, course.factor) == (2.0, 1, 3, 0.5)
-    assert course.after(2.0, 5, config, higher_is_better=False) == Course(2.0, 5, 4, 0.25)  # the last of equals
-    unknown = Course().after(math.nan, 0, config, higher_is_better=False)
-    assert unknown.after(9.0, 1, config, higher_is_better=False) == Course(9.0, 1)
+    assert course.after(2.0, 5, config, higher_is_better=False) == ValidationHistory(
+        2.0, 5, 4, 0.25
+    )  # the last of equals
+    unknown = ValidationHistory().after(math.nan, 0, config, higher_is_better=False)
+    assert unknown.after(9.0, 1, config, higher_is_better=False) == ValidationHistory(9.0, 1)
     assert course.over(config)
-    assert Course(best=1.0, best_step=0).after(2.0, 1, config, higher_is_better=True).best == 2.0
+    assert ValidationHistory(best=1.0, best_step=0).after(2.0, 1, config, higher_is_better=True).best == 2.0
 
 
 def test_the_best_is_kept_and_loaded(tmp_path, cache):

@@ -16,18 +16,18 @@ from regard.data.corpus import Corpus, prepare
 from regard.evaluation.validation import mean_loss
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
-from regard.interpret.sites import Place, places
-from regard.kernels.attention.spec import Lookup
-from regard.model.capture import Changer, changing
+from regard.interpret.sites import AttentionSite, places
+from regard.kernels.attention.spec import AttentionSpec
+from regard.model.capture import Interceptor, intercepting
 from regard.model.eval_mode import evaluating
 from regard.model.multihead import MultiHead
 
 
 @dataclass(frozen=True)
-class Silenced:
+class AblatedHead:
     """A head that gave nothing."""
 
-    place: Place
+    place: AttentionSite
     head: int
     loss: float  # the mean of a prediction then, in nats
     change: float  # over that with all heads: what it is worth
@@ -39,7 +39,7 @@ def ablate(
     *,
     cache: Path | None = None,
     tell: Callable[[str], object] = lambda line: None,
-) -> tuple[float, list[Silenced]]:
+) -> tuple[float, list[AblatedHead]]:
     """The loss on data, and what it becomes when each head in turn gives nothing; no weight is changed.
 
     `data` names a split of the model's own data, or files like those that it was trained on.
@@ -57,17 +57,17 @@ def ablate(
         whole = loss()
         for module, place in places(inner).items():
             for head in range(module.heads if isinstance(module, MultiHead) else 1):
-                with changing(silence({(module, head)})):
+                with intercepting(silence({(module, head)})):
                     without = loss()
-                found.append(Silenced(place, head, without, without - whole))
+                found.append(AblatedHead(place, head, without, without - whole))
                 tell(f"{place.name}, head {head}: {found[-1].change:+.4f}")
     return whole, found
 
 
-def silence(heads: set[tuple[nn.Module, int]]) -> Changer:
+def silence(heads: set[tuple[nn.Module, int]]) -> Interceptor:
     """For `changing`: these heads give zeros."""
 
-    def silent(module: nn.Module | None, lookup: Lookup, value: Tensor, out: Tensor) -> Tensor:
+    def silent(module: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
         quiet = [head for other, head in heads if other is module]
         if quiet:
             out = out.clone()

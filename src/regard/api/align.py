@@ -29,7 +29,7 @@ STEPS: tuple[Step, ...] = ("says", "reads")
 
 
 @dataclass(frozen=True)
-class Heads:
+class AlignmentHeads:
     """Whose weights count: a head's, the mean of a layer's heads, or of all; at the step that says a word, or reads it.
 
     Recurrences and convolutions look for the word that they are about to say. The lower layers of a Transformer may
@@ -41,7 +41,7 @@ class Heads:
     step: Step = "says"
 
     @staticmethod
-    def of(told: str | None, step: str = "says") -> "Heads":
+    def of(told: str | None, step: str = "says") -> "AlignmentHeads":
         """From "2" or "2.0"; None for all."""
         found = re.fullmatch(r"([1-9]\d*)(?:\.(\d+))?", told or "", re.ASCII)
         if told is not None and found is None:
@@ -50,7 +50,7 @@ class Heads:
         for known in STEPS:
             if known == step:
                 layer, head = (None, None) if found is None else found.groups()
-                return Heads(None if layer is None else int(layer), None if head is None else int(head), known)
+                return AlignmentHeads(None if layer is None else int(layer), None if head is None else int(head), known)
         remedy = "Leave it out for the step that says a word."
         raise InvalidArgument("step", wanted=" or ".join(STEPS), got=repr(step), remedy=remedy)
 
@@ -59,11 +59,11 @@ class Heads:
         return f"{whose}{'' if self.head is None else f'.{self.head}'} --step {self.step}"
 
 
-ALL = Heads()
+ALL = AlignmentHeads()
 
 
 @dataclass(frozen=True)
-class Aligned:
+class Alignment:
     """A text, its translation, and for each word of that the word of the text it comes from."""
 
     source: str
@@ -92,10 +92,10 @@ def align(
     sources: Iterable[str],
     targets: Iterable[str] | None = None,
     *,
-    heads: Heads = ALL,
+    heads: AlignmentHeads = ALL,
     cut: bool = False,
     **options: Any,
-) -> Iterator[Aligned]:
+) -> Iterator[Alignment]:
     """Alignments line by line, in order: of each source with its target, or with what the model makes of it.
 
     Words are what spaces part. Each word of an output is linked with the word of its source that it looks at most; the
@@ -114,7 +114,7 @@ def align(
         yield pair.aligned(pair.weights(predictor, heads.layer, line=line, **reading), heads)
 
 
-def beside(found: Iterable[Aligned], references: str | Path, agreement: Agreement) -> Iterator[Aligned]:
+def beside(found: Iterable[Alignment], references: str | Path, agreement: Agreement) -> Iterator[Alignment]:
     """The same, while the agreement counts how they meet the links in a file, line for line."""
     for number, (each, line) in enumerate(zip_longest(found, lines(references)), 1):
         if each is None or line is None:
@@ -126,7 +126,12 @@ def beside(found: Iterable[Aligned], references: str | Path, agreement: Agreemen
 
 
 def with_markup(
-    model: str | Path | Predictor, texts: Iterable[str], *, heads: Heads = ALL, cut: bool = False, **options: Any
+    model: str | Path | Predictor,
+    texts: Iterable[str],
+    *,
+    heads: AlignmentHeads = ALL,
+    cut: bool = False,
+    **options: Any,
 ) -> Iterator[str]:
     """Translations of texts with inline tags, <b>so</b>, in order; tags are around the words that come from theirs.
 
@@ -148,7 +153,7 @@ def with_markup(
         yield put_in(waiting.popleft(), each.output, vocabulary.spans(each.output), each.origins)
 
 
-def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[Heads, Agreement]:
+def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[AlignmentHeads, Agreement]:
     """The heads and the step whose alignments are nearest to references: files of sources, targets and links.
 
     Every head by itself, the mean of each layer, and that of all; of equal ones the first of these, from the last.
@@ -158,7 +163,7 @@ def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[
     layers = [(layer + 1, count) for layer, count in enumerate(_layers(predictor))]
     names: list[tuple[int | None, int | None]] = [(None, None), *((layer, None) for layer, _ in layers)]
     names += [(layer, head) for layer, count in layers for head in range(count)]
-    found = {Heads(layer, head, step): Agreement() for layer, head in names for step in STEPS}
+    found = {AlignmentHeads(layer, head, step): Agreement() for layer, head in names for step in STEPS}
     vocabulary = predictor.target
     assert isinstance(vocabulary, Tokenizer)
     for number, (source, target, told) in enumerate(parallel(files), 1):
@@ -176,7 +181,7 @@ def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[
     return best, found[best]
 
 
-def check(predictor: Predictor, heads: Heads = ALL) -> None:
+def check(predictor: Predictor, heads: AlignmentHeads = ALL) -> None:
     """Refuse a model whose attention aligns no words, and heads that it has not."""
     model = predictor.model
     texts = isinstance(predictor.source, Tokenizer) and isinstance(predictor.target, Tokenizer)
@@ -200,8 +205,8 @@ def check(predictor: Predictor, heads: Heads = ALL) -> None:
 
 def _layers(predictor: Predictor) -> list[int]:
     """How many heads each look at the source has, first to last."""
-    lookers = [module for module, place in places(predictor.model).items() if place.kind == "cross"]
-    return [int(getattr(module, "heads", 1)) for module in lookers]
+    cross_attentions = [module for module, place in places(predictor.model).items() if place.kind == "cross"]
+    return [int(getattr(module, "heads", 1)) for module in cross_attentions]
 
 
 def _pairs(
@@ -254,7 +259,7 @@ class _Pair:
         units = each[0].shape[2] - len(numbers) - 1
         return [one[..., units : units + len(numbers)] for one in each]
 
-    def aligned(self, weights: Sequence[Float[Tensor, "H T S"]], heads: Heads) -> Aligned:
+    def aligned(self, weights: Sequence[Float[Tensor, "H T S"]], heads: AlignmentHeads) -> Alignment:
         """Each word of the output with the word of the source that it looks at most."""
         origins: tuple[int | None, ...] = (None,) * len(self.output_words)
         if weights:
@@ -264,7 +269,7 @@ class _Pair:
             by_words = _summed(by_words.mT, asking, len(self.output_words)).mT
             best, there = by_words.argmax(1).tolist(), (by_words.sum(1) > 0).tolist()
             origins = tuple(origin if any_ else None for origin, any_ in zip(best, there, strict=True))
-        return Aligned(self.source, self.output, self.source_words, self.output_words, origins)
+        return Alignment(self.source, self.output, self.source_words, self.output_words, origins)
 
 
 def _summed(weights: Float[Tensor, "N S"], words: Sequence[int | None], count: int) -> Float[Tensor, "N words"]:

@@ -15,8 +15,8 @@ from regard.checkpoint.store import mismatch, weights_of
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, TrainingFailed
 from regard.core.shapes import Tensor
-from regard.data.arrays import Pictures
-from regard.data.corpus import Corpus, Prepared, Progress
+from regard.data.arrays import ImageColumn
+from regard.data.corpus import Corpus, Prepared, PrepareProgress
 from regard.data.features import features
 from regard.data.images import normalised
 from regard.data.text import MissingExtra, readable
@@ -67,7 +67,9 @@ def pretrained(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
     return used
 
 
-def seen_once(recipe: Recipe, model: torch.nn.Module, data: Prepared, cache: Path, progress: Progress) -> Prepared:
+def seen_once(
+    recipe: Recipe, model: torch.nn.Module, data: Prepared, cache: Path, progress: PrepareProgress
+) -> Prepared:
     """The data with features instead of pictures, where neither the backbone nor the pictures ever change."""
     grid = _grid(model)
     if grid is None or any(p.requires_grad for p in grid.backbone.parameters()):
@@ -88,7 +90,7 @@ def seen_once(recipe: Recipe, model: torch.nn.Module, data: Prepared, cache: Pat
         return np.asarray(states.cpu().numpy(), dtype=np.float16)
 
     def seen(corpus: Corpus | None) -> Corpus | None:
-        if corpus is None or not isinstance(corpus.source, Pictures):
+        if corpus is None or not isinstance(corpus.source, ImageColumn):
             return corpus
         return replace(corpus, source=features(corpus.source, see, by=by, folder=cache, progress=progress))
 

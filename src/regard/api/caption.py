@@ -13,11 +13,11 @@ import torch
 
 from regard.core.atomic_io import naming, whole_file
 from regard.core.errors import InvalidArgument
-from regard.data.image_store import ENDINGS, Member, Zip, is_zip
+from regard.data.image_store import ENDINGS, Member, ZipStore, is_zip
 from regard.data.images import Pixels, as_shown, read_picture
 from regard.decoding.attention import check_looks
 from regard.inference.predictor import Output, Predictor
-from regard.interpret.regions import Regions, regions, words
+from regard.interpret.regions import CaptionRegions, regions, words
 from regard.model.seq2seq import Classifier, MaskedTokens
 from regard.views import caption_overlay as views
 
@@ -26,7 +26,7 @@ SHOWN = 448  # pixels of a drawn picture's longer side
 
 
 @dataclass(frozen=True)
-class Captioned:
+class CaptionedImage:
     """A picture with its captions, best first; or what is wrong with it."""
 
     picture: Path | Member
@@ -41,7 +41,7 @@ def find_pictures(paths: Iterable[str | Path]) -> Iterator[Path | Member]:
         if os.path.isdir(path):  # which is never an error, whatever the path
             found = sorted(each for each in path.rglob("*") if _is_picture(each.name) and each.is_file())
         elif is_zip(path) and os.path.isfile(path):
-            archive = Zip(path)
+            archive = ZipStore(path)
             names = sorted(info.filename for info in archive.file.infolist() if _is_picture(info.filename))
             found = [Member(path, name, archive) for name in names]
         else:
@@ -54,7 +54,7 @@ def find_pictures(paths: Iterable[str | Path]) -> Iterator[Path | Member]:
 
 def caption(
     predictor: Predictor, paths: Iterable[str | Path], *, draw: Path | None = None, **options: Any
-) -> Iterator[Captioned]:
+) -> Iterator[CaptionedImage]:
     """A caption for each picture, in order. One that cannot be read says so in its place, and the others go on.
 
     With `draw`, a folder gets a PNG and an SVG of each, and index.html with all of them once all are there. Options are
@@ -63,15 +63,15 @@ def caption(
     if predictor.picture_size is None or isinstance(predictor.model, Classifier | MaskedTokens):
         wanted, remedy = "a model from pictures to texts", "`regard predict` takes any model."
         raise InvalidArgument("model", wanted=wanted, got="another", remedy=remedy)
-    with nullcontext() if draw is None else _Desk(predictor, draw) as desk:
+    with nullcontext() if draw is None else _OverlayWriter(predictor, draw) as desk:
         numbered = enumerate(find_pictures(paths), start=1)
         while chunk := dict(islice(numbered, CHUNK)):
             yield from _captioned(predictor, chunk, desk, options)
 
 
 def _captioned(
-    predictor: Predictor, chunk: dict[int, Path | Member], desk: "_Desk | None", options: dict[str, Any]
-) -> Iterator[Captioned]:
+    predictor: Predictor, chunk: dict[int, Path | Member], desk: "_OverlayWriter | None", options: dict[str, Any]
+) -> Iterator[CaptionedImage]:
     assert predictor.picture_size is not None
     read: dict[int, Pixels | str] = {n: _read(each, predictor.picture_size) for n, each in chunk.items()}
     whole: dict[int, Pixels] = {n: one for n, one in read.items() if not isinstance(one, str)}
@@ -80,12 +80,12 @@ def _captioned(
     outputs = {places[i]: found for i, found in found_at}
     for n, picture in chunk.items():
         if isinstance(problem := read[n], str):
-            yield Captioned(picture, problem=problem)
+            yield CaptionedImage(picture, problem=problem)
             continue
         found = outputs[n]
         if desk is not None:
             desk.draw(picture, found[0])
-        yield Captioned(picture, found)
+        yield CaptionedImage(picture, found)
 
 
 def _read(picture: Path | Member, size: int) -> Pixels | str:
@@ -96,16 +96,16 @@ def _read(picture: Path | Member, size: int) -> Pixels | str:
         return str(error)
 
 
-class _Desk:
+class _OverlayWriter:
     """A folder where drawings are made."""
 
     def __init__(self, predictor: Predictor, folder: Path) -> None:
         check_looks("draw", predictor.model)
         self.predictor, self.folder, self.count = predictor, folder, 0
-        self.grid: Regions = regions(predictor)
+        self.grid: CaptionRegions = regions(predictor)
         self.stack = ExitStack()
 
-    def __enter__(self) -> "_Desk":
+    def __enter__(self) -> "_OverlayWriter":
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             self.page = self.stack.enter_context(whole_file(self.folder / "index.html"))

@@ -11,13 +11,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from regard.api.evaluate import Questions, is_file, judge_systems
+from regard.api.evaluate import EvaluationInputs, is_file, judge_systems
 from regard.api.look import look
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.bootstrap import RESAMPLES
-from regard.evaluation.report import Judged, Report, Row, report
-from regard.evaluation.statistics import Confusion, edit_distance
+from regard.evaluation.report import Report, Row, SystemOutputs, report
+from regard.evaluation.statistics import ConfusionMatrix, edit_distance
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
@@ -28,7 +28,7 @@ OF_MANY = ("bleu", "bleu_lower")  # where a sentence of three words has no four 
 
 
 @dataclass(frozen=True)
-class Attention:
+class SystemAttention:
     """The last look at the source, its heads together: what the rows and the keys are, and a weight for each."""
 
     rows: Sequence[str]
@@ -37,23 +37,23 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SystemAnswer:
     """What one system says, its scores by each metric that tells of one example, and where it looked, if it did."""
 
     output: str
     scores: dict[str, float]
-    attention: Attention | None
+    attention: SystemAttention | None
 
 
 @dataclass(frozen=True)
-class Sentence:
+class ComparedExample:
     """An input, and the answer of each system."""
 
     number: int  # from 1
     source: str
     references: Sequence[str]
     difference: float  # of the outputs from the first system's: edits for each character, the mean over the others
-    answers: Sequence[Answer]
+    answers: Sequence[SystemAnswer]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Comparison:
     """Systems beside each other; and the inputs for which they say the most different things, these first."""
 
     report: Report
-    sentences: Sequence[Sentence]
+    sentences: Sequence[ComparedExample]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self.report) | {"sentences": [asdict(sentence) for sentence in self.sentences]}
@@ -88,7 +88,7 @@ def side_by_side(
     if len(systems) < 2:
         wanted, remedy = "two systems or more", "`regard evaluate` tells how one does."
         raise InvalidArgument("systems", wanted=wanted, got=str(len(systems)), remedy=remedy)
-    on = Questions(split, sources, tuple(references))
+    on = EvaluationInputs(split, sources, tuple(references))
     found = [system if is_file(system) else load(system, device=device).searching(**decode or {}) for system in systems]
     recipes = [system.recipe for system in found if isinstance(system, Predictor)]
     speaks = not any(recipe.data.source is None for recipe in recipes)  # language models have no outputs to compare
@@ -113,7 +113,7 @@ def side_by_side(
 _Said = tuple[float, int, Row, list[str]]  # how different, the number of the example, the example, outputs
 
 
-def _most_different(on: Questions, recipe: Recipe | None, said: Sequence[IO[str]], count: int) -> list[_Said]:
+def _most_different(on: EvaluationInputs, recipe: Recipe | None, said: Sequence[IO[str]], count: int) -> list[_Said]:
     for file in said:
         file.seek(0)
 
@@ -133,21 +133,23 @@ def _difference(outputs: Sequence[str]) -> float:
     return sum(shares) / len(shares)
 
 
-def _sentence(said: _Said, judged: Sequence[Judged], systems: Sequence[str | Path | Predictor]) -> Sentence:
+def _sentence(
+    said: _Said, judged: Sequence[SystemOutputs], systems: Sequence[str | Path | Predictor]
+) -> ComparedExample:
     difference, number, (source, references), outputs = said
     answers = []
     for one, system, output in zip(judged, systems, outputs, strict=True):
         scores = {
             name: float(tally.values(np.ones((1, 1)), np.array([number]))[0])
             for name, tally in one.tallies.items()
-            if name not in OF_MANY and not isinstance(tally, Confusion)
+            if name not in OF_MANY and not isinstance(tally, ConfusionMatrix)
         }
         attention = _attention(system, source) if isinstance(system, Predictor) and output else None
-        answers.append(Answer(output, scores, attention))
-    return Sentence(number + 1, str(source), list(references), difference, answers)
+        answers.append(SystemAnswer(output, scores, attention))
+    return ComparedExample(number + 1, str(source), list(references), difference, answers)
 
 
-def _attention(model: Predictor, source: Any) -> Attention | None:
+def _attention(model: Predictor, source: Any) -> SystemAttention | None:
     """None where a model has no attention to its source, reads no text, or the map is too large to be shown."""
     if not isinstance(model.source, Tokenizer) or not source or not getattr(model.model, "decoder", None):
         return None
@@ -158,4 +160,4 @@ def _attention(model: Predictor, source: Any) -> Attention | None:
     if not maps or maps[-1].size[0] * maps[-1].size[1] > LARGEST:
         return None
     rows, keys = found.names(maps[-1])
-    return Attention(rows, keys, [[round(w, 4) for w in row] for row in maps[-1].weights().mean(0).tolist()])
+    return SystemAttention(rows, keys, [[round(w, 4) for w in row] for row in maps[-1].weights().mean(0).tolist()])

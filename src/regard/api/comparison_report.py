@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from regard.api.compare import Answer, Comparison, Sentence
+from regard.api.compare import ComparedExample, Comparison, SystemAnswer
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import printable
 from regard.evaluation.report import Report, System
@@ -17,7 +17,7 @@ def as_text(found: Comparison) -> str:
     return "\n\n".join([told(found.report), *(_sentence_told(each, names) for each in found.sentences)])
 
 
-def _sentence_told(sentence: Sentence, names: Sequence[str]) -> str:
+def _sentence_told(sentence: ComparedExample, names: Sequence[str]) -> str:
     sides = [("source", sentence.source), *(("reference", one) for one in sentence.references)]
     rows = [[name, "", printable(text)] for name, text in sides]
     rows += [
@@ -26,7 +26,7 @@ def _sentence_told(sentence: Sentence, names: Sequence[str]) -> str:
     return f"example {sentence.number:,}: outputs differ by {sentence.difference:.0%}\n{table(rows, left=3)}"
 
 
-def _scores(answer: Answer) -> str:
+def _scores(answer: SystemAnswer) -> str:
     return "  ".join(f"{name} {shown(name, value)}" for name, value in answer.scores.items())
 
 
@@ -45,7 +45,7 @@ def _figures(report: Report) -> list[str]:
         charts.lines(
             f"{headed(name)} by source length",
             [f"{group.first}–{group.last}" if group.first < group.last else str(group.first) for group in groups],
-            [charts.Line(system.name, _points(system, name)) for system in report.systems],
+            [charts.ChartLine(system.name, _points(system, name)) for system in report.systems],
             partial(shown, name),
         )
         for name in (groups[0].metrics if groups else ())
@@ -74,7 +74,7 @@ def as_page(found: Comparison) -> str:
     return charts.page(" · ".join(names), parts)
 
 
-def _section(sentence: Sentence, names: Sequence[str]) -> list[str]:
+def _section(sentence: ComparedExample, names: Sequence[str]) -> list[str]:
     metrics = list(dict.fromkeys(name for answer in sentence.answers for name in answer.scores))
     rows = [["", "text", *map(headed, metrics)], ["source", sentence.source, *[""] * len(metrics)]]
     rows += [["reference", one, *[""] * len(metrics)] for one in sentence.references]

@@ -16,11 +16,11 @@ from regard.core.sequence import Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import END, START, Tokenizer
 from regard.inference.predictor import Predictor
-from regard.model.capture import Heard, listen
+from regard.model.capture import AttentionCall, capture_attention
 from regard.model.rnn_decoder import RnnDecoder
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import find_recipe, read_recipe
-from regard.training.telemetry.progress import Progress
+from regard.training.telemetry.progress import TrainingProgress
 from regard.views.terminal import heat_map
 
 SHOWN = {"dates-rnn": "An RNN with attention", "dates": "A Transformer"}
@@ -39,7 +39,7 @@ def run(seed: int, out: Path | None) -> None:
         for name, title in SHOWN.items():
             _say(f"\n{title} learns dates in several languages ({name}.toml):")
             recipe = read_recipe(find_recipe(name), [f"train.seed={seed}", "train.samples=0", "train.device='cpu'"])
-            progress = Progress(sys.stderr)
+            progress = TrainingProgress(sys.stderr)
             model = train(recipe, Path(folder) / name, cache=Path(folder) / "data", tell=progress)
             progress.close()
             found = evaluate(model, cache=Path(folder) / "data")
@@ -65,8 +65,8 @@ def looked_at(predictor: Predictor, text: str) -> tuple[str, Float[Tensor, "T S"
     assert isinstance(predictor.model, Seq2Seq)
     output = predictor.predict([text])[0]
     source, target = [*predictor.source.encode(text), END], [START, *predictor.target.encode(output)]
-    heard: list[Heard] = []
-    with listen(heard.append):
+    heard: list[AttentionCall] = []
+    with capture_attention(heard.append):
         predictor.model(Tokens.of([source]), torch.tensor([target]))
     decoder = predictor.model.decoder
     looker = decoder if isinstance(decoder, RnnDecoder) else decoder.stack.blocks[-1].cross  # type: ignore[union-attr, index]

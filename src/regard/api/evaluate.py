@@ -14,8 +14,8 @@ from regard.data.corpus import Corpus, Prepared, prepare
 from regard.data.examples import Example, Split, examples
 from regard.data.tokenizer import lowered
 from regard.evaluation.bootstrap import RESAMPLES
-from regard.evaluation.metrics import METRICS, Task, check, score
-from regard.evaluation.report import Judged, Report, Row, Scored, judge, report
+from regard.evaluation.metrics import METRICS, TaskName, check, score
+from regard.evaluation.report import MetricResult, Report, Row, SystemOutputs, judge, report
 from regard.evaluation.validation import mean_loss, perplexity
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
@@ -29,7 +29,7 @@ OUTPUTS_ALONE = ["bleu", "chrf"]  # the usual metrics where there is no model wh
 
 
 @dataclass(frozen=True)
-class Questions:
+class EvaluationInputs:
     """What systems are judged on: a split of a model's own data, or files whose lines belong together."""
 
     split: str | None = None  # "test" unless told
@@ -54,7 +54,7 @@ def evaluate(
     split: str = "test",
     metrics: Sequence[str] | None = None,
     cache: Path | None = None,
-) -> dict[str, Scored]:
+) -> dict[str, MetricResult]:
     """How a trained model does on a split of its own data."""
     return dict(compare([model], split=split, metrics=metrics, cache=cache).systems[0].metrics)
 
@@ -79,7 +79,7 @@ def compare(
     belong line to line. Metrics are the usual ones of the task where none are named. `keep` is called with every output
     of the model, in order. `decode` changes keys of the models' [decode].
     """
-    on = Questions(split, sources, tuple(references))
+    on = EvaluationInputs(split, sources, tuple(references))
     models = sum(not is_file(system) for system in systems)
     if keep is not None and models != 1:
         wanted, remedy = "one model, whose outputs to keep", "Evaluate one at a time."
@@ -101,7 +101,7 @@ def is_file(system: str | Path | Predictor) -> bool:
 
 def judge_systems(
     named: Sequence[tuple[str, str | Path | Predictor]],
-    on: Questions,
+    on: EvaluationInputs,
     *,
     metrics: Sequence[str] | None,
     by_length: str | None,
@@ -109,11 +109,11 @@ def judge_systems(
     cache: Path | None,
     device: str,
     decode: Mapping[str, Any] | None = None,
-) -> list[Judged]:
+) -> list[SystemOutputs]:
     """What is kept of each system's outputs; `keep` is called with its number and every output, in order."""
     models = [i for i, (_, system) in enumerate(named) if not is_file(system)]
     _check_questions(on, len(models), by_length)
-    judged: dict[int, Judged] = {}
+    judged: dict[int, SystemOutputs] = {}
     recipe = None
 
     def kept(i: int, pairs: Iterator[tuple[Row, str]]) -> Iterator[tuple[Row, str]]:
@@ -141,7 +141,7 @@ def judge_systems(
     return [judged[i] for i in range(len(named))]
 
 
-def _check_questions(on: Questions, models: int, by_length: str | None) -> None:
+def _check_questions(on: EvaluationInputs, models: int, by_length: str | None) -> None:
     def refuse(argument: str, wanted: str, got: str, remedy: str) -> None:
         raise InvalidArgument(argument, wanted=wanted, got=got, remedy=remedy)
 
@@ -159,11 +159,11 @@ def _check_questions(on: Questions, models: int, by_length: str | None) -> None:
 def _judge_model(
     name: str,
     model: Predictor,
-    on: Questions,
+    on: EvaluationInputs,
     metrics: Sequence[str],
     kept: Callable[[Iterator[tuple[Row, str]]], Iterator[tuple[Row, str]]] | None,
     cache: Path | None,
-) -> Judged:
+) -> SystemOutputs:
     task = _task(model.recipe)
     check(metrics, task)
     if on.references and (task == "language" or any(METRICS[metric].tally is None for metric in metrics)):
@@ -251,13 +251,13 @@ def _as_written(example: Example, recipe: Recipe) -> str:
     return lowered(example.target) if recipe.data.target.lower else example.target
 
 
-def _task(recipe: Recipe) -> Task:
+def _task(recipe: Recipe) -> TaskName:
     if recipe.data.source is None:
         return "language"
     return "label" if recipe.data.target.kind == "label" else "text"
 
 
-def _usual_metrics(recipe: Recipe, on: Questions) -> list[str]:
+def _usual_metrics(recipe: Recipe, on: EvaluationInputs) -> list[str]:
     known = {"language": ["loss", "perplexity"], "label": ["loss"], "text": ["loss", "perplexity"]}[_task(recipe)]
     return ([] if on.references else known) + _usual_of_outputs(recipe)
 

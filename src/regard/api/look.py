@@ -17,16 +17,16 @@ from regard.data.text import TABLES, form
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import Ensemble
-from regard.decoding.request import Input, Task
+from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from regard.inference.predictor import Predictor
-from regard.interpret.attributions import Forced
-from regard.interpret.look import Image, Label, Look, Said, Text
-from regard.interpret.maps import Map, Recorder
-from regard.interpret.sites import Place, places
+from regard.interpret.attributions import RepeatableForward
+from regard.interpret.look import GeneratedText, Image, Label, Look, Text
+from regard.interpret.maps import AttentionMap, MapRecorder
+from regard.interpret.sites import AttentionSite, places
 from regard.interpret.summaries import Head, Mean
-from regard.interpret.tokens_to_words import Side
-from regard.model.capture import Pick, listen, picked
+from regard.interpret.tokens_to_words import TokenSequence
+from regard.model.capture import Pick, capture_attention, picked
 from regard.model.eval_mode import evaluating
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.recipe.recipe import Recipe
@@ -65,7 +65,7 @@ def look(
     """
     inner = model.model if isinstance(model, Predictor) else model
     if not isinstance(inner, Seq2Seq | Classifier | MaskedTokens) or isinstance(inner, Ensemble):
-        wanted, remedy = "one that regard.load or regard.build gives", "regard.listen hears any module."
+        wanted, remedy = "one that regard.load or regard.build gives", "regard.capture_attention hears any module."
         raise InvalidArgument("model", wanted=wanted, got=type(inner).__name__, remedy=remedy)
     with evaluating(inner):
         if isinstance(model, Predictor):
@@ -76,20 +76,20 @@ def look(
 
 
 @dataclass(frozen=True)
-class Scene:
+class LookInput:
     """What stands at the places of an input and of an output."""
 
     title: str
-    source: Side | None = None  # None: nothing is read, or a picture
+    source: TokenSequence | None = None  # None: nothing is read, or a picture
     picture: Pixels | None = None
-    said: Side | None = None  # None: no sequence is
-    read: Side | None = None
+    said: TokenSequence | None = None  # None: no sequence is
+    read: TokenSequence | None = None
     label: Callable[[int], str] = str
 
 
 def _with_vocabularies(
     model: Predictor, text: Any, output: Any, cut: bool, options: dict[str, Any]
-) -> tuple[Forced, Scene]:
+) -> tuple[RepeatableForward, LookInput]:
     if output is not None and not isinstance(output, str):
         raise InvalidArgument("output", wanted="a text or a label", got=repr(output)[:60], remedy="Give a string.")
     inner, device = model.model, next(model.model.parameters()).device
@@ -101,7 +101,7 @@ def _with_vocabularies(
     if isinstance(inner, Classifier):
         assert isinstance(model.target, Labels)
         answer = None if output is None else torch.tensor([model.target.encode(output)], device=device)
-        return Forced(inner, batch, None, answer), replace(scene, label=model.target.decode)
+        return RepeatableForward(inner, batch, None, answer), replace(scene, label=model.target.decode)
     assert isinstance(model.target, Tokenizer)
     running = model.recipe.data.stretch is not None  # a text without ends
     if isinstance(inner, MaskedTokens):
@@ -109,8 +109,8 @@ def _with_vocabularies(
             wanted, remedy = "none for a model that finds hidden tokens", "Leave it out."
             raise InvalidArgument("output", wanted=wanted, got=repr(output), remedy=remedy)
         whole = numbers if running else [START, *numbers, END]
-        return Forced(inner, Tokens.of([whole], device=device), None, None), replace(
-            scene, source=Side.of(whole, model.target)
+        return RepeatableForward(inner, Tokens.of([whole], device=device), None, None), replace(
+            scene, source=TokenSequence.of(whole, model.target)
         )
     begun = [] if model.recipe.data.source is not None else numbers
     if output is not None:
@@ -120,28 +120,32 @@ def _with_vocabularies(
     return _said(inner, batch, ids, END if running else START, device, scene, model.target)
 
 
-def _scene(model: Predictor, text: Any, numbers: Any) -> Scene:
+def _scene(model: Predictor, text: Any, numbers: Any) -> LookInput:
     if model.picture_size is not None:
         title = Path(text).name if isinstance(text, str | Path) else "picture"
-        return Scene(title, picture=pixels(text, model.picture_size))
+        return LookInput(title, picture=pixels(text, model.picture_size))
     if isinstance(model.source, Tokenizer):
-        return Scene(text, Side.of([*numbers, END], model.source))
-    return Scene(text, None if model.source is None else Side.alone((text,)))
+        return LookInput(text, TokenSequence.of([*numbers, END], model.source))
+    return LookInput(text, None if model.source is None else TokenSequence.alone((text,)))
 
 
 def _alone(
     model: Seq2Seq | Classifier | MaskedTokens, source: Any, output: Any, options: dict[str, Any]
-) -> tuple[Forced, Scene]:
+) -> tuple[RepeatableForward, LookInput]:
     """A model without vocabularies: its tokens are called by their numbers."""
-    device, begun, scene = next(model.parameters()).device, [], Scene("")
+    device, begun, scene = next(model.parameters()).device, [], LookInput("")
     if isinstance(source, Tokens) and len(source.ids) == 1:
         ids = source.ids[0, : int(source.lengths[0])].tolist()
-        source, scene = source.to(device), Scene("", Side.of(ids, None))
+        source, scene = source.to(device), LookInput("", TokenSequence.of(ids, None))
         if model.encoder is None:
-            source, scene, begun = None, Scene(""), ids
+            source, scene, begun = None, LookInput(""), ids
     elif isinstance(source, Tensor) and source.dim() in (1, 4) and len(source) == 1:
         source = source.to(device)
-        scene = Scene("", Side.alone((str(int(source)),))) if source.dim() == 1 else Scene("", picture=_drawn(source))
+        scene = (
+            LookInput("", TokenSequence.alone((str(int(source)),)))
+            if source.dim() == 1
+            else LookInput("", picture=_drawn(source))
+        )
     elif source is not None or model.encoder is not None:
         got = f"a batch of {len(source)}" if isinstance(source, Tensor) else repr(source)[:60]
         wanted = "Tokens, a label or pixels (1, 3, Y, X), a batch of one, for a model without vocabularies"
@@ -151,7 +155,9 @@ def _alone(
     no_search(options)
     if isinstance(model, Seq2Seq):
         return _said(model, source, [*begun, *map(int, output)], START, device, scene, None)
-    return Forced(model, source, None, None if output is None else torch.tensor([int(output)], device=device)), scene
+    return RepeatableForward(
+        model, source, None, None if output is None else torch.tensor([int(output)], device=device)
+    ), scene
 
 
 def no_search(options: dict[str, Any]) -> None:
@@ -167,25 +173,31 @@ def _found(model: Seq2Seq, source: Any, begun: list[int], options: dict[str, Any
     if isinstance(config, list):
         raise InvalidRecipe(config)
     size = int(source.lengths[0]) if isinstance(source, Tokens) else 1
-    task = Task(model, lambda sources: sources[0], config)
-    ((_, best),) = search(task, [Input(source, size, begun, given=len(begun))])
+    task = SearchTask(model, lambda sources: sources[0], config)
+    ((_, best),) = search(task, [Request(source, size, begun, given=len(begun))])
     return [*best[0].tokens, END] if best[0].ended else list(best[0].tokens)
 
 
 def _said(
-    model: Seq2Seq, source: Any, ids: list[int], first: int, device: torch.device, scene: Scene, names: Tokenizer | None
-) -> tuple[Forced, Scene]:
+    model: Seq2Seq,
+    source: Any,
+    ids: list[int],
+    first: int,
+    device: torch.device,
+    scene: LookInput,
+    names: Tokenizer | None,
+) -> tuple[RepeatableForward, LookInput]:
     if not ids:
         remedy = "Give another, or search with other rules."
         raise InvalidArgument("output", wanted="at least one token", got="none", remedy=remedy)
     heard = [first, *ids[:-1]]
-    forced = Forced(model, source, torch.tensor([heard], device=device), torch.tensor(ids, device=device))
-    return forced, replace(scene, said=Side.of(ids, names), read=Side.of(heard, names))
+    forced = RepeatableForward(model, source, torch.tensor([heard], device=device), torch.tensor(ids, device=device))
+    return forced, replace(scene, said=TokenSequence.of(ids, names), read=TokenSequence.of(heard, names))
 
 
 def _looked(
-    forced: Forced,
-    scene: Scene,
+    forced: RepeatableForward,
+    scene: LookInput,
     layers: Sequence[int] | None,
     heads: Pick,
     rows: Pick,
@@ -197,16 +209,16 @@ def _looked(
     source = None if scene.source is None else scene.source.after(units)
     wanted = _layers(forced.model, layers)
 
-    def dress(found: Map) -> Map:
+    def dress(found: AttentionMap) -> AttentionMap:
         said = scene.read if found.kind == "self" else scene.said
         asks, asked = ({"source": source, "output": said}.get(side) for side in (found.asks, found.asked))
         return _dressed(found, asks, asked, words, rows, heads, top)
 
-    recorder = Recorder(forced.model, lambda place: wanted is None or place.layer in wanted, dress)
+    recorder = MapRecorder(forced.model, lambda place: wanted is None or place.layer in wanted, dress)
     memories: list[Any] = []
     hook = None if encoder is None else encoder.register_forward_hook(lambda _, __, memory: memories.append(memory))
     try:
-        with torch.no_grad(), listen(recorder):
+        with torch.no_grad(), capture_attention(recorder):
             logits = forced()
             recorder.close()
     finally:
@@ -227,8 +239,14 @@ def _looked(
 
 
 def _dressed(
-    found: Map, asks: Side | None, asked: Side | None, words: bool, rows: Pick, heads: Pick, top: int | None
-) -> Map:
+    found: AttentionMap,
+    asks: TokenSequence | None,
+    asked: TokenSequence | None,
+    words: bool,
+    rows: Pick,
+    heads: Pick,
+    top: int | None,
+) -> AttentionMap:
     """A map of tokens as one of words, where these are wanted, with what is to be seen of it."""
     n, m = found.size
     device = torch.device("cpu") if found.heard is None else found.heard.lse.device
@@ -261,7 +279,9 @@ def _layers(model: torch.nn.Module, layers: Sequence[int] | None) -> set[int] | 
     return set(wanted)
 
 
-def _output(forced: Forced, scene: Scene, logits: Tensor, words: bool) -> tuple[Said | Label | None, Tensor | None]:
+def _output(
+    forced: RepeatableForward, scene: LookInput, logits: Tensor, words: bool
+) -> tuple[GeneratedText | Label | None, Tensor | None]:
     """What was said with its log-probabilities, and the numbers of that."""
     answers = forced.answers
     if isinstance(forced.model, MaskedTokens):
@@ -274,7 +294,9 @@ def _output(forced: Forced, scene: Scene, logits: Tensor, words: bool) -> tuple[
     each = log_probabilities(logits, answers).cpu()
     if words:
         each = each.new_zeros(len(scene.said.spelled)).index_add_(0, torch.tensor(scene.said.words), each)
-    return Said(scene.said.text, scene.said.names(words), scene.read.names(words), tuple(each.tolist())), answers
+    return GeneratedText(
+        scene.said.text, scene.said.names(words), scene.read.names(words), tuple(each.tolist())
+    ), answers
 
 
 def log_probabilities(logits: Tensor, answers: Tensor) -> Tensor:
@@ -292,7 +314,9 @@ def _drawn(batch: Tensor) -> Pixels:
     return found if found.shape[2] == 3 else found[..., :1].repeat(3, 2)
 
 
-def look_over(model: Predictor, pairs: Iterable[tuple[Any, str | None]], **options: Any) -> list[tuple[Place, Head]]:
+def look_over(
+    model: Predictor, pairs: Iterable[tuple[Any, str | None]], **options: Any
+) -> list[tuple[AttentionSite, Head]]:
     """The mean summary of every head over inputs with their outputs, or with the model's own where they are None."""
     mean = Mean()
     for text, output in pairs:

@@ -8,14 +8,14 @@ from regard.core.shapes import Tensor
 from regard.data.synthetic.scenes import KINDS, SIDE, Scene
 from regard.data.synthetic.tasks import shapes
 from regard.decoding.attention import check_looks
-from regard.evaluation.pointing_game import Box, Pointed, pointed
+from regard.evaluation.pointing_game import BoundingBox, PointingScore, pointed
 from regard.inference.predictor import Predictor
-from regard.interpret.regions import Word, regions, words
+from regard.interpret.regions import RegionWord, regions, words
 
-Look = tuple[Tensor, Box]  # a word's weights, and the box of what it names
+Look = tuple[Tensor, BoundingBox]  # a word's weights, and the box of what it names
 
 
-def point(predictor: Predictor, count: int = 200) -> tuple[int, dict[str, Pointed | None]]:
+def point(predictor: Predictor, count: int = 200) -> tuple[int, dict[str, PointingScore | None]]:
     """Of the first scenes of the test split: how many are captioned right, and in these how colours and kinds point."""
     check_looks("model", predictor.model)
     scenes: list[Any] = [example.source for example in islice(shapes("test"), count)]
@@ -29,7 +29,7 @@ def point(predictor: Predictor, count: int = 200) -> tuple[int, dict[str, Pointe
     return right, {what: pointed(found) for what, found in looks.items()}
 
 
-def named(scene: Scene, said: Sequence[Word]) -> dict[str, list[Look]]:
+def named(scene: Scene, said: Sequence[RegionWord]) -> dict[str, list[Look]]:
     """The words of a scene's caption that name a shape, by its colour and by its kind, and the shape's box."""
     boxes = {shape.colour: shape.box for shape in scene.shapes}  # of each colour there is one
     found: dict[str, list[Look]] = {"colour": [], "kind": []}

@@ -17,20 +17,20 @@ from regard.checkpoint.card import card
 from regard.core.atomic_io import cache_folder, naming, sweep
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.core.sequence import pinned
-from regard.data.batching import Batch, Room, batches, begun_elsewhere, lanes
-from regard.data.corpus import Corpus, Prepared, Progress, prepare
+from regard.data.batching import Batch, PackedCapacity, batches, begun_elsewhere, lanes
+from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
 from regard.data.examples import Change
-from regard.data.from_python import Rows, with_given
+from regard.data.from_python import PythonRows, with_given
 from regard.data.prefetch import ahead
 from regard.inference.load import Vocabularies, load, texts_of, vocabularies_of
 from regard.inference.predictor import Predictor, Vocabulary
 from regard.model.build import build
 from regard.model.seq2seq import MaskedTokens
 from regard.recipe.recipe import Recipe, read_tables
-from regard.training.distributed import ALONE, Ranks, joined
+from regard.training.distributed import ALONE, ProcessGroup, joined
 from regard.training.objective import Model
 from regard.training.optimizers import freeze
-from regard.training.scst import SelfCritic
+from regard.training.scst import SelfCriticalReward
 from regard.training.telemetry.loggers import logged
 from regard.training.trainer import Trainer
 
@@ -61,7 +61,7 @@ def _prepared_after(before: Predictor, recipe: Recipe, cache: Path | None, tell:
     return prepare(data, cache or cache_folder(), vocabularies=given, progress=_progress(tell))
 
 
-def _progress(tell: Tell) -> Progress:
+def _progress(tell: Tell) -> PrepareProgress:
     return lambda stage, number: tell({"event": "prepare", "stage": stage, "examples": number})
 
 
@@ -69,7 +69,7 @@ def train(
     recipe: str | Path | Mapping[str, Any] | Recipe,
     run: str | Path,
     *,
-    data: Mapping[str, Rows] | None = None,
+    data: Mapping[str, PythonRows] | None = None,
     changes: Sequence[str] = (),
     resume: bool = False,
     cache: Path | None = None,
@@ -101,7 +101,7 @@ def _train(
     cache: Path | None,
     allow_changed_data: bool,
     tell: Tell,
-    ranks: Ranks,
+    ranks: ProcessGroup,
 ) -> Predictor:
     if found is None and (config := backbone_of(recipe)) is not None:
         weights_file(config)  # refused before any work is done, if it is not there
@@ -129,7 +129,7 @@ def _train(
         data_key=corpora.key,
         lanes=_lanes(recipe) if recipe.train.carry else None,
         validate=None if corpora.valid is None else validation(recipe, corpora),
-        speak=None if recipe.train.reward is None else SelfCritic(recipe, corpora.train, corpora.target, ranks),
+        speak=None if recipe.train.reward is None else SelfCriticalReward(recipe, corpora.train, corpora.target, ranks),
         tell=tell,
         ranks=ranks,
         device=device_of(recipe),
@@ -154,7 +154,7 @@ def _train(
 def _read(
     recipe: str | Path | Mapping[str, Any] | Recipe,
     changes: Sequence[str],
-    data: Mapping[str, Rows] | None,
+    data: Mapping[str, PythonRows] | None,
     cache: Path | None,
 ) -> Recipe:
     if isinstance(recipe, Recipe) and not changes and data is None:
@@ -253,7 +253,7 @@ def _room_for(run: Path, resume: bool) -> Found | None:
     return None
 
 
-def _room_for_all(run: Path, resume: bool, ranks: Ranks) -> Found | None:
+def _room_for_all(run: Path, resume: bool, ranks: ProcessGroup) -> Found | None:
     """The first rank makes the folder or finds where to go on; the others must see it there."""
     if ranks.alone:
         return _room_for(run, resume)
@@ -280,7 +280,7 @@ def _room_for_all(run: Path, resume: bool, ranks: Ranks) -> Found | None:
     return step, store.read(store.step_folder(run, step)), []
 
 
-def _check_alike(recipe: Recipe, ranks: Ranks) -> None:
+def _check_alike(recipe: Recipe, ranks: ProcessGroup) -> None:
     """Processes train one model if they have one recipe, but for where its files lie, and one version of everything."""
     if ranks.alone:
         return
@@ -339,7 +339,7 @@ def _waste(recipe: Recipe, corpus: Corpus) -> str | None:
     """What to say where recurrent steps of packed batches mostly go on after their sequences have ended."""
     if not (recipe.train.packed and device_of(recipe) == "cuda" and recipe.model["decoder"].get("kind") == "rnn"):
         return None
-    room = Room.of(corpus, recipe.train.batch_tokens)
+    room = PackedCapacity.of(corpus, recipe.train.batch_tokens)
     cells, tokens = room.rows * max(room.longest), max(room.positions)
     if cells <= WASTE * tokens:
         return None
@@ -350,12 +350,12 @@ def _waste(recipe: Recipe, corpus: Corpus) -> str | None:
     )
 
 
-def epochs(recipe: Recipe, corpus: Corpus, ranks: Ranks = ALONE) -> Callable[[int, int], Iterator[Batch]]:
+def epochs(recipe: Recipe, corpus: Corpus, ranks: ProcessGroup = ALONE) -> Callable[[int, int], Iterator[Batch]]:
     """An epoch's batches from the n-th on, or a rank's share of them."""
     config, among = recipe.train, {"rank": ranks.rank, "world": ranks.world}
     on_gpu = device_of(recipe) == "cuda"
     # Filled there, replayed or not, so that both are the same.
-    room = Room.of(corpus, config.batch_tokens, filled=on_gpu) if config.packed else None
+    room = PackedCapacity.of(corpus, config.batch_tokens, filled=on_gpu) if config.packed else None
 
     def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
         if config.carry:

@@ -58,7 +58,7 @@ def align(
         remedy = "Leave it out, or --choose."
         raise InvalidArgument("head", wanted="none beside --choose, which finds it", got="both", remedy=remedy)
     options = search_options(beam, set_ or [])
-    heads = align.Heads.of(head, step)
+    heads = align.AlignmentHeads.of(head, step)
     predictor = load(model, device=device)
     align.check(predictor, heads)
     if choose is not None:

@@ -40,7 +40,7 @@ def train(
     torchrun --nproc-per-node 8 -m regard train my.toml --out runs/mine
     """
     from regard.recipe.recipe import find_recipe, read_recipe
-    from regard.training.telemetry.progress import Progress
+    from regard.training.telemetry.progress import TrainingProgress
 
     found = read_recipe(find_recipe(recipe), set_ or ())
     if dry_run:
@@ -50,7 +50,7 @@ def train(
         return
     from regard.api import train
 
-    progress = Progress(sys.stderr)
+    progress = TrainingProgress(sys.stderr)
     try:
         model = train.train(
             found, out, resume=resume, cache=cache, allow_changed_data=allow_changed_data, tell=progress
@@ -68,9 +68,9 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
     """
     from regard.api.train import prepared
     from regard.recipe.recipe import find_recipe, read_recipe
-    from regard.training.telemetry.progress import Progress
+    from regard.training.telemetry.progress import TrainingProgress
 
-    progress = Progress(sys.stderr)
+    progress = TrainingProgress(sys.stderr)
     data = prepared(read_recipe(find_recipe(recipe), set_ or ()), cache, progress)
     progress.close()
     record = {"folder": str(data.folder), "splits": data.record["splits"]}

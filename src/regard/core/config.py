@@ -39,11 +39,11 @@ class Range:
 Count = Annotated[int, Range(1.0)]
 Probability = Annotated[float, Range(0.0, 1.0, below=True)]
 
-Configuration = TypeVar("Configuration", bound="Checked")
+ConfigType = TypeVar("ConfigType", bound="Config")
 
 
 @dataclass(frozen=True)
-class Checked:
+class Config:
     """Base of every configuration: refuses to be made with values that its annotations do not allow."""
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Checked:
         return iter(())
 
 
-def read(cls: type[Configuration], table: Mapping[str, Any], where: str) -> Configuration | list[Problem]:
+def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigType | list[Problem]:
     """The configuration that a table of a recipe spells out, or everything that is wrong with it."""
     hints = _hints(cls)  # type: ignore[arg-type]
     found = [
@@ -152,8 +152,8 @@ def _options(hint: Any) -> tuple[str, ...]:
     return tuple(option for argument in get_args(hint) for option in _options(argument))
 
 
-def _configuration_in(hint: Any) -> type[Checked] | None:
+def _configuration_in(hint: Any) -> type[Config] | None:
     for candidate in (hint, *get_args(hint)):
-        if isinstance(candidate, type) and issubclass(candidate, Checked):
+        if isinstance(candidate, type) and issubclass(candidate, Config):
             return candidate
     return None

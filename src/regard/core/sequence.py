@@ -83,17 +83,17 @@ def pinned(held: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Grids:
+class FeatureGrids:
     """Pictures as a backbone has seen them already: an encoder takes these in their place."""
 
     states: Float[Tensor, "B y x C"]
 
-    def to(self, device: torch.device | str) -> "Grids":
-        return Grids(self.states.to(device, non_blocking=True))
+    def to(self, device: torch.device | str) -> "FeatureGrids":
+        return FeatureGrids(self.states.to(device, non_blocking=True))
 
 
 @dataclass(frozen=True)
-class Ends:
+class SequenceOffsets:
     """Where sequences lie that are laid end to end, none of them longer than `longest`."""
 
     offsets: Int[Tensor, " B1"]  # where each begins; and where the last one ends, and so they all
@@ -101,20 +101,24 @@ class Ends:
     longest: int
 
     @staticmethod
-    def of(lengths: Sequence[int] | Int[Tensor, " B"], longest: int | None = None) -> "Ends":
+    def of(lengths: Sequence[int] | Int[Tensor, " B"], longest: int | None = None) -> "SequenceOffsets":
         lengths = torch.as_tensor(lengths)
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int32)
         torch.cumsum(lengths, 0, out=offsets[1:])
         places = torch.arange(int(offsets[-1])) - offsets[:-1].repeat_interleave(lengths)
-        return Ends(offsets, places, longest if longest is not None else int(lengths.max()) if len(lengths) else 0)
+        return SequenceOffsets(
+            offsets, places, longest if longest is not None else int(lengths.max()) if len(lengths) else 0
+        )
 
-    def to(self, device: torch.device | str) -> "Ends":
-        return Ends(self.offsets.to(device, non_blocking=True), self.places.to(device, non_blocking=True), self.longest)
+    def to(self, device: torch.device | str) -> "SequenceOffsets":
+        return SequenceOffsets(
+            self.offsets.to(device, non_blocking=True), self.places.to(device, non_blocking=True), self.longest
+        )
 
-    def twice(self) -> "Ends":
+    def twice(self) -> "SequenceOffsets":
         """The same sequences, and the same again."""
         offsets = torch.cat((self.offsets, self.offsets[1:] + self.offsets[-1]))
-        return Ends(offsets, torch.cat((self.places, self.places)), self.longest)
+        return SequenceOffsets(offsets, torch.cat((self.places, self.places)), self.longest)
 
     @property
     def mask(self) -> Bool[Tensor, "B S"]:
@@ -152,7 +156,7 @@ class Packed:
     """A batch of sequences without padding, and, of targets, what should be said after each token."""
 
     ids: Int[Tensor, " N"]
-    ends: Ends
+    ends: SequenceOffsets
     gold: Int[Tensor, " N"] | None = None  # below 0: nothing, as that token only fills the batch up
 
     def to(self, device: torch.device | str) -> "Packed":

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument
-from regard.core.sequence import Grids, Tokens
+from regard.core.sequence import FeatureGrids, Tokens
 from regard.data.image_store import Member
 from regard.data.images import Picture, normalised, pixels, token_worth
 from regard.data.text import InvalidData
@@ -25,7 +25,7 @@ AT_ONCE = 64  # pictures held in memory while they are written
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextColumn:
     """Texts end to end; `ends` says where each ends."""
 
     ids: Ids
@@ -49,7 +49,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningTextColumn:
     """One long text in stretches. Each begins with the last token of the one before, so each token is foretold once."""
 
     ids: Ids
@@ -73,7 +73,7 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Classes:
+class LabelColumn:
     """The number of a label for each example."""
 
     labels: NDArray[np.uint32]
@@ -93,7 +93,7 @@ class Classes:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageColumn:
     """Pictures, each once however many examples show it."""
 
     pixels: NDArray[np.uint8]  # (P, Y, X, 3)
@@ -115,10 +115,10 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Features:
+class FeatureColumn:
     """Pictures as a backbone saw them. In a batch's budget they count as pictures do, so that batches are the same."""
 
-    pictures: Pictures
+    pictures: ImageColumn
     grids: NDArray[np.float16]  # (P, y, x, C)
 
     def __len__(self) -> int:
@@ -130,17 +130,17 @@ class Features:
     def row(self, i: int) -> NDArray[np.uint8]:
         return self.pictures.row(i)
 
-    def gather(self, indices: Indices) -> Grids:
-        return Grids(torch.from_numpy(self.grids[self.pictures.which[indices]]))
+    def gather(self, indices: Indices) -> FeatureGrids:
+        return FeatureGrids(torch.from_numpy(self.grids[self.pictures.which[indices]]))
 
 
-Column = Texts | Running | Classes | Pictures | Features
+Column = TextColumn | RunningTextColumn | LabelColumn | ImageColumn | FeatureColumn
 
 
-def of_rows(rows: Sequence[Sequence[int]], vocabulary: int) -> Texts:
+def of_rows(rows: Sequence[Sequence[int]], vocabulary: int) -> TextColumn:
     """Texts in memory."""
     ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
-    return Texts(_flat(rows, _dtype(vocabulary)), ends)
+    return TextColumn(_flat(rows, _dtype(vocabulary)), ends)
 
 
 class TextWriter:
@@ -159,7 +159,7 @@ class TextWriter:
         self.ends.close()
 
 
-class RunningWriter:
+class RunningTextWriter:
     """Running text to a file, some lines at a time."""
 
     def __init__(self, stem: Path, vocabulary: int) -> None:
@@ -172,7 +172,7 @@ class RunningWriter:
         self.ids.close()
 
 
-class ClassWriter:
+class LabelWriter:
     """Labels to a file, some at a time."""
 
     def __init__(self, stem: Path) -> None:
@@ -185,7 +185,7 @@ class ClassWriter:
         self.labels.close()
 
 
-class PictureWriter:
+class ImageWriter:
     """Pictures to files, read by a few threads and written in their order."""
 
     def __init__(self, stem: Path, size: int) -> None:
@@ -215,24 +215,24 @@ class PictureWriter:
         self.which.close()
 
 
-Writer = TextWriter | RunningWriter | ClassWriter | PictureWriter
+Writer = TextWriter | RunningTextWriter | LabelWriter | ImageWriter
 
 
 def open_column(stem: Path, stretch: int | None) -> Column:
     """What a writer wrote under this name."""
     labels = stem.with_name(f"{stem.name}.labels.npy")
     if labels.exists():
-        return Classes(mapped(labels))
+        return LabelColumn(mapped(labels))
     which = stem.with_name(f"{stem.name}.which.npy")
     if which.exists():
-        return Pictures(mapped(stem.with_name(f"{stem.name}.pixels.npy")), mapped(which))
+        return ImageColumn(mapped(stem.with_name(f"{stem.name}.pixels.npy")), mapped(which))
     ids = mapped(stem.with_name(f"{stem.name}.ids.npy"))
     if stretch is not None:
-        return Running(ids, stretch)
+        return RunningTextColumn(ids, stretch)
     ends = mapped(stem.with_name(f"{stem.name}.ends.npy"))
     if (int(ends[-1]) if len(ends) else 0) != len(ids):
         raise damaged(stem, f"{len(ids):,} tokens where the last text ends at {int(ends[-1]):,}")
-    return Texts(ids, ends)
+    return TextColumn(ids, ends)
 
 
 def damaged(path: Path, got: str) -> InvalidData:

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument
-from regard.core.sequence import Ends, Grids, Packed, Tokens
-from regard.data.arrays import Ids, Indices, Running
+from regard.core.sequence import FeatureGrids, Packed, SequenceOffsets, Tokens
+from regard.data.arrays import Ids, Indices, RunningTextColumn
 from regard.data.augmentation import DICE, augmented
 from regard.data.corpus import Corpus
 from regard.data.examples import Change
@@ -35,7 +35,7 @@ class Batch:
     """Examples that are computed together."""
 
     # Token ids, labels, pictures (B, 3, Y, X) or their features, nothing
-    source: Tokens | Packed | torch.Tensor | Grids | None
+    source: Tokens | Packed | torch.Tensor | FeatureGrids | None
     targets: Tokens | Packed | torch.Tensor  # token ids from <s> to </s>, or labels
     tokens: int  # how many are to be foretold: every target token but the first of a text, or every label
     rows: torch.Tensor  # which examples of the corpus these are
@@ -63,7 +63,7 @@ class Batch:
         told = [f"the longest {name} {length:,} tokens" for name, length in longest.items()]
         if isinstance(self.source, torch.Tensor) and self.source.ndim == 4:
             told.insert(0, f"pictures of {self.source.shape[3]} × {self.source.shape[2]} pixels")
-        if isinstance(self.source, Grids):
+        if isinstance(self.source, FeatureGrids):
             told.insert(0, "pictures of {2} × {1} regions".format(*self.source.states.shape))
         return ", ".join([f"{len(self.rows):,} examples", *told])
 
@@ -80,7 +80,7 @@ def batches(
     together: int = 1,
     augment: Sequence[Change] = (),
     device: str = "cpu",
-    room: "Room | None" = None,
+    room: "PackedCapacity | None" = None,
     mixed: bool = False,
 ) -> Iterator[Batch]:
     """An epoch, each example once, in batches of at most `budget` cells: rows times the longest source or target.
@@ -103,7 +103,7 @@ def batches(
 
 
 def plan(
-    corpus: Corpus, *, budget: int, seed: int, epoch: int, room: "Room | None" = None, mixed: bool = False
+    corpus: Corpus, *, budget: int, seed: int, epoch: int, room: "PackedCapacity | None" = None, mixed: bool = False
 ) -> Iterator[Indices]:
     """Which examples are in which batch of an epoch; cheap, for nothing of them is read but their lengths."""
     _at_least("budget", budget, 1)
@@ -111,7 +111,7 @@ def plan(
 
 
 @dataclass(frozen=True)
-class Room:
+class PackedCapacity:
     """What a batch of sequences laid end to end may hold, of sources and of targets."""
 
     positions: tuple[int, int]
@@ -120,7 +120,7 @@ class Room:
     filled: bool = False  # up to this size, so that all batches are of one shape
 
     @staticmethod
-    def of(corpus: Corpus, budget: int, *, filled: bool = False) -> "Room":
+    def of(corpus: Corpus, budget: int, *, filled: bool = False) -> "PackedCapacity":
         """Of `budget` positions for the side that has more, and for the other in proportion."""
         sums, longest = np.zeros(2, np.int64), np.ones(2, np.int64)
         for pool in _pools(len(corpus)):
@@ -129,7 +129,7 @@ class Room:
         share = np.ceil(budget * sums / max(1, sums.max()) / BLOCK).astype(np.int64) * BLOCK
         positions = np.maximum(np.minimum(share, budget), longest)
         usual = positions.max() * len(corpus) / max(1, sums.max())  # as many as fill it, of the corpus's mean length
-        room = Room((int(positions[0]), int(positions[1])), (int(longest[0]), int(longest[1])), 0, filled)
+        room = PackedCapacity((int(positions[0]), int(positions[1])), (int(longest[0]), int(longest[1])), 0, filled)
         return replace(room, rows=max(room.fillers((0, 0)), ceil(MARGIN * usual)) + 1)
 
     def fillers(self, used: Sequence[int]) -> int:
@@ -161,7 +161,7 @@ def shares(planned: Iterator[Indices], *, rank: int, world: int, together: int) 
 def begun_elsewhere(corpus: Corpus, *, seed: int, epoch: int) -> Corpus:
     """Running text whose stretches begin at another token each epoch, as if it had as many times the examples."""
     text = corpus.target
-    if not isinstance(text, Running):
+    if not isinstance(text, RunningTextColumn):
         return corpus
     most = min(text.stretch, len(text.ids) - 1)  # something is always left
     first = int(permuted(np.array([epoch % most]), most, (seed, most))[0])
@@ -179,7 +179,7 @@ def lanes(corpus: Corpus, *, rows: int, stretch: int, start: int = 0, rank: int 
 
     Lanes are of one length, so up to rows - 1 tokens at the end of the text are not read. Lane l is for rank l % world.
     """
-    if not isinstance(corpus.target, Running):
+    if not isinstance(corpus.target, RunningTextColumn):
         raise InvalidArgument(
             "corpus", wanted="running text", got="separate examples", remedy="Prepare it with data.stretch."
         )
@@ -243,7 +243,7 @@ def _planned(corpus: Corpus, budget: int, seed: int, epoch: int, mixed: bool) ->
             yield cut[place]
 
 
-def _laid(corpus: Corpus, room: Room, seed: int, epoch: int) -> Iterator[Indices]:
+def _laid(corpus: Corpus, room: PackedCapacity, seed: int, epoch: int) -> Iterator[Indices]:
     """Examples in the epoch's order, as many to a batch as there is room for."""
     kept, used = list[Indices](), (0, 0)
     for pool in _pools(len(corpus)):
@@ -293,16 +293,16 @@ def _lanes(text: Ids, rows: Indices, length: int, stretch: int, start: int) -> I
         yield Batch(None, Tokens(ids, lengths), len(rows) * count, torch.from_numpy(rows))
 
 
-def _collated(corpus: Corpus, rows: Indices, room: Room | None = None) -> Batch:
+def _collated(corpus: Corpus, rows: Indices, room: PackedCapacity | None = None) -> Batch:
     source = None if corpus.source is None else corpus.source.gather(rows)
     targets = corpus.target.gather(rows)
-    assert not isinstance(targets, Grids)
+    assert not isinstance(targets, FeatureGrids)
     tokens = int((targets.lengths - 1).sum()) if isinstance(targets, Tokens) else len(rows)
     batch = Batch(source, targets, tokens, torch.from_numpy(rows))
     return batch if room is None else end_to_end(batch, room)
 
 
-def end_to_end(batch: Batch, room: Room) -> Batch:
+def end_to_end(batch: Batch, room: PackedCapacity) -> Batch:
     """The same batch without padding."""
     assert isinstance(batch.targets, Tokens)
     targets, source = batch.targets, batch.source
@@ -312,7 +312,7 @@ def end_to_end(batch: Batch, room: Room) -> Batch:
     return replace(batch, source=_packed(source, room, 0) if isinstance(source, Tokens) else source, targets=laid)
 
 
-def _packed(tokens: Tokens, room: Room, side: int, gold: torch.Tensor | None = None) -> Packed:
+def _packed(tokens: Tokens, room: PackedCapacity, side: int, gold: torch.Tensor | None = None) -> Packed:
     """Filled up, where asked for, by sequences of padding that nothing is said to, and by such of no length."""
     ids, lengths, longest = tokens.ids[tokens.mask], tokens.lengths, int(tokens.lengths.max())
     if room.filled:
@@ -325,7 +325,7 @@ def _packed(tokens: Tokens, room: Room, side: int, gold: torch.Tensor | None = N
         lengths = torch.cat((lengths, torch.tensor([*rest, *none], dtype=lengths.dtype)))
         ids = torch.nn.functional.pad(ids, (0, fill), value=PAD)
         gold = None if gold is None else torch.nn.functional.pad(gold, (0, fill), value=-1)
-    return Packed(ids, Ends.of(lengths, longest), gold)
+    return Packed(ids, SequenceOffsets.of(lengths, longest), gold)
 
 
 def _changed(batch: Batch, changes: Sequence[Change], key: tuple[int, ...], device: str) -> Batch:

@@ -16,19 +16,19 @@ from regard.data import text
 from regard.data.image_store import stem
 from regard.data.text import Errors, InvalidData
 
-Rows = Iterator[tuple[str, str]]  # the name of a picture, and a caption
+CaptionRows = Iterator[tuple[str, str]]  # the name of a picture, and a caption
 SHARES = {"train": ("train", "restval"), "valid": ("val",), "test": ("test",)}  # what Karpathy's form calls them
 USED = {"images", "filename", "filepath", "split", "sentences", "raw"}
 USED |= {"id", "file_name", "annotations", "image_id", "caption"}
 
 
-def rows(files: Sequence[str], split: str, errors: Errors) -> Rows:
+def rows(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
     """The captions of a split, each with the name of its picture."""
     _, read = FORMS[text.form(files[0])]
     return ((name, " ".join(caption.split())) for name, caption in read(files, split, errors))
 
 
-def _json(files: Sequence[str], split: str, errors: Errors) -> Rows:
+def _json(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
     path = files[0]
     try:
         found = json.loads(text.whole(path, errors), object_hook=_used)
@@ -79,7 +79,7 @@ class _Entry:
             yield _Entry(self.path, f"{before}{key}[{number}]", held, self.errors)
 
 
-def _karpathy(document: _Entry, split: str) -> Rows:
+def _karpathy(document: _Entry, split: str) -> CaptionRows:
     shares, others, found = SHARES[split], set(), False
     for image in document.entries("images"):
         share = image.text("split")
@@ -100,7 +100,7 @@ def _karpathy(document: _Entry, split: str) -> Rows:
         raise InvalidData(document.path, wanted=f"pictures of the split {shares[0]!r}", got=got, remedy=remedy)
 
 
-def _coco(document: _Entry) -> Rows:
+def _coco(document: _Entry) -> CaptionRows:
     captions: dict[int | str, list[str]] = {}
     images = list(document.entries("images"))
     for image in images:
@@ -120,7 +120,7 @@ def _coco(document: _Entry) -> Rows:
             yield image.text("file_name"), caption
 
 
-def _token(files: Sequence[str], split: str, errors: Errors) -> Rows:
+def _token(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
     path, *lists = files
     wanted = {stem(name.strip()) for file in lists for name in text.lines(file, errors) if name.strip()}
     heard = set()
@@ -139,7 +139,9 @@ def _token(files: Sequence[str], split: str, errors: Errors) -> Rows:
         raise InvalidData(lists[0], wanted=f"pictures with captions in {path}", got=got, remedy="Mend the list.")
 
 
-FORMS: dict[str, tuple[int, Callable[[Sequence[str], str, Errors], Rows]]] = {  # how many files at most, and the reader
+FORMS: dict[
+    str, tuple[int, Callable[[Sequence[str], str, Errors], CaptionRows]]
+] = {  # how many files at most, and the reader
     ".json": (1, _json),
     ".token": (2, _token),
 }

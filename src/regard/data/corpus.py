@@ -16,15 +16,15 @@ from regard.core.atomic_io import naming
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.data.arrays import (
-    Classes,
-    ClassWriter,
     Column,
     Ids,
+    ImageWriter,
     Indices,
-    PictureWriter,
-    Running,
-    RunningWriter,
-    Texts,
+    LabelColumn,
+    LabelWriter,
+    RunningTextColumn,
+    RunningTextWriter,
+    TextColumn,
     TextWriter,
     Writer,
     damaged,
@@ -37,8 +37,8 @@ from regard.data.text import InvalidData
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 
 CHUNK = 4096  # examples that are tokenized at once
-Vocabulary = Tokenizer | Labels
-Progress = Callable[[str, int], None]
+VocabularyType = Tokenizer | Labels
+PrepareProgress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Corpus:
     @staticmethod
     def of(
         pairs: Iterable[Example | tuple[str | None, str]],
-        source: Vocabulary | None,
-        target: Vocabulary | None,
+        source: VocabularyType | None,
+        target: VocabularyType | None,
         *,
         stretch: int | None = None,
     ) -> "Corpus":
@@ -94,8 +94,8 @@ class Prepared:
     folder: Path
     key: str  # another one means that the configuration, the content of a file or a vocabulary is another
     record: Mapping[str, Any]  # configuration, files, counts, and what was left out
-    source: Vocabulary | None  # None: nothing is read, or pictures are
-    target: Vocabulary
+    source: VocabularyType | None  # None: nothing is read, or pictures are
+    target: VocabularyType
     train: Corpus | None
     valid: Corpus | None
     test: Corpus | None
@@ -122,8 +122,8 @@ def prepare(
     config: DataConfig,
     folder: str | Path,
     *,
-    vocabularies: tuple[Vocabulary | None, Vocabulary | None] | None = None,
-    progress: Progress | None = None,
+    vocabularies: tuple[VocabularyType | None, VocabularyType | None] | None = None,
+    progress: PrepareProgress | None = None,
 ) -> Prepared:
     """Learn vocabularies from the training split, or take those given (source, target), and number all examples.
 
@@ -174,8 +174,8 @@ def _write(
     config: DataConfig,
     folder: Path,
     files: Files,
-    vocabularies: tuple[Vocabulary | None, Vocabulary] | None,
-    progress: Progress,
+    vocabularies: tuple[VocabularyType | None, VocabularyType] | None,
+    progress: PrepareProgress,
 ) -> None:
     source, target = vocabularies or _learn(config, progress)
     joint = config.one_vocabulary and source is not None and source.hash == target.hash
@@ -193,7 +193,7 @@ def _write(
         os.fsync(file.fileno())
 
 
-def _learn(config: DataConfig, progress: Progress) -> tuple[Vocabulary | None, Vocabulary]:
+def _learn(config: DataConfig, progress: PrepareProgress) -> tuple[VocabularyType | None, VocabularyType]:
     if config.one_vocabulary:
         both = _train(config.target, _counted(config, ("source", "target"), progress))
         return both, both
@@ -203,13 +203,13 @@ def _learn(config: DataConfig, progress: Progress) -> tuple[Vocabulary | None, V
     return source, _train(config.target, _counted(config, ("target",), progress))
 
 
-def _train(field: FieldConfig, texts: Iterator[str]) -> Vocabulary:
+def _train(field: FieldConfig, texts: Iterator[str]) -> VocabularyType:
     if field.kind == "label":
         return Labels(texts)
     return Tokenizer.train(field.tokens, texts, field.vocabulary, field.lower)
 
 
-def _counted(config: DataConfig, sides: Sequence[str], progress: Progress) -> Iterator[str]:
+def _counted(config: DataConfig, sides: Sequence[str], progress: PrepareProgress) -> Iterator[str]:
     for number, example in enumerate(examples(config, "train"), start=1):
         for side in sides:
             yield getattr(example, side)
@@ -221,16 +221,16 @@ def _number(
     config: DataConfig,
     split: Split,
     folder: Path,
-    source: Vocabulary | None,
-    target: Vocabulary,
-    progress: Progress,
+    source: VocabularyType | None,
+    target: VocabularyType,
+    progress: PrepareProgress,
 ) -> dict[str, Any]:
     """Write the arrays of one split; how much there is of what."""
-    sides: dict[str, tuple[Vocabulary | None, FieldConfig]] = {"target": (target, config.target)}
+    sides: dict[str, tuple[VocabularyType | None, FieldConfig]] = {"target": (target, config.target)}
     if config.source is not None:
         sides = {"source": (source, config.source), **sides}
     writers = {name: _writer(folder / f"{split}.{name}", *side, config.stretch) for name, side in sides.items()}
-    if isinstance(first := writers["target"], RunningWriter):
+    if isinstance(first := writers["target"], RunningTextWriter):
         first.add([[END]])  # as if a line had just ended
     read = kept = 0
     left_out = {name: 0 for name, side in sides.items() if split == "train" and side[1].longest is not None}
@@ -259,13 +259,13 @@ def _number(
             "longest", wanted="an example that is short enough", got=f"none of {read:,}", remedy="Raise data.*.longest."
         )
     tokens = {
-        name: writer.ids.count for name, writer in writers.items() if isinstance(writer, TextWriter | RunningWriter)
+        name: writer.ids.count for name, writer in writers.items() if isinstance(writer, TextWriter | RunningTextWriter)
     }
     return {"examples": kept, "tokens": tokens, "left_out": {f"{name}.longest": n for name, n in left_out.items()}}
 
 
 def _numbers(
-    vocabulary: Vocabulary | None, texts: list[Any], config: DataConfig, split: Split, before: int
+    vocabulary: VocabularyType | None, texts: list[Any], config: DataConfig, split: Split, before: int
 ) -> list[Any]:
     """Rows of ids, or labels; pictures as they are."""
     if vocabulary is None:
@@ -286,7 +286,7 @@ def _numbers(
     return labels
 
 
-def _closed(name: str, rows: list[Any], vocabulary: Vocabulary | None, stretch: int | None) -> list[Any]:
+def _closed(name: str, rows: list[Any], vocabulary: VocabularyType | None, stretch: int | None) -> list[Any]:
     """Rows with the special tokens of their side."""
     if not isinstance(vocabulary, Tokenizer):
         return rows
@@ -301,28 +301,32 @@ def _target(row: list[int]) -> list[int]:
     return [START, *row, END]
 
 
-def _running(source: Vocabulary | None, target: Vocabulary | None, texts: list[str], stretch: int) -> Running:
+def _running(
+    source: VocabularyType | None, target: VocabularyType | None, texts: list[str], stretch: int
+) -> RunningTextColumn:
     if source is not None or not isinstance(target, Tokenizer) or stretch < 1:
         got = f"stretch = {stretch} for {type(source).__name__} and {type(target).__name__}"
         raise InvalidArgument(
             "stretch", wanted="at least 1, for texts without sources", got=got, remedy="Leave it out for pairs."
         )
     rows = [[END], *map(_source, target.encode_batch(texts))]
-    return Running(of_rows(rows, target.size).ids, stretch)
+    return RunningTextColumn(of_rows(rows, target.size).ids, stretch)
 
 
-def _in_memory(vocabulary: Vocabulary, texts: list[str], close: Callable[[list[int]], list[int]]) -> Texts | Classes:
+def _in_memory(
+    vocabulary: VocabularyType, texts: list[str], close: Callable[[list[int]], list[int]]
+) -> TextColumn | LabelColumn:
     if isinstance(vocabulary, Labels):
-        return Classes(np.array([vocabulary.encode(name) for name in texts], dtype=np.uint32))
+        return LabelColumn(np.array([vocabulary.encode(name) for name in texts], dtype=np.uint32))
     return of_rows([close(row) for row in vocabulary.encode_batch(texts)], vocabulary.size)
 
 
-def _writer(stem: Path, vocabulary: Vocabulary | None, field: FieldConfig, stretch: int | None) -> Writer:
+def _writer(stem: Path, vocabulary: VocabularyType | None, field: FieldConfig, stretch: int | None) -> Writer:
     if vocabulary is None:
-        return PictureWriter(stem, field.size)
+        return ImageWriter(stem, field.size)
     if isinstance(vocabulary, Labels):
-        return ClassWriter(stem)
-    return TextWriter(stem, vocabulary.size) if stretch is None else RunningWriter(stem, vocabulary.size)
+        return LabelWriter(stem)
+    return TextWriter(stem, vocabulary.size) if stretch is None else RunningTextWriter(stem, vocabulary.size)
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -347,16 +351,16 @@ def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:
     return Corpus(source, target)
 
 
-def _open_vocabulary(folder: Path, side: str, record: dict[str, Any]) -> Vocabulary:
+def _open_vocabulary(folder: Path, side: str, record: dict[str, Any]) -> VocabularyType:
     path = folder / ("vocabulary.json" if record["joint"] else f"{side}.vocabulary.json")
     return Labels.load(path) if record["config"][side]["kind"] == "label" else Tokenizer.load(path)
 
 
-def _hashes(vocabularies: tuple[Vocabulary | None, Vocabulary]) -> list[str | None]:
+def _hashes(vocabularies: tuple[VocabularyType | None, VocabularyType]) -> list[str | None]:
     return [None if vocabulary is None else vocabulary.hash for vocabulary in vocabularies]
 
 
-def _check_vocabularies(config: DataConfig, vocabularies: tuple[Vocabulary | None, Vocabulary]) -> None:
+def _check_vocabularies(config: DataConfig, vocabularies: tuple[VocabularyType | None, VocabularyType]) -> None:
     for name, field, vocabulary in zip(("source", "target"), (config.source, config.target), vocabularies, strict=True):
         wanted = None
         if field is not None and field.kind != "image":

@@ -6,14 +6,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
-from regard.core.config import Checked, Count
+from regard.core.config import Config, Count
 from regard.core.errors import InvalidArgument, Problem
 from regard.data import caption_datasets, huggingface_datasets, text
-from regard.data.image_store import Album, Member, open_album
+from regard.data.image_store import ImageStore, Member, open_album
 from regard.data.synthetic import scenes
 from regard.data.text import Errors, InvalidData
 
-Kind = Literal["bpe", "unigram", "characters", "words", "bytes"]
+TokenizerKind = Literal["bpe", "unigram", "characters", "words", "bytes"]
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 Change = Literal["crop", "flip", "colour"]
@@ -30,12 +30,12 @@ class Example:
 
 
 @dataclass(frozen=True)
-class FieldConfig(Checked):
+class FieldConfig(Config):
     """One side of an example: [data.source] or [data.target]."""
 
     kind: Literal["text", "label", "image"] = "text"  # a text becomes tokens, a label one class, an image pixels
     column: str | None = None  # its column, where the file is a table: by name, or by number from "1"
-    tokens: Kind = "bpe"  # what a text is cut into
+    tokens: TokenizerKind = "bpe"  # what a text is cut into
     vocabulary: Count = 8000  # how many different tokens at most, the special ones among them
     lower: bool = False  # whether capitals become small letters
     longest: Count | None = None  # training examples with more tokens are left out, and counted
@@ -68,7 +68,7 @@ class FieldConfig(Checked):
 
 
 @dataclass(frozen=True)
-class DataConfig(Checked):
+class DataConfig(Config):
     """The table [data] of a recipe.
 
     Files are one table, whose columns the fields name, or text with an example a line: one file for the target alone,
@@ -236,7 +236,7 @@ def _read(config: DataConfig, split: Split) -> Iterator[Example]:
         yield Example(source if config.source else None, row[-1])
 
 
-def _picture(file: str, album: Album, told: str) -> Path | Member:
+def _picture(file: str, album: ImageStore, told: str) -> Path | Member:
     if not told or "\0" in told:
         raise InvalidData(file, wanted="the path of a picture", got=repr(told), remedy="Give every row one.")
     if "\t" in told:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.core.atomic_io import naming, whole_file
-from regard.data.arrays import Features, Pictures, mapped
-from regard.data.corpus import Progress, alone
+from regard.data.arrays import FeatureColumn, ImageColumn, mapped
+from regard.data.corpus import PrepareProgress, alone
 from regard.data.text import InvalidData
 
 FORMAT = 1
@@ -18,7 +18,7 @@ AT_ONCE = 32  # pictures that are computed together
 See = Callable[[NDArray[np.uint8]], NDArray[np.float16]]  # (B, Y, X, 3) -> (B, y, x, C)
 
 
-def features(pictures: Pictures, see: See, *, by: str, folder: Path, progress: Progress) -> Features:
+def features(pictures: ImageColumn, see: See, *, by: str, folder: Path, progress: PrepareProgress) -> FeatureColumn:
     """The features of all stored pictures. `by` says who sees: a hash of the network and its weights.
 
     Those there are already, of the same pictures by the same network, are opened. A run that is killed leaves nothing
@@ -32,14 +32,14 @@ def features(pictures: Pictures, see: See, *, by: str, folder: Path, progress: P
             left.unlink()
         if not path.exists():
             _write(path, pictures, see, progress)
-    found = Features(pictures, mapped(path))
+    found = FeatureColumn(pictures, mapped(path))
     if len(found.grids) != len(pictures.pixels):
         got = f"{len(found.grids):,} for {len(pictures.pixels):,} pictures"
         raise InvalidData(path, wanted="features of every picture", got=got, remedy="Delete it: it is made again.")
     return found
 
 
-def _write(path: Path, pictures: Pictures, see: See, progress: Progress) -> None:
+def _write(path: Path, pictures: ImageColumn, see: See, progress: PrepareProgress) -> None:
     count = len(pictures.pixels)
     try:
         with whole_file(path) as file:
@@ -55,7 +55,7 @@ def _write(path: Path, pictures: Pictures, see: See, progress: Progress) -> None
         raise InvalidData(path, wanted=wanted, got=error.strerror or str(error), remedy=remedy) from None
 
 
-def _key(pictures: Pictures, by: str) -> str:
+def _key(pictures: ImageColumn, by: str) -> str:
     together = hashlib.sha256(f"{FORMAT} {by} {pictures.pixels.shape}".encode())
     for first in range(0, len(pictures.pixels), AT_ONCE):
         together.update(pictures.pixels[first : first + AT_ONCE].tobytes())

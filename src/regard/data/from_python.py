@@ -16,10 +16,12 @@ from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.data.examples import SPLITS, Example
 
-Rows = Iterable[str | Example | Sequence[Any] | Mapping[str, Any]]  # targets alone, pairs, or rows with named columns
+PythonRows = Iterable[
+    str | Example | Sequence[Any] | Mapping[str, Any]
+]  # targets alone, pairs, or rows with named columns
 
 
-def with_given(settings: Mapping[str, Any], given: Mapping[str, Rows], folder: Path) -> dict[str, Any]:
+def with_given(settings: Mapping[str, Any], given: Mapping[str, PythonRows], folder: Path) -> dict[str, Any]:
     """The table [data] of a recipe with these splits, by name, written to the folder."""
     for split in given:
         if split not in SPLITS:
@@ -40,7 +42,7 @@ def with_given(settings: Mapping[str, Any], given: Mapping[str, Rows], folder: P
     return changed | {split: str(_written(split, rows, columns, folder)) for split, rows in given.items()}
 
 
-def _written(split: str, rows: Rows, columns: Sequence[str], folder: Path) -> Path:
+def _written(split: str, rows: PythonRows, columns: Sequence[str], folder: Path) -> Path:
     digest = hashlib.sha256()
     with NamedTemporaryFile("wb", dir=folder, prefix=".given.", suffix=".tmp", delete=False) as file:
         try:

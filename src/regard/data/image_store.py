@@ -24,7 +24,7 @@ class Member:
 
     path: Path  # of the zip file
     name: str
-    archive: "Zip" = field(repr=False, compare=False)
+    archive: "ZipStore" = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.path}/{self.name}"
@@ -33,7 +33,7 @@ class Member:
         return self.archive.read(self)
 
 
-class Folder:
+class FolderStore:
     """Pictures that are files."""
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +49,7 @@ class Folder:
         return plain
 
 
-class Zip:
+class ZipStore:
     """Pictures in a zip file. Threads may read from it at once."""
 
     def __init__(self, path: Path) -> None:
@@ -89,17 +89,17 @@ class Zip:
             return self.file.read(info)
 
 
-Album = Folder | Zip
+ImageStore = FolderStore | ZipStore
 
 
-def open_album(path: str | Path) -> Album:
+def open_album(path: str | Path) -> ImageStore:
     """What lies in a folder, or in a file whose name ends in .zip."""
     path = Path(path)
     if is_zip(path):
-        return Zip(path)
+        return ZipStore(path)
     if not path.is_dir():
         raise InvalidData(path, wanted="a folder of pictures, or a .zip file", got="neither", remedy="Check the path.")
-    return Folder(path)
+    return FolderStore(path)
 
 
 def is_zip(path: str | Path) -> bool:

@@ -23,7 +23,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
-from regard.data.examples import SPECIALS, Kind
+from regard.data.examples import SPECIALS, TokenizerKind
 from regard.data.text import InvalidData
 
 PAD, START, END, UNKNOWN, MASK = range(len(SPECIALS))
@@ -55,7 +55,7 @@ class Tokenizer:
         self._spelling: dict[str, int] = _byte_spelling() if isinstance(inner.decoder, decoders.ByteLevel) else {}
 
     @staticmethod
-    def train(kind: Kind, texts: Iterable[str], vocabulary: int = 8000, lower: bool = False) -> "Tokenizer":
+    def train(kind: TokenizerKind, texts: Iterable[str], vocabulary: int = 8000, lower: bool = False) -> "Tokenizer":
         """Learn what to cut these texts into; the same texts give the same tokenizer."""
         inner = _TRAIN[kind](_well_formed(texts), LOWER if lower else None, vocabulary)
         inner.add_special_tokens(list(SPECIALS))

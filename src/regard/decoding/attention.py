@@ -10,12 +10,12 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import PAD
 from regard.decoding.hypothesis import Hypothesis
-from regard.model.capture import Heard, listen
+from regard.model.capture import AttentionCall, capture_attention
 from regard.model.memory import Memory
 
 
 def check_looks(argument: str, model: Any) -> None:
-    if not model.decoder.lookers:
+    if not model.decoder.cross_attentions:
         raise InvalidArgument(
             argument,
             wanted="one model whose decoder looks at its source",
@@ -30,7 +30,7 @@ def attention(
 ) -> list[Float[Tensor, "layers H _T S"]]:
     """What each of these outputs of one source looked at: a row for each token and for the end, where it came."""
     check_looks("attention", model)
-    lookers: list[nn.Module] = model.decoder.lookers
+    cross_attentions: list[nn.Module] = model.decoder.cross_attentions
     given = [(first, *each.tokens)[: len(each.tokens) + each.ended] for each in hypotheses]
     longest = max(map(len, given), default=0)
     if not longest:
@@ -38,15 +38,15 @@ def attention(
     memory: Memory = model.encode(source)
     rows = torch.zeros(len(given), dtype=torch.int64, device=memory.states.device)
     targets = torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in given], device=rows.device)
-    seen: list[list[Tensor]] = [[] for _ in lookers]
+    seen: list[list[Tensor]] = [[] for _ in cross_attentions]
 
-    def hear(heard: Heard) -> None:
-        for looker, parts in zip(lookers, seen, strict=True):
+    def hear(heard: AttentionCall) -> None:
+        for looker, parts in zip(cross_attentions, seen, strict=True):
             if heard.source is looker:
                 weights = heard.weights()  # (B, H, T, S), or (B, T, S) where there are no heads
                 parts.append(weights if weights.dim() == 4 else weights[:, None])
 
-    with listen(hear):
+    with capture_attention(hear):
         model.decoder(targets, memory.reorder(rows))
     layers = torch.stack([torch.cat(parts, 2) for parts in seen], 1).float().cpu()  # (B, layers, H, T, S)
     return [each[:, :, : len(row)] for each, row in zip(layers, given, strict=True)]

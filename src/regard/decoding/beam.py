@@ -7,15 +7,15 @@ import torch
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.tokenizer import END
 from regard.decoding.config import DecodeConfig
-from regard.decoding.constrained_beam import Required
+from regard.decoding.constrained_beam import RequiredPhrases
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.logits_processors import Rule, Said
+from regard.decoding.logits_processors import GeneratedTokens, LogitsProcessor
 from regard.decoding.topk import top, top_sums
 from regard.kernels.decode.step import kernels
-from regard.model.kv_cache import Rows
+from regard.model.kv_cache import Slots
 
 
-class Beam:
+class BeamSearch:
     """K hypotheses for each of B inputs, in G groups that know of each other only what is already said there.
 
     An ended hypothesis competes by its sum divided by a power of its length. An input is done when it has as many ended
@@ -25,13 +25,13 @@ class Beam:
     def __init__(
         self,
         config: DecodeConfig,
-        said: Said,
+        said: GeneratedTokens,
         limit: Int[Tensor, " B"],
-        rules: Sequence[Rule],
+        rules: Sequence[LogitsProcessor],
         *,
         ends: bool,
         scored: bool,
-        required: Required | None = None,
+        required: RequiredPhrases | None = None,
     ) -> None:
         self.config, self.said, self.limit, self.rules, self.ends = config, said, limit, rules, ends
         batch, beams, longest = said.tokens.shape
@@ -47,7 +47,7 @@ class Beam:
     def draw_by(self, seed: int) -> None:
         """Nothing is drawn."""
 
-    def enter(self, rows: Rows, inputs: Int[Tensor, " n"]) -> None:
+    def enter(self, rows: Slots, inputs: Int[Tensor, " n"]) -> None:
         width = self.total.shape[1] // self.groups
         first = torch.arange(self.total.shape[1], device=inputs.device) % width == 0
         self.total[rows] = torch.where(first, 0.0, -torch.inf)  # all alike at first: one of each group speaks
@@ -180,7 +180,7 @@ class Beam:
         enough: Tensor = (attainable <= worst).all(-1)
         return enough
 
-    def found(self, rows: Rows) -> list[list[Hypothesis]]:
+    def found(self, rows: Slots) -> list[list[Hypothesis]]:
         """The outputs of inputs that are done, best first."""
         scores = self.ended_score[rows]
         best = scores.argsort(dim=-1, descending=True, stable=True)

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from regard.core.config import Checked, Count, Probability, Range
+from regard.core.config import Config, Count, Probability, Range
 from regard.core.errors import Problem
 
 Positive = Annotated[float, Range(0.0)]
 
 
 @dataclass(frozen=True)
-class DecodeConfig(Checked):
+class DecodeConfig(Config):
     beam: Count = 1  # hypotheses that are followed at once; 1: the most likely token each time
     nbest: Count = 1  # outputs for each input, best first
     longest: Count = 200  # tokens of an output, at most; learned positions may end before

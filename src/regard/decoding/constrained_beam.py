@@ -15,15 +15,15 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.tokenizer import END, PAD
 from regard.decoding.config import DecodeConfig
-from regard.decoding.logits_processors import Said, Scores, forbid
-from regard.decoding.phrase_automaton import OTHER, Demand, State
+from regard.decoding.logits_processors import GeneratedTokens, Scores, forbid
+from regard.decoding.phrase_automaton import OTHER, AutomatonState, PhraseAutomaton
 from regard.decoding.topk import top
 
 FAR = 1 << 30  # tokens: longer than any output
 Pool = dict[tuple[int, int], float]  # hypothesis and next token: their score
 
 
-class Unspeakable(InvalidArgument):
+class UnsatisfiableConstraint(InvalidArgument):
     """Nothing is left to say what is required with."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Unspeakable(InvalidArgument):
         )
 
 
-class BannedHere:
+class BannedPhrases:
     """Words and phrases, as their tokens, that the output of one input may not hold."""
 
     def __init__(self, places: int, phrases: int, longest: int, device: torch.device) -> None:
@@ -52,7 +52,7 @@ class BannedHere:
         """Go on with these inputs alone."""
         self.phrases, self.since = self.phrases[rows], self.since[rows]
 
-    def __call__(self, scores: Scores, said: Said) -> None:
+    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
         before, token = self.phrases[:, None, :, :-1], self.phrases[:, :, -1].clamp(min=0)  # (B, 1, P, L − 1), (B, P)
         last = said.last(before.shape[-1])[:, :, None]  # (B, K, 1, L − 1)
         begun = ((before == last) | (before < 0)).all(-1) & (said.length[:, None] >= self.since)[:, None]  # (B, K, P)
@@ -60,25 +60,27 @@ class BannedHere:
 
 
 @dataclass
-class Seat:
+class ConstrainedSlot:
     """An input with requirements, at its place in the batch."""
 
-    demand: Demand
-    states: list[State]  # one a hypothesis
+    demand: PhraseAutomaton
+    states: list[AutomatonState]  # one a hypothesis
     wait: int  # steps until its prefix is said
     room: int  # tokens that may follow
     pushed: set[int]  # hypotheses that are being made to say a phrase
 
 
-class Required:
+class RequiredPhrases:
     """Who requires what, and how far each hypothesis is."""
 
     def __init__(self, ends: bool) -> None:
         self.ends = ends
-        self.seats: dict[int, Seat] = {}
+        self.seats: dict[int, ConstrainedSlot] = {}
 
-    def enter(self, place: int, demand: Demand, state: State, *, beams: int, prefix: int, room: int) -> None:
-        self.seats[place] = Seat(demand, [state] * beams, prefix, room, set())
+    def enter(
+        self, place: int, demand: PhraseAutomaton, state: AutomatonState, *, beams: int, prefix: int, room: int
+    ) -> None:
+        self.seats[place] = ConstrainedSlot(demand, [state] * beams, prefix, room, set())
 
     def leave(self, place: int) -> None:
         self.seats.pop(place, None)
@@ -169,7 +171,7 @@ class Required:
         return wishes
 
     def _confine_to_room(
-        self, seat: Seat, state: State, scores: Float[Tensor, " V"], unruled: Float[Tensor, " V"]
+        self, seat: ConstrainedSlot, state: AutomatonState, scores: Float[Tensor, " V"], unruled: Float[Tensor, " V"]
     ) -> None:
         demand, room = seat.demand, seat.room - 1
         known = torch.tensor(demand.tokens, device=scores.device)
@@ -188,7 +190,7 @@ class Required:
             scores[plan[0]] = unruled[plan[0]]
 
     def _shared(
-        self, seat: Seat, pools: list[Pool], width: int, config: DecodeConfig
+        self, seat: ConstrainedSlot, pools: list[Pool], width: int, config: DecodeConfig
     ) -> list[list[tuple[float, int, int]]]:
         """Of each group's candidates, who ends and who goes on."""
         chosen, taken = [], dict[int, int]()
@@ -204,7 +206,7 @@ class Required:
         return chosen
 
     @staticmethod
-    def _in_turn(seat: Seat, order: list[tuple[int, int]], width: int) -> list[tuple[int, int]]:
+    def _in_turn(seat: ConstrainedSlot, order: list[tuple[int, int]], width: int) -> list[tuple[int, int]]:
         """One of those who have said most of what is required, one of those who have said less, …, and again."""
         banks: dict[int, list[tuple[int, int]]] = {}
         for parent, token in order:
@@ -232,12 +234,12 @@ class Required:
                 if k in seat.pushed or not self._may(seat, state, said[i][k]):
                     tokens[place, k] = self._instead(seat, state, scores[place, k])
 
-    def _may(self, seat: Seat, state: State, token: int) -> bool:
+    def _may(self, seat: ConstrainedSlot, state: AutomatonState, token: int) -> bool:
         if token == END and self.ends:
             return state.met
         return seat.demand.fits(seat.demand.after(state, token), seat.room - 1)
 
-    def _instead(self, seat: Seat, state: State, scores: Float[Tensor, " V"]) -> int:
+    def _instead(self, seat: ConstrainedSlot, state: AutomatonState, scores: Float[Tensor, " V"]) -> int:
         plan = seat.demand.plan(state) or (OTHER,)
         if plan[0] != OTHER:
             return plan[0]
@@ -249,5 +251,5 @@ class Required:
             free[END] = -torch.inf
         best, token = free.max(-1)
         if float(best) == -torch.inf:
-            raise Unspeakable
+            raise UnsatisfiableConstraint
         return int(token)

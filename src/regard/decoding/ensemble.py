@@ -15,19 +15,19 @@ from regard.model.seq2seq import Seq2Seq
 
 
 @dataclass(frozen=True)
-class States:
+class EnsembleState:
     """What each member knows after some steps."""
 
     members: list[Any]
 
-    def reorder(self, index: Int[Tensor, " sentences"]) -> "States":
-        return States([state.reorder(index) for state in self.members])
+    def reorder(self, index: Int[Tensor, " sentences"]) -> "EnsembleState":
+        return EnsembleState([state.reorder(index) for state in self.members])
 
-    def follow(self, parents: Int[Tensor, "B K"]) -> "States":
-        return States([state.follow(parents) for state in self.members])
+    def follow(self, parents: Int[Tensor, "B K"]) -> "EnsembleState":
+        return EnsembleState([state.follow(parents) for state in self.members])
 
-    def enter(self, rows: Int[Tensor, " n"], fresh: "States") -> "States":
-        return States([mine.enter(rows, new) for mine, new in zip(self.members, fresh.members, strict=True)])
+    def enter(self, rows: Int[Tensor, " n"], fresh: "EnsembleState") -> "EnsembleState":
+        return EnsembleState([mine.enter(rows, new) for mine, new in zip(self.members, fresh.members, strict=True)])
 
 
 class Encoders(nn.Module):
@@ -44,7 +44,7 @@ class Encoders(nn.Module):
 class Decoders(nn.Module):
     """A decoder whose logits are the logarithm of its members' mean probability."""
 
-    lookers: Sequence[nn.Module] = ()  # whose weights could be compared
+    cross_attentions: Sequence[nn.Module] = ()  # whose weights could be compared
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -55,14 +55,17 @@ class Decoders(nn.Module):
         given = [None] * len(self.members) if memories is None else memories
         return _mean([member(targets, memory) for member, memory in zip(self.members, given, strict=True)])
 
-    def start(self, memories: list[Memory] | None, *, batch: int, capacity: int, beams: int | None = None) -> States:
+    def start(
+        self, memories: list[Memory] | None, *, batch: int, capacity: int, beams: int | None = None
+    ) -> EnsembleState:
         given = [None] * len(self.members) if memories is None else memories
         sizes = {"batch": batch, "capacity": capacity, "beams": beams}
-        return States([member.start(memory, **sizes) for member, memory in zip(self.members, given, strict=True)])  # type: ignore[operator]
+        members = zip(self.members, given, strict=True)
+        return EnsembleState([member.start(memory, **sizes) for member, memory in members])  # type: ignore[operator]
 
-    def step(self, tokens: Int[Tensor, " rows"], state: States) -> tuple[Float[Tensor, "rows V"], States]:
+    def step(self, tokens: Int[Tensor, " rows"], state: EnsembleState) -> tuple[Float[Tensor, "rows V"], EnsembleState]:
         steps = [member.step(tokens, each) for member, each in zip(self.members, state.members, strict=True)]  # type: ignore[operator]
-        return _mean([logits for logits, _ in steps]), States([moved for _, moved in steps])
+        return _mean([logits for logits, _ in steps]), EnsembleState([moved for _, moved in steps])
 
 
 class Ensemble(Seq2Seq):

@@ -7,27 +7,27 @@ import torch
 from regard.core.shapes import Float, Int, Tensor
 from regard.data.tokenizer import END, PAD
 from regard.decoding.config import DecodeConfig
-from regard.decoding.constrained_beam import Required
+from regard.decoding.constrained_beam import RequiredPhrases
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.logits_processors import Rule, Said
+from regard.decoding.logits_processors import GeneratedTokens, LogitsProcessor
 from regard.decoding.sampling import chances, draw, narrowed, start_of
 from regard.kernels.decode.step import kernels
-from regard.model.kv_cache import Rows
+from regard.model.kv_cache import Slots
 
 
-class Walk:
+class GreedySearch:
     """Greedy search, or K independent samples for each of B inputs."""
 
     def __init__(
         self,
         config: DecodeConfig,
-        said: Said,
+        said: GeneratedTokens,
         limit: Int[Tensor, " B"],
-        rules: Sequence[Rule],
+        rules: Sequence[LogitsProcessor],
         *,
         ends: bool,
         scored: bool,
-        required: Required | None = None,
+        required: RequiredPhrases | None = None,
     ) -> None:
         self.config, self.said, self.limit, self.rules = config, said, limit, rules
         self.ends, self.scored, self.required = ends, scored, required
@@ -42,7 +42,7 @@ class Walk:
         if self.config.sample:
             self.start.fill_(start_of(seed))
 
-    def enter(self, rows: Rows, inputs: Int[Tensor, " n"]) -> None:
+    def enter(self, rows: Slots, inputs: Int[Tensor, " n"]) -> None:
         self.over[rows] = self.done[rows] = False
         if self.config.sample:
             beams = self.over.shape[1]
@@ -84,7 +84,7 @@ class Walk:
         self.done |= self.over.all(-1) | (said.length >= self.limit)
         return tokens, None
 
-    def found(self, rows: Rows) -> list[list[Hypothesis]]:
+    def found(self, rows: Slots) -> list[list[Hypothesis]]:
         """The outputs of inputs that are done."""
         lengths, said = self.said.length[rows].tolist(), self.said.tokens[rows].tolist()
         log_p = [None] * len(said) if self.log_p is None else self.log_p[rows].tolist()

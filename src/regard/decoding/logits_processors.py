@@ -16,7 +16,7 @@ Scores = Float[Tensor, "B K V"]
 
 
 @dataclass
-class Said:
+class GeneratedTokens:
     """What each hypothesis has said, and what its input asks for."""
 
     tokens: Int[Tensor, "B K T"]  # padded; one more than are ever said, where who is done may go on
@@ -24,9 +24,9 @@ class Said:
     least: Int[Tensor, " B"]  # and at least
     forced: Int[Tensor, "B P"]  # what an output begins with; −1 after it
 
-    def keep(self, rows: Int[Tensor, " n"]) -> "Said":
+    def keep(self, rows: Int[Tensor, " n"]) -> "GeneratedTokens":
         """Of these inputs alone."""
-        return Said(self.tokens[rows], self.length[rows], self.least[rows], self.forced[rows])
+        return GeneratedTokens(self.tokens[rows], self.length[rows], self.least[rows], self.forced[rows])
 
     def last(self, count: int) -> Int[Tensor, "B K count"]:
         """The last tokens; those before the first are −1."""
@@ -35,16 +35,16 @@ class Said:
         return found.masked_fill((where < 0)[:, None], -1)
 
 
-Rule = Callable[[Scores, Said], None]
+LogitsProcessor = Callable[[Scores, GeneratedTokens], None]
 
 
 @dataclass(frozen=True)
-class Never:
+class SuppressTokens:
     """Tokens that are part of no text."""
 
     tokens: Sequence[int]
 
-    def __call__(self, scores: Scores, said: Said) -> None:
+    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
         if scores.is_cuda:
             scores.index_fill_(-1, _numbers(tuple(self.tokens), scores.device), -torch.inf)
             return
@@ -52,46 +52,46 @@ class Never:
             scores[..., token] = -torch.inf  # one by one is faster than by a list
 
 
-class LongEnough:
+class MinLength:
     """No end before the least length; `relent`, after other rules, allows it where they leave nothing else to say."""
 
     kept: Float[Tensor, "B K"]
 
-    def __call__(self, scores: Scores, said: Said) -> None:
+    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
         self.kept = scores[..., END].clone()
         scores[..., END].masked_fill_((said.length < said.least)[:, None], -torch.inf)
 
-    def relent(self, scores: Scores, said: Said) -> None:
+    def relent(self, scores: Scores, said: GeneratedTokens) -> None:
         silent = scores.amax(-1) == -torch.inf
         scores[..., END] = torch.where(silent, self.kept, scores[..., END])
 
 
-class Forced:
+class ForcedPrefix:
     """What an output must begin with, whatever other rules say: it notes its scores before them, and comes last."""
 
     tokens: Int[Tensor, "B K 1"]
     now: Bool[Tensor, "B 1 1"]  # whether there is one
     kept: Float[Tensor, "B K 1"]
 
-    def note(self, scores: Scores, said: Said) -> None:
+    def note(self, scores: Scores, said: GeneratedTokens) -> None:
         place = said.length.clamp(max=said.forced.shape[1] - 1)[:, None]
         token = said.forced.gather(1, place).masked_fill(said.length[:, None] >= said.forced.shape[1], -1)  # (B, 1)
         self.now = (token >= 0)[..., None]
         self.tokens = token.clamp(min=0)[..., None].expand(-1, scores.shape[1], -1)
         self.kept = scores.gather(2, self.tokens)
 
-    def __call__(self, scores: Scores, said: Said) -> None:
+    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
         scores.masked_fill_(self.now, -torch.inf)
         scores.scatter_(2, self.tokens, torch.where(self.now, self.kept, scores.gather(2, self.tokens)))
 
 
 @dataclass(frozen=True)
-class NoRepeat:
+class NoRepeatNgram:
     """No run of `size` tokens comes twice."""
 
     size: int
 
-    def __call__(self, scores: Scores, said: Said) -> None:
+    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
         if said.tokens.shape[2] < self.size:
             return
         runs = said.tokens.unfold(2, self.size, 1)  # (B, K, R, size)
@@ -102,12 +102,12 @@ class NoRepeat:
 
 
 @dataclass(frozen=True)
-class Repetition:
+class RepetitionPenalty:
     """What was said already is less likely (https://arxiv.org/abs/1909.05858)."""
 
     factor: float
 
-    def __call__(self, scores: Scores, said: Said) -> None:
+    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
         place = torch.arange(said.tokens.shape[2], device=scores.device)
         there = (place < said.length[:, None])[:, None].expand_as(said.tokens)
         before = scores.gather(2, said.tokens)
@@ -115,12 +115,12 @@ class Repetition:
 
 
 @dataclass(frozen=True)
-class Banned:
+class BannedTokens:
     """Words and phrases, as their tokens, that no output may hold."""
 
     phrases: Sequence[Sequence[int]]
 
-    def __call__(self, scores: Scores, said: Said) -> None:
+    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
         for *before, token in self.phrases:
             if not before:
                 scores[..., token] = -torch.inf
@@ -131,12 +131,12 @@ class Banned:
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AllowedTokens:
     """The only tokens that an output may hold, beside its end."""
 
     mask: Bool[Tensor, " V"]
 
-    def __call__(self, scores: Scores, said: Said) -> None:
+    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
         allowed = self.mask.clone()
         allowed[END] = True
         scores.masked_fill_(~allowed, -torch.inf)

@@ -29,7 +29,7 @@ class Phrase:
         return wanted if isinstance(wanted, Phrase) else Phrase((tuple(wanted),))
 
 
-class State(NamedTuple):
+class AutomatonState(NamedTuple):
     node: Run  # the longest end of what was said that begins a run
     left: tuple[int, ...]  # how often each phrase is still to come
     just: tuple[int, ...] = ()  # phrases that the last token completed, if what follows leaves them so
@@ -39,7 +39,7 @@ class State(NamedTuple):
         return not any(self.left)
 
 
-class Demand:
+class PhraseAutomaton:
     """All that one input requires, as often as it says so, and all that it bans."""
 
     def __init__(self, required: Sequence[Phrase], banned: Sequence[Run]) -> None:
@@ -54,9 +54,9 @@ class Demand:
         self.sizes = [min(len(run) for run in phrase.runs if run[0] != START) for phrase in self.phrases]
         # A word between two phrases may be needed: together they may hold what is banned, or be another word.
         self.gap = int(bool(banned) or any(phrase.inside for phrase in self.phrases))
-        self.before = State((), tuple(counts.values()))
-        self._after: dict[tuple[State, int], State | None] = {}
-        self._plans: dict[State, Run | None] = {}
+        self.before = AutomatonState((), tuple(counts.values()))
+        self._after: dict[tuple[AutomatonState, int], AutomatonState | None] = {}
+        self._plans: dict[AutomatonState, Run | None] = {}
 
     def _check(self, phrase: Phrase) -> None:
         for run in phrase.runs:
@@ -79,14 +79,14 @@ class Demand:
                 "required", wanted="a run for any place", got="runs for the start", remedy="Leave out START."
             )
 
-    def read(self, prefix: Sequence[int], *, begins: bool) -> State:
+    def read(self, prefix: Sequence[int], *, begins: bool) -> AutomatonState:
         """The state after what an output begins with, whatever is banned."""
-        state = State((START,) if begins and (START,) in self.begins else (), self.before.left)
+        state = AutomatonState((START,) if begins and (START,) in self.begins else (), self.before.left)
         for token in prefix:
             state = self.after(state, token, anyway=True) or state
         return state
 
-    def after(self, state: State, token: int, *, anyway: bool = False) -> State | None:
+    def after(self, state: AutomatonState, token: int, *, anyway: bool = False) -> AutomatonState | None:
         """The state after one more token; None where that is banned."""
         key = state, token
         if anyway or key not in self._after:
@@ -96,7 +96,7 @@ class Demand:
             self._after[key] = found
         return self._after[key]
 
-    def _read(self, state: State, token: int, anyway: bool) -> State | None:
+    def _read(self, state: AutomatonState, token: int, anyway: bool) -> AutomatonState | None:
         said = (*state.node, token)
         tails = [said[start:] for start in range(len(said))]
         if not anyway and any(tail in self.banned for tail in tails):
@@ -109,9 +109,9 @@ class Demand:
                 left[number] -= 1
                 just += [number] if phrase.inside else []
         node = next((tail for tail in tails if tail in self.begins), ())
-        return State(node, tuple(left), tuple(just))
+        return AutomatonState(node, tuple(left), tuple(just))
 
-    def ways(self, state: State, number: int) -> list[Run]:
+    def ways(self, state: AutomatonState, number: int) -> list[Run]:
         """What completes a phrase from here, by any of its runs and beginnings already said; the shortest first."""
         node = state.node
         found = (
@@ -122,25 +122,25 @@ class Demand:
         )
         return sorted(found, key=len)
 
-    def following(self, state: State) -> set[int]:
+    def following(self, state: AutomatonState) -> set[int]:
         """The tokens that begin or go on with what is still to come."""
         return {way[0] for number, left in enumerate(state.left) if left for way in self.ways(state, number)}
 
-    def progress(self, state: State) -> int:
+    def progress(self, state: AutomatonState) -> int:
         """How many required tokens are said, the beginning of one more phrase among them."""
         open_ = [number for number, left in enumerate(state.left) if left]
         rest = sum(state.left[number] * self.sizes[number] for number in open_)
         begun = max((self.sizes[number] - len(self.ways(state, number)[0]) for number in open_), default=0)
         return begun - rest
 
-    def loose(self, state: State) -> int:
+    def loose(self, state: AutomatonState) -> int:
         """So many tokens are enough for what is still to come, whatever token comes first."""
         left = list(state.left)
         for number in state.just:
             left[number] += 1
         return sum(count * (size + self.gap) for count, size in zip(left, self.sizes, strict=True))
 
-    def fits(self, state: State | None, room: int) -> bool:
+    def fits(self, state: AutomatonState | None, room: int) -> bool:
         """Whether what is still to come goes into so many tokens."""
         if state is None:
             return False
@@ -149,7 +149,7 @@ class Demand:
         plan = self.plan(state)
         return plan is not None and len(plan) <= room
 
-    def plan(self, state: State) -> Run | None:
+    def plan(self, state: AutomatonState) -> Run | None:
         """Tokens that complete everything: not always the fewest, but one fewer after each of them is said."""
         if state not in self._plans:
             open_ = [number for number, left in enumerate(state.left) for _ in range(left)]
@@ -162,7 +162,7 @@ class Demand:
                 self._remember(state, min(plans, key=len))
         return self._plans[state]
 
-    def _remember(self, state: State, plan: Run) -> None:
+    def _remember(self, state: AutomatonState, plan: Run) -> None:
         for said in range(len(plan) + 1):
             known = self._plans.get(state)
             if known is None or len(known) > len(plan) - said:
@@ -172,7 +172,7 @@ class Demand:
                 assert then is not None
                 state = then
 
-    def _complete(self, state: State, order: Sequence[int] | None) -> Run | None:
+    def _complete(self, state: AutomatonState, order: Sequence[int] | None) -> Run | None:
         """One phrase after another, in this order or the nearest first."""
         plan: Run = ()
         order = None if order is None else list(order)
@@ -188,10 +188,10 @@ class Demand:
             plan += way
         return plan
 
-    def _way(self, state: State, number: int) -> tuple[Run, State] | None:
+    def _way(self, state: AutomatonState, number: int) -> tuple[Run, AutomatonState] | None:
         ways = self.ways(state, number)
-        for way in (*ways, *((OTHER, *way) for way in self.ways(State((), state.left), number))):
-            then: State | None = state
+        for way in (*ways, *((OTHER, *way) for way in self.ways(AutomatonState((), state.left), number))):
+            then: AutomatonState | None = state
             for token in way:
                 then = None if then is None else self.after(then, token)
             if then is not None and sum(then.left) < sum(state.left):

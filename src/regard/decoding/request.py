@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import START
 from regard.decoding.config import DecodeConfig
-from regard.decoding.logits_processors import Banned, Rule
-from regard.decoding.phrase_automaton import Demand, Phrase, State
+from regard.decoding.logits_processors import BannedTokens, LogitsProcessor
+from regard.decoding.phrase_automaton import AutomatonState, Phrase, PhraseAutomaton
 from regard.model.positions import Learned
 
 
-class Input(NamedTuple):
+class Request(NamedTuple):
     """What to search an output for. There are many: a frozen dataclass takes several times as long to make."""
 
     source: Any  # what `collate` makes a batch of; None for a language model
@@ -52,14 +52,14 @@ class Input(NamedTuple):
         return least + self.given if least else 0
 
     def demand(
-        self, config: DecodeConfig, rules: Sequence[Rule], places: int | None = None
-    ) -> tuple[Demand, State] | None:
+        self, config: DecodeConfig, rules: Sequence[LogitsProcessor], places: int | None = None
+    ) -> tuple[PhraseAutomaton, AutomatonState] | None:
         """What its output must hold, and how much of that its prefix does; refused where it cannot fit."""
         if not self.required:
             return None
-        everywhere = [phrase for rule in rules if isinstance(rule, Banned) for phrase in rule.phrases]
+        everywhere = [phrase for rule in rules if isinstance(rule, BannedTokens) for phrase in rule.phrases]
         banned = [tuple(phrase) for phrase in (*self.banned, *everywhere)]
-        demand = Demand([Phrase.of(each) for each in self.required], banned)
+        demand = PhraseAutomaton([Phrase.of(each) for each in self.required], banned)
         state = demand.read(self.prefix[self.given :], begins=not self.given)
         room = self.most(config, places) - len(self.prefix)
         if not demand.fits(state, room):
@@ -74,13 +74,13 @@ class Input(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Task:
+class SearchTask:
     """What all inputs of a search have in common."""
 
     model: Any
     collate: Callable[[list[Any]], Any]  # makes a batch of sources
     config: DecodeConfig
-    rules: Sequence[Rule] = ()
+    rules: Sequence[LogitsProcessor] = ()
     first: int = START  # the token before an output's first
     ends: bool = True  # or else the end is a token like others
     scored: bool = False  # whether greedy outputs come with log-probabilities

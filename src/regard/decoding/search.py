@@ -17,30 +17,30 @@ from regard.core.sequence import side_by_side
 from regard.core.shapes import Int, Tensor
 from regard.data.tokenizer import END, MASK, PAD, START
 from regard.decoding.attention import check_looks, covered
-from regard.decoding.beam import Beam
-from regard.decoding.constrained_beam import BannedHere, Required, Unspeakable
-from regard.decoding.greedy import Walk
+from regard.decoding.beam import BeamSearch
+from regard.decoding.constrained_beam import BannedPhrases, RequiredPhrases, UnsatisfiableConstraint
+from regard.decoding.greedy import GreedySearch
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.logits_processors import (
-    Allowed,
-    Banned,
-    Forced,
-    LongEnough,
-    Never,
-    NoRepeat,
-    Repetition,
-    Rule,
-    Said,
+    AllowedTokens,
+    BannedTokens,
+    ForcedPrefix,
+    GeneratedTokens,
+    LogitsProcessor,
+    MinLength,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    SuppressTokens,
 )
-from regard.decoding.phrase_automaton import Demand, State
-from regard.decoding.request import Input, Task
-from regard.kernels.triton_launch import Told
-from regard.model.kv_cache import Rows
+from regard.decoding.phrase_automaton import AutomatonState, PhraseAutomaton
+from regard.decoding.request import Request, SearchTask
+from regard.kernels.triton_launch import HostFuture
+from regard.model.kv_cache import Slots
 from regard.runtime.cpu.decoder import native_decoder
-from regard.runtime.cuda.buffers import Desk, desks_of, stays
+from regard.runtime.cuda.buffers import DecodeBuffers, buffer_pool, stays
 from regard.runtime.cuda.cuda_graphs import precision, rounded
 from regard.runtime.cuda.encode import read
-from regard.runtime.cuda.static_decoder import FixedDecoder, fixed_decoder
+from regard.runtime.cuda.static_decoder import StaticDecoder, static_decoder
 
 ROWS = {"cpu": 512, "cuda": 2560}  # hypotheses in a step, at most
 REST = 8  # an eighth of the places may be idle before others enter
@@ -49,7 +49,7 @@ FEW = 64  # rows: with fewer of them a GPU is no faster
 SOURCE = 32  # the room for sources is a multiple of it, where it stays
 
 
-def search(task: Task, inputs: Sequence[Input]) -> Iterator[tuple[int, list[Hypothesis]]]:
+def search(task: SearchTask, inputs: Sequence[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
     """The best outputs of each input, as they are found: its number, and its hypotheses, best first."""
     config, demands = task.config, _demands(task, inputs)
     if config.coverage_penalty:
@@ -63,22 +63,22 @@ def search(task: Task, inputs: Sequence[Input]) -> Iterator[tuple[int, list[Hypo
         places = max(1, min(len(group), config.batch_tokens // size, rows // max(config.beam, config.nbest)))
         members = [inputs[i] for i in group]
         numbers = group if task.numbers is None else [task.numbers[i] for i in group]
-        party = _Party(task, members, [demands[i] for i in group], numbers, places)
+        party = SearchBatch(task, members, [demands[i] for i in group], numbers, places)
         for number, hypotheses in party.run():
             if not hypotheses and members[number].required:
-                raise Unspeakable
+                raise UnsatisfiableConstraint
             if config.coverage_penalty:
                 source, penalty = task.collate([members[number].source]), config.coverage_penalty
                 hypotheses = covered(task.model, source, hypotheses, task.first, penalty)[: config.nbest]
             yield group[number], hypotheses
 
 
-def stream(task: Task, one: Input) -> Iterator[int]:
+def stream(task: SearchTask, one: Request) -> Iterator[int]:
     """The tokens of one output, each as it comes; without the end. A beam cannot: it may yet think better of them."""
-    return _Party(task, [one], _demands(task, [one]), [*(task.numbers or [0])], places=1).stream()
+    return SearchBatch(task, [one], _demands(task, [one]), [*(task.numbers or [0])], places=1).stream()
 
 
-def _demands(task: Task, inputs: Sequence[Input]) -> "list[tuple[Demand, State] | None]":
+def _demands(task: SearchTask, inputs: Sequence[Request]) -> "list[tuple[PhraseAutomaton, AutomatonState] | None]":
     """What each input's output must hold; refused where it cannot."""
     if not all(phrase for each in inputs for phrase in each.banned):
         raise InvalidArgument("banned", wanted="tokens", got="none", remedy="Leave empty phrases out.")
@@ -94,17 +94,17 @@ class Sizes(NamedTuple):
     prefix: int
 
 
-class _Party:
+class SearchBatch:
     """Inputs of like length that share the places of one batch."""
 
-    desk: Desk
+    desk: DecodeBuffers
     kind: Hashable = None  # of desk, by which it is found again; none where what it holds is this search's alone
 
     def __init__(
         self,
-        task: Task,
-        inputs: list[Input],
-        demands: list[tuple[Demand, State] | None],
+        task: SearchTask,
+        inputs: list[Request],
+        demands: list[tuple[PhraseAutomaton, AutomatonState] | None],
         numbers: list[int],
         places: int,
     ) -> None:
@@ -119,13 +119,15 @@ class _Party:
         if config.precision == "bfloat16" and not self.half:
             _no_half()
         self.decoder = (
-            native_decoder(decoder, int8=config.int8) or fixed_decoder(decoder, self.room, half=self.half) or decoder
+            native_decoder(decoder, int8=config.int8) or static_decoder(decoder, self.room, half=self.half) or decoder
         )
-        self.required: Required | None = None
-        self.banned: BannedHere | None = None
+        self.required: RequiredPhrases | None = None
+        self.banned: BannedPhrases | None = None
         self.fixed = stays(self.decoder)
         demanding = any(each is not None for each in demands)
-        self.recorded = self.fixed and not demanding and all(isinstance(it, Banned | Allowed) for it in task.rules)
+        self.recorded = (
+            self.fixed and not demanding and all(isinstance(it, BannedTokens | AllowedTokens) for it in task.rules)
+        )
         self.places = rounded(places, up=places == len(inputs)) if self.fixed else places
         # Where others enter later, time goes on for longer than any output; the older half is forgotten then.
         self.capacity = self.room if self.places >= len(inputs) else 2 * self.room
@@ -163,7 +165,7 @@ class _Party:
         Where steps are recorded, weights are looked at once a GPU has some to do; if they have changed, it does them
         again.
         """
-        fixed = self.decoder if isinstance(self.decoder, FixedDecoder) else None
+        fixed = self.decoder if isinstance(self.decoder, StaticDecoder) else None
         if fixed is not None and not self.recorded:
             fixed.refresh(self.task.model.decoder)
         self._begin()
@@ -179,12 +181,12 @@ class _Party:
         self.who: list[int | None] = [None] * self.places  # whose place each is
         self.begun = [0] * self.places  # when they entered
         self.time = 0  # steps taken
-        self.told: Told | None = None  # who was done before the last of them
+        self.told: HostFuture | None = None  # who was done before the last of them
         self.next = 0  # input to enter
         self.memory: Any = None  # what was read, before the decoder has made a state of it
         self.fresh: Any = None  # that state, of those who have not entered yet
         self.fresh_of: list[int] = []
-        self.required = Required(self.task.ends) if any(each is not None for each in self.demands) else None
+        self.required = RequiredPhrases(self.task.ends) if any(each is not None for each in self.demands) else None
         self._encode()
         memory = self.memory
         source = 0 if memory is None or not self.fixed else SOURCE * -(-memory.states.shape[1] // SOURCE)
@@ -201,47 +203,47 @@ class _Party:
         self.desk = self._taken() or self._laid()
         self._enter(list(range(len(self.fresh_of))))
 
-    def _taken(self) -> Desk | None:
+    def _taken(self) -> DecodeBuffers | None:
         """A desk for as many places as there are, that an earlier search has left."""
-        desk = None if self.kind is None else desks_of(self.decoder).take((len(self.who), self.kind))
+        desk = None if self.kind is None else buffer_pool(self.decoder).take((len(self.who), self.kind))
         if desk is not None:
             desk.decoder = self.decoder
         return desk
 
     def _leave(self) -> None:
         if self.kind is not None:
-            desks_of(self.decoder).put((len(self.who), self.kind), self.desk)
+            buffer_pool(self.decoder).put((len(self.who), self.kind), self.desk)
 
-    def _laid(self) -> Desk:
+    def _laid(self) -> DecodeBuffers:
         """A desk where nobody is yet."""
         config, places, sizes, new = self.task.config, self.places, self.sizes, partial(torch.full, device=self.device)
-        said = Said(
+        said = GeneratedTokens(
             tokens=new((places, self.beams, sizes.said), PAD),
             length=new((places,), 1),
             least=new((places,), 0),
             forced=new((places, sizes.prefix), -1),
         )
-        own: list[Rule] = [Never([PAD, START, MASK])]
-        enough = LongEnough() if any(self.least) else None
+        own: list[LogitsProcessor] = [SuppressTokens([PAD, START, MASK])]
+        enough = MinLength() if any(self.least) else None
         if enough is not None:
             own.append(enough)
         if config.no_repeat:
-            own.append(NoRepeat(config.no_repeat))
+            own.append(NoRepeatNgram(config.no_repeat))
         if config.repetition != 1.0:
-            own.append(Repetition(config.repetition))
+            own.append(RepetitionPenalty(config.repetition))
         own += self.task.rules
         if any(each.bans for each in self.inputs):
             most = max(len(each.bans) for each in self.inputs)
             size = max(len(phrase) for each in self.inputs for phrase, _ in each.bans)
-            self.banned = BannedHere(places, most, size, self.device)
+            self.banned = BannedPhrases(places, most, size, self.device)
             own.append(self.banned)
         if enough is not None and len(own) > 2:
             own.append(enough.relent)
         if self.prefix:
-            forced = Forced()
+            forced = ForcedPrefix()
             own = [forced.note, *own, forced]
         ends, scored, required = self.task.ends, self.task.scored, self.required
-        way = (Beam if self.beams > 1 and not config.sample else Walk)(
+        way = (BeamSearch if self.beams > 1 and not config.sample else GreedySearch)(
             config, said, new((places,), self.room), own, ends=ends, scored=scored, required=required
         )
         state = None
@@ -250,7 +252,7 @@ class _Party:
             with precision(self.half):
                 state = self.decoder.start(nothing, batch=places, capacity=sizes.ahead, beams=self.beams)
         known = new((places, 4 + sizes.prefix), -1)
-        return Desk(self.decoder, way, self.task.first, known, state, fixed=self.fixed, recorded=self.recorded)
+        return DecodeBuffers(self.decoder, way, self.task.first, known, state, fixed=self.fixed, recorded=self.recorded)
 
     @torch.inference_mode()
     def _advance(self, *, now: bool) -> list[tuple[int, list[Hypothesis]]]:
@@ -266,7 +268,7 @@ class _Party:
         self.time += count
         if now or count == 0:
             return self._found(self.desk.way.done.tolist() if now else [True] * len(self.who))  # at the end all are
-        self.told = Told(self.desk.way.done)
+        self.told = HostFuture(self.desk.way.done)
         return [] if told is None else self._found(told())
 
     def _found(self, done: list[bool]) -> list[tuple[int, list[Hypothesis]]]:
@@ -315,8 +317,8 @@ class _Party:
             [place, self.numbers[one], self.least[one], self.most[one], *self.inputs[one].prefix]
             for place, one in zip(places, who, strict=True)
         ]
-        rows: Rows
-        if isinstance(self.decoder, FixedDecoder) and self.time == 0:  # nobody was here: all places are written
+        rows: Slots
+        if isinstance(self.decoder, StaticDecoder) and self.time == 0:  # nobody was here: all places are written
             rows = slice(len(places))
             known += [[0, 0, 0, 1]] * (len(self.who) - len(places))  # who is done after a step
             self.desk.table.copy_(self._table(known), non_blocking=True)
@@ -367,7 +369,7 @@ class _Party:
         return state
 
 
-def _write(desk: Desk, rows: Rows, table: Int[Tensor, "n known"]) -> None:
+def _write(desk: DecodeBuffers, rows: Slots, table: Int[Tensor, "n known"]) -> None:
     """What is known of inputs as they enter: place, number, least and most tokens, prefix."""
     way, said = desk.way, desk.way.said
     said.tokens[rows], said.length[rows] = PAD, 0

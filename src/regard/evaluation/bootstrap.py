@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from regard.evaluation.statistics import Array, Rows, Tally
+from regard.evaluation.statistics import Array, StatisticRows, Statistics
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
@@ -27,7 +27,9 @@ def resampled(examples: int, resamples: int, seed: int = SEED) -> Iterator[Array
         yield counts.astype(np.float64)
 
 
-def bootstrap(tallies: Sequence[Tally], among: Rows, resamples: int = RESAMPLES, seed: int = SEED) -> Array:
+def bootstrap(
+    tallies: Sequence[Statistics], among: StatisticRows, resamples: int = RESAMPLES, seed: int = SEED
+) -> Array:
     """The figure of every tally (T, R) in every resample of these examples."""
     found = [[tally.values(counts, among) for tally in tallies] for counts in resampled(len(among), resamples, seed)]
     return np.concatenate([np.stack(block) for block in found], axis=1)

@@ -12,18 +12,18 @@ from statistics import fmean
 import numpy as np
 
 from regard.evaluation.ptb_tokenizer import tokens
-from regard.evaluation.statistics import Array, References, Rows, Sums, Tally
+from regard.evaluation.statistics import Array, References, StatisticRows, Statistics, SumStatistics
 
 ORDERS = 4  # of n-grams
 SMALL, TINY = 1e-9, 1e-15  # with which the COCO evaluation keeps its fractions from dividing by nothing
 BETA = 1.2  # how much recall counts in ROUGE-L
 SIGMA = 6.0  # words by which lengths may differ in CIDEr-D, more or less
 
-Words = tuple[str, ...]
+CaptionTokens = tuple[str, ...]
 Gram = tuple[str, ...]
 
 
-def bleu(order: int) -> Sums:
+def bleu(order: int) -> SumStatistics:
     """Of n-grams up to this order: of all captions together, the reference of the nearest length, no smoothing."""
 
     def row(output: str, references: Sequence[str]) -> list[int]:
@@ -48,10 +48,12 @@ def bleu(order: int) -> Sums:
         return found
 
     grams = [f"{what}_{n}" for what in ("right", "given") for n in range(1, order + 1)]
-    return Sums(["output_tokens", "reference_tokens", *grams], measure, figure, lambda: f"COCO BLEU-{order}|tok:ptb")
+    return SumStatistics(
+        ["output_tokens", "reference_tokens", *grams], measure, figure, lambda: f"COCO BLEU-{order}|tok:ptb"
+    )
 
 
-def rouge_l() -> Sums:
+def rouge_l() -> SumStatistics:
     """The mean over pictures: longest common subsequences, their best precision and recall over the references."""
 
     def one(output: str, references: Sequence[str]) -> float:
@@ -64,21 +66,23 @@ def rouge_l() -> Sums:
     def measure(outputs: Sequence[str], references: References) -> list[tuple[float, float]]:
         return [(one(output, found), 1.0) for output, found in zip(outputs, references, strict=True)]
 
-    return Sums(("score", "examples"), measure, lambda sums: sums[:, 0] / sums[:, 1], lambda: "COCO ROUGE-L|tok:ptb")
+    return SumStatistics(
+        ("score", "examples"), measure, lambda sums: sums[:, 0] / sums[:, 1], lambda: "COCO ROUGE-L|tok:ptb"
+    )
 
 
-class Rarity:
+class DocumentFrequency:
     """How many pictures have an n-gram in their references; what most have says little of one."""
 
     def __init__(self) -> None:
         self.pictures, self.total = Counter[Gram](), 0
 
-    def add(self, references: Iterable[Words]) -> None:
+    def add(self, references: Iterable[CaptionTokens]) -> None:
         """One more picture."""
         self.pictures.update({gram for each in references for gram in _grams(each, ORDERS)})
         self.total += 1
 
-    def weigh(self, words: Words) -> "Weighed":
+    def weigh(self, words: CaptionTokens) -> "TfIdfVector":
         """A caption's n-grams, each weighed by how often it is there and how rare it is elsewhere."""
         everything = log(self.total)
         weights = {
@@ -88,18 +92,18 @@ class Rarity:
         norms = [0.0] * ORDERS
         for gram, weight in weights.items():
             norms[len(gram) - 1] += weight**2
-        return Weighed(weights, tuple(map(sqrt, norms)), max(0, len(words) - 1))
+        return TfIdfVector(weights, tuple(map(sqrt, norms)), max(0, len(words) - 1))
 
 
 @dataclass(frozen=True)
-class Weighed:
+class TfIdfVector:
     """A caption as CIDEr sees it."""
 
     weights: Mapping[Gram, float]
     norms: tuple[float, ...]  # of each order
     pairs: int  # of words that stand side by side: what counts as its length
 
-    def likeness(self, reference: "Weighed") -> float:
+    def likeness(self, reference: "TfIdfVector") -> float:
         """0 to 10: the cosine of each order, weights clipped at the reference's, less for a different length."""
         shared = [0.0] * ORDERS
         for gram, weight in self.weights.items():
@@ -109,7 +113,7 @@ class Weighed:
         return 10 * exp(-((self.pairs - reference.pairs) ** 2) / (2 * SIGMA**2)) * cosine / ORDERS
 
 
-class Cider(Tally):
+class Cider(Statistics):
     """CIDEr-D: n-grams that a caption shares with each reference, the rarer the heavier (arXiv:1411.5726).
 
     How rare an n-gram is, the references of the whole set say, however few of its examples a figure is of. So all
@@ -117,8 +121,10 @@ class Cider(Tally):
     """
 
     def __init__(self) -> None:
-        self.rarity = Rarity()
-        self.captions: list[tuple[Words, list[Words]]] = []  # of each picture the output, and the references
+        self.rarity = DocumentFrequency()
+        self.captions: list[
+            tuple[CaptionTokens, list[CaptionTokens]]
+        ] = []  # of each picture the output, and the references
         self.known: dict[str, str] = {}  # every word once
         self.scores: list[float] = []
 
@@ -128,18 +134,18 @@ class Cider(Tally):
             self.rarity.add(wanted)
             self.captions.append((self._words(output), wanted))
 
-    def values(self, counts: Array, among: Rows | None = None) -> Array:
+    def values(self, counts: Array, among: StatisticRows | None = None) -> Array:
         scores = self._scores()
         found: Array = counts @ (scores if among is None else scores[among]) / counts.sum(1)
         return found
 
-    def totals(self, among: Rows) -> dict[str, float]:
+    def totals(self, among: StatisticRows) -> dict[str, float]:
         return {"score": float(self._scores()[among].sum()), "examples": float(len(among))}
 
     def signature(self) -> str:
         return f"CIDEr-D|tok:ptb|n:{ORDERS}|sigma:{SIGMA:g}|df:{len(self.captions)} pictures"
 
-    def _words(self, caption: str) -> Words:
+    def _words(self, caption: str) -> CaptionTokens:
         return tuple(self.known.setdefault(word, word) for word in tokens(caption))
 
     def _scores(self) -> Array:
@@ -150,7 +156,7 @@ class Cider(Tally):
         return np.array(self.scores)
 
 
-def consensus(output: Weighed, references: Iterable[Weighed]) -> float:
+def consensus(output: TfIdfVector, references: Iterable[TfIdfVector]) -> float:
     """CIDEr-D of one caption."""
     return fmean(map(output.likeness, references))
 
@@ -172,6 +178,6 @@ def common(one: Sequence[str], other: Sequence[str]) -> int:
     return len(one) - row.bit_count()
 
 
-def _grams(words: Words, most: int) -> Iterator[Gram]:
+def _grams(words: CaptionTokens, most: int) -> Iterator[Gram]:
     """All runs of one word up to so many."""
     return (words[i : i + n] for n in range(1, most + 1) for i in range(len(words) - n + 1))

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from regard.core.errors import InvalidArgument
-from regard.evaluation.statistics import Rows
+from regard.evaluation.statistics import StatisticRows
 
 
 @dataclass(frozen=True)
-class Span:
+class LengthRange:
     """The lengths from `first` to `last`, both in it, and which examples have them."""
 
     first: int
     last: int
-    rows: Rows
+    rows: StatisticRows
 
 
-def spans(lengths: Iterable[int], groups: str) -> list[Span]:
+def spans(lengths: Iterable[int], groups: str) -> list[LengthRange]:
     """Examples in groups of rising length, from the shortest to the longest.
 
     `groups` is how many, each of about as many examples as the others ("4"), or where each ends ("10,15,20").
@@ -38,7 +38,7 @@ def spans(lengths: Iterable[int], groups: str) -> list[Span]:
     inside = sorted({end for end in ends if shortest <= end < longest})
     firsts, lasts = [shortest, *(end + 1 for end in inside)], [*inside, longest]
     return [
-        Span(first, last, np.flatnonzero((found >= first) & (found <= last)))
+        LengthRange(first, last, np.flatnonzero((found >= first) & (found <= last)))
         for first, last in zip(firsts, lasts, strict=True)
     ]
 

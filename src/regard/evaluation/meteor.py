@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from regard.evaluation.ptb_tokenizer import tokens
-from regard.evaluation.statistics import Array, References, Sums
+from regard.evaluation.statistics import Array, References, SumStatistics
 from regard.evaluation.stemmer import stem
 from regard.evaluation.wordnet import synonyms
 
@@ -34,7 +34,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Alignment(NamedTuple):
+class MeteorAlignment(NamedTuple):
     """An output's words laid upon those of a reference, word by word. Of two alignments the lesser is the better."""
 
     left: int = 0  # words of the output that match nothing
@@ -45,18 +45,18 @@ class Alignment(NamedTuple):
     taken: int = 0  # a bit for each place of the reference
     pairs: tuple[tuple[int, int, float], ...] = ()  # output's place, reference's place, weight
 
-    def extended(self, i: int, j: int, weight: float) -> "Alignment":
+    def extended(self, i: int, j: int, weight: float) -> "MeteorAlignment":
         left, chunks, loss, distance, last, taken, pairs = self
         chunks += last != j - 1
-        return Alignment(
+        return MeteorAlignment(
             left, chunks, loss + 1 - weight, distance + abs(i - j), j, taken | 1 << j, (*pairs, (i, j, weight))
         )
 
-    def skipped(self) -> "Alignment":
+    def skipped(self) -> "MeteorAlignment":
         return self._replace(left=self.left + 1, last=-2)
 
 
-def meteor() -> Sums:
+def meteor() -> SumStatistics:
     """Of all captions together, each beside the reference it fits best."""
 
     def measure(outputs: Sequence[str], references: References) -> list[Array]:
@@ -66,7 +66,7 @@ def meteor() -> Sums:
         means = "+synonym" if synonyms() else ""
         return f"METEOR 1.5 en, exact+stem{means}, no paraphrases|tok:ptb|a:{ALPHA}|b:{BETA}|g:{GAMMA}|d:{DELTA}"
 
-    return Sums(COLUMNS, measure, figure, sign)
+    return SumStatistics(COLUMNS, measure, figure, sign)
 
 
 def figure(sums: Array) -> Array:
@@ -105,7 +105,7 @@ def _weight(word: str) -> float:
     return 1 - DELTA if word in LIGHT else DELTA
 
 
-def align(output: Sequence[str], reference: Sequence[str]) -> Alignment:
+def align(output: Sequence[str], reference: Sequence[str]) -> MeteorAlignment:
     """The best alignment that a beam finds.
 
     >>> align("a dog runs".split(), "the dogs run".split()).pairs
@@ -115,10 +115,10 @@ def align(output: Sequence[str], reference: Sequence[str]) -> Alignment:
     wanted = np.zeros(len(reference))
     for found in choices:
         wanted[list(found)] += 1
-    beam = [Alignment()]
+    beam = [MeteorAlignment()]
     for i, found in enumerate(choices):
         contested = all(wanted[j] > 1 for j in found)  # only then is it worth leaving the word out
-        best: dict[tuple[int, int], Alignment] = {}
+        best: dict[tuple[int, int], MeteorAlignment] = {}
         for each in beam:
             following = [each.extended(i, j, weight) for j, weight in found.items() if not each.taken >> j & 1]
             for one in [*following, each.skipped()] if contested or not following else following:

@@ -11,11 +11,13 @@ from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.evaluation import caption_metrics, sacrebleu_statistics
 from regard.evaluation.meteor import meteor
-from regard.evaluation.statistics import Tally, edits, exact, f1, macro, micro_f1, precision, recall
+from regard.evaluation.statistics import Statistics, edits, exact, f1, macro, micro_f1, precision, recall
 
-Task = Literal["text", "label", "language"]  # a sequence or a label is given; or tokens are scored and nothing given
-TEXT: tuple[Task, ...] = ("text",)
-LABEL: tuple[Task, ...] = ("label",)
+TaskName = Literal[
+    "text", "label", "language"
+]  # a sequence or a label is given; or tokens are scored and nothing given
+TEXT: tuple[TaskName, ...] = ("text",)
+LABEL: tuple[TaskName, ...] = ("label",)
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,8 @@ class Metric:
     """A figure, and whom it suits."""
 
     tells: str
-    tally: Callable[[], Tally] | None  # None: a model's own probabilities, without any output
-    tasks: tuple[Task, ...] = TEXT
+    tally: Callable[[], Statistics] | None  # None: a model's own probabilities, without any output
+    tasks: tuple[TaskName, ...] = TEXT
     higher: bool = True  # is better
     share: bool = False  # of one, and shown in percent
     digits: int = 2  # shown behind the point, where it is no share
@@ -90,7 +92,7 @@ METRICS = {
 }
 
 
-def check(names: Sequence[str], task: Task | None) -> None:
+def check(names: Sequence[str], task: TaskName | None) -> None:
     """Refuse what there is not, and what says nothing of this task; None: of outputs whose task is not known."""
     for name in names:
         if name not in METRICS:
@@ -110,7 +112,7 @@ def check(names: Sequence[str], task: Task | None) -> None:
             )
 
 
-def start(names: Sequence[str]) -> dict[str, Tally]:
+def start(names: Sequence[str]) -> dict[str, Statistics]:
     """An empty tally of each of these that is of outputs."""
     found = {name: METRICS[name].tally for name in names}
     return {name: tally() for name, tally in found.items() if tally is not None}

@@ -7,11 +7,11 @@ import torch
 
 from regard.core.shapes import Float, Tensor
 
-Box = tuple[float, float, float, float]  # left, top, right, bottom, as shares of the picture's sides
+BoundingBox = tuple[float, float, float, float]  # left, top, right, bottom, as shares of the picture's sides
 
 
 @dataclass(frozen=True)
-class Pointed:
+class PointingScore:
     """The mean over words."""
 
     words: int
@@ -20,7 +20,7 @@ class Pointed:
     hits: float  # share of words whose heaviest region has its middle in the box
 
 
-def covered(rows: int, columns: int, box: Box) -> Float[Tensor, "rows columns"]:
+def covered(rows: int, columns: int, box: BoundingBox) -> Float[Tensor, "rows columns"]:
     """The share of each region that a box covers.
 
     >>> covered(2, 2, (0.25, 0.0, 1.0, 0.5))
@@ -36,7 +36,7 @@ def _overlap(parts: int, start: float, end: float) -> Float[Tensor, " parts"]:
     return (edges[1:].clamp(max=end) - edges[:-1].clamp(min=start)).clamp(min=0) * parts
 
 
-def pointed(looks: Sequence[tuple[Float[Tensor, "rows columns"], Box]]) -> Pointed | None:
+def pointed(looks: Sequence[tuple[Float[Tensor, "rows columns"], BoundingBox]]) -> PointingScore | None:
     """Of words, each with its weights and the box of what it names; None of no words."""
     if not looks:
         return None
@@ -49,4 +49,4 @@ def pointed(looks: Sequence[tuple[Float[Tensor, "rows columns"], Box]]) -> Point
         row, column = divmod(int(weights.argmax()), columns)
         hits += top <= (row + 0.5) / rows <= bottom and left <= (column + 0.5) / columns <= right
     count = len(looks)
-    return Pointed(count, inside / count, chance / count, hits / count)
+    return PointingScore(count, inside / count, chance / count, hits / count)

@@ -16,25 +16,25 @@ from regard.core.errors import InvalidArgument
 from regard.evaluation.bootstrap import CONFIDENCE, RESAMPLES, SEED, bootstrap, interval, p_value
 from regard.evaluation.length_buckets import spans
 from regard.evaluation.metrics import METRICS, start
-from regard.evaluation.statistics import Confusion, Rows, Tally
+from regard.evaluation.statistics import ConfusionMatrix, StatisticRows, Statistics
 
 CHUNK = 128  # examples that are held at once
 Row = tuple[Any, Sequence[str]]  # a source, text or picture, and its references
 
 
 @dataclass(frozen=True)
-class Judged:
+class SystemOutputs:
     """What is kept of a system's outputs on a set of examples."""
 
     name: str
-    tallies: Mapping[str, Tally]
+    tallies: Mapping[str, Statistics]
     lengths: Sequence[int]  # of the sources
     content: str  # a hash of sources and references
     known: Mapping[str, float]  # what its model says without outputs: loss and perplexity
 
 
 @dataclass(frozen=True)
-class Scored:
+class MetricResult:
     """A figure; where its examples can be drawn again an interval, and beside another system a difference."""
 
     value: float
@@ -48,13 +48,13 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Group:
+class LengthGroup:
     """The examples whose sources are so long."""
 
     first: int
     last: int
     examples: int
-    metrics: Mapping[str, Scored]
+    metrics: Mapping[str, MetricResult]
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class System:
     """All that is told of one system."""
 
     name: str
-    metrics: Mapping[str, Scored]
+    metrics: Mapping[str, MetricResult]
     classes: Sequence[Mapping[str, Any]]  # of labels: precision, recall and F1 of each
-    lengths: Sequence[Group]  # where they were asked for
+    lengths: Sequence[LengthGroup]  # where they were asked for
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def judge(
     *,
     known: Mapping[str, float] | None = None,
     measure: Callable[[str], int] = lambda source: len(source.split()),
-) -> Judged:
+) -> SystemOutputs:
     """Go through examples and outputs once."""
     tallies, lengths, seen = start(metrics), array("i"), hashlib.sha256()
     pairs = iter(pairs)
@@ -96,10 +96,10 @@ def judge(
         for tally in tallies.values():
             tally.add(outputs, [references for _, references in rows])
         lengths.extend(measure(source) for source, _ in rows)
-    return Judged(name, tallies, lengths, seen.hexdigest(), known or {})
+    return SystemOutputs(name, tallies, lengths, seen.hexdigest(), known or {})
 
 
-def report(judged: Sequence[Judged], *, resamples: int = RESAMPLES, by_length: str | None = None) -> Report:
+def report(judged: Sequence[SystemOutputs], *, resamples: int = RESAMPLES, by_length: str | None = None) -> Report:
     """Every system with intervals, and beside the first one."""
     _check_same(judged)
     lengths = judged[0].lengths
@@ -116,13 +116,14 @@ def report(judged: Sequence[Judged], *, resamples: int = RESAMPLES, by_length: s
     systems = []
     for i, one in enumerate(judged):
         by_group = [
-            Group(span.first, span.last, len(span.rows), part[i]) for span, part in zip(groups, parts, strict=True)
+            LengthGroup(span.first, span.last, len(span.rows), part[i])
+            for span, part in zip(groups, parts, strict=True)
         ]
         systems.append(System(one.name, _known(one) | everything[i], _classes(one.tallies), by_group))
     return Report(len(lengths), resamples, CONFIDENCE, SEED, systems)
 
 
-def _check_same(judged: Sequence[Judged]) -> None:
+def _check_same(judged: Sequence[SystemOutputs]) -> None:
     first = judged[0]
     for other in judged[1:]:
         if other.content != first.content:
@@ -134,12 +135,12 @@ def _check_same(judged: Sequence[Judged]) -> None:
             )
 
 
-def _known(judged: Judged) -> dict[str, Scored]:
+def _known(judged: SystemOutputs) -> dict[str, MetricResult]:
     """Without intervals: these are means over tokens, which two systems need not cut alike."""
-    return {name: Scored(value, higher_is_better=METRICS[name].higher) for name, value in judged.known.items()}
+    return {name: MetricResult(value, higher_is_better=METRICS[name].higher) for name, value in judged.known.items()}
 
 
-def _figures(judged: Sequence[Judged], among: Rows, resamples: int) -> list[dict[str, Scored]]:
+def _figures(judged: Sequence[SystemOutputs], among: StatisticRows, resamples: int) -> list[dict[str, MetricResult]]:
     """Every system on these examples, which are drawn again for intervals and p-values."""
     names = list(judged[0].tallies)
     if not names or not len(among):
@@ -147,7 +148,7 @@ def _figures(judged: Sequence[Judged], among: Rows, resamples: int) -> list[dict
     tallies = [one.tallies[name] for one in judged for name in names]
     drawn = bootstrap(tallies, among, resamples)
     values = [float(tally.values(np.ones((1, len(among))), among)[0]) for tally in tallies]
-    found: list[dict[str, Scored]] = [{} for _ in judged]
+    found: list[dict[str, MetricResult]] = [{} for _ in judged]
     for i, tally in enumerate(tallies):
         system, metric = divmod(i, len(names))
         name, (low, high) = names[metric], interval(drawn[i])
@@ -155,11 +156,11 @@ def _figures(judged: Sequence[Judged], among: Rows, resamples: int) -> list[dict
         if system:
             difference = values[i] - values[metric]
             p = p_value(difference, drawn[i] - drawn[metric], len(among))
-        found[system][name] = Scored(
+        found[system][name] = MetricResult(
             values[i], low, high, difference, p, METRICS[name].higher, tally.signature(), tally.totals(among)
         )
     return found
 
 
-def _classes(tallies: Mapping[str, Tally]) -> list[dict[str, Any]]:
-    return next((tally.table() for tally in tallies.values() if isinstance(tally, Confusion)), [])
+def _classes(tallies: Mapping[str, Statistics]) -> list[dict[str, Any]]:
+    return next((tally.table() for tally in tallies.values() if isinstance(tally, ConfusionMatrix)), [])

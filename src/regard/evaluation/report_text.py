@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from regard.core.sanitize import printable
 from regard.evaluation.metrics import METRICS
-from regard.evaluation.report import Report, Scored
+from regard.evaluation.report import MetricResult, Report
 
 NONE = "–"
 
@@ -100,13 +100,13 @@ def shown(name: str, value: float | None, sign: str = "") -> str:
     return f"{value:{sign}.{METRICS[name].digits}f}"
 
 
-def _interval(name: str, found: Scored) -> str:
+def _interval(name: str, found: MetricResult) -> str:
     if found.low is None or found.high is None:
         return NONE
     return f"{shown(name, found.low)} to {shown(name, found.high)}"
 
 
-def _with_half(name: str, found: Scored) -> str:
+def _with_half(name: str, found: MetricResult) -> str:
     """A figure and half the width of its interval."""
     assert found.low is not None
     assert found.high is not None

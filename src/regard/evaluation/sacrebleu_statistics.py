@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from regard.evaluation.statistics import Array, References, Sums
+from regard.evaluation.statistics import Array, References, SumStatistics
 
 ORDERS = 4  # of BLEU's word n-grams
 CHARACTERS = 6  # of chrF's character n-grams
 BETA = 2  # how much more recall counts than precision in chrF
 
 
-def bleu(*, lower: bool = False) -> Sums:
+def bleu(*, lower: bool = False) -> SumStatistics:
     """Of `sacrebleu`, with its defaults: tokens of mteval-v13a, exponential smoothing."""
     from sacrebleu.metrics.bleu import BLEU
 
@@ -23,7 +23,7 @@ def bleu(*, lower: bool = False) -> Sums:
     return _sums(BLEU(lowercase=lower, force=True), ["output_tokens", "reference_tokens", *grams], _bleu)
 
 
-def chrf() -> Sums:
+def chrf() -> SumStatistics:
     """Of `sacrebleu`, with its defaults: character n-grams up to six, no words."""
     from sacrebleu.metrics.chrf import CHRF
 
@@ -31,14 +31,14 @@ def chrf() -> Sums:
     return _sums(CHRF(), grams, _chrf)
 
 
-def ter() -> Sums:
+def ter() -> SumStatistics:
     """Of `sacrebleu`, with its defaults: lower case, edits and shifts for each word of the references' mean length."""
     from sacrebleu.metrics.ter import TER
 
     return _sums(TER(), ["edits", "reference_tokens"], _ter)
 
 
-def _sums(metric: Any, columns: Sequence[str], figure: Callable[[Array], Array]) -> Sums:
+def _sums(metric: Any, columns: Sequence[str], figure: Callable[[Array], Array]) -> SumStatistics:
     numbers: set[int] = set()  # of references to an example
 
     def measure(outputs: Sequence[str], references: References) -> list[Any]:
@@ -55,7 +55,7 @@ def _sums(metric: Any, columns: Sequence[str], figure: Callable[[Array], Array])
         metric.num_refs = next(iter(numbers)) if len(numbers) == 1 else -1  # -1: it varies
         return str(metric.get_signature())
 
-    return Sums(columns, measure, figure, sign)
+    return SumStatistics(columns, measure, figure, sign)
 
 
 def _forget(metric: Any) -> None:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from regard.core.errors import InvalidArgument
 
 Array = NDArray[np.float64]
-Rows = NDArray[np.int64]
+StatisticRows = NDArray[np.int64]
 References = Sequence[Sequence[str]]  # of each example at least one
 
 
-class Tally(ABC):
+class Statistics(ABC):
     """The numbers of the examples so far."""
 
     @abstractmethod
@@ -27,11 +27,11 @@ class Tally(ABC):
         """More examples, in their order."""
 
     @abstractmethod
-    def values(self, counts: Array, among: Rows | None = None) -> Array:
+    def values(self, counts: Array, among: StatisticRows | None = None) -> Array:
         """The figures (R,) where example n, of all or of those `among`, is there counts[r, n] times."""
 
     @abstractmethod
-    def totals(self, among: Rows) -> dict[str, float]:
+    def totals(self, among: StatisticRows) -> dict[str, float]:
         """What the figure of these examples is computed from."""
 
     def signature(self) -> str | None:
@@ -39,7 +39,7 @@ class Tally(ABC):
         return None
 
 
-class Sums(Tally):
+class SumStatistics(Statistics):
     """A row of numbers an example, and a figure that needs no more than their sums."""
 
     def __init__(
@@ -56,11 +56,11 @@ class Sums(Tally):
     def add(self, outputs: Sequence[str], references: References) -> None:
         self.rows.append(np.array(self.measure(outputs, references), dtype=np.float64))
 
-    def values(self, counts: Array, among: Rows | None = None) -> Array:
+    def values(self, counts: Array, among: StatisticRows | None = None) -> Array:
         rows = self._rows()
         return self.figure(counts @ (rows if among is None else rows[among]))
 
-    def totals(self, among: Rows) -> dict[str, float]:
+    def totals(self, among: StatisticRows) -> dict[str, float]:
         return dict(zip(self.columns, self._rows()[among].sum(0).tolist(), strict=True))
 
     def signature(self) -> str | None:
@@ -72,15 +72,15 @@ class Sums(Tally):
         return self.rows[0]
 
 
-class Confusion(Tally):
+class ConfusionMatrix(Statistics):
     """The label of each example and the label that was given, and a figure of how often they met, class by class."""
 
     def __init__(self, figure: Callable[[Array, Array, Array], Array]) -> None:
         """`figure` takes, a row a counting and a column a class, how often it was right, given, and wanted."""
         self.figure = figure
         self.classes: dict[str, int] = {}  # in the order in which they came
-        self.wanted: list[Rows] = []
-        self.given: list[Rows] = []
+        self.wanted: list[StatisticRows] = []
+        self.given: list[StatisticRows] = []
 
     def add(self, outputs: Sequence[str], references: References) -> None:
         several = next((len(found) for found in references if len(found) != 1), 1)
@@ -94,10 +94,10 @@ class Confusion(Tally):
         self.wanted.append(self._numbers([found[0] for found in references]))
         self.given.append(self._numbers(outputs))
 
-    def values(self, counts: Array, among: Rows | None = None) -> Array:
+    def values(self, counts: Array, among: StatisticRows | None = None) -> Array:
         return self.figure(*self._met(counts, among))
 
-    def totals(self, among: Rows) -> dict[str, float]:
+    def totals(self, among: StatisticRows) -> dict[str, float]:
         right, _, _ = self._met(np.ones((1, len(among))), among)
         return {"right": float(right.sum()), "examples": float(len(among))}
 
@@ -112,17 +112,17 @@ class Confusion(Tally):
             for label, i in sorted(self.classes.items())
         ]
 
-    def _numbers(self, labels: Sequence[str]) -> Rows:
+    def _numbers(self, labels: Sequence[str]) -> StatisticRows:
         return np.array([self.classes.setdefault(label, len(self.classes)) for label in labels])
 
-    def _met(self, counts: Array, among: Rows | None) -> tuple[Array, Array, Array]:
+    def _met(self, counts: Array, among: StatisticRows | None) -> tuple[Array, Array, Array]:
         wanted, given = np.concatenate(self.wanted), np.concatenate(self.given)
         if among is not None:
             wanted, given = wanted[among], given[among]
         right = counts * (wanted == given)
         return self._by_class(right, wanted), self._by_class(counts, given), self._by_class(counts, wanted)
 
-    def _by_class(self, counts: Array, numbers: Rows) -> Array:
+    def _by_class(self, counts: Array, numbers: StatisticRows) -> Array:
         """(R, N) summed into (R, C)."""
         order = np.argsort(numbers, kind="stable")
         there, starts = np.unique(numbers[order], return_index=True)
@@ -146,7 +146,7 @@ def f1(right: Array, given: Array, wanted: Array) -> Array:
     return 2 * right / np.maximum(given + wanted, 1)
 
 
-def macro(figure: Callable[[Array, Array, Array], Array]) -> Confusion:
+def macro(figure: Callable[[Array, Array, Array], Array]) -> ConfusionMatrix:
     """The mean over the classes that there are, in references or outputs; each counts alike."""
 
     def mean(right: Array, given: Array, wanted: Array) -> Array:
@@ -154,29 +154,29 @@ def macro(figure: Callable[[Array, Array, Array], Array]) -> Confusion:
         found: Array = (figure(right, given, wanted) * there).sum(1) / there.sum(1)
         return found
 
-    return Confusion(mean)
+    return ConfusionMatrix(mean)
 
 
-def micro_f1() -> Confusion:
+def micro_f1() -> ConfusionMatrix:
     """F1 of the counts of all classes together."""
 
     def together(right: Array, given: Array, wanted: Array) -> Array:
         found: Array = 2 * right.sum(1) / (given.sum(1) + wanted.sum(1))
         return found
 
-    return Confusion(together)
+    return ConfusionMatrix(together)
 
 
-def exact() -> Sums:
+def exact() -> SumStatistics:
     """How many outputs are one of their references."""
 
     def measure(outputs: Sequence[str], references: References) -> list[list[float]]:
         return [[float(output in found), 1.0] for output, found in zip(outputs, references, strict=True)]
 
-    return Sums(("right", "examples"), measure, _share)
+    return SumStatistics(("right", "examples"), measure, _share)
 
 
-def edits(cut: Callable[[str], Sequence[str]]) -> Sums:
+def edits(cut: Callable[[str], Sequence[str]]) -> SumStatistics:
     """Edits to the nearest reference and its length; of equally near ones the longest."""
 
     def nearest(output: str, found: Sequence[str]) -> tuple[int, int]:
@@ -187,7 +187,7 @@ def edits(cut: Callable[[str], Sequence[str]]) -> Sums:
     def measure(outputs: Sequence[str], references: References) -> list[tuple[int, int]]:
         return [nearest(output, found) for output, found in zip(outputs, references, strict=True)]
 
-    return Sums(("edits", "reference_tokens"), measure, _share)
+    return SumStatistics(("edits", "reference_tokens"), measure, _share)
 
 
 def _share(sums: Array) -> Array:

@@ -6,7 +6,7 @@ from math import exp
 
 import torch
 
-from regard.data.arrays import Running
+from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch, evaluation_batches, lanes
 from regard.data.corpus import Corpus
 from regard.model.rnn_decoder import RnnState
@@ -36,7 +36,7 @@ def mean_loss(model: Model, corpus: Corpus, *, budget: int, masked: float = 0.15
 def _lanes_to_the_end(corpus: Corpus, budget: int) -> Iterator[Batch]:
     """Running text in lanes of one length, then what is left of it, where the last lane ended."""
     text = corpus.target
-    assert isinstance(text, Running)
+    assert isinstance(text, RunningTextColumn)
     rows = max(1, min(budget, len(text.ids) - 1) // text.stretch)
     yield from lanes(corpus, rows=rows, stretch=text.stretch)
     rest = text.ids[(len(text.ids) - 1) // rows * rows :]

@@ -10,9 +10,9 @@ from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import START, UNKNOWN, Tokenizer
 from regard.decoding import search as searching
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.logits_processors import Banned
+from regard.decoding.logits_processors import BannedTokens
 from regard.decoding.phrase_automaton import Phrase, Run
-from regard.decoding.request import Input, Task
+from regard.decoding.request import Request, SearchTask
 
 
 def required(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Phrase]:
@@ -26,7 +26,7 @@ def banned(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Run]:
     return list(dict.fromkeys(tuple(cut) for cut in cuts))
 
 
-def search(tokenizer: Tokenizer, task: Task, inputs: Sequence[Input]) -> Iterator[tuple[int, list[Hypothesis]]]:
+def search(tokenizer: Tokenizer, task: SearchTask, inputs: Sequence[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
     """The best outputs of each input; where one writes what is banned in other tokens, these are banned too."""
     for number, hypotheses in searching.search(task, inputs):
         asked = inputs[number]
@@ -37,7 +37,7 @@ def search(tokenizer: Tokenizer, task: Task, inputs: Sequence[Input]) -> Iterato
         yield number, hypotheses
 
 
-def stream(tokenizer: Tokenizer, task: Task, asked: Input) -> Iterator[int]:
+def stream(tokenizer: Tokenizer, task: SearchTask, asked: Request) -> Iterator[int]:
     """The same of the tokens of one output, each as it comes."""
     said, going = list[int](), searching.stream(task, asked)
     while (token := next(going, None)) is not None:
@@ -49,7 +49,7 @@ def stream(tokenizer: Tokenizer, task: Task, asked: Input) -> Iterator[int]:
             yield token
 
 
-def _without(asked: Input, task: Task, found: list[tuple[Run, int]]) -> Input:
+def _without(asked: Request, task: SearchTask, found: list[tuple[Run, int]]) -> Request:
     """The same input, without what was found. What was drawn before the first of it stays as it is."""
     first = min(place for _, place in found)
     late = [each for each in found if each[1] == first] if task.config.sample else [(run, 0) for run, _ in found]
@@ -57,13 +57,13 @@ def _without(asked: Input, task: Task, found: list[tuple[Run, int]]) -> Input:
 
 
 def _otherwise(
-    tokenizer: Tokenizer, task: Task, asked: Input, tokens: Sequence[int], since: int = 0
+    tokenizer: Tokenizer, task: SearchTask, asked: Request, tokens: Sequence[int], since: int = 0
 ) -> list[tuple[Run, int]]:
     """Runs of an output's own tokens that write what is banned, and are not; and where their last ones are.
 
     Of those whose last is at `since` or after.
     """
-    everywhere = [(run, 0) for rule in task.rules if isinstance(rule, Banned) for run in rule.phrases]
+    everywhere = [(run, 0) for rule in task.rules if isinstance(rule, BannedTokens) for run in rule.phrases]
     banned = {(tuple(run), since) for run, since in (*everywhere, *asked.bans)}
     texts = {b"".join(tokenizer.spellings(run)) for run, since in banned if since == 0}
     if not texts:

@@ -19,10 +19,10 @@ from regard.decoding.attention import attention as weights
 from regard.decoding.attention import check_looks
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.logits_processors import Banned, Rule
-from regard.decoding.request import Input, Task
+from regard.decoding.logits_processors import BannedTokens, LogitsProcessor
+from regard.decoding.request import Request, SearchTask
 from regard.inference import phrases
-from regard.inference.score import Score, score, together
+from regard.inference.score import SequenceScore, score, together
 from regard.model.eval_mode import evaluating
 from regard.model.positions import Learned
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
@@ -256,7 +256,9 @@ class Predictor:
                     ],
                 )
 
-    def _sequences(self, task: Task, inputs: list[Input], *, attention: bool) -> Iterator[tuple[int, list[Output]]]:
+    def _sequences(
+        self, task: SearchTask, inputs: list[Request], *, attention: bool
+    ) -> Iterator[tuple[int, list[Output]]]:
         assert isinstance(self.target, Tokenizer)
         if attention:
             check_looks("attention", self.model)
@@ -275,25 +277,25 @@ class Predictor:
         config: DecodeConfig,
         scores: bool,
         wishes: Sequence[dict[str, Any]],
-    ) -> tuple[Task, list[Input]]:
+    ) -> tuple[SearchTask, list[Request]]:
         """What to search for."""
         assert isinstance(self.target, Tokenizer)
         begins: Sequence[Sequence[int]] = [()] * len(numbers)
         if prefixes is not None:
             begins = self.target.encode_batch(_checked("prefixes", prefixes, len(numbers)))
         inputs = [
-            Input(row, size, begin, **wish)
+            Request(row, size, begin, **wish)
             for row, size, begin, wish in zip(numbers, self._sizes(numbers), begins, wishes, strict=True)
         ]
         if self.recipe.data.source is None:  # it goes on from the text
             inputs = [
-                Input(None, 0, [*row, *begin], **wish, given=len(row))
+                Request(None, 0, [*row, *begin], **wish, given=len(row))
                 for row, begin, wish in zip(numbers, begins, wishes, strict=True)
             ]
-        rules: list[Rule] = [Banned(phrases.banned(self.target, banned))] if banned else []
+        rules: list[LogitsProcessor] = [BannedTokens(phrases.banned(self.target, banned))] if banned else []
         running = self.recipe.data.stretch is not None
         first = END if running else START
-        return Task(self.model, self._collate, config, rules, first, ends=not running, scored=scores), inputs
+        return SearchTask(self.model, self._collate, config, rules, first, ends=not running, scored=scores), inputs
 
     def _wishes(
         self, count: int, required: Sequence[Sequence[str]] | None, banned: Sequence[Sequence[str]] | None
@@ -314,7 +316,7 @@ class Predictor:
 
     def score(
         self, texts: Iterable[str], targets: Iterable[str] | None = None, *, batch_tokens: int | None = None
-    ) -> list[Score]:
+    ) -> list[SequenceScore]:
         """How likely the model finds the target of each text: an output, or a label; without a source, the text."""
         texts = _checked("texts", texts, pictures=self.picture_size is not None)
         alone = self.recipe.data.source is None

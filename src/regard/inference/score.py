@@ -22,7 +22,7 @@ CHUNK = 1024  # lines at once: enough to put those of like length together
 
 
 @dataclass(frozen=True)
-class Score:
+class SequenceScore:
     """How likely a model finds one target."""
 
     tokens: tuple[str, ...]  # the end among them, where the model says one; or the label
@@ -40,7 +40,7 @@ class Score:
 
 def score_lines(
     predictor: "Predictor", given: Iterable[tuple[str, ...]], batch_tokens: int | None = None
-) -> Iterator[Score]:
+) -> Iterator[SequenceScore]:
     """Of sources with their targets, or of texts alone for a language model, as they come."""
     given = iter(given)
     while chunk := list(islice(given, CHUNK)):
@@ -77,10 +77,10 @@ def score(
     targets: Sequence[str],
     collate: Callable[[list[Any]], Any],
     budget: int,
-) -> list[Score]:
+) -> list[SequenceScore]:
     """Sources are what `collate` makes a batch of; None for a language model."""
     model, vocabulary = predictor.model, predictor.target
-    found: list[Score | None] = [None] * len(targets)
+    found: list[SequenceScore | None] = [None] * len(targets)
     if isinstance(model, Classifier):
         assert isinstance(vocabulary, Labels)
         assert sources is not None
@@ -88,7 +88,7 @@ def score(
         for rows in together([_size(source) for source in sources], budget):
             log_p = model(collate([sources[row] for row in rows])).float().log_softmax(-1)
             for at, row in enumerate(rows):
-                found[row] = Score((targets[row],), (float(log_p[at, labels[row]]),))
+                found[row] = SequenceScore((targets[row],), (float(log_p[at, labels[row]]),))
         return [each for each in found if each is not None]
     if not isinstance(model, Seq2Seq) or not isinstance(vocabulary, Tokenizer):
         raise InvalidArgument(
@@ -103,7 +103,7 @@ def score(
         log_p = model.log_probabilities(source, Tokens.of([ids[row] for row in rows], device=device).ids).tolist()
         for row, values in zip(rows, log_p, strict=True):
             count = len(ids[row]) - 1
-            found[row] = Score(tuple(vocabulary.pieces(ids[row][1:])), tuple(values[:count]))
+            found[row] = SequenceScore(tuple(vocabulary.pieces(ids[row][1:])), tuple(values[:count]))
     return [each for each in found if each is not None]
 
 

@@ -11,13 +11,13 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Int, Tensor
 from regard.interpret.sites import places
 from regard.kernels.attention import reference
-from regard.kernels.attention.spec import Lookup, spread, widened
-from regard.model.capture import changing
+from regard.kernels.attention.spec import AttentionSpec, spread, widened
+from regard.model.capture import intercepting
 from regard.model.eval_mode import evaluating
 
 
 @dataclass(frozen=True)
-class Forced:
+class RepeatableForward:
     """A model, and a batch of one that it reads and is made to say."""
 
     model: nn.Module
@@ -32,14 +32,14 @@ class Forced:
 
 
 @dataclass(frozen=True)
-class Slopes:
+class WeightGradients:
     """The weights of a module, and the gradient of a log-probability by each, all that follows from it included."""
 
     weights: Float[Tensor, "H N M"]
     gradients: Float[Tensor, "H N M"]
 
 
-def slopes(forced: Forced, of: int | None = None) -> dict[str, Slopes]:
+def slopes(forced: RepeatableForward, of: int | None = None) -> dict[str, WeightGradients]:
     """By the name of each place that attends: of the log-probability of the output, or of one of its tokens.
 
     Every weight is in memory, as a plain softmax, since the fused kernels know no gradient by it.
@@ -47,26 +47,28 @@ def slopes(forced: Forced, of: int | None = None) -> dict[str, Slopes]:
     names = {module: place.name for module, place in places(forced.model).items()}
     kept: dict[str, list[Tensor]] = {}
 
-    def plainly(module: nn.Module | None, lookup: Lookup, value: Tensor, out: Tensor) -> Tensor:
-        weights = reference.softmax(reference.scores(lookup))  # (1, H, N, M)
+    def plainly(module: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
+        weights = reference.softmax(reference.scores(spec))  # (1, H, N, M)
         if not weights.requires_grad:  # nothing before it does, in a model that is frozen
             weights.requires_grad_()
         if module in names:
             kept.setdefault(names[module], []).append(weights)
         return (weights @ widened(spread(value, weights.shape[1]))).to(out.dtype)
 
-    with torch.enable_grad(), evaluating(forced.model), changing(plainly):
+    with torch.enable_grad(), evaluating(forced.model), intercepting(plainly):
         chosen = _log_probability(forced, of)
         steps = [weights for each in kept.values() for weights in each]
         found = iter(torch.autograd.grad(chosen, steps, allow_unused=True) if steps else ())
     zero = torch.zeros_like  # for a weight on which nothing that was said depends
     return {
-        name: Slopes(_joined(each), _joined([zero(like) if (by := next(found)) is None else by for like in each]))
+        name: WeightGradients(
+            _joined(each), _joined([zero(like) if (by := next(found)) is None else by for like in each])
+        )
         for name, each in kept.items()
     }
 
 
-def _log_probability(forced: Forced, of: int | None) -> Tensor:
+def _log_probability(forced: RepeatableForward, of: int | None) -> Tensor:
     if forced.answers is None:
         wanted, remedy = "a look with an output", "A model that finds hidden tokens has none."
         raise InvalidArgument("attributions", wanted=wanted, got="one without", remedy=remedy)

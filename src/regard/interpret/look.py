@@ -15,8 +15,8 @@ from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.images import Pixels, webp
-from regard.interpret.attributions import Forced, slopes
-from regard.interpret.maps import Map
+from regard.interpret.attributions import RepeatableForward, slopes
+from regard.interpret.maps import AttentionMap
 from regard.interpret.summaries import MEASURES, Head, sorted_by
 from regard.model.capture import Pick, picked
 
@@ -48,7 +48,7 @@ class Image:
 
 
 @dataclass(frozen=True)
-class Said:
+class GeneratedText:
     """A sequence that was said, with its end where it came, and what was read before each of its tokens."""
 
     text: str
@@ -74,11 +74,11 @@ class Look:
 
     title: str
     source: Text | Image | None
-    output: Said | Label | None
-    maps: tuple[Map, ...]
-    forced: Forced = field(repr=False)
+    output: GeneratedText | Label | None
+    maps: tuple[AttentionMap, ...]
+    forced: RepeatableForward = field(repr=False)
 
-    def __getitem__(self, name: str) -> Map:
+    def __getitem__(self, name: str) -> AttentionMap:
         """The map of this name: "encoder 2", "decoder 1 cross", "pool"."""
         for each in self.maps:
             if each.name == name:
@@ -87,19 +87,19 @@ class Look:
         remedy = nearest(name, names) if names else "This look has none."
         raise InvalidArgument("map", wanted=f"one of {', '.join(names)}", got=repr(name), remedy=remedy)
 
-    def names(self, of: Map) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def names(self, of: AttentionMap) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What the rows and the keys of a map are."""
         return self._side(of, of.asks, of.size[0]), self._side(of, of.asked, of.size[1])
 
-    def _side(self, of: Map, side: str, count: int) -> tuple[str, ...]:
+    def _side(self, of: AttentionMap, side: str, count: int) -> tuple[str, ...]:
         found: tuple[str, ...] = ()
         if side == "source" and self.source is not None:
             found = self.source.tokens
-        elif side == "output" and isinstance(self.output, Said):
+        elif side == "output" and isinstance(self.output, GeneratedText):
             found = self.output.read if of.kind == "self" else self.output.tokens
         return found if len(found) == count else tuple(map(str, range(1, count + 1)))
 
-    def heads(self, sort: str | None = None) -> list[tuple[Map, Head]]:
+    def heads(self, sort: str | None = None) -> list[tuple[AttentionMap, Head]]:
         """A line for every head of every map; sorted by a measure, the largest first."""
         return sorted_by([(each, head) for each in self.maps for head in _shown(each)], sort)
 
@@ -197,7 +197,7 @@ def _told_source(source: Text | Image | None) -> dict[str, Any] | None:
     return {**whole, "grid": list(source.grid), "units": source.units, "data": data}
 
 
-def _told_output(output: Said | Label | None) -> dict[str, Any] | None:
+def _told_output(output: GeneratedText | Label | None) -> dict[str, Any] | None:
     if output is None:
         return None
     if isinstance(output, Label):
@@ -206,7 +206,7 @@ def _told_output(output: Said | Label | None) -> dict[str, Any] | None:
     return {"text": output.text, "tokens": output.tokens, "scores": scores, "read": output.read}
 
 
-def _told(each: Map, limit: int) -> dict[str, Any]:
+def _told(each: AttentionMap, limit: int) -> dict[str, Any]:
     rows, heads = each.chosen
     shape = [each.heads if heads is None else len(heads), each.size[0] if rows is None else len(rows), each.size[1]]
     weights = top = None
@@ -242,7 +242,7 @@ def told_head(head: Head) -> dict[str, Any]:
     return {"head": head.head} | {name: _finite(getattr(head, name)) for name in MEASURES}
 
 
-def _shown(each: Map) -> Iterator[Head]:
+def _shown(each: AttentionMap) -> Iterator[Head]:
     chosen = each.chosen[1]
     lines: Sequence[Head] = each.summary(0).heads()
     yield from lines if chosen is None else (lines[head] for head in chosen.tolist())

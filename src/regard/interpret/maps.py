@@ -13,18 +13,18 @@ from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Int, Tensor
-from regard.interpret.sites import Place, places
-from regard.interpret.summaries import Rows, summarise
+from regard.interpret.sites import AttentionSite, places
+from regard.interpret.summaries import RowSummaries, summarise
 from regard.kernels.attention import weights as exact
 from regard.kernels.attention.blockwise import BLOCK
 from regard.kernels.attention.spec import spread, widened
-from regard.model.capture import Heard, Pick, picked
+from regard.model.capture import AttentionCall, Pick, picked
 from regard.model.multihead import MultiHead
 from regard.model.rnn_decoder import RnnDecoder
 
 
 @dataclass(frozen=True)
-class Words:
+class TokenGroups:
     """Which word each token belongs to; a word is a run of tokens."""
 
     of: Int[Tensor, " tokens"]
@@ -39,16 +39,16 @@ class Words:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Map(Place):
+class AttentionMap(AttentionSite):
     """What one module attended to, for one input: heads × rows that ask × keys that are asked."""
 
     heads: int
     size: tuple[int, int]  # rows and keys: tokens, words or regions
     causal: bool
-    heard: Heard | None = None  # None: only the summary was kept
-    kept: Rows | None = None
-    row_words: Words | None = None  # where rows are words and not tokens
-    key_words: Words | None = None
+    heard: AttentionCall | None = None  # None: only the summary was kept
+    kept: RowSummaries | None = None
+    row_words: TokenGroups | None = None  # where rows are words and not tokens
+    key_words: TokenGroups | None = None
     signs: Tensor | None = None  # which keys are signs: neither letter nor digit in them
     chosen: tuple[Int[Tensor, " rows"] | None, Int[Tensor, " heads"] | None] = (None, None)  # unless told otherwise
 
@@ -62,7 +62,7 @@ class Map(Place):
         Words ask with the mean of their tokens' weights, and are asked with the sum of theirs.
         """
         which, chosen = self._picked(rows, heads)
-        found = self._of(self._lookup(chosen), self.size[0] if which is None else len(which), which)
+        found = self._of(self._spec(chosen), self.size[0] if which is None else len(which), which)
         return found.float()
 
     @torch.no_grad()
@@ -72,11 +72,11 @@ class Map(Place):
         low, high = _run("keys", keys, self.size[1])
         if self.row_words is not None or self.key_words is not None:
             return self.weights(range(first, last), heads)[..., low:high]
-        heard = self._lookup(self._picked(None, heads)[1])
-        scores = heard.lookup.scores(slice(first, last), low, high)
+        heard = self._spec(self._picked(None, heads)[1])
+        scores = heard.spec.scores(slice(first, last), low, high)
         return scores.sub_(heard.lse[:, :, first:last, None]).exp_()[0].float()
 
-    def summary(self, top: int = 16) -> Rows:
+    def summary(self, top: int = 16) -> RowSummaries:
         """What every row of every head comes to, with its `top` largest weights; streamed, never rows × keys."""
         if type(top) is not int or top < 0:
             raise InvalidArgument("top", wanted="a count", got=repr(top), remedy="Use 0 for none.")
@@ -93,12 +93,12 @@ class Map(Place):
         A key may have all the weight and a value of nothing (https://arxiv.org/abs/2004.10102).
         """
         which, chosen = self._picked(rows, heads)
-        heard = self._lookup(chosen)
+        heard = self._spec(chosen)
         norms = _norms(self._heard(), self.heads)  # (H, M)
         norms = norms if chosen is None else norms[chosen]
         return self._of(heard, self.size[0] if which is None else len(which), which, norms).float()
 
-    def _heard(self) -> Heard:
+    def _heard(self) -> AttentionCall:
         if self.heard is None:
             raise InvalidArgument(
                 f"map {self.name!r}",
@@ -108,11 +108,11 @@ class Map(Place):
             )
         return self.heard
 
-    def _lookup(self, heads: Tensor | None) -> Heard:
+    def _spec(self, heads: Tensor | None) -> AttentionCall:
         heard = self._heard()
         if heads is None:
             return heard
-        return replace(heard, lookup=heard.lookup.for_heads(heads), lse=heard.lse[:, heads], lead=(1, len(heads)))
+        return replace(heard, spec=heard.spec.for_heads(heads), lse=heard.lse[:, heads], lead=(1, len(heads)))
 
     def _picked(self, rows: Pick, heads: Pick) -> tuple[Tensor | None, Tensor | None]:
         which, chosen = self.chosen
@@ -123,14 +123,14 @@ class Map(Place):
             chosen = picked("heads", heads, self.heads, device)
         return which, chosen
 
-    def _of(self, heard: Heard, count: int, rows: Tensor | None, norms: Tensor | None = None) -> Tensor:
+    def _of(self, heard: AttentionCall, count: int, rows: Tensor | None, norms: Tensor | None = None) -> Tensor:
         """Weights of these rows, times the norm of each key's value where there is one; tokens made words."""
         if self.row_words is not None:
             every = torch.arange(self.size[0], device=heard.lse.device) if rows is None else rows
             tokens, words = self.row_words.tokens(every)
-            found = exact.weights(heard.lookup, tokens, heard.lse)[0]
+            found = exact.weights(heard.spec, tokens, heard.lse)[0]
         else:
-            found = exact.weights(heard.lookup, slice(0, heard.lookup.n) if rows is None else rows, heard.lse)[0]
+            found = exact.weights(heard.spec, slice(0, heard.spec.n) if rows is None else rows, heard.lse)[0]
         if norms is not None:
             found = found * norms[:, None]
         return self._in_words(found, None if self.row_words is None else words, count)
@@ -157,33 +157,35 @@ class Map(Place):
         Words may see those that they give any weight.
         """
         heard = self._heard()
-        lookup, (n, m) = heard.lookup, self.size
+        spec, (n, m) = heard.spec, self.size
         if self.row_words is None and self.key_words is None:
-            for _, rows, low, seen in exact.tiles(lookup, heard.lse):
-                visible = lookup.visible.tile(rows, low, low + seen.shape[-1], n, m, seen.device)
+            for _, rows, low, seen in exact.tiles(spec, heard.lse):
+                visible = spec.visible.tile(rows, low, low + seen.shape[-1], n, m, seen.device)
                 count = torch.full((1, 1), seen.shape[-1]) if visible is None else visible.expand_as(seen)[0].sum(-1)
                 yield rows, low, seen[0], count
             return
-        step = max(1, BLOCK // (8 * self.heads * max(1, lookup.m)))  # a word has some tokens, each a row of weights
+        step = max(1, BLOCK // (8 * self.heads * max(1, spec.m)))  # a word has some tokens, each a row of weights
         for first in range(0, n, step):
             rows = slice(first, min(first + step, n))
             seen = self._of(heard, rows.stop - first, torch.arange(first, rows.stop, device=heard.lse.device))
             yield rows, 0, seen, (seen > 0).sum(-1)
 
 
-class Recorder:
+class MapRecorder:
     """Listens to one forward pass, and makes a map of all that each module asked in it.
 
     What a module asks of the same keys step by step, as recurrent decoders do, becomes one map. With `top`, a map is
     summarised as soon as its module is done, and what was heard of it is let go.
     """
 
-    def __init__(self, model: nn.Module, wanted: Callable[[Place], bool], dress: Callable[[Map], Map]) -> None:
+    def __init__(
+        self, model: nn.Module, wanted: Callable[[AttentionSite], bool], dress: Callable[[AttentionMap], AttentionMap]
+    ) -> None:
         self.places, self.wanted, self.dress = places(model), wanted, dress
-        self.maps: list[Map] = []
-        self._steps: list[Heard] = []
+        self.maps: list[AttentionMap] = []
+        self._steps: list[AttentionCall] = []
 
-    def __call__(self, heard: Heard) -> None:
+    def __call__(self, heard: AttentionCall) -> None:
         if self._steps and not _goes_on(self._steps[-1], heard):
             self.close()
         if heard.source in self.places and self.wanted(self.places[heard.source]):
@@ -194,29 +196,29 @@ class Recorder:
         if self._steps:
             heard = joined(self._steps)
             assert heard.source is not None
-            lookup, self._steps = heard.lookup, []
-            place, causal = self.places[heard.source], lookup.visible.ahead == 0
-            found = Map(**vars(place), heads=heard.lead[1], size=(lookup.n, lookup.m), causal=causal, heard=heard)
+            spec, self._steps = heard.spec, []
+            place, causal = self.places[heard.source], spec.visible.ahead == 0
+            found = AttentionMap(**vars(place), heads=heard.lead[1], size=(spec.n, spec.m), causal=causal, heard=heard)
             self.maps.append(self.dress(found))
 
 
-def _goes_on(last: Heard, heard: Heard) -> bool:
-    mine, its = last.lookup, heard.lookup
+def _goes_on(last: AttentionCall, heard: AttentionCall) -> bool:
+    mine, its = last.spec, heard.spec
     same = last.source is heard.source and mine.key.data_ptr() == its.key.data_ptr() and mine.key.shape == its.key.shape
     return same and mine.bias is None and not mine.visible.banded
 
 
-def joined(steps: list[Heard]) -> Heard:
+def joined(steps: list[AttentionCall]) -> AttentionCall:
     """What was asked of the same keys, one step after another, as if it had been asked at once."""
     first = steps[0]
-    lookup, lse = first.lookup, first.lse
+    spec, lse = first.spec, first.lse
     if len(steps) > 1:
-        lookup = replace(lookup, query=torch.cat([each.lookup.query for each in steps], 2))
+        spec = replace(spec, query=torch.cat([each.spec.query for each in steps], 2))
         lse = torch.cat([each.lse for each in steps], 2)
-    return replace(first, lookup=lookup, lse=lse, lead=tuple(lookup.query.shape[:2]))
+    return replace(first, spec=spec, lse=lse, lead=tuple(spec.query.shape[:2]))
 
 
-def _norms(heard: Heard, heads: int) -> Float[Tensor, "H M"]:
+def _norms(heard: AttentionCall, heads: int) -> Float[Tensor, "H M"]:
     """Of each key's value, as it arrives after the projection behind the heads."""
     assert heard.value is not None
     value = widened(spread(heard.value, heads))[0]  # (H, M, E)

@@ -14,7 +14,7 @@ SPACE = "▁"  # how a token shows that a word begins
 
 
 @dataclass(frozen=True)
-class Regions:
+class CaptionRegions:
     """How the columns of attention lie on a picture."""
 
     units: int  # so many columns come first that are no places
@@ -23,14 +23,14 @@ class Regions:
 
 
 @dataclass(frozen=True)
-class Word:
+class RegionWord:
     """A word of a caption, and the weight that it gave each region."""
 
     text: str
     weights: Float[Tensor, "rows columns"]
 
 
-def regions(predictor: Predictor) -> Regions:
+def regions(predictor: Predictor) -> CaptionRegions:
     """The grid that the encoder of a model of pictures makes, whatever the picture."""
     assert predictor.picture_size is not None
     blank = np.zeros((predictor.picture_size, predictor.picture_size, 3), np.uint8)
@@ -39,10 +39,10 @@ def regions(predictor: Predictor) -> Regions:
     if memory.grid is None:
         wanted, remedy = "an encoder whose states lie on a grid", "Choose another model."
         raise InvalidArgument("model", wanted=wanted, got=type(predictor.model.encoder).__name__, remedy=remedy)
-    return Regions(memory.units, *memory.grid)
+    return CaptionRegions(memory.units, *memory.grid)
 
 
-def words(predictor: Predictor, output: Output, grid: Regions) -> list[Word]:
+def words(predictor: Predictor, output: Output, grid: CaptionRegions) -> list[RegionWord]:
     """The words of an output that came with its attention, each with the mean of its tokens' weights.
 
     A token's are the mean over the heads of the last block, which is the nearest to what is said.
@@ -55,5 +55,5 @@ def words(predictor: Predictor, output: Output, grid: Regions) -> list[Word]:
     for start, end in pairwise([*starts, len(output.tokens)]):
         text = "".join(output.tokens[start:end]).removeprefix(SPACE)
         if text:
-            found.append(Word(text, weights[start:end].mean(0)))
+            found.append(RegionWord(text, weights[start:end].mean(0)))
     return found

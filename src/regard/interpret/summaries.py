@@ -9,7 +9,7 @@ import torch
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Int, Tensor
-from regard.interpret.sites import Place
+from regard.interpret.sites import AttentionSite
 from regard.kernels.attention.weights import entropy
 
 # rows, the first key, weights (H, R, C), and how many keys each row may see
@@ -39,7 +39,7 @@ MEASURES = tuple(field.name for field in fields(Head) if field.name != "head")
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSummaries:
     """What each row of each head comes to."""
 
     entropy: Float[Tensor, "H N"]
@@ -62,7 +62,7 @@ class Rows:
             Head(head, **{name: float(mean[head]) for name, mean in means.items()}) for head in range(len(self.entropy))
         ]
 
-    def with_top(self, top: int) -> "Rows":
+    def with_top(self, top: int) -> "RowSummaries":
         return replace(self, top_weights=self.top_weights[..., :top], top_keys=self.top_keys[..., :top])
 
 
@@ -70,23 +70,23 @@ class Mean:
     """The mean of each head over many looks, of which nothing else is kept."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[Place, int], list[float]] = {}
-        self._looks: dict[tuple[Place, int], int] = {}
+        self._sums: dict[tuple[AttentionSite, int], list[float]] = {}
+        self._looks: dict[tuple[AttentionSite, int], int] = {}
 
-    def add(self, place: Place, head: Head) -> None:
-        at = Place(place.name, place.kind, place.part, place.layer), head.head
+    def add(self, place: AttentionSite, head: Head) -> None:
+        at = AttentionSite(place.name, place.kind, place.part, place.layer), head.head
         before = self._sums.get(at, [0.0] * len(MEASURES))
         self._sums[at] = [total + getattr(head, name) for total, name in zip(before, MEASURES, strict=True)]
         self._looks[at] = self._looks.get(at, 0) + 1
 
-    def lines(self) -> list[tuple[Place, Head]]:
+    def lines(self) -> list[tuple[AttentionSite, Head]]:
         return [(at[0], Head(at[1], *(total / self._looks[at] for total in sums))) for at, sums in self._sums.items()]
 
 
-Line = TypeVar("Line", bound=tuple[Any, Head])
+SummaryLine = TypeVar("SummaryLine", bound=tuple[Any, Head])
 
 
-def sorted_by(lines: list[Line], measure: str | None) -> list[Line]:
+def sorted_by(lines: list[SummaryLine], measure: str | None) -> list[SummaryLine]:
     """Heads by one of `MEASURES`, the largest first; as they are where none is named."""
     if measure is None:
         return lines
@@ -98,7 +98,7 @@ def sorted_by(lines: list[Line], measure: str | None) -> list[Line]:
 
 
 @torch.no_grad()
-def summarise(heads: int, size: tuple[int, int], tiles: Iterable[Tile], top: int, signs: Tensor | None) -> Rows:
+def summarise(heads: int, size: tuple[int, int], tiles: Iterable[Tile], top: int, signs: Tensor | None) -> RowSummaries:
     """In one pass over blocks of weights, none of which is kept."""
     n, m = size
     top = min(top, m)
@@ -127,7 +127,7 @@ def summarise(heads: int, size: tuple[int, int], tiles: Iterable[Tile], top: int
             every[name][:, rows] = value.cpu()
         top_weights[:, rows, : best.values.shape[-1]] = best.values.cpu()
         top_keys[:, rows, : best.values.shape[-1]] = (best.indices + low).where(best.values > 0, -1).int().cpu()
-    return Rows(**every, top_weights=top_weights, top_keys=top_keys)
+    return RowSummaries(**every, top_weights=top_weights, top_keys=top_keys)
 
 
 def _at(seen: Float[Tensor, "H R C"], keys: Int[Tensor, "R 1"]) -> Float[Tensor, "H R"]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from regard.core.shapes import Tensor
-from regard.kernels.attention.mask import Visibility
+from regard.kernels.attention.mask import AttentionMask
 
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)
@@ -79,7 +79,7 @@ def on_device_of(tensor: Tensor) -> AbstractContextManager[None]:
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
-class Told:
+class HostFuture:
     """What a tensor was, for a host that asks later and does not wait now."""
 
     def __init__(self, x: Tensor) -> None:
@@ -95,7 +95,7 @@ class Told:
         return found
 
 
-def sight(visible: Visibility, like: Tensor) -> tuple[list[Tensor | int], dict[str, bool]]:
+def sight(visible: AttentionMask, like: Tensor) -> tuple[list[Tensor | int], dict[str, bool]]:
     """A kernel's arguments `allowed` to `ahead`, and the constants that go with them."""
     allowed = visible.allowed
     if allowed is None:

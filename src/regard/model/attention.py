@@ -9,13 +9,13 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import LogSumExp, Tensor
 from regard.kernels.attention import additive, blockwise, sdpa, small_kv
 from regard.kernels.attention.bias import Bias, DistanceBias, bias_values, with_values
-from regard.kernels.attention.mask import Visibility
-from regard.kernels.attention.score_function import DotEnergy, Energy
-from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.mask import AttentionMask
+from regard.kernels.attention.score_function import DotScoreFunction, ScoreFunction
+from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.attention.weights import Summary
 from regard.model import capture
 from regard.model.capture import Pick
-from regard.model.scores import Dot, KeysReady, ScaledDot, Score, Scoring
+from regard.model.scores import Dot, ProjectedKeys, ScaledDot, Score, Scoring
 
 Window = int | tuple[int | None, int | None]
 
@@ -59,8 +59,8 @@ def attend(
     query, key, value = _autocast(query, key, value)
     check_tensors({"query": query, "key": key, "value": value})
     _check_values(key, value)
-    lookup, lead = _lookup(query, key, value, score, mask, causal, window, bias)
-    out = attend_lookup(lookup, _fold_batch(value, _folding(lead, lookup.energy)), dropout, source, lead)
+    spec, lead = _spec(query, key, value, score, mask, causal, window, bias)
+    out = attend_spec(spec, _fold_batch(value, _folding(lead, spec.score_function)), dropout, source, lead)
     return out.reshape(*lead, *out.shape[2:])
 
 
@@ -88,9 +88,9 @@ def attention_weights(
     check_tensors(dict(zip(("query", "key", "value"), (query, key, *values), strict=False)))
     if values:
         _check_values(key, values[0])
-    lookup, lead = _lookup(query, key, values[0] if values else None, score, mask, causal, window, bias)
+    spec, lead = _spec(query, key, values[0] if values else None, score, mask, causal, window, bias)
     with torch.set_grad_enabled(torch.is_grad_enabled() and lse is None):
-        return capture.weights(lookup, lead, rows, heads, _fold_lse(lse, lookup, lead))
+        return capture.weights(spec, lead, rows, heads, _fold_lse(lse, spec, lead))
 
 
 @torch.no_grad()
@@ -113,8 +113,8 @@ def attention_summary(
     """
     query, key = _autocast(query, key)
     check_tensors({"query": query, "key": key})
-    lookup, lead = _lookup(query, key, None, score, mask, causal, window, bias)
-    return capture.summary(lookup, lead, top, on, _fold_lse(lse, lookup, lead))
+    spec, lead = _spec(query, key, None, score, mask, causal, window, bias)
+    return capture.summary(spec, lead, top, on, _fold_lse(lse, spec, lead))
 
 
 def self_attend(
@@ -129,24 +129,24 @@ def self_attend(
     return attend(x, x, x, score=ScaledDot() if scaled else Dot(), mask=mask, causal=causal, window=window)
 
 
-def attend_lookup(
-    lookup: Lookup, value: Tensor, dropout: float, source: nn.Module | None, lead: tuple[int, ...]
+def attend_spec(
+    spec: AttentionSpec, value: Tensor, dropout: float, source: nn.Module | None, lead: tuple[int, ...]
 ) -> Tensor:
     """Run a look-up through the best kernel there is for it, tell whoever listens, and let whoever changes it do so."""
-    kernel = next((each for each in (small_kv, sdpa, additive) if each.supports(lookup, value, dropout)), blockwise)
+    kernel = next((each for each in (small_kv, sdpa, additive) if each.supports(spec, value, dropout)), blockwise)
     out: Tensor
     lse: LogSumExp
-    out, lse = kernel.attend(lookup, value, dropout)
-    capture.publish(source, lookup, lse, lead, value)
-    return capture.changed(source, lookup, value, out)
+    out, lse = kernel.attend(spec, value, dropout)
+    capture.publish(source, spec, lse, lead, value)
+    return capture.intercept(source, spec, value, out)
 
 
-def visibility(mask: Tensor | None, causal: bool, window: Window | None) -> Visibility:
+def visibility(mask: Tensor | None, causal: bool, window: Window | None) -> AttentionMask:
     behind, ahead = _window(window)
-    return Visibility(mask, behind, 0 if causal else ahead)
+    return AttentionMask(mask, behind, 0 if causal else ahead)
 
 
-def _lookup(
+def _spec(
     query: Tensor,
     key: Tensor,
     value: Tensor | None,
@@ -155,12 +155,12 @@ def _lookup(
     causal: bool,
     window: Window | None,
     bias: Bias | None,
-) -> tuple[Lookup, tuple[int, ...]]:
+) -> tuple[AttentionSpec, tuple[int, ...]]:
     """The look-up, and the leading axes that all broadcast to; a score with heads may have added to the query's."""
-    energy: Energy
+    score_function: ScoreFunction
     if score is None:
-        energy = DotEnergy(1 / sqrt(max(1, query.shape[-1])))
-    elif not isinstance(score, Score | KeysReady):
+        score_function = DotScoreFunction(1 / sqrt(max(1, query.shape[-1])))
+    elif not isinstance(score, Score | ProjectedKeys):
         raise InvalidArgument(
             "score",
             wanted="a score such as regard.Additive(8, 8, 4), or None",
@@ -172,7 +172,7 @@ def _lookup(
         query, key = score.queries(query), score.keys(key)
         if not query.dtype == key.dtype == dtype:  # a score of wider parameters answers in their precision
             query, key = query.to(dtype), key.to(dtype)
-        energy = score.energy(query.shape[-1])
+        score_function = score.score_function(query.shape[-1])
     lead = _lead({"query": query, "key": key} | ({} if value is None else {"value": value}))
     if query.shape[-1] != key.shape[-1]:
         name = "ScaledDot" if score is None else type(score).__name__
@@ -182,26 +182,26 @@ def _lookup(
             got=f"width {key.shape[-1]} in shape {tuple(key.shape)}",
             remedy="Project one of them, or use a score that joins two widths: Bilinear, ReducedRank or Additive.",
         )
-    folding = _folding(lead, energy)
+    folding = _folding(lead, score_function)
     shape = (*lead, query.shape[-2], key.shape[-2])
     if mask is not None:
         check_mask(mask, shape, query.device)
         mask = _fold(mask, folding)
     if bias is not None:
         bias = fold_bias(bias, shape, query, folding)
-    lookup = Lookup(
-        energy=energy,
+    spec = AttentionSpec(
+        score_function=score_function,
         query=_fold_batch(query if query.shape[:-2] == lead else query.expand(*lead, -1, -1), folding),
         key=_fold_batch(key, folding),
         visible=visibility(mask, causal, window),
         bias=bias,
     )
-    return lookup, lead
+    return spec, lead
 
 
-def _folding(lead: tuple[int, ...], energy: Energy) -> tuple[int, ...]:
+def _folding(lead: tuple[int, ...], score_function: ScoreFunction) -> tuple[int, ...]:
     """A single leading axis is the batch, unless the score has heads."""
-    heads = 1 if energy.weight is None else len(energy.weight)
+    heads = 1 if score_function.weight is None else len(score_function.weight)
     assert heads in (1, *lead[-1:])  # the score has checked its own
     return (1, *lead) if len(lead) == 1 and heads > 1 else lead
 
@@ -251,17 +251,17 @@ def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor, folding: tuple[
     )
 
 
-def _fold_lse(lse: Tensor | None, lookup: Lookup, lead: tuple[int, ...]) -> Tensor | None:
+def _fold_lse(lse: Tensor | None, spec: AttentionSpec, lead: tuple[int, ...]) -> Tensor | None:
     if lse is None:
         return None
-    if lse.shape != (*lead, lookup.n):
+    if lse.shape != (*lead, spec.n):
         raise InvalidArgument(
             "lse",
-            wanted=f"one number a query, shape {(*lead, lookup.n)}",
+            wanted=f"one number a query, shape {(*lead, spec.n)}",
             got=str(tuple(lse.shape)),
             remedy="Leave it out and it is computed for the rows asked for.",
         )
-    return lse.reshape(lookup.query.shape[:3])
+    return lse.reshape(spec.query.shape[:3])
 
 
 def _autocast(*tensors: Tensor) -> list[Tensor]:

@@ -14,16 +14,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.config import Checked, Count
+from regard.core.config import Config, Count
 from regard.core.errors import Problem
 from regard.core.shapes import Float, Tensor
 
-Kind = Literal["efficientnet-lite0", "resnet18", "resnet50"]
+BackboneKind = Literal["efficientnet-lite0", "resnet18", "resnet50"]
 
 
 @dataclass(frozen=True)
-class BackboneConfig(Checked):
-    kind: Kind = "efficientnet-lite0"
+class BackboneConfig(Config):
+    kind: BackboneKind = "efficientnet-lite0"
     stride: Count = 32  # pixels a side of a region: 16 or 32
     weights: str | None = None  # the file to start from; None: those of the package, for efficientnet-lite0
 
@@ -34,7 +34,7 @@ class BackboneConfig(Checked):
             yield Problem("weights", f"torchvision's file of {self.kind}", "none", f"Add weights = '{self.kind}.pth'.")
 
 
-class Norm(nn.Module):
+class FrozenBatchNorm(nn.Module):
     """Batch norm by stored statistics, done by the convolution before it."""
 
     running_mean: Tensor
@@ -54,7 +54,7 @@ class Norm(nn.Module):
         return F.conv2d(x, weight, shift, conv.stride, conv.padding, groups=conv.groups)
 
 
-class Colours(nn.Module):
+class ColorTransform(nn.Module):
     """From the toolkit's -1 to 1 to what a network was trained on; channels last, as convolutions are fastest."""
 
     scale: Tensor
@@ -69,7 +69,7 @@ class Colours(nn.Module):
         return torch.addcmul(self.shift, images.contiguous(memory_format=torch.channels_last), self.scale)
 
 
-class Inverted(nn.Module):
+class InvertedResidual(nn.Module):
     """Widen, look around in each channel, narrow; around it a short cut (https://arxiv.org/abs/1801.04381)."""
 
     def __init__(self, before: int, after: int, *, kernel: int, stride: int, widen: int) -> None:
@@ -104,14 +104,14 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self, stride: int = 32) -> None:
         super().__init__()
-        self.colours = Colours((127.5 / 128,) * 3, (0.5 / 128,) * 3)  # (bytes - 127) / 128
+        self.colours = ColorTransform((127.5 / 128,) * 3, (0.5 / 128,) * 3)  # (bytes - 127) / 128
         self.conv_stem, self.bn0 = _conv(3, 32, 3, 2), _norm(32)
         self.width, self.whole = 32, stride == 32
         blocks: list[nn.Module] = []
         for channels, count, kernel, first in self.STAGES if self.whole else self.STAGES[:5]:
             for number in range(count):
                 step, widen = 1 if number else first, 6 if blocks else 1
-                blocks.append(Inverted(self.width, channels, kernel=kernel, stride=step, widen=widen))
+                blocks.append(InvertedResidual(self.width, channels, kernel=kernel, stride=step, widen=widen))
                 self.width = channels
         self.blocks = nn.ModuleList(blocks)
         if self.whole:
@@ -125,7 +125,7 @@ class EfficientNetLite0(nn.Module):
         return _relu6(self.bn1(self.conv_head, x)) if self.whole else x
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions, or three whose middle one is narrow, around which there is a short cut."""
 
     def __init__(self, before: int, after: int, *, stride: int, narrow: bool) -> None:
@@ -134,14 +134,14 @@ class Residual(nn.Module):
         sizes = [(before, inner, 1, 1), (inner, inner, 3, stride), (inner, after, 1, 1)]
         if not narrow:
             sizes = [(before, after, 3, stride), (after, after, 3, 1)]
-        self.conv1, self.bn1 = _centred(*sizes[0]), Norm(sizes[0][1], epsilon=1e-5)
-        self.conv2, self.bn2 = _centred(*sizes[1]), Norm(sizes[1][1], epsilon=1e-5)
+        self.conv1, self.bn1 = _centred(*sizes[0]), FrozenBatchNorm(sizes[0][1], epsilon=1e-5)
+        self.conv2, self.bn2 = _centred(*sizes[1]), FrozenBatchNorm(sizes[1][1], epsilon=1e-5)
         self.narrow = narrow
         if narrow:
-            self.conv3, self.bn3 = _centred(*sizes[2]), Norm(after, epsilon=1e-5)
+            self.conv3, self.bn3 = _centred(*sizes[2]), FrozenBatchNorm(after, epsilon=1e-5)
         self.downsample: nn.ModuleList | None = None
         if stride > 1 or before != after:
-            self.downsample = nn.ModuleList([_centred(before, after, 1, stride), Norm(after, epsilon=1e-5)])
+            self.downsample = nn.ModuleList([_centred(before, after, 1, stride), FrozenBatchNorm(after, epsilon=1e-5)])
 
     def forward(self, x: Float[Tensor, "B c Y X"]) -> Float[Tensor, "B C y x"]:
         y = self.bn2(self.conv2, F.relu_(self.bn1(self.conv1, x)))
@@ -161,14 +161,14 @@ class ResNet(nn.Module):
     def __init__(self, blocks: tuple[int, ...], *, narrow: bool, stride: int = 32) -> None:
         super().__init__()
         both = list(zip(self.MEAN, self.DEVIATION, strict=True))
-        self.colours = Colours(tuple(0.5 / d for _, d in both), tuple((0.5 - m) / d for m, d in both))
-        self.conv1, self.bn1 = _centred(3, 64, 7, 2), Norm(64, epsilon=1e-5)
+        self.colours = ColorTransform(tuple(0.5 / d for _, d in both), tuple((0.5 - m) / d for m, d in both))
+        self.conv1, self.bn1 = _centred(3, 64, 7, 2), FrozenBatchNorm(64, epsilon=1e-5)
         self.width = 64
         self.layers = len(blocks) if stride == 32 else len(blocks) - 1
         for number, count in enumerate(blocks[: self.layers]):
             channels, first = 64 * 2**number * (4 if narrow else 1), 1 if number == 0 else 2
-            layer = [Residual(self.width, channels, stride=first, narrow=narrow)]
-            layer += [Residual(channels, channels, stride=1, narrow=narrow) for _ in range(count - 1)]
+            layer = [ResidualBlock(self.width, channels, stride=first, narrow=narrow)]
+            layer += [ResidualBlock(channels, channels, stride=1, narrow=narrow) for _ in range(count - 1)]
             self.add_module(f"layer{number + 1}", nn.Sequential(*layer))
             self.width = channels
 
@@ -182,7 +182,7 @@ class ResNet(nn.Module):
 Backbone = EfficientNetLite0 | ResNet
 
 
-def backbone(kind: Kind, stride: int = 32) -> Backbone:
+def backbone(kind: BackboneKind, stride: int = 32) -> Backbone:
     """The network of this name, its weights drawn; `width` is the number of its channels."""
     if kind == "efficientnet-lite0":
         return EfficientNetLite0(stride)
@@ -199,8 +199,8 @@ def _centred(before: int, after: int, kernel: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
 
 
-def _norm(channels: int) -> Norm:
-    return Norm(channels, epsilon=1e-3)
+def _norm(channels: int) -> FrozenBatchNorm:
+    return FrozenBatchNorm(channels, epsilon=1e-3)
 
 
 def _relu6(x: Tensor) -> Tensor:

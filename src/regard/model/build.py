@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 
 from torch import nn
 
-from regard.core.config import Checked, Count, nearest, read
+from regard.core.config import Config, Count, nearest, read
 from regard.core.errors import InvalidRecipe, Problem
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.embedding import Embedding, Projection
@@ -22,7 +22,7 @@ from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn,
 Make = Callable[..., nn.Module]
 
 # name -> what it reads, its configuration, and what makes it
-ENCODERS: dict[str, tuple[Literal["tokens", "label", "image"], type[Checked], Make]] = {
+ENCODERS: dict[str, tuple[Literal["tokens", "label", "image"], type[Config], Make]] = {
     "label": ("label", LabelConfig, LabelEncoder),
     "bag": ("tokens", BagConfig, BagEncoder),
     "rnn": ("tokens", RnnConfig, RnnEncoder),
@@ -32,12 +32,12 @@ ENCODERS: dict[str, tuple[Literal["tokens", "label", "image"], type[Checked], Ma
     "cnn+transformer": ("image", CnnTransformerConfig, cnn_transformer),
     "vit": ("image", VitConfig, vit),
 }
-DECODERS: dict[str, tuple[type[Checked], Make]] = {
+DECODERS: dict[str, tuple[type[Config], Make]] = {
     "rnn": (RnnDecoderConfig, RnnDecoder),
     "conv": (ConvConfig, ConvDecoder),
     "transformer": (TransformerConfig, TransformerDecoder),
 }
-POOLS: dict[str, tuple[type[Checked], Make]] = {
+POOLS: dict[str, tuple[type[Config], Make]] = {
     "mean": (PoolConfig, MeanPool),
     "last": (PoolConfig, LastPool),
     "first": (PoolConfig, FirstPool),
@@ -46,7 +46,7 @@ POOLS: dict[str, tuple[type[Checked], Make]] = {
 
 
 @dataclass(frozen=True)
-class Outline(Checked):
+class ModelOptions(Config):
     """The keys of a model table beside its parts."""
 
     vocabulary: Count | None = None  # how many tokens the decoder, or the masked-token head, chooses from
@@ -57,7 +57,7 @@ class Outline(Checked):
     scale_embeddings: bool = True  # by the root of their width, as in the first Transformer
 
 
-KEYS = ("encoder", "decoder", "pool", *Outline.__dataclass_fields__)
+KEYS = ("encoder", "decoder", "pool", *ModelOptions.__dataclass_fields__)
 
 
 def build(model: Mapping[str, Any]) -> Seq2Seq | Classifier | MaskedTokens:
@@ -80,7 +80,7 @@ def build(model: Mapping[str, Any]) -> Seq2Seq | Classifier | MaskedTokens:
     reads, encoder = _encoder(model, problems)
     decoder = _part("decoder", DECODERS, model, problems)
     pool = _part("pool", POOLS, model, problems)
-    parts = read(Outline, {key: model[key] for key in Outline.__dataclass_fields__ if key in model}, "model")
+    parts = read(ModelOptions, {key: model[key] for key in ModelOptions.__dataclass_fields__ if key in model}, "model")
     if isinstance(parts, list):
         raise InvalidRecipe(problems + parts)
     if not problems:
@@ -90,14 +90,14 @@ def build(model: Mapping[str, Any]) -> Seq2Seq | Classifier | MaskedTokens:
     return _assemble(parts, reads, encoder, decoder, pool)
 
 
-def _encoder(model: Mapping[str, Any], problems: list[Problem]) -> tuple[str | None, tuple[Checked, Make] | None]:
+def _encoder(model: Mapping[str, Any], problems: list[Problem]) -> tuple[str | None, tuple[Config, Make] | None]:
     found = _part("encoder", {name: row[1:] for name, row in ENCODERS.items()}, model, problems)
     return (None, None) if found is None else (ENCODERS[model["encoder"]["kind"]][0], found)
 
 
 def _part(
-    role: str, kinds: Mapping[str, tuple[type[Checked], Make]], model: Mapping[str, Any], problems: list[Problem]
-) -> tuple[Checked, Make] | None:
+    role: str, kinds: Mapping[str, tuple[type[Config], Make]], model: Mapping[str, Any], problems: list[Problem]
+) -> tuple[Config, Make] | None:
     """The configuration and the maker of one part; None where there is none, or where it is wrong."""
     table = model.get(role)
     if table is None:
@@ -119,11 +119,11 @@ def _part(
 
 def _conflicts(
     model: Mapping[str, Any],
-    parts: Outline,
+    parts: ModelOptions,
     reads: str | None,
-    encoder: Checked | None,
-    decoder: Checked | None,
-    pool: Checked | None,
+    encoder: Config | None,
+    decoder: Config | None,
+    pool: Config | None,
 ) -> list[Problem]:
     """What is wrong between parts that are right each by itself."""
     problems = []
@@ -173,9 +173,9 @@ def _conflicts(
 def _unused(
     model: Mapping[str, Any],
     reads: str | None,
-    encoder: Checked | None,
-    decoder: Checked | None,
-    pool: Checked | None,
+    encoder: Config | None,
+    decoder: Config | None,
+    pool: Config | None,
 ) -> list[Problem]:
     """Keys that were written down and would change nothing: what is accepted must not be ignored."""
     alone = "without an encoder there is no source"
@@ -213,17 +213,17 @@ def _unused(
     return problems
 
 
-def _width(config: Checked) -> int:
+def _width(config: Config) -> int:
     inner: Any = getattr(config, "transformer", config)
     return cast(int, inner.width)
 
 
 def _assemble(
-    parts: Outline,
+    parts: ModelOptions,
     reads: str | None,
-    encoder: tuple[Checked, Make] | None,
-    decoder: tuple[Checked, Make] | None,
-    pool: tuple[Checked, Make] | None,
+    encoder: tuple[Config, Make] | None,
+    decoder: tuple[Config, Make] | None,
+    pool: tuple[Config, Make] | None,
 ) -> Seq2Seq | Classifier | MaskedTokens:
     target = None
     if decoder is not None:
@@ -252,5 +252,5 @@ def _assemble(
     return MaskedTokens(front, project, getattr(encoder[0], "epsilon", 1e-5))
 
 
-def _dropout(config: Checked) -> float:
+def _dropout(config: Config) -> float:
     return float(getattr(getattr(config, "transformer", config), "dropout", 0.0))

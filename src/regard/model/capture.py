@@ -1,8 +1,9 @@
-"""Listening to attention: whoever asks is told what every look-up was, and can compute any weight of it, exactly.
+"""Capture attention: every attention call of a block of code, with its exact weights computed on request.
 
-Nobody listening costs one look at a number. Somebody listening changes no kernel and no bit of the output: what is
-published is references to what the kernel was given, and the log-sum-exp that it returned. Whoever wants the output
-changed, to silence a head or to differentiate by its weights, says so with `changing`.
+Capturing changes no kernel and no bit of the output. An `AttentionCall` holds references to the kernel's inputs and to
+the log-sum-exp it returned; weights are recomputed from these for the rows and heads asked for. While nothing is
+captured, the cost is one check of a boolean per call. `intercepting` is the counterpart that does change outputs, for
+head ablation and for gradients with respect to attention weights.
 """
 
 import sys
@@ -18,187 +19,190 @@ from torch import nn
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
 from regard.kernels.attention import weights as exact
-from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.attention.weights import Summary
 
-Pick = int | Sequence[int] | Tensor | slice | None  # which rows or heads; None: all
+Pick = int | Sequence[int] | Tensor | slice | None  # rows or heads by index; None: all
 
 
 @dataclass(frozen=True)
-class Heard:
-    """One look-up, as its listeners hear of it. Weights are those before dropout.
+class AttentionCall:
+    """One captured attention call. Its weights are those before dropout.
 
-    It refers to the tensors of that call and copies none: ask before any of them is changed in place (as an optimiser's
-    step changes the weight of an additive score).
+    It references the tensors of the call without copying them: compute weights before any of these tensors is changed
+    in place (an optimizer step changes the parameters of an additive score, for example).
     """
 
-    source: nn.Module | None  # the module that attended, if one did
-    lookup: Lookup
+    source: nn.Module | None  # the module that attended, if it was given
+    spec: AttentionSpec
     lse: LogSumExp
-    lead: tuple[int, ...]  # the batch axes of the caller, heads last; folded into two in the look-up
-    value: Values | None = None  # what the weights are the weights of
+    lead: tuple[int, ...]  # the caller's batch axes, heads last; the spec folds them into (batch, heads)
+    value: Values | None = None
 
     @torch.no_grad()
     def weights(self, *, rows: Pick = None, heads: Pick = None) -> Tensor:
-        """Exact weights (*lead, rows, keys) of these rows and heads; memory grows with what is asked for."""
-        return weights(self.lookup, self.lead, rows, heads, self.lse)
+        """Exact weights (*lead, rows, keys) of the given rows and heads; memory is linear in what is asked for."""
+        return weights(self.spec, self.lead, rows, heads, self.lse)
 
     @torch.no_grad()
     def summary(self, *, top: int = 16, on: Tensor | None = None) -> Summary:
-        """Entropy, mean distance, the `top` largest weights and the mass on some keys, for every row, streamed."""
-        return summary(self.lookup, self.lead, top, on, self.lse)
+        """Per row: entropy, mean distance, the `top` largest weights, and the weight of the keys `on`; streamed."""
+        return summary(self.spec, self.lead, top, on, self.lse)
 
 
-Listener = Callable[[Heard], object]
-# Who attended, the look-up with its gradient, the values, and what came of them; it says what is to come instead.
-Changer = Callable[[nn.Module | None, Lookup, Values, Outputs], Outputs]
+CaptureCallback = Callable[[AttentionCall], object]
+# (module, spec with gradient, values, output of the kernel) -> the output to use instead
+Interceptor = Callable[[nn.Module | None, AttentionSpec, Values, Outputs], Outputs]
 
-_changer: ContextVar[Changer | None] = ContextVar("regard_changer", default=None)
-_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("regard_listeners", default=())
+_interceptor: ContextVar[Interceptor | None] = ContextVar("regard_interceptor", default=None)
+_callbacks: ContextVar[tuple[CaptureCallback, ...]] = ContextVar("regard_capture_callbacks", default=())
 
-# Whether anybody listens in any thread, or changes. Looked at first: torch.compile can trace a boolean and not a
-# context variable.
-_anyone = _altered = False
-_blocks = _changes = 0
+# Process-wide flags, checked before the context variables: torch.compile can trace a boolean, not a context variable.
+_capturing = _intercepting = False
+_capture_blocks = _intercept_blocks = 0
 _counting = Lock()
 
 
 @contextmanager
-def listen(listener: Listener) -> Iterator[None]:
-    """Tell `listener` of every look-up in this block, in this thread (or task) alone; nested listeners all hear.
+def capture_attention(callback: CaptureCallback | None = None) -> Iterator[list[AttentionCall]]:
+    """Capture every attention call made inside the block, in this thread (or task) only. Captures nest.
+
+    Yields the list of calls, in order. With a `callback`, each call is passed to it instead and the list stays empty,
+    so that the tensors of a call can be released as soon as the callback returns.
 
     >>> import regard, torch
-    >>> heard = []
     >>> x = torch.randn(2, 5, 8)
-    >>> with regard.listen(heard.append):
+    >>> with regard.capture_attention() as calls:
     ...     y = regard.attend(x, x, x, causal=True)
-    >>> heard[0].weights(rows=[4]).shape
+    >>> calls[0].weights(rows=[4]).shape
     torch.Size([2, 1, 5])
     """
-    global _teller
-    if "torch._dynamo" in sys.modules:  # only then can anything be compiled, and to import it takes as long as PyTorch
-        _teller = torch.compiler.disable(_tell)  # type: ignore[no-untyped-call]
-    token = _listeners.set((*_listeners.get(), listener))
-    _count(listeners=+1)
+    global _publisher
+    if "torch._dynamo" in sys.modules:  # nothing is compiled before it is imported, and importing it takes seconds
+        _publisher = torch.compiler.disable(_publish)  # type: ignore[no-untyped-call]
+    calls: list[AttentionCall] = []
+    token = _callbacks.set((*_callbacks.get(), callback or calls.append))
+    _count(captures=+1)
     try:
-        yield
+        yield calls
     finally:
-        _count(listeners=-1)
-        _listeners.reset(token)
-
-
-def _count(*, listeners: int = 0, changers: int = 0) -> None:
-    global _anyone, _altered, _blocks, _changes
-    with _counting:
-        _blocks, _changes = _blocks + listeners, _changes + changers
-        _anyone, _altered = _blocks > 0, _changes > 0
-
-
-def anyone() -> bool:
-    """Whether anybody listens, in any thread: whether it pays to tell."""
-    return _anyone
+        _count(captures=-1)
+        _callbacks.reset(token)
 
 
 @contextmanager
-def changing(changer: Changer) -> Iterator[None]:
-    """Let `changer` decide what comes of every look-up in this block, in this thread (or task) alone."""
-    global _alterer
+def intercepting(interceptor: Interceptor) -> Iterator[None]:
+    """Replace the output of every attention call inside the block, in this thread (or task) only."""
+    global _replacer
     if "torch._dynamo" in sys.modules:
-        _alterer = torch.compiler.disable(_alter)  # type: ignore[no-untyped-call]
-    token = _changer.set(changer)
-    _count(changers=+1)
+        _replacer = torch.compiler.disable(_replace)  # type: ignore[no-untyped-call]
+    token = _interceptor.set(interceptor)
+    _count(intercepts=+1)
     try:
         yield
     finally:
-        _count(changers=-1)
-        _changer.reset(token)
+        _count(intercepts=-1)
+        _interceptor.reset(token)
 
 
-def anyone_changes() -> bool:
-    """Whether anybody changes look-ups, in any thread: each must be made where it can be."""
-    return _altered
+def _count(*, captures: int = 0, intercepts: int = 0) -> None:
+    global _capturing, _intercepting, _capture_blocks, _intercept_blocks
+    with _counting:
+        _capture_blocks, _intercept_blocks = _capture_blocks + captures, _intercept_blocks + intercepts
+        _capturing, _intercepting = _capture_blocks > 0, _intercept_blocks > 0
+
+
+def capturing() -> bool:
+    """Whether attention is captured in any thread: whether calls have to be published."""
+    return _capturing
+
+
+def intercepted() -> bool:
+    """Whether attention is intercepted in any thread: whether every call must go through `attend_spec`."""
+    return _intercepting
 
 
 def quiet() -> bool:
-    """Whether nobody listens and nobody changes anything in this thread (or task)."""
-    return not _listeners.get() and _changer.get() is None
+    """Whether attention is neither captured nor intercepted in this thread (or task)."""
+    return not _callbacks.get() and _interceptor.get() is None
 
 
-def changed(source: nn.Module | None, lookup: Lookup, value: Tensor, out: Tensor) -> Tensor:
-    return _alterer(source, lookup, value, out) if _altered else out
+def intercept(source: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
+    return _replacer(source, spec, value, out) if _intercepting else out
 
 
-def _alter(source: nn.Module | None, lookup: Lookup, value: Tensor, out: Tensor) -> Tensor:
-    changer = _changer.get()
-    return out if changer is None else changer(source, lookup, value, out)
+def _replace(source: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
+    interceptor = _interceptor.get()
+    return out if interceptor is None else interceptor(source, spec, value, out)
 
 
-_alterer = _alter
+_replacer = _replace
 
 
-def publish(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...], value: Tensor) -> None:
-    if _anyone:
-        _teller(source, lookup, lse, lead, value)
+def publish(source: nn.Module | None, spec: AttentionSpec, lse: Tensor, lead: tuple[int, ...], value: Tensor) -> None:
+    """Pass one attention call to the active captures."""
+    if _capturing:
+        _publisher(source, spec, lse, lead, value)
 
 
-def _tell(source: nn.Module | None, lookup: Lookup, lse: Tensor, lead: tuple[int, ...], value: Tensor) -> None:
-    listeners = _listeners.get()
-    if listeners:
-        heard = Heard(source, lookup.detached(), lse.detach(), lead, value.detach())
-        for listener in listeners:
-            listener(heard)
+def _publish(source: nn.Module | None, spec: AttentionSpec, lse: Tensor, lead: tuple[int, ...], value: Tensor) -> None:
+    callbacks = _callbacks.get()
+    if callbacks:
+        call = AttentionCall(source, spec.detached(), lse.detach(), lead, value.detach())
+        for callback in callbacks:
+            callback(call)
 
 
-_teller = _tell
+_publisher = _publish
 
 
-def weights(lookup: Lookup, lead: tuple[int, ...], rows: Pick, heads: Pick, lse: Tensor | None) -> Tensor:
+def weights(spec: AttentionSpec, lead: tuple[int, ...], rows: Pick, heads: Pick, lse: Tensor | None) -> Tensor:
     if heads is not None:
         if len(lead) < 2:
             raise InvalidArgument(
                 "heads",
-                wanted="None, since this attention has no head axis",
+                wanted="None: this attention has no head axis",
                 got=repr(heads),
                 remedy="Give queries of shape (..., heads, N, width) to choose among heads.",
             )
-        chosen = picked("heads", heads, lead[-1], lookup.query.device)
-        lookup, lead = lookup.for_heads(chosen), (*lead[:-1], len(chosen))
+        chosen = picked("heads", heads, lead[-1], spec.query.device)
+        spec, lead = spec.for_heads(chosen), (*lead[:-1], len(chosen))
         lse = None if lse is None else lse[:, chosen]
-    which = slice(0, lookup.n) if rows is None else picked("rows", rows, lookup.n, lookup.query.device)
-    found = exact.weights(lookup, which, lse)
+    which = slice(0, spec.n) if rows is None else picked("rows", rows, spec.n, spec.query.device)
+    found = exact.weights(spec, which, lse)
     return found.reshape(*lead, *found.shape[2:])
 
 
-def summary(lookup: Lookup, lead: tuple[int, ...], top: int, on: Tensor | None, lse: Tensor | None) -> Summary:
+def summary(spec: AttentionSpec, lead: tuple[int, ...], top: int, on: Tensor | None, lse: Tensor | None) -> Summary:
     if type(top) is not int or top < 0:
         raise InvalidArgument("top", wanted="a count", got=str(top), remedy="Use 0 for none.")
     if on is not None:
-        if not isinstance(on, Tensor) or on.dtype != torch.bool or on.shape != (lookup.m,):
+        if not isinstance(on, Tensor) or on.dtype != torch.bool or on.shape != (spec.m,):
             raise InvalidArgument(
                 "on",
-                wanted=f"one boolean a key, shape ({lookup.m},)",
+                wanted=f"one boolean a key, shape ({spec.m},)",
                 got=f"{on.dtype} of shape {tuple(on.shape)}" if isinstance(on, Tensor) else repr(on),
                 remedy="Mark with True the keys whose share of the weight you want.",
             )
-        on = on.to(lookup.query.device, torch.promote_types(lookup.query.dtype, torch.float32))
-    found = exact.summarise(lookup, top=min(top, lookup.m), on=on, lse=lse)
+        on = on.to(spec.query.device, torch.promote_types(spec.query.dtype, torch.float32))
+    found = exact.summarise(spec, top=min(top, spec.m), on=on, lse=lse)
     return Summary(
-        entropy=found.entropy.reshape(*lead, lookup.n),
-        distance=found.distance.reshape(*lead, lookup.n),
+        entropy=found.entropy.reshape(*lead, spec.n),
+        distance=found.distance.reshape(*lead, spec.n),
         top_weights=found.top_weights.reshape(*lead, *found.top_weights.shape[2:]),
         top_keys=found.top_keys.reshape(*lead, *found.top_keys.shape[2:]),
-        mass=None if found.mass is None else found.mass.reshape(*lead, lookup.n),
+        mass=None if found.mass is None else found.mass.reshape(*lead, spec.n),
     )
 
 
 def picked(argument: str, pick: Pick, size: int, device: torch.device, *, strict: bool = True) -> Tensor:
-    """The numbers that a pick means, or a refusal; those that are not there are left out unless `strict`."""
+    """The indices of a pick. Out-of-range ones are refused, or dropped unless `strict`."""
     if isinstance(pick, slice):
         pick = range(*pick.indices(size))
     try:
         indices = torch.as_tensor(pick, device=device).reshape(-1)
     except (TypeError, ValueError, RuntimeError):
-        indices = torch.empty(1, dtype=torch.bool)  # no numbers at all: refused below with what came
+        indices = torch.empty(1, dtype=torch.bool)  # not numbers: refused below
     if indices.numel() == 0:
         indices = indices.long()
     there = (indices >= -size) & (indices < size)

@@ -7,18 +7,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.config import Checked, Count, Probability
+from regard.core.config import Config, Count, Probability
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.layers.conv_unfold import Sides, windows
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.linear import product
-from regard.kernels.layers.residual_norm import Sum, join
+from regard.kernels.layers.residual_norm import PendingResidual, join
 from regard.model.embedding import Embedding, Projection
 from regard.model.kv_cache import KeyValue, beam_rows, put_masks, sentence_rows
-from regard.model.memory import Memory, Strung, at_last, masked_mean
-from regard.model.module_list import Layers
+from regard.model.memory import Memory, PackedMemory, at_last, masked_mean
+from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
 from regard.model.scores import ScoreName
 
@@ -26,7 +26,7 @@ UNDROPPED = Dropout(0.0)
 
 
 @dataclass(frozen=True)
-class ConvConfig(Checked):
+class ConvConfig(Config):
     width: Count = 256
     kernel: Count = 3
     dilations: tuple[Count, ...] = (1, 2, 4, 8)  # one layer each
@@ -58,12 +58,12 @@ class ConvLayer(nn.Module):
         h = F.pad(h.mT, (self.reach - self.after, self.after))  # (B, W, S + reach)
         return x + self._gated(h)
 
-    def end_to_end(self, given: Sum, dropout: Dropout, sides: Sides) -> Sum:
+    def end_to_end(self, given: PendingResidual, dropout: Dropout, sides: Sides) -> PendingResidual:
         """The same of sequences laid end to end; `dropout` is that of what is still to be added to what is given."""
         x, h = join(given, dropout, self.norm)  # (N, W)
         seen = windows(h, sides, range(self.after - self.reach, self.after + 1, *self.conv.dilation))  # (N, K · W)
         out = product(seen, self.conv.weight.mT.flatten(1), self.conv.bias)  # (N, 2 · W)
-        return Sum(x, F.glu(out, -1))
+        return PendingResidual(x, F.glu(out, -1))
 
     def step(
         self, x: Float[Tensor, "B 1 W"], seen: Float[Tensor, "B reach W"]
@@ -83,7 +83,7 @@ class ConvEncoder(nn.Module):
     def __init__(self, config: ConvConfig, embedding: Embedding) -> None:
         super().__init__()
         self.width, self.causal, self.embedding = config.width, config.causal, embedding
-        self.layers = Layers[ConvLayer](ConvLayer(config, d, causal=config.causal) for d in config.dilations)
+        self.layers = TypedModuleList[ConvLayer](ConvLayer(config, d, causal=config.causal) for d in config.dilations)
         self.norm, self.dropout = nn.LayerNorm(config.width), Dropout(config.dropout)
 
     def forward(self, source: Tokens) -> Memory:
@@ -93,12 +93,12 @@ class ConvEncoder(nn.Module):
         states = self.norm(x)
         return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
 
-    def end_to_end(self, source: Packed) -> Strung:
+    def end_to_end(self, source: Packed) -> PackedMemory:
         """Of sequences laid end to end."""
-        given, sides = Sum(self.dropout(self.embedding(source.ids))), Sides.of(source.ends)
+        given, sides = PendingResidual(self.dropout(self.embedding(source.ids))), Sides.of(source.ends)
         for layer in self.layers:
             given = layer.end_to_end(given, self.dropout, sides)
-        return Strung(join(given, self.dropout, self.norm)[1], source.ends)
+        return PackedMemory(join(given, self.dropout, self.norm)[1], source.ends)
 
 
 @dataclass(frozen=True)
@@ -144,15 +144,15 @@ class ConvDecoder(nn.Module):
     def __init__(self, config: ConvConfig, embedding: Embedding, project: Projection, memory_width: int | None) -> None:
         super().__init__()
         self.embedding, self.project, self.width = embedding, project, config.width
-        self.layers = Layers[ConvLayer](ConvLayer(config, d, causal=True) for d in config.dilations)
+        self.layers = TypedModuleList[ConvLayer](ConvLayer(config, d, causal=True) for d in config.dilations)
         looks = 0 if memory_width is None else len(config.dilations)
-        self.looks = Layers[MultiHead](
+        self.looks = TypedModuleList[MultiHead](
             MultiHead(config.width, config.heads, source_width=memory_width, score=config.score) for _ in range(looks)
         )
         self.norm, self.dropout = nn.LayerNorm(config.width), Dropout(config.dropout)
 
     @property
-    def lookers(self) -> list[nn.Module]:
+    def cross_attentions(self) -> list[nn.Module]:
         """The modules that look at the source, first to last."""
         return list(self.looks)
 
@@ -172,9 +172,9 @@ class ConvDecoder(nn.Module):
         normed: Tensor = self.norm(x if packing is None else packing.pack(x))
         return normed
 
-    def end_to_end(self, targets: Packed, memory: Strung | None) -> Float[Tensor, "N W"]:
+    def end_to_end(self, targets: Packed, memory: PackedMemory | None) -> Float[Tensor, "N W"]:
         """The same of sequences laid end to end."""
-        given, sides = Sum(self.dropout(self.embedding(targets.ids))), Sides.of(targets.ends)
+        given, sides = PendingResidual(self.dropout(self.embedding(targets.ids))), Sides.of(targets.ends)
         dropout = self.dropout if memory is None else UNDROPPED  # of what is to be added: a look is as it is
         for i, layer in enumerate(self.layers):
             given = layer.end_to_end(given, dropout, sides)
@@ -182,7 +182,7 @@ class ConvDecoder(nn.Module):
                 x, out = given
                 assert out is not None
                 x = layer.dropout.onto(x, out)
-                given = Sum(x, self.looks[i].end_to_end(x, targets.ends, memory.states, memory.ends))
+                given = PendingResidual(x, self.looks[i].end_to_end(x, targets.ends, memory.states, memory.ends))
         return join(given, dropout, self.norm)[1]
 
     def start(

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 
-Rows = Int[Tensor, " n"] | slice  # by number, or one after another, which a GPU writes faster and is not told of
+Slots = Int[Tensor, " n"] | slice  # by number, or one after another, which a GPU writes faster and is not told of
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class KeyValueCache:
         return moved
 
 
-def put_rows(x: Tensor | None, rows: Rows, new: Tensor | None) -> Tensor | None:
+def put_rows(x: Tensor | None, rows: Slots, new: Tensor | None) -> Tensor | None:
     """The sequences `new` (n, S', …) in the place of these rows of x (B, S, …); what is shorter ends in zeros."""
     if x is None or new is None:
         return None

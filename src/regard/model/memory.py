@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.core.sequence import Ends
+from regard.core.sequence import SequenceOffsets
 from regard.core.shapes import Bool, Float, Int, Tensor
 
 
@@ -33,11 +33,11 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Strung:
+class PackedMemory:
     """The memory of sequences laid end to end."""
 
     states: Float[Tensor, "N W"]
-    ends: Ends
+    ends: SequenceOffsets
 
 
 def masked_mean(states: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B W"]:

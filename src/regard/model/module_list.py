@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from torch import nn
 
-Layer = TypeVar("Layer", bound=nn.Module)
+ModuleType = TypeVar("ModuleType", bound=nn.Module)
 
 
-class Layers(nn.ModuleList, Generic[Layer]):
+class TypedModuleList(nn.ModuleList, Generic[ModuleType]):
     """`nn.ModuleList`, telling type checkers what is in it."""
 
     if TYPE_CHECKING:
 
-        def __iter__(self) -> Iterator[Layer]: ...
-        def __getitem__(self, index: int) -> Layer: ...  # type: ignore[override]
+        def __iter__(self) -> Iterator[ModuleType]: ...
+        def __getitem__(self, index: int) -> ModuleType: ...  # type: ignore[override]

@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from regard.core.errors import InvalidArgument
-from regard.core.sequence import Ends, Packing
+from regard.core.sequence import Packing, SequenceOffsets
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.attention import varlen
 from regard.kernels.attention.bias import Bias
-from regard.kernels.attention.score_function import DotEnergy
-from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.score_function import DotScoreFunction
+from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.layers.linear import product
-from regard.model.attention import Window, attend_lookup, check_mask, fold_bias, visibility
+from regard.model.attention import Window, attend_spec, check_mask, fold_bias, visibility
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.positions import Rotary
 from regard.model.scores import SCORES, Dot, ScaledDot
@@ -119,13 +119,19 @@ class MultiHead(nn.Module):
         return self._look(query, memory, mask=mask, causal=causal, bias=bias, packing=packing)
 
     def end_to_end(
-        self, x: Tensor, ends: Ends, source: Tensor | None = None, around: Ends | None = None, *, causal: bool = False
+        self,
+        x: Tensor,
+        ends: SequenceOffsets,
+        source: Tensor | None = None,
+        around: SequenceOffsets | None = None,
+        *,
+        causal: bool = False,
     ) -> Tensor:
         """Self-attention of sequences laid end to end (positions, width); or attention to others that are."""
-        energy = self.score.energy(self.head_width)
-        assert isinstance(energy, DotEnergy)
+        score_function = self.score.score_function(self.head_width)
+        assert isinstance(score_function, DotScoreFunction)
         dropout = self.dropout if self.training else 0.0
-        kind = varlen.Heads(self.heads, self.key_heads, self.head_width, energy.scale, causal, dropout)
+        kind = varlen.HeadLayout(self.heads, self.key_heads, self.head_width, score_function.scale, causal, dropout)
         if source is None and self._as_they_are:
             asked, known = _projected(x, self.query, self.key, self.value), None
         else:
@@ -253,15 +259,15 @@ class MultiHead(nn.Module):
             mask = _head_axis(mask)
             check_mask(mask, shape, query.device)
         query = self.score.queries(query)
-        lookup = Lookup(
-            energy=self.score.energy(query.shape[-1]),
+        spec = AttentionSpec(
+            score_function=self.score.score_function(query.shape[-1]),
             query=query,
             key=memory.key,
             visible=visibility(mask, causal, window),
             bias=None if bias is None else fold_bias(bias, shape, query, shape[:2]),
         )
         dropout = self.dropout if self.training else 0.0
-        heads = attend_lookup(lookup, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
+        heads = attend_spec(spec, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
         joined = heads.transpose(1, 2).flatten(2)  # (B, N, H · D)
         return product(joined if packing is None else packing.pack(joined), self.out.weight, self.out.bias)
 

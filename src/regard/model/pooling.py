@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.core.config import Checked, Count
+from regard.core.config import Config, Count
 from regard.core.shapes import Float, Tensor
 from regard.model.memory import Memory, at_last, masked_mean
 from regard.model.multihead import MultiHead
@@ -13,12 +13,12 @@ from regard.model.scores import ScoreName
 
 
 @dataclass(frozen=True)
-class PoolConfig(Checked):
+class PoolConfig(Config):
     """A pool without choices."""
 
 
 @dataclass(frozen=True)
-class AttentionPoolConfig(Checked):
+class AttentionPoolConfig(Config):
     queries: Count = 1
     heads: Count = 1
     score: ScoreName = "scaled_dot"

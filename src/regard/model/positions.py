@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from regard.core.errors import InvalidArgument
-from regard.core.sequence import Ends
+from regard.core.sequence import SequenceOffsets
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.attention.bias import DistanceBias
 
 # Where a sequence, or each of a batch, begins; or where sequences lie end to end.
-Start = int | Int[Tensor, " B"] | Ends
+Start = int | Int[Tensor, " B"] | SequenceOffsets
 
 
 class Sinusoidal(nn.Module):
@@ -195,7 +195,7 @@ def _angles(positions: Tensor, width: int, base: float) -> Tensor:
 
 
 def _encode(positions: Sinusoidal | Learned, x: Tensor, start: Start) -> Tensor:
-    if isinstance(start, Ends):
+    if isinstance(start, SequenceOffsets):
         first, last = 0, start.longest - x.shape[-2]
     else:
         first, last = (start, start) if isinstance(start, int) else (int(start.min()), int(start.max()))
@@ -208,7 +208,7 @@ def _encode(positions: Sinusoidal | Learned, x: Tensor, start: Start) -> Tensor:
             got=f"{last + x.shape[-2]}",
             remedy="Shorten the input, build the table with a larger limit, or use sinusoidal positions.",
         )
-    if isinstance(start, Ends):
+    if isinstance(start, SequenceOffsets):
         places = start.places
     else:
         steps = torch.arange(x.shape[-2], device=x.device)

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from regard.core.config import Checked, Count, Probability
+from regard.core.config import Config, Count, Probability
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -19,16 +19,16 @@ from regard.model.attention import attend, attention_weights
 from regard.model.embedding import Embedding, Projection
 from regard.model.kv_cache import beam_rows, put_masks, put_rows, sentence_rows
 from regard.model.memory import Memory
-from regard.model.rnn_encoder import MODULES, Cell, by_hand
-from regard.model.scores import SCORES, KeysReady, ScoreName
+from regard.model.rnn_encoder import MODULES, CellName, by_hand
+from regard.model.scores import SCORES, ProjectedKeys, ScoreName
 
 Looks = list[Float[Tensor, "B _ S"]]  # the weights of some steps, then of the next
 Hidden = tuple[Float[Tensor, "layers rows W"], ...]  # one tensor, or two for an LSTM
 
 
 @dataclass(frozen=True)
-class RnnDecoderConfig(Checked):
-    cell: Cell = "gru"
+class RnnDecoderConfig(Config):
+    cell: CellName = "gru"
     width: Count = 256
     layers: Count = 1
     dropout: Probability = 0.1
@@ -135,7 +135,7 @@ class RnnDecoder(nn.Module):
         self.parts = parts  # of a hidden state
 
     @property
-    def lookers(self) -> list[nn.Module]:
+    def cross_attentions(self) -> list[nn.Module]:
         """The modules that look at the source, first to last."""
         return [] if self.score is None else [self]
 
@@ -167,7 +167,7 @@ class RnnDecoder(nn.Module):
         A list of `weights` is added to: where each step looked, with its gradient.
         """
         hand = state.keys is not None and by_hand(self.project.weight, targets, state.keys)
-        if self.one_by_one and hand and not capture.anyone_changes():
+        if self.one_by_one and hand and not capture.intercepted():
             return self._carry_by_hand(targets, state, weights)
         embedded = self.dropout(self.embedding(targets))
         if not self.one_by_one:
@@ -242,7 +242,7 @@ class RnnDecoder(nn.Module):
         for layer, weights in enumerate(self.rnn.all_weights):
             start = tuple(part[layer, None] for part in hidden)
             below = (self.dropout(rows) if layer else rows)[None]
-            states = rnn_cuda.scan(self.cell, below, [batch] * length, start, [rnn.Weights(*weights)])
+            states = rnn_cuda.scan(self.cell, below, [batch] * length, start, [rnn.RnnWeights(*weights)])
             rows = states[0][0]
             last.append(tuple(part[0, -batch:] for part in states))
         out = rows.unflatten(0, (length, batch)).transpose(0, 1)  # type: ignore[no-untyped-call]
@@ -259,20 +259,20 @@ class RnnDecoder(nn.Module):
             between = None
             if self.layers > 1 and self.training:
                 between = self.dropout(embedded.new_ones(self.layers - 1, targets.numel(), self.width))
-            by_layer = [rnn.Weights(*each) for each in self.rnn.all_weights]
-            layers = attention_rnn.Layers(self.cell, by_layer, list(zip(*state.hidden, strict=True)), between)
+            by_layer = [rnn.RnnWeights(*each) for each in self.rnn.all_weights]
+            layers = attention_rnn.RecurrentLayers(self.cell, by_layer, list(zip(*state.hidden, strict=True)), between)
             source = self._source(state, embedded)
             if self.looks == "before":
                 gate = None if self.gate is None else (self.gate.weight, self.gate.bias)
-                states, seen, looked = attention_rnn.look_then_step(layers, source, embedded, gate)
+                states, seen, looked = attention_rnn.attend_then_step(layers, source, embedded, gate)
                 out = torch.tanh(self.join(torch.cat((states[-1][0], seen), -1)))
             else:
                 join = self.join.weight, self.join.bias
-                states, out, looked = attention_rnn.step_then_look(layers, source, embedded, state.context, *join)
+                states, out, looked = attention_rnn.step_then_attend(layers, source, embedded, state.context, *join)
                 state = replace(state, context=out[-1])
             if weights is not None:
                 weights.append(looked.transpose(0, 1))
-            if capture.anyone():
+            if capture.capturing():
                 self._tell(states[-1][0].detach(), state)
             last = ((part[-1] for part in layer) for layer in states)
             hidden = tuple(torch.stack(each) for each in zip(*last, strict=True))
@@ -285,7 +285,7 @@ class RnnDecoder(nn.Module):
             for query in asked:
                 self._look(query[:, None], state)
 
-    def _source(self, state: RnnState, like: Tensor) -> attention_rnn.Source:
+    def _source(self, state: RnnState, like: Tensor) -> attention_rnn.AttentionSource:
         assert self.score is not None
         assert state.keys is not None
         assert state.values is not None
@@ -293,9 +293,9 @@ class RnnDecoder(nn.Module):
         # Queries are linear in the state, so the identity's are the matrix that makes them.
         identity = torch.eye(self.width, dtype=like.dtype, device=like.device)
         matrix = self.score.queries(identity)
-        energy = self.score.energy(state.keys.shape[-1])
-        return attention_rnn.Source(
-            state.keys, state.values, state.mask[:, 0], None if matrix is identity else matrix, energy
+        score_function = self.score.score_function(state.keys.shape[-1])
+        return attention_rnn.AttentionSource(
+            state.keys, state.values, state.mask[:, 0], None if matrix is identity else matrix, score_function
         )
 
     def _look(
@@ -305,7 +305,7 @@ class RnnDecoder(nn.Module):
         assert state.keys is not None
         assert state.values is not None
         several = query.view(-1, state.beams, query.shape[-1]) if state.beams > 1 else query  # (B, K, W)
-        ready = KeysReady(self.score)
+        ready = ProjectedKeys(self.score)
         seen = attend(several, state.keys, state.values, score=ready, mask=state.mask, source=self)
         if weights is not None:
             weights.append(attention_weights(several, state.keys, score=ready, mask=state.mask))

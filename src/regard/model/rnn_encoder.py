@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.core.config import Checked, Count, Probability
+from regard.core.config import Config, Count, Probability
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing, Tokens, sent
 from regard.core.shapes import Float, Int, Tensor
@@ -17,13 +17,13 @@ from regard.kernels.recurrent import rnn, rnn_cuda
 from regard.model.embedding import Embedding
 from regard.model.memory import Memory
 
-Cell = Literal["elman", "gru", "lstm"]
+CellName = Literal["elman", "gru", "lstm"]
 MODULES = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 @dataclass(frozen=True)
-class RnnConfig(Checked):
-    cell: Cell = "gru"
+class RnnConfig(Config):
+    cell: CellName = "gru"
     width: Count = 256
     layers: Count = 1
     dropout: Probability = 0.1
@@ -129,7 +129,7 @@ class RnnEncoder(nn.Module):
     def _scanned(self, source: Tokens, when: Schedule) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         """The same by steps of our own: where PyTorch's gradient of packed steps is slow, or of too few bits."""
         x = self.dropout(self.embedding(source.ids.flatten()[when.tokens.real]))  # (rows, W)
-        weights = iter([rnn.Weights(*each) for each in self.rnn.all_weights])
+        weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
         for layer in range(self.rnn.num_layers):
             below = self.dropout(x) if layer else x
             if not self.rnn.bidirectional:
@@ -144,7 +144,7 @@ class RnnEncoder(nn.Module):
 
 
 def _side_by_side(
-    cell: Cell, inputs: list[Tensor], sizes: list[int], weights: list[rnn.Weights]
+    cell: CellName, inputs: list[Tensor], sizes: list[int], weights: list[rnn.RnnWeights]
 ) -> Sequence[Float[Tensor, "rows W"]]:
     """The states of one layer for each input, from zero."""
     zeros = inputs[0].new_zeros(sizes[0], weights[0].state.shape[1])

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import nn
 
-from regard.core.config import Checked, Count, Range
+from regard.core.config import Config, Count, Range
 from regard.core.errors import Problem
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.model.memory import Memory
@@ -23,7 +23,7 @@ Share = Annotated[float, Range(0.0, 1.0)]
 
 
 @dataclass(frozen=True)
-class Forcing(Checked):
+class ScheduledSampling(Config):
     """How much of a decoder's input is gold, over the steps of training."""
 
     gold: Share = 1.0  # the share of gold tokens: 1 is teacher forcing, 0 free running, 0.3 the ratio 3:7
@@ -57,7 +57,7 @@ def force(
     decoder: nn.Module,
     targets: Int[Tensor, "B T"],
     memory: Memory | None,
-    forcing: Forcing,
+    forcing: ScheduledSampling,
     *,
     step: int = 0,
     generator: torch.Generator | None = None,

@@ -16,7 +16,7 @@ from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.kernels.attention.score_function import AdditiveEnergy, DotEnergy, Energy
+from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction, ScoreFunction
 
 
 class Score(nn.Module, ABC):
@@ -33,12 +33,12 @@ class Score(nn.Module, ABC):
         return key
 
     @abstractmethod
-    def energy(self, width: int) -> Energy:
+    def score_function(self, width: int) -> ScoreFunction:
         """What is computed where queries and keys meet, `width` being the width there."""
 
 
 @dataclass(frozen=True)
-class KeysReady:
+class ProjectedKeys:
     """A score whose keys already went through `score.keys`: once per source, then a step costs only its query."""
 
     score: Score
@@ -49,25 +49,25 @@ class KeysReady:
     def keys(self, key: Float[Tensor, "... M D"]) -> Float[Tensor, "... M D"]:
         return key
 
-    def energy(self, width: int) -> Energy:
-        return self.score.energy(width)
+    def score_function(self, width: int) -> ScoreFunction:
+        return self.score.score_function(width)
 
 
-Scoring = Score | KeysReady
+Scoring = Score | ProjectedKeys
 
 
 class Dot(Score):
     """q·k"""
 
-    def energy(self, width: int) -> Energy:
-        return DotEnergy(1.0)
+    def score_function(self, width: int) -> ScoreFunction:
+        return DotScoreFunction(1.0)
 
 
 class ScaledDot(Score):
     """q·k / √width, so that the variance of a score does not grow with the width."""
 
-    def energy(self, width: int) -> Energy:
-        return DotEnergy(1 / sqrt(width))
+    def score_function(self, width: int) -> ScoreFunction:
+        return DotScoreFunction(1 / sqrt(width))
 
 
 class Bilinear(Score):
@@ -83,8 +83,8 @@ class Bilinear(Score):
         _check("key", key, self.weight)
         return key @ self.weight
 
-    def energy(self, width: int) -> Energy:
-        return DotEnergy(1.0)
+    def score_function(self, width: int) -> ScoreFunction:
+        return DotScoreFunction(1.0)
 
 
 class ReducedRank(Score):
@@ -105,8 +105,8 @@ class ReducedRank(Score):
         _check("key", key, self.key_weight)
         return key @ self.key_weight
 
-    def energy(self, width: int) -> Energy:
-        return DotEnergy(1.0)
+    def score_function(self, width: int) -> ScoreFunction:
+        return DotScoreFunction(1.0)
 
 
 class Additive(Score):
@@ -129,8 +129,8 @@ class Additive(Score):
         _check("key", key, self.key_weight)
         return key @ self.key_weight + self.key_bias
 
-    def energy(self, width: int) -> Energy:
-        return AdditiveEnergy(self.weight)
+    def score_function(self, width: int) -> ScoreFunction:
+        return AdditiveScoreFunction(self.weight)
 
 
 class Uniform(Score):
@@ -142,8 +142,8 @@ class Uniform(Score):
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M 1"]:
         return key.new_zeros(*key.shape[:-1], 1)
 
-    def energy(self, width: int) -> Energy:
-        return DotEnergy(1.0)
+    def score_function(self, width: int) -> ScoreFunction:
+        return DotScoreFunction(1.0)
 
 
 def _same_width(name: str, query_width: int, key_width: int) -> None:

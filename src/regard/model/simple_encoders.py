@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.core.config import Checked, Count
+from regard.core.config import Config, Count
 from regard.core.sequence import Tokens
 from regard.core.shapes import Int, Tensor
 from regard.model.embedding import Embedding
@@ -13,12 +13,12 @@ from regard.model.memory import Memory, masked_mean
 
 
 @dataclass(frozen=True)
-class LabelConfig(Checked):
+class LabelConfig(Config):
     width: Count = 256
 
 
 @dataclass(frozen=True)
-class BagConfig(Checked):
+class BagConfig(Config):
     width: Count = 256
 
 

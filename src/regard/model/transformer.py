@@ -10,9 +10,9 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, tile
 from regard.model.embedding import Embedding, Projection
 from regard.model.kv_cache import KeyValue, KeyValueCache, put_masks
-from regard.model.memory import Memory, Strung, at_last, masked_mean
+from regard.model.memory import Memory, PackedMemory, at_last, masked_mean
 from regard.model.positions import Start
-from regard.model.transformer_block import Entrance, Stack, TransformerConfig, Unit
+from regard.model.transformer_block import ClsToken, InputLayer, TransformerConfig, TransformerStack
 
 
 class TransformerEncoder(nn.Module):
@@ -22,9 +22,9 @@ class TransformerEncoder(nn.Module):
         super().__init__()
         self.width, self.causal = config.width, config.causal
         self.embedding = embedding
-        self.unit = Unit(config.width) if config.unit else None
-        self.entrance = Entrance(config, ahead=not config.causal)
-        self.stack = Stack(config)
+        self.unit = ClsToken(config.width) if config.unit else None
+        self.entrance = InputLayer(config, ahead=not config.causal)
+        self.stack = TransformerStack(config)
 
     def forward(self, source: Tokens) -> Memory:
         x, mask = self.embedding(source.ids), source.mask
@@ -39,10 +39,10 @@ class TransformerEncoder(nn.Module):
             return Memory(states, mask, states[:, 0], units=1)
         return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
 
-    def end_to_end(self, source: Packed) -> Strung:
+    def end_to_end(self, source: Packed) -> PackedMemory:
         """Of sequences laid end to end. Without `unit`, and without positions that are told by distance."""
         x = self.entrance(self.embedding(source.ids), source.ends)
-        return Strung(self.stack.end_to_end(x, source.ends, causal=self.causal), source.ends)
+        return PackedMemory(self.stack.end_to_end(x, source.ends, causal=self.causal), source.ends)
 
 
 @dataclass
@@ -122,11 +122,11 @@ class TransformerDecoder(nn.Module):
     def __init__(self, config: TransformerConfig, embedding: Embedding, project: Projection, memory_width: int | None):
         super().__init__()
         self.embedding, self.project = embedding, project
-        self.entrance = Entrance(config, ahead=False)
-        self.stack = Stack(config, memory_width)
+        self.entrance = InputLayer(config, ahead=False)
+        self.stack = TransformerStack(config, memory_width)
 
     @property
-    def lookers(self) -> list[nn.Module]:
+    def cross_attentions(self) -> list[nn.Module]:
         """The modules that look at the source, first to last."""
         return [block.cross for block in self.stack.blocks if hasattr(block, "cross")]
 
@@ -142,7 +142,7 @@ class TransformerDecoder(nn.Module):
         states: Tensor = self.stack(x, causal=True, bias=bias, memory=memory, packing=packing)
         return states
 
-    def end_to_end(self, targets: Packed, memory: Strung | None) -> Float[Tensor, "N W"]:
+    def end_to_end(self, targets: Packed, memory: PackedMemory | None) -> Float[Tensor, "N W"]:
         """The same of sequences laid end to end. Without positions that are told by distance."""
         x = self.entrance(self.embedding(targets.ids), targets.ends)
         return self.stack.end_to_end(x, targets.ends, causal=True, memory=memory)

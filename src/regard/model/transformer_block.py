@@ -10,26 +10,26 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from regard.core.config import Checked, Count, Probability, Range
+from regard.core.config import Config, Count, Probability, Range
 from regard.core.errors import Problem
-from regard.core.sequence import Ends, Packing
+from regard.core.sequence import Packing, SequenceOffsets
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, DistanceBias
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.linear import ACTIVATIONS, product
-from regard.kernels.layers.residual_norm import Sum, join
+from regard.kernels.layers.residual_norm import PendingResidual, join
 from regard.model.kv_cache import KeyValue, KeyValueCache
-from regard.model.memory import Memory, Strung
-from regard.model.module_list import Layers
+from regard.model.memory import Memory, PackedMemory
+from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
 from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal, Start
 from regard.model.scores import ScoreName
 
-Position = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
+PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 
 
 @dataclass(frozen=True)
-class TransformerConfig(Checked):
+class TransformerConfig(Config):
     width: Count = 256
     layers: Count = 3
     heads: Count = 4
@@ -42,7 +42,7 @@ class TransformerConfig(Checked):
     norm_input: bool = False  # what is embedded, too
     epsilon: Annotated[float, Range(0.0)] = 1e-5  # added to the variance that a norm divides by
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "relu"
-    position: Position = "sinusoidal"
+    position: PositionKind = "sinusoidal"
     join: Literal["add", "concatenate"] = "add"  # sinusoidal or learned positions to what is embedded
     longest: Count = 512  # for learned positions
     score: ScoreName = "scaled_dot"
@@ -108,9 +108,9 @@ class PreNorm(nn.Module):
         super().__init__()
         self.norm, self.dropout = _norm(config), Dropout(config.dropout)
 
-    def forward(self, given: Sum, part: Callable[[Tensor], Tensor]) -> Sum:
+    def forward(self, given: PendingResidual, part: Callable[[Tensor], Tensor]) -> PendingResidual:
         x, h = join(given, self.dropout, self.norm)
-        return Sum(x, part(h))
+        return PendingResidual(x, part(h))
 
     def step(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         return self.dropout.onto(x, part(self.norm(x)))
@@ -123,14 +123,14 @@ class PostNorm(nn.Module):
         super().__init__()
         self.norm, self.dropout = _norm(config), Dropout(config.dropout)
 
-    def forward(self, given: Sum, part: Callable[[Tensor], Tensor]) -> Sum:
-        return Sum(self.step(given.x, part))
+    def forward(self, given: PendingResidual, part: Callable[[Tensor], Tensor]) -> PendingResidual:
+        return PendingResidual(self.step(given.x, part))
 
     def step(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        return join(Sum(x, part(x)), self.dropout, self.norm)[1]
+        return join(PendingResidual(x, part(x)), self.dropout, self.norm)[1]
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Self-attention, attention to a memory where there is one, and the perceptron, each with its residual."""
 
     def __init__(self, config: TransformerConfig, memory_width: int | None = None) -> None:
@@ -155,7 +155,7 @@ class Block(nn.Module):
 
     def forward(
         self,
-        given: Sum,
+        given: PendingResidual,
         *,
         mask: Tensor | None = None,
         causal: bool = False,
@@ -164,9 +164,9 @@ class Block(nn.Module):
         around: Packing | None = None,
         memory_mask: Tensor | None = None,
         packing: Packing | None = None,
-        ends: Ends | None = None,
-        strung: Strung | None = None,
-    ) -> Sum:
+        ends: SequenceOffsets | None = None,
+        strung: PackedMemory | None = None,
+    ) -> PendingResidual:
         """Where there is a memory: its states, as `source`, which may be packed as `around` says.
 
         With ends, sequences are laid end to end, and so is their memory, `strung`.
@@ -179,14 +179,16 @@ class Block(nn.Module):
         if memory is not None:
             read = partial(self.cross.read, memory=memory, mask=memory_mask, packing=packing)
             given = self.around_cross(given, read)
-        out: Sum = self.around_perceive(given, self.perceive)
+        out: PendingResidual = self.around_perceive(given, self.perceive)
         return out
 
-    def _end_to_end(self, given: Sum, ends: Ends, causal: bool, memory: Strung | None) -> Sum:
+    def _end_to_end(
+        self, given: PendingResidual, ends: SequenceOffsets, causal: bool, memory: PackedMemory | None
+    ) -> PendingResidual:
         given = self.around_attend(given, lambda h: self.attend.end_to_end(h, ends, causal=causal))
         if memory is not None:
             given = self.around_cross(given, lambda h: self.cross.end_to_end(h, ends, memory.states, memory.ends))
-        out: Sum = self.around_perceive(given, self.perceive)
+        out: PendingResidual = self.around_perceive(given, self.perceive)
         return out
 
     def step(
@@ -207,7 +209,7 @@ class Block(nn.Module):
         return self.around_perceive.step(x, self.perceive)
 
 
-class Entrance(nn.Module):
+class InputLayer(nn.Module):
     """From what is embedded to what the first block reads: positions, a norm where asked, dropout."""
 
     def __init__(self, config: TransformerConfig, *, ahead: bool) -> None:
@@ -246,7 +248,7 @@ class Entrance(nn.Module):
         return None if self.distance is None else self.distance(n, m)
 
 
-class Unit(nn.Module):
+class ClsToken(nn.Module):
     """A learned state put before all others, to ask them and be asked."""
 
     def __init__(self, width: int) -> None:
@@ -260,12 +262,14 @@ class Unit(nn.Module):
         return torch.cat((first, x), 1), F.pad(mask, (1, 0), value=True)
 
 
-class Stack(nn.Module):
+class TransformerStack(nn.Module):
     """Blocks one on another over states that already have their positions; a last norm where blocks norm first."""
 
     def __init__(self, config: TransformerConfig, memory_width: int | None = None) -> None:
         super().__init__()
-        self.blocks = Layers[Block](Block(config, memory_width) for _ in range(config.layers))
+        self.blocks = TypedModuleList[TransformerBlock](
+            TransformerBlock(config, memory_width) for _ in range(config.layers)
+        )
         self.norm, self.dropout = _norm(config) if config.norm_first else nn.Identity(), Dropout(config.dropout)
         self.recompute = config.recompute
 
@@ -300,13 +304,20 @@ class Stack(nn.Module):
         )
 
     def end_to_end(
-        self, x: Float[Tensor, "N W"], ends: Ends, *, causal: bool = False, memory: Strung | None = None
+        self,
+        x: Float[Tensor, "N W"],
+        ends: SequenceOffsets,
+        *,
+        causal: bool = False,
+        memory: PackedMemory | None = None,
     ) -> Float[Tensor, "N W"]:
         """Of sequences laid end to end."""
         return self._through(x, lambda block: partial(block, ends=ends, causal=causal, strung=memory))
 
-    def _through(self, x: Tensor, way: Callable[[Block], Callable[[Sum], Sum]]) -> Tensor:
-        given = Sum(x)
+    def _through(
+        self, x: Tensor, way: Callable[[TransformerBlock], Callable[[PendingResidual], PendingResidual]]
+    ) -> Tensor:
+        given = PendingResidual(x)
         for block in self.blocks:
             again = self.recompute and self.training
             run = way(block)

@@ -8,16 +8,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.config import Checked, Count
+from regard.core.config import Config, Count
 from regard.core.errors import Problem
-from regard.core.sequence import Grids
+from regard.core.sequence import FeatureGrids
 from regard.core.shapes import Float, Tensor
 from regard.model.backbones import BackboneConfig, backbone
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
 from regard.model.positions import SinusoidalGrid
-from regard.model.transformer_block import Entrance, Stack, TransformerConfig, Unit
+from regard.model.transformer_block import ClsToken, InputLayer, TransformerConfig, TransformerStack
 
 
 class SelfAttention2d(nn.Module):
@@ -40,7 +40,7 @@ class SelfAttention2d(nn.Module):
 
 
 @dataclass(frozen=True)
-class CnnConfig(Checked):
+class CnnConfig(Config):
     width: Count = 256  # of a region's state
     channels: tuple[Count, ...] = (32, 64, 128)  # one stage each, which halves the picture
     attention: bool = False  # a self-attention block after the last stage
@@ -54,7 +54,7 @@ class CnnConfig(Checked):
 
 
 @dataclass(frozen=True)
-class CnnTransformerConfig(Checked):
+class CnnTransformerConfig(Config):
     channels: tuple[Count, ...] = (32, 64, 128)
     attention: bool = False
     backbone: BackboneConfig | None = None
@@ -65,7 +65,7 @@ class CnnTransformerConfig(Checked):
 
 
 @dataclass(frozen=True)
-class VitConfig(Checked):
+class VitConfig(Config):
     patch: Count = 16
     transformer: TransformerConfig = field(default_factory=TransformerConfig)
     patch_hidden: Count | None = None  # a perceptron of so many reads each patch; None: one linear map
@@ -105,7 +105,7 @@ class Cnn(nn.Module):
         return grid
 
 
-class Questions(nn.Module):
+class LearnedQueries(nn.Module):
     """One vector of a whole picture: learned questions of what lies where, and their answers made one."""
 
     def __init__(self, count: int, width: int) -> None:
@@ -132,14 +132,14 @@ class GridEncoder(nn.Module):
         super().__init__()
         self.width = width
         self.backbone, self.project, self.norm = backbone, nn.Linear(channels, width), nn.LayerNorm(width)
-        self.questions = None if queries is None else Questions(queries, width)
+        self.questions = None if queries is None else LearnedQueries(queries, width)
 
-    def features(self, images: Float[Tensor, "B colours Y X"]) -> Grids:
+    def features(self, images: Float[Tensor, "B colours Y X"]) -> FeatureGrids:
         """What the backbone alone makes of pictures; while it is frozen, once is enough."""
-        return Grids(self.backbone(images).permute(0, 2, 3, 1))
+        return FeatureGrids(self.backbone(images).permute(0, 2, 3, 1))
 
-    def forward(self, images: Float[Tensor, "B colours Y X"] | Grids) -> Memory:
-        grids = images if isinstance(images, Grids) else self.features(images)
+    def forward(self, images: Float[Tensor, "B colours Y X"] | FeatureGrids) -> Memory:
+        grids = images if isinstance(images, FeatureGrids) else self.features(images)
         _, rows, columns, _ = grids.states.shape
         regions = grids.states.flatten(1, 2).to(self.project.weight.dtype)  # (B, S, C)
         memory = _regions(self.norm(self.project(regions)), (rows, columns))
@@ -154,14 +154,14 @@ class GridTransformer(nn.Module):
     def __init__(self, config: TransformerConfig, regions: nn.Module) -> None:
         super().__init__()
         self.width = config.width
-        self.regions, self.stack = regions, Stack(config)
+        self.regions, self.stack = regions, TransformerStack(config)
         self.places: SinusoidalGrid | None = None
         if config.position == "sinusoidal":
             self.places, config = SinusoidalGrid(config.width), replace(config, position="none")
-        self.unit = Unit(config.width) if config.unit else None
-        self.entrance = Entrance(config, ahead=True)
+        self.unit = ClsToken(config.width) if config.unit else None
+        self.entrance = InputLayer(config, ahead=True)
 
-    def forward(self, images: Float[Tensor, "B colours Y X"] | Grids) -> Memory:
+    def forward(self, images: Float[Tensor, "B colours Y X"] | FeatureGrids) -> Memory:
         memory: Memory = self.regions(images)
         assert memory.grid is not None
         x, mask = memory.states, memory.mask
@@ -188,7 +188,7 @@ class Patches(nn.Module):
         return _regions(grid.flatten(2).mT, tuple(grid.shape[2:]))
 
 
-class Perceptron(nn.Module):
+class Mlp(nn.Module):
     """The same squares, each normalised and read by a perceptron: what is in them need not wait for later blocks."""
 
     def __init__(self, width: int, patch: int, hidden: int, *, colours: int = 3) -> None:
@@ -222,7 +222,7 @@ def cnn_transformer(config: CnnTransformerConfig) -> GridTransformer:
 def vit(config: VitConfig) -> GridTransformer:
     """Pixels to a memory through patches and Transformer blocks alone (https://arxiv.org/abs/2010.11929)."""
     width, patch, hidden = config.transformer.width, config.patch, config.patch_hidden
-    regions = Patches(width, patch) if hidden is None else Perceptron(width, patch, hidden)
+    regions = Patches(width, patch) if hidden is None else Mlp(width, patch, hidden)
     return GridTransformer(config.transformer, regions)
 
 

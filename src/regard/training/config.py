@@ -4,16 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from regard.core.config import Checked, Count, Probability, Range
+from regard.core.config import Config, Count, Probability, Range
 from regard.core.errors import Problem
-from regard.model.scheduled_sampling import Forcing
+from regard.model.scheduled_sampling import ScheduledSampling
 
 Positive = Annotated[float, Range(0.0)]
-Metric = Literal[
+MonitorName = Literal[
     "loss", "perplexity", "accuracy", "bleu", "chrf", "error_rate",
     "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "meteor", "cider",
 ]  # fmt: skip
-METRICS: dict[Metric, bool] = {  # name -> whether higher is better
+METRICS: dict[MonitorName, bool] = {  # name -> whether higher is better
     "loss": False,
     "perplexity": False,
     "accuracy": True,  # of labels, or of whole sequences
@@ -31,7 +31,7 @@ METRICS: dict[Metric, bool] = {  # name -> whether higher is better
 
 
 @dataclass(frozen=True)
-class TrainConfig(Checked):
+class TrainConfig(Config):
     steps: Count = 10_000  # updates at most
     batch_tokens: Count = 4096  # rows times the longest sequence of a batch, at most
     # Batches of all lengths, not each of one: with more padding, but then no update is made by short examples alone.
@@ -50,7 +50,7 @@ class TrainConfig(Checked):
     smoothing: Probability = 0.1  # of the gold token, spread over all others
     masked: Probability = 0.15  # of the tokens, for a masked-token head
     agreement: Positive = 0.0  # of two readings with other dropout: what their disagreement counts; 0: one reading
-    forcing: Forcing | None = None  # how much of the decoder's input is gold; None: all
+    forcing: ScheduledSampling | None = None  # how much of the decoder's input is gold; None: all
     # Weight of a penalty on what a recurrent decoder looks at too little or too often, in all steps of a sequence
     # together (doubly stochastic attention, https://arxiv.org/abs/1502.03044); it is part of the loss in the log.
     doubly_stochastic: Positive = 0.0
@@ -72,7 +72,7 @@ class TrainConfig(Checked):
     log_every: Count = 50
     log_to: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # beside the run's log.jsonl
     validate_every: Count = 500
-    metric: Metric = "loss"
+    metric: MonitorName = "loss"
     patience: Count | None = None  # validations without a better metric until training stops
     samples: Annotated[int, Range(0.0)] = 3  # outputs shown at each validation
     keep: Count = 3  # checkpoints beside the best

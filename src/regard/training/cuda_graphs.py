@@ -22,7 +22,7 @@ SHAPES = 4  # that are recorded; the rest are rare, as the end of a text is, and
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedGraph:
     """What was recorded for a shape, and where it reads and writes."""
 
     play: Callable[[], None]
@@ -31,14 +31,14 @@ class Recorded:
     gradients: list[Tensor | None]
 
 
-class Replay:
+class GraphedUpdate:
     """Loss and gradients of batches of running text, or of packed ones that are filled up to one size."""
 
     def __init__(self, model: nn.Module, warn: Callable[[str], None]) -> None:
         self.parameters = list(model.parameters())
         self.works = self.parameters[0].is_cuda
         self.seen: Counter[Shapes] = Counter()
-        self.recorded: dict[Shapes, Recorded] = {}
+        self.recorded: dict[Shapes, RecordedGraph] = {}
         if not self.works:
             warn("train.replay: wanted a GPU; got none. Every kernel is launched by itself, to the same result.")
 
@@ -61,7 +61,7 @@ class Replay:
             parameter.grad = gradient
         return known.loss
 
-    def _record(self, batch: Batch, compute: Callable[[Batch], Tensor]) -> Recorded:
+    def _record(self, batch: Batch, compute: Callable[[Batch], Tensor]) -> RecordedGraph:
         """Nothing is computed yet."""
         still = batch.to(self.parameters[0].device)
         graph = torch.cuda.CUDAGraph()
@@ -76,7 +76,7 @@ class Replay:
                 f"train.replay: wanted work that can be recorded; got {got}. "
                 "The checkpoints before it are as they were: leave train.replay out, and resume."
             ) from error
-        return Recorded(graph.replay, _inputs(still), loss, [parameter.grad for parameter in self.parameters])
+        return RecordedGraph(graph.replay, _inputs(still), loss, [parameter.grad for parameter in self.parameters])
 
 
 def _has_padding(batch: Batch) -> bool:

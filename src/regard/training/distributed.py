@@ -28,7 +28,7 @@ GRACE = 3.0  # seconds for the others to say that they wait too
 
 
 @dataclass(frozen=True)
-class Ranks:
+class ProcessGroup:
     """The processes of a run, as one of them sees them. By itself, a process is rank 0 of 1."""
 
     rank: int = 0
@@ -130,7 +130,7 @@ class Ranks:
         )
 
 
-ALONE = Ranks()
+ALONE = ProcessGroup()
 
 
 def _mix(seed: int, step: int) -> int:
@@ -141,7 +141,7 @@ def _mix(seed: int, step: int) -> int:
 
 
 @contextmanager
-def joined(device: str, timeout: int) -> Iterator[Ranks]:
+def joined(device: str, timeout: int) -> Iterator[ProcessGroup]:
     """All processes that torchrun started, met and connected; without it, this one.
 
     None of them waits longer than `timeout` seconds for another. On GPUs, "cuda" means this process's own from here on.
@@ -168,7 +168,7 @@ def joined(device: str, timeout: int) -> Iterator[Ranks]:
         ) from error
     done = False
     try:
-        yield Ranks(rank, world, store)
+        yield ProcessGroup(rank, world, store)
         done = True
     finally:
         if done or device == "cpu":  # a GPU's exchange that will never end would be waited for
@@ -219,14 +219,14 @@ def _environment() -> tuple[int, int, int]:
     )
 
 
-class Gradients:
+class GradientBuckets:
     """Sums the gradients of all ranks, the last layers' while the backward is still at work on the first.
 
     They go in buckets whose content and order follow from the model alone, so that sums have the same bits in a run
     that was stopped as in one that was not.
     """
 
-    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
+    def __init__(self, model: nn.Module, ranks: ProcessGroup) -> None:
         self.model, self.ranks = model, ranks
         self.buckets: list[list[nn.Parameter]] = []
         self.place: dict[nn.Parameter, int] = {}  # the bucket of each weight

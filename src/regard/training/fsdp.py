@@ -15,19 +15,19 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from regard.core.shapes import Tensor
 from regard.data.batching import Batch
-from regard.model.transformer_block import Block
-from regard.training.distributed import Ranks
+from regard.model.transformer_block import TransformerBlock
+from regard.training.distributed import ProcessGroup
 from regard.training.objective import Model, Objective
 
 
-class Sharded(nn.Module):
+class ShardedModel(nn.Module):
     """A model with its objective: what is outside of blocks is whole from the forward to the end of the backward."""
 
-    def __init__(self, model: Model, objective: Objective, ranks: Ranks, device: str) -> None:
+    def __init__(self, model: Model, objective: Objective, ranks: ProcessGroup, device: str) -> None:
         super().__init__()
         self.model, self.objective, self.ranks = model, objective, ranks
         mesh = init_device_mesh(device, (ranks.world,))
-        blocks = [module for module in model.modules() if isinstance(module, Block)]
+        blocks = [module for module in model.modules() if isinstance(module, TransformerBlock)]
         for module in (*blocks, self):
             sharded = fully_shard(module, mesh=mesh, reshard_after_forward=module is not self)
             sharded.set_gradient_divide_factor(1.0)  # a sum: it is divided once, by all tokens

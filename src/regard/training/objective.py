@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.sequence import Grids, Packed, Packing, Tokens
+from regard.core.sequence import FeatureGrids, Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.batching import Batch
 from regard.data.tokenizer import MASK
 from regard.model.rnn_decoder import RnnDecoder, RnnState
-from regard.model.scheduled_sampling import Forcing, force
+from regard.model.scheduled_sampling import ScheduledSampling, force
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
 from regard.training.losses import logit_loss, token_loss, unevenness
 
@@ -31,7 +31,7 @@ class Objective:
 
     smoothing: float = 0.0
     masked: float = 0.15
-    forcing: Forcing | None = None
+    forcing: ScheduledSampling | None = None
     agreement: float = 0.0
     doubly_stochastic: float = 0.0
     speak: Speak | None = None  # learn from this, and not from the batch's targets
@@ -134,8 +134,8 @@ def twice(side: Any) -> Any:
     """A batch of tokens, pictures or numbers, and the same after it."""
     if isinstance(side, Tokens):
         return Tokens(twice(side.ids), twice(side.lengths), None if side.counted is None else twice(side.counted))
-    if isinstance(side, Grids):
-        return Grids(twice(side.states))
+    if isinstance(side, FeatureGrids):
+        return FeatureGrids(twice(side.states))
     return torch.cat((side, side))
 
 

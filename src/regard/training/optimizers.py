@@ -10,7 +10,7 @@ from torch import nn
 from regard.core.config import nearest
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.shapes import Float, Tensor
-from regard.kernels.triton_launch import Told
+from regard.kernels.triton_launch import HostFuture
 from regard.model.embedding import Embedding
 from regard.training.config import TrainConfig
 
@@ -51,13 +51,13 @@ def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=config.epsilon, fused=True)
 
 
-def step_if_finite(optimiser: torch.optim.AdamW, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> Told:
+def step_if_finite(optimiser: torch.optim.AdamW, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> HostFuture:
     """Change the weights by their gradients if loss and norm are finite; what these are, for who asks.
 
     A GPU decides this itself, so that nobody waits for it.
     """
     found = torch.stack((loss, norm.to(loss)))
-    told = Told(found)
+    told = HostFuture(found)
     if norm.is_cuda:
         optimiser.found_inf = (~found.isfinite().all()).float()  # type: ignore[attr-defined]
         optimiser.step()
@@ -84,7 +84,7 @@ def put_moments(model: nn.Module, optimiser: torch.optim.Optimizer, saved: Mappi
             }
 
 
-class RunningMean:
+class WeightAverage:
     """The exponential moving average of a model's weights."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:

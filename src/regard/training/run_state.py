@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field, replace
 
-from regard.kernels.triton_launch import Told
+from regard.kernels.triton_launch import HostFuture
 from regard.model.rnn_decoder import RnnState
-from regard.training.schedules import Course
+from regard.training.schedules import ValidationHistory
 
 
 @dataclass(frozen=True)
-class Position:
+class RunState:
     """Where a run stands between two updates."""
 
     step: int = 0  # updates made
@@ -18,10 +18,10 @@ class Position:
     skipped: int = 0  # updates in a row that gave no finite gradient
     loss_since: float = 0.0  # summed since the last line of the log
     tokens_since: int = 0
-    course: Course = field(default_factory=Course)
+    course: ValidationHistory = field(default_factory=ValidationHistory)
     checked: bool = True  # whether all is done that was due at this step: validation, where there is one
 
-    def counting(self, tokens: int, loss: float) -> "Position":
+    def counting(self, tokens: int, loss: float) -> "RunState":
         """With an update that changed the weights, on so many tokens."""
         return replace(
             self,
@@ -33,10 +33,10 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Made:
+class PendingUpdate:
     """An update whose loss and gradient's norm nobody has looked at yet."""
 
     step: int  # its number
     tokens: int
-    told: Told
+    told: HostFuture
     carried: RnnState | None  # into the next, if it counts

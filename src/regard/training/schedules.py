@@ -33,7 +33,7 @@ class Validation:
 
 
 @dataclass(frozen=True)
-class Course:
+class ValidationHistory:
     """How validation has gone: what early stopping, keep-best and the plateau schedule go by."""
 
     best: float | None = None  # the metric's best value
@@ -41,7 +41,7 @@ class Course:
     waited: int = 0  # validations since then
     factor: float = 1.0  # what the plateau schedule has made of the rate
 
-    def after(self, value: float, step: int, config: TrainConfig, *, higher_is_better: bool) -> "Course":
+    def after(self, value: float, step: int, config: TrainConfig, *, higher_is_better: bool) -> "ValidationHistory":
         known = None if self.best is None or isnan(self.best) else self.best
         better = known is None or (value > known if higher_is_better else value < known)
         if better:

@@ -19,37 +19,37 @@ from regard.data.corpus import Corpus
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.request import Input, Task
+from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
-from regard.evaluation.caption_metrics import Rarity, Weighed, Words, consensus
+from regard.evaluation.caption_metrics import CaptionTokens, DocumentFrequency, TfIdfVector, consensus
 from regard.evaluation.ptb_tokenizer import tokens
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
-from regard.training.distributed import ALONE, Ranks
+from regard.training.distributed import ALONE, ProcessGroup
 
 STEPS = 1 << 32  # between one seed's draws and the next one's
 PICTURES = 1 << 13  # whose references are kept as CIDEr sees them
 STOP = "</s>"  # the end is a word here: a caption that breaks off must not be worth as much as one that ends
 
 
-class SelfCritic:
+class SelfCriticalReward:
     """What a model says to a batch, and what each is worth beside the references of its picture."""
 
-    def __init__(self, recipe: Recipe, corpus: Corpus, target: Tokenizer | Labels, ranks: Ranks = ALONE) -> None:
+    def __init__(self, recipe: Recipe, corpus: Corpus, target: Tokenizer | Labels, ranks: ProcessGroup = ALONE) -> None:
         assert isinstance(target, Tokenizer)
         self.recipe, self.target, self.ranks = recipe, target, ranks
         pictures = getattr(corpus.source, "pictures", corpus.source)  # what was made of pictures knows them
         self.which: Sequence[int] = getattr(pictures, "which", range(len(corpus)))  # the picture of each example
-        self.references: dict[int, list[Words]] = defaultdict(list)
+        self.references: dict[int, list[CaptionTokens]] = defaultdict(list)
         for row, picture in enumerate(self.which):
             self.references[int(picture)].append((*self._words(corpus.target.row(row)), STOP))
-        self.rarity = Rarity()
+        self.rarity = DocumentFrequency()
         for references in self.references.values():
             self.rarity.add(references)
         self.weighed = lru_cache(maxsize=PICTURES)(self._weighed)
 
-    def _words(self, ids: Any) -> Words:
+    def _words(self, ids: Any) -> CaptionTokens:
         """Of a target, as numbers; what is unknown among words stands for none of those that are known."""
         apart = self.recipe.data.target.tokens == "words"
         return tokens(" ".join(self.target.pieces(ids[1:-1])) if apart else self.target.decode(ids[1:-1]))
@@ -78,7 +78,7 @@ class SelfCritic:
         words = (*tokens(self.target.decode(said.tokens)), *[STOP] * said.ended)
         return consensus(self.rarity.weigh(words), self.weighed(int(self.which[row])))
 
-    def _weighed(self, picture: int) -> list[Weighed]:
+    def _weighed(self, picture: int) -> list[TfIdfVector]:
         return [self.rarity.weigh(reference) for reference in self.references[picture]]
 
     def _said(self, model: Seq2Seq, memory: Memory, config: DecodeConfig) -> list[Hypothesis]:
@@ -90,7 +90,7 @@ class SelfCritic:
         def collate(rows: Sequence[int]) -> Memory:
             return memory.reorder(torch.tensor(rows, device=memory.states.device))
 
-        inputs = [Input(row, memory.states.shape[1]) for row in places]
-        for row, hypotheses in search(Task(reader, collate, config), inputs):
+        inputs = [Request(row, memory.states.shape[1]) for row in places]
+        for row, hypotheses in search(SearchTask(reader, collate, config), inputs):
             found[row] = hypotheses[0]
         return [found[row] for row in places]

@@ -11,7 +11,7 @@ from typing import Any
 from regard.core.errors import RegardError
 
 
-class Interrupted(RegardError):
+class InterruptedTraining(RegardError):
     """Training was asked to stop, has saved, and can be resumed."""
 
     def __init__(self, signal_number: int, where: Path) -> None:

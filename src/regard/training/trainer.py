@@ -24,20 +24,20 @@ from regard.core.errors import Diverged, TrainingFailed
 from regard.core.sanitize import as_json_line
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
-from regard.kernels.triton_launch import Told
+from regard.kernels.triton_launch import HostFuture
 from regard.model.rnn_decoder import RnnState
 from regard.training.config import METRICS, TrainConfig
-from regard.training.cuda_graphs import Replay
-from regard.training.distributed import ALONE, Gradients, Ranks
+from regard.training.cuda_graphs import GraphedUpdate
+from regard.training.distributed import ALONE, GradientBuckets, ProcessGroup
 from regard.training.objective import Model, Objective, Speak, first_state
-from regard.training.optimizers import RunningMean, make_optimiser, moments, put_moments, step_if_finite
-from regard.training.run_state import Made, Position
-from regard.training.schedules import Course, Validation, rate_at
-from regard.training.signals import Interrupted, heard
+from regard.training.optimizers import WeightAverage, make_optimiser, moments, put_moments, step_if_finite
+from regard.training.run_state import PendingUpdate, RunState
+from regard.training.schedules import Validation, ValidationHistory, rate_at
+from regard.training.signals import InterruptedTraining, heard
 from regard.training.telemetry.log_file import cut
 
 if TYPE_CHECKING:
-    from regard.training.fsdp import Sharded
+    from regard.training.fsdp import ShardedModel
 
 SKIPS = 10  # updates that may be skipped one after the other before training counts as diverged
 
@@ -58,7 +58,7 @@ class Trainer:
         validate: Callable[[Model], Validation] | None = None,
         speak: Speak | None = None,  # learn from what the model says
         tell: Callable[[dict[str, Any]], None] = lambda event: None,
-        ranks: Ranks = ALONE,  # who trains this model; the batches are this one's share
+        ranks: ProcessGroup = ALONE,  # who trains this model; the batches are this one's share
         device: str = "cpu",  # where the parts of a model go that is to be divided; any other is in its place
     ) -> None:
         self.model, self.config, self.run, self.texts, self.data_key = model, config, run, texts, data_key
@@ -66,22 +66,22 @@ class Trainer:
         self.objective = Objective(
             config.smoothing, config.masked, config.forcing, config.agreement, config.doubly_stochastic, speak
         )
-        self.gradients = None if ranks.alone or config.shard else Gradients(model, ranks)
+        self.gradients = None if ranks.alone or config.shard else GradientBuckets(model, ranks)
         self.sharded = _sharded(model, self.objective, ranks, device) if config.shard and not ranks.alone else None
         self.device = next(model.parameters()).device
         self.optimiser = make_optimiser(model, config)
-        self.mean = None if config.ema is None else RunningMean(model, config.ema)
-        self.position = Position()
-        self.unread: Made | None = None
+        self.mean = None if config.ema is None else WeightAverage(model, config.ema)
+        self.position = RunState()
+        self.unread: PendingUpdate | None = None
         self.norm = 0.0  # of the last gradient that was looked at
         self.lanes = lanes
         self.carried = self._first_state()
         self.asked_to_stop: int | None = None
         self.agreed_to_stop: int | None = None  # at the end of an update, by all ranks
-        self.replay = Replay(model, self._warn) if config.replay else None
+        self.replay = GraphedUpdate(model, self._warn) if config.replay else None
         self.lags = self.device.type == "cuda"  # behind the host
 
-    def fit(self) -> Position:
+    def fit(self) -> RunState:
         """Train to the end, or until a signal, a fault or early stopping; checkpoints on the way."""
         path = self.run / "log.jsonl" if self.ranks.first else Path(os.devnull)
         with heard(self._hear), path.open("a", encoding="utf-8") as log:
@@ -102,7 +102,7 @@ class Trainer:
                 elif self._stopping is not None:
                     self.save()
                 if self._stopping is not None:
-                    raise Interrupted(self._stopping, self.run)
+                    raise InterruptedTraining(self._stopping, self.run)
         return self.position
 
     @property
@@ -173,12 +173,12 @@ class Trainer:
         told, taken = self._step(total, expected / tokens) if tokens else None, position.batch + _taken(group)
         self.position = replace(position, step=position.step + 1, batch=taken, checked=False)
         self._settle()  # of the update before; a GPU has this one to do meanwhile
-        self.unread = None if told is None else Made(self.position.step, tokens, told, carried)
+        self.unread = None if told is None else PendingUpdate(self.position.step, tokens, told, carried)
         if not self.lags or self.mean is not None or self.carried is not None:  # which the next update needs
             self._settle()
         return rate
 
-    def _step(self, total: Float[Tensor, ""], scale: float) -> Told:
+    def _step(self, total: Float[Tensor, ""], scale: float) -> HostFuture:
         """Change the weights by their gradients, scaled and clipped."""
         if scale != 1.0:
             torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)
@@ -369,7 +369,7 @@ class Trainer:
             every = replace(self.carried, hidden=hidden, context=saved["carried.context"].to(self.device))
             self.carried = every.reorder(self.ranks.places(self.lanes or 0).to(self.device))
         state.pop("data")
-        self.position = Position(**state | {"course": Course(**state["course"])})
+        self.position = RunState(**state | {"course": ValidationHistory(**state["course"])})
         if self.ranks.first:
             cut(self.run / "log.jsonl", self.position.step)
             sweep(self.run)
@@ -388,10 +388,10 @@ class Trainer:
         self.tell(event)
 
 
-def _sharded(model: Model, objective: Objective, ranks: Ranks, device: str) -> "Sharded":
-    from regard.training.fsdp import Sharded  # what it needs of PyTorch takes its time to import
+def _sharded(model: Model, objective: Objective, ranks: ProcessGroup, device: str) -> "ShardedModel":
+    from regard.training.fsdp import ShardedModel  # what it needs of PyTorch takes its time to import
 
-    return Sharded(model, objective, ranks, device)
+    return ShardedModel(model, objective, ranks, device)
 
 
 def _taken(group: list[Batch]) -> int:

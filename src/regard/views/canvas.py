@@ -15,7 +15,7 @@ SHARP = 2  # pixels of a PNG for each of a drawing's
 Point = tuple[float | int, float | int]
 
 
-class Sheet(ABC):
+class Canvas(ABC):
     """White, and so many pixels large."""
 
     def __init__(self, width: float | int, height: float | int) -> None:
@@ -39,7 +39,7 @@ class Sheet(ABC):
     def content(self) -> bytes: ...
 
 
-class Svg(Sheet):
+class SvgCanvas(Canvas):
     def __init__(self, width: float | int, height: float | int) -> None:
         super().__init__(width, height)
         size = f'width="{self.width}" height="{self.height}" viewBox="0 0 {self.width} {self.height}"'
@@ -68,7 +68,7 @@ class Svg(Sheet):
         return "\n".join([*self.parts, "</svg>\n"]).encode()
 
 
-class Png(Sheet):
+class PngCanvas(Canvas):
     def __init__(self, width: float | int, height: float | int) -> None:
         super().__init__(width, height)
         try:

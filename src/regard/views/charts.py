@@ -36,7 +36,7 @@ FONT = 'font-family="system-ui, sans-serif" font-size="12"'
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A name, and a value with its interval at each place; None where there is none."""
 
     name: str
@@ -76,7 +76,7 @@ def table(rows: Sequence[Sequence[str]], *, of_texts: bool = False) -> str:
     return f"<table{kind}>\n<tr>{head}</tr>\n{body}</table>"
 
 
-def lines(title: str, places: Sequence[str], drawn: Sequence[Line], shown: Callable[[float], str]) -> str:
+def lines(title: str, places: Sequence[str], drawn: Sequence[ChartLine], shown: Callable[[float], str]) -> str:
     """Lines over places side by side, with their intervals."""
     low, high = _range([number for line in drawn for point in line.points if point is not None for number in point])
     across = (WIDE - LEFT - RIGHT) / max(1, len(places))
@@ -107,7 +107,7 @@ def lines(title: str, places: Sequence[str], drawn: Sequence[Line], shown: Calla
 
 
 def _line(
-    line: Line,
+    line: ChartLine,
     number: int,
     places: Sequence[tuple[float, tuple[float, float, float] | None]],
     y: Callable[[float], float],

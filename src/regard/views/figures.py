@@ -11,9 +11,9 @@ from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.interpret.look import Image, Look
-from regard.interpret.maps import Map
+from regard.interpret.maps import AttentionMap
 from regard.views import caption_overlay
-from regard.views.canvas import SIZE, Png, Sheet, Svg
+from regard.views.canvas import SIZE, Canvas, PngCanvas, SvgCanvas
 from regard.views.terminal import telling
 
 # From white to dark blue, ever darker: told apart by brightness alone, whatever colours an eye sees.
@@ -27,7 +27,7 @@ ACROSS = 8  # heads side by side
 LINE, REACH = 24, 220  # from one word to the next, and from side to side
 FAINT = 0.1  # the least share of the largest weight that gets a line
 
-SHEETS: dict[str, type[Sheet]] = {".svg": Svg, ".png": Png}
+SHEETS: dict[str, type[Canvas]] = {".svg": SvgCanvas, ".png": PngCanvas}
 
 
 def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | None = None) -> None:
@@ -62,7 +62,7 @@ def check_view(view: str | None) -> None:
         raise InvalidArgument("view", wanted=f"one of {', '.join(VIEWS)}", got=repr(view), remedy=remedy)
 
 
-def heat(look: Look, of: Map, form: str) -> bytes:
+def heat(look: Look, of: AttentionMap, form: str) -> bytes:
     weights, rows, keys, left_out = _beginning(look, of)
     most = float(weights.max()) if weights.numel() else 0.0
     left, top = EDGE + _width(rows) + 6, EDGE + 2 * SIZE + 0.87 * _width(keys) + 8
@@ -85,7 +85,7 @@ def heat(look: Look, of: Map, form: str) -> bytes:
     return sheet.content()
 
 
-def heads(look: Look, of: Map, form: str) -> bytes:
+def heads(look: Look, of: AttentionMap, form: str) -> bytes:
     """Of every map, each head's colours by its own largest weight."""
     shown = [(f"{each.name}, {head}", points) for each in look.maps for head, points in _small(each)]
     column, row = max(SMALL, round(_width([name for name, _ in shown]))) + EDGE, SMALL + 2 * SIZE + 2 * EDGE
@@ -105,7 +105,7 @@ def heads(look: Look, of: Map, form: str) -> bytes:
     return sheet.content()
 
 
-def lines(look: Look, of: Map, form: str) -> bytes:
+def lines(look: Look, of: AttentionMap, form: str) -> bytes:
     weights, rows, keys, left_out = _beginning(look, of)
     title = f"{_name(of)}{left_out}"
     start = EDGE + _width(rows) + 6
@@ -125,7 +125,7 @@ def lines(look: Look, of: Map, form: str) -> bytes:
     return sheet.content()
 
 
-def picture(look: Look, of: Map, form: str) -> bytes:
+def picture(look: Look, of: AttentionMap, form: str) -> bytes:
     assert isinstance(look.source, Image)
     source, (weights, rows, _, _) = look.source, _beginning(look, of, most_keys=of.size[1])
     regions = weights[:, source.units :].reshape(-1, *source.grid)
@@ -133,7 +133,7 @@ def picture(look: Look, of: Map, form: str) -> bytes:
     return caption_overlay.svg(drawing).encode() if form == ".svg" else caption_overlay.png(drawing)
 
 
-VIEWS: dict[str, Callable[[Look, Map, str], bytes]] = {
+VIEWS: dict[str, Callable[[Look, AttentionMap, str], bytes]] = {
     "heat": heat,
     "heads": heads,
     "lines": lines,
@@ -158,7 +158,9 @@ def _hex(values: Sequence[float]) -> str:
     return "#" + "".join(f"{round(value):02x}" for value in values)
 
 
-def _beginning(look: Look, of: Map, most_keys: int = MOST) -> tuple[Float[Tensor, "R M"], list[str], list[str], str]:
+def _beginning(
+    look: Look, of: AttentionMap, most_keys: int = MOST
+) -> tuple[Float[Tensor, "R M"], list[str], list[str], str]:
     """The first rows and keys of the mean over heads, their names, and how many more there are."""
     chosen = of.chosen[0]
     which = list(range(of.size[0])) if chosen is None else chosen.tolist()
@@ -171,7 +173,7 @@ def _beginning(look: Look, of: Map, most_keys: int = MOST) -> tuple[Float[Tensor
 
 
 @torch.no_grad()
-def _small(of: Map) -> list[tuple[int, Float[Tensor, "_ _"]]]:
+def _small(of: AttentionMap) -> list[tuple[int, Float[Tensor, "_ _"]]]:
     """Each head's largest weights on a coarse grid, in one pass over all of them, none of which is kept."""
     (n, m), chosen = of.size, of.chosen[1]
     high, wide = min(n, POINTS), min(m, POINTS)
@@ -185,7 +187,7 @@ def _small(of: Map) -> list[tuple[int, Float[Tensor, "_ _"]]]:
     return [(head, points[head].view(high, wide)) for head in which]
 
 
-def _name(of: Map) -> str:
+def _name(of: AttentionMap) -> str:
     chosen = of.chosen[1]
     which = list(range(of.heads)) if chosen is None else chosen.tolist()
     return f"{of.name}, {f'head {which[0]}' if len(which) == 1 else f'mean of {len(which)} heads'}"

@@ -9,9 +9,9 @@ from rich.cells import cell_len, set_cell_size
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import printable
 from regard.core.shapes import Float, Tensor
-from regard.interpret.look import Image, Look, Said
-from regard.interpret.maps import Map
-from regard.interpret.sites import Place
+from regard.interpret.look import GeneratedText, Image, Look
+from regard.interpret.maps import AttentionMap
+from regard.interpret.sites import AttentionSite
 from regard.interpret.summaries import MEASURES, Head
 
 SHADES = " ·░▒▓█"
@@ -37,7 +37,7 @@ def told(
     Heads that the look was asked for come one by one.
     """
     said = look.output
-    if isinstance(said, Said):
+    if isinstance(said, GeneratedText):
         title = f"{look.title} → {said.text}" if look.source is not None else said.text
     else:
         title = look.title if said is None else f"{look.title} → {said.label} ({exp(said.score):.0%})"
@@ -66,7 +66,7 @@ def told(
     return "\n".join(lines + (["", f"Also there: {', '.join(others)}"] if others else []))
 
 
-def telling(maps: Sequence[Map]) -> list[Map]:
+def telling(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
     """The last look at the source, or else the last of all."""
     for kind in ("cross", "pool", "self", "grid"):
         found = [each for each in maps if each.kind == kind]
@@ -142,7 +142,7 @@ def grid_maps(
     return "\n".join(lines[:-1])
 
 
-def head_table(lines: Iterable[tuple[Place, Head]]) -> str:
+def head_table(lines: Iterable[tuple[AttentionSite, Head]]) -> str:
     """A line for each head, with its means."""
     told = [(place.name, str(head.head), *(f"{getattr(head, name):.3f}" for name in MEASURES)) for place, head in lines]
     return table([("map", "head", *MEASURES), *told])

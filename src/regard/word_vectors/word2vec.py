@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from regard.core.config import Checked, Count, Range
+from regard.core.config import Config, Count, Range
 from regard.core.errors import Diverged, InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.word_vectors.vectors import WordVectors
@@ -31,7 +31,7 @@ RATES = {"skipgram": 0.1, "cbow": 0.4}  # the mean of a bag hands each word a fr
 
 
 @dataclass(frozen=True)
-class Word2VecConfig(Checked):
+class Word2VecConfig(Config):
     """What word2vec is told."""
 
     algorithm: Literal["skipgram", "cbow"] = "skipgram"  # a word foretells its neighbours, or their mean the word
@@ -52,7 +52,7 @@ class Word2VecConfig(Checked):
 
 
 @dataclass(frozen=True)
-class Progress:
+class Word2VecProgress:
     """How far learning has come."""
 
     epoch: int
@@ -62,7 +62,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class WordCorpus:
     """Running text as numbers: words by descending count, and for each place its word and its sentence."""
 
     words: tuple[str, ...]
@@ -72,7 +72,7 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Word2VecBatch:
     """Blocks of consecutive words with the words around them, and negatives."""
 
     around: Int[Tensor, "B C"]  # block + 2 × window places; one past the last word where there is nothing
@@ -89,7 +89,7 @@ def learn_words(
     sentences: Iterable[Sequence[str]] | Callable[[], Iterable[Sequence[str]]],
     config: Word2VecConfig | None = None,
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Word2VecProgress], None] | None = None,
     device: torch.device | str = "cpu",
 ) -> WordVectors:
     """A vector for each word that occurs often enough, by descending count.
@@ -114,7 +114,7 @@ def learn_words(
             done = (epoch + part) / config.epochs
             now = max(config.final_rate, rate * (1 - done))
             if progress and number % 100 == 0:
-                progress(Progress(epoch, done, now, batch_loss(inner, outer, batch, config)))
+                progress(Word2VecProgress(epoch, done, now, batch_loss(inner, outer, batch, config)))
             update(inner, outer, batch, config, now)
     if not (inner.isfinite().all() and outer.isfinite().all()):
         raise Diverged(f"rate: wanted one that keeps the vectors finite; got {rate:g}. Take a smaller rate or batch.")
@@ -122,7 +122,7 @@ def learn_words(
     return WordVectors(corpus.words, vectors[:-1].cpu())
 
 
-def read_corpus(sentences: Iterable[Sequence[str]], least_count: int) -> Corpus:
+def read_corpus(sentences: Iterable[Sequence[str]], least_count: int) -> WordCorpus:
     """Count and number the words in one reading."""
     number: defaultdict[str, int] = defaultdict()
     number.default_factory = number.__len__
@@ -153,7 +153,7 @@ def read_corpus(sentences: Iterable[Sequence[str]], least_count: int) -> Corpus:
     spelling = list(number)
     kept = rank[seen]
     sentence_of = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    return Corpus(tuple(spelling[i] for i in order), counts[order], kept[kept >= 0], sentence_of[kept >= 0])
+    return WordCorpus(tuple(spelling[i] for i in order), counts[order], kept[kept >= 0], sentence_of[kept >= 0])
 
 
 def keep_chance(counts: np.ndarray, subsample: float) -> np.ndarray:
@@ -165,8 +165,8 @@ def keep_chance(counts: np.ndarray, subsample: float) -> np.ndarray:
 
 
 def batches(
-    corpus: Corpus, config: Word2VecConfig, random: np.random.Generator, device: torch.device | str = "cpu"
-) -> Iterator[tuple[float, Batch]]:
+    corpus: WordCorpus, config: Word2VecConfig, random: np.random.Generator, device: torch.device | str = "cpu"
+) -> Iterator[tuple[float, Word2VecBatch]]:
     """One epoch: the text thinned out and cut into blocks, in random order; each with the part of the epoch done."""
     size, side, nothing = config.block, config.window, len(corpus.words)
     stays = random.random(len(corpus.ids), dtype=np.float32) < keep_chance(corpus.counts, config.subsample)[corpus.ids]
@@ -193,11 +193,11 @@ def batches(
         same = where[:, side : side + size, None] == where[:, None]  # B, S, C
         inside = around[chosen][:, side : side + size, None] != nothing
         near = (apart <= reach[chosen]) & same & inside
-        yield start / blocks, Batch(around[chosen].to(device), near.to(device), negative[chosen].to(device))
+        yield start / blocks, Word2VecBatch(around[chosen].to(device), near.to(device), negative[chosen].to(device))
 
 
 def update(
-    inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Batch, config: Word2VecConfig, rate: float
+    inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Word2VecBatch, config: Word2VecConfig, rate: float
 ) -> None:
     """A step down the gradient of a batch, in place; shorter for the words at which the loss bends sharply."""
     fetched, bag, foretold = _fetched(batch, config)
@@ -223,7 +223,9 @@ def paced(places: Int[Tensor, " T"], bends: Float[Tensor, " T"], size: int, rate
     return rate * (LEAP / (rate * of_word[places]).clamp(min=LEAP))
 
 
-def batch_loss(inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Batch, config: Word2VecConfig) -> float:
+def batch_loss(
+    inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Word2VecBatch, config: Word2VecConfig
+) -> float:
     """The loss of a batch, for each pair (skipgram) or word (cbow)."""
     fetched, bag, foretold = _fetched(batch, config)
     rows = F.embedding(fetched, inner)
@@ -267,7 +269,7 @@ def _length2(vectors: Float[Tensor, "B S W"]) -> Float[Tensor, "B S"]:
 
 
 def _fetched(
-    batch: Batch, config: Word2VecConfig
+    batch: Word2VecBatch, config: Word2VecConfig
 ) -> tuple[Int[Tensor, "B _"], Float[Tensor, "B S C"] | None, Int[Tensor, "B _"]]:
     """Whose inner vectors are fetched, how they are averaged if they are, and whose outer vectors are foretold."""
     if config.algorithm == "skipgram":
@@ -276,7 +278,7 @@ def _fetched(
     return batch.around, near / near.sum(-1, keepdim=True).clamp(min=1), torch.cat([batch.centre, batch.negative], 1)
 
 
-def _weights(batch: Batch, config: Word2VecConfig) -> tuple[Float[Tensor, "B S M"], int]:
+def _weights(batch: Word2VecBatch, config: Word2VecConfig) -> tuple[Float[Tensor, "B S M"], int]:
     """How often each example counts, and how many of the columns are positive ones; the others are negatives."""
     if config.algorithm == "skipgram":
         positive = batch.near.float()

@@ -15,9 +15,9 @@ import torch
 from regard.core.shapes import Float, LogSumExp, Outputs, Tensor, Values
 from regard.kernels import triton_launch
 from regard.kernels.attention.blockwise import refuse_second_derivative
-from regard.kernels.attention.mask import Visibility
-from regard.kernels.attention.score_function import AdditiveEnergy
-from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.mask import AttentionMask
+from regard.kernels.attention.score_function import AdditiveScoreFunction
+from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.layers.dropout import dropped_of
 
 ROWS, KEYS = 16, 128  # queries and keys of a tile of scores
@@ -27,16 +27,16 @@ UNROLL = 8  # how many columns, or others, are on their way at a time
 SCORES = 2**22  # how many scores exist at a time, or are kept for the backward
 
 
-def supports(lookup: Lookup, value: Values, dropout: float) -> bool:
-    additive = isinstance(lookup.energy, AdditiveEnergy) and lookup.bias is None
-    return additive and triton_launch.takes(lookup.query, lookup.key, value)
+def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
+    additive = isinstance(spec.score_function, AdditiveScoreFunction) and spec.bias is None
+    return additive and triton_launch.takes(spec.query, spec.key, value)
 
 
-def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
-    query, key, weight, allowed, _ = lookup.tensors
+def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
+    query, key, weight, allowed, _ = spec.tensors
     # Drawn on the device: nobody waits for it, and a recorded draw is another one each time that it is replayed.
     seed = torch.randint(2**62, (1,), device=query.device) if dropout > 0 else query.new_empty(1, dtype=torch.int64)
-    reach = lookup.visible.behind, lookup.visible.ahead
+    reach = spec.visible.behind, spec.visible.ahead
     out, lse = _Additive.apply(reach, dropped_of(dropout), seed, allowed, query, key, weight, value)  # type: ignore[no-untyped-call]
     return out, lse
 
@@ -79,7 +79,7 @@ class _Launch:
         self.group, self.value_group = self.heads // key.shape[1], self.heads // value.shape[1]
         self.query, self.key, self.value, self.weight = (x.contiguous() for x in (query, key, value, weight.float()))
         self.seed, self.dropped = seed, dropped
-        self.sight, self.seen = triton_launch.sight(Visibility(allowed, *reach), query)
+        self.sight, self.seen = triton_launch.sight(AttentionMask(allowed, *reach), query)
         self.pace = {"FAST": query.is_cuda and query.dtype in triton_launch.HALF, "UNROLL": UNROLL}
         self.rows = min(self.n, max(ROWS, SCORES // self.m // ROWS * ROWS))  # of a piece
         self.together = max(1, min(self.items, SCORES // (self.n * self.m)))  # items of one

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from regard.core.shapes import Float, Tensor
-from regard.kernels.attention.mask import Rows, axis_tile
+from regard.kernels.attention.mask import RowRange, axis_tile
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def with_values(bias: Bias, values: Tensor) -> Bias:
     return DistanceBias(values) if isinstance(bias, DistanceBias) else values
 
 
-def tile(bias: Bias, rows: Rows, low: int, high: int, n: int) -> Tensor:
+def tile(bias: Bias, rows: RowRange, low: int, high: int, n: int) -> Tensor:
     """The bias of these rows and keys low..high-1, broadcastable to (B, H, R, C)."""
     if not isinstance(bias, DistanceBias):
         return axis_tile(bias, rows, low, high)

@@ -13,47 +13,47 @@ import torch
 from regard.core.errors import RegardError
 from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
 from regard.kernels.attention import bias as biases
-from regard.kernels.attention.spec import Frame, Lookup, spread, widened
+from regard.kernels.attention.spec import AttentionSpec, Frame, spread, widened
 from regard.kernels.layers.dropout import dropped_of, scales
 
 # How many scores exist at a time. Sixty-four rows of 4,096 keys in eight heads: the fastest of those tried on a CPU.
 BLOCK = 2**21
 
 
-def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
-    heads = lookup.query.shape[1]
-    query, key, *others = lookup.tensors
+def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
+    heads = spec.query.shape[1]
+    query, key, *others = spec.tensors
     # Drawn on the CPU so that no device is waited for, and only when it will be used.
     seed = int(torch.randint(2**62, ())) if dropout > 0 else 0
-    out, lse = _Streamed.apply(lookup.frame, dropout, seed, spread(value, heads), query, spread(key, heads), *others)  # type: ignore[no-untyped-call]
+    out, lse = _Streamed.apply(spec.frame, dropout, seed, spread(value, heads), query, spread(key, heads), *others)  # type: ignore[no-untyped-call]
     return out, lse
 
 
-def blocks(lookup: Lookup) -> Iterator[tuple[slice, slice, int, int]]:
+def blocks(spec: AttentionSpec) -> Iterator[tuple[slice, slice, int, int]]:
     """Pieces of the batch × rows, each with the run of keys that its rows can see."""
-    batch, heads, n, _ = lookup.query.shape
-    a_row = max(1, heads * lookup.m)
+    batch, heads, n, _ = spec.query.shape
+    a_row = max(1, heads * spec.m)
     rows = max(1, min(n, 64, BLOCK // a_row))
     items = max(1, BLOCK // (a_row * rows))
     for b in range(0, batch, items):
         for i in range(0, n, rows):
-            low, high = lookup.visible.span(i, min(i + rows, n), n, lookup.m)
+            low, high = spec.visible.span(i, min(i + rows, n), n, spec.m)
             if high > low:
                 yield slice(b, b + items), slice(i, min(i + rows, n)), low, high
 
 
-def batch_part(lookup: Lookup, part: slice) -> Lookup:
-    allowed = lookup.visible.allowed
+def batch_part(spec: AttentionSpec, part: slice) -> AttentionSpec:
+    allowed = spec.visible.allowed
     if allowed is not None and allowed.shape[0] > 1:
         allowed = allowed[part]
-    bias = lookup.bias
+    bias = spec.bias
     if bias is not None and biases.bias_values(bias).shape[0] > 1:
         bias = biases.with_values(bias, biases.bias_values(bias)[part])
     return replace(
-        lookup,
-        query=lookup.query[part],
-        key=lookup.key[part],
-        visible=replace(lookup.visible, allowed=allowed),
+        spec,
+        query=spec.query[part],
+        key=spec.key[part],
+        visible=replace(spec.visible, allowed=allowed),
         bias=bias,
     )
 
@@ -85,14 +85,14 @@ class _Streamed(torch.autograd.Function):
     def forward(
         ctx: Any, frame: Frame, dropout: float, seed: int, value: Tensor, *tensors: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        lookup = frame.around(*tensors)  # type: ignore[arg-type]
-        query = lookup.query
+        spec = frame.around(*tensors)  # type: ignore[arg-type]
+        query = spec.query
         out = value.new_zeros(*query.shape[:3], value.shape[3])
         lse = widened(query[:0]).new_zeros(query.shape[:3])
         drop = _Dropout(dropout, seed, query.device)
         with torch.autocast(query.device.type, enabled=False):
-            for part, rows, low, high in blocks(lookup):
-                weights, lse[part, :, rows] = normalise(batch_part(lookup, part).scores(rows, low, high))
+            for part, rows, low, high in blocks(spec):
+                weights, lse[part, :, rows] = normalise(batch_part(spec, part).scores(rows, low, high))
                 scales = drop.scales(weights)
                 if scales is not None:
                     weights *= scales
@@ -106,15 +106,15 @@ class _Streamed(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         value, out, lse, *tensors = ctx.saved_tensors
-        lookup: Lookup = ctx.frame.around(*tensors)
-        query, key, weight, _allowed, bias = lookup.tensors
+        spec: AttentionSpec = ctx.frame.around(*tensors)
+        query, key, weight, _allowed, bias = spec.tensors
         d_query, d_key, d_value = (torch.zeros_like(widened(x)) for x in (query, key, value))
         d_weight = None if weight is None else torch.zeros_like(widened(weight))
         d_bias = torch.zeros_like(widened(bias)) if bias is not None and ctx.needs_input_grad[8] else None
         drop = _Dropout(ctx.dropout, ctx.seed, query.device)
         with torch.autocast(query.device.type, enabled=False):
-            for part, rows, low, high in blocks(lookup):
-                here = batch_part(lookup, part)
+            for part, rows, low, high in blocks(spec):
+                here = batch_part(spec, part)
                 weights = here.scores(rows, low, high).sub_(lse[part, :, rows, None]).exp_()
                 d_rows = widened(d_out[part, :, rows])
                 d_weights = d_rows @ widened(value[part, :, low:high]).mT
@@ -125,10 +125,10 @@ class _Streamed(torch.autograd.Function):
                 # The softmax's own gradient: what each row would gain on average is no gain at all.
                 average = (d_rows * widened(out[part, :, rows])).sum(-1, keepdim=True)
                 d_scores = d_weights.sub_(average).mul_(weights)
-                if d_bias is not None and lookup.bias is not None:
+                if d_bias is not None and spec.bias is not None:
                     of_part = d_bias if d_bias.shape[0] == 1 else d_bias[part]
-                    biases.add_gradient(of_part, lookup.bias, d_scores, rows, low, high, lookup.n)
-                d_query[part, :, rows], d_keys, d_part = lookup.energy.gradients(
+                    biases.add_gradient(of_part, spec.bias, d_scores, rows, low, high, spec.n)
+                d_query[part, :, rows], d_keys, d_part = spec.score_function.gradients(
                     d_scores, widened(query[part, :, rows]), widened(key[part, :, low:high])
                 )
                 d_key[part, :, low:high] += d_keys

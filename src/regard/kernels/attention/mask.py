@@ -6,11 +6,11 @@ import torch
 
 from regard.core.shapes import Bool, Tensor
 
-Rows = slice | Tensor  # a run of query rows, or their indices
+RowRange = slice | Tensor  # a run of query rows, or their indices
 
 
 @dataclass(frozen=True)
-class Visibility:
+class AttentionMask:
     """Which keys each query may attend to.
 
     Query i stands at key position i + M - N, so the last query stands at the last key (bottom-right alignment).
@@ -35,7 +35,7 @@ class Visibility:
             high = min(m, max(0, last + m - n + self.ahead))
         return low, max(low, high)
 
-    def tile(self, rows: Rows, low: int, high: int, n: int, m: int, device: torch.device) -> Tensor | None:
+    def tile(self, rows: RowRange, low: int, high: int, n: int, m: int, device: torch.device) -> Tensor | None:
         """The mask of these rows and keys low..high-1, broadcastable to (B, H, R, C); None: all are visible."""
         seen = None
         if self.allowed is not None:
@@ -49,13 +49,13 @@ class Visibility:
                 seen = _both(seen, key >= position - self.behind)
         return seen
 
-    def for_heads(self, heads: Tensor) -> "Visibility":
+    def for_heads(self, heads: Tensor) -> "AttentionMask":
         if self.allowed is None or self.allowed.shape[1] == 1:
             return self
         return replace(self, allowed=self.allowed[:, heads])
 
 
-def axis_tile(tensor: Tensor, rows: Rows, low: int, high: int) -> Tensor:
+def axis_tile(tensor: Tensor, rows: RowRange, low: int, high: int) -> Tensor:
     """Rows and keys of a (#B, #H, #N, #M) tensor, leaving axes of size one as they are."""
     if tensor.shape[-2] > 1:
         tensor = tensor[..., rows, :]

@@ -4,16 +4,16 @@ import torch
 
 from regard.core.shapes import Float, LogSumExp, Outputs, Tensor, Values
 from regard.kernels.attention import bias as biases
-from regard.kernels.attention.spec import Lookup, spread, widened
+from regard.kernels.attention.spec import AttentionSpec, spread, widened
 
 
-def scores(lookup: Lookup) -> Float[Tensor, "B H N M"]:
-    everything = slice(0, lookup.n)
-    query, key = lookup.query, spread(lookup.key, lookup.query.shape[1])
-    out = lookup.energy.plain(widened(query), widened(key))
-    if lookup.bias is not None:
-        out = out + biases.tile(lookup.bias, everything, 0, lookup.m, lookup.n)
-    seen = lookup.visible.tile(everything, 0, lookup.m, lookup.n, lookup.m, query.device)
+def scores(spec: AttentionSpec) -> Float[Tensor, "B H N M"]:
+    everything = slice(0, spec.n)
+    query, key = spec.query, spread(spec.key, spec.query.shape[1])
+    out = spec.score_function.plain(widened(query), widened(key))
+    if spec.bias is not None:
+        out = out + biases.tile(spec.bias, everything, 0, spec.m, spec.n)
+    seen = spec.visible.tile(everything, 0, spec.m, spec.n, spec.m, query.device)
     return out if seen is None else out.masked_fill(~seen, -torch.inf)
 
 
@@ -23,8 +23,8 @@ def softmax(scores: Float[Tensor, "B H R C"]) -> Float[Tensor, "B H R C"]:
     return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
 
-def attend(lookup: Lookup, value: Values) -> tuple[Outputs, LogSumExp]:
-    every = scores(lookup)
+def attend(spec: AttentionSpec, value: Values) -> tuple[Outputs, LogSumExp]:
+    every = scores(spec)
     lse = every.detach().logsumexp(-1)
-    out = softmax(every) @ widened(spread(value, lookup.query.shape[1]))
+    out = softmax(every) @ widened(spread(value, spec.query.shape[1]))
     return out.to(value.dtype), lse.masked_fill(lse == -torch.inf, 0.0)

@@ -14,7 +14,7 @@ Gradients = tuple[Tensor, Tensor, Tensor | None]  # of the query, the key and th
 
 
 @dataclass(frozen=True)
-class DotEnergy:
+class DotScoreFunction:
     """scale · q·k"""
 
     scale: float
@@ -23,7 +23,7 @@ class DotEnergy:
     def weight(self) -> None:
         return None
 
-    def for_heads(self, heads: Tensor) -> "DotEnergy":
+    def for_heads(self, heads: Tensor) -> "DotScoreFunction":
         return self
 
     def plain(self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]) -> Float[Tensor, "B H R C"]:
@@ -43,7 +43,7 @@ CUBE = 2**19
 
 
 @dataclass(frozen=True)
-class AdditiveEnergy:
+class AdditiveScoreFunction:
     """w · tanh(q + k), one w for all heads or one a head (https://arxiv.org/abs/1409.0473).
 
     The cube of every query with every key is visited in pieces that fit a cache, forwards and backwards.
@@ -51,8 +51,8 @@ class AdditiveEnergy:
 
     weight: Float[Tensor, "#H D"]
 
-    def for_heads(self, heads: Tensor) -> "AdditiveEnergy":
-        return self if self.weight.shape[0] == 1 else AdditiveEnergy(self.weight[heads])
+    def for_heads(self, heads: Tensor) -> "AdditiveScoreFunction":
+        return self if self.weight.shape[0] == 1 else AdditiveScoreFunction(self.weight[heads])
 
     def plain(self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]) -> Float[Tensor, "B H R C"]:
         cube = torch.tanh(query[:, :, :, None] + key[:, :, None])  # (B, H, R, C, D)
@@ -94,4 +94,4 @@ class AdditiveEnergy:
                         yield slice(b, b + items), h, slice(i, i + rows), slice(j, j + keys)
 
 
-Energy = DotEnergy | AdditiveEnergy
+ScoreFunction = DotScoreFunction | AdditiveScoreFunction

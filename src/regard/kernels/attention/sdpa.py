@@ -16,9 +16,9 @@ from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
 from regard.kernels.attention import bias as biases
 from regard.kernels.attention.bias import DistanceBias
 from regard.kernels.attention.blockwise import refuse_second_derivative
-from regard.kernels.attention.mask import Visibility
-from regard.kernels.attention.score_function import DotEnergy
-from regard.kernels.attention.spec import Frame, Lookup, spread
+from regard.kernels.attention.mask import AttentionMask
+from regard.kernels.attention.score_function import DotScoreFunction
+from regard.kernels.attention.spec import AttentionSpec, Frame, spread
 
 aten = torch.ops.aten
 
@@ -29,22 +29,22 @@ DTYPES = {"cpu": (torch.float32, torch.float64, *HALF), "cuda": (torch.float32, 
 TILE = 2**21
 
 
-def supports(lookup: Lookup, value: Values, dropout: float) -> bool:
+def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
     """Whether PyTorch has a kernel for this look-up on this device."""
-    device = lookup.query.device.type
-    learned = lookup.bias is not None and biases.bias_values(lookup.bias).requires_grad and torch.is_grad_enabled()
-    random = dropout > 0 and (device == "cpu" or _rows(lookup) < lookup.n)
+    device = spec.query.device.type
+    learned = spec.bias is not None and biases.bias_values(spec.bias).requires_grad and torch.is_grad_enabled()
+    random = dropout > 0 and (device == "cpu" or _rows(spec) < spec.n)
     return (
-        isinstance(lookup.energy, DotEnergy)
-        and lookup.query.dtype in DTYPES.get(device, ())
+        isinstance(spec.score_function, DotScoreFunction)
+        and spec.query.dtype in DTYPES.get(device, ())
         and not learned
         and not random
-        and 0 not in (*lookup.query.shape, *value.shape)  # nothing to see ends the process there
+        and 0 not in (*spec.query.shape, *value.shape)  # nothing to see ends the process there
     )
 
 
-def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
-    query, key, width, scale = lookup.query, lookup.key, value.shape[-1], _scale(lookup)
+def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
+    query, key, width, scale = spec.query, spec.key, value.shape[-1], _scale(spec)
     if key.shape[1] != value.shape[1]:
         key, value = spread(key, query.shape[1]), spread(value, query.shape[1])
     wide = max(query.shape[-1], width)
@@ -54,34 +54,34 @@ def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs
         query, key, value = (F.pad(x, (0, wide - x.shape[-1])) for x in (query, key, value))
     # The kernels take for granted that a vector's numbers lie side by side, and read others' memory where they do not.
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    lookup = replace(lookup, query=query, key=key)
-    if _rows(lookup) >= lookup.n:
-        low, high = lookup.visible.span(0, lookup.n, lookup.n, lookup.m)
-        mask, causal = _mask(lookup, slice(0, lookup.n), low, high)
-        if (low, high) != (0, lookup.m):
+    spec = replace(spec, query=query, key=key)
+    if _rows(spec) >= spec.n:
+        low, high = spec.visible.span(0, spec.n, spec.n, spec.m)
+        mask, causal = _mask(spec, slice(0, spec.n), low, high)
+        if (low, high) != (0, spec.m):
             key, value = key[:, :, low:high], value[:, :, low:high]
         out, lse = _forward(query, key, value, mask, causal, scale, dropout)
     else:
-        out, lse = _Blocked.apply(lookup.frame, value, *lookup.tensors)  # type: ignore[no-untyped-call]
+        out, lse = _Blocked.apply(spec.frame, value, *spec.tensors)  # type: ignore[no-untyped-call]
     return out if out.shape[-1] == width else out[..., :width], lse
 
 
-def _scale(lookup: Lookup) -> float:
-    assert isinstance(lookup.energy, DotEnergy)
-    return lookup.energy.scale
+def _scale(spec: AttentionSpec) -> float:
+    assert isinstance(spec.score_function, DotScoreFunction)
+    return spec.score_function.scale
 
 
-def _square(lookup: Lookup) -> bool:
+def _square(spec: AttentionSpec) -> bool:
     """Whether the band is PyTorch's `is_causal`: with N = M both alignments are one."""
-    return lookup.visible.ahead == 0 and lookup.visible.behind is None and lookup.n == lookup.m
+    return spec.visible.ahead == 0 and spec.visible.behind is None and spec.n == spec.m
 
 
-def _rows(lookup: Lookup) -> int:
+def _rows(spec: AttentionSpec) -> int:
     """How many rows go into one call: all of them where the mask needs no rows of its own or is small."""
-    visible, bias, n, m = lookup.visible, lookup.bias, lookup.n, lookup.m
+    visible, bias, n, m = spec.visible, spec.bias, spec.n, spec.m
     layers = [x for x in (visible.allowed, None if bias is None else biases.bias_values(bias)) if x is not None]
     by_row = (
-        (visible.banded and n > 1 and not _square(lookup))
+        (visible.banded and n > 1 and not _square(spec))
         or isinstance(bias, DistanceBias)
         or any(x.shape[-2] > 1 for x in layers)
     )
@@ -94,41 +94,41 @@ def _rows(lookup: Lookup) -> int:
     return rows
 
 
-def _blocks(lookup: Lookup) -> Iterator[tuple[slice, int, int]]:
-    step = _rows(lookup)
-    for first in range(0, lookup.n, step):
-        last = min(first + step, lookup.n)
-        low, high = lookup.visible.span(first, last, lookup.n, lookup.m)
+def _blocks(spec: AttentionSpec) -> Iterator[tuple[slice, int, int]]:
+    step = _rows(spec)
+    for first in range(0, spec.n, step):
+        last = min(first + step, spec.n)
+        low, high = spec.visible.span(first, last, spec.n, spec.m)
         if low < high:
             yield slice(first, last), low, high
 
 
-def _mask(lookup: Lookup, rows: slice, low: int, high: int) -> tuple[Tensor | None, bool]:
+def _mask(spec: AttentionSpec, rows: slice, low: int, high: int) -> tuple[Tensor | None, bool]:
     """The additive mask of these rows and keys, and whether the kernel's own causal edge is to be added to it."""
-    causal = _square(lookup) and rows == slice(0, lookup.n)
-    visible = lookup.visible
+    causal = _square(spec) and rows == slice(0, spec.n)
+    visible = spec.visible
     if causal or rows.stop - rows.start == 1:  # the run of keys already says what one row can see
-        visible = Visibility(visible.allowed)
-    seen = visible.tile(rows, low, high, lookup.n, lookup.m, lookup.query.device)
-    mask = None if lookup.bias is None else biases.tile(lookup.bias, rows, low, high, lookup.n)
+        visible = AttentionMask(visible.allowed)
+    seen = visible.tile(rows, low, high, spec.n, spec.m, spec.query.device)
+    mask = None if spec.bias is None else biases.tile(spec.bias, rows, low, high, spec.n)
     if seen is not None:
-        mask = lookup.query.new_zeros(()) if mask is None else mask
+        mask = spec.query.new_zeros(()) if mask is None else mask
         mask = torch.where(seen, mask, -torch.inf)
     if mask is None:
         return None, causal
-    return mask.to(lookup.query.dtype).expand(*mask.shape[:-1], high - low)[(None,) * (4 - mask.dim())], causal
+    return mask.to(spec.query.dtype).expand(*mask.shape[:-1], high - low)[(None,) * (4 - mask.dim())], causal
 
 
 class _Blocked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, frame: Frame, value: Tensor, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
-        lookup = frame.around(*tensors)  # type: ignore[arg-type]
-        query, key = lookup.query, lookup.key
+        spec = frame.around(*tensors)  # type: ignore[arg-type]
+        query, key = spec.query, spec.key
         out, lse = query.new_zeros(*query.shape[:3], value.shape[3]), _zero_lse(query)
-        for rows, low, high in _blocks(lookup):
-            mask, _ = _mask(lookup, rows, low, high)
+        for rows, low, high in _blocks(spec):
+            mask, _ = _mask(spec, rows, low, high)
             out[:, :, rows], lse[:, :, rows] = _forward(
-                query[:, :, rows], key[:, :, low:high], value[:, :, low:high], mask, False, _scale(lookup), 0.0
+                query[:, :, rows], key[:, :, low:high], value[:, :, low:high], mask, False, _scale(spec), 0.0
             )
         ctx.save_for_backward(value, out, lse, *tensors)
         ctx.frame = frame
@@ -139,11 +139,11 @@ class _Blocked(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         value, out, lse, *tensors = ctx.saved_tensors
-        lookup: Lookup = ctx.frame.around(*tensors)
-        query, key = lookup.query, lookup.key
+        spec: AttentionSpec = ctx.frame.around(*tensors)
+        query, key = spec.query, spec.key
         d_query, d_key, d_value = (torch.zeros_like(x) for x in (query, key, value))
-        for rows, low, high in _blocks(lookup):
-            mask, _ = _mask(lookup, rows, low, high)
+        for rows, low, high in _blocks(spec):
+            mask, _ = _mask(spec, rows, low, high)
             d_query[:, :, rows], d_keys, d_values = _backward(
                 d_out[:, :, rows],
                 query[:, :, rows],
@@ -152,7 +152,7 @@ class _Blocked(torch.autograd.Function):
                 out[:, :, rows],
                 lse[:, :, rows],
                 mask,
-                _scale(lookup),
+                _scale(spec),
             )
             d_key[:, :, low:high] += d_keys
             d_value[:, :, low:high] += d_values

@@ -11,23 +11,23 @@ from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
 from regard.kernels import triton_launch
 from regard.kernels.attention import bias as biases
 from regard.kernels.attention.blockwise import refuse_second_derivative
-from regard.kernels.attention.score_function import DotEnergy
-from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.score_function import DotScoreFunction
+from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.layers.linear import wide_product
 
 WIDTH = 256  # up to which PyTorch has kernels that are made for it
 
 
-def supports(lookup: Lookup, value: Values, dropout: float) -> bool:
-    query, key = lookup.query, lookup.key
-    n, m, width = lookup.n, lookup.m, min(query.shape[-1], value.shape[-1])
+def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
+    query, key = spec.query, spec.key
+    n, m, width = spec.n, spec.m, min(query.shape[-1], value.shape[-1])
     return (
         query.is_cuda
         and query.dtype == key.dtype == value.dtype
         and query.dtype in triton_launch.HALF
-        and isinstance(lookup.energy, DotEnergy)
+        and isinstance(spec.score_function, DotScoreFunction)
         and not torch.compiler.is_compiling()
-        and not (lookup.bias is not None and biases.bias_values(lookup.bias).requires_grad and torch.is_grad_enabled())
+        and not (spec.bias is not None and biases.bias_values(spec.bias).requires_grad and torch.is_grad_enabled())
         and dropout == 0
         and query.shape[1] == key.shape[1] == value.shape[1]
         and width > WIDTH
@@ -35,14 +35,14 @@ def supports(lookup: Lookup, value: Values, dropout: float) -> bool:
     )
 
 
-def attend(lookup: Lookup, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
-    n, m, rows = lookup.n, lookup.m, slice(0, lookup.n)
-    bias = None if lookup.bias is None else biases.tile(lookup.bias, rows, 0, m, n)
-    seen = lookup.visible.tile(rows, 0, m, n, m, value.device)
-    assert isinstance(lookup.energy, DotEnergy)
+def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
+    n, m, rows = spec.n, spec.m, slice(0, spec.n)
+    bias = None if spec.bias is None else biases.tile(spec.bias, rows, 0, m, n)
+    seen = spec.visible.tile(rows, 0, m, n, m, value.device)
+    assert isinstance(spec.score_function, DotScoreFunction)
     assert dropout == 0
     with torch.autocast(value.device.type, enabled=False):
-        return _Few.apply(lookup.energy.scale, bias, seen, lookup.query, lookup.key, value)  # type: ignore[no-untyped-call, no-any-return]
+        return _Few.apply(spec.score_function.scale, bias, seen, spec.query, spec.key, value)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _Few(torch.autograd.Function):

@@ -7,21 +7,21 @@ import torch
 from regard.core.shapes import Float, Keys, Queries, Tensor
 from regard.kernels.attention import bias as biases
 from regard.kernels.attention.bias import Bias, DistanceBias
-from regard.kernels.attention.mask import Rows, Visibility
-from regard.kernels.attention.score_function import AdditiveEnergy, DotEnergy, Energy
+from regard.kernels.attention.mask import AttentionMask, RowRange
+from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction, ScoreFunction
 
 # query, key, weight of the energy, mask, values of the bias
 Tensors = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
-class Lookup:
+class AttentionSpec:
     """Everything that decides attention weights, and so everything needed to compute any of them again."""
 
-    energy: Energy
+    score_function: ScoreFunction
     query: Queries
     key: Keys
-    visible: Visibility
+    visible: AttentionMask
     bias: Bias | None = None
 
     @property
@@ -36,34 +36,34 @@ class Lookup:
     def tensors(self) -> Tensors:
         """Every tensor in it, for autograd to hold; `Frame` is the rest, and puts it together again."""
         bias = None if self.bias is None else biases.bias_values(self.bias)
-        return self.query, self.key, self.energy.weight, self.visible.allowed, bias
+        return self.query, self.key, self.score_function.weight, self.visible.allowed, bias
 
     @property
     def frame(self) -> "Frame":
-        scale = self.energy.scale if isinstance(self.energy, DotEnergy) else None
+        scale = self.score_function.scale if isinstance(self.score_function, DotScoreFunction) else None
         return Frame(scale, self.visible.behind, self.visible.ahead, isinstance(self.bias, DistanceBias))
 
-    def detached(self) -> "Lookup":
+    def detached(self) -> "AttentionSpec":
         query, key, *others = self.tensors
         return self.frame.around(query.detach(), key.detach(), *(None if x is None else x.detach() for x in others))
 
-    def for_heads(self, heads: Tensor) -> "Lookup":
+    def for_heads(self, heads: Tensor) -> "AttentionSpec":
         group = self.query.shape[1] // self.key.shape[1]
         bias = self.bias
         if bias is not None and biases.bias_values(bias).shape[1] > 1:
             bias = biases.with_values(bias, biases.bias_values(bias)[:, heads])
-        return Lookup(
-            energy=self.energy.for_heads(heads),
+        return AttentionSpec(
+            score_function=self.score_function.for_heads(heads),
             query=self.query[:, heads],
             key=self.key[:, heads // group],
             visible=self.visible.for_heads(heads),
             bias=bias,
         )
 
-    def scores(self, rows: Rows, low: int, high: int) -> Float[Tensor, "B H R C"]:
+    def scores(self, rows: RowRange, low: int, high: int) -> Float[Tensor, "B H R C"]:
         """Scores of these rows with keys low..high-1, −∞ where nothing may be seen, in float32 or wider."""
         query, key = self.query[:, :, rows], spread(self.key, self.query.shape[1])[:, :, low:high]
-        scores = self.energy.scores(widened(query), widened(key))
+        scores = self.score_function.scores(widened(query), widened(key))
         if self.bias is not None:
             scores += biases.tile(self.bias, rows, low, high, self.n)
         seen = self.visible.tile(rows, low, high, self.n, self.m, query.device)
@@ -83,15 +83,15 @@ class Frame:
 
     def around(
         self, query: Tensor, key: Tensor, weight: Tensor | None, allowed: Tensor | None, bias: Tensor | None
-    ) -> Lookup:
-        energy: Energy
+    ) -> AttentionSpec:
+        score_function: ScoreFunction
         if weight is not None:
-            energy = AdditiveEnergy(weight)
+            score_function = AdditiveScoreFunction(weight)
         else:
             assert self.scale is not None
-            energy = DotEnergy(self.scale)
+            score_function = DotScoreFunction(self.scale)
         whole = DistanceBias(bias) if bias is not None and self.by_distance else bias
-        return Lookup(energy, query, key, Visibility(allowed, self.behind, self.ahead), whole)
+        return AttentionSpec(score_function, query, key, AttentionMask(allowed, self.behind, self.ahead), whole)
 
 
 def spread(tensor: Float[Tensor, "B _ M E"], heads: int) -> Float[Tensor, "B H M E"]:

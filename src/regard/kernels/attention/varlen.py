@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from regard.core.sequence import Ends
+from regard.core.sequence import SequenceOffsets
 from regard.core.shapes import Float, Tensor
 from regard.kernels import triton_launch
 from regard.kernels.attention import blockwise, sdpa
 from regard.kernels.attention.blockwise import refuse_second_derivative
-from regard.kernels.attention.mask import Visibility
-from regard.kernels.attention.score_function import DotEnergy
-from regard.kernels.attention.spec import Lookup
+from regard.kernels.attention.mask import AttentionMask
+from regard.kernels.attention.score_function import DotScoreFunction
+from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.layers.dropout import dropped_of
 
 TILES = (32, 64, 128)  # positions of sequences that programs take whole, each launch those of one size
@@ -30,7 +30,7 @@ WALKING = 80 << 10  # bytes of shared memory that this takes
 
 
 @dataclass(frozen=True)
-class Heads:
+class HeadLayout:
     """How a row of queries, keys or values is divided, and how they meet."""
 
     heads: int
@@ -42,7 +42,11 @@ class Heads:
 
 
 def attend(
-    asked: Float[Tensor, "N _"], known: Float[Tensor, "M _"] | None, kind: Heads, ends: Ends, around: Ends
+    asked: Float[Tensor, "N _"],
+    known: Float[Tensor, "M _"] | None,
+    kind: HeadLayout,
+    ends: SequenceOffsets,
+    around: SequenceOffsets,
 ) -> Float[Tensor, "N _"]:
     """For each query what it sees of its own sequence, or of that one of `around` which has the same number.
 
@@ -63,7 +67,7 @@ def attend(
     return _padded(*_roles(asked, known, kind), kind, ends, around)
 
 
-def _walked(kind: Heads, longest: int, like: Tensor) -> bool | None:
+def _walked(kind: HeadLayout, longest: int, like: Tensor) -> bool | None:
     """Whether a program walks a head that it cannot hold whole; None: it can do neither."""
     size = next((size for size in TILES if size >= longest), None)
     if size is None:
@@ -76,7 +80,7 @@ def _walked(kind: Heads, longest: int, like: Tensor) -> bool | None:
     return True if alone and small and kind.width <= WALKED and room >= WALKING else None
 
 
-def _roles(asked: Tensor, known: Tensor | None, kind: Heads) -> tuple[Tensor, Tensor, Tensor]:
+def _roles(asked: Tensor, known: Tensor | None, kind: HeadLayout) -> tuple[Tensor, Tensor, Tensor]:
     """Queries (N, H, D), keys and values (M, G, D), as they lie."""
     queries, keys = kind.heads * kind.width, kind.key_heads * kind.width
     query, rest = (asked[:, :queries], asked[:, queries:]) if known is None else (asked, known)
@@ -85,16 +89,22 @@ def _roles(asked: Tensor, known: Tensor | None, kind: Heads) -> tuple[Tensor, Te
     return tuple(part.view(len(part), count, kind.width) for part, count in parts)  # type: ignore[return-value]
 
 
-def _padded(query: Tensor, key: Tensor, value: Tensor, kind: Heads, ends: Ends, around: Ends) -> Tensor:
+def _padded(
+    query: Tensor, key: Tensor, value: Tensor, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets
+) -> Tensor:
     mask = around.mask[:, None, None]
     query, key, value = (side.padded(x).transpose(1, 2) for side, x in ((ends, query), (around, key), (around, value)))
-    lookup = Lookup(DotEnergy(kind.scale), query, key, Visibility(mask, None, 0 if kind.causal else None))
-    kernel = sdpa if sdpa.supports(lookup, value, kind.dropout) else blockwise
-    out, _ = kernel.attend(lookup, value, kind.dropout)  # (B, H, N, D)
+    spec = AttentionSpec(
+        DotScoreFunction(kind.scale), query, key, AttentionMask(mask, None, 0 if kind.causal else None)
+    )
+    kernel = sdpa if sdpa.supports(spec, value, kind.dropout) else blockwise
+    out, _ = kernel.attend(spec, value, kind.dropout)  # (B, H, N, D)
     return ends.laid(out.transpose(1, 2)).flatten(1)
 
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, kind: Heads, ends: Ends, around: Ends) -> Tensor:
+def _flash(
+    query: Tensor, key: Tensor, value: Tensor, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets
+) -> Tensor:
     key, value = (x.repeat_interleave(kind.heads // kind.key_heads, 1) for x in (key, value))
     out: Tensor = torch.ops.aten._flash_attention_forward(
         query, key, value, ends.offsets, around.offsets, ends.longest, around.longest, kind.dropout, kind.causal, False,
@@ -106,7 +116,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, kind: Heads, ends: Ends, a
 class _Short(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, walked: bool, kind: Heads, ends: Ends, around: Ends, seed: Tensor, asked: Tensor,
+        ctx: Any, walked: bool, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets, seed: Tensor, asked: Tensor,
         known: Tensor | None,
     ) -> Tensor:  # fmt: skip
         from regard.kernels.attention.varlen_wide_triton import wide_look
@@ -145,7 +155,9 @@ class _Short(torch.autograd.Function):
         return None, None, None, None, None, d_asked, d_known
 
 
-def _common(kind: Heads, ends: Ends, around: Ends, seed: Tensor, query: Tensor, key: Tensor) -> list[Any]:
+def _common(
+    kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets, seed: Tensor, query: Tensor, key: Tensor
+) -> list[Any]:
     steps = query.stride(0), key.stride(0), kind.heads * kind.width
     dropped = dropped_of(kind.dropout)
     return [
@@ -154,7 +166,7 @@ def _common(kind: Heads, ends: Ends, around: Ends, seed: Tensor, query: Tensor, 
     ]  # fmt: skip
 
 
-def _tiles(walked: bool, kind: Heads, ends: Ends, around: Ends) -> Iterator[dict[str, Any]]:
+def _tiles(walked: bool, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets) -> Iterator[dict[str, Any]]:
     """What each launch is for: pairs that are longer than the one before can take, up to its own size."""
     longest, before = max(ends.longest, around.longest), 0
     for size in TILES:

@@ -11,16 +11,16 @@ import torch
 from regard.core.shapes import Float, Int, LogSumExp, Tensor
 from regard.kernels.attention import weights_cuda
 from regard.kernels.attention.blockwise import batch_part, blocks, normalise
-from regard.kernels.attention.mask import Rows
+from regard.kernels.attention.mask import RowRange
 from regard.kernels.attention.reference import softmax
-from regard.kernels.attention.spec import Lookup, spread
+from regard.kernels.attention.spec import AttentionSpec, spread
 
 
-def weights(lookup: Lookup, rows: Rows, lse: LogSumExp | None = None) -> Float[Tensor, "B H R M"]:
-    if lse is not None and weights_cuda.supports(lookup):
-        return weights_cuda.weights(lookup, rows, lse)
-    with torch.autocast(lookup.query.device.type, enabled=False):
-        scores = lookup.scores(rows, 0, lookup.m)
+def weights(spec: AttentionSpec, rows: RowRange, lse: LogSumExp | None = None) -> Float[Tensor, "B H R M"]:
+    if lse is not None and weights_cuda.supports(spec):
+        return weights_cuda.weights(spec, rows, lse)
+    with torch.autocast(spec.query.device.type, enabled=False):
+        scores = spec.scores(rows, 0, spec.m)
         if lse is None:
             return softmax(scores)
         return scores.sub_(lse[:, :, rows, None]).exp_()
@@ -38,12 +38,12 @@ class Summary:
 
 
 def summarise(
-    lookup: Lookup, *, top: int, on: Float[Tensor, " M"] | None = None, lse: LogSumExp | None = None
+    spec: AttentionSpec, *, top: int, on: Float[Tensor, " M"] | None = None, lse: LogSumExp | None = None
 ) -> Summary:
-    if weights_cuda.supports(lookup) and top <= weights_cuda.MOST:
-        return Summary(*weights_cuda.summarise(lookup, top, on, lse))
-    shape = lookup.query.shape[:3]
-    empty = lookup.query.new_zeros(shape, dtype=torch.promote_types(lookup.query.dtype, torch.float32))
+    if weights_cuda.supports(spec) and top <= weights_cuda.MOST:
+        return Summary(*weights_cuda.summarise(spec, top, on, lse))
+    shape = spec.query.shape[:3]
+    empty = spec.query.new_zeros(shape, dtype=torch.promote_types(spec.query.dtype, torch.float32))
     summary = Summary(
         entropy=empty,
         distance=empty.clone(),
@@ -51,9 +51,9 @@ def summarise(
         top_keys=torch.full((*shape, top), -1, device=empty.device),
         mass=None if on is None else empty.clone(),
     )
-    for part, rows, low, seen in tiles(lookup, lse):
+    for part, rows, low, seen in tiles(spec, lse):
         keys = torch.arange(low, low + seen.shape[-1], device=seen.device)
-        position = torch.arange(lookup.n, device=seen.device)[rows, None] + (lookup.m - lookup.n)
+        position = torch.arange(spec.n, device=seen.device)[rows, None] + (spec.m - spec.n)
         summary.entropy[part, :, rows] = entropy(seen)
         summary.distance[part, :, rows] = (seen * (keys - position).abs()).sum(-1)
         best = seen.topk(min(top, len(keys)), dim=-1)
@@ -64,12 +64,12 @@ def summarise(
     return summary
 
 
-def tiles(lookup: Lookup, lse: LogSumExp | None = None) -> Iterator[tuple[slice, slice, int, Tensor]]:
+def tiles(spec: AttentionSpec, lse: LogSumExp | None = None) -> Iterator[tuple[slice, slice, int, Tensor]]:
     """All weights, a block at a time: which items of the batch, which rows, from which key on, and their weights."""
-    lookup = replace(lookup, key=spread(lookup.key, lookup.query.shape[1]))
-    for part, rows, low, high in blocks(lookup):
-        with torch.autocast(lookup.query.device.type, enabled=False):
-            scores = batch_part(lookup, part).scores(rows, low, high)
+    spec = replace(spec, key=spread(spec.key, spec.query.shape[1]))
+    for part, rows, low, high in blocks(spec):
+        with torch.autocast(spec.query.device.type, enabled=False):
+            scores = batch_part(spec, part).scores(rows, low, high)
             seen = normalise(scores)[0] if lse is None else scores.sub_(lse[part, :, rows, None]).exp_()
         yield part, rows, low, seen
 

@@ -13,25 +13,25 @@ import torch
 from torch.nn import functional as F
 
 from regard.core.shapes import Bool, Float, Int, Tensor
-from regard.kernels.layers.residual_norm import Sum
+from regard.kernels.layers.residual_norm import PendingResidual
 from regard.kernels.triton_launch import present
 
-Rows = Float[Tensor, "rows W"]
+HiddenRows = Float[Tensor, "rows W"]
 Activation = Callable[[Tensor], Tensor]
 
 
-class Norm(NamedTuple):
+class StepNorm(NamedTuple):
     weight: Float[Tensor, " W"]
     bias: Float[Tensor, " W"] | None  # None: by the mean square alone
     epsilon: float
 
-    def __call__(self, x: Rows) -> Rows:
+    def __call__(self, x: HiddenRows) -> HiddenRows:
         if self.bias is None:
             return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
 
 
-class Product(NamedTuple):
+class StepLinear(NamedTuple):
     weight: Float[Tensor, "out in"]
     bias: Float[Tensor, " out"]
 
@@ -46,37 +46,42 @@ def enter(
     places: Float[Tensor, "limit W"] | None,
     first: Int[Tensor, " B"],
     time: Int[Tensor, " 1"],
-) -> Sum:
+) -> PendingResidual:
     """What tokens are where they stand."""
     if (gpu := kernels(table)) is not None:
-        return Sum(gpu.enter(tokens, table, scale, places, first, time))
+        return PendingResidual(gpu.enter(tokens, table, scale, places, first, time))
     x = F.embedding(tokens, table).float() * scale
     if places is not None:
         at = (time - first).clamp(max=len(places) - 1)
         x = x + places[at].repeat_interleave(len(tokens) // len(first), 0)
-    return Sum(x)
+    return PendingResidual(x)
 
 
 def normed(
-    given: Sum, norm: Norm | None, product: Product, *, last: bool, activation: Activation | None = None
-) -> tuple[Float[Tensor, "rows out"], Sum]:
+    given: PendingResidual,
+    norm: StepNorm | None,
+    product: StepLinear,
+    *,
+    last: bool,
+    activation: Activation | None = None,
+) -> tuple[Float[Tensor, "rows out"], PendingResidual]:
     """A product of the sum under a norm; and the sum, or its norm where norms come last."""
     if (gpu := kernels(given.x)) is not None:
         relu = activation is F.relu_  # part of the product there
         out, x = gpu.normed(given.x, given.added, norm, product, last, relu)
-        return (out if activation is None or relu else activation(out)), Sum(x)
+        return (out if activation is None or relu else activation(out)), PendingResidual(x)
     x = given.x if given.added is None else given.x + given.added
     h = x if norm is None else norm(x)
     out = product(h.to(product.weight.dtype))
-    return (out if activation is None else activation(out)), Sum(h if last else x)
+    return (out if activation is None else activation(out)), PendingResidual(h if last else x)
 
 
-def onto(given: Sum, seen: Float[Tensor, "rows in"], product: Product) -> Sum:
+def onto(given: PendingResidual, seen: Float[Tensor, "rows in"], product: StepLinear) -> PendingResidual:
     """The sum with a product of what was seen."""
     assert given.added is None
     if (gpu := kernels(given.x)) is not None:
-        return Sum(*gpu.onto(given.x, seen, product))
-    return Sum(given.x, product(seen))
+        return PendingResidual(*gpu.onto(given.x, seen, product))
+    return PendingResidual(given.x, product(seen))
 
 
 def look_back(
@@ -86,7 +91,7 @@ def look_back(
     first: Int[Tensor, " B"],
     time: Int[Tensor, " 1"],
     heads: int,
-) -> Rows:
+) -> HiddenRows:
     """Self-attention of what stands at `time`, whose keys and values go into the cache.
 
     `asked` holds queries, keys and values of K hypotheses for each of B sentences, which began at `first`; `parents`
@@ -106,7 +111,7 @@ def look_back(
     return _attend(query, past, visible[:, None], heads)
 
 
-def look(asked: Rows, source: Float[Tensor, "B S 2 W"], mask: Bool[Tensor, "B S"], heads: int) -> Rows:
+def look(asked: HiddenRows, source: Float[Tensor, "B S 2 W"], mask: Bool[Tensor, "B S"], heads: int) -> HiddenRows:
     """Attention of the K hypotheses of each sentence to the keys and values of its source."""
     if (gpu := kernels(asked)) is not None:
         found: Tensor = gpu.look(asked, source, mask, heads, 1 / sqrt(asked.shape[1] // heads))
@@ -117,7 +122,7 @@ def look(asked: Rows, source: Float[Tensor, "B S 2 W"], mask: Bool[Tensor, "B S"
 
 def _attend(
     query: Float[Tensor, "B K W"], known: Float[Tensor, "B K S 2 W"], visible: Bool[Tensor, "B 1 S"], heads: int
-) -> Rows:
+) -> HiddenRows:
     batch, beams, width = query.shape
     shape = (batch, beams, known.shape[2], heads, -1)
     key, value = (known[:, :, :, role].view(shape).transpose(2, 3) for role in (0, 1))  # (B, K, H, S, D)

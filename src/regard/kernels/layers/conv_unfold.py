@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional as F
 
-from regard.core.sequence import Ends
+from regard.core.sequence import SequenceOffsets
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels import triton_launch
 from regard.kernels.attention.blockwise import refuse_second_derivative
@@ -20,7 +20,7 @@ class Sides(NamedTuple):
     after: Int[Tensor, " N"]
 
     @staticmethod
-    def of(ends: Ends) -> "Sides":
+    def of(ends: SequenceOffsets) -> "Sides":
         return Sides(ends.places, ends.to_come)
 
 

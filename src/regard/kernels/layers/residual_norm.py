@@ -15,14 +15,16 @@ TILE, BACK = 4096, 1024  # numbers that a program holds of all its rows; in the 
 PROGRAMS = 1056  # among which the rows are divided in the backward: eight for each of an H200's multiprocessors
 
 
-class Sum(NamedTuple):
+class PendingResidual(NamedTuple):
     """What goes from part to part, and what is still to be added to it."""
 
     x: Float[Tensor, "*lead W"]
     added: Float[Tensor, "*lead W"] | None = None
 
 
-def join(given: Sum, dropout: Dropout, norm: nn.Module) -> tuple[Float[Tensor, "*lead W"], Float[Tensor, "*lead W"]]:
+def join(
+    given: PendingResidual, dropout: Dropout, norm: nn.Module
+) -> tuple[Float[Tensor, "*lead W"], Float[Tensor, "*lead W"]]:
     """The sum, with what is still to be added under dropout; and its norm."""
     x, added = given
     tensors = (x,) if added is None else (x, added)

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 
 from regard.core.shapes import Bool, Float, Tensor
-from regard.kernels.attention.score_function import AdditiveEnergy, Energy
+from regard.kernels.attention.score_function import AdditiveScoreFunction, ScoreFunction
 from regard.kernels.recurrent.rnn import (
     CELLS,
-    ByHand,
-    Cell,
-    Layer,
-    LayerGradient,
-    States,
-    Steps,
-    Weights,
+    HandWrittenBackward,
+    RnnCell,
+    RnnLayer,
+    RnnLayerGradient,
+    RnnStates,
+    RnnWeights,
+    StepSchedule,
     sigmoid_backward,
     tanh_backward,
 )  # fmt: skip
@@ -29,35 +29,35 @@ softmax_backward = torch.ops.aten._softmax_backward_data.default
 
 
 @dataclass(frozen=True)
-class Source:
+class AttentionSource:
     """What every step may look at, and how."""
 
     keys: Float[Tensor, "B S D"]
     values: Float[Tensor, "B S C"]
     mask: Bool[Tensor, "B S"]
     matrix: Float[Tensor, "W D"] | None  # from a state to its query; None: it is its own
-    energy: Energy
+    score_function: ScoreFunction
 
     @property
     def scale(self) -> float:
-        return 1.0 if isinstance(self.energy, AdditiveEnergy) else self.energy.scale
+        return 1.0 if isinstance(self.score_function, AdditiveScoreFunction) else self.score_function.scale
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
         # Who may see nothing sees zeros: values that are zero, under any weights, which so get no gradient either.
         blind = ~self.mask.any(1, keepdim=True)
         bias = self.keys.new_zeros(self.mask.shape).masked_fill_(~(self.mask | blind), -torch.inf)
-        weight = self.energy.weight[0] if isinstance(self.energy, AdditiveEnergy) else None
+        weight = self.score_function.weight[0] if isinstance(self.score_function, AdditiveScoreFunction) else None
         return self.keys, self.values.masked_fill(blind[..., None], 0.0), bias, self.matrix, weight
 
 
 @dataclass(frozen=True)
-class Layers:
+class RecurrentLayers:
     """A recurrent stack before its first step."""
 
     cell: str
-    weights: Sequence[Weights]
-    start: Sequence[States]
+    weights: Sequence[RnnWeights]
+    start: Sequence[RnnStates]
     between: Float[Tensor, "above rows W"] | None  # what dropout between layers multiplies by
 
     @property
@@ -69,32 +69,32 @@ class Layers:
 Gate = tuple[Float[Tensor, "1 W"], Float[Tensor, " 1"]]  # from a state to the share of what it sees that counts
 
 
-def look_then_step(
-    layers: Layers, source: Source, embedded: Float[Tensor, "T B E"], gate: Gate | None = None
-) -> tuple[Sequence[States], Float[Tensor, "T B C"], Float[Tensor, "T B S"]]:
+def attend_then_step(
+    layers: RecurrentLayers, source: AttentionSource, embedded: Float[Tensor, "T B E"], gate: Gate | None = None
+) -> tuple[Sequence[RnnStates], Float[Tensor, "T B C"], Float[Tensor, "T B S"]]:
     """Each step takes in what the state before it sees, or the gate's share of that.
 
     All layers' states (T, B, W), what was taken in, and the weights of all looks.
     """
     run = _Before(CELLS[layers.cell], len(embedded), len(layers.weights), source.scale)
     given = embedded.flatten(0, 1), *(gate or (None, None))
-    out = ByHand.apply(run, *given, *source.tensors, *layers.tensors)  # type: ignore[no-untyped-call]
+    out = HandWrittenBackward.apply(run, *given, *source.tensors, *layers.tensors)  # type: ignore[no-untyped-call]
     *states, seen, weights = (x.unflatten(0, embedded.shape[:2]) for x in out)
     return _evenly(states, len(layers.weights)), seen, weights
 
 
-def step_then_look(
-    layers: Layers,
-    source: Source,
+def step_then_attend(
+    layers: RecurrentLayers,
+    source: AttentionSource,
     embedded: Float[Tensor, "T B E"],
     said: Float[Tensor, "B W"],
     weight: Float[Tensor, "W joined"],
     bias: Float[Tensor, " W"],
-) -> tuple[Sequence[States], Float[Tensor, "T B W"], Float[Tensor, "T B S"]]:
+) -> tuple[Sequence[RnnStates], Float[Tensor, "T B W"], Float[Tensor, "T B S"]]:
     """Each step takes in what the last said: tanh of its state joined with what that sees. States, said, weights."""
     run = _After(CELLS[layers.cell], len(embedded), len(layers.weights), source.scale)
     given = embedded.flatten(0, 1), said, weight, bias
-    out = ByHand.apply(run, *given, *source.tensors, *layers.tensors)  # type: ignore[no-untyped-call]
+    out = HandWrittenBackward.apply(run, *given, *source.tensors, *layers.tensors)  # type: ignore[no-untyped-call]
     *states, said, weights = (x.unflatten(0, embedded.shape[:2]) for x in out)
     return _evenly(states, len(layers.weights)), said, weights
 
@@ -224,7 +224,7 @@ class _GateGradient:
 class _Stack:
     """Layers one above the other, of which the lowest is fed at each step besides the embedded tokens."""
 
-    def __init__(self, between: Tensor | None, layers: Sequence[Layer], embedded: int) -> None:
+    def __init__(self, between: Tensor | None, layers: Sequence[RnnLayer], embedded: int) -> None:
         self.between, self.layers, self.top = between, layers, layers[-1].states[0]
         self.of_embedded, self.of_fed = layers[0].input[:, :embedded], layers[0].input[:, embedded:]
 
@@ -242,7 +242,7 @@ class _StackGradient:
     def __init__(self, stack: _Stack, d_out: Sequence[Tensor | None]) -> None:
         self.stack = stack
         each = zip(stack.layers, _evenly(d_out, len(stack.layers)), strict=True)
-        self.layers = [LayerGradient(layer, *d_states) for layer, d_states in each]
+        self.layers = [RnnLayerGradient(layer, *d_states) for layer, d_states in each]
         self.top = self.layers[-1].states[0]
 
     def step(self, rows: slice, new: slice, old: slice) -> Tensor:
@@ -266,14 +266,16 @@ class _StackGradient:
 
 @dataclass(frozen=True)
 class _Looking:
-    cell: Cell
+    cell: RnnCell
     length: int
     layers: int
     scale: float
 
-    def begin(self, embedded: Tensor, source: Any, between: Tensor | None, rest: Any) -> tuple[Steps, _Stack, _Look]:
-        steps = Steps([len(source[0])] * self.length)
-        each = [Layer.begin(self.cell, steps, Weights(*x[:4]), x[4:]) for x in _evenly(rest, self.layers)]
+    def begin(
+        self, embedded: Tensor, source: Any, between: Tensor | None, rest: Any
+    ) -> tuple[StepSchedule, _Stack, _Look]:
+        steps = StepSchedule([len(source[0])] * self.length)
+        each = [RnnLayer.begin(self.cell, steps, RnnWeights(*x[:4]), x[4:]) for x in _evenly(rest, self.layers)]
         stack = _Stack(between, each, embedded.shape[1])
         each[0].take(slice(None), embedded, stack.of_embedded)
         return steps, stack, _Look(self.scale, source, rows=steps.rows)
@@ -283,11 +285,13 @@ class _Looking:
         out = [s[batch:] for layer in layers for s in layer.states]
         return out, [*look.kept, *(x for layer in layers for x in (layer.gates, *layer.states))]
 
-    def again(self, embedded: Tensor, source: Any, between: Any, rest: Any, kept: Any) -> tuple[Steps, _Stack, _Look]:
+    def again(
+        self, embedded: Tensor, source: Any, between: Any, rest: Any, kept: Any
+    ) -> tuple[StepSchedule, _Stack, _Look]:
         """As they were after the last step."""
-        steps, look = Steps([len(source[0])] * self.length), _Look(self.scale, source, kept[:3])
+        steps, look = StepSchedule([len(source[0])] * self.length), _Look(self.scale, source, kept[:3])
         pairs = zip(_evenly(rest, self.layers), _evenly(kept[3:], self.layers), strict=True)
-        each = [Layer(self.cell, steps, Weights(*x[:4]), *k) for x, k in pairs]
+        each = [RnnLayer(self.cell, steps, RnnWeights(*x[:4]), *k) for x, k in pairs]
         return steps, _Stack(between, each, embedded.shape[1]), look
 
 

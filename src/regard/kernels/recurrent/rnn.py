@@ -16,10 +16,10 @@ from regard.core.shapes import Float, Tensor
 
 tanh_backward, sigmoid_backward = torch.ops.aten.tanh_backward.grad_input, torch.ops.aten.sigmoid_backward.grad_input
 
-States = tuple[Tensor, ...]  # a hidden state, and an LSTM's cell
+RnnStates = tuple[Tensor, ...]  # a hidden state, and an LSTM's cell
 
 
-class Weights(NamedTuple):
+class RnnWeights(NamedTuple):
     """A layer's parameters, as PyTorch names, shapes and orders them."""
 
     input: Float[Tensor, "gates I"]
@@ -28,7 +28,7 @@ class Weights(NamedTuple):
     state_bias: Float[Tensor, " gates"]
 
 
-class Cell(ABC):
+class RnnCell(ABC):
     """One step of a layer, from gates, to which input and state have added their parts, and old states to new ones."""
 
     count: int  # of gates, each as wide as a state
@@ -37,35 +37,41 @@ class Cell(ABC):
     of_state: slice  # the gates that the state adds to
 
     @abstractmethod
-    def forward(self, gates: Tensor, old: States, new: States) -> None: ...
+    def forward(self, gates: Tensor, old: RnnStates, new: RnnStates) -> None: ...
 
     @abstractmethod
-    def backward(self, gates: Tensor, old: States, new: States, d_gates: Tensor, d_old: States, d_new: States) -> None:
+    def backward(
+        self, gates: Tensor, old: RnnStates, new: RnnStates, d_gates: Tensor, d_old: RnnStates, d_new: RnnStates
+    ) -> None:
         """Write the gradient of the gates, and add to that of the old states but for what goes through the gates."""
 
 
-class Elman(Cell):
+class Elman(RnnCell):
     count, turn, of_input, of_state = 1, 0, slice(0, 1), slice(0, 1)
 
-    def forward(self, gates: Tensor, old: States, new: States) -> None:
+    def forward(self, gates: Tensor, old: RnnStates, new: RnnStates) -> None:
         torch.tanh(gates, out=new[0])
 
-    def backward(self, gates: Tensor, old: States, new: States, d_gates: Tensor, d_old: States, d_new: States) -> None:
+    def backward(
+        self, gates: Tensor, old: RnnStates, new: RnnStates, d_gates: Tensor, d_old: RnnStates, d_new: RnnStates
+    ) -> None:
         tanh_backward(d_new[0], new[0], grad_input=d_gates)
 
 
-class Gru(Cell):
+class Gru(RnnCell):
     """n, r, z, m with n = tanh(n + r·m) and h ← (1 - z)·n + z·h; the input adds to n, r, z and the state to r, z, m."""
 
     count, turn, of_input, of_state = 4, 1, slice(0, 3), slice(1, 4)
 
-    def forward(self, gates: Tensor, old: States, new: States) -> None:
+    def forward(self, gates: Tensor, old: RnnStates, new: RnnStates) -> None:
         n, r, z, m = gates.chunk(4, 1)
         gates[:, n.shape[1] : -n.shape[1]].sigmoid_()  # r and z
         n.addcmul_(r, m).tanh_()
         torch.lerp(n, old[0], z, out=new[0])
 
-    def backward(self, gates: Tensor, old: States, new: States, d_gates: Tensor, d_old: States, d_new: States) -> None:
+    def backward(
+        self, gates: Tensor, old: RnnStates, new: RnnStates, d_gates: Tensor, d_old: RnnStates, d_new: RnnStates
+    ) -> None:
         (n, r, z, m), (d_n, d_r, d_z, d_m) = gates.chunk(4, 1), d_gates.chunk(4, 1)
         d_h = d_new[0]
         d_old[0].addcmul_(d_h, z)
@@ -75,12 +81,12 @@ class Gru(Cell):
         sigmoid_backward(torch.sub(old[0], n, out=d_z).mul_(d_h), z, grad_input=d_z)
 
 
-class Lstm(Cell):
+class Lstm(RnnCell):
     """i, f, u, o with c ← f·c + i·u and h = o·tanh(c)."""
 
     count, turn, of_input, of_state = 4, 0, slice(0, 4), slice(0, 4)
 
-    def forward(self, gates: Tensor, old: States, new: States) -> None:
+    def forward(self, gates: Tensor, old: RnnStates, new: RnnStates) -> None:
         i, f, u, o = gates.chunk(4, 1)
         for gate in (i, f, o):
             gate.sigmoid_()
@@ -88,7 +94,9 @@ class Lstm(Cell):
         torch.mul(f, old[1], out=new[1]).addcmul_(i, u)
         torch.tanh(new[1], out=new[0]).mul_(o)
 
-    def backward(self, gates: Tensor, old: States, new: States, d_gates: Tensor, d_old: States, d_new: States) -> None:
+    def backward(
+        self, gates: Tensor, old: RnnStates, new: RnnStates, d_gates: Tensor, d_old: RnnStates, d_new: RnnStates
+    ) -> None:
         (i, f, u, o), (d_i, d_f, d_u, d_o) = gates.chunk(4, 1), d_gates.chunk(4, 1)
         (d_h, d_c), out = d_new, torch.tanh(new[1])
         d_c += tanh_backward(torch.mul(d_h, o, out=d_o), out, grad_input=d_o)
@@ -99,11 +107,11 @@ class Lstm(Cell):
         d_old[1].addcmul_(d_c, f)
 
 
-CELLS: dict[str, Cell] = {"elman": Elman(), "gru": Gru(), "lstm": Lstm()}
+CELLS: dict[str, RnnCell] = {"elman": Elman(), "gru": Gru(), "lstm": Lstm()}
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepSchedule:
     """Which rows belong to a step. Rows of all steps lie one after another; sequences that end leave from the last row.
 
     States have the rows of before the first step in front.
@@ -123,10 +131,10 @@ class Steps:
             old, row, new = new, row + size, new + size
 
 
-class Layer:
+class RnnLayer:
     """A layer's gates and states at all steps."""
 
-    def __init__(self, cell: Cell, steps: Steps, weights: Weights, gates: Tensor, *states: Tensor) -> None:
+    def __init__(self, cell: RnnCell, steps: StepSchedule, weights: RnnWeights, gates: Tensor, *states: Tensor) -> None:
         width = weights.state.shape[1]
         self.cell, self.steps, self.weights, self.gates, self.states = cell, steps, weights, gates, states
         self.of_input, self.of_state = (slice(s.start * width, s.stop * width) for s in (cell.of_input, cell.of_state))
@@ -134,7 +142,7 @@ class Layer:
         self.input = weights.input.roll(self.turn, 0)
 
     @classmethod
-    def begin(cls, cell: Cell, steps: Steps, weights: Weights, start: States) -> "Layer":
+    def begin(cls, cell: RnnCell, steps: StepSchedule, weights: RnnWeights, start: RnnStates) -> "RnnLayer":
         width, rows = weights.state.shape[1], steps.rows
         states = tuple(torch.cat((s, s.new_empty(rows, width))) for s in start)
         layer = cls(cell, steps, weights, start[0].new_empty(rows, cell.count * width), *states)
@@ -154,10 +162,10 @@ class Layer:
         self.cell.forward(gates, tuple(s[old] for s in self.states), tuple(s[new] for s in self.states))
 
 
-class LayerGradient:
+class RnnLayerGradient:
     """The gradient of a layer's gates and states, filled from the last step to the first."""
 
-    def __init__(self, layer: Layer, *d_out: Tensor | None) -> None:
+    def __init__(self, layer: RnnLayer, *d_out: Tensor | None) -> None:
         self.layer, self.gates = layer, torch.empty_like(layer.gates)
         self.states = tuple(torch.zeros_like(s) for s in layer.states)
         for mine, theirs in zip(self.states, d_out, strict=False):
@@ -174,12 +182,12 @@ class LayerGradient:
     def to_input(self, rows: slice, weight: Tensor) -> Tensor:
         return self.gates[rows, self.layer.of_input] @ weight
 
-    def weights(self, *inputs: Tensor) -> Weights:
+    def weights(self, *inputs: Tensor) -> RnnWeights:
         """Of the weights, after the last step, for the parts of all inputs."""
         layer = self.layer
         old = torch.cat([layer.states[0][old] for _, _, old in layer.steps])
         d_input, d_state, bias = self.gates[:, layer.of_input].mT, self.gates[:, layer.of_state].mT, self.gates.sum(0)
-        return Weights(
+        return RnnWeights(
             torch.cat([d_input @ x for x in inputs], 1).roll(-layer.turn, 0),
             d_state @ old,
             bias[layer.of_input].roll(-layer.turn),
@@ -187,7 +195,7 @@ class LayerGradient:
         )
 
 
-class ByHand(torch.autograd.Function):
+class HandWrittenBackward(torch.autograd.Function):
     """A run's `forward` gives results, and what its `backward` needs besides the inputs."""
 
     @staticmethod
@@ -207,19 +215,21 @@ class ByHand(torch.autograd.Function):
             return None, *ctx.run.backward(saved[: ctx.count], saved[ctx.count :], d_out)
 
 
-def scan(cell: str, x: Float[Tensor, "rows I"], sizes: Sequence[int], start: States, weights: Weights) -> States:
+def scan(
+    cell: str, x: Float[Tensor, "rows I"], sizes: Sequence[int], start: RnnStates, weights: RnnWeights
+) -> RnnStates:
     """The states (rows, W) of one layer after every step; `sizes` is how many rows each step has (`Steps`)."""
-    states: States = ByHand.apply(_Scan(CELLS[cell], Steps(sizes)), x, *weights, *start)  # type: ignore[no-untyped-call]
+    states: RnnStates = HandWrittenBackward.apply(_Scan(CELLS[cell], StepSchedule(sizes)), x, *weights, *start)  # type: ignore[no-untyped-call]
     return states
 
 
 @dataclass(frozen=True)
 class _Scan:
-    cell: Cell
-    steps: Steps
+    cell: RnnCell
+    steps: StepSchedule
 
-    def forward(self, x: Tensor, *rest: Tensor) -> tuple[States, States]:
-        layer = Layer.begin(self.cell, self.steps, Weights(*rest[:4]), rest[4:])
+    def forward(self, x: Tensor, *rest: Tensor) -> tuple[RnnStates, RnnStates]:
+        layer = RnnLayer.begin(self.cell, self.steps, RnnWeights(*rest[:4]), rest[4:])
         layer.take(slice(None), x, layer.input)
         for step in self.steps:
             layer.step(*step)
@@ -227,8 +237,8 @@ class _Scan:
 
     def backward(self, inputs: Any, kept: Any, d_out: Any) -> tuple[Tensor | None, ...]:
         x, *rest = inputs
-        layer = Layer(self.cell, self.steps, Weights(*rest[:4]), *kept)
-        d = LayerGradient(layer, *d_out)
+        layer = RnnLayer(self.cell, self.steps, RnnWeights(*rest[:4]), *kept)
+        d = RnnLayerGradient(layer, *d_out)
         for step in reversed(list(self.steps)):
             d.step(*step)
         return d.to_input(slice(None), layer.input), *d.weights(x), *(s[: self.steps.sizes[0]] for s in d.states)

@@ -15,7 +15,7 @@ from regard.core.shapes import Float, Tensor
 from regard.kernels import triton_launch
 from regard.kernels.attention.blockwise import refuse_second_derivative
 from regard.kernels.layers.linear import d_activated, wide_product
-from regard.kernels.recurrent.rnn import CELLS, Cell, States, Steps, Weights
+from regard.kernels.recurrent.rnn import CELLS, RnnCell, RnnStates, RnnWeights, StepSchedule
 
 BLOCK = 512  # numbers of a state that a program takes
 
@@ -26,20 +26,20 @@ def takes(x: Tensor) -> bool:
 
 
 def scan(
-    cell: str, x: Float[Tensor, "D rows I"], sizes: Sequence[int], start: States, weights: Sequence[Weights]
-) -> States:
+    cell: str, x: Float[Tensor, "D rows I"], sizes: Sequence[int], start: RnnStates, weights: Sequence[RnnWeights]
+) -> RnnStates:
     """The states (D, rows, W) of D layers after every step, from `start` (D, B, W); `sizes` as in `recurrence.scan`."""
     low = triton_launch.cast_to(x)
     with torch.autocast(x.device.type, enabled=False):
         given = (torch.stack(each) for each in zip(*(_in_order(CELLS[cell], one) for one in weights), strict=True))
         hidden, *inner = start
-        states: States = _Scan.apply(  # type: ignore[no-untyped-call]
-            cell, Steps(sizes), x.to(low), *given, hidden.to(low), *(each.float() for each in inner)
+        states: RnnStates = _Scan.apply(  # type: ignore[no-untyped-call]
+            cell, StepSchedule(sizes), x.to(low), *given, hidden.to(low), *(each.float() for each in inner)
         )
     return states
 
 
-def _in_order(cell: Cell, weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
+def _in_order(cell: RnnCell, weights: RnnWeights) -> tuple[Tensor, Tensor, Tensor]:
     """The matrices of input and state, and one bias, in the order of our gates."""
     width = weights.state.shape[1]
     shift = cell.turn * width
@@ -51,8 +51,15 @@ def _in_order(cell: Cell, weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, name: str, steps: Steps, x: Tensor, by_input: Tensor, by_state: Tensor, bias: Tensor, *start: Tensor
-    ) -> States:
+        ctx: Any,
+        name: str,
+        steps: StepSchedule,
+        x: Tensor,
+        by_input: Tensor,
+        by_state: Tensor,
+        bias: Tensor,
+        *start: Tensor,
+    ) -> RnnStates:
         from regard.kernels.recurrent.rnn_triton import step
 
         cell, layers, width = CELLS[name], len(x), by_state.shape[2]

@@ -24,7 +24,16 @@ from regard.model.kv_cache import put_rows
 from regard.model.memory import Memory, masked_mean
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
-from regard.runtime.cpu.weight_layout import Count, Places, Pointer, Product, Room, Weights, fingerprint, usable
+from regard.runtime.cpu.weight_layout import (
+    Count,
+    LinearTable,
+    Pointer,
+    PositionTable,
+    Scratch,
+    WeightLayout,
+    fingerprint,
+    usable,
+)
 
 MOST_READ = 2048  # tokens that the compiled encoder takes at once; beyond them PyTorch's products are as fast
 
@@ -33,7 +42,7 @@ class _State(ctypes.Structure):
     _fields_ = (
         *((name, Pointer) for name in ("cache", "parents", "first", "sources", "mask", "tokens", "places")),
         *((name, Count) for name in ("sentences", "beams", "capacity", "time", "positions")),
-        ("room", Room),
+        ("room", Scratch),
         ("logits", Pointer),
     )
 
@@ -42,7 +51,7 @@ class _Reading(ctypes.Structure):
     _fields_ = (
         *((name, Pointer) for name in ("tokens", "begins", "sentence", "places")),
         *((name, Count) for name in ("rows", "longest")),
-        ("room", Room),
+        ("room", Scratch),
     )
 
 
@@ -106,8 +115,8 @@ class NativeDecoder:
     """What stands in for a decoder while it searches."""
 
     def __init__(self, decoder: TransformerDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
-        self.library, self.places = library, Places(decoder.entrance, beyond=True)  # for sentences that are done
-        self.weights = Weights(library, int8=int8)
+        self.library, self.places = library, PositionTable(decoder.entrance, beyond=True)  # for sentences that are done
+        self.weights = WeightLayout(library, int8=int8)
         project = self.weights.product(decoder.project.weight, decoder.project.bias)
         self.table = self.weights.stack(decoder.stack, decoder.embedding, project)
         self.words = decoder.project.weight.shape[0]
@@ -176,9 +185,9 @@ class NativeEncoder:
     """What stands in for an encoder while a search reads few tokens."""
 
     def __init__(self, encoder: TransformerEncoder, library: ctypes.CDLL) -> None:
-        self.library, self.places = library, Places(encoder.entrance)
-        self.weights = Weights(library)
-        self.table = self.weights.stack(encoder.stack, encoder.embedding, Product())
+        self.library, self.places = library, PositionTable(encoder.entrance)
+        self.weights = WeightLayout(library)
+        self.table = self.weights.stack(encoder.stack, encoder.embedding, LinearTable())
 
     def __call__(self, source: Tokens) -> Memory:
         mask = source.mask

@@ -14,7 +14,7 @@ from regard.model.embedding import Embedding
 from regard.model.multihead import MultiHead
 from regard.model.positions import Add
 from regard.model.scores import ScaledDot
-from regard.model.transformer_block import Block, Entrance, Stack
+from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
 from regard.runtime.cpu import compile
 
 KINDS = {ACTIVATIONS["relu"]: 1, ACTIVATIONS["gelu"]: 2, ACTIVATIONS["gelu_tanh"]: 3, ACTIVATIONS["silu"]: 4}
@@ -23,40 +23,40 @@ ALIGNED = 64  # as PyTorch's own are
 Pointer, Count = ctypes.c_void_p, ctypes.c_int64
 
 
-class Product(ctypes.Structure):
+class LinearTable(ctypes.Structure):
     _fields_ = (
         *((name, Pointer) for name in ("weight", "bias", "small", "scale", "offset")),
         *((name, Count) for name in ("inputs", "outputs")),
     )
 
 
-class Norm(ctypes.Structure):
+class NormTable(ctypes.Structure):
     _fields_ = (("scale", Pointer), ("shift", Pointer), ("epsilon", ctypes.c_float))
 
 
-class Layer(ctypes.Structure):
+class LayerTable(ctypes.Structure):
     _fields_ = (
-        *((name, Product) for name in ("open", "out", "ask", "tell", "widen", "narrow")),
-        *((name, Norm) for name in ("around_attend", "around_cross", "around_perceive")),
+        *((name, LinearTable) for name in ("open", "out", "ask", "tell", "widen", "narrow")),
+        *((name, NormTable) for name in ("around_attend", "around_cross", "around_perceive")),
     )
 
 
 class StackTable(ctypes.Structure):
     _fields_ = (
-        ("layers", ctypes.POINTER(Layer)),
-        ("project", Product),
-        ("last", Norm),
+        ("layers", ctypes.POINTER(LayerTable)),
+        ("project", LinearTable),
+        ("last", NormTable),
         ("table", Pointer),
         *((name, Count) for name in ("count", "width", "heads", "hidden", "activation", "norm_first", "crosses")),
         ("scale", ctypes.c_float),
     )
 
 
-class Room(ctypes.Structure):
+class Scratch(ctypes.Structure):
     _fields_ = tuple((name, Pointer) for name in ("x", "normed", "wide", "seen", "scores"))
 
 
-class Weights:
+class WeightLayout:
     """The blocks of an encoder or a decoder as compiled code reads them, and the memory that they lie in."""
 
     def __init__(self, library: ctypes.CDLL, *, int8: bool = False) -> None:
@@ -65,15 +65,15 @@ class Weights:
         self.kept: list[Tensor] = []  # what the tables point to
         self.free = torch.empty(0, dtype=torch.uint8)  # of the last of those
 
-    def stack(self, stack: Stack, embedding: Embedding, project: Product) -> StackTable:
+    def stack(self, stack: TransformerStack, embedding: Embedding, project: LinearTable) -> StackTable:
         blocks, last = list(stack.blocks), stack.norm
-        layers = (Layer * len(blocks))(*(self._layer(block) for block in blocks))
+        layers = (LayerTable * len(blocks))(*(self._layer(block) for block in blocks))
         attend, perceive = blocks[0].attend, blocks[0].perceive
         self.width, self.widest = attend.width, max(3 * attend.width, perceive.open.out_features)
         return StackTable(
             layers,
             project,
-            Norm() if isinstance(last, nn.Identity) else self._norm(last),
+            NormTable() if isinstance(last, nn.Identity) else self._norm(last),
             self._keep(embedding.weight),
             len(blocks),
             attend.width,
@@ -85,14 +85,14 @@ class Weights:
             embedding.scale,
         )
 
-    def room(self, rows: int, scores: int) -> tuple[Room, Float[Tensor, "rows W"], Float[Tensor, "rows W"]]:
+    def room(self, rows: int, scores: int) -> tuple[Scratch, Float[Tensor, "rows W"], Float[Tensor, "rows W"]]:
         """Memory to work in: what goes from layer to layer, and the same under the last norm, lie in it too."""
         width = self.width
         whole = torch.empty(rows * (3 * width + self.widest + scores))
         parts = torch.split(whole, [rows * each for each in (width, width, self.widest, width, scores)])
-        return Room(*(part.data_ptr() for part in parts)), parts[0].view(rows, width), parts[1].view(rows, width)
+        return Scratch(*(part.data_ptr() for part in parts)), parts[0].view(rows, width), parts[1].view(rows, width)
 
-    def product(self, weight: Tensor, bias: Tensor) -> Product:
+    def product(self, weight: Tensor, bias: Tensor) -> LinearTable:
         outputs, inputs = weight.shape
         columns = self.library.regard_columns()
         padded = -(-outputs // columns) * columns
@@ -100,13 +100,13 @@ class Weights:
             return self._small_product(weight.detach(), bias, padded)
         packed = self._zeros(padded * inputs, torch.float32)
         _pack(self.library.regard_pack, weight.detach(), packed)
-        return Product(packed.data_ptr(), self._keep(bias), None, None, None, inputs, outputs)
+        return LinearTable(packed.data_ptr(), self._keep(bias), None, None, None, inputs, outputs)
 
-    def _layer(self, block: Block) -> Layer:
-        attend, nothing = block.attend, Product()
+    def _layer(self, block: TransformerBlock) -> LayerTable:
+        attend, nothing = block.attend, LinearTable()
         joint = [attend.query, attend.key, attend.value]
         cross = getattr(block, "cross", None)
-        return Layer(
+        return LayerTable(
             self.product(torch.cat([each.weight for each in joint]), torch.cat([each.bias for each in joint])),
             self.product(attend.out.weight, attend.out.bias),
             nothing if cross is None else self.product(cross.query.weight, cross.query.bias),
@@ -114,11 +114,11 @@ class Weights:
             self.product(block.perceive.open.weight, block.perceive.open.bias),
             self.product(block.perceive.close.weight, block.perceive.close.bias),
             self._norm(block.around_attend.norm),
-            Norm() if cross is None else self._norm(block.around_cross.norm),
+            NormTable() if cross is None else self._norm(block.around_cross.norm),
             self._norm(block.around_perceive.norm),
         )
 
-    def _small_product(self, weight: Tensor, bias: Tensor, padded: int) -> Product:
+    def _small_product(self, weight: Tensor, bias: Tensor, padded: int) -> LinearTable:
         """Weights in bytes, each row by its own scale."""
         outputs, inputs = weight.shape
         scale = weight.abs().amax(1).clamp(min=1e-30) / 127
@@ -127,7 +127,7 @@ class Weights:
         _pack(self.library.regard_pack_bytes, small, packed)
         offset = 128 * small.sum(1, dtype=torch.int32)
         more = (0, padded - outputs)
-        return Product(
+        return LinearTable(
             None,
             self._keep(bias),
             packed.data_ptr(),
@@ -137,10 +137,10 @@ class Weights:
             outputs,
         )
 
-    def _norm(self, norm: nn.Module) -> Norm:
+    def _norm(self, norm: nn.Module) -> NormTable:
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
         shift: Tensor | None = getattr(norm, "bias", None)
-        return Norm(self._keep(norm.weight), None if shift is None else self._keep(shift), norm.eps)
+        return NormTable(self._keep(norm.weight), None if shift is None else self._keep(shift), norm.eps)
 
     def _keep(self, tensor: Tensor) -> int:
         kept = self._zeros(tensor.numel(), tensor.dtype)
@@ -158,10 +158,10 @@ class Weights:
         return found.zero_()[: count * dtype.itemsize].view(dtype)
 
 
-class Places:
+class PositionTable:
     """Vectors of positions, as many as were needed so far."""
 
-    def __init__(self, entrance: Entrance, *, beyond: bool = False) -> None:
+    def __init__(self, entrance: InputLayer, *, beyond: bool = False) -> None:
         self.place = entrance.place
         self.beyond = beyond  # whether a learned table goes on with its last
         self.known: Tensor | None = None
@@ -191,7 +191,11 @@ def usable(module: nn.Module) -> ctypes.CDLL | None:
 def plain(module: nn.Module) -> bool:
     """Whether a module is of plain blocks that others can stand in for, and nobody listens or changes anything."""
     stack, entrance, embedding = (getattr(module, name, None) for name in ("stack", "entrance", "embedding"))
-    if not isinstance(stack, Stack) or not isinstance(entrance, Entrance) or not isinstance(embedding, Embedding):
+    if (
+        not isinstance(stack, TransformerStack)
+        or not isinstance(entrance, InputLayer)
+        or not isinstance(embedding, Embedding)
+    ):
         return False
     return (
         not module.training
@@ -223,7 +227,7 @@ def _pack(pack: Any, weight: Tensor, packed: Tensor) -> None:
     pack(Pointer(laid.data_ptr()), Count(laid.shape[0]), Count(laid.shape[1]), Pointer(packed.data_ptr()))
 
 
-def _plain(block: Block) -> bool:
+def _plain(block: TransformerBlock) -> bool:
     looks = [block.attend, *([block.cross] if hasattr(block, "cross") else [])]
     return not block.perceive.gated and block.perceive.activation in KINDS and all(_plain_look(each) for each in looks)
 

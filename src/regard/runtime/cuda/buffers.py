@@ -16,22 +16,22 @@ from weakref import WeakKeyDictionary
 import torch
 
 from regard.core.shapes import Int, Tensor
-from regard.decoding.beam import Beam
-from regard.decoding.greedy import Walk
-from regard.model.kv_cache import Rows
+from regard.decoding.beam import BeamSearch
+from regard.decoding.greedy import GreedySearch
+from regard.model.kv_cache import Slots
 from regard.runtime.cuda.cuda_graphs import LAUNCHED, record
-from regard.runtime.cuda.static_decoder import FixedDecoder, FixedState
+from regard.runtime.cuda.static_decoder import StaticDecoder, StaticState
 
 SHARE = 8  # of a card's memory, an eighth may lie in desks that are kept
 
 
-class Desk:
+class DecodeBuffers:
     """A decoder, its state, a way of searching with what was said, and the last tokens."""
 
     def __init__(
         self,
         decoder: Any,
-        way: Walk | Beam,
+        way: GreedySearch | BeamSearch,
         first: int,
         table: Int[Tensor, "B known"],
         state: Any,
@@ -61,7 +61,7 @@ class Desk:
         if not self.fixed:
             for _ in range(count):
                 self.state, self.tokens = self._step()
-        elif not isinstance(self.state, FixedState) or self.state.make_room(count):
+        elif not isinstance(self.state, StaticState) or self.state.make_room(count):
             self._at_once(count)
         else:  # the cache is full on the way
             for _ in range(count):
@@ -103,7 +103,7 @@ class Desk:
             self.state = state
             self.replays.clear()
 
-    def enter(self, rows: Rows, fresh: Any) -> None:
+    def enter(self, rows: Slots, fresh: Any) -> None:
         """Inputs whose outputs have not begun, in these places."""
         entered = self.state.enter(rows, fresh)
         if self.fixed:
@@ -111,20 +111,20 @@ class Desk:
         else:
             self.state = entered
 
-    def keep(self, rows: Int[Tensor, " n"]) -> "Desk":
+    def keep(self, rows: Int[Tensor, " n"]) -> "DecodeBuffers":
         """A desk for these places alone."""
         way = copy(self.way)
         way.keep(rows)
         kind = {"fixed": self.fixed, "recorded": self.recorded}
-        desk = Desk(self.decoder, way, self.first, self.table[rows], self.state.reorder(rows), **kind)
+        desk = DecodeBuffers(self.decoder, way, self.first, self.table[rows], self.state.reorder(rows), **kind)
         desk.tokens = self.tokens[rows]
         return desk
 
-    def take_over(self, other: "Desk") -> None:
+    def take_over(self, other: "DecodeBuffers") -> None:
         """All that lies on another desk of the same size."""
         for old, new in zip(self.tensors(), other.tensors(), strict=True):
             _put(old, new)
-        if isinstance(self.state, FixedState):
+        if isinstance(self.state, StaticState):
             self.state.steps = other.state.steps
 
     def tensors(self) -> Iterator[Tensor]:
@@ -134,19 +134,19 @@ class Desk:
         yield from _tensors(self.state)
 
 
-class Desks:
+class BufferPool:
     """Those that no search works at, of one decoder."""
 
     def __init__(self) -> None:
-        self.kept: dict[Hashable, Desk] = {}
+        self.kept: dict[Hashable, DecodeBuffers] = {}
 
-    def take(self, key: Hashable) -> Desk | None:
+    def take(self, key: Hashable) -> DecodeBuffers | None:
         found = self.kept.pop(key, None)
-        if found is not None and isinstance(found.state, FixedState):
+        if found is not None and isinstance(found.state, StaticState):
             found.state.restart()
         return found
 
-    def put(self, key: Hashable, desk: Desk) -> None:
+    def put(self, key: Hashable, desk: DecodeBuffers) -> None:
         """Keep it, and let those go that have lain there longest."""
         desk.decoder = None  # whose weak reference decides how long all this lives
         self.kept.pop(key, None)
@@ -157,16 +157,16 @@ class Desks:
             del self.kept[oldest], sizes[oldest]
 
 
-_desks: "WeakKeyDictionary[Any, Desks]" = WeakKeyDictionary()
+_desks: "WeakKeyDictionary[Any, BufferPool]" = WeakKeyDictionary()
 
 
-def desks_of(decoder: Any) -> Desks:
-    return _desks.setdefault(decoder, Desks())
+def buffer_pool(decoder: Any) -> BufferPool:
+    return _desks.setdefault(decoder, BufferPool())
 
 
 def stays(decoder: Any) -> bool:
     """Whether a decoder's steps are the same work each time, on states of the same sizes, and ask a GPU for nothing."""
-    return isinstance(decoder, FixedDecoder)
+    return isinstance(decoder, StaticDecoder)
 
 
 @lru_cache(maxsize=16)

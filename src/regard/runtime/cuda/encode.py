@@ -19,7 +19,7 @@ PLACES = 16  # lengths are made up to a multiple of it, so that there are few si
 KEPT = 16  # sizes of an encoder
 
 
-class Reading:
+class GraphedEncoder:
     """An encoder's work on sources of one size."""
 
     def __init__(self, rows: int, length: int, device: torch.device) -> None:
@@ -45,7 +45,7 @@ class Reading:
         return self.memory.first(rows)  # a copy: the next lies where it lay
 
 
-_made: "WeakKeyDictionary[nn.Module, dict[Any, Reading]]" = WeakKeyDictionary()
+_made: "WeakKeyDictionary[nn.Module, dict[Any, GraphedEncoder]]" = WeakKeyDictionary()
 
 
 def read(model: Any, source: Any, *, half: bool) -> Any:
@@ -57,7 +57,7 @@ def read(model: Any, source: Any, *, half: bool) -> Any:
     size = rounded(len(source.ids), up=True), _longer(encoder, source.ids.shape[1])
     known = _made.setdefault(encoder, {})
     key = (*size, half, *(weight.data_ptr() for weight in weights(encoder)))
-    reading = known.pop(key, None) or Reading(*size, source.ids.device)
+    reading = known.pop(key, None) or GraphedEncoder(*size, source.ids.device)
     with precision(half):
         memory = reading(encoder, source)
     known[key] = reading  # back again: nobody else has had it meanwhile

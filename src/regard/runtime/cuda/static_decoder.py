@@ -16,14 +16,14 @@ from torch.nn import functional as F
 
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.decode import step
-from regard.kernels.decode.step import Norm, Product
+from regard.kernels.decode.step import StepLinear, StepNorm
 from regard.kernels.triton_launch import present
 from regard.model.embedding import Projection
-from regard.model.kv_cache import Rows, put_rows
+from regard.model.kv_cache import Slots, put_rows
 from regard.model.memory import Memory
 from regard.model.positions import Add
 from regard.model.transformer import TransformerDecoder
-from regard.model.transformer_block import Block
+from regard.model.transformer_block import TransformerBlock
 from regard.runtime.cpu.weight_layout import plain
 
 PLACES = 4096  # positions that are laid out where there is no longest
@@ -32,7 +32,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass
-class FixedState:
+class StaticState:
     """As `TransformerState`; hypotheses know by number whose entries in the cache are their ancestors'.
 
     What a step changes, it changes in place.
@@ -46,7 +46,7 @@ class FixedState:
     time: Int[Tensor, " 1"]
     steps: int = 0  # the same as time, for who may not wait for it
 
-    def reorder(self, index: Int[Tensor, " sentences"]) -> "FixedState":
+    def reorder(self, index: Int[Tensor, " sentences"]) -> "StaticState":
         return replace(
             self,
             cache=self.cache[:, index],
@@ -57,14 +57,14 @@ class FixedState:
             time=self.time.clone(),
         )
 
-    def follow(self, parents: Int[Tensor, "B K"]) -> "FixedState":
+    def follow(self, parents: Int[Tensor, "B K"]) -> "StaticState":
         if self.parents.shape[1] > 1:
             past = torch.arange(self.parents.shape[2], device=parents.device) < self.time
             moved = self.parents.gather(1, parents[..., None].expand_as(self.parents))
             torch.where(past, moved, self.parents, out=self.parents)
         return self
 
-    def enter(self, rows: Rows, fresh: "FixedState") -> "FixedState":
+    def enter(self, rows: Slots, fresh: "StaticState") -> "StaticState":
         self.first[rows] = self.time
         source, mask = put_rows(self.source, rows, fresh.source), put_rows(self.mask, rows, fresh.mask)
         assert source is not None
@@ -105,17 +105,17 @@ def _themselves(parents: Int[Tensor, "B K capacity"]) -> Int[Tensor, "B K capaci
     return own[:, None].expand_as(parents)
 
 
-class Layer(NamedTuple):
-    open: Product  # to queries, keys and values
-    out: Product
-    ask: Product | None  # queries to the source
-    tell: Product | None
-    widen: Product
-    narrow: Product
-    norms: list[Norm]  # around each part
+class StaticLayer(NamedTuple):
+    open: StepLinear  # to queries, keys and values
+    out: StepLinear
+    ask: StepLinear | None  # queries to the source
+    tell: StepLinear | None
+    widen: StepLinear
+    narrow: StepLinear
+    norms: list[StepNorm]  # around each part
 
 
-class FixedDecoder:
+class StaticDecoder:
     """What stands in for a decoder while it searches."""
 
     def __init__(self, decoder: TransformerDecoder, dtype: torch.dtype) -> None:
@@ -124,7 +124,7 @@ class FixedDecoder:
         attend, perceive = blocks[0].attend, blocks[0].perceive
         self.heads, self.activation, self.scale = attend.heads, perceive.activation, decoder.embedding.scale
         self.norm_first = not isinstance(decoder.stack.norm, nn.Identity)
-        self.laid, self.prints = self._lay(decoder), Prints(decoder)
+        self.laid, self.prints = self._lay(decoder), WeightFingerprint(decoder)
 
     @torch.inference_mode()
     def refresh(self, decoder: TransformerDecoder) -> bool:
@@ -137,14 +137,14 @@ class FixedDecoder:
 
     @torch.inference_mode()
     def _lay(self, decoder: TransformerDecoder) -> dict[str, Any]:
-        def product(*parts: nn.Linear | Projection, rows: int = 0) -> Product:
+        def product(*parts: nn.Linear | Projection, rows: int = 0) -> StepLinear:
             weight, bias = (torch.cat([getattr(part, name) for part in parts]) for name in ("weight", "bias"))
-            return Product(F.pad(weight.to(self.dtype), (0, 0, 0, rows)), F.pad(bias.to(self.dtype), (0, rows)))
+            return StepLinear(F.pad(weight.to(self.dtype), (0, 0, 0, rows)), F.pad(bias.to(self.dtype), (0, rows)))
 
-        def layer(block: Block) -> Layer:
+        def layer(block: TransformerBlock) -> StaticLayer:
             cross, norms = getattr(block, "cross", None), [_norm(block.around_attend.norm)]
             norms += [] if cross is None else [_norm(block.around_cross.norm)]
-            return Layer(
+            return StaticLayer(
                 product(block.attend.query, block.attend.key, block.attend.value),
                 product(block.attend.out),
                 None if cross is None else product(cross.query),
@@ -168,7 +168,7 @@ class FixedDecoder:
             "last": [_norm(decoder.stack.norm)] if self.norm_first else [],
         }
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int | None = None) -> FixedState:
+    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int | None = None) -> StaticState:
         """With a capacity of none, what only enters another state."""
         layers, device, several = self.laid["layers"], self.laid["table"].device, beams or 1
         if memory is None:
@@ -179,7 +179,7 @@ class FixedDecoder:
             source, mask = source.unflatten(-1, (len(layers), 2, self.width)), memory.mask
         new = partial(torch.zeros if capacity else torch.empty, device=device)
         parents = new(batch, several, capacity, dtype=torch.int32)
-        return FixedState(
+        return StaticState(
             new(len(layers), batch, capacity, several, 2, self.width, dtype=self.dtype),
             _themselves(parents).clone() if capacity and several > 1 else parents,
             new(batch, dtype=torch.int64),
@@ -188,7 +188,7 @@ class FixedDecoder:
             new(1, dtype=torch.int64),
         )
 
-    def step(self, tokens: Int[Tensor, " rows"], state: FixedState) -> tuple[Float[Tensor, "rows V"], FixedState]:
+    def step(self, tokens: Int[Tensor, " rows"], state: StaticState) -> tuple[Float[Tensor, "rows V"], StaticState]:
         """After `state.make_room()`, which a recording leaves out."""
         laid, first, time, heads, last = self.laid, state.first, state.time, self.heads, not self.norm_first
         norms = self._norms()
@@ -207,7 +207,7 @@ class FixedDecoder:
         state.time += 1
         return logits[:, : self.words], state
 
-    def _norms(self) -> Iterator[Norm | None]:
+    def _norms(self) -> Iterator[StepNorm | None]:
         """In the order in which they come: before each part and at the end, or after each part."""
         if not self.norm_first:
             yield None
@@ -216,10 +216,10 @@ class FixedDecoder:
         yield from self.laid["last"]
 
 
-_made: "WeakKeyDictionary[nn.Module, dict[torch.dtype, FixedDecoder]]" = WeakKeyDictionary()
+_made: "WeakKeyDictionary[nn.Module, dict[torch.dtype, StaticDecoder]]" = WeakKeyDictionary()
 
 
-def fixed_decoder(decoder: nn.Module, room: int, *, half: bool = False) -> FixedDecoder | None:
+def static_decoder(decoder: nn.Module, room: int, *, half: bool = False) -> StaticDecoder | None:
     """The form that a GPU can record of a decoder, where there is one for outputs of so many tokens; to `refresh`."""
     if not isinstance(decoder, TransformerDecoder) or not isinstance(decoder.project, Projection):
         return None
@@ -232,7 +232,7 @@ def fixed_decoder(decoder: nn.Module, room: int, *, half: bool = False) -> Fixed
     return laid(decoder, dtype)
 
 
-def laid(decoder: TransformerDecoder, dtype: torch.dtype) -> FixedDecoder:
+def laid(decoder: TransformerDecoder, dtype: torch.dtype) -> StaticDecoder:
     """In the same memory as before, unless weights went elsewhere. Where they may have changed, `refresh` comes next.
 
     That sees weights as all work launched before this leaves them, and waits for no work that is launched after it.
@@ -241,7 +241,7 @@ def laid(decoder: TransformerDecoder, dtype: torch.dtype) -> FixedDecoder:
     if device.type == "cuda":
         _aside(device).wait_stream(torch.cuda.current_stream(device))
     if dtype not in known or known[dtype].laid["table"].device != device:
-        known[dtype] = FixedDecoder(decoder, dtype)
+        known[dtype] = StaticDecoder(decoder, dtype)
     return known[dtype]
 
 
@@ -262,7 +262,7 @@ def _aside(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
-class Prints:
+class WeightFingerprint:
     """What is another once weights have changed: not all who change them are counted."""
 
     def __init__(self, decoder: nn.Module) -> None:
@@ -290,12 +290,12 @@ class Prints:
             self.found = gpu.prints(*self.table).tolist()
 
 
-def _norm(norm: nn.Module) -> Norm:
+def _norm(norm: nn.Module) -> StepNorm:
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
     bias: Tensor | None = getattr(norm, "bias", None)
     assert norm.eps is not None
     weight = norm.weight.float().clone()
-    return Norm(weight, None if bias is None else bias.float().clone(), norm.eps)
+    return StepNorm(weight, None if bias is None else bias.float().clone(), norm.eps)
 
 
 def _longest(decoder: TransformerDecoder) -> int:

@@ -4,7 +4,7 @@ import time
 from typing import Any, TextIO
 
 
-class Progress:
+class TrainingProgress:
     """Takes the events of a job, one call each."""
 
     def __init__(self, stream: TextIO) -> None:
