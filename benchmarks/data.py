@@ -34,7 +34,7 @@ def configuration(data: Path, tokens: str) -> DataConfig:
     missing = [file for file in files if not Path(file).exists()]
     if missing:
         sys.exit(f"{missing[0]} is not there. Set REGARD_DATA or --data to the folder that holds multi30k/.")
-    field = FieldConfig(tokens=tokens)  # type: ignore[arg-type]
+    field = FieldConfig(tokenizer=tokens)  # type: ignore[arg-type]
     return DataConfig(train=files, source=field, target=field)
 
 

@@ -5,7 +5,7 @@
 
 --run is a run or checkpoint of Regard that Marian's architecture can hold: the recipe `translation` with 3 layers and
 `norm_first = false` in encoder and decoder. --rnn is one that Joey NMT's can hold: kind `rnn`, cell `gru`, one layer,
-the decoder with `attention = "after"` and score `additive` or `bilinear`. Both with one vocabulary (`joint = true`) and
+the decoder with `attention = "after"` and score `additive` or `bilinear`. Both with one vocabulary (`shared_vocab = true`) and
 `tie = "all"`.
 
 Its weights go to every contestant by name (peers/translators.py); sentences are Multi30k's test set of 2016 as token
@@ -93,10 +93,10 @@ def export(run: Path, folder: Path) -> Tokenizer:
     if kinds == {"transformer"}:
         sides = TransformerConfig(**encoder), TransformerConfig(**decoder)
         fits = all(
-            (side.norm, side.norm_first, side.activation, side.position, side.score, side.key_heads)
+            (side.norm, side.norm_first, side.activation, side.position, side.score, side.kv_heads)
             == ("layer", False, "relu", "sinusoidal", "scaled_dot", None)
-            and (side.width, side.layers, side.heads, side.hidden)
-            == (sides[0].width, sides[0].layers, sides[0].heads, sides[0].hidden)
+            and (side.dim, side.layers, side.heads, side.hidden)
+            == (sides[0].dim, sides[0].layers, sides[0].heads, sides[0].hidden)
             for side in sides
         )
         facts = {name: getattr(sides[0], name) for name in ("width", "layers", "heads", "hidden", "epsilon")}
@@ -104,13 +104,13 @@ def export(run: Path, folder: Path) -> Tokenizer:
         reads, says = RnnConfig(**encoder), RnnDecoderConfig(**decoder)
         fits = (reads.cell, says.cell, reads.layers, says.layers, reads.bidirectional) == ("gru", "gru", 1, 1, True)
         fits &= says.attention == "after" and says.score in ("additive", "bilinear") and says.start == "summary"
-        facts = {"width": says.width, "score": says.score, "feed": says.feed}
+        facts = {"dim": says.dim, "score": says.score, "input_feeding": says.feed}
     else:
         fits = False
     if not (fits and table.get("tie") == "all" and isinstance(found.source, Tokenizer)):
         raise SystemExit(f"{run}: not a model that the peers can hold; --help says which can be.")
     facts |= {
-        "kind": kinds.pop(), "run": str(folder_of_model.resolve()), "vocabulary": found.source.size,
+        "kind": kinds.pop(), "run": str(folder_of_model.resolve()), "vocab_size": found.source.size,
         "scaled": table.get("scale_embeddings", True), "never": [PAD, START, MASK],
         "pad": PAD, "start": START, "end": END, "unknown": UNKNOWN,
     }  # fmt: skip
@@ -127,7 +127,7 @@ class Floor:
         self.step = self.source = 0  # numbers in matrices that are used once a step, once a token of the source
         for name, weight in np.load(folder / "weights.npz").items():
             if weight.ndim == 2 and not name.endswith("embedding.weight"):
-                once = name.startswith("encoder.") or ".cross.key" in name or ".cross.value" in name
+                once = name.startswith("encoder.") or ".cross_attn.k_proj" in name or ".cross_attn.v_proj" in name
                 once |= name == "decoder.score.key_weight" or (name == "decoder.score.weight" and len(weight) > 1)
                 if name != "decoder.begin.weight":
                     self.source, self.step = self.source + weight.size * once, self.step + weight.size * (not once)

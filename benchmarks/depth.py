@@ -27,16 +27,16 @@ def batch(generator: torch.Generator) -> torch.Tensor:
 def norms(model: torch.nn.Module) -> list[float]:
     """Of the gradient at each block's weights, all taken together."""
     return [
-        float(torch.cat([p.grad.flatten() for p in block.parameters()]).norm()) for block in model.decoder.stack.blocks
+        float(torch.cat([p.grad.flatten() for p in block.parameters()]).norm()) for block in model.decoder.stack.layers
     ]
 
 
 def train(options: argparse.Namespace, norm_first: bool) -> list[tuple[int, float, list[float]]]:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
-    width, steps = options.width, options.steps
-    part = {"width": width, "layers": options.layers, "heads": 4, "hidden": 4 * width, "norm_first": norm_first}
-    model = regard.build({"decoder": {"kind": "transformer", **part}, "vocabulary": VOCABULARY}).to(options.device)
+    dim, steps = options.dim, options.steps
+    part = {"dim": dim, "layers": options.layers, "heads": 4, "ffn_dim": 4 * dim, "norm_first": norm_first}
+    model = regard.build({"decoder": {"kind": "transformer", **part}, "vocab_size": VOCABULARY}).to(options.device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.98))
     warm = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / (steps / 4)))
     seen = []

@@ -49,7 +49,7 @@ from regard.runtime.cuda import buffers, encode
 from regard.training.config import TrainConfig
 from regard.training.trainer import Trainer
 
-SIDE = {"kind": "transformer", "width": 512, "layers": 6, "heads": 8, "hidden": 2048}
+SIDE = {"kind": "transformer", "dim": 512, "layers": 6, "heads": 8, "ffn_dim": 2048}
 NEW = 32  # tokens of an output
 BATCHES = 4  # that are trained on in turn
 ROOM = 32_768  # target tokens of a batch of pairs, at most
@@ -78,7 +78,7 @@ def sources(count: int, vocabulary: int, seed: int = 0) -> Rows:
 
 @cache  # as one who serves has them; a peer's too
 def wanted(beam: int) -> DecodeConfig:
-    return DecodeConfig(beam=beam, longest=NEW, batch_tokens=1 << 20, precision="bfloat16")
+    return DecodeConfig(beam_size=beam, max_length=NEW, batch_tokens=1 << 20, precision="bfloat16")
 
 
 @cache
@@ -169,8 +169,10 @@ class Card:
         numbers = {True: 0, False: 0}
         for name, weight in model.named_parameters():
             if weight.dim() == 2:
-                numbers[name.startswith("encoder") or ".cross.key" in name or ".cross.value" in name] += weight.numel()
-        numbers[True] -= model.encoder.embedding.weight.numel()
+                numbers[name.startswith("encoder") or ".cross_attn.k_proj" in name or ".cross_attn.v_proj" in name] += (
+                    weight.numel()
+                )
+        numbers[True] -= model.encoder.embed_tokens.weight.numel()
         numbers[False] += model.decoder.project.weight.numel()  # one matrix, named once
         work = ((1, numbers[True], 25 * batch), (NEW, numbers[False], beam * batch))
         return sum(n * max(2 * size / self.bandwidth, 2 * size * rows / self.speed) for n, size, rows in work)
@@ -178,7 +180,11 @@ class Card:
 
 def decoding(card: Card, rounds: int, vocabulary: int) -> list[str]:
     torch.manual_seed(0)
-    ours = regard.build({"encoder": SIDE, "decoder": SIDE, "vocabulary": vocabulary, "tie": "all"}).cuda().eval()
+    ours = (
+        regard.build({"encoder": SIDE, "decoder": SIDE, "vocab_size": vocabulary, "tie_embeddings": "all"})
+        .cuda()
+        .eval()
+    )
     theirs = marian(vocabulary)
     size = sum(weight.numel() for weight in ours.parameters()) / 1e6
     lines = [
@@ -284,16 +290,16 @@ def packed(batches: list[Batch]) -> list[Batch]:
 
 
 def translators(vocabulary: int) -> Contest:
-    ours = regard.build({"encoder": SIDE, "decoder": SIDE, "vocabulary": vocabulary, "tie": "all"})
+    ours = regard.build({"encoder": SIDE, "decoder": SIDE, "vocab_size": vocabulary, "tie_embeddings": "all"})
     batches = pairs(vocabulary)
     return Contest("encoder-decoder", marian(vocabulary).float(), ours, batches, packed(batches))
 
 
 def language_models(dropout: float, vocabulary: int) -> Contest:
     """Of GPT-2's own vocabulary."""
-    shape = {"kind": "transformer", "width": 768, "layers": 12, "heads": 12, "hidden": 3072, "longest": 1024}
-    kinds = {"activation": "gelu_tanh", "position": "learned", "dropout": dropout, "weight_dropout": dropout}
-    ours = regard.build({"decoder": shape | kinds, "vocabulary": WORDS})
+    shape = {"kind": "transformer", "dim": 768, "layers": 12, "heads": 12, "ffn_dim": 3072, "max_positions": 1024}
+    kinds = {"activation": "gelu_tanh", "positions": "learned", "dropout": dropout, "attention_dropout": dropout}
+    ours = regard.build({"decoder": shape | kinds, "vocab_size": WORDS})
     config = transformers.GPT2Config(vocab_size=WORDS, embd_pdrop=dropout, attn_pdrop=dropout, resid_pdrop=dropout)
     ids = torch.randint(5, WORDS, (BATCHES, TEXTS, 1025), generator=torch.Generator().manual_seed(0))
     full = torch.full((TEXTS,), 1025)
@@ -303,9 +309,9 @@ def language_models(dropout: float, vocabulary: int) -> Contest:
 
 def recurrent(vocabulary: int) -> Contest:
     """LSTMs whose decoder looks at the source after each step; dropout of 0.1."""
-    side = {"kind": "rnn", "cell": "lstm", "width": WIDE, "layers": 2, "dropout": 0.1}
-    looks = side | {"attention": "after", "score": "bilinear"}
-    ours = regard.build({"encoder": side, "decoder": looks, "vocabulary": vocabulary, "tie": "target"})
+    side = {"kind": "rnn", "cell": "lstm", "dim": WIDE, "layers": 2, "dropout": 0.1}
+    looks = side | {"attention": "luong", "score": "bilinear"}
+    ours = regard.build({"encoder": side, "decoder": looks, "vocab_size": vocabulary, "tie_embeddings": "target"})
     batches = pairs(vocabulary)
     peer = PlainLstms(vocabulary)
     return Contest("LSTMs with attention", peer, ours, batches, packed(batches), compiles=False)
@@ -313,8 +319,8 @@ def recurrent(vocabulary: int) -> Contest:
 
 def convolutional(vocabulary: int) -> Contest:
     """Whose decoder looks at the source after each layer; dropout of 0.1."""
-    side = {"kind": "conv", "width": WIDTH, "dilations": DILATIONS, "dropout": 0.1}
-    ours = regard.build({"encoder": side, "decoder": side, "vocabulary": vocabulary, "tie": "all"})
+    side = {"kind": "conv", "dim": WIDTH, "dilations": DILATIONS, "dropout": 0.1}
+    ours = regard.build({"encoder": side, "decoder": side, "vocab_size": vocabulary, "tie_embeddings": "all"})
     batches = pairs(vocabulary)
     return Contest("convolutions with attention", PlainConvolutions(vocabulary), ours, batches, packed(batches))
 
@@ -376,7 +382,9 @@ def trained(model: Any, batches: list[Batch]) -> Run:
     """The training loop's own updates, from batches in the host's memory, pinned as the loop is given them."""
     packed, batches = isinstance(batches[0].targets, Packed), [pinned(batch) for batch in batches]
     replay = batches[0].source is None or packed
-    config = TrainConfig(steps=1 << 30, warmup=0, rate=1e-5, precision="bfloat16", replay=replay, packed=packed)
+    config = TrainConfig(
+        max_steps=1 << 30, warmup_steps=0, learning_rate=1e-5, precision="bfloat16", cuda_graphs=replay, packed=packed
+    )
     trainer = Trainer(
         model, config, epoch_batches=lambda epoch, start: iter(batches), texts={}, run=Path("."), data_key=""
     )

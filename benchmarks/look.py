@@ -44,9 +44,9 @@ CONTESTANTS = {
 def regard_runs(ids: torch.Tensor) -> dict[str, Run]:
     import regard
 
-    table = {"kind": "transformer", "width": WIDTH, "heads": HEADS, "hidden": HIDDEN, "layers": LAYERS}
-    parts = {"encoder": {**table, "position": "none"}, "pool": {"kind": "first"}, "labels": 2}
-    model = regard.build({**parts, "source_vocabulary": VOCABULARY}).eval()
+    table = {"kind": "transformer", "dim": WIDTH, "heads": HEADS, "ffn_dim": HIDDEN, "layers": LAYERS}
+    parts = {"encoder": {**table, "positions": "none"}, "pool": {"kind": "first"}, "num_labels": 2}
+    model = regard.build({**parts, "source_vocab_size": VOCABULARY}).eval()
     text = regard.Tokens.of([ids.tolist()])
 
     def rows() -> list[torch.Tensor]:

@@ -30,14 +30,19 @@ RUN = ["import", "recipe", "prepare", "build", "first update"]
 
 
 def table(data: Path | None) -> dict[str, Any]:
-    width, layers = (256, 3) if data else (64, 2)
-    part = {"kind": "transformer", "width": width, "layers": layers, "heads": 8 if data else 4, "hidden": 4 * width}
-    text = {"tokens": "bpe"} if data else {"tokens": "bytes"}
-    files = {"train": [str(data / f"train.{side}.gz") for side in ("en", "de")]} if data else {"generate": "dates"}
+    dim, layers = (256, 3) if data else (64, 2)
+    part = {"kind": "transformer", "dim": dim, "layers": layers, "heads": 8 if data else 4, "ffn_dim": 4 * dim}
+    text = {"tokenizer": "bpe"} if data else {"tokenizer": "bytes"}
+    files = {"train": [str(data / f"train.{side}.gz") for side in ("en", "de")]} if data else {"synthetic": "dates"}
     return {
         "data": files | {"source": text, "target": text},
         "model": {"encoder": part, "decoder": part},
-        "train": {"steps": 100_000, "validate_every": 100_000, "batch_tokens": 4096 if data else 2048, "device": "cpu"},
+        "train": {
+            "max_steps": 100_000,
+            "validate_every": 100_000,
+            "batch_tokens": 4096 if data else 2048,
+            "device": "cpu",
+        },
     }
 
 
@@ -58,7 +63,7 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
     config = recipe.train
     make = epochs(recipe, data.train)
     trainer = Trainer(ours, config, epoch_batches=make, texts={}, run=cache, data_key="")
-    optimiser, objective = make_optimiser(bare, config), Objective(config.smoothing)
+    optimiser, objective = make_optimiser(bare, config), Objective(config.label_smoothing)
     ready, groups = make(0, 0), trainer._groups()
     ours.train()
 

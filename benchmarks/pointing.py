@@ -16,7 +16,7 @@ from regard.inference.load import load
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", help="trained on generate = 'shapes'")
+    parser.add_argument("runs", nargs="+", help="trained on synthetic = 'shapes'")
     parser.add_argument("--scenes", type=int, default=1000)
     arguments = parser.parse_args()
     rows = [["run", "captions right", "word", "words", "inside the box", "chance", "heaviest region inside"]]

@@ -21,10 +21,10 @@ LINES = 10  # of the log, in each run
 LEFT_OUT = 3  # until everything is warm
 
 
-def recipe(width: int, layers: int, tokens: int, updates: int, shard: bool) -> str:
-    part = f'{{kind = "transformer", width = {width}, layers = {layers}, heads = 4, hidden = {4 * width}}}'
+def recipe(dim: int, layers: int, tokens: int, updates: int, shard: bool) -> str:
+    part = f'{{kind = "transformer", dim = {dim}, layers = {layers}, heads = 4, ffn_dim = {4 * dim}}}'
     return (
-        '[data]\ngenerate = "dates"\nsource = {tokens = "bytes"}\ntarget = {tokens = "bytes"}\n'
+        '[data]\ngenerate = "dates"\nsource = {tokenizer = "bytes"}\ntarget = {tokenizer = "bytes"}\n'
         f"[model]\nencoder = {part}\ndecoder = {part}\n"
         f"[train]\nsteps = {LINES * updates}\nwarmup = 10\nbatch_tokens = {tokens}\nlog_every = {updates}\n"
         f"validate_every = {LINES * updates}\nsamples = 0\nshard = {str(shard).lower()}\n"
@@ -56,7 +56,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         for turn in range(given.rounds):
             for world in given.processes:
-                text = recipe(given.width, given.layers, given.tokens * world, given.updates, given.shard)
+                text = recipe(given.dim, given.layers, given.tokens * world, given.updates, given.shard)
                 folder = Path(place) / f"{world}-{turn}"
                 found[world].append(speed(world, text, folder, Path(place) / "cache"))
     threads = os.environ.get("OMP_NUM_THREADS", "all")

@@ -30,8 +30,8 @@ class Found:
         return self.right[model][0][1] - self.right[model][-1][1]
 
 
-def gru(width: int, attention: str) -> dict[str, dict[str, object]]:
-    part = {"kind": "rnn", "width": width, "dropout": 0.0}
+def gru(dim: int, attention: str) -> dict[str, dict[str, object]]:
+    part = {"kind": "rnn", "dim": dim, "dropout": 0.0}
     return {"encoder": part, "decoder": part | {"attention": attention}}
 
 
@@ -41,12 +41,12 @@ def measure(
     ends: Sequence[int] = (4, 8, 12),  # of groups of lengths
     steps: int = 600,
 ) -> Found:
-    models = {f"without, {width} wide": (width, "none") for width in widths}
+    models = {f"without, {dim} wide": (dim, "none") for dim in widths}
     models[f"with attention, {widths[0]} wide"] = (widths[0], "before")
     with tempfile.TemporaryDirectory() as folder:
         learned = [
-            learn(gru(width, attention), task, steps, rate=0.042 / width**0.5, folder=Path(folder) / name)
-            for name, (width, attention) in models.items()
+            learn(gru(dim, attention), task, steps, rate=0.042 / dim**0.5, folder=Path(folder) / name)
+            for name, (dim, attention) in models.items()
         ]
         groups, right = right_by_length(learned, ends)
     return Found(groups, dict(zip(models, right, strict=True)))

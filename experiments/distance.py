@@ -24,8 +24,8 @@ READERS = {
     "rnn": {"kind": "rnn", "cell": "elman", "bidirectional": False},
     "gru": {"kind": "rnn", "cell": "gru", "bidirectional": False},
     "lstm": {"kind": "rnn", "cell": "lstm", "bidirectional": False},
-    "convolution": {"kind": "conv", "causal": True, "kernel": 3, "dilations": (1, 2, 4, 8)},
-    "attention": {"kind": "transformer", "causal": True, "layers": 2, "heads": 4, "hidden": 128},
+    "convolution": {"kind": "conv", "causal": True, "kernel_size": 3, "dilations": (1, 2, 4, 8)},
+    "attention": {"kind": "transformer", "causal": True, "layers": 2, "heads": 4, "ffn_dim": 128},
 }
 REACH = 2 * (1 + 2 + 4 + 8)  # of the convolution: kernel − 1 times its dilations
 
@@ -36,23 +36,23 @@ class Found:
     share: dict[str, list[float]]  # by reader: of the gradient at the last token itself
 
 
-def gradient(reader: str, distance: int, width: int, seed: int) -> float:
+def gradient(reader: str, distance: int, dim: int, seed: int) -> float:
     torch.manual_seed(seed)
-    table = {"encoder": READERS[reader] | {"width": width, "dropout": 0.0}, "pool": {"kind": "last"}, "labels": 2}
-    encoder = regard.build(table | {"source_vocabulary": VOCABULARY}).encoder.double()
+    table = {"encoder": READERS[reader] | {"dim": dim, "dropout": 0.0}, "pool": {"kind": "last"}, "num_labels": 2}
+    encoder = regard.build(table | {"source_vocab_size": VOCABULARY}).encoder.double()
     embedded: list[torch.Tensor] = []
-    encoder.embedding.register_forward_hook(lambda module, given, out: embedded.append(out))
+    encoder.embed_tokens.register_forward_hook(lambda module, given, out: embedded.append(out))
     states = encoder(regard.Tokens.of([torch.randint(VOCABULARY, (distance + 1,)).tolist()])).states
-    (found,) = torch.autograd.grad(states[0, -1], embedded, torch.randn(width).double())
-    norms = found.view(distance + 1, width).norm(dim=-1)
+    (found,) = torch.autograd.grad(states[0, -1], embedded, torch.randn(dim).double())
+    norms = found.view(distance + 1, dim).norm(dim=-1)
     return float(norms[0] / norms[-1])
 
 
-def measure(distances: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256), width: int = 64, seeds: int = 10) -> Found:
+def measure(distances: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256), dim: int = 64, seeds: int = 10) -> Found:
     return Found(
         distances,
         {
-            name: [mean(gradient(name, distance, width, seed) for seed in range(seeds)) for distance in distances]
+            name: [mean(gradient(name, distance, dim, seed) for seed in range(seeds)) for distance in distances]
             for name in READERS
         },
     )

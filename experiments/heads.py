@@ -39,11 +39,11 @@ class Found:
 class Neighbours(nn.Module):
     """Letters and their places, one layer of attention, and a linear guess of each neighbour."""
 
-    def __init__(self, letters: int, width: int, heads: int) -> None:
+    def __init__(self, letters: int, dim: int, heads: int) -> None:
         super().__init__()
         self.letters = letters
-        self.embed, self.place = nn.Embedding(letters, width), regard.Add(regard.Sinusoidal(width))
-        self.attend, self.guess = regard.MultiHead(width, heads), nn.Linear(width, letters * len(PLACES))
+        self.embed, self.place = nn.Embedding(letters, dim), regard.Add(regard.Sinusoidal(dim))
+        self.attend, self.guess = regard.MultiHead(dim, heads), nn.Linear(dim, letters * len(PLACES))
 
     def forward(self, words: Tensor) -> Tensor:
         """Of every letter but those at the edges, (words, letters, places, guesses)."""
@@ -57,9 +57,9 @@ def neighbours(words: Tensor) -> Tensor:
     return torch.stack([words[:, inner + place] for place in PLACES], -1)
 
 
-def taught(heads: int, letters: int, width: int, length: int, steps: int) -> Neighbours:
+def taught(heads: int, letters: int, dim: int, length: int, steps: int) -> Neighbours:
     torch.manual_seed(1)
-    model = Neighbours(letters, width, heads)
+    model = Neighbours(letters, dim, heads)
     optimiser = torch.optim.Adam(model.parameters())
     rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, 5e-3, total_steps=steps)
     for _ in range(steps):
@@ -97,12 +97,12 @@ def backwards(heads: int, steps: int) -> float:
 def measure(
     heads: Sequence[int] = (1, 2, 4, 8, 16),
     letters: int = 10,
-    width: int = 64,
+    dim: int = 64,
     length: int = 16,
     steps: int = 1500,
     control: Sequence[int] = (1, 4),  # heads of the Transformers that say words backwards
 ) -> Found:
-    models = [taught(count, letters, width, length, steps) for count in heads]
+    models = [taught(count, letters, dim, length, steps) for count in heads]
     results = [judged(model, length) for model in models]
     return Found(
         heads,

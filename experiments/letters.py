@@ -42,20 +42,20 @@ def in_order(word: str) -> str:
 
 def learn(model: Mapping[str, Any], task: Task, steps: int, rate: float, folder: Path) -> regard.Predictor:
     """A model trained for so many updates; the folder is for it alone."""
-    text = {"tokens": "bytes"}
+    text = {"tokenizer": "bytes"}
     recipe = {
         "data": {"source": text, "target": text},
         "model": model,
         "train": {
-            "steps": steps,
+            "max_steps": steps,
             "batch_tokens": task.batch,
-            "rate": rate,
-            "warmup": steps // 8,
-            "schedule": "cosine",
-            "smoothing": 0.0,  # there is one right answer
+            "learning_rate": rate,
+            "warmup_steps": steps // 8,
+            "lr_schedule": "cosine",
+            "label_smoothing": 0.0,  # there is one right answer
             "device": "cpu",
         },
-        "decode": {"longest": max(task.tested) + 4},
+        "decode": {"max_length": max(task.tested) + 4},
     }
     splits = {"train": task.words(task.examples, task.trained, seed=1), "test": task.words(1_000, task.tested, seed=2)}
     data = {split: [(word, task.answer(word)) for word in drawn] for split, drawn in splits.items()}
@@ -81,14 +81,14 @@ def named(lengths: range) -> str:
     return f"{lengths[0]}–{lengths[-1]}"
 
 
-def transformer(width: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+def transformer(dim: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
     """Encoder and decoder of the same blocks, without dropout: there is no noise in these words."""
     part = {
         "kind": "transformer",
-        "width": width,
+        "dim": dim,
         "layers": layers,
         "heads": heads,
-        "hidden": 2 * width,
+        "ffn_dim": 2 * dim,
         "dropout": 0.0,
     }
     return {"encoder": part | more, "decoder": part | more}

@@ -61,12 +61,12 @@ class Found:
 def measure(
     lengths: Sequence[int] = (256, 512, 1024, 2048, 4096),
     heads: int = 4,
-    width: int = 64,
+    dim: int = 64,
     ways: Sequence[str] = tuple(WAYS),
 ) -> Found:
     peak: dict[str, list[int]] = {way: [] for way in ways}
     for n in lengths:
-        inputs = [torch.randn(1, heads, n, width, requires_grad=True) for _ in range(3)]
+        inputs = [torch.randn(1, heads, n, dim, requires_grad=True) for _ in range(3)]
         for way in ways:
             peak[way].append(peak_bytes(grad_run(WAYS[way], inputs)))
     return Found(lengths, peak)

@@ -51,7 +51,7 @@ def measure(
     control: Sequence[str] = ("none",),
     task: Task = WORDS,
     ends: Sequence[int] = (5, 8, 10),  # of groups of lengths
-    width: int = 64,
+    dim: int = 64,
     steps: int = 400,
     rate: float = 4e-3,
     layers: int = 2,
@@ -59,7 +59,7 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
 
         def taught(task: Task, kind: str) -> regard.Predictor:
-            model = transformer(width, layers, heads=4, position=kind)
+            model = transformer(dim, layers, heads=4, position=kind)
             return learn(model, task, steps, rate, Path(folder) / f"{task.answer.__name__}-{kind}")
 
         backwards = {kind: taught(task, kind) for kind in kinds}

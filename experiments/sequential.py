@@ -29,7 +29,7 @@ VOCABULARY = 100
 READERS: dict[str, dict[str, Any]] = {
     "RNN": {"kind": "rnn"},
     "convolution": {"kind": "conv", "dilations": (1, 2, 4, 8)},
-    "Transformer": {"kind": "transformer", "layers": 2, "heads": 4, "hidden": 128},
+    "Transformer": {"kind": "transformer", "layers": 2, "heads": 4, "ffn_dim": 128},
 }
 
 
@@ -87,13 +87,11 @@ def read(model: Any, source: regard.Tokens) -> None:
 
 
 @torch.no_grad()
-def measure(
-    lengths: Sequence[int] = (8, 32, 128, 256), width: int = 64, rounds: int = 15, device: str = "cpu"
-) -> Found:
+def measure(lengths: Sequence[int] = (8, 32, 128, 256), dim: int = 64, rounds: int = 15, device: str = "cpu") -> Found:
     torch.manual_seed(0)
-    parts = {name: reader | {"width": width, "dropout": 0.0} for name, reader in READERS.items()}
+    parts = {name: reader | {"dim": dim, "dropout": 0.0} for name, reader in READERS.items()}
     models = {
-        name: regard.build({"encoder": part, "decoder": part, "vocabulary": VOCABULARY}).eval().to(device)
+        name: regard.build({"encoder": part, "decoder": part, "vocab_size": VOCABULARY}).eval().to(device)
         for name, part in parts.items()
     }
     sources = [regard.Tokens.of([torch.randint(VOCABULARY, (n,)).tolist()], device=device) for n in lengths]

@@ -44,12 +44,12 @@ class Found:
         return self.lengths[model][group].metrics["bleu"].difference or 0.0
 
 
-def family(width: int) -> dict[str, dict[str, Any]]:
-    rnn, conv = {"kind": "rnn", "width": width}, {"kind": "conv", "width": width}
-    block = {"kind": "transformer", "width": width, "layers": 2, "heads": 4, "hidden": 2 * width}
+def family(dim: int) -> dict[str, dict[str, Any]]:
+    rnn, conv = {"kind": "rnn", "dim": dim}, {"kind": "conv", "dim": dim}
+    block = {"kind": "transformer", "dim": dim, "layers": 2, "heads": 4, "ffn_dim": 2 * dim}
     return {
         "RNN": {"encoder": rnn, "decoder": rnn | {"attention": "none"}},
-        "RNN + attention": {"encoder": rnn, "decoder": rnn | {"attention": "before"}},
+        "RNN + attention": {"encoder": rnn, "decoder": rnn | {"attention": "bahdanau"}},
         "convolution": {"encoder": conv, "decoder": conv | {"heads": 4}},
         "Transformer": {"encoder": block, "decoder": block},
     }
@@ -77,24 +77,31 @@ def learn(recipe: Mapping[str, Any], minutes: float, run: Path, cache: Path) -> 
 def measure(
     files: Files,
     minutes: float,
-    width: int = 128,
+    dim: int = 128,
     tokens: str = "bpe",
     by_length: str = "10,15,20",
     train: Mapping[str, Any] | None = None,
 ) -> Found:
-    field = {"tokens": tokens} | ({} if tokens == "bytes" else {"vocabulary": 4000})
+    field = {"tokenizer": tokens} | ({} if tokens == "bytes" else {"vocab_size": 4000})
     recipe = {
         "data": {split: [str(file) for file in both] for split, both in files.items()}
         | {"source": field, "target": field},
-        "train": {"steps": 10**9, "batch_tokens": 2048, "rate": 3e-3, "warmup": 200, "validate_every": 20, "keep": 1}
+        "train": {
+            "max_steps": 10**9,
+            "batch_tokens": 2048,
+            "learning_rate": 3e-3,
+            "warmup_steps": 200,
+            "validate_every": 20,
+            "keep_checkpoints": 1,
+        }
         | {"device": "cpu", **(train or {})},
-        "decode": {"longest": 50},
+        "decode": {"max_length": 50},
     }
     with tempfile.TemporaryDirectory() as folder:
         runs, cache = Path(folder) / "runs", Path(folder) / "cache"
         learned = {
-            name: learn(recipe | {"model": model | {"tie": "all"}}, minutes, runs / name, cache)
-            for name, model in family(width).items()
+            name: learn(recipe | {"model": model | {"tie_embeddings": "all"}}, minutes, runs / name, cache)
+            for name, model in family(dim).items()
         }
         models = [model for model, _ in learned.values()]
         judged = regard.compare(models, metrics=["bleu"], by_length=by_length, cache=cache).systems

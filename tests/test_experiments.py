@@ -61,7 +61,7 @@ def test_without_positions_a_shuffled_source_gets_the_same_answer(taught):
 
 
 def test_only_an_rnn_reads_one_after_another():
-    found = sequential.measure(lengths=(4, 8, 16), width=16, rounds=1)
+    found = sequential.measure(lengths=(4, 8, 16), dim=16, rounds=1)
     for name in ("convolution", "Transformer"):
         assert len(set(found.reading[name])) == 1, name
     four, eight, sixteen = found.reading["RNN"]
@@ -78,13 +78,13 @@ def test_a_chain_counts_what_waits():
 
 
 def test_only_the_plain_form_holds_every_weight():
-    found = memory.measure(lengths=(256, 512), heads=1, width=32, ways=("all weights", "+ 64 rows"))
+    found = memory.measure(lengths=(256, 512), heads=1, dim=32, ways=("all weights", "+ 64 rows"))
     assert found.growth("all weights") > 1.7
     assert found.growth("+ 64 rows") < 1.3
 
 
 def test_gradients_vanish_between_distant_tokens_but_not_through_attention():
-    found = distance.measure(distances=(1, 40), width=16, seeds=2)
+    found = distance.measure(distances=(1, 40), dim=16, seeds=2)
     share = {name: row[-1] for name, row in found.share.items()}
     assert share["convolution"] == 0  # it reaches 30 tokens
     for name in ("rnn", "gru", "lstm"):
@@ -92,7 +92,7 @@ def test_gradients_vanish_between_distant_tokens_but_not_through_attention():
 
 
 def test_four_heads_tell_more_than_one_of_as_many_parameters():
-    found = heads.measure(heads=(1, 4), letters=5, width=32, length=10, steps=400, control=())
+    found = heads.measure(heads=(1, 4), letters=5, dim=32, length=10, steps=400, control=())
     assert found.parameters[0] == found.parameters[1]
     assert found.told[1] > found.told[0] + 0.1
 
@@ -105,12 +105,12 @@ def test_attention_translates_better_than_one_vector(taught):
 
 
 def test_training_stops_when_its_minutes_are_up(tmp_path):
-    text, file = {"tokens": "bytes"}, tmp_path / "words"
+    text, file = {"tokenizer": "bytes"}, tmp_path / "words"
     file.write_text("ant\nbee\ncat\n")
     recipe = {
         "data": {"train": [str(file), str(file)], "source": text, "target": text},
         "model": translation.family(8)["RNN"],
-        "train": {"steps": 10**9, "warmup": 1, "validate_every": 2, "device": "cpu"},
+        "train": {"max_steps": 10**9, "warmup_steps": 1, "validate_every": 2, "device": "cpu"},
     }
     model, updates = translation.learn(recipe, 0, tmp_path / "run", tmp_path / "cache")
     assert updates == 2

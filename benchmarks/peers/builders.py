@@ -23,7 +23,7 @@ def regard_model(encoder: dict[str, Any], decoder: dict[str, Any]) -> Contestant
     from regard.core.sequence import Packing, Tokens
     from regard.training.losses import token_loss
 
-    model = regard.build({"encoder": encoder, "decoder": decoder, "vocabulary": VOCABULARY, "tie": "all"})
+    model = regard.build({"encoder": encoder, "decoder": decoder, "vocab_size": VOCABULARY, "tie_embeddings": "all"})
 
     def loss(batch: Batch) -> Tensor:
         """As its own training computes it: of the tokens that are there, and never all logits at once."""
@@ -31,18 +31,18 @@ def regard_model(encoder: dict[str, Any], decoder: dict[str, Any]) -> Contestant
         memory = model.encode(Tokens(batch.source, batch.source_lengths))
         states = model.decoder.states(batch.given, memory, packing)
         gold = batch.wanted.flatten()[packing.real]
-        return token_loss(states, model.decoder.project, gold, smoothing=SMOOTHING) / len(gold)
+        return token_loss(states, model.decoder.project, gold, label_smoothing=SMOOTHING) / len(gold)
 
     return model, loss
 
 
 def regard_transformer() -> Contestant:
-    table = {"kind": "transformer", "width": WIDTH, "layers": LAYERS, "heads": HEADS, "hidden": HIDDEN}
+    table = {"kind": "transformer", "dim": WIDTH, "layers": LAYERS, "heads": HEADS, "ffn_dim": HIDDEN}
     return regard_model({**table, "dropout": DROPOUT}, {**table, "dropout": DROPOUT})
 
 
 def regard_gru(**wiring: Any) -> Contestant:
-    table = {"kind": "rnn", "cell": "gru", "width": WIDTH, "layers": 1, "dropout": DROPOUT}
+    table = {"kind": "rnn", "cell": "gru", "dim": WIDTH, "layers": 1, "dropout": DROPOUT}
     return regard_model(table, {**table, **wiring})
 
 
@@ -187,11 +187,11 @@ BUILDERS: dict[str, Callable[[], Contestant]] = {
     "joey": joey_transformer,
     "x": x_transformers,
     "regard": regard_transformer,
-    "joey-additive-feed": partial(joey_gru, "bahdanau", feed=True),
-    "joey-bilinear-feed": partial(joey_gru, "luong", feed=True),
+    "joey-additive-feed": partial(joey_gru, "bahdanau", input_feeding=True),
+    "joey-bilinear-feed": partial(joey_gru, "luong", input_feeding=True),
     "joey-bilinear": partial(joey_gru, "luong", feed=False),
-    "regard-additive-feed": partial(regard_gru, attention="after", score="additive", feed=True),
-    "regard-bilinear-feed": partial(regard_gru, attention="after", score="bilinear", feed=True),
-    "regard-bilinear": partial(regard_gru, attention="after", score="bilinear"),
-    "regard-before": partial(regard_gru, attention="before", score="additive"),
+    "regard-additive-feed": partial(regard_gru, attention="luong", score="additive", input_feeding=True),
+    "regard-bilinear-feed": partial(regard_gru, attention="luong", score="bilinear", input_feeding=True),
+    "regard-bilinear": partial(regard_gru, attention="luong", score="bilinear"),
+    "regard-before": partial(regard_gru, attention="bahdanau", score="additive"),
 }

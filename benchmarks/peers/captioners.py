@@ -28,10 +28,10 @@ def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
     from regard.decoding.request import Request, SearchTask
     from regard.decoding.search import search
 
-    decoder = {"kind": "transformer", "width": WIDTH, "layers": BLOCKS[1], "heads": HEADS, "hidden": HIDDEN}
-    model = regard.build({"encoder": encoder, "decoder": decoder, "vocabulary": VOCABULARY}).eval()
+    decoder = {"kind": "transformer", "dim": WIDTH, "layers": BLOCKS[1], "heads": HEADS, "ffn_dim": HIDDEN}
+    model = regard.build({"encoder": encoder, "decoder": decoder, "vocab_size": VOCABULARY}).eval()
     worth = token_worth(SIZE)
-    config = DecodeConfig(beam=BEAM, shortest=WORDS, longest=WORDS, batch_tokens=BATCH * worth)
+    config = DecodeConfig(beam_size=BEAM, min_length=WORDS, max_length=WORDS, batch_tokens=BATCH * worth)
 
     def caption(pictures: np.ndarray) -> list[list[int]]:
         inputs = [Request(picture, worth) for picture in pictures]
@@ -43,12 +43,12 @@ def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
 
 
 def regard_vit() -> tuple[torch.nn.Module, Caption]:
-    inner = {"width": WIDTH, "layers": BLOCKS[0], "heads": HEADS, "hidden": HIDDEN}
-    return regard({"kind": "vit", "patch": PATCH, "transformer": inner})
+    inner = {"dim": WIDTH, "layers": BLOCKS[0], "heads": HEADS, "ffn_dim": HIDDEN}
+    return regard({"kind": "vit", "patch_size": PATCH, "transformer": inner})
 
 
 def regard_efficientnet() -> tuple[torch.nn.Module, Caption]:
-    return regard({"kind": "cnn", "backbone": {"kind": "efficientnet-lite0"}, "width": WIDTH})
+    return regard({"kind": "cnn", "backbone": {"kind": "efficientnet-lite0"}, "dim": WIDTH})
 
 
 def hugging_face() -> tuple[torch.nn.Module, Caption]:

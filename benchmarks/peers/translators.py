@@ -55,7 +55,9 @@ def regard(model: Exported, threads: int, *, int8: bool = False) -> Translate:
 
     def translate(rows: Rows, beam: int) -> Rows:
         inputs = [Request([*row, END], len(row) + 1) for row in rows]
-        config = DecodeConfig(beam=beam, longest=LONGEST, batch_tokens=2**20, int8=int8)
+        config = DecodeConfig(
+            beam_size=beam, max_length=LONGEST, batch_tokens=2**20, quantization="int8" if int8 else None
+        )
         found = dict(search(SearchTask(ours, Tokens.of, config), inputs))
         return [list(found[i][0].tokens) for i in range(len(rows))]
 
@@ -73,8 +75,8 @@ def marian(model: Exported, threads: int) -> Translate:
     torch.set_num_threads(threads)
     ids = {"pad_token_id": model.pad, "bos_token_id": model.start, "eos_token_id": model.end}
     config = MarianConfig(
-        vocab_size=model.vocabulary,
-        d_model=model.width,
+        vocab_size=model.vocab_size,
+        d_model=model.dim,
         encoder_layers=model.layers,
         decoder_layers=model.layers,
         encoder_attention_heads=model.heads,
@@ -124,29 +126,32 @@ def ctranslate2(model: Exported, threads: int, *, kind: str) -> Translate:
         into.bias = np.concatenate([weights[f"{name}.bias"] for name in names])
 
     def norm(into: Any, name: str) -> None:
-        into.gamma, into.beta = weights[f"{name}.norm.weight"], weights[f"{name}.norm.bias"]
+        into.gamma, into.beta = weights[f"{name}.weight"], weights[f"{name}.bias"]
 
     for side in ("encoder", "decoder"):
         part = getattr(spec, side)
         part.scale_embeddings = model.scaled
-        part.position_encodings.encodings = waves(512, model.width)
+        part.position_encodings.encodings = waves(512, model.dim)
         embeddings = part.embeddings[0] if side == "encoder" else part.embeddings
-        embeddings.weight = weights[f"{side}.embedding.weight"]
+        embeddings.weight = weights[f"{side}.embed_tokens.weight"]
         for number, layer in enumerate(part.layer):
-            block = f"{side}.stack.blocks.{number}"
-            put(layer.self_attention.linear[0], *(f"{block}.attend.{name}" for name in ("query", "key", "value")))
-            put(layer.self_attention.linear[1], f"{block}.attend.out")
-            norm(layer.self_attention.layer_norm, f"{block}.around_attend")
+            block, last = f"{side}.stack.layers.{number}", "norm2" if side == "encoder" else "norm3"
+            put(
+                layer.self_attention.linear[0],
+                *(f"{block}.self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj")),
+            )
+            put(layer.self_attention.linear[1], f"{block}.self_attn.out_proj")
+            norm(layer.self_attention.layer_norm, f"{block}.norm1")
             if side == "decoder":
-                put(layer.attention.linear[0], f"{block}.cross.query")
-                put(layer.attention.linear[1], f"{block}.cross.key", f"{block}.cross.value")
-                put(layer.attention.linear[2], f"{block}.cross.out")
-                norm(layer.attention.layer_norm, f"{block}.around_cross")
-            put(layer.ffn.linear_0, f"{block}.perceive.open")
-            put(layer.ffn.linear_1, f"{block}.perceive.close")
-            norm(layer.ffn.layer_norm, f"{block}.around_perceive")
+                put(layer.attention.linear[0], f"{block}.cross_attn.q_proj")
+                put(layer.attention.linear[1], f"{block}.cross_attn.k_proj", f"{block}.cross_attn.v_proj")
+                put(layer.attention.linear[2], f"{block}.cross_attn.out_proj")
+                norm(layer.attention.layer_norm, f"{block}.norm2")
+            put(layer.ffn.linear_0, f"{block}.ffn.up")
+            put(layer.ffn.linear_1, f"{block}.ffn.down")
+            norm(layer.ffn.layer_norm, f"{block}.{last}")
     put(spec.decoder.projection, "decoder.project")
-    words = [str(number) for number in range(model.vocabulary)]  # it wants texts
+    words = [str(number) for number in range(model.vocab_size)]  # it wants texts
     spec.register_source_vocabulary(words)
     spec.register_target_vocabulary(words)
     spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = (
@@ -177,14 +182,14 @@ def joey(model: Exported, threads: int) -> Translate:
 
     torch.set_num_threads(threads)
     order = [model.unknown, model.pad, model.start, model.end]  # ours, in the order that it insists on
-    order += [number for number in range(model.vocabulary) if number not in order]
+    order += [number for number in range(model.vocab_size) if number not in order]
     specials = SimpleNamespace(
         unk_token="<unk>", pad_token="<pad>", bos_token="<s>", eos_token="</s>", sep_token=None,
         unk_id=0, pad_id=1, bos_id=2, eos_id=3, sep_id=None, lang_tags=[],
     )  # fmt: skip
     words = Vocabulary([f"t{number}" for number in order[4:]], specials)
     parts = _joey_transformer(model) if model.kind == "transformer" else _joey_gru(model)
-    embeddings = {"embedding_dim": model.width, "scale": model.scaled}
+    embeddings = {"embedding_dim": model.dim, "scale": model.scaled}
     tied = {"tied_embeddings": True, "tied_softmax": True}
     theirs: Any = build_model(
         {part: {**table, "embeddings": embeddings} for part, table in parts.items()} | tied, words, words
@@ -192,7 +197,7 @@ def joey(model: Exported, threads: int) -> Translate:
     theirs.eval()
     with torch.no_grad():
         weights = {name: torch.from_numpy(weight) for name, weight in model.weights.items()}
-        theirs.src_embed.lut.weight.copy_(weights["decoder.embedding.weight"][order])
+        theirs.src_embed.lut.weight.copy_(weights["decoder.embed_tokens.weight"][order])
         theirs.decoder.output_layer.bias = torch.nn.Parameter(weights["decoder.project.bias"][order])
         (_put_transformer if model.kind == "transformer" else _put_gru)(theirs, model, weights)
     number = {ours: place for place, ours in enumerate(order)}
@@ -211,7 +216,7 @@ def joey(model: Exported, threads: int) -> Translate:
 
 def _joey_transformer(model: Exported) -> dict[str, dict[str, Any]]:
     part = {
-        "type": "transformer", "num_layers": model.layers, "num_heads": model.heads, "hidden_size": model.width,
+        "type": "transformer", "num_layers": model.layers, "num_heads": model.heads, "hidden_size": model.dim,
         "ff_size": model.hidden, "layer_norm": "post",
     }  # fmt: skip
     return {"encoder": part, "decoder": part}
@@ -221,8 +226,8 @@ def _joey_gru(model: Exported) -> dict[str, dict[str, Any]]:
     part = {"type": "recurrent", "rnn_type": "gru", "num_layers": 1}
     attention = {"additive": "bahdanau", "bilinear": "luong"}[model.score]
     return {
-        "encoder": {**part, "hidden_size": model.width // 2, "bidirectional": True},
-        "decoder": {**part, "hidden_size": model.width, "attention": attention, "input_feeding": model.feed},
+        "encoder": {**part, "hidden_size": model.dim // 2, "bidirectional": True},
+        "decoder": {**part, "hidden_size": model.dim, "attention": attention, "input_feeding": model.feed},
     }
 
 
@@ -235,25 +240,25 @@ def _put_transformer(theirs: Any, model: Exported, weights: dict[str, Any]) -> N
 
     for side in ("encoder", "decoder"):
         part = getattr(theirs, side)
-        part.pe.pe = torch.from_numpy(waves(512, model.width))[None]
+        part.pe.pe = torch.from_numpy(waves(512, model.dim))[None]
         for index, layer in enumerate(part.layers):
-            block = f"{side}.stack.blocks.{index}"
+            block, last = f"{side}.stack.layers.{index}", "norm2" if side == "encoder" else "norm3"
             attend = layer.src_src_att if side == "encoder" else layer.trg_trg_att
-            looks = [(attend, "attend")] + ([(layer.src_trg_att, "cross")] if side == "decoder" else [])
+            looks = [(attend, "self_attn")] + ([(layer.src_trg_att, "cross_attn")] if side == "decoder" else [])
             for attention, name in looks:
                 for into, ours in (
-                    ("q_layer", "query"),
-                    ("k_layer", "key"),
-                    ("v_layer", "value"),
-                    ("output_layer", "out"),
+                    ("q_layer", "q_proj"),
+                    ("k_layer", "k_proj"),
+                    ("v_layer", "v_proj"),
+                    ("output_layer", "out_proj"),
                 ):
                     put(getattr(attention, into), f"{block}.{name}.{ours}")
-            put(layer.layer_norm if side == "encoder" else layer.x_layer_norm, f"{block}.around_attend.norm")
+            put(layer.layer_norm if side == "encoder" else layer.x_layer_norm, f"{block}.norm1")
             if side == "decoder":
-                put(layer.dec_layer_norm, f"{block}.around_cross.norm")
-            put(layer.feed_forward.pwff_layer[0], f"{block}.perceive.open")
-            put(layer.feed_forward.pwff_layer[3], f"{block}.perceive.close")
-            put(layer.feed_forward.layer_norm, f"{block}.around_perceive.norm")
+                put(layer.dec_layer_norm, f"{block}.norm2")
+            put(layer.feed_forward.pwff_layer[0], f"{block}.ffn.up")
+            put(layer.feed_forward.pwff_layer[3], f"{block}.ffn.down")
+            put(layer.feed_forward.layer_norm, f"{block}.{last}")
     for module in theirs.modules():
         if isinstance(module, torch.nn.LayerNorm):
             module.eps = model.epsilon
@@ -278,9 +283,9 @@ def _put_gru(theirs: Any, model: Exported, weights: dict[str, Any]) -> None:
     score.energy_layer.weight.copy_(weights["decoder.score.weight"])
 
 
-def waves(length: int, width: int) -> np.ndarray:
+def waves(length: int, dim: int) -> np.ndarray:
     """Sines, then cosines, as Regard and Marian order them."""
-    angles = np.arange(length)[:, None] * 10_000.0 ** (-np.arange(0, width, 2) / width)
+    angles = np.arange(length)[:, None] * 10_000.0 ** (-np.arange(0, dim, 2) / dim)
     return np.concatenate((np.sin(angles), np.cos(angles)), -1).astype(np.float32)
 
 

@@ -30,14 +30,14 @@ def reversals(count: int, seed: int) -> list[tuple[str, str]]:
 def reverser(request, tmp_path_factory) -> regard.Predictor:
     """A model that has learned to say the words of a text from the end."""
     place = tmp_path_factory.mktemp("reverse")
-    words, steps = {"tokens": "words"}, {"rnn": 150, "conv": 120}[request.param]
-    conv, rnn = {"kind": "conv", "width": 24, "dilations": [1, 2]}, {"kind": "rnn", "width": 24}
-    parts = {"rnn": (rnn, {**rnn, "attention": "after"}), "conv": (conv, conv)}[request.param]
+    words, steps = {"tokenizer": "words"}, {"rnn": 150, "conv": 120}[request.param]
+    conv, rnn = {"kind": "conv", "dim": 24, "dilations": [1, 2]}, {"kind": "rnn", "dim": 24}
+    parts = {"rnn": (rnn, {**rnn, "attention": "luong"}), "conv": (conv, conv)}[request.param]
     train = {
-        "steps": steps,
-        "warmup": 10,
+        "max_steps": steps,
+        "warmup_steps": 10,
         "batch_tokens": 256,
-        "rate": 1.5e-2,
+        "learning_rate": 1.5e-2,
         "validate_every": steps,
         "device": "cpu",
     }
@@ -169,8 +169,8 @@ def test_the_command_aligns_line_for_line(tmp_path, monkeypatch):
     assert [line["links"] for line in lines[:3]] == [[list(link) for link in each.links] for each in found]
     assert lines[3]["alignment_error_rate"] == 0
     assert "alignment error rate 0.0%, precision 100.0%, recall 100.0% on l" in told.stderr
-    own = command("align", GOLDEN / "rnn", "--sources", "s", "--set", "longest=4", "--json")
-    first, _, third = regard.load(GOLDEN / "rnn").predict(["the cat sat", "a", "a dog"], longest=4)
+    own = command("align", GOLDEN / "rnn", "--sources", "s", "--set", "max_length=4", "--json")
+    first, _, third = regard.load(GOLDEN / "rnn").predict(["the cat sat", "a", "a dog"], max_length=4)
     assert [json.loads(line)["output"] for line in own.stdout.splitlines()] == [first, "", third]
 
 
@@ -186,7 +186,7 @@ REFUSED = {
     "fewer links": (("rnn", "--targets", "s", "--references", "one"), "one, line 2: wanted a line for each source"),
     "links": (("rnn", "--targets", "s", "--references", "s"), "s, line 1: wanted links as"),
     "nothing sure": (("rnn", "--choose", "s", "s", "none"), "choose: wanted links that are sure"),
-    "searching": (("rnn", "--targets", "s", "--beam", "3"), "beam: wanted nothing where no output is searched"),
+    "searching": (("rnn", "--targets", "s", "--beam", "3"), "beam_size: wanted nothing where no output is searched"),
 }
 
 
@@ -208,15 +208,15 @@ def test_a_text_that_is_too_long_is_named_by_its_line():
     _, (found) = align(translator("words"), ["the cat", "cat " * 1500], ["a", "b"], cut=True)
     assert len(found.source_words) == 1500
     assert found.origins[0] < 1000
-    (whole,) = align(translator("words"), ["cat " * 1500], ["a"], longest_source=2000)
+    (whole,) = align(translator("words"), ["cat " * 1500], ["a"], max_source_length=2000)
     assert whole.sizes == (1500, 1)
 
 
 def test_nothing_is_searched_where_targets_are_given():
-    with pytest.raises(ValueError, match="beam: wanted nothing where no output is searched"):
-        next(align(translator(), ["a"], ["b"], beam=3))
-    with pytest.raises(ValueError, match="nbest: wanted 1; got 2"):
-        next(align(translator(), ["a"], beam=3, nbest=2))
+    with pytest.raises(ValueError, match="beam_size: wanted nothing where no output is searched"):
+        next(align(translator(), ["a"], ["b"], beam_size=3))
+    with pytest.raises(ValueError, match="num_hypotheses: wanted 1; got 2"):
+        next(align(translator(), ["a"], beam_size=3, num_hypotheses=2))
 
 
 def test_models_that_align_nothing_are_refused():
@@ -232,8 +232,8 @@ def test_an_output_that_never_ends_is_aligned():
     predictor = translator("words", "conv")
     with torch.no_grad():
         predictor.model.decoder.project.bias[10] = 100.0
-    (said,) = align(predictor, ["the cat"], longest=3)
-    (read,) = align(predictor, ["the cat"], longest=3, heads=AlignmentHeads(step="reads"))
+    (said,) = align(predictor, ["the cat"], max_length=3)
+    (read,) = align(predictor, ["the cat"], max_length=3, heads=AlignmentHeads(step="reads"))
     assert None not in said.origins
     assert read.origins[-1] is None
     assert len(read.links) == 2
@@ -244,7 +244,7 @@ def test_the_command_carries_markup(tmp_path):
     done = command("predict", GOLDEN / "rnn", tmp_path / "in", "--markup", "--longest", 4)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.split("\n")
-    assert lines == [*with_markup(regard.load(GOLDEN / "rnn"), ["a <b>cat</b>", ""], longest=4), ""]
+    assert lines == [*with_markup(regard.load(GOLDEN / "rnn"), ["a <b>cat</b>", ""], max_length=4), ""]
     assert "<b>" in lines[0]
     both = command("predict", GOLDEN / "rnn", tmp_path / "in", "--markup", "--scores")
     assert (both.returncode, "scores: wanted nothing beside --markup" in both.stderr) == (2, True)

@@ -29,14 +29,18 @@ from regard.views.caption_overlay import PAGE, PAGE_END, SHADE, Drawing, figure,
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'")
 
-CNN = {"kind": "cnn", "channels": [4, 8], "width": 16}
+CNN = {"kind": "cnn", "channels": [4, 8], "dim": 16}
 DECODERS = {
-    "rnn": {"kind": "rnn", "width": 16, "attention": "before"},
-    "blind": {"kind": "rnn", "width": 16, "attention": "none"},
-    "transformer": {"kind": "transformer", "width": 16, "layers": 2, "heads": 2, "hidden": 32},
+    "rnn": {"kind": "rnn", "dim": 16, "attention": "bahdanau"},
+    "blind": {"kind": "rnn", "dim": 16, "attention": "none"},
+    "transformer": {"kind": "transformer", "dim": 16, "layers": 2, "heads": 2, "ffn_dim": 32},
 }
-VIT = {"kind": "vit", "patch": 16, "transformer": {"width": 16, "layers": 1, "heads": 2, "hidden": 16, "unit": True}}
-TARGET = {"tokens": "words", "vocabulary": 50}
+VIT = {
+    "kind": "vit",
+    "patch_size": 16,
+    "transformer": {"dim": 16, "layers": 1, "heads": 2, "ffn_dim": 16, "cls_token": True},
+}
+TARGET = {"tokenizer": "words", "vocab_size": 50}
 HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -66,14 +70,14 @@ def captioner(decoder: str, encoder: dict = CNN, tokens: dict = TARGET) -> Predi
     table = {"encoder": encoder, "decoder": DECODERS[decoder]}
     recipe = Recipe.of(
         {
-            "data": {"generate": "shapes", "source": {"kind": "image"}, "target": tokens},
+            "data": {"synthetic": "shapes", "source": {"kind": "image"}, "target": tokens},
             "model": table,
-            "decode": {"longest": 6},
+            "decode": {"max_length": 6},
         }
     )
     vocabulary = Tokenizer.train(tokens["tokens"], [scene.target for scene in shapes("train", 0, 40)], 300)
     torch.manual_seed(0)
-    return Predictor(regard.build({**table, "vocabulary": vocabulary.size}).eval(), recipe, None, vocabulary)
+    return Predictor(regard.build({**table, "vocab_size": vocabulary.size}).eval(), recipe, None, vocabulary)
 
 
 @pytest.fixture
@@ -128,7 +132,7 @@ def test_draws_depend_on_the_place_alone(photos, monkeypatch):
 
 @pytest.mark.parametrize("tokens", ["words", "bytes", "bpe"])
 def test_words_have_the_weights_of_their_tokens(tokens):
-    target = {"tokens": tokens} if tokens == "bytes" else {"tokens": tokens, "vocabulary": 300}
+    target = {"tokenizer": tokens} if tokens == "bytes" else {"tokenizer": tokens, "vocab_size": 300}
     made = captioner("transformer", tokens=target)
     ids = made.target.encode("a red circle")
     pieces = tuple(made.target.pieces(ids))
@@ -243,33 +247,33 @@ def few(monkeypatch):
 
 RECIPE = """
 [data]
-generate = "shapes"
+synthetic = "shapes"
 source = {kind = "image"}
-target = {tokens = "words", vocabulary = 50}
+target = {tokenizer = "words", vocab_size = 50}
 [model]
-encoder = {kind = "cnn", channels = [4, 8], width = 16}
-decoder = {kind = "rnn", width = 16, attention = "ATTENTION"}
+encoder = {kind = "cnn", channels = [4, 8], dim = 16}
+decoder = {kind = "rnn", dim = 16, attention = "ATTENTION"}
 [train]
-steps = 2
-warmup = 1
+max_steps = 2
+warmup_steps = 1
 validate_every = 2
-metric = "cider"
+monitor = "cider"
 [decode]
 longest = 5
 """
 
 
 def test_the_command_captions_and_draws(photos, tmp_path, few):
-    for attention in ("before", "none"):
+    for attention in ("bahdanau", "none"):
         (tmp_path / "r.toml").write_text(RECIPE.replace("ATTENTION", attention))
         done = command("train", tmp_path / "r.toml", "--out", tmp_path / attention, "--cache", tmp_path / "cache")
         assert done.returncode == 0, done.stderr
-    validated = json.loads((tmp_path / "before" / "log.jsonl").read_text().splitlines()[-1])
+    validated = json.loads((tmp_path / "bahdanau" / "log.jsonl").read_text().splitlines()[-1])
     assert validated["cider"] >= 0
     hostile = photos / "..\\x<b>\tc.png"
     (photos / "b.png").rename(hostile)
     (photos / "notes.txt").rename(photos / "notes.jpg")
-    run, looks = tmp_path / "before", tmp_path / "looks"
+    run, looks = tmp_path / "bahdanau", tmp_path / "looks"
     done = command("caption", run, photos, "--draw", looks, "--beam", 2)
     assert done.returncode == 1  # for one of them could not be read
     names, captions = zip(*(line.split("\t") for line in done.stdout.splitlines()), strict=True)
@@ -282,7 +286,7 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
         "0004-wide.svg", "index.html",
     ]  # fmt: skip
     assert (looks / "index.html").read_text().count("<figure>") == 4
-    assert {path.name for path in tmp_path.iterdir()} == {"r.toml", "before", "none", "cache", "photos", "looks"}
+    assert {path.name for path in tmp_path.iterdir()} == {"r.toml", "bahdanau", "none", "cache", "photos", "looks"}
     (photos / "notes.jpg").unlink()
     scored = command("caption", run, photos, "--scores", "--beam", 2)
     assert scored.returncode == 0
@@ -290,7 +294,7 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
     told = [json.loads(line) for line in command("caption", run, photos, "--json", "--beam", 2).stdout.splitlines()]
     assert tuple(each["output"] for each in told) == captions
     assert told[1]["input"] == str(photos / "a.jpg")
-    both = command("caption", run, photos / "a.jpg", "--beam", 2, "--set", "nbest=2").stdout.splitlines()
+    both = command("caption", run, photos / "a.jpg", "--beam", 2, "--set", "num_hypotheses=2").stdout.splitlines()
     assert [line.split("\t")[0] for line in both] == [str(photos / "a.jpg")] * 2
     for arguments, message in {
         (tmp_path / "none", photos, "--draw", looks): "draw: wanted one model whose decoder looks at its source",

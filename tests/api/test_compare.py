@@ -68,10 +68,10 @@ def test_models_search_as_they_are_told(place):
     Path("r").write_text("A CAT\n")
     Path("theirs").write_text("A CAT\n")
     systems = [GOLDEN / "transformer", "theirs"]
-    told = command("compare", *systems, "--sources", "s", "--references", "r", "--set", "longest=2", "--json")
+    told = command("compare", *systems, "--sources", "s", "--references", "r", "--set", "max_length=2", "--json")
     (sentence,) = json.loads(told.stdout)["sentences"]
     short = sentence["answers"][0]
-    assert short["output"] == regard.load(systems[0]).predict(["a cat"], longest=2)[0]
+    assert short["output"] == regard.load(systems[0]).predict(["a cat"], max_length=2)[0]
     assert short["output"] != regard.load(systems[0]).predict(["a cat"])[0]
     assert len(short["attention"]["rows"]) == 2  # of the same search
 

@@ -46,13 +46,13 @@ def test_evaluation_draws_by_the_number_of_an_example(monkeypatch):
 
 def test_a_line_that_is_too_long_is_named_by_its_number():
     with pytest.raises(InvalidArgument, match="line 4: wanted at most 3 tokens"):
-        said(["the cat", "", "", "the cat sat on"], translator("words"), longest_source=3)
+        said(["the cat", "", "", "the cat sat on"], translator("words"), max_source_length=3)
 
 
 def test_references_are_in_the_small_letters_that_a_model_can_write(tmp_path):
     texts = ["ΑΣ ΟΔΥΣΣΕΥΣ", "İSTANBUL", "Straẞe", "ǅ"]
     (tmp_path / "text.txt").write_text("".join(text + "\n" for text in texts))
-    path, small = str(tmp_path / "text.txt"), {"tokens": "bytes", "lower": True}
+    path, small = str(tmp_path / "text.txt"), {"tokenizer": "bytes", "lowercase": True}
     data = {"train": [path, path], "valid": [path, path], "source": small, "target": small}
     recipe = Recipe.of({"data": data, "model": {"encoder": PARTS["rnn"], "decoder": PARTS["rnn"]}})
     words = Tokenizer.train("bytes", texts, lower=True)

@@ -20,17 +20,17 @@ from regard.recipe.recipe import find_recipe, our_recipes, read_recipe
 
 RECIPE = """
 [data]
-generate = "copy"
-source = {tokens = "bytes"}
-target = {tokens = "bytes"}
+synthetic = "copy"
+source = {tokenizer = "bytes"}
+target = {tokenizer = "bytes"}
 
 [model]
-encoder = {kind = "rnn", width = 16}
-decoder = {kind = "rnn", width = 16}
+encoder = {kind = "rnn", dim = 16}
+decoder = {kind = "rnn", dim = 16}
 
 [train]
-steps = 6
-warmup = 2
+max_steps = 6
+warmup_steps = 2
 validate_every = 3
 batch_tokens = 256
 log_every = 3
@@ -177,7 +177,7 @@ def test_predict_streams(place):
     whole = command("predict", place / "run", place / "in.txt", "--beam", 1)
     assert command("predict", place / "run", place / "in.txt", "--stream").stdout == whole.stdout
     wrong = command("predict", place / "run", place / "in.txt", "--stream", "--beam", 2)
-    assert (wrong.returncode, "beam: wanted 1 in a stream" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "beam_size: wanted 1 in a stream" in wrong.stderr) == (2, True)
     wrong = command("predict", place / "run", place / "in.txt", "--stream", "--json")
     assert (wrong.returncode, "--json: wanted nothing in a stream" in wrong.stderr) == (2, True)
 
@@ -277,7 +277,7 @@ def test_evaluate_shows_the_metrics_of_the_task_and_keeps_outputs(place):
     first, second = json.loads(again)["systems"]
     assert first["metrics"]["chrf"]["value"] == second["metrics"]["chrf"]["value"]
     assert (second["metrics"]["chrf"]["difference"], second["metrics"]["chrf"]["p"]) == (0.0, 1.0)
-    short = evaluated(place / "run", "--split", "valid", "--metric", "chrf", "--set", "longest=1", "--json")
+    short = evaluated(place / "run", "--split", "valid", "--metric", "chrf", "--set", "max_length=1", "--json")
     assert json.loads(short)["systems"][0]["metrics"]["chrf"]["value"] != first["metrics"]["chrf"]["value"]
 
 
@@ -375,10 +375,18 @@ def test_prepare_says_what_there_is(place):
 def test_dry_run_shows_and_does_nothing(place):
     out = place / "never"
     done = command(
-        "train", place / "recipe.toml", "--out", out, "--cache", place / "cache", "--dry-run", "--set", "train.rate=0.5"
+        "train",
+        place / "recipe.toml",
+        "--out",
+        out,
+        "--cache",
+        place / "cache",
+        "--dry-run",
+        "--set",
+        "train.learning_rate=0.5",
     )
     assert done.returncode == 0, done.stderr
-    assert "train.rate = 0.5" in done.stdout
+    assert "train.learning_rate = 0.5" in done.stdout
     assert "first batch:" in done.stdout
     assert re.search(r"memory: \d+ MiB", done.stdout)
     assert not out.exists()
@@ -407,7 +415,7 @@ MISTAKES = {
     "no recipe": (["train", "nowhere.toml", "--out", "x"], 2, "nowhere.toml: wanted a recipe"),
     "no such name": (["train", "datse", "--out", "x"], 2, "Did you mean 'dates'?"),
     "a wrong key": (["train", "dates", "--out", "x", "--set", "train.rat=1"], 2, "train.rat: wanted a key of train"),
-    "no value": (["train", "dates", "--out", "x", "--set", "train.rate"], 2, "--set: wanted key=value"),
+    "no value": (["train", "dates", "--out", "x", "--set", "train.learning_rate"], 2, "--set: wanted key=value"),
     "no model": (["predict", "nowhere"], 2, "nowhere: wanted the folder of a run"),
     "no such device": (["predict", ".", "--device", "gpu"], 2, "device: wanted cpu"),
     "no vectors": (["words", "nearest", "nowhere", "king"], 2, "nowhere"),
@@ -451,8 +459,8 @@ def test_a_full_disk_is_a_short_error(arguments):
 def test_a_language_model_has_no_bleu(tmp_path):
     (tmp_path / "t.txt").write_text("a text\n" * 30)
     (tmp_path / "r.toml").write_text(
-        f'[data]\ntrain = "{tmp_path}/t.txt"\ntest = "{tmp_path}/t.txt"\ntarget = {{tokens = "bytes"}}\n'
-        '[model]\ndecoder = {kind = "rnn", width = 8}\n[train]\nsteps = 2\nwarmup = 1\n'
+        f'[data]\ntrain = "{tmp_path}/t.txt"\ntest = "{tmp_path}/t.txt"\ntarget = {{tokenizer = "bytes"}}\n'
+        '[model]\ndecoder = {kind = "rnn", dim = 8}\n[train]\nsteps = 2\nwarmup = 1\n'
     )
     cache = ("--cache", tmp_path / "cache")
     assert command("train", tmp_path / "r.toml", "--out", tmp_path / "run", *cache).returncode == 0
@@ -484,7 +492,7 @@ def test_all_that_is_wrong_with_a_recipe_is_told_at_once(tmp_path):
     )
     done = command("train", tmp_path / "r.toml", "--out", tmp_path / "x")
     assert done.returncode == 2
-    for key in ("extra:", "data.generate:", "model.encoder.kind:", "train.steps:"):
+    for key in ("extra:", "data.synthetic:", "model.encoder.kind:", "train.max_steps:"):
         assert key in done.stderr
 
 
@@ -500,7 +508,7 @@ def test_words_from_text_to_neighbours(tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(lines))
     vectors = tmp_path / "vectors.txt"
     done = command(
-        "words", "train", tmp_path / "text.txt", "--out", vectors, "--set", "width=8", "--set", "subsample=0"
+        "words", "train", tmp_path / "text.txt", "--out", vectors, "--set", "dim=8", "--set", "sample=0"
     )
     assert done.returncode == 0, done.stderr
     done = command("words", "nearest", vectors, "fox", "--count", "3")

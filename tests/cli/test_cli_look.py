@@ -47,7 +47,7 @@ def test_a_text_is_looked_at():
     assert list(map(int, first[1:])) == [round(100 * weight) for weight in weights.mean(0)[0].tolist()]
     assert "\x1b" not in done.stdout
     one = command(
-        "look", GOLDEN / "transformer", "a cat", "--layer", 1, "--head", 1, "--rows", "0:2", "--set", "longest=3"
+        "look", GOLDEN / "transformer", "a cat", "--layer", 1, "--head", 1, "--rows", "0:2", "--set", "max_length=3"
     )
     assert one.stdout.count("head 1") == 3
     assert len(one.stdout.splitlines()) == 1 + 3 * (2 + 1 + 2)
@@ -56,11 +56,11 @@ def test_a_text_is_looked_at():
 
 def test_lines_are_looked_at_one_by_one(tmp_path):
     (tmp_path / "in.txt").write_text("a cat\n\na dog\n")
-    short = "--set", "longest=3"
+    short = "--set", "max_length=3"
     from_file = command("look", GOLDEN / "rnn", "--file", tmp_path / "in.txt", "--json", *short)
     told = [json.loads(line) for line in from_file.stdout.splitlines()]
     assert [each["title"] for each in told] == ["a cat", "a dog"]
-    assert told[0] == json.loads(regard.look(regard.load(GOLDEN / "rnn"), "a cat", longest=3).to_json())
+    assert told[0] == json.loads(regard.look(regard.load(GOLDEN / "rnn"), "a cat", max_length=3).to_json())
     piped = process("look", GOLDEN / "rnn", "--json", *short, text="a cat\n\na dog\n")
     assert piped.stdout == from_file.stdout
     together = command("look", GOLDEN / "rnn", "--file", tmp_path / "in.txt", "--summary", "--json", *short)
@@ -108,7 +108,7 @@ REFUSED = {
     "sort by what": (("a", "--summary", "--sort", "entrpy"), "sort: wanted one of .*Did you mean 'entropy'"),
     "table and file": (("a", "--summary", "--out", "x.json"), "out: wanted one look to write; got a table"),
     "set what": (("a", "--set", "layers=1"), r"set: wanted a key of \[decode\]; got layers"),
-    "search beside an output": (("a", "--output", "b", "--beam", "2"), "beam: wanted nothing where no output"),
+    "search beside an output": (("a", "--output", "b", "--beam", "2"), "beam_size: wanted nothing where no output"),
     "rows": (("a", "--rows", "one"), "rows: wanted a number"),
     "no row": (("a", "--output", "b", "--rows", "9"), "rows: wanted whole numbers from -2 to 1; got"),
     "rows backwards": (("a", "--output", "b", "--rows", "1:0"), "rows: wanted at least one of 2; got none"),
@@ -159,7 +159,7 @@ def test_data_of_every_kind_are_read(tmp_path):
     assert list(pairs_of(language, [str(tmp_path / "t.txt")])) == [(text, "") for text in TEXTS if text]
     (tmp_path / "p.tsv").write_text("german\tenglish\nHund\tdog\n")
     parts = {"encoder": {"kind": "bag"}, "decoder": {"kind": "rnn"}}
-    dates = Recipe.of({"data": {"generate": "dates", "source": {}, "target": {}}, "model": parts})
+    dates = Recipe.of({"data": {"synthetic": "dates", "source": {}, "target": {}}, "model": parts})
     assert list(pairs_of(dates, [str(tmp_path / "p.tsv")])) == [("Hund", "dog")]
     assert len(next(pairs_of(dates, ["test"]))[1]) == len("1999-12-31")
 

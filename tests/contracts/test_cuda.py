@@ -69,8 +69,8 @@ class OnGpu(regard.Score):
     def keys(self, key):
         return torch.func.functional_call(_Call(self.score, "keys"), self._named(), (key,))
 
-    def score_function(self, width):
-        return torch.func.functional_call(_Call(self.score, "score_function"), self._named(), (width,))
+    def score_function(self, dim):
+        return torch.func.functional_call(_Call(self.score, "score_function"), self._named(), (dim,))
 
     def _named(self):
         return {f"score.{name}": parameter.cuda() for name, parameter in self.score.named_parameters()}
@@ -142,15 +142,15 @@ def test_pictures_are_changed_alike():
     torch.testing.assert_close(found.cpu(), augmented(pictures, changes, dice), atol=1e-4, rtol=0)
 
 
-SIDE = {"kind": "transformer", "width": 32, "layers": 2, "heads": 2, "hidden": 64, "position": "rotary"}
-SIDE |= {"dropout": 0.2, "weight_dropout": 0.1, "hidden_dropout": 0.1}
+SIDE = {"kind": "transformer", "dim": 32, "layers": 2, "heads": 2, "ffn_dim": 64, "positions": "rotary"}
+SIDE |= {"dropout": 0.2, "attention_dropout": 0.1, "ffn_dropout": 0.1}
 
 
 def language_model(tmp_path, name, **changes):
     """The weights at the end of a short run over running text."""
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat and the dog sat on the log\n" * 200)
-    data = {"train": str(text), "valid": str(text), "target": {"tokens": "bytes"}, "stretch": 32}
+    data = {"train": str(text), "valid": str(text), "target": {"tokenizer": "bytes"}, "context_length": 32}
     return weights_of(tmp_path, name, data, {"decoder": SIDE}, changes)
 
 
@@ -159,29 +159,29 @@ def translator(tmp_path, name, side=SIDE, looks=None, **changes):
     lines = ["the cat sat on the mat and the dog on the log "[: 5 + place % 40] for place in range(300)]
     (tmp_path / "pairs.txt").write_text("\n".join(lines))
     data = {split: [str(tmp_path / "pairs.txt")] * 2 for split in ("train", "valid")}
-    data |= {side: {"tokens": "bytes"} for side in ("source", "target")}
+    data |= {side: {"tokenizer": "bytes"} for side in ("source", "target")}
     sides = {"encoder": side, "decoder": side | (looks or {})}
     return weights_of(tmp_path, name, data, sides, changes | {"packed": True})
 
 
 def convolutions(tmp_path, name, **changes):
     """Whose one head is too wide to be held whole."""
-    side = {"kind": "conv", "width": 272, "dilations": [1, 4], "dropout": 0.2}
+    side = {"kind": "conv", "dim": 272, "dilations": [1, 4], "dropout": 0.2}
     return translator(tmp_path, name, side, **changes)
 
 
 def recurrences(tmp_path, name, **changes):
     """All of whose looks are taken at once."""
-    side = {"kind": "rnn", "cell": "lstm", "width": 272, "layers": 2, "dropout": 0.2}
-    return translator(tmp_path, name, side, {"attention": "after", "score": "bilinear"}, **changes)
+    side = {"kind": "rnn", "cell": "lstm", "dim": 272, "layers": 2, "dropout": 0.2}
+    return translator(tmp_path, name, side, {"attention": "luong", "score": "bilinear"}, **changes)
 
 
 def recurrences_that_look_before(tmp_path, name, **changes):
-    return translator(tmp_path, name, {"kind": "rnn", "width": 32, "dropout": 0.2}, **changes)
+    return translator(tmp_path, name, {"kind": "rnn", "dim": 32, "dropout": 0.2}, **changes)
 
 
 def weights_of(tmp_path, name, data, model, changes):
-    settings = {"steps": 40, "warmup": 4, "validate_every": 20, "batch_tokens": 512, "precision": "bfloat16"}
+    settings = {"max_steps": 40, "warmup_steps": 4, "validate_every": 20, "batch_tokens": 512, "precision": "bfloat16"}
     recipe = {"data": data, "model": model, "train": settings | changes}
     run = tmp_path / name
     train(recipe, run, cache=tmp_path / "cache", resume=run.exists())
@@ -189,18 +189,18 @@ def weights_of(tmp_path, name, data, model, changes):
     return store.tensors(store.read(folder), "model.safetensors", folder)
 
 
-@pytest.mark.parametrize("agreement", [0.0, 1.0])
+@pytest.mark.parametrize("r_drop", [0.0, 1.0])
 @pytest.mark.parametrize("made", [language_model, translator, convolutions, recurrences, recurrences_that_look_before])
-def test_replayed_equals_launched(made, agreement, tmp_path, monkeypatch):
+def test_replayed_equals_launched(made, r_drop, tmp_path, monkeypatch):
     """Bit for bit; and a run that was stopped, and so launches what another replays, ends as one that was not."""
     records, right = [], GraphedUpdate._record
     monkeypatch.setattr(GraphedUpdate, "_record", lambda *given: records.append(1) or right(*given))
-    launched = made(tmp_path, "launched", agreement=agreement)
+    launched = made(tmp_path, "launched", r_drop=r_drop)
     assert not records
-    replayed = made(tmp_path, "replayed", replay=True, agreement=agreement)
+    replayed = made(tmp_path, "replayed", cuda_graphs=True, r_drop=r_drop)
     assert records
-    made(tmp_path, "parts", steps=20, replay=True, agreement=agreement)
-    parts = made(tmp_path, "parts", replay=True, agreement=agreement)
+    made(tmp_path, "parts", max_steps=20, cuda_graphs=True, r_drop=r_drop)
+    parts = made(tmp_path, "parts", cuda_graphs=True, r_drop=r_drop)
     for name, tensor in launched.items():
         assert torch.equal(tensor, replayed[name]), name
         assert torch.equal(tensor, parts[name]), name
@@ -228,7 +228,7 @@ def test_what_cannot_be_recorded_says_so_and_resumes_launched(tmp_path):
     """In a process of its own: PyTorch's random numbers are of no use after a recording that failed."""
     command = [sys.executable, "-c", ASKING, str(tmp_path), str(Path(__file__).parent)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "train.replay: wanted work that can be recorded" in found.stdout, found.stderr
+    assert "train.cuda_graphs: wanted work that can be recorded" in found.stdout, found.stderr
     resumed, launched = language_model(tmp_path, "asking"), language_model(tmp_path, "launched")
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in launched.items())
 
@@ -248,19 +248,19 @@ def asking(self, model, batch, *, step=0, carried=None):
         assert batch.targets.ids.max().item() > 0  # waits for the device, which a recording cannot
     return right(self, model, batch, step=step, carried=carried)
 
-language_model(Path(sys.argv[1]), "asking", steps=20)
+language_model(Path(sys.argv[1]), "asking", max_steps=20)
 Objective.__call__ = asking
 import regard.training.replay
 regard.training.cuda_graphs.LAUNCHED = 8
 try:
-    language_model(Path(sys.argv[1]), "asking", replay=True)
+    language_model(Path(sys.argv[1]), "asking", cuda_graphs=True)
 except TrainingFailed as error:
     print(error)
 """
 
 
 def outputs(made, rows, **options):
-    config = DecodeConfig(**{"longest": 12, **options})
+    config = DecodeConfig(**{"max_length": 12, **options})
     task = SearchTask(made, lambda some: Tokens.of(some, device="cuda"), config)
     hits = dict(search.search(task, [Request(row, len(row)) for row in rows]))
     return [hits[number] for number in range(len(rows))]
@@ -275,7 +275,7 @@ def test_who_knows_the_number_of_tokens_finds_the_same():
 RECORDED = ["transformer", "transformer post-norm", "transformer learned", "transformer none"]
 
 
-@pytest.mark.parametrize("options", [*WAYS, {"beam": 3, "no_repeat": 2, "shortest": 4}], ids=str)
+@pytest.mark.parametrize("options", [*WAYS, {"beam_size": 3, "no_repeat_ngram_size": 2, "min_length": 4}], ids=str)
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
     """Where all enter at once and where they wait; both equal PyTorch's way."""
@@ -302,7 +302,7 @@ def test_recordings_serve_other_inputs(options, monkeypatch):
     made, rows = model("transformer").cuda(), sources()
 
     def found(turned: bool) -> list:
-        config = DecodeConfig(**{"longest": 12, "seed": 3 if turned else 4, **options})
+        config = DecodeConfig(**{"max_length": 12, "seed": 3 if turned else 4, **options})
         task = SearchTask(made, lambda some: Tokens.of(some, device="cuda"), config)
         asked = rows[::-1] if turned else rows
         hits = dict(search.search(task, [Request(row, len(row), (7 if turned else 8,)) for row in asked]))
@@ -358,7 +358,7 @@ def test_recorded_steps_see_changed_weights(precision):
 @torch.inference_mode()
 def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch):
     """With few rows and with many, of a width that is no power of two."""
-    config = replace(models.SMALL, width=48, heads=3, hidden=80, norm_first=norm_first)
+    config = replace(models.SMALL, dim=48, heads=3, ffn_dim=80, norm_first=norm_first)
     made = models.lively(TransformerDecoder(config, Embedding(300, 48), Projection(48, 300), 48)).cuda().eval()
     states, mask = torch.randn(batch, 37, 48, device="cuda"), torch.rand(batch, 37, device="cuda") < 0.7
     mask[0] = False  # nothing to see
@@ -425,5 +425,5 @@ def asking(self, scores, said):
     right(self, scores, said)
 
 rules.Never.__call__ = asking
-print(said(outputs(made, rows, nbest=1, seed=2)) == wanted)
+print(said(outputs(made, rows, num_hypotheses=1, seed=2)) == wanted)
 """

@@ -110,7 +110,7 @@ def test_a_text_in_stretches_equals_the_whole(name, has_memory):
     torch.testing.assert_close(torch.cat((first, second), 1), whole, atol=1e-5, rtol=1e-4)
     cut, _ = module.carry(TARGETS[:, 3:], state.detached())
     assert torch.equal(cut, second)
-    before = module.embedding(TARGETS[:, :3]).detach().requires_grad_()
+    before = module.embed_tokens(TARGETS[:, :3]).detach().requires_grad_()
     _, reached = module._advance(before[:, :1], module.start(given, batch=3))
     after, _ = module.carry(TARGETS[:, 3:], reached)
     severed, _ = module.carry(TARGETS[:, 3:], reached.detached())
@@ -246,7 +246,7 @@ def test_any_encoder_with_any_decoder_learns_ten_examples(name, reads):
 def test_pools_see_what_is_there_alone(make):
     pool, given = make(WIDTH), memory()
     pooled = pool(given)
-    assert pooled.shape == (3, pool.width)
+    assert pooled.shape == (3, pool.dim)
     for i in range(3):
         length = int(given.mask[i].sum())
         alone = Memory(given.states[i : i + 1, :length], given.mask[i : i + 1, :length], given.summary[i : i + 1])
@@ -312,6 +312,6 @@ def test_log_probabilities_are_sums_in_float32():
 
 
 def test_one_hot_times_matrix_is_a_row():
-    embedding = encoder("bag").embedding
+    embedding = encoder("bag").embed_tokens
     ids = torch.tensor([3, 0, 3, 9])
     torch.testing.assert_close(F.one_hot(ids, VOCABULARY).float() @ embedding.weight * WIDTH**0.5, embedding(ids))

@@ -32,34 +32,37 @@ from regard.training.objective import Objective
 from support.poison import poison
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SIDE = {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "hidden": 24, "dropout": 0.0}
+SIDE = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 24, "dropout": 0.0}
 KINDS = {
     "as they are": {},
     "norms last": {"norm_first": False},
     "mean squares, gated": {"norm": "rms", "activation": "swiglu", "norm_input": True},
-    "rotary, shared heads": {"position": "rotary", "heads": 4, "key_heads": 2, "normalise": True},
-    "learned, beside": {"position": "learned", "join": "concatenate", "longest": 12},
-    "bilinear, recomputed": {"score": "bilinear", "recompute": True},
-    "plain products": {"score": "dot", "position": "none"},
+    "rotary, shared heads": {"positions": "rotary", "heads": 4, "kv_heads": 2, "qk_norm": True},
+    "learned, beside": {"positions": "learned", "position_mode": "concatenate", "max_positions": 12},
+    "bilinear, recomputed": {"score": "bilinear", "activation_checkpointing": True},
+    "plain products": {"score": "dot", "positions": "none"},
 }
-CONV = {"kind": "conv", "width": 16, "dilations": [1, 3], "dropout": 0.0}
+CONV = {"kind": "conv", "dim": 16, "dilations": [1, 3], "dropout": 0.0}
 ONE = CONV | {"dilations": [2]}
 CONVOLUTIONS = {  # encoder and decoder
     "convolutions": (CONV, CONV),
-    "causal, of two, two heads": (CONV | {"causal": True, "kernel": 2}, ONE | {"kernel": 2, "heads": 2}),
-    "of an even number, farther than there are": (CONV | {"kernel": 4, "dilations": [2, 9]}, ONE | {"kernel": 4}),
-    "bilinear, of one": (ONE | {"kernel": 1}, ONE | {"score": "bilinear"}),
+    "causal, of two, two heads": (CONV | {"causal": True, "kernel_size": 2}, ONE | {"kernel_size": 2, "heads": 2}),
+    "of an even number, farther than there are": (
+        CONV | {"kernel_size": 4, "dilations": [2, 9]},
+        ONE | {"kernel_size": 4},
+    ),
+    "bilinear, of one": (ONE | {"kernel_size": 1}, ONE | {"score": "bilinear"}),
     "convolutions, then a Transformer": (ONE, SIDE),
     "a Transformer, then convolutions": (SIDE, ONE),
     "a language model": (None, CONV),
 }
-RNN = {"kind": "rnn", "width": 16, "dropout": 0.0}
-DEEP, LOOKS = RNN | {"cell": "lstm", "layers": 2}, {"attention": "after", "score": "bilinear"}
+RNN = {"kind": "rnn", "dim": 16, "dropout": 0.0}
+DEEP, LOOKS = RNN | {"cell": "lstm", "layers": 2}, {"attention": "luong", "score": "bilinear"}
 RECURRENCES = {
     "LSTMs": (DEEP, DEEP | LOOKS),
     "GRUs that look before": (RNN, RNN),
     "in one direction, with the summary": (RNN | {"bidirectional": False}, RNN | {"attention": "none"}),
-    "fed": (RNN | {"cell": "elman"}, RNN | LOOKS | {"cell": "elman", "feed": True}),
+    "fed": (RNN | {"cell": "elman"}, RNN | LOOKS | {"cell": "elman", "input_feeding": True}),
     "a recurrent language model": (None, DEEP),
 }
 SOURCES = [[7, 8, 9, 10, 11], [12], [13, 5, 6], [14, 15, 16, 17, 18, 19, 5]]
@@ -111,10 +114,10 @@ def near(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> No
 
 @pytest.mark.parametrize(("agreement", "filled"), [(0.0, False), (2.0, True)], ids=["exact", "agreeing, filled"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_packed_equals_padded(kind, agreement, filled, way, monkeypatch):
+def test_packed_equals_padded(kind, r_drop, filled, way, monkeypatch):
     side = SIDE | KINDS[kind]
-    model = regard.build({"encoder": side, "decoder": side, "vocabulary": 20, "tie": "all"}).to(DEVICE)
-    objective = Objective(smoothing=0.1, agreement=agreement)
+    model = regard.build({"encoder": side, "decoder": side, "vocab_size": 20, "tie_embeddings": "all"}).to(DEVICE)
+    objective = Objective(label_smoothing=0.1, r_drop=r_drop)
     got, changes = gradients(model, end_to_end(batch(), room(filled=filled)), objective)
     monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
     wanted, expected = gradients(model, batch(), objective)
@@ -126,9 +129,11 @@ def test_packed_equals_padded(kind, agreement, filled, way, monkeypatch):
 @pytest.mark.parametrize("kind", CONVOLUTIONS | RECURRENCES)
 def test_packed_others_equal_padded_ones(kind, way, monkeypatch):
     encoder, decoder = (CONVOLUTIONS | RECURRENCES)[kind]
-    sides = {"decoder": decoder} if encoder is None else {"encoder": encoder, "decoder": decoder, "tie": "all"}
-    model = regard.build(sides | {"vocabulary": 20}).to(DEVICE)
-    objective, given = Objective(smoothing=0.1), batch(source=encoder is not None)
+    sides = (
+        {"decoder": decoder} if encoder is None else {"encoder": encoder, "decoder": decoder, "tie_embeddings": "all"}
+    )
+    model = regard.build(sides | {"vocab_size": 20}).to(DEVICE)
+    objective, given = Objective(label_smoothing=0.1), batch(source=encoder is not None)
     monkeypatch.setattr(varlen, "WIDEST", 8)  # heads of 16 are walked
     monkeypatch.setattr(rnn_cuda, "takes", triton_launch.takes)  # in float32 too
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
@@ -144,7 +149,7 @@ def test_packed_others_equal_padded_ones(kind, way, monkeypatch):
 def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
     """Where all is dropped that can be, looks alone are left, packed or not."""
     torch.manual_seed(0)
-    model = regard.build({"encoder": ONE, "decoder": CONV, "vocabulary": 20}).to(DEVICE)
+    model = regard.build({"encoder": ONE, "decoder": CONV, "vocab_size": 20}).to(DEVICE)
     for parameter in model.parameters():
         nn.init.normal_(parameter)
     for module in model.modules():
@@ -157,7 +162,7 @@ def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
 
 
 def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
-    model = regard.build({"decoder": SIDE, "vocabulary": 20}).to(DEVICE)
+    model = regard.build({"decoder": SIDE, "vocab_size": 20}).to(DEVICE)
     got, changes = gradients(model, end_to_end(batch(source=False), room(filled=True)), Objective())
     monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
     wanted, expected = gradients(model, batch(source=False), Objective())
@@ -170,14 +175,16 @@ def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
 @pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh", "swiglu", "conv", "rnn", "rnn that looks before"])
 def test_half_precision_is_near_the_whole(kind):
     """All gradients together, of kernels in bfloat16 and of PyTorch's in float32."""
-    side = SIDE | {"width": 64, "heads": 4, "hidden": 96, "activation": kind, "layers": 2}
-    side = CONV | {"width": 320} if kind == "conv" else side  # whose one head is walked
-    side = DEEP | {"width": 320} if "rnn" in kind else side
+    side = SIDE | {"dim": 64, "heads": 4, "ffn_dim": 96, "activation": kind, "layers": 2}
+    side = CONV | {"dim": 320} if kind == "conv" else side  # whose one head is walked
+    side = DEEP | {"dim": 320} if "rnn" in kind else side
     looks = LOOKS if kind == "rnn" else {}  # at few keys, with one wide head
-    model = regard.build({"encoder": side, "decoder": side | looks, "vocabulary": 20, "tie": "all"}).to(DEVICE)
-    _, wanted = gradients(model, batch(), Objective(smoothing=0.1))
+    model = regard.build({"encoder": side, "decoder": side | looks, "vocab_size": 20, "tie_embeddings": "all"}).to(
+        DEVICE
+    )
+    _, wanted = gradients(model, batch(), Objective(label_smoothing=0.1))
     with torch.autocast(DEVICE, torch.bfloat16):
-        _, found = gradients(model, end_to_end(batch(), room(filled=True)), Objective(smoothing=0.1))
+        _, found = gradients(model, end_to_end(batch(), room(filled=True)), Objective(label_smoothing=0.1))
     near(torch.cat([x.flatten() for x in found.values()]), torch.cat([x.flatten() for x in wanted.values()]), 2e-2)
 
 
@@ -200,9 +207,9 @@ def test_long_sequences_go_another_way(causal):
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_what_a_program_cannot_hold_goes_another_way(dtype, kind):
-    ends, width = SequenceOffsets.of([128, 3, 0, 70]).to(DEVICE), (kind.heads + 2 * kind.key_heads) * kind.width
-    asked = torch.randn(201, width, device=DEVICE, requires_grad=True)
-    into = torch.randn(201, kind.heads * kind.width, device=DEVICE)
+    ends, dim = SequenceOffsets.of([128, 3, 0, 70]).to(DEVICE), (kind.heads + 2 * kind.kv_heads) * kind.dim
+    asked = torch.randn(201, dim, device=DEVICE, requires_grad=True)
+    into = torch.randn(201, kind.heads * kind.dim, device=DEVICE)
     wanted = varlen._padded(*varlen._roles(asked, None, kind), kind, ends, ends)
     expected = torch.autograd.grad(wanted, asked, into)[0]
     got, tolerance = varlen.attend(asked.to(dtype), None, kind, ends, ends), 1e-2 if dtype == torch.bfloat16 else 1e-5
@@ -257,7 +264,7 @@ def test_windows(taps, way):
 @pytest.mark.parametrize("side", [SIDE, CONV, DEEP], ids=["transformer", "conv", "rnn"])
 def test_others_in_the_batch_change_nothing(side, way):
     """What a sequence's states are depends on no neighbour, and on nothing that comes later."""
-    model = regard.build({"decoder": side, "vocabulary": 20}).to(DEVICE).eval()
+    model = regard.build({"decoder": side, "vocab_size": 20}).to(DEVICE).eval()
     whole = end_to_end(batch(source=False), room(filled=False)).targets.to(DEVICE)
     alone = end_to_end(
         Batch(None, Tokens.of(TARGETS[1:2]), 5, torch.arange(1)), room(filled=False)
@@ -312,16 +319,16 @@ def test_attention_drops_the_same_in_the_backward(widest, way, monkeypatch):
     assert 0 < (out == 0).sum() < out.numel()
 
 
-@pytest.mark.parametrize("agreement", [0.0, 1.5])
-def test_the_loss_of_rows_that_count(agreement, way, monkeypatch):
-    project = regard.build({"decoder": SIDE, "vocabulary": 40}).to(DEVICE).decoder.project
+@pytest.mark.parametrize("r_drop", [0.0, 1.5])
+def test_the_loss_of_rows_that_count(r_drop, way, monkeypatch):
+    project = regard.build({"decoder": SIDE, "vocab_size": 40}).to(DEVICE).decoder.project
     states = torch.randn(14, 16, device=DEVICE, requires_grad=True)
     gold = torch.tensor([3, 3, -1, -1, 39, 39, 0, 0, 20, 20, 1, 1, -1, -1], device=DEVICE)
     wrt = [states, project.weight, project.bias]
-    got = token_loss(states, project, gold, smoothing=0.2, agreement=agreement)
+    got = token_loss(states, project, gold, label_smoothing=0.2, r_drop=r_drop)
     found = torch.autograd.grad(got, wrt)
     there = gold >= 0
-    wanted = plain_token_loss(states[there], project, gold[there], smoothing=0.2, agreement=agreement)
+    wanted = plain_token_loss(states[there], project, gold[there], label_smoothing=0.2, r_drop=r_drop)
     for mine, theirs in zip((got, *found), (wanted, *torch.autograd.grad(wanted, wrt)), strict=True):
         near(mine, theirs)
 
@@ -347,11 +354,11 @@ def test_the_first_batch_is_shown_as_text(tmp_path):
 
 def test_what_cannot_be_packed_is_refused():
     table = {
-        "data": {"generate": "dates", "source": {"tokens": "characters"}, "target": {"tokens": "characters"}},
-        "model": {"encoder": SIDE | {"position": "alibi"}, "decoder": SIDE},
+        "data": {"synthetic": "dates", "source": {"tokenizer": "characters"}, "target": {"tokenizer": "characters"}},
+        "model": {"encoder": SIDE | {"positions": "alibi"}, "decoder": SIDE},
         "train": {"packed": True},
     }
-    with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.position = 'alibi'"):
+    with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.positions = 'alibi'"):
         Recipe.of(table)
     table["model"] = {"encoder": SIDE, "decoder": CONV | {"score": "additive"}}
     with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.decoder\.score = 'additive'"):
@@ -362,7 +369,7 @@ def test_what_cannot_be_packed_is_refused():
 
 
 LETTERS = str(Path(__file__).parents[1] / "fixtures" / "letters.txt")  # to be copied
-PAIRS = {"source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}} | {
+PAIRS = {"source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}} | {
     split: [LETTERS, LETTERS] for split in ("train", "valid")
 }
 
@@ -370,7 +377,7 @@ PAIRS = {"source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}} | {
 def test_recurrent_steps_in_vain_are_told(tmp_path, monkeypatch):
     lines = tmp_path / "lines.txt"
     lines.write_text("ab\n" * 200 + "a long one " * 9)
-    data = {side: {"tokens": "bytes"} for side in ("source", "target")} | {"train": [str(lines)] * 2}
+    data = {side: {"tokenizer": "bytes"} for side in ("source", "target")} | {"train": [str(lines)] * 2}
     table = {"data": data, "model": {"encoder": RNN, "decoder": RNN}, "train": {"packed": True, "batch_tokens": 256}}
     recipe = Recipe.of(table)
     found = prepared(recipe, tmp_path / "cache").train
@@ -425,11 +432,11 @@ def test_ranks_lay_the_same_examples(corpus):
 
 
 TRAIN = {
-    "steps": 9,
+    "max_steps": 9,
     "batch_tokens": 256,
     "validate_every": 3,
-    "warmup": 2,
-    "samples": 0,
+    "warmup_steps": 2,
+    "log_samples": 0,
     "packed": True,
     "device": "cpu",
 }
@@ -444,7 +451,7 @@ def weights(run):
 def test_a_packed_run_resumes_as_if_it_had_not_stopped(side, tmp_path):
     learned = LEARNED | {"model": {"encoder": side | {"dropout": 0.1}, "decoder": side}}
     train(learned, tmp_path / "whole", cache=tmp_path)
-    train(learned | {"train": TRAIN | {"steps": 3}}, tmp_path / "parts", cache=tmp_path)
+    train(learned | {"train": TRAIN | {"max_steps": 3}}, tmp_path / "parts", cache=tmp_path)
     train(learned, tmp_path / "parts", cache=tmp_path, resume=True)
     whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -475,7 +482,7 @@ def test_what_is_replayed_is_the_batch_at_hand(tmp_path, monkeypatch):
 
     monkeypatch.setattr(GraphedUpdate, "_record", record)
     monkeypatch.setattr(GraphedUpdate, "works", property(lambda self: True, lambda self, value: None), raising=False)
-    train(LEARNED | {"train": TRAIN | {"replay": True}}, tmp_path / "replayed", cache=tmp_path)
+    train(LEARNED | {"train": TRAIN | {"cuda_graphs": True}}, tmp_path / "replayed", cache=tmp_path)
     assert len(recorded) == 1
     launched, replayed = weights(tmp_path / "launched"), weights(tmp_path / "replayed")
     assert all(torch.equal(launched[name], replayed[name]) for name in launched)

@@ -17,7 +17,7 @@ reach = st.none() | st.integers(0, 10)
 
 @st.composite
 def lookups(draw):
-    batch, groups, group, n, m, width = (draw(size) for _ in range(6))
+    batch, groups, group, n, m, dim = (draw(size) for _ in range(6))
     heads = groups * group
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     new = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
@@ -26,11 +26,11 @@ def lookups(draw):
     spec = AttentionSpec(
         score_function=draw(
             st.sampled_from(
-                [DotScoreFunction(0.7), AdditiveScoreFunction(new(1, width)), AdditiveScoreFunction(new(heads, width))]
+                [DotScoreFunction(0.7), AdditiveScoreFunction(new(1, dim)), AdditiveScoreFunction(new(heads, dim))]
             )
         ),
-        query=new(batch, heads, n, width).requires_grad_(),
-        key=new(batch, groups, m, width).requires_grad_(),
+        query=new(batch, heads, n, dim).requires_grad_(),
+        key=new(batch, groups, m, dim).requires_grad_(),
         visible=AttentionMask(draw(st.sampled_from([None, new(*axes) > -0.5])), draw(reach), draw(reach)),
         bias=draw(st.sampled_from([None, new(*bias_axes), DistanceBias(new(*bias_axes[:2], n + m - 1))])),
     )

@@ -153,15 +153,22 @@ def test_nothing_else_is_changed():
 def table(**source):
     return {
         "data": {
-            "generate": "shapes",
+            "synthetic": "shapes",
             "source": {"kind": "image", **source},
-            "target": {"tokens": "words", "vocabulary": 50},
+            "target": {"tokenizer": "words", "vocab_size": 50},
         },
         "model": {
-            "encoder": {"kind": "cnn", "channels": [4, 4], "width": 8},
-            "decoder": {"kind": "rnn", "width": 8, "dropout": 0.0},
+            "encoder": {"kind": "cnn", "channels": [4, 4], "dim": 8},
+            "decoder": {"kind": "rnn", "dim": 8, "dropout": 0.0},
         },
-        "train": {"steps": 6, "warmup": 1, "validate_every": 6, "batch_tokens": 64, "log_every": 2, "samples": 0},
+        "train": {
+            "max_steps": 6,
+            "warmup_steps": 1,
+            "validate_every": 6,
+            "batch_tokens": 64,
+            "log_every": 2,
+            "log_samples": 0,
+        },
     }
 
 
@@ -193,7 +200,10 @@ def test_what_is_prepared_is_the_same(tmp_path, few):
 
 WRONG = {
     "of a text": ({"train": "a", "target": {"augment": ["flip"]}}, "data.target.augment: wanted nothing here"),
-    "of bytes": ({"train": "a", "target": {"tokens": "bytes", "augment": ["flip"]}}, "data.target.augment: wanted no"),
+    "of bytes": (
+        {"train": "a", "target": {"tokenizer": "bytes", "augment": ["flip"]}},
+        "data.target.augment: wanted no",
+    ),
     "unknown": (
         {"train": "a.json", "source": {"kind": "image", "augment": ["color"]}},
         "data.source.augment: wanted a list, each item one of 'crop', 'flip', 'colour'",

@@ -32,8 +32,8 @@ NAMES = {
     "valid": [name for name, share in SHARES.items() if share == "val"],
     "test": [name for name, share in SHARES.items() if share == "test"],
 }
-SOURCE = FieldConfig(kind="image", size=12)
-TARGET = FieldConfig(tokens="words", vocabulary=50)
+SOURCE = FieldConfig(kind="image", image_size=12)
+TARGET = FieldConfig(tokenizer="words", vocab_size=50)
 
 
 @pytest.fixture
@@ -386,7 +386,7 @@ def test_bad_lists(pictures, name):
 
 def test_half_characters_can_be_replaced(pictures):
     files = changed(lambda d: first(d)["sentences"][0].update(raw="a\ud800b"))(pictures)
-    data = replace(config(files, pictures / "photos.zip"), errors="replace")
+    data = replace(config(files, pictures / "photos.zip"), encoding_errors="replace")
     assert next(examples(data, "train")).target == "a\ufffdb"
 
 
@@ -401,7 +401,7 @@ IMAGE = {"kind": "image"}
 WRONG = {
     "images of texts": ({"train": "a", "images": "b"}, "data.images: wanted nothing here: no pictures are read"),
     "images drawn": (
-        {"generate": "shapes", "images": "b", "source": IMAGE, "target": {"tokens": "words", "vocabulary": 50}},
+        {"synthetic": "shapes", "images": "b", "source": IMAGE, "target": {"tokenizer": "words", "vocab_size": 50}},
         "data.images: wanted nothing here",
     ),
     "two of json": ({"train": ["a.json", "b.json"], "source": IMAGE}, "data.train: wanted one file of JSON; got 2"),
@@ -445,13 +445,17 @@ def test_the_key_is_of_the_zip_wherever_it_lies(pictures):
 def recipe(data):
     return Recipe.of(
         {
-            "data": {**data, "source": {"kind": "image", "size": 12}, "target": {"tokens": "words", "vocabulary": 50}},
-            "model": {
-                "encoder": {"kind": "cnn", "channels": [4], "width": 8},
-                "decoder": {"kind": "rnn", "width": 8},
+            "data": {
+                **data,
+                "source": {"kind": "image", "image_size": 12},
+                "target": {"tokenizer": "words", "vocab_size": 50},
             },
-            "train": {"steps": 4, "warmup": 1, "validate_every": 4, "batch_tokens": 24, "metric": "bleu"},
-            "decode": {"longest": 5},
+            "model": {
+                "encoder": {"kind": "cnn", "channels": [4], "dim": 8},
+                "decoder": {"kind": "rnn", "dim": 8},
+            },
+            "train": {"max_steps": 4, "warmup_steps": 1, "validate_every": 4, "batch_tokens": 24, "monitor": "bleu"},
+            "decode": {"max_length": 5},
         }
     )
 
@@ -465,9 +469,9 @@ def test_one_picture_has_all_its_references(pictures):
     rows = [("1.jpg", "one"), ("0.jpg", "zero"), ("1.jpg", "One"), ("2.jpg", "two"), ("1.jpg", "1")]
     (pictures / "t.tsv").write_text("file\tcaption\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
     data = {"train": str(pictures / "t.tsv"), "images": str(pictures / "photos")}
-    columns = {"source": {"kind": "image", "column": "file"}, "target": {"column": "caption", "lower": True}}
+    columns = {"source": {"kind": "image", "column": "file"}, "target": {"column": "caption", "lowercase": True}}
     table = made.as_dict() | {"data": data | columns}
-    table["train"]["metric"] = "loss"
+    table["train"]["monitor"] = "loss"
     found = [(source.name, references) for source, references in rows_of(Recipe.of(table), "train")]
     assert found == [("1.webp", ["one", "one", "1"]), ("0.webp", ["zero"]), ("2.webp", ["two"])]
 

@@ -23,7 +23,7 @@ from regard.data.examples import DataConfig, Example, FieldConfig, examples
 from regard.data.text import InvalidData
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 
-CHARACTERS = FieldConfig(tokens="characters", vocabulary=400)
+CHARACTERS = FieldConfig(tokenizer="characters", vocab_size=400)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def pairs(tmp_path):
 REFUSED = {
     "nothing": ({}, ["data.train: wanted files to learn from, or generate; got neither"]),
     "both": (
-        {"train": "a", "generate": "copy", "source": {}},
+        {"train": "a", "synthetic": "copy", "source": {}},
         ["data.train: wanted no files beside generate; got 'a'"],
     ),
     "unknown key": ({"trian": "a"}, ["data.trian: wanted a key of data; got an unknown one. Did you mean 'train'?"]),
@@ -47,8 +47,11 @@ REFUSED = {
         {"train": "a", "target": {"token": "bpe"}},
         ["data.target.token: ", "Did you mean 'tokens'?"],
     ),
-    "unknown tokens": ({"train": "a", "target": {"tokens": "bpee"}}, ["data.target.tokens: wanted one of 'bpe',"]),
-    "unknown generator": ({"generate": "date", "source": {}}, ["data.generate: ", "Did you mean 'dates'?"]),
+    "unknown tokens": (
+        {"train": "a", "target": {"tokenizer": "bpee"}},
+        ["data.target.tokenizer: wanted one of 'bpe',"],
+    ),
+    "unknown generator": ({"synthetic": "date", "source": {}}, ["data.synthetic: ", "Did you mean 'dates'?"]),
     "two files for one field": ({"train": ["a", "b"]}, ["data.train: wanted one file, of targets; got 2 files."]),
     "one file for two fields": ({"train": "a", "source": {}}, ["data.train: wanted a file of sources and one of"]),
     "three files": ({"train": ["a", "b", "c"], "source": {}}, ["data.train: wanted a file of sources"]),
@@ -58,37 +61,43 @@ REFUSED = {
     "columns of lines": ({"train": "a.txt", "target": {"column": "a"}}, ["data.train: wanted a table (.tsv, .csv, "]),
     "two tables": ({"train": ["a.tsv", "b.tsv"], "source": {"column": "a"}, "target": {"column": "a"}}, ["one table"]),
     "valid is checked too": ({"train": "a", "valid": ["a", "b"]}, ["data.valid: wanted one file"]),
-    "stretched pairs": ({"train": ["a", "b"], "source": {}, "stretch": 9}, ["data.stretch: wanted nothing here"]),
+    "stretched pairs": (
+        {"train": ["a", "b"], "source": {}, "context_length": 9},
+        ["data.context_length: wanted nothing here"],
+    ),
     "longest stretch": (
-        {"train": "a", "target": {"longest": 9}, "stretch": 9},
-        ["data.target.longest: wanted nothing"],
+        {"train": "a", "target": {"max_tokens": 9}, "context_length": 9},
+        ["data.target.max_tokens: wanted nothing"],
     ),
     "unequal and joint": (
-        {"train": ["a", "b"], "source": {"tokens": "words"}},
-        ["data.joint: wanted false, unless source and target are cut alike"],
+        {"train": ["a", "b"], "source": {"tokenizer": "words"}},
+        ["data.shared_vocab: wanted false, unless source and target are cut alike"],
     ),
     "settings of a label": (
-        {"train": ["a", "b"], "source": {}, "target": {"kind": "label", "lower": True, "longest": 3}},
-        ["data.target.lower: wanted nothing here: it means nothing to a label", "data.target.longest: "],
+        {"train": ["a", "b"], "source": {}, "target": {"kind": "label", "lowercase": True, "max_tokens": 3}},
+        ["data.target.lowercase: wanted nothing here: it means nothing to a label", "data.target.max_tokens: "],
     ),
     "vocabulary of bytes": (
-        {"train": "a", "target": {"tokens": "bytes", "vocabulary": 300}},
-        ["data.target.vocabulary"],
+        {"train": "a", "target": {"tokenizer": "bytes", "vocab_size": 300}},
+        ["data.target.vocab_size"],
     ),
     "small vocabulary": (
-        {"train": "a", "target": {"vocabulary": 200}},
-        ["data.target.vocabulary: wanted at least 262, for the special tokens and all bytes; got 200"],
+        {"train": "a", "target": {"vocab_size": 200}},
+        ["data.target.vocab_size: wanted at least 262, for the special tokens and all bytes; got 200"],
     ),
-    "no vocabulary": ({"train": "a", "target": {"vocabulary": 0}}, ["data.target.vocabulary: wanted a whole number"]),
-    "generated language model": ({"generate": "copy"}, ["data.source: wanted a table: generated data have a source"]),
-    "generated labels": ({"generate": "copy", "source": {"kind": "label"}}, ["data.source: wanted a text without a"]),
+    "no vocabulary": ({"train": "a", "target": {"vocab_size": 0}}, ["data.target.vocab_size: wanted a whole number"]),
+    "generated language model": ({"synthetic": "copy"}, ["data.source: wanted a table: generated data have a source"]),
+    "generated labels": ({"synthetic": "copy", "source": {"kind": "label"}}, ["data.source: wanted a text without a"]),
     "seed of files": ({"train": "a", "seed": 3}, ["data.seed: wanted nothing here: nothing is drawn; got 3."]),
     "seed of spelling": (
-        {"generate": "spelling", "source": {}, "seed": 3},
+        {"synthetic": "spelling", "source": {}, "seed": 3},
         ["data.seed: wanted nothing here: nothing is drawn"],
     ),
     "label of nothing": ({"train": "a", "target": {"kind": "label"}}, ["data.source: wanted something to tell the"]),
-    "errors": ({"train": "a", "errors": "ignore"}, ["data.errors: wanted one of 'strict', 'replace'"]),
+    "errors": (
+        {"train": "a", "encoding_errors": "ignore"},
+        ["data.encoding_errors: wanted one of 'strict', 'replace'"],
+    ),
 }
 
 
@@ -119,7 +128,7 @@ def test_examples_of_files_tables_and_nothing(tmp_path, pairs):
     assert list(examples(DataConfig(train=str(tmp_path / "t.tsv").replace("t.tsv", "valid.de")), "train"))[
         6
     ] == Example(None, "Nummer 6")
-    copied = next(examples(DataConfig(generate="copy", source=FieldConfig()), "valid"))
+    copied = next(examples(DataConfig(synthetic="copy", source=FieldConfig()), "valid"))
     assert copied.source == copied.target
     with pytest.raises(InvalidArgument, match="split: wanted one of train; got 'test'"):
         examples(table, "test")
@@ -161,7 +170,7 @@ def test_prepared_pairs_come_back(tmp_path, pairs, monkeypatch):
 def test_a_large_vocabulary_has_wide_numbers(tmp_path):
     words = [f"w{i}" for i in range(70_000)]
     (tmp_path / "a.txt").write_text(" ".join(words))
-    config = DataConfig(train=str(tmp_path / "a.txt"), target=FieldConfig(tokens="words", vocabulary=80_000))
+    config = DataConfig(train=str(tmp_path / "a.txt"), target=FieldConfig(tokenizer="words", vocab_size=80_000))
     made = prepare(config, tmp_path / "out")
     assert made.train.target.ids.dtype == np.uint32
     assert made.target.decode(made.train.row(0)[1]) == " ".join(words)
@@ -171,7 +180,7 @@ def test_hard_texts_are_kept_as_they_are(tmp_path):
     texts = ["", "  a ", "\0", "e\u0301é", "👩‍👩‍👧", "\u202eabc\u202c", "a\u2028b\x85c", "x" * 2**20, "</s>"]
     (tmp_path / "a").write_text("".join(f"{text}\n" for text in texts), newline="")
     (tmp_path / "b").write_text("".join(f"{text}\r\n" for text in reversed(texts)), newline="")
-    field = FieldConfig(vocabulary=300)
+    field = FieldConfig(vocab_size=300)
     made = prepare(DataConfig(train=(str(tmp_path / "a"), str(tmp_path / "b")), source=field, target=field), tmp_path)
     assert len(made.train) == len(texts)
     rows = [made.train.row(i) for i in range(len(texts))]
@@ -186,7 +195,7 @@ def test_bad_bytes_are_refused_or_replaced(tmp_path):
     config = DataConfig(train=str(tmp_path / "a"), target=CHARACTERS)
     with pytest.raises(InvalidData, match="a, line 2: wanted UTF-8 text; got byte 0xff at offset 6"):
         prepare(config, tmp_path / "out")
-    made = prepare(replace(config, errors="replace"), tmp_path / "out")
+    made = prepare(replace(config, encoding_errors="replace"), tmp_path / "out")
     assert made.target.decode(made.train.row(1)[1]) == "b\ufffdd"
 
 
@@ -203,7 +212,7 @@ def test_labels(tmp_path):
     (tmp_path / "valid.tsv").write_text("label\ttext\nneg\tsad\nposs\tglad\n")
     config = DataConfig(
         train=str(tmp_path / "train.tsv"),
-        source=FieldConfig(column="text", tokens="characters"),
+        source=FieldConfig(column="text", tokenizer="characters"),
         target=FieldConfig(kind="label", column="label"),
     )
     made = prepare(config, tmp_path / "out")
@@ -217,7 +226,7 @@ def test_labels(tmp_path):
 
 
 def test_long_examples_are_left_out_of_training_and_counted(tmp_path, pairs):
-    source, target = replace(CHARACTERS, longest=len("number 9 of train")), replace(CHARACTERS, longest=100)
+    source, target = replace(CHARACTERS, max_length=len("number 9 of train")), replace(CHARACTERS, max_length=100)
     made = prepare(replace(pairs, source=source, target=target), tmp_path / "out")
     assert len(made.train) == 10
     assert made.record["splits"]["train"]["left_out"] == {"source.longest": 30, "target.longest": 0}
@@ -225,12 +234,12 @@ def test_long_examples_are_left_out_of_training_and_counted(tmp_path, pairs):
     assert made.record["splits"]["valid"]["left_out"] == {}
     assert made.source.decode(made.train.row(9)[0]) == "number 9 of train"
     with pytest.raises(InvalidArgument, match="wanted an example that is short enough; got none of 40"):
-        prepare(replace(pairs, target=replace(CHARACTERS, longest=1)), tmp_path / "out")
+        prepare(replace(pairs, target=replace(CHARACTERS, max_length=1)), tmp_path / "out")
 
 
 def test_running_text(tmp_path):
     (tmp_path / "a").write_text("abc\n\nde\n")
-    made = prepare(DataConfig(train=str(tmp_path / "a"), target=CHARACTERS, stretch=3), tmp_path / "out")
+    made = prepare(DataConfig(train=str(tmp_path / "a"), target=CHARACTERS, context_length=3), tmp_path / "out")
     a, b, c, d, e = made.target.encode("abcde")
     assert made.train.target.ids.tolist() == [END, a, b, c, END, END, d, e, END]
     assert [made.train.row(i)[1].tolist() for i in range(len(made.train))] == [
@@ -272,7 +281,7 @@ def test_the_key_is_of_content(tmp_path, pairs):
     moved.write_text(moved.read_text().replace("number 7 of", "number 8 of"))
     changed = prepare(replace(pairs, train=(str(moved), pairs.train[1])), tmp_path / "out")
     assert changed.key != first.key
-    assert prepare(replace(pairs, joint=False), tmp_path / "out").key != first.key
+    assert prepare(replace(pairs, shared_vocab=False), tmp_path / "out").key != first.key
     other = Tokenizer.train("bytes", [])
     given = prepare(pairs, tmp_path / "out", vocabularies=(other, other))
     assert given.key != first.key

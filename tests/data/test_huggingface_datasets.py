@@ -15,7 +15,7 @@ from regard.data.examples import DataConfig, Example, FieldConfig, examples
 from regard.data.text import InvalidData, MissingExtra
 from regard.recipe.recipe import read_recipe
 
-SIDES = {"source": FieldConfig(column="de", tokens="bytes"), "target": FieldConfig(column="en", tokens="bytes")}
+SIDES = {"source": FieldConfig(column="de", tokenizer="bytes"), "target": FieldConfig(column="en", tokenizer="bytes")}
 
 
 class Table:
@@ -77,7 +77,10 @@ REFUSED = {
     ),
     "no columns": ({"train": "hf:a/b:train", "source": {}, "target": {}}, "wanted source.column and target.column"),
     "two": ({"train": ["hf:a/b:x", "hf:a/b:y"]}, "data.train: wanted one table, or files of lines; got 2 files"),
-    "errors": ({"train": "hf:a/b:train", "errors": "replace"}, "data.errors: wanted nothing here: datasets hold no"),
+    "errors": (
+        {"train": "hf:a/b:train", "encoding_errors": "replace"},
+        "data.encoding_errors: wanted nothing here: datasets hold no",
+    ),
 }
 
 
@@ -121,7 +124,7 @@ def test_a_cell_that_is_no_text_is_named(value, hub):
 
 
 def test_a_wrong_column_names_the_nearest(hub):
-    wrong = SIDES | {"target": FieldConfig(column="eng", tokens="bytes")}
+    wrong = SIDES | {"target": FieldConfig(column="eng", tokenizer="bytes")}
     with pytest.raises(
         InvalidData, match=r"wanted a column 'eng'; got the columns 'de', 'en', 'n'. Did you mean 'en'\?"
     ):
@@ -194,16 +197,16 @@ def test_the_package_itself(tmp_path, monkeypatch):
 # ---- from Python ----
 
 RECIPE = {
-    "data": {"source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}},
-    "model": {"encoder": {"kind": "rnn", "width": 8}, "decoder": {"kind": "rnn", "width": 8}},
-    "train": {"steps": 4, "warmup": 1, "validate_every": 2, "batch_tokens": 64, "samples": 0},
+    "data": {"source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}},
+    "model": {"encoder": {"kind": "rnn", "dim": 8}, "decoder": {"kind": "rnn", "dim": 8}},
+    "train": {"max_steps": 4, "warmup_steps": 1, "validate_every": 2, "batch_tokens": 64, "log_samples": 0},
 }
 PAIRS = [(letter, letter * 2) for letter in "abcdefgh"]
 
 
 def test_iterables_are_trained_on_and_validated_with(tmp_path):
     rows = ({"en": target, "de": source} for source, target in PAIRS)
-    named = {"source": {"tokens": "bytes", "column": "de"}, "target": {"tokens": "bytes", "column": "en"}}
+    named = {"source": {"tokenizer": "bytes", "column": "de"}, "target": {"tokenizer": "bytes", "column": "en"}}
     forms = {"pairs": (RECIPE, iter(PAIRS)), "named": (RECIPE | {"data": named}, rows)}
     made = {}
     for name, (recipe, given) in forms.items():
@@ -216,14 +219,14 @@ def test_iterables_are_trained_on_and_validated_with(tmp_path):
     kept = Path(made["pairs"].recipe.data.train)
     assert [json.loads(line) for line in kept.read_text().splitlines()][1] == {"source": "b", "target": "bb"}
     assert regard.evaluate(tmp_path / "pairs", split="valid", metrics=["accuracy"], cache=tmp_path / "cache")
-    more = read_recipe(made["pairs"].recipe.as_dict(), ["train.steps=6"])
+    more = read_recipe(made["pairs"].recipe.as_dict(), ["train.max_steps=6"])
     assert regard.train(more, tmp_path / "pairs", resume=True, cache=tmp_path / "cache").folder.name == "step-00000006"
     with pytest.raises(regard.CheckpointRefused, match="wanted the data that the run began with"):
         regard.train(more, tmp_path / "pairs", data={"train": PAIRS[:5]}, resume=True, cache=tmp_path / "cache")
 
 
 def test_texts_alone_make_a_language_model(tmp_path):
-    recipe = {"data": {"target": {"tokens": "bytes"}}, "model": {"decoder": {"kind": "rnn", "width": 8}}}
+    recipe = {"data": {"target": {"tokenizer": "bytes"}}, "model": {"decoder": {"kind": "rnn", "dim": 8}}}
     recipe |= {"train": RECIPE["train"]}
     found = regard.train(recipe, tmp_path / "run", data={"train": (text * 5 for text in "abc")}, cache=tmp_path)
     assert found.source is None

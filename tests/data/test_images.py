@@ -399,8 +399,8 @@ def table(tmp_path):
     (tmp_path / "t.captions").write_text("".join(f"{b}\n" for _, b in rows))
     return DataConfig(
         train=str(tmp_path / "t.tsv"),
-        source=FieldConfig(kind="image", column="file", size=12),
-        target=FieldConfig(tokens="words", vocabulary=50, column="caption"),
+        source=FieldConfig(kind="image", column="file", image_size=12),
+        target=FieldConfig(tokenizer="words", vocab_size=50, column="caption"),
     )
 
 
@@ -467,7 +467,7 @@ def test_the_key_is_of_the_pictures_too(tmp_path, table):
     changed = prepare(there, tmp_path / "out")
     assert changed.key != first.key
     assert not np.array_equal(changed.train.source.pixels[3], first.train.source.pixels[3])
-    assert prepare(replace(table, source=replace(table.source, size=13)), tmp_path / "out").key != first.key
+    assert prepare(replace(table, source=replace(table.source, image_size=13)), tmp_path / "out").key != first.key
 
 
 BAD = {
@@ -506,7 +506,7 @@ def test_truncated_pixels_are_refused(tmp_path, table):
 
 
 def test_long_captions_leave_their_pictures_out(tmp_path, table):
-    made = prepare(replace(table, target=replace(table.target, longest=1)), tmp_path / "out")
+    made = prepare(replace(table, target=replace(table.target, max_length=1)), tmp_path / "out")
     assert made.record["splits"]["train"]["left_out"] == {"target.longest": 4}
     assert made.train.source.which.tolist() == [0, 1, 0, 2]
     assert len(made.train.source.pixels) == 3
@@ -515,32 +515,32 @@ def test_long_captions_leave_their_pictures_out(tmp_path, table):
 # --- what a recipe may say ---
 
 IMAGE = {"kind": "image", "column": "a"}
-WORDS = {"tokens": "words", "vocabulary": 50}
+WORDS = {"tokenizer": "words", "vocab_size": 50}
 WRONG = {
     "target": ({"train": "a.csv", "source": {"column": "a"}, "target": IMAGE}, "data.target.kind: wanted 'text' or"),
     "tokens": (
-        {"train": "a.csv", "source": IMAGE | {"lower": True}, "target": {"column": "b"}},
-        "data.source.lower: wanted nothing here: it means nothing to a picture",
+        {"train": "a.csv", "source": IMAGE | {"lowercase": True}, "target": {"column": "b"}},
+        "data.source.lowercase: wanted nothing here: it means nothing to a picture",
     ),
     "size of a text": (
-        {"train": "a", "target": {"size": 9}},
-        "data.target.size: wanted nothing here: it means nothing",
+        {"train": "a", "target": {"image_size": 9}},
+        "data.target.image_size: wanted nothing here: it means nothing",
     ),
     "no size": (
-        {"train": "a.csv", "source": IMAGE | {"size": 0}, "target": {"column": "b"}},
-        "data.source.size: wanted a whole number of at least 1",
+        {"train": "a.csv", "source": IMAGE | {"image_size": 0}, "target": {"column": "b"}},
+        "data.source.image_size: wanted a whole number of at least 1",
     ),
     "shapes in texts": (
-        {"generate": "shapes", "source": {}, "target": WORDS, "joint": False},
+        {"synthetic": "shapes", "source": {}, "target": WORDS, "shared_vocab": False},
         "data.source: wanted an image without a column",
     ),
     "dates in pictures": (
-        {"generate": "dates", "source": {"kind": "image"}},
+        {"synthetic": "dates", "source": {"kind": "image"}},
         "data.source: wanted a text without a column",
     ),
     "large shapes": (
-        {"generate": "shapes", "source": {"kind": "image", "size": 96}},
-        "data.source.size: wanted 64, of shapes; got 96",
+        {"synthetic": "shapes", "source": {"kind": "image", "image_size": 96}},
+        "data.source.image_size: wanted 64, of shapes; got 96",
     ),
 }
 
@@ -555,15 +555,15 @@ def test_wrong_data(name):
 
 def test_wrong_models():
     table = read_recipe(find_recipe("shapes-vit")).as_dict()
-    table["model"]["encoder"] = table["model"]["encoder"] | {"patch": 7}
+    table["model"]["encoder"] = table["model"]["encoder"] | {"patch_size": 7}
     with pytest.raises(
-        InvalidRecipe, match=r"model\.encoder\.patch: wanted a divisor of data\.source\.size = 64; got 7"
+        InvalidRecipe, match=r"model\.encoder\.patch_size: wanted a divisor of data\.source\.image_size = 64; got 7"
     ):
         Recipe.of(table)
     table["model"] = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn"}}
     with pytest.raises(InvalidRecipe, match=r"data\.source\.kind: wanted 'text', which the encoder reads; got 'image'"):
         Recipe.of(table)
-    letters = {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}}
+    letters = {"synthetic": "copy", "source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}}
     with pytest.raises(InvalidRecipe, match=r"data\.source\.kind: wanted 'image', which the encoder reads; got 'text'"):
         Recipe.of({"data": letters, "model": {"encoder": {"kind": "cnn"}, "decoder": {"kind": "rnn"}}})
 
@@ -571,12 +571,18 @@ def test_wrong_models():
 # --- end to end ---
 
 SMALL = {
-    "shapes-rnn": ["model.encoder.channels=[8,16,32]", "model.encoder.width=64", "model.decoder.width=64"],
-    "shapes-rnn-attention": ["model.encoder.channels=[8,16,32]", "model.encoder.width=64", "model.decoder.width=64"],
-    "shapes-transformer": ["model.encoder.channels=[8,16,32]", "model.encoder.width=64", "model.decoder.width=64"],
+    "shapes-rnn": ["model.encoder.channels=[8,16,32]", "model.encoder.dim=64", "model.decoder.dim=64"],
+    "shapes-rnn-attention": ["model.encoder.channels=[8,16,32]", "model.encoder.dim=64", "model.decoder.dim=64"],
+    "shapes-transformer": ["model.encoder.channels=[8,16,32]", "model.encoder.dim=64", "model.decoder.dim=64"],
     "shapes-vit": ["model.encoder.transformer.layers=1", "model.decoder.layers=1"],
 }
-SHORT = ["train.steps=150", "train.warmup=10", "train.validate_every=150", "train.samples=1", "train.rate=3e-3"]
+SHORT = [
+    "train.max_steps=150",
+    "train.warmup_steps=10",
+    "train.validate_every=150",
+    "train.log_samples=1",
+    "train.learning_rate=3e-3",
+]
 
 
 @pytest.fixture
@@ -607,7 +613,7 @@ def test_our_recipes_learn(name, tmp_path, few):
 
 
 def test_what_cannot_be_captioned(tmp_path, few):
-    changes = [*SMALL["shapes-rnn"], *SHORT, "train.steps=2", "train.warmup=1", "train.metric=loss"]
+    changes = [*SMALL["shapes-rnn"], *SHORT, "train.max_steps=2", "train.warmup_steps=1", "train.monitor=loss"]
     made = train(read_recipe(find_recipe("shapes-rnn"), changes), tmp_path / "run", cache=tmp_path / "cache")
     (tmp_path / "no.png").write_bytes(b"no")
     with pytest.raises(InvalidData, match=r"no\.png: wanted a whole picture"):
@@ -632,11 +638,11 @@ def test_pictures_to_labels(tmp_path, few):
     recipe = {
         "data": {
             "train": str(tmp_path / "t.csv"),
-            "source": {"kind": "image", "column": "file", "size": 16},
+            "source": {"kind": "image", "column": "file", "image_size": 16},
             "target": {"kind": "label", "column": "colour"},
         },
-        "model": {"encoder": {"kind": "cnn", "channels": [4], "width": 8}, "pool": {"kind": "mean"}},
-        "train": {"steps": 30, "warmup": 2, "rate": 1e-2, "batch_tokens": 12},
+        "model": {"encoder": {"kind": "cnn", "channels": [4], "dim": 8}, "pool": {"kind": "mean"}},
+        "train": {"max_steps": 30, "warmup_steps": 2, "learning_rate": 1e-2, "batch_tokens": 12},
     }
     made = train(recipe, tmp_path / "run", cache=tmp_path / "cache")
     assert made.predict([tmp_path / f"{i}.png" for i in range(4)]) == ["blue", "red", "blue", "red"]

@@ -18,11 +18,16 @@ from support.models import VOCABULARY
 
 WORDS = [token for token in range(VOCABULARY) if token not in (PAD, START, MASK, END)]
 FEW = ("transformer", "lstm before", "conv")
-WAYS = ({}, {"beam": 3, "nbest": 3}, {"beam": 4, "groups": 2, "nbest": 4}, {"sample": True, "nbest": 3})
+WAYS = (
+    {},
+    {"beam_size": 3, "num_hypotheses": 3},
+    {"beam_size": 4, "beam_groups": 2, "num_hypotheses": 4},
+    {"sample": True, "num_hypotheses": 3},
+)
 
 
 def found(made, inputs, *, rules=(), ends=True, **options):
-    config = DecodeConfig(**{"longest": 12, **options})
+    config = DecodeConfig(**{"max_length": 12, **options})
     hits = dict(search(SearchTask(made, Tokens.of, config, rules, ends=ends, scored=True), inputs))
     return [hits[i] for i in range(len(inputs))]
 
@@ -82,10 +87,10 @@ def test_there_is_just_enough_room(options):
     for longest, required in cases.items():
         for backwards in (required, required[::-1]):
             each = Request(row, len(row), required=backwards)
-            for one in found(made, [each], longest=longest, **options)[0]:
+            for one in found(made, [each], max_length=longest, **options)[0]:
                 assert holds(each, one.tokens)
             with pytest.raises(ValueError, match=f"required: wanted at most {longest - 1} tokens.* got {longest}. Rai"):
-                found(made, [each], longest=longest - 1, **options)
+                found(made, [each], max_length=longest - 1, **options)
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
@@ -93,14 +98,14 @@ def test_a_ban_parts_what_is_required(options):
     """5 and 6 are required and may not be neighbours: with three tokens there is one word between them."""
     made, row = model("transformer"), sources()[0]
     each = Request(row, len(row), banned=[(5, 6), (6, 5)], required=[(5,), (6,)])
-    for one in found(made, [each], longest=3, **options)[0]:
+    for one in found(made, [each], max_length=3, **options)[0]:
         assert holds(each, one.tokens)
         assert len(one.tokens) == 3
     everywhere = Request(row, len(row), required=[(5,), (6,)])
-    for one in found(made, [everywhere], rules=[BannedTokens([(5, 6), (6, 5)])], longest=3, **options)[0]:
+    for one in found(made, [everywhere], rules=[BannedTokens([(5, 6), (6, 5)])], max_length=3, **options)[0]:
         assert holds(each, one.tokens)
     with pytest.raises(ValueError, match="wanted at most 2 tokens"):
-        found(made, [each], longest=2, **options)
+        found(made, [each], max_length=2, **options)
 
 
 @pytest.mark.parametrize("name", ["transformer", "gru after fed", "conv"])
@@ -113,7 +118,7 @@ def test_a_beam_wide_enough_finds_the_best_that_holds_it(name):
     read = torch.tensor([(START, *tokens) for tokens in (*ended, *cut)])
     log_p = made.log_probabilities(Tokens.of([row] * len(read)), read).sum(1)
     order = log_p.argsort(descending=True)[:3]
-    hits = found(made, [each], beam=300, nbest=3, length_penalty=0.0, longest=4)[0]
+    hits = found(made, [each], beam_size=300, num_hypotheses=3, length_penalty=0.0, max_length=4)[0]
     assert [each.score for each in hits] == pytest.approx(log_p[order].tolist(), abs=1e-4)
     assert [(*hit.tokens, *[END] * hit.ended) for hit in hits] == [tuple(row[1:]) for row in read[order].tolist()]
 
@@ -139,7 +144,7 @@ def test_company_notices_nothing(name, options):
 def test_scores_are_those_of_the_output_read_back(options):
     made, rows = model("transformer"), sources()
     inputs = [Request(row, len(row), required=[(5, 5), (5, 5), (9,)]) for row in rows]
-    for row, hypotheses in zip(rows, found(made, inputs, no_repeat=2, **options), strict=True):
+    for row, hypotheses in zip(rows, found(made, inputs, no_repeat_ngram_size=2, **options), strict=True):
         for one in hypotheses:
             assert times((5, 5), one.tokens) == 2  # what is required comes before no_repeat
             whole = torch.tensor([[START, *one.tokens, *[END] * one.ended]])
@@ -151,16 +156,16 @@ def test_beams_find_better_than_a_walk():
     """What a beam weighs from the start, a walk adds when it would end."""
     made, rows = model("transformer"), sources()
     inputs = [Request(row, len(row), required=[(9,), (5, 6)]) for row in rows]
-    walks, beams = found(made, inputs), found(made, inputs, beam=8, length_penalty=0.0)
+    walks, beams = found(made, inputs), found(made, inputs, beam_size=8, length_penalty=0.0)
     total = [sum(one[0].log_probability for one in hits) for hits in (walks, beams)]
     assert total[1] > total[0] + 1
 
 
 def test_a_walk_says_it_when_it_would_end():
     made, rows = model("transformer"), sources()
-    plain = found(made, [Request(row, len(row)) for row in rows], longest=40)
+    plain = found(made, [Request(row, len(row)) for row in rows], max_length=40)
     for free, (one,) in zip(
-        plain, found(made, [Request(row, len(row), required=[(9, 9, 9)]) for row in rows], longest=40), strict=True
+        plain, found(made, [Request(row, len(row), required=[(9, 9, 9)]) for row in rows], max_length=40), strict=True
     ):
         if free[0].ended and not times((9,), free[0].tokens):
             assert one.tokens[: len(free[0].tokens) + 3] == (*free[0].tokens, 9, 9, 9)
@@ -202,14 +207,18 @@ def test_impossible_wishes_are_refused(required, banned, message):
     made, row = model("rnn"), [5, 6]
     for beam in (1, 2):
         with pytest.raises(ValueError, match=message):
-            found(made, [Request(row, 2), Request(row, 2, (), banned, required)], beam=beam)
+            found(made, [Request(row, 2), Request(row, 2, (), banned, required)], beam_size=beam)
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_a_prefix_comes_before_every_rule(options):
     made, row = model("transformer"), [5, 6, 7]
     for one in found(
-        made, [Request(row, 3, (5, 6, 5, 6, 8), [(8,)])], rules=[BannedTokens([(5,)])], no_repeat=2, **options
+        made,
+        [Request(row, 3, (5, 6, 5, 6, 8), [(8,)])],
+        rules=[BannedTokens([(5,)])],
+        no_repeat_ngram_size=2,
+        **options,
     )[0]:
         assert one.tokens[:5] == (5, 6, 5, 6, 8)
         assert 5 not in one.tokens[5:]

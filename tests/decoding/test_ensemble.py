@@ -15,7 +15,7 @@ from regard.recipe.recipe import Recipe
 from support.models import decoder
 
 NAMES = ("transformer", "lstm before", "conv", "rnn")
-WAYS = ({}, {"beam": 3, "nbest": 3}, {"sample": True, "nbest": 2})
+WAYS = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -35,7 +35,7 @@ def test_members_of_any_kind_speak_with_their_mean():
     source, targets = Tokens.of(rows[:3]), torch.tensor([[START, 5, 6, END], [START, 8, 8, 9], [START, 9, 7, 5]])
     p = torch.stack([member.log_probabilities(source, targets).exp() for member in members]).mean(0)
     torch.testing.assert_close(together.log_probabilities(source, targets), p.log(), rtol=0, atol=1e-5)
-    hits = found(together, rows, beam=3, nbest=3, batch_tokens=13)
+    hits = found(together, rows, beam_size=3, num_hypotheses=3, batch_tokens=13)
     for row, hypotheses in zip(rows, hits, strict=True):
         for each in hypotheses:
             whole = torch.tensor([[START, *each.tokens, *[END] * each.ended]])
@@ -56,15 +56,15 @@ def test_runs_are_loaded_as_one(tmp_path):
     made = []
     for kind in ("rnn", "conv"):
         table = {
-            "data": {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}},
-            "model": {"encoder": {"kind": kind, "width": 16}, "decoder": {"kind": kind, "width": 16}},
-            "train": {"steps": 2, "warmup": 1, "validate_every": 2, "samples": 0},
-            "decode": {"longest": 12},
+            "data": {"synthetic": "copy", "source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}},
+            "model": {"encoder": {"kind": kind, "dim": 16}, "decoder": {"kind": kind, "dim": 16}},
+            "train": {"max_steps": 2, "warmup_steps": 1, "validate_every": 2, "log_samples": 0},
+            "decode": {"max_length": 12},
         }
         made.append(regard.train(Recipe.of(table), tmp_path / kind, cache=tmp_path / "cache").folder)
     one, other, both = regard.load(made[0]), regard.load(made[1]), regard.load(made)
     texts, targets = ["abc", "de"], ["cab", "d"]
-    assert len(both.predict(texts, beam=3)) == 2
+    assert len(both.predict(texts, beam_size=3)) == 2
     p = [
         [sum(exp(x) for x in pair) / 2 for pair in zip(a.log_probabilities, b.log_probabilities, strict=True)]
         for a, b in zip(one.score(texts, targets), other.score(texts, targets), strict=True)
@@ -75,7 +75,7 @@ def test_runs_are_loaded_as_one(tmp_path):
     assert alone.predict(texts) == one.predict(texts)
     with pytest.raises(ValueError, match="path: wanted models that give sequences; got none"):
         regard.load([])
-    table["data"] |= {"target": {"tokens": "characters"}, "joint": False}
+    table["data"] |= {"target": {"tokenizer": "characters"}, "shared_vocab": False}
     stranger = regard.train(Recipe.of(table), tmp_path / "stranger", cache=tmp_path / "cache").folder
     with pytest.raises(ValueError, match=r"wanted the vocabularies of .*; got others"):
         regard.load([made[0], stranger])

@@ -43,7 +43,7 @@ def sources() -> list[list[int]]:
 
 def found(made: Seq2Seq, rows: list[list[int]], *, rules=(), prefixes=None, ends=True, **options):
     inputs = [Request(row, len(row), prefix) for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)]
-    config = DecodeConfig(**{"longest": LONGEST, **options})
+    config = DecodeConfig(**{"max_length": LONGEST, **options})
     hits = dict(search(SearchTask(made, Tokens.of, config, rules, ends=ends, scored=True), inputs))
     return [hits[i] for i in range(len(rows))]
 
@@ -78,7 +78,7 @@ def written_out(made: Seq2Seq, row: list[int], width: int, penalty: float) -> li
 def test_beams_equal_those_from_scratch(name):
     made, rows = model(name), sources()[:3]
     for width, penalty in ((2, 0.0), (4, 1.0)):
-        hits = found(made, rows, beam=width, nbest=width, length_penalty=penalty)
+        hits = found(made, rows, beam_size=width, num_hypotheses=width, length_penalty=penalty)
         for row, hypotheses in zip(rows, hits, strict=True):
             wanted = written_out(made, row, width, penalty)
             assert [(*each.tokens, END) if each.ended else each.tokens for each in hypotheses] == [t for _, t in wanted]
@@ -87,7 +87,7 @@ def test_beams_equal_those_from_scratch(name):
 
 KINDS = ["rnn", "lstm before", "gru after fed", "conv", "transformer"]  # one of each way to remember
 KINDS += [f"transformer {position}" for position in ("learned", "rotary", "additive rotary", "alibi", "relative")]
-WAYS = ({}, {"beam": 3, "nbest": 3}, {"sample": True, "nbest": 2})
+WAYS = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})
 
 
 @pytest.mark.parametrize(("name", "options"), list(product(KINDS, WAYS)))
@@ -108,14 +108,14 @@ def test_company_changes_nothing(name, options):
 def test_outputs_end_where_learned_positions_do(name, options):
     """Others enter and go on meanwhile, so that a place may wait for longer than any output is."""
     made, rows = model(name), [row for row in sources() for _ in range(12)]
-    positions = made.decoder.entrance.place.positions
+    positions = made.decoder.input_layer.position_encoding.positions
     positions.limit, positions.table = LONGEST, nn.Parameter(positions.table[:LONGEST])
     wanted = said(found(made, rows, **options))
     lengths = {len(tokens) for one in wanted for tokens in one}
     assert max(lengths) == LONGEST
     assert min(lengths) < LONGEST
-    assert said(found(made, rows, longest=50, batch_tokens=60, **options)) == wanted
-    assert found(made, rows[:1], prefixes=[[9] * 6], longest=50, **options)[0][0].tokens[:6] == (9,) * 6
+    assert said(found(made, rows, max_length=50, batch_tokens=60, **options)) == wanted
+    assert found(made, rows[:1], prefixes=[[9] * 6], max_length=50, **options)[0][0].tokens[:6] == (9,) * 6
     with pytest.raises(InvalidArgument, match="prefix: wanted at most 6 tokens: the decoder has learned 7 positions"):
         found(made, rows[:1], prefixes=[[9] * 7], **options)
 
@@ -124,7 +124,11 @@ def test_outputs_end_where_learned_positions_do(name, options):
 @torch.no_grad()
 def test_scores_are_those_of_the_output_read_back(name):
     made, rows = model(name), sources()[:5]
-    for options in ({}, {"beam": 3, "nbest": 3}, {"sample": True, "nbest": 2, "temperature": 1.7}):
+    for options in (
+        {},
+        {"beam_size": 3, "num_hypotheses": 3},
+        {"sample": True, "num_hypotheses": 2, "temperature": 1.7},
+    ):
         for row, hypotheses in zip(rows, found(made, rows, **options), strict=True):
             assert hypotheses
             for each in hypotheses:
@@ -145,7 +149,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all(name):
                 whole = torch.tensor([[START, *tokens, *[END] * (length < 3)]])  # three tokens at most, with the end
                 log_p = made.decoder(whole[:, :-1], memory).log_softmax(-1).gather(-1, whole[:, 1:, None]).sum()
                 best = max(best, (float(log_p), tokens))
-    hit = found(made, [row], beam=len(words) ** 3, length_penalty=0.0, longest=3, batch_tokens=64)[0][0]
+    hit = found(made, [row], beam_size=len(words) ** 3, length_penalty=0.0, max_length=3, batch_tokens=64)[0][0]
     assert (hit.score, hit.tokens) == (pytest.approx(best[0], abs=1e-4), best[1])
 
 
@@ -168,34 +172,38 @@ def test_one_beam_is_greedy():
     assert any(END not in output for output in outputs)
 
 
-@pytest.mark.parametrize("options", [{}, {"beam": 3}, {"beam": 4, "groups": 2}, {"sample": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"beam_size": 3}, {"beam_size": 4, "beam_groups": 2}, {"sample": True}], ids=str
+)
 def test_rules_always_hold(options):
     made, rows = model("transformer"), sources()
-    plain = [one[0] for one in said(found(made, rows, longest=12, **options))]
+    plain = [one[0] for one in said(found(made, rows, max_length=12, **options))]
     assert any(len(tokens) < 4 for tokens in plain)
-    for tokens in (one[0] for one in said(found(made, rows, longest=12, shortest=4, **options))):
+    for tokens in (one[0] for one in said(found(made, rows, max_length=12, min_length=4, **options))):
         assert len(tokens) >= 4
     for row, tokens in zip(
-        rows, (one[0] for one in said(found(made, rows, longest_ratio=1.0, **options))), strict=True
+        rows, (one[0] for one in said(found(made, rows, max_length_ratio=1.0, **options))), strict=True
     ):
         assert len(tokens) <= len(row)
-    for tokens in (one[0] for one in said(found(made, rows, longest=12, no_repeat=2, shortest=9, **options))):
+    for tokens in (
+        one[0] for one in said(found(made, rows, max_length=12, no_repeat_ngram_size=2, min_length=9, **options))
+    ):
         pairs = list(pairwise(tokens))
         assert len(set(pairs)) == len(pairs)
-    for one in found(made, rows, longest=12, no_repeat=1, shortest=12, **options):
+    for one in found(made, rows, max_length=12, no_repeat_ngram_size=1, min_length=12, **options):
         assert one[0].ended  # when there was nothing else to say
         assert sorted(one[0].tokens) == [UNKNOWN, *range(MASK + 1, VOCABULARY)]
     prefixes = [(5, 9), (), (8,), *[(7, 7, 7)] * (len(rows) - 3)]
     for prefix, one in zip(prefixes, found(made, rows, prefixes=prefixes, **options), strict=True):
         assert one[0].tokens[: len(prefix)] == prefix
     given = [Request(row, len(row), (5, 9, 8), given=3) for row in rows]
-    config = DecodeConfig(longest=12, shortest=4, **options)
+    config = DecodeConfig(max_length=12, min_length=4, **options)
     for _, one in search(SearchTask(made, Tokens.of, config), given):
         assert len(one[0].tokens) >= 3 + 4
     used = {pair for tokens in plain for pair in pairwise(tokens)}
     one_word, pair = plain[0][0], sorted(used)[0]
     for tokens in (
-        one[0] for one in said(found(made, rows, longest=12, rules=[BannedTokens([[one_word], pair])], **options))
+        one[0] for one in said(found(made, rows, max_length=12, rules=[BannedTokens([[one_word], pair])], **options))
     ):
         assert one_word not in tokens
         assert pair not in pairwise(tokens)
@@ -209,19 +217,22 @@ def test_repetition_is_dearer():
     made, rows = model("transformer"), sources()
 
     def repeats(**options) -> int:
-        outputs = said(found(made, rows, longest=12, shortest=12, **options))
+        outputs = said(found(made, rows, max_length=12, min_length=12, **options))
         return sum(len(tokens) - len(set(tokens)) for (tokens,) in outputs)
 
-    assert repeats(beam=3, repetition=3.0) < repeats(beam=3)
+    assert repeats(beam_size=3, repetition_penalty=3.0) < repeats(beam_size=3)
 
 
 def test_groups_differ_more():
     made, rows = model("transformer"), sources()
 
     def different(**options) -> int:
-        return sum(len({tokens[:1] for tokens in one}) for one in said(found(made, rows, beam=4, nbest=4, **options)))
+        return sum(
+            len({tokens[:1] for tokens in one})
+            for one in said(found(made, rows, beam_size=4, num_hypotheses=4, **options))
+        )
 
-    assert different(groups=4, diversity=5.0) > different()
+    assert different(beam_groups=4, diversity_penalty=5.0) > different()
 
 
 class Memoryless(nn.Module):
@@ -246,7 +257,9 @@ def test_groups_are_kept_from_what_others_say(diversity, others):
     """By hand: of .4, .35 and .2, the second group says the second where log .4 less the penalty is below log .35."""
     p = torch.full((VOCABULARY,), 1e-9)
     p[[5, 6, 7, END]] = torch.tensor([0.4, 0.35, 0.2, 0.05])
-    config = DecodeConfig(beam=3, groups=3, nbest=3, diversity=diversity, longest=4, length_penalty=0.0)
+    config = DecodeConfig(
+        beam_size=3, beam_groups=3, num_hypotheses=3, diversity_penalty=diversity, max_length=4, length_penalty=0.0
+    )
     ((_, hypotheses),) = search(SearchTask(Memoryless(p.log()), Tokens.of, config), [Request(None, 0)])
     assert [each.tokens for each in hypotheses] == [(token,) * 4 for token in (5, *others)]
 
@@ -272,9 +285,9 @@ def test_samples_follow_the_distribution():
         ({"top_p": 0.4}, {0}),
         ({"top_p": 0.0}, {0}),
         ({"min_p": 0.2}, {0, 1, 2}),
-        ({"typical": 0.3}, {1}),
-        ({"typical": 0.0}, {1}),
-        ({"typical": 0.7}, {0, 1}),
+        ({"typical_p": 0.3}, {1}),
+        ({"typical_p": 0.0}, {1}),
+        ({"typical_p": 0.7}, {0, 1}),
         ({"top_k": 3, "top_p": 0.7}, {0, 1}),
     ],
 )
@@ -304,7 +317,10 @@ def test_the_largest_few_sums(shape):
     assert torch.equal(whole.gather(1, where), values)
 
 
-@pytest.mark.parametrize("options", [{"nbest": 2}, {"sample": True, "beam": 2}, {"beam": 3, "groups": 2}, {"top_k": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [{"num_hypotheses": 2}, {"sample": True, "beam_size": 2}, {"beam_size": 3, "beam_groups": 2}, {"top_k": 2}],
+)
 def test_contradictions_are_refused(options):
     with pytest.raises(ValueError, match=r"wanted"):
         DecodeConfig(**options)
@@ -317,10 +333,13 @@ MARIAN = transformers.MarianConfig(
 )  # fmt: skip
 OPTIONS = [
     ({}, {}),
-    ({"beam": 4}, {"num_beams": 4}),
-    ({"beam": 4, "length_penalty": 0.3}, {"num_beams": 4, "length_penalty": 0.3}),
-    ({"beam": 3, "no_repeat": 2, "shortest": 5}, {"num_beams": 3, "no_repeat_ngram_size": 2, "min_new_tokens": 5}),
-    ({"beam": 3, "repetition": 1.4}, {"num_beams": 3, "repetition_penalty": 1.4}),
+    ({"beam_size": 4}, {"num_beams": 4}),
+    ({"beam_size": 4, "length_penalty": 0.3}, {"num_beams": 4, "length_penalty": 0.3}),
+    (
+        {"beam_size": 3, "no_repeat_ngram_size": 2, "min_length": 5},
+        {"num_beams": 3, "no_repeat_ngram_size": 2, "min_new_tokens": 5},
+    ),
+    ({"beam_size": 3, "repetition_penalty": 1.4}, {"num_beams": 3, "repetition_penalty": 1.4}),
 ]
 
 
@@ -344,7 +363,7 @@ def test_same_as_hugging_face(options, theirs):
             suppress_tokens=[PAD, START, MASK], early_stopping=False, **theirs,
         ),
     )  # fmt: skip
-    outputs = found(mine, rows, longest=14, **options)
+    outputs = found(mine, rows, max_length=14, **options)
     for row, one in zip(given.tolist(), outputs, strict=True):
         wanted = row[1:]
         assert list(one[0].tokens) == (wanted[: wanted.index(END)] if END in wanted else wanted)

@@ -261,7 +261,7 @@ def test_a_figure_says_how_it_was_computed():
 def test_captions_of_photographs_are_judged_by_these():
     data = {"source": {"kind": "image", "column": "file"}, "target": {"column": "caption"}}
     model = {"encoder": {"kind": "cnn"}, "decoder": {"kind": "rnn"}}
-    photographs = Recipe.of({"data": {"train": "t.csv", **data}, "model": model, "train": {"metric": "loss"}})
+    photographs = Recipe.of({"data": {"train": "t.csv", **data}, "model": model, "train": {"monitor": "loss"}})
     assert _usual_metrics(photographs, EvaluationInputs()) == ["loss", "perplexity", *OF_CAPTIONS]
-    scenes = Recipe.of({"data": {"generate": "shapes", "source": {"kind": "image"}}, "model": model})
+    scenes = Recipe.of({"data": {"synthetic": "shapes", "source": {"kind": "image"}}, "model": model})
     assert _usual_metrics(scenes, EvaluationInputs()) == ["loss", "perplexity", "accuracy", "character_error_rate"]

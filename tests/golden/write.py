@@ -24,18 +24,25 @@ HERE = Path(__file__).parent
 TEXTS = ["the cat sat", "a dog ran home", "où est le chat ?", "", "the end of it all"]
 PAIRS = [(text, text.upper()) for text in TEXTS]
 LABELLED = [(text, "long" if len(text) > 11 else "short") for text in TEXTS]
-BYTES = {"tokens": "bytes"}
-SMALL = {"width": 8}
-TRANSFORMER = {"kind": "transformer", "width": 8, "heads": 2, "hidden": 16, "layers": 1}
-CONV = {"kind": "conv", "width": 8, "dilations": [1, 2]}
-TRAIN = {"steps": 20, "warmup": 2, "batch_tokens": 128, "rate": 1e-2, "validate_every": 20, "device": "cpu"}
+BYTES = {"tokenizer": "bytes"}
+SMALL = {"dim": 8}
+TRANSFORMER = {"kind": "transformer", "dim": 8, "heads": 2, "ffn_dim": 16, "layers": 1}
+CONV = {"kind": "conv", "dim": 8, "dilations": [1, 2]}
+TRAIN = {
+    "max_steps": 20,
+    "warmup_steps": 2,
+    "batch_tokens": 128,
+    "learning_rate": 1e-2,
+    "validate_every": 20,
+    "device": "cpu",
+}
 
 FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any]]] = {  # data, model, examples
     "rnn": (
         {"source": BYTES, "target": BYTES},
         {
             "encoder": {"kind": "rnn", "cell": "lstm", **SMALL},
-            "decoder": {"kind": "rnn", "attention": "before", "score": "additive", **SMALL},
+            "decoder": {"kind": "rnn", "attention": "bahdanau", "score": "additive", **SMALL},
         },
         PAIRS,
     ),
@@ -46,7 +53,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any]]] = {  # dat
         {"encoder": {"kind": "rnn", **SMALL}, "pool": {"kind": "attention"}},
         LABELLED,
     ),
-    "language-model": ({"target": {"tokens": "bpe", "vocabulary": 270}}, {"decoder": TRANSFORMER}, TEXTS),
+    "language-model": ({"target": {"tokenizer": "bpe", "vocab_size": 270}}, {"decoder": TRANSFORMER}, TEXTS),
 }
 
 

@@ -11,7 +11,7 @@ from regard.inference import phrases
 from support.predictors import classifier, language_model, tokenizer, translator
 
 KINDS = ("bpe", "unigram", "words", "characters", "bytes")
-WAYS = ({}, {"beam": 4, "nbest": 4}, {"sample": True, "nbest": 3})
+WAYS = ({}, {"beam_size": 4, "num_hypotheses": 4}, {"sample": True, "num_hypotheses": 3})
 WISHES = [["cat"], ["the dog", "red"], [], ["cat", "cat"], ["on"]]
 TEXTS = ["the cat", "a dog ran", "mat", "the red car and the dog", "on"]
 
@@ -23,7 +23,7 @@ def word(text: str) -> str:
 @pytest.mark.parametrize(("kind", "options"), list(product(KINDS, WAYS)), ids=str)
 def test_a_required_word_comes_out_as_that_word(kind, options):
     for longest in (30, 16):
-        found = translator(kind).outputs(TEXTS, required=WISHES, longest=longest, **options)
+        found = translator(kind).outputs(TEXTS, required=WISHES, max_length=longest, **options)
         for wishes, outputs in zip(WISHES, found, strict=True):
             assert outputs
             for output in outputs:
@@ -52,8 +52,8 @@ def test_a_banned_word_does_not(kind, options):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_banned_word_is_not_written_in_other_tokens(kind):
     model, bans = translator(kind), ["cat", "the", "a", "on"]
-    asked = {"banned": bans[:2], "sample": True, "temperature": 1.5, "longest": 20}
-    found = model.outputs(TEXTS, banned_in=[bans[2:]] * len(TEXTS), nbest=40, **asked)
+    asked = {"banned": bans[:2], "sample": True, "temperature": 1.5, "max_length": 20}
+    found = model.outputs(TEXTS, banned_in=[bans[2:]] * len(TEXTS), num_hypotheses=40, **asked)
     for output in (output for outputs in found for output in outputs):
         letters = model.target.spellings(output.numbers)
         written = {b"".join(letters[i:j]).strip() for i in range(len(letters)) for j in range(i + 1, len(letters) + 1)}
@@ -97,7 +97,7 @@ def test_cuts_at_the_start_and_after_a_space():
         ({"banned_in": [["cat"], ["  "]]}, "banned: wanted a list of words"),
         ({"required": [["the cat"], []], "banned_in": [["cat"], []]}, "nothing that is banned"),
         ({"required": [["cat"], []], "banned": ["cat"]}, "nothing that is banned"),
-        ({"required": [["the cat"], []], "longest": 1}, "wanted at most 1 tokens"),
+        ({"required": [["the cat"], []], "max_length": 1}, "wanted at most 1 tokens"),
     ],
 )
 def test_what_cannot_be_is_refused(wishes, message):
@@ -116,9 +116,9 @@ def test_unknown_words_and_labels_are_refused():
 def test_outputs_with_their_attention(decoder):
     model = translator(decoder=decoder)
     assert all(output.attention is None for outputs in model.outputs(TEXTS) for output in outputs)
-    plain = model.outputs(TEXTS, beam=3, nbest=2, scores=True)
+    plain = model.outputs(TEXTS, beam_size=3, num_hypotheses=2, scores=True)
     for text, outputs, same in zip(
-        TEXTS, model.outputs(TEXTS, beam=3, nbest=2, scores=True, attention=True), plain, strict=True
+        TEXTS, model.outputs(TEXTS, beam_size=3, num_hypotheses=2, scores=True, attention=True), plain, strict=True
     ):
         assert [output.text for output in outputs] == [output.text for output in same]
         for output in outputs:

@@ -15,7 +15,9 @@ TEXTS = ["the cat sat", "a dog", "", "the red car and the dog; a dogma", "mat"]
 
 
 @pytest.mark.parametrize(
-    "options", [{"beam": 4, "nbest": 4, "length_penalty": 0.0}, {"sample": True, "nbest": 20}], ids=str
+    "options",
+    [{"beam_size": 4, "num_hypotheses": 4, "length_penalty": 0.0}, {"sample": True, "num_hypotheses": 20}],
+    ids=str,
 )
 def test_scores_are_those_of_the_search(options):
     model, checked = translator("words"), 0  # of which a text has one cut, the search's own
@@ -48,7 +50,7 @@ def test_scores_are_those_of_the_whole_model():
 @torch.no_grad()
 def test_language_models_score_texts():
     for running in (False, True):
-        model = language_model(**({"stretch": 8} if running else {}))
+        model = language_model(**({"context_length": 8} if running else {}))
         for text, score in zip(TEXTS, model.score(TEXTS), strict=True):
             ids = model.target.encode(text)
             ids = [END, *ids] if running else [START, *ids, END]
@@ -58,7 +60,10 @@ def test_language_models_score_texts():
 
 def test_classifiers_score_labels():
     model = classifier()
-    likely = [{o.text: o.score for o in outputs} for outputs in model.outputs(TEXTS, nbest=3, beam=3, scores=True)]
+    likely = [
+        {o.text: o.score for o in outputs}
+        for outputs in model.outputs(TEXTS, num_hypotheses=3, beam_size=3, scores=True)
+    ]
     labels = ["good", "bad", "fine", "bad", "good"]
     for label, known, score in zip(labels, likely, model.score(TEXTS, labels, batch_tokens=8), strict=True):
         assert score.log_probability == pytest.approx(known[label], abs=1e-5)

@@ -11,7 +11,12 @@ from regard.decoding.config import DecodeConfig
 from support.predictors import PARTS, classifier, language_model, translator
 
 TEXTS = ["the cat sat", "a red dogma", "naïve 😀 …"]
-OPTIONS = ({}, {"sample": True, "temperature": 1.5, "seed": 3}, {"longest": 5}, {"shortest": 9, "no_repeat": 2})
+OPTIONS = (
+    {},
+    {"sample": True, "temperature": 1.5, "seed": 3},
+    {"max_length": 5},
+    {"min_length": 9, "no_repeat_ngram_size": 2},
+)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +42,7 @@ def test_draws_are_those_of_the_place_in_a_list():
 
 def test_prefix_and_wishes_hold():
     predictor = translator()
-    asked = {"banned": ["cat"], "longest": 20}
+    asked = {"banned": ["cat"], "max_length": 20}
     whole = predictor.outputs(["the cat sat"], prefixes=["a dog"], required=[["red car"]], **asked)[0][0].text
     pieces = list(predictor.stream("the cat sat", prefix="a dog", required=["red car"], **asked))
     assert "".join(pieces) == whole
@@ -48,19 +53,19 @@ def test_prefix_and_wishes_hold():
 
 def test_outputs_end_where_learned_positions_do():
     predictor = language_model("bytes")
-    decoder = {**PARTS["transformer"], "position": "learned", "longest": 12}
-    model = regard.build({"decoder": decoder, "vocabulary": predictor.target.size}).eval()
+    decoder = {**PARTS["transformer"], "positions": "learned", "max_positions": 12}
+    model = regard.build({"decoder": decoder, "vocab_size": predictor.target.size}).eval()
     predictor = replace(predictor, model=model)
     for text in ("", "a dog", "ten of 12."):
-        (output,) = predictor.outputs([text], shortest=20, longest=30)[0]
+        (output,) = predictor.outputs([text], min_length=20, max_length=30)[0]
         assert len(text) + len(output.numbers) == 12
-        assert "".join(predictor.stream(text, shortest=20, longest=30)) == output.text
-        assert regard.look(predictor, text, shortest=20, longest=30).maps[0].size == (12, 12)
+        assert "".join(predictor.stream(text, min_length=20, max_length=30)) == output.text
+        assert regard.look(predictor, text, min_length=20, max_length=30).maps[0].size == (12, 12)
 
 
 def test_letters_of_several_tokens_come_whole():
     predictor = language_model("bytes")
-    pieces = list(predictor.stream("it says ", prefix="😀é", longest=3))
+    pieces = list(predictor.stream("it says ", prefix="😀é", max_length=3))
     assert pieces[:2] == ["😀", "é"]
 
 
@@ -68,7 +73,7 @@ def test_each_piece_comes_before_the_next_is_computed():
     predictor, steps = translator("words", "rnn"), []
     step = predictor.model.decoder.step
     predictor.model.decoder.step = lambda *given: steps.append(1) or step(*given)
-    stream = predictor.stream("the cat sat", shortest=5)
+    stream = predictor.stream("the cat sat", min_length=5)
     for expected in range(1, 5):
         next(stream)
         assert len(steps) == expected
@@ -76,14 +81,21 @@ def test_each_piece_comes_before_the_next_is_computed():
 
 def test_a_recipe_with_a_beam_streams_without():
     predictor = translator()
-    predictor = replace(predictor, recipe=replace(predictor.recipe, decode=DecodeConfig(beam=4)))
-    assert "".join(predictor.stream("the cat", longest=9)) == predictor.predict(["the cat"], beam=1, longest=9)[0]
+    predictor = replace(predictor, recipe=replace(predictor.recipe, decode=DecodeConfig(beam_size=4)))
+    assert (
+        "".join(predictor.stream("the cat", max_length=9))
+        == predictor.predict(["the cat"], beam_size=1, max_length=9)[0]
+    )
     assert not torch.is_inference_mode_enabled()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"beam": 4}, "beam"), ({"nbest": 2, "sample": True}, "nbest"), ({"longest_source": 2}, "at most 2 tokens")],
+    [
+        ({"beam_size": 4}, "beam"),
+        ({"num_hypotheses": 2, "sample": True}, "nbest"),
+        ({"max_source_length": 2}, "at most 2 tokens"),
+    ],
 )
 def test_what_cannot_stream_is_refused(options, message):
     with pytest.raises(InvalidArgument, match=message):

@@ -113,7 +113,7 @@ def test_outputs_are_the_same_to_the_bit(name):
 @torch.no_grad()
 def test_the_winning_hypothesis_looked_as_its_steps_did(name):
     model, given = Seq2Seq(encoder("bag"), decoder(name)), one(source("bag"), 0)
-    look = regard.look(model, given, longest=4)
+    look = regard.look(model, given, max_length=4)
     ids = [int(token) for token in look.output.tokens]
     again = regard.look(model, given, output=ids)
     state = model.decoder.start(model.encode(given), batch=1, capacity=5)
@@ -153,7 +153,7 @@ def test_names_say_what_asks_what():
     told = [(each.name, each.kind, each.part, each.layer, each.asks, each.asked, each.size) for each in summed.maps]
     assert told == [("encoder pool", "pool", "encoder", 1, "pool", "source", (3, 6))]
     assert summed.names(summed["encoder pool"]) == (("1", "2", "3"), summed.source.tokens)
-    assert terminal(summed, width=70).splitlines()[2] == "encoder pool, 1 head"
+    assert terminal(summed, dim=70).splitlines()[2] == "encoder pool, 1 head"
     with pytest.raises(ValueError, match="Did you mean 'decoder 1 cross'"):
         look["decoder 1 cros"]
 
@@ -161,8 +161,8 @@ def test_names_say_what_asks_what():
 def test_what_is_looked_at_is_what_the_model_says():
     for predictor in (translator(), translator(decoder="rnn"), translator(decoder="conv", seed=2)):
         for beam in (1, 3):
-            (best, *_), look = predictor.outputs(["a dog sat"], beam=beam, attention=True, scores=True)[0], None
-            look = regard.look(predictor, "a dog sat", beam=beam)
+            (best, *_), look = predictor.outputs(["a dog sat"], beam_size=beam, attention=True, scores=True)[0], None
+            look = regard.look(predictor, "a dog sat", beam_size=beam)
             assert look.output.text == best.text
             assert look.output.scores == pytest.approx(best.log_probabilities, abs=1e-4)
             cross = [each.weights() for each in look.maps if each.kind == "cross"]
@@ -176,8 +176,8 @@ def test_what_is_looked_at_is_what_the_model_says():
 
 def test_a_language_model_goes_on_from_its_text():
     predictor = language_model()
-    whole = regard.look(predictor, "the cat", longest=4)
-    said = predictor.predict(["the cat"], longest=4)[0]
+    whole = regard.look(predictor, "the cat", max_length=4)
+    said = predictor.predict(["the cat"], max_length=4)[0]
     assert whole.source is None
     assert whole.output.text == "the cat" + said
     read = regard.look(predictor, "the cat", output="")
@@ -188,11 +188,11 @@ def test_a_language_model_goes_on_from_its_text():
 
 def test_pictures_are_looked_at_region_by_region(tmp_path):
     words = translator().target
-    parts = {"encoder": {"kind": "cnn", "width": 16, "channels": [4, 8], "attention": True},
-             "decoder": {"kind": "rnn", "width": 16}}  # fmt: skip
-    data = {"generate": "shapes", "source": {"kind": "image"}, "target": {}}
-    recipe = Recipe.of({"data": data, "model": parts, "decode": {"longest": 5}})
-    predictor = Predictor(regard.build({**parts, "vocabulary": words.size}).eval(), recipe, None, words)
+    parts = {"encoder": {"kind": "cnn", "dim": 16, "channels": [4, 8], "attention": True},
+             "decoder": {"kind": "rnn", "dim": 16}}  # fmt: skip
+    data = {"synthetic": "shapes", "source": {"kind": "image"}, "target": {}}
+    recipe = Recipe.of({"data": data, "model": parts, "decode": {"max_length": 5}})
+    predictor = Predictor(regard.build({**parts, "vocab_size": words.size}).eval(), recipe, None, words)
     picture = np.random.default_rng(1).integers(0, 255, (20, 30, 3), dtype=np.uint8)
     look = regard.look(predictor, picture)
     assert (look.source.grid, look.source.units, look["grid 1"].size) == ((16, 16), 0, (256, 256))
@@ -202,7 +202,7 @@ def test_pictures_are_looked_at_region_by_region(tmp_path):
     assert (told["source"]["width"], told["source"]["height"]) == (64, 64)
     for each in told["maps"]:
         assert (each["weights"] is None) == (look[each["name"]].size[0] * 256 > 1000) == (each["top"] is not None)
-    shown = terminal(look, width=70).splitlines()
+    shown = terminal(look, dim=70).splitlines()
     assert shown[2] == "decoder 1 cross, 1 head"
     with pytest.raises(ValueError, match=r"nowhere\.png"):
         regard.look(predictor, tmp_path / "nowhere.png")
@@ -211,11 +211,11 @@ def test_pictures_are_looked_at_region_by_region(tmp_path):
 def test_hidden_tokens_are_looked_for():
     words = translator().target
     parts = {
-        "encoder": {"kind": "transformer", "width": 16, "heads": 2, "layers": 1, "hidden": 16},
-        "head": "masked_tokens",
+        "encoder": {"kind": "transformer", "dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16},
+        "head": "mlm",
     }
     recipe = Recipe.of({"data": {"train": "x.txt"}, "model": parts})
-    predictor = Predictor(regard.build({**parts, "vocabulary": words.size}).eval(), recipe, None, words)
+    predictor = Predictor(regard.build({**parts, "vocab_size": words.size}).eval(), recipe, None, words)
     look = regard.look(predictor, "the cats", words=True)
     assert (look.source.tokens, look.output) == (("<s>", "the", "cats", "</s>"), None)
     assert look["encoder 1"].weights().shape == (2, 4, 4)
@@ -323,7 +323,7 @@ REFUSED = {
     "rows": ({"rows": [9]}, r"rows: wanted whole numbers from -6 to 5; got \[9\]"),
     "heads": ({"heads": 2}, r"heads: wanted whole numbers from -2 to 1"),
     "nothing said": ({"output": []}, "output: wanted at least one token; got none"),
-    "option without a search": ({"beam": 2}, "beam: wanted nothing where no output is searched; got 2"),
+    "option without a search": ({"beam_size": 2}, "beam_size: wanted nothing where no output is searched; got 2"),
     "unknown option": ({"output": None, "bean": 2}, "decode.bean"),
 }
 
@@ -361,7 +361,7 @@ def test_json_says_it_all(words):
     for limit in (10**6, 0):
         told = json.loads(look.to_json(limit=limit))
         assert (told["version"], told["title"]) == (1, "the cats concatenate")
-        assert told["source"] == {"kind": "text", "tokens": list(look.source.tokens)}
+        assert told["source"] == {"kind": "text", "tokenizer": list(look.source.tokens)}
         assert told["output"]["tokens"] == list(look.output.tokens)
         for each, found in zip(look.maps, told["maps"], strict=True):
             n, m = each.size
@@ -420,7 +420,7 @@ def test_weighted_maps_are_the_lengths_of_what_each_key_adds(name):
         module = next(module for module, place in places(model).items() if place.name == each.name)
         value = next(one_.value for one_ in heard if one_.source is module)[0]
         value = value.repeat_interleave(each.heads // len(value), 0)
-        out = module.join.weight[:, -WIDTH:] if hasattr(module, "join") else module.out.weight
+        out = module.join.weight[:, -WIDTH:] if hasattr(module, "join") else module.out_proj.weight
         part = out.shape[1] // each.heads
         for head in range(each.heads):
             columns = out[:, head * part : (head + 1) * part]
@@ -486,8 +486,8 @@ def test_attributions_are_refused_where_nothing_is_said():
 @pytest.mark.slow
 def test_a_long_text_takes_less_than_twice_the_memory_of_the_model():
     """4,096 tokens: top-16 and entropy of every row of every head, where every weight would be 512 MiB."""
-    table = {"kind": "transformer", "width": 256, "layers": 2, "heads": 4, "hidden": 1024, "position": "rotary"}
-    model = regard.build({"encoder": table, "pool": {"kind": "mean"}, "labels": 3, "source_vocabulary": 100}).eval()
+    table = {"kind": "transformer", "dim": 256, "layers": 2, "heads": 4, "ffn_dim": 1024, "positions": "rotary"}
+    model = regard.build({"encoder": table, "pool": {"kind": "mean"}, "num_labels": 3, "source_vocab_size": 100}).eval()
     text = Tokens.of([torch.randint(5, 100, (4096,)).tolist()])
     found = []
     alone = peak_bytes(torch.no_grad()(lambda: model(text)))

@@ -54,9 +54,9 @@ def test_weights_of_several_outputs_are_those_of_each():
 @pytest.mark.parametrize(("name", "nbest"), list(product(("transformer", "lstm before"), (1, 4))))
 def test_coverage_ranks_once_more(name, nbest):
     made, rows, changed = model(name), sources()[:6], 0
-    plain = found(made, rows, beam=4, nbest=4)
+    plain = found(made, rows, beam_size=4, num_hypotheses=4)
     for row, hits, again in zip(
-        rows, plain, found(made, rows, beam=4, nbest=nbest, coverage_penalty=30.0), strict=True
+        rows, plain, found(made, rows, beam_size=4, num_hypotheses=nbest, coverage_penalty=30.0), strict=True
     ):
         wanted = []
         for hit, weights in zip(hits, attention(made, Tokens.of([row]), hits, START), strict=True):

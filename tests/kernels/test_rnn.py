@@ -19,9 +19,9 @@ from support.models import VOCABULARY, WIDTH, lively, words
 
 CELLS = ("elman", "gru", "lstm")
 WIRINGS = {
-    "before": {"attention": "before"},
-    "before gated": {"attention": "before", "gate": True},
-    "after fed": {"attention": "after", "feed": True},
+    "before": {"attention": "bahdanau"},
+    "before gated": {"attention": "bahdanau", "context_gate": True},
+    "after fed": {"attention": "luong", "input_feeding": True},
 }
 TARGETS = torch.randint(VOCABULARY, (4, 5), generator=torch.Generator().manual_seed(1))
 SOURCE = Tokens.of([[1, 2, 3], [], [4, 5, 6, 7, 8], [1], [3, 4, 5]])
@@ -29,7 +29,7 @@ SOURCE = Tokens.of([[1, 2, 3], [], [4, 5, 6, 7, 8], [1], [3, 4, 5]])
 
 def decoder(wiring: str, **options) -> RnnDecoder:
     torch.manual_seed(5)
-    config = RnnDecoderConfig(width=WIDTH, dropout=0.0, **WIRINGS[wiring], **options)
+    config = RnnDecoderConfig(dim=WIDTH, dropout=0.0, **WIRINGS[wiring], **options)
     return lively(RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), WIDTH)).double()
 
 
@@ -101,7 +101,7 @@ def test_encoder_by_hand_equals_packed(cell, bidirectional, layers, slow, monkey
 def test_dropout_between_layers_scales_what_the_upper_takes_in(wiring):
     module, given = decoder(wiring, layers=2), memory()
     state = module.start(given, batch=4)
-    embedded = module.embedding(TARGETS.mT)
+    embedded = module.embed_tokens(TARGETS.mT)
     lower, upper = (RnnWeights(*each) for each in module.rnn.all_weights)
     twice = upper._replace(input=2 * upper.input)
     between = embedded.new_full((1, TARGETS.numel(), WIDTH), 2.0)

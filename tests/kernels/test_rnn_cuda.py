@@ -109,7 +109,7 @@ def test_an_encoder_is_the_same_through_kernels(cell, bidirectional, layers, way
         near(got, wanted, 3e-5)
 
 
-@pytest.mark.parametrize("attention", ["none", "after"])
+@pytest.mark.parametrize("attention", ["none", "luong"])
 @pytest.mark.parametrize(("cell", "layers"), list(product(CELLS, (1, 2))))
 def test_a_decoder_is_the_same_through_kernels(cell, layers, attention, ways):
     """In two stretches, the second from where the first ended, with gradients through all of it."""

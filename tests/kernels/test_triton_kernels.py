@@ -119,11 +119,11 @@ reach = st.none() | st.integers(0, 7)
 
 @settings(deadline=None, max_examples=5, derandomize=True)
 @given(few, few, few, size, size, size, size, reach, reach, st.booleans())
-def test_additive_of_any_shape(batch, groups, group, n, m, width, wide, behind, ahead, masked):
+def test_additive_of_any_shape(batch, groups, group, n, m, dim, wide, behind, ahead, masked):
     torch.manual_seed(1000 * n + m)
     mask = torch.rand(batch, 1, n, m, device=DEVICE) > 0.3 if masked else None
-    score_function = AdditiveScoreFunction(new(groups * group if masked else 1, width))
-    query, key = new(batch, groups * group, n, width), new(batch, groups, m, width)
+    score_function = AdditiveScoreFunction(new(groups * group if masked else 1, dim))
+    query, key = new(batch, groups * group, n, dim), new(batch, groups, m, dim)
     same(
         AttentionSpec(score_function, query, key, AttentionMask(mask, behind, ahead)),
         new(batch, groups, m, wide),

@@ -103,13 +103,13 @@ def test_without_a_gpu_nothing_of_triton_is_imported():
     """By us: parts of PyTorch try to."""
     program = """
 import sys, torch, regard
-from regard.runtime.cuda.static_decoder import fixed_decoder
+from regard.runtime.cuda.static_decoder import static_decoder
 x = torch.randn(1, 2, 3, 4)
 regard.attend(x, x, x, score=regard.Additive(4, 4, 6))
 regard.attention_summary(x, x)
-side = {"kind": "transformer", "width": 8, "layers": 1, "heads": 2}
-model = regard.build({"encoder": side, "decoder": side, "vocabulary": 9})
-assert fixed_decoder(model.eval().decoder, 4) is None
+side = {"kind": "transformer", "dim": 8, "layers": 1, "heads": 2}
+model = regard.build({"encoder": side, "decoder": side, "vocab_size": 9})
+assert static_decoder(model.eval().decoder, 4) is None
 print([name for name in sys.modules if name.endswith("_triton")])
 """
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}

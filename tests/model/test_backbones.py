@@ -127,8 +127,8 @@ def test_colours_are_scaled_as_each_network_was_trained():
     torch.testing.assert_close(resnet, (raw / 255 - mean) / deviation)
 
 
-def norm(name: str, width: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.{part}": (width,) for part in ("weight", "bias", "running_mean", "running_var")}
+def norm(name: str, dim: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.{part}": (dim,) for part in ("weight", "bias", "running_mean", "running_var")}
 
 
 def torchvision(blocks: tuple[int, ...], narrow: bool) -> dict[str, tuple[int, ...]]:
@@ -286,18 +286,25 @@ def few(monkeypatch):
 def recipe(kind: str = "cnn", **changes):
     """EfficientNet at stride 16, frozen, before a small decoder."""
     network = {"kind": "efficientnet-lite0", "stride": 16}
-    encoder = {"kind": "cnn", "width": 16, "backbone": network}
+    encoder = {"kind": "cnn", "dim": 16, "backbone": network}
     if kind == "questions":
         encoder |= {"queries": 2}
     if kind == "cnn+transformer":
-        inner = {"width": 16, "layers": 1, "heads": 2, "hidden": 16, "dropout": 0.0}
+        inner = {"dim": 16, "layers": 1, "heads": 2, "ffn_dim": 16, "dropout": 0.0}
         encoder = {"kind": kind, "backbone": network, "transformer": inner}
-    settings = {"steps": 3, "warmup": 1, "rate": 1e-2, "validate_every": 3, "batch_tokens": 64, "log_every": 1}
+    settings = {
+        "max_steps": 3,
+        "warmup_steps": 1,
+        "learning_rate": 1e-2,
+        "validate_every": 3,
+        "batch_tokens": 64,
+        "log_every": 1,
+    }
     return read_recipe(
         {
-            "data": {"generate": "shapes", "source": {"kind": "image"}, "target": {"tokens": "words"}},
-            "model": {"encoder": encoder, "decoder": {"kind": "rnn", "width": 16, "dropout": 0.0}},
-            "train": settings | {"freeze": ["*.backbone.*"], "samples": 0} | changes,
+            "data": {"synthetic": "shapes", "source": {"kind": "image"}, "target": {"tokenizer": "words"}},
+            "model": {"encoder": encoder, "decoder": {"kind": "rnn", "dim": 16, "dropout": 0.0}},
+            "train": settings | {"freeze": ["*.backbone.*"], "log_samples": 0} | changes,
         }
     )
 
@@ -429,7 +436,7 @@ def test_weights_are_an_extra_of_training_alone(tmp_path, few, monkeypatch):
     """A checkpoint holds them all: without the package it predicts, and its run goes on to the same end."""
     packaged()
     train(recipe(), tmp_path / "whole", cache=tmp_path / "cache")
-    train(recipe(steps=2), tmp_path / "parts", cache=tmp_path / "cache")
+    train(recipe(max_steps=2), tmp_path / "parts", cache=tmp_path / "cache")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"needs the package.*pip install 'regard\[efficientnet\]'"):
         train(recipe(), tmp_path / "other", cache=tmp_path / "cache")

@@ -10,18 +10,18 @@ from regard.core.sequence import Tokens
 from regard.model.build import DECODERS, ENCODERS, POOLS
 from regard.model.transformer_block import TransformerConfig
 
-SMALL = {"width": 16, "layers": 2, "heads": 2, "hidden": 24}
+SMALL = {"dim": 16, "layers": 2, "heads": 2, "ffn_dim": 24}
 ENCODER = {
-    "label": {"width": 16},
-    "bag": {"width": 16},
-    "rnn": {"width": 16},
-    "conv": {"width": 16, "dilations": [1, 2]},
+    "label": {"dim": 16},
+    "bag": {"dim": 16},
+    "rnn": {"dim": 16},
+    "conv": {"dim": 16, "dilations": [1, 2]},
     "transformer": SMALL,
-    "cnn": {"width": 16, "channels": [4, 8]},
+    "cnn": {"dim": 16, "channels": [4, 8]},
     "cnn+transformer": {"channels": [4, 8], "transformer": SMALL},
-    "vit": {"patch": 4, "transformer": SMALL},
+    "vit": {"patch_size": 4, "transformer": SMALL},
 }
-DECODER = {"rnn": {"width": 16}, "conv": {"width": 16, "dilations": [1, 2]}, "transformer": SMALL}
+DECODER = {"rnn": {"dim": 16}, "conv": {"dim": 16, "dilations": [1, 2]}, "transformer": SMALL}
 TARGETS = torch.randint(30, (3, 5))
 
 
@@ -40,109 +40,111 @@ def test_the_tables_here_are_complete():
 @pytest.mark.parametrize(("reads", "says"), list(product(ENCODER, DECODER)))
 def test_any_encoder_with_any_decoder(reads, says):
     model = regard.build(
-        {"encoder": {"kind": reads, **ENCODER[reads]}, "decoder": {"kind": says, **DECODER[says]}, "vocabulary": 30}
+        {"encoder": {"kind": reads, **ENCODER[reads]}, "decoder": {"kind": says, **DECODER[says]}, "vocab_size": 30}
     )
     assert model(source(reads), TARGETS).shape == (3, 5, 30)
 
 
 @pytest.mark.parametrize("says", DECODER)
 def test_a_language_model_has_no_encoder(says):
-    model = regard.build({"decoder": {"kind": says, **DECODER[says]}, "vocabulary": 30})
+    model = regard.build({"decoder": {"kind": says, **DECODER[says]}, "vocab_size": 30})
     assert model(None, TARGETS).shape == (3, 5, 30)
 
 
 @pytest.mark.parametrize(("reads", "pool"), list(product(ENCODER, POOLS)))
 def test_any_encoder_with_any_pool(reads, pool):
     model = regard.build(
-        {"encoder": {"kind": reads, **ENCODER[reads]}, "pool": {"kind": pool}, "labels": 4}
-        | ({} if ENCODERS[reads][0] == "image" else {"source_vocabulary": 30})
+        {"encoder": {"kind": reads, **ENCODER[reads]}, "pool": {"kind": pool}, "num_labels": 4}
+        | ({} if ENCODERS[reads][0] == "image" else {"source_vocab_size": 30})
     )
     assert model(source(reads)).shape == (3, 4)
 
 
 def test_masked_tokens():
-    model = regard.build({"encoder": {"kind": "transformer", **SMALL}, "head": "masked_tokens", "vocabulary": 30})
+    model = regard.build({"encoder": {"kind": "transformer", **SMALL}, "head": "mlm", "vocab_size": 30})
     assert model(source("transformer")).shape == (3, 3, 30)
-    assert model.project.weight is model.encoder.embedding.weight
+    assert model.project.weight is model.encoder.embed_tokens.weight
 
 
 def test_a_unit_is_no_place_of_the_source():
-    encoder = {"kind": "transformer", **SMALL, "unit": True}
+    encoder = {"kind": "transformer", **SMALL, "cls_token": True}
     tokens = source("transformer")
-    model = regard.build({"encoder": encoder, "head": "masked_tokens", "vocabulary": 30}).eval()
+    model = regard.build({"encoder": encoder, "head": "mlm", "vocab_size": 30}).eval()
     assert model(tokens).shape == (3, 3, 30)
-    pooled = regard.build({"encoder": encoder, "pool": {"kind": "first"}, "labels": 4, "source_vocabulary": 30}).eval()
+    pooled = regard.build(
+        {"encoder": encoder, "pool": {"kind": "first"}, "num_labels": 4, "source_vocab_size": 30}
+    ).eval()
     memory = pooled.encoder(tokens)
     assert memory.units == 1
     assert memory.states.shape[1] == memory.mask.shape[1] == tokens.ids.shape[1] + 1
     assert torch.equal(pooled.pool(memory), memory.states[:, 0])
-    pooled.encoder.unit.state.data += 1.0
+    pooled.encoder.cls_token.embedding.data += 1.0
     assert not torch.equal(pooled.encoder(tokens).states[:, 1:], memory.states[:, 1:])  # others ask it, too
 
 
 @pytest.mark.parametrize(("tie", "matrices"), [("none", 3), ("target", 2), ("all", 1)])
 def test_ties(tie, matrices):
-    table = {"encoder": {"kind": "transformer", **SMALL}, "decoder": {"kind": "transformer", **SMALL}, "vocabulary": 31}
-    model = regard.build({**table, "tie": tie})
+    table = {"encoder": {"kind": "transformer", **SMALL}, "decoder": {"kind": "transformer", **SMALL}, "vocab_size": 31}
+    model = regard.build({**table, "tie_embeddings": tie})
     shared = {id(p) for p in model.parameters() if p.shape == (31, 16)}
     assert len(shared) == matrices
 
 
 TRANSFORMER = {"kind": "transformer", **SMALL}
 REFUSED = {
-    "unknown key": ({"decoder": {**TRANSFORMER, "widht": 3}, "vocabulary": 9}, ["model.decoder.widht: wanted a key of model.decoder; got an unknown one. Did you mean 'width'?"]),
-    "unknown kind": ({"decoder": {"kind": "transfomer"}, "vocabulary": 9}, ["model.decoder.kind: wanted one of rnn, conv, transformer; got 'transfomer'. Did you mean 'transformer'?"]),
-    "no kind": ({"decoder": {"width": 3}, "vocabulary": 9}, ["model.decoder: wanted a table with a kind; got {'width': 3}. Kinds: rnn, conv, transformer."]),
-    "unknown part": ({"decodr": TRANSFORMER, "decoder": TRANSFORMER, "vocabulary": 9}, ["model.decodr: wanted a key of model; got an unknown one. Did you mean 'decoder'?"]),
+    "unknown key": ({"decoder": {**TRANSFORMER, "widht": 3}, "vocab_size": 9}, ["model.decoder.widht: wanted a key of model.decoder; got an unknown one. Did you mean 'width'?"]),
+    "unknown kind": ({"decoder": {"kind": "transfomer"}, "vocab_size": 9}, ["model.decoder.kind: wanted one of rnn, conv, transformer; got 'transfomer'. Did you mean 'transformer'?"]),
+    "no kind": ({"decoder": {"dim": 3}, "vocab_size": 9}, ["model.decoder: wanted a table with a kind; got {'dim': 3}. Kinds: rnn, conv, transformer."]),
+    "unknown part": ({"decodr": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.decodr: wanted a key of model; got an unknown one. Did you mean 'decoder'?"]),
     "everything at once": (
-        {"encoder": {"kind": "rnn", "cell": "gruu", "width": "wide"}, "decoder": {**TRANSFORMER, "heads": 0, "dropout": 1.5, "norm_first": 1}, "tie": "some"},
+        {"encoder": {"kind": "rnn", "cell": "gruu", "dim": "wide"}, "decoder": {**TRANSFORMER, "heads": 0, "dropout": 1.5, "norm_first": 1}, "tie_embeddings": "some"},
         [
             "model.encoder.cell: wanted one of 'elman', 'gru', 'lstm'; got 'gruu'. Did you mean 'gru'?",
-            "model.encoder.width: wanted a whole number of at least 1; got 'wide'.",
+            "model.encoder.dim: wanted a whole number of at least 1; got 'wide'.",
             "model.decoder.heads: wanted a whole number of at least 1; got 0.",
             "model.decoder.dropout: wanted a number of at least 0 and below 1; got 1.5.",
             "model.decoder.norm_first: wanted true or false; got 1.",
-            "model.tie: wanted one of 'none', 'target', 'all'; got 'some'.",
+            "model.tie_embeddings: wanted one of 'none', 'target', 'all'; got 'some'.",
         ],
     ),
-    "heads that do not divide": ({"decoder": {**TRANSFORMER, "heads": 3}, "vocabulary": 9}, ["model.decoder.heads: wanted a divisor of width = 16; got 3."]),
-    "stages beside a backbone": ({"encoder": {"kind": "cnn", "channels": [4], "attention": True, "backbone": {"kind": "efficientnet-lite0"}}, "pool": {"kind": "mean"}, "labels": 2}, ["model.encoder.channels: wanted nothing here: the backbone has its own stages; got [4].", "model.encoder.attention: wanted nothing here"]),
-    "a backbone's stride": ({"encoder": {"kind": "cnn", "backbone": {"kind": "efficientnet-lite0", "stride": 8}}, "pool": {"kind": "mean"}, "labels": 2}, ["model.encoder.backbone.stride: wanted 16 or 32; got 8."]),
-    "an unknown backbone": ({"encoder": {"kind": "cnn", "backbone": {"kind": "resnet34"}}, "pool": {"kind": "mean"}, "labels": 2}, ["model.encoder.backbone.kind: wanted one of 'efficientnet-lite0', 'resnet18', 'resnet50'; got 'resnet34'."]),
-    "a backbone from nowhere": ({"encoder": {"kind": "cnn", "backbone": {"kind": "resnet18"}}, "pool": {"kind": "mean"}, "labels": 2}, ["model.encoder.backbone.weights: wanted torchvision's file of resnet18; got none."]),
-    "questions of odd width": ({"encoder": {"kind": "cnn", "width": 6, "queries": 2}, "decoder": {"kind": "rnn"}, "vocabulary": 9}, ["model.encoder.width: wanted a multiple of 4 with queries"]),
-    "no questions": ({"encoder": {"kind": "cnn", "queries": 0}, "decoder": {"kind": "rnn"}, "vocabulary": 9}, ["model.encoder.queries: wanted"]),
-    "questions for a pool": ({"encoder": {"kind": "cnn", "queries": 2}, "pool": {"kind": "mean"}, "labels": 2}, ["model.encoder.queries: wanted nothing here: nothing here begins from a summary; got 2."]),
-    "questions for a Transformer": ({"encoder": {"kind": "cnn", "queries": 2}, "decoder": TRANSFORMER, "vocabulary": 9}, ["model.encoder.queries: wanted nothing here"]),
-    "questions for a start from zero": ({"encoder": {"kind": "cnn", "queries": 2}, "decoder": {"kind": "rnn", "start": "zero"}, "vocabulary": 9}, ["model.encoder.queries: wanted nothing here"]),
-    "nested": ({"encoder": {"kind": "vit", "transformer": {"widht": 1}}, "pool": {"kind": "mean"}, "labels": 2}, ["model.encoder.transformer.widht: "]),
-    "positions on a grid": ({"encoder": {"kind": "vit", "transformer": {**SMALL, "position": "rotary"}}, "pool": {"kind": "mean"}, "labels": 2}, ["model.encoder.transformer.position: wanted 'sinusoidal' (of row and column)"]),
-    "a unit that sees nothing": ({"encoder": {**TRANSFORMER, "unit": True, "causal": True}, "pool": {"kind": "first"}, "labels": 2, "source_vocabulary": 9}, ["model.encoder.unit: wanted false in a causal encoder"]),
-    "a unit in a decoder": ({"decoder": {**TRANSFORMER, "unit": True}, "vocabulary": 9}, ["model.decoder.unit: wanted nothing here"]),
-    "joined to nothing": ({"decoder": {**TRANSFORMER, "position": "alibi", "join": "concatenate"}, "vocabulary": 9}, ["model.decoder.join: wanted 'add' unless positions are sinusoidal or learned"]),
-    "scaling nothing": ({"encoder": {"kind": "cnn"}, "pool": {"kind": "mean"}, "labels": 2, "scale_embeddings": False}, ["model.scale_embeddings: wanted nothing here"]),
-    "pool without a source": ({"pool": {"kind": "mean"}, "labels": 2}, ["model.pool: wanted an encoder for it to read; got none."]),
-    "nothing comes out": ({"encoder": TRANSFORMER, "vocabulary": 9}, ["model: wanted one of decoder, pool and head; got none."]),
-    "two things come out": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "pool": {"kind": "mean"}, "labels": 2, "vocabulary": 9}, ["model: wanted one of decoder, pool and head; got decoder, pool."]),
-    "no labels": ({"encoder": TRANSFORMER, "pool": {"kind": "mean"}, "source_vocabulary": 9}, ["model.labels: wanted the number of labels"]),
-    "no vocabulary": ({"decoder": TRANSFORMER}, ["model.vocabulary: wanted the number of tokens"]),
-    "a causal encoder for hidden tokens": ({"encoder": {**TRANSFORMER, "causal": True}, "head": "masked_tokens", "vocabulary": 9}, ["model.encoder.causal: wanted false for a masked-token head; got true."]),
-    "a one-way encoder for hidden tokens": ({"encoder": {"kind": "rnn", "bidirectional": False}, "head": "masked_tokens", "vocabulary": 9}, ["model.encoder.bidirectional: wanted true"]),
-    "hidden tokens of an image": ({"encoder": {"kind": "cnn"}, "head": "masked_tokens", "vocabulary": 9}, ["model.head: wanted an encoder of tokens; got one of images."]),
-    "attention to nothing": ({"decoder": {"kind": "rnn", "attention": "after", "score": "dot"}, "vocabulary": 9}, ["model.decoder.attention: wanted nothing here: without an encoder", "model.decoder.score: wanted nothing here: without an encoder"]),
-    "dot of two widths": ({"encoder": {"kind": "rnn", "width": 8}, "decoder": {"kind": "rnn", "width": 16, "score": "dot"}, "vocabulary": 9}, ["model.decoder.score: wanted equal widths for 'dot'; got 16 and 8."]),
-    "one matrix for two vocabularies": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocabulary": 9, "source_vocabulary": 8, "tie": "all"}, ["model.source_vocabulary: wanted one vocabulary"]),
-    "feeding before looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "feed": True}, "vocabulary": 9}, ["model.decoder.feed: wanted false unless attention = 'after'; got true."]),
-    "a gate after looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "attention": "after", "gate": True}, "vocabulary": 9}, ["model.decoder.gate: wanted false unless attention = 'before'; got true."]),
-    "a decoder that may look ahead": ({"decoder": {**TRANSFORMER, "causal": False}, "vocabulary": 9}, ["model.decoder.causal: wanted nothing here"]),
-    "scores of a convolution that looks at nothing": ({"encoder": {"kind": "conv", "score": "dot", "heads": 2}, "decoder": TRANSFORMER, "vocabulary": 9}, ["model.encoder.score: wanted nothing here", "model.encoder.heads: wanted nothing here"]),
-    "a longest sequence of waves": ({"decoder": {**TRANSFORMER, "longest": 7}, "vocabulary": 9}, ["model.decoder.longest: wanted nothing here: only learned positions"]),
-    "a score without attention": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "attention": "none", "score": "dot"}, "vocabulary": 9}, ["model.decoder.score: wanted nothing here: with attention = 'none'"]),
-    "labels of a translator": ({"decoder": TRANSFORMER, "vocabulary": 9, "labels": 3}, ["model.labels: wanted nothing here"]),
-    "tokens of an image": ({"encoder": {"kind": "cnn"}, "pool": {"kind": "mean"}, "labels": 2, "source_vocabulary": 5}, ["model.source_vocabulary: wanted nothing here"]),
-    "ties of a classifier": ({"encoder": TRANSFORMER, "pool": {"kind": "mean"}, "labels": 2, "source_vocabulary": 5, "tie": "none"}, ["model.tie: wanted nothing here"]),
-    "pool with heads that do not divide": ({"encoder": TRANSFORMER, "pool": {"kind": "attention", "heads": 3}, "labels": 2, "source_vocabulary": 5}, ["model.pool.heads: wanted a divisor of the encoder's width = 16; got 3."]),
-    "vocabulary of words": ({"decoder": TRANSFORMER, "vocabulary": "many"}, ["model.vocabulary: wanted a whole number"]),
+    "heads that do not divide": ({"decoder": {**TRANSFORMER, "heads": 3}, "vocab_size": 9}, ["model.decoder.heads: wanted a divisor of dim = 16; got 3."]),
+    "stages beside a backbone": ({"encoder": {"kind": "cnn", "channels": [4], "attention": True, "backbone": {"kind": "efficientnet-lite0"}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.channels: wanted nothing here: the backbone has its own stages; got [4].", "model.encoder.attention: wanted nothing here"]),
+    "a backbone's stride": ({"encoder": {"kind": "cnn", "backbone": {"kind": "efficientnet-lite0", "stride": 8}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.backbone.stride: wanted 16 or 32; got 8."]),
+    "an unknown backbone": ({"encoder": {"kind": "cnn", "backbone": {"kind": "resnet34"}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.backbone.kind: wanted one of 'efficientnet-lite0', 'resnet18', 'resnet50'; got 'resnet34'."]),
+    "a backbone from nowhere": ({"encoder": {"kind": "cnn", "backbone": {"kind": "resnet18"}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.backbone.weights: wanted torchvision's file of resnet18; got none."]),
+    "questions of odd width": ({"encoder": {"kind": "cnn", "dim": 6, "queries": 2}, "decoder": {"kind": "rnn"}, "vocab_size": 9}, ["model.encoder.dim: wanted a multiple of 4 with queries"]),
+    "no questions": ({"encoder": {"kind": "cnn", "queries": 0}, "decoder": {"kind": "rnn"}, "vocab_size": 9}, ["model.encoder.queries: wanted"]),
+    "questions for a pool": ({"encoder": {"kind": "cnn", "queries": 2}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.queries: wanted nothing here: nothing here begins from a summary; got 2."]),
+    "questions for a Transformer": ({"encoder": {"kind": "cnn", "queries": 2}, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.encoder.queries: wanted nothing here"]),
+    "questions for a start from zero": ({"encoder": {"kind": "cnn", "queries": 2}, "decoder": {"kind": "rnn", "initial_state": "zero"}, "vocab_size": 9}, ["model.encoder.queries: wanted nothing here"]),
+    "nested": ({"encoder": {"kind": "vit", "transformer": {"widht": 1}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.transformer.widht: "]),
+    "positions on a grid": ({"encoder": {"kind": "vit", "transformer": {**SMALL, "positions": "rotary"}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.transformer.positions: wanted 'sinusoidal' (of row and column)"]),
+    "a unit that sees nothing": ({"encoder": {**TRANSFORMER, "cls_token": True, "causal": True}, "pool": {"kind": "first"}, "num_labels": 2, "source_vocab_size": 9}, ["model.encoder.cls_token: wanted false in a causal encoder"]),
+    "a unit in a decoder": ({"decoder": {**TRANSFORMER, "cls_token": True}, "vocab_size": 9}, ["model.decoder.cls_token: wanted nothing here"]),
+    "joined to nothing": ({"decoder": {**TRANSFORMER, "positions": "alibi", "position_mode": "concatenate"}, "vocab_size": 9}, ["model.decoder.position_mode: wanted 'add' unless positions are sinusoidal or learned"]),
+    "scaling nothing": ({"encoder": {"kind": "cnn"}, "pool": {"kind": "mean"}, "num_labels": 2, "scale_embeddings": False}, ["model.scale_embeddings: wanted nothing here"]),
+    "pool without a source": ({"pool": {"kind": "mean"}, "num_labels": 2}, ["model.pool: wanted an encoder for it to read; got none."]),
+    "nothing comes out": ({"encoder": TRANSFORMER, "vocab_size": 9}, ["model: wanted one of decoder, pool and head; got none."]),
+    "two things come out": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "pool": {"kind": "mean"}, "num_labels": 2, "vocab_size": 9}, ["model: wanted one of decoder, pool and head; got decoder, pool."]),
+    "no labels": ({"encoder": TRANSFORMER, "pool": {"kind": "mean"}, "source_vocab_size": 9}, ["model.num_labels: wanted the number of labels"]),
+    "no vocabulary": ({"decoder": TRANSFORMER}, ["model.vocab_size: wanted the number of tokens"]),
+    "a causal encoder for hidden tokens": ({"encoder": {**TRANSFORMER, "causal": True}, "head": "mlm", "vocab_size": 9}, ["model.encoder.causal: wanted false for a masked-token head; got true."]),
+    "a one-way encoder for hidden tokens": ({"encoder": {"kind": "rnn", "bidirectional": False}, "head": "mlm", "vocab_size": 9}, ["model.encoder.bidirectional: wanted true"]),
+    "hidden tokens of an image": ({"encoder": {"kind": "cnn"}, "head": "mlm", "vocab_size": 9}, ["model.head: wanted an encoder of tokens; got one of images."]),
+    "attention to nothing": ({"decoder": {"kind": "rnn", "attention": "luong", "score": "dot"}, "vocab_size": 9}, ["model.decoder.attention: wanted nothing here: without an encoder", "model.decoder.score: wanted nothing here: without an encoder"]),
+    "dot of two widths": ({"encoder": {"kind": "rnn", "dim": 8}, "decoder": {"kind": "rnn", "dim": 16, "score": "dot"}, "vocab_size": 9}, ["model.decoder.score: wanted equal widths for 'dot'; got 16 and 8."]),
+    "one matrix for two vocabularies": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 9, "source_vocab_size": 8, "tie_embeddings": "all"}, ["model.source_vocab_size: wanted one vocabulary"]),
+    "feeding before looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "input_feeding": True}, "vocab_size": 9}, ["model.decoder.input_feeding: wanted false unless attention = 'after'; got true."]),
+    "a gate after looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "attention": "luong", "context_gate": True}, "vocab_size": 9}, ["model.decoder.context_gate: wanted false unless attention = 'before'; got true."]),
+    "a decoder that may look ahead": ({"decoder": {**TRANSFORMER, "causal": False}, "vocab_size": 9}, ["model.decoder.causal: wanted nothing here"]),
+    "scores of a convolution that looks at nothing": ({"encoder": {"kind": "conv", "score": "dot", "heads": 2}, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.encoder.score: wanted nothing here", "model.encoder.heads: wanted nothing here"]),
+    "a longest sequence of waves": ({"decoder": {**TRANSFORMER, "max_positions": 7}, "vocab_size": 9}, ["model.decoder.max_positions: wanted nothing here: only learned positions"]),
+    "a score without attention": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "attention": "none", "score": "dot"}, "vocab_size": 9}, ["model.decoder.score: wanted nothing here: with attention = 'none'"]),
+    "labels of a translator": ({"decoder": TRANSFORMER, "vocab_size": 9, "num_labels": 3}, ["model.num_labels: wanted nothing here"]),
+    "tokens of an image": ({"encoder": {"kind": "cnn"}, "pool": {"kind": "mean"}, "num_labels": 2, "source_vocab_size": 5}, ["model.source_vocab_size: wanted nothing here"]),
+    "ties of a classifier": ({"encoder": TRANSFORMER, "pool": {"kind": "mean"}, "num_labels": 2, "source_vocab_size": 5, "tie_embeddings": "none"}, ["model.tie_embeddings: wanted nothing here"]),
+    "pool with heads that do not divide": ({"encoder": TRANSFORMER, "pool": {"kind": "attention", "heads": 3}, "num_labels": 2, "source_vocab_size": 5}, ["model.pool.heads: wanted a divisor of the encoder's dim = 16; got 3."]),
+    "vocabulary of words": ({"decoder": TRANSFORMER, "vocab_size": "many"}, ["model.vocab_size: wanted a whole number"]),
 }  # fmt: skip
 
 
@@ -158,7 +160,7 @@ def test_refused(name):
 
 
 def test_a_configuration_is_checked_when_it_is_made():
-    with pytest.raises(regard.InvalidRecipe, match=r"heads: wanted a divisor of width = 10; got 3"):
-        TransformerConfig(width=10, heads=3)
+    with pytest.raises(regard.InvalidRecipe, match=r"heads: wanted a divisor of dim = 10; got 3"):
+        TransformerConfig(dim=10, heads=3)
     with pytest.raises(regard.InvalidRecipe, match="layers: wanted a whole number of at least 1; got 0"):
         TransformerConfig(layers=0)

@@ -9,35 +9,35 @@ import regard
 WIDTH, HEADS, BATCH, N, M = 24, 4, 3, 6, 9
 
 
-def theirs(ours: regard.MultiHead, source_width: int = WIDTH) -> nn.MultiheadAttention:
+def theirs(ours: regard.MultiHead, source_dim: int = WIDTH) -> nn.MultiheadAttention:
     """PyTorch's module with our weights."""
-    module = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, kdim=source_width, vdim=source_width)
+    module = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, kdim=source_dim, vdim=source_dim)
     with torch.no_grad():
-        if source_width == WIDTH:
-            module.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key.weight, ours.value.weight]))
+        if source_dim == WIDTH:
+            module.in_proj_weight.copy_(torch.cat([ours.q_proj.weight, ours.k_proj.weight, ours.v_proj.weight]))
         else:
-            module.q_proj_weight.copy_(ours.query.weight)
-            module.k_proj_weight.copy_(ours.key.weight)
-            module.v_proj_weight.copy_(ours.value.weight)
-        module.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key.bias, ours.value.bias]))
-        module.out_proj.weight.copy_(ours.out.weight)
-        module.out_proj.bias.copy_(ours.out.bias)
+            module.q_proj_weight.copy_(ours.q_proj.weight)
+            module.k_proj_weight.copy_(ours.k_proj.weight)
+            module.v_proj_weight.copy_(ours.v_proj.weight)
+        module.in_proj_bias.copy_(torch.cat([ours.q_proj.bias, ours.k_proj.bias, ours.v_proj.bias]))
+        module.out_proj.weight.copy_(ours.out_proj.weight)
+        module.out_proj.bias.copy_(ours.out_proj.bias)
     return module
 
 
 def with_biases(module: regard.MultiHead) -> regard.MultiHead:
     """Biases start at zero, which would hide that one is missing."""
-    for projection in (module.query, module.key, module.value, module.out):
+    for projection in (module.q_proj, module.k_proj, module.v_proj, module.out_proj):
         if projection.bias is not None:
             nn.init.normal_(projection.bias)
     return module
 
 
 @pytest.mark.parametrize("source_width", [WIDTH, 10])
-def test_equals_torch_with_the_same_weights(source_width):
-    ours = with_biases(regard.MultiHead(WIDTH, HEADS, source_width=source_width))
-    module = theirs(ours, source_width)
-    x, source = torch.randn(BATCH, N, WIDTH, requires_grad=True), torch.randn(BATCH, M, source_width)
+def test_equals_torch_with_the_same_weights(source_dim):
+    ours = with_biases(regard.MultiHead(WIDTH, HEADS, source_dim=source_dim))
+    module = theirs(ours, source_dim)
+    x, source = torch.randn(BATCH, N, WIDTH, requires_grad=True), torch.randn(BATCH, M, source_dim)
     mask = torch.rand(BATCH, 1, M) > 0.3
     mask[..., 0] = True
     heard: list[regard.AttentionCall] = []
@@ -49,12 +49,12 @@ def test_equals_torch_with_the_same_weights(source_width):
     assert heard[0].source is ours
     direction = torch.randn_like(out)
     torch.testing.assert_close(
-        torch.autograd.grad(out, [x, ours.key.weight], direction),
+        torch.autograd.grad(out, [x, ours.k_proj.weight], direction),
         (
             torch.autograd.grad(wanted, x, direction, retain_graph=True)[0],
             torch.autograd.grad(
-                wanted, module.k_proj_weight if source_width != WIDTH else module.in_proj_weight, direction
-            )[0][slice(None) if source_width != WIDTH else slice(WIDTH, 2 * WIDTH)],
+                wanted, module.k_proj_weight if source_dim != WIDTH else module.in_proj_weight, direction
+            )[0][slice(None) if source_dim != WIDTH else slice(WIDTH, 2 * WIDTH)],
         ),
     )
 
@@ -74,10 +74,10 @@ def test_costs_the_parameters_of_one_wide_head():
 
 LAYERS = {
     **{score: {"score": score} for score in regard.SCORES},
-    "grouped": {"key_heads": 2},
-    "multi-query": {"key_heads": 1},
-    **{f"grouped {score}": {"score": score, "key_heads": 2} for score in ("bilinear", "reduced_rank", "additive")},
-    "normalised": {"normalise": True},
+    "grouped": {"kv_heads": 2},
+    "multi-query": {"kv_heads": 1},
+    **{f"grouped {score}": {"score": score, "kv_heads": 2} for score in ("bilinear", "reduced_rank", "additive")},
+    "normalised": {"qk_norm": True},
     "rotary": {"rotary": WIDTH // HEADS},
     "wide heads": {"head_width": 10},
     "without bias": {"bias": False},
@@ -160,14 +160,14 @@ def test_gradient_reaches_every_parameter(name):
 
 
 @pytest.mark.parametrize("key_heads", [1, 2])
-def test_grouped_heads_equal_repeated_heads(key_heads):
-    grouped = with_biases(regard.MultiHead(WIDTH, HEADS, key_heads=key_heads))
+def test_grouped_heads_equal_repeated_heads(kv_heads):
+    grouped = with_biases(regard.MultiHead(WIDTH, HEADS, kv_heads=kv_heads))
     full = regard.MultiHead(WIDTH, HEADS)
     state = grouped.state_dict()
     for role in ("key", "value"):
         for kind in ("weight", "bias"):
-            heads = state[f"{role}.{kind}"].unflatten(0, (key_heads, -1))
-            state[f"{role}.{kind}"] = heads.repeat_interleave(HEADS // key_heads, 0).flatten(0, 1)
+            heads = state[f"{role}.{kind}"].unflatten(0, (kv_heads, -1))
+            state[f"{role}.{kind}"] = heads.repeat_interleave(HEADS // kv_heads, 0).flatten(0, 1)
     full.load_state_dict(state)
     x = torch.randn(BATCH, N, WIDTH)
     heard: list[regard.AttentionCall] = []
@@ -192,7 +192,7 @@ def test_dropout_only_in_training():
 
 def test_autocast_runs_in_half_precision():
     module, x = (
-        regard.MultiHead(WIDTH, HEADS, normalise=True, rotary=regard.Rotary(WIDTH // HEADS)),
+        regard.MultiHead(WIDTH, HEADS, qk_norm=True, rotary=regard.Rotary(WIDTH // HEADS)),
         torch.randn(2, N, WIDTH),
     )
     heard: list[regard.AttentionCall] = []
@@ -211,11 +211,11 @@ def test_2d_block_equals_convolutions():
     m = block.attend
     q, k, v = (
         nn.functional.conv2d(x, p.weight[..., None, None], p.bias).reshape(2, 2, 4, 15)
-        for p in (m.query, m.key, m.value)
+        for p in (m.q_proj, m.k_proj, m.v_proj)
     )
     weights = (q.mT @ k / 2).softmax(-1)
     mixed = (v @ weights.mT).reshape(2, 8, 3, 5)
-    wanted = x + 0.7 * nn.functional.conv2d(mixed, m.out.weight[..., None, None], m.out.bias)
+    wanted = x + 0.7 * nn.functional.conv2d(mixed, m.out_proj.weight[..., None, None], m.out_proj.bias)
     torch.testing.assert_close(block(x), wanted)
 
 

@@ -67,7 +67,7 @@ def test_added_and_concatenated(name):
     torch.testing.assert_close(regard.Add(ABSOLUTE[name])(x, start=3), x + table)
     beside = regard.Concatenate(ABSOLUTE[name])
     out = beside(x[..., :6], start=3)
-    assert out.shape[-1] == beside.out_width(6) == 6 + WIDTH
+    assert out.shape[-1] == beside.out_dim(6) == 6 + WIDTH
     torch.testing.assert_close(out, torch.cat((x[..., :6], table.expand(2, 5, WIDTH)), -1))
     with pytest.raises(ValueError, match=f"x: wanted width {WIDTH}.*got width 6.*Concatenate"):
         regard.Add(ABSOLUTE[name])(x[..., :6])

@@ -26,14 +26,16 @@ def free_running(module, given) -> torch.Tensor:
 @pytest.mark.parametrize("name", DECODERS)
 def test_all_gold_is_teacher_forcing(name):
     module = decoder(name)
-    assert torch.equal(force(module, TARGETS, memory(), ScheduledSampling(gold=1.0)), module(TARGETS, memory()))
+    assert torch.equal(
+        force(module, TARGETS, memory(), ScheduledSampling(teacher_forcing=1.0)), module(TARGETS, memory())
+    )
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_no_gold_is_free_running(name):
     """At once for a recurrent decoder; for a parallel one after as many passes as there are words."""
     module = decoder(name)
-    got = force(module, TARGETS, memory(), ScheduledSampling(gold=0.0, passes=6))
+    got = force(module, TARGETS, memory(), ScheduledSampling(teacher_forcing=0.0, passes=6))
     torch.testing.assert_close(got, free_running(module, memory()), atol=1e-5, rtol=1e-4)
     assert not torch.allclose(got, module(TARGETS, memory()), atol=1e-3)
 
@@ -44,7 +46,11 @@ def test_a_mix_is_neither_and_has_gradient(name):
 
     def draw(seed):
         return force(
-            module, TARGETS, memory(), ScheduledSampling(gold=0.5), generator=torch.Generator().manual_seed(seed)
+            module,
+            TARGETS,
+            memory(),
+            ScheduledSampling(teacher_forcing=0.5),
+            generator=torch.Generator().manual_seed(seed),
         )
 
     mixed = draw(3)
@@ -52,7 +58,7 @@ def test_a_mix_is_neither_and_has_gradient(name):
     assert not torch.equal(mixed, draw(4))
     assert not torch.allclose(mixed, module(TARGETS, memory()), atol=1e-3)
     mixed.square().sum().backward()
-    assert module.embedding.weight.grad.abs().sum() > 0
+    assert module.embed_tokens.weight.grad.abs().sum() > 0
 
 
 def test_the_first_token_is_always_gold_and_a_ratio_is_exact():
@@ -68,18 +74,23 @@ def test_the_first_token_is_always_gold_and_a_ratio_is_exact():
 
 def test_schedules_begin_and_end_where_they_say():
     for schedule in ("linear", "exponential", "sigmoid"):
-        forcing = ScheduledSampling(gold=1.0, end=0.2, steps=100, schedule=schedule)
+        forcing = ScheduledSampling(teacher_forcing=1.0, final_teacher_forcing=0.2, over_steps=100, schedule=schedule)
         shares = [forcing.share(step) for step in range(0, 101, 10)]
         assert shares[0] == pytest.approx(1.0)
         assert shares[-1] == pytest.approx(0.2)
         assert all(a > b for a, b in itertools.pairwise(shares))
         assert forcing.share(1000) == pytest.approx(0.2)
-    assert ScheduledSampling(gold=1.0, end=0.2, steps=100).share(50) == pytest.approx(0.6)
-    assert ScheduledSampling(gold=0.3).share(10**6) == 0.3
+    assert ScheduledSampling(teacher_forcing=1.0, final_teacher_forcing=0.2, over_steps=100).share(50) == pytest.approx(
+        0.6
+    )
+    assert ScheduledSampling(teacher_forcing=0.3).share(10**6) == 0.3
 
 
 def test_a_schedule_changes_what_is_fed():
-    module, forcing = decoder("transformer"), ScheduledSampling(gold=1.0, end=0.0, steps=10, passes=6)
+    module, forcing = (
+        decoder("transformer"),
+        ScheduledSampling(teacher_forcing=1.0, final_teacher_forcing=0.0, over_steps=10, passes=6),
+    )
     assert torch.equal(force(module, TARGETS, memory(), forcing, step=0), module(TARGETS, memory()))
     torch.testing.assert_close(
         force(module, TARGETS, memory(), forcing, step=10), free_running(module, memory()), atol=1e-5, rtol=1e-4
@@ -89,9 +100,12 @@ def test_a_schedule_changes_what_is_fed():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gold": 1.5}, "gold: wanted a number of at least 0 and at most 1; got 1.5"),
-        ({"end": 0.5}, "end, steps: wanted both for a schedule, or neither; got end alone"),
-        ({"end": 0.0, "steps": 5, "schedule": "exponential"}, "end: wanted above 0 for an exponential schedule"),
+        ({"teacher_forcing": 1.5}, "teacher_forcing: wanted a number of at least 0 and at most 1; got 1.5"),
+        ({"final_teacher_forcing": 0.5}, "final_teacher_forcing, over_steps: wanted both for a schedule, or neither"),
+        (
+            {"final_teacher_forcing": 0.0, "over_steps": 5, "schedule": "exponential"},
+            "final_teacher_forcing: wanted above 0 for an exponential schedule",
+        ),
     ],
 )
 def test_impossible_forcing_is_refused(options, message):

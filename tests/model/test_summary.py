@@ -7,17 +7,17 @@ from regard.model.summary import flops
 
 TRANSFORMER = {
     "kind": "transformer",
-    "width": 16,
+    "dim": 16,
     "layers": 2,
     "heads": 2,
-    "hidden": 24,
+    "ffn_dim": 24,
     "dropout": 0.0,
-    "position": "none",
+    "positions": "none",
 }
 
 
 def test_parts_and_parameters_add_up():
-    model = regard.build({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocabulary": 31, "tie": "all"})
+    model = regard.build({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 31, "tie_embeddings": "all"})
     first, *parts = repr(model).splitlines()
     total = sum(p.numel() for p in model.parameters())
     assert first == f"Seq2Seq, {total:,} parameters"
@@ -29,9 +29,9 @@ def test_parts_and_parameters_add_up():
 
 
 def test_flops_are_those_of_the_matrix_products():
-    batch, n, width, hidden, vocabulary, layers = 3, 5, 16, 24, 31, 2
-    model = regard.build({"decoder": TRANSFORMER, "vocabulary": vocabulary}).eval()
-    projections = 4 * width * width + 2 * width * hidden
-    attention = 2 * n * width  # scores and weighted values, for each query
-    wanted = 2 * batch * n * (layers * (projections + attention) + width * vocabulary)
+    batch, n, dim, hidden, vocabulary, layers = 3, 5, 16, 24, 31, 2
+    model = regard.build({"decoder": TRANSFORMER, "vocab_size": vocabulary}).eval()
+    projections = 4 * dim * dim + 2 * dim * hidden
+    attention = 2 * n * dim  # scores and weighted values, for each query
+    wanted = 2 * batch * n * (layers * (projections + attention) + dim * vocabulary)
     assert flops(model, None, torch.zeros(batch, n, dtype=torch.long)) == wanted

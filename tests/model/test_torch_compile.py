@@ -32,29 +32,29 @@ if "decoder" in table:
 print("equal")
 """
 
-TRANSFORMER = {"kind": "transformer", "width": 32, "layers": 1, "heads": 2, "hidden": 32, "dropout": 0.0}
-RNN = {"kind": "rnn", "width": 32, "dropout": 0.0}
-CONV = {"kind": "conv", "width": 32, "dilations": [1, 2], "dropout": 0.0}
+TRANSFORMER = {"kind": "transformer", "dim": 32, "layers": 1, "heads": 2, "ffn_dim": 32, "dropout": 0.0}
+RNN = {"kind": "rnn", "dim": 32, "dropout": 0.0}
+CONV = {"kind": "conv", "dim": 32, "dilations": [1, 2], "dropout": 0.0}
 BARE = {key: value for key, value in TRANSFORMER.items() if key != "kind"}
 MODELS = {  # a table, and whether it must be one graph
     **{
         f"transformer {position}": (
-            {key: TRANSFORMER | {"position": position} for key in ("encoder", "decoder")} | {"vocabulary": 50},
+            {key: TRANSFORMER | {"positions": position} for key in ("encoder", "decoder")} | {"vocab_size": 50},
             True,
         )
         for position in ("sinusoidal", "rotary", "relative")
     },
-    "rnn, looking before": ({"encoder": RNN, "decoder": RNN | {"attention": "before"}, "vocabulary": 50}, False),
-    "rnn, looking after": ({"encoder": RNN, "decoder": RNN | {"attention": "after"}, "vocabulary": 50}, False),
-    "conv": ({"encoder": CONV, "decoder": CONV, "vocabulary": 50}, False),
+    "rnn, looking before": ({"encoder": RNN, "decoder": RNN | {"attention": "bahdanau"}, "vocab_size": 50}, False),
+    "rnn, looking after": ({"encoder": RNN, "decoder": RNN | {"attention": "luong"}, "vocab_size": 50}, False),
+    "conv": ({"encoder": CONV, "decoder": CONV, "vocab_size": 50}, False),
     "pixels to tokens": (
-        {"encoder": {"kind": "cnn+transformer", "channels": [4, 8], "transformer": BARE}, "decoder": CONV, "vocabulary": 50},
+        {"encoder": {"kind": "cnn+transformer", "channels": [4, 8], "transformer": BARE}, "decoder": CONV, "vocab_size": 50},
         False,
     ),
-    "vit": ({"encoder": {"kind": "vit", "patch": 4, "transformer": BARE}, "pool": {"kind": "attention"}, "labels": 3}, False),
-    "label to tokens": ({"encoder": {"kind": "label", "width": 32}, "decoder": RNN | {"attention": "none"}, "vocabulary": 50}, False),
-    "bag to label": ({"encoder": {"kind": "bag", "width": 32}, "pool": {"kind": "mean"}, "labels": 3, "source_vocabulary": 50}, False),
-    "hidden tokens": ({"encoder": TRANSFORMER | {"unit": True}, "head": "masked_tokens", "vocabulary": 50}, False),
+    "vit": ({"encoder": {"kind": "vit", "patch_size": 4, "transformer": BARE}, "pool": {"kind": "attention"}, "num_labels": 3}, False),
+    "label to tokens": ({"encoder": {"kind": "label", "dim": 32}, "decoder": RNN | {"attention": "none"}, "vocab_size": 50}, False),
+    "bag to label": ({"encoder": {"kind": "bag", "dim": 32}, "pool": {"kind": "mean"}, "num_labels": 3, "source_vocab_size": 50}, False),
+    "hidden tokens": ({"encoder": TRANSFORMER | {"cls_token": True}, "head": "mlm", "vocab_size": 50}, False),
 }  # fmt: skip
 
 

@@ -14,41 +14,41 @@ from support.models import VOCABULARY, WIDTH, lively, words
 
 
 def copy_attention(ours, theirs) -> None:
-    theirs.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key.weight, ours.value.weight]))
-    theirs.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key.bias, ours.value.bias]))
-    theirs.out_proj.load_state_dict(ours.out.state_dict())
+    theirs.in_proj_weight.copy_(torch.cat([ours.q_proj.weight, ours.k_proj.weight, ours.v_proj.weight]))
+    theirs.in_proj_bias.copy_(torch.cat([ours.q_proj.bias, ours.k_proj.bias, ours.v_proj.bias]))
+    theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
 
 
 def copy_block(ours, theirs) -> None:
-    copy_attention(ours.attend, theirs.self_attn)
-    norms = [ours.around_attend, ours.around_perceive]
-    if hasattr(ours, "cross"):
-        copy_attention(ours.cross, theirs.multihead_attn)
-        norms.insert(1, ours.around_cross)
+    copy_attention(ours.self_attn, theirs.self_attn)
+    norms = [ours.norm1, ours.ffn_norm]
+    if ours.cross_attn is not None:
+        copy_attention(ours.cross_attn, theirs.multihead_attn)
+        norms.insert(1, ours.norm2)
     for i, norm in enumerate(norms, start=1):
-        getattr(theirs, f"norm{i}").load_state_dict(norm.norm.state_dict())
-    theirs.linear1.load_state_dict(ours.perceive.open.state_dict())
-    theirs.linear2.load_state_dict(ours.perceive.close.state_dict())
+        getattr(theirs, f"norm{i}").load_state_dict(norm.state_dict())
+    theirs.linear1.load_state_dict(ours.ffn.up.state_dict())
+    theirs.linear2.load_state_dict(ours.ffn.down.state_dict())
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_transformer_encoder(norm_first, activation):
     config = TransformerConfig(
-        width=16,
+        dim=16,
         layers=3,
         heads=4,
-        hidden=40,
+        ffn_dim=40,
         dropout=0.0,
         norm_first=norm_first,
         activation=activation,
-        position="none",
+        positions="none",
     )
     ours = lively(TransformerStack(config))
     layer = nn.TransformerEncoderLayer(16, 4, 40, 0.0, activation, batch_first=True, norm_first=norm_first)
     theirs = nn.TransformerEncoder(layer, 3, nn.LayerNorm(16) if norm_first else None, enable_nested_tensor=False)
     with torch.no_grad():
-        for mine, other in zip(ours.blocks, theirs.layers, strict=True):
+        for mine, other in zip(ours.layers, theirs.layers, strict=True):
             copy_block(mine, other)
         if norm_first:
             theirs.norm.load_state_dict(ours.norm.state_dict())
@@ -67,14 +67,14 @@ def test_transformer_encoder(norm_first, activation):
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_transformer_decoder(norm_first):
     config = TransformerConfig(
-        width=16, layers=2, heads=4, hidden=40, dropout=0.0, norm_first=norm_first, position="none"
+        dim=16, layers=2, heads=4, ffn_dim=40, dropout=0.0, norm_first=norm_first, positions="none"
     )
     embedding = Embedding(VOCABULARY, 16)
     ours = lively(TransformerDecoder(config, embedding, Projection(16, VOCABULARY), 16))
     layer = nn.TransformerDecoderLayer(16, 4, 40, 0.0, "relu", batch_first=True, norm_first=norm_first)
     theirs = nn.TransformerDecoder(layer, 2, nn.LayerNorm(16) if norm_first else None)
     with torch.no_grad():
-        for mine, other in zip(ours.stack.blocks, theirs.layers, strict=True):
+        for mine, other in zip(ours.stack.layers, theirs.layers, strict=True):
             copy_block(mine, other)
         if norm_first:
             theirs.norm.load_state_dict(ours.stack.norm.state_dict())
@@ -100,7 +100,7 @@ def test_recurrent_encoder(cell, bidirectional):
     rows = [[1, 2, 3, 4], [5], [6, 7]]
     memory = encoder(Tokens.of(rows))
     for i, row in enumerate(rows):
-        states, hidden = theirs(encoder.embedding(torch.tensor([row])))
+        states, hidden = theirs(encoder.embed_tokens(torch.tensor([row])))
         torch.testing.assert_close(memory.states[i, : len(row)], states[0])
         last = hidden[0] if cell == "lstm" else hidden
         torch.testing.assert_close(memory.summary[i], last[-2:, 0].flatten() if bidirectional else last[-1, 0])

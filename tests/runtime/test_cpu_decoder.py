@@ -67,7 +67,7 @@ def test_compiled_steps_equal_plain_ones(name, beams):
 
 
 @needs_compiler
-@pytest.mark.parametrize("options", [{}, {"beam": 3, "nbest": 3}])
+@pytest.mark.parametrize("options", [{}, {"beam_size": 3, "num_hypotheses": 3}])
 def test_the_search_finds_the_same(monkeypatch, options):
     made, rows = model("transformer"), sources()
     compiled = found(made, rows, **options, batch_tokens=13)
@@ -96,7 +96,7 @@ def one_weight(module: nn.Module) -> None:
         partial(stepped, fused=False),
         partial(stepped, fused=True),
         one_weight,
-        lambda module: module.stack.blocks[0].attend.query.weight.data.mul_(2),
+        lambda module: module.stack.layers[0].self_attn.q_proj.weight.data.mul_(2),
     ],
     ids=["optimiser", "fused optimiser", "one weight", "data"],
 )
@@ -150,7 +150,7 @@ def test_bytes_are_close(name):
 def test_int8_that_cannot_be_is_told_once(capsys):
     made, rows = model("gru after fed"), sources()[:3]
     _no_bytes.cache_clear()
-    assert said(found(made, rows, int8=True)) == said(found(made, rows)) == said(found(made, rows, int8=True))
+    assert said(found(made, rows, quantization="int8")) == said(found(made, rows)) == said(found(made, rows, quantization="int8"))
     assert capsys.readouterr().err.count("int8 is not possible here") == 1
 
 
@@ -198,13 +198,13 @@ def test_changers_change():
 @needs_compiler
 def test_learned_positions_end_with_their_table():
     """Not with the time that the search has taken, in which sentences come and go."""
-    short = replace(SMALL, position="learned", longest=LONGEST)
+    short = replace(SMALL, positions="learned", max_positions=LONGEST)
     plain = TransformerDecoder(short, words(), Projection(WIDTH, VOCABULARY), WIDTH)
     made, rows = Seq2Seq(encoder("transformer"), plain).eval(), sources()
     assert native_decoder(made.decoder) is not None
-    wanted = said(found(made, rows, shortest=LONGEST))
-    assert said(found(made, rows, shortest=LONGEST, batch_tokens=8)) == wanted
-    assert said(found(made, rows, shortest=LONGEST + 1, longest=LONGEST + 2)) == wanted
+    wanted = said(found(made, rows, min_length=LONGEST))
+    assert said(found(made, rows, min_length=LONGEST, batch_tokens=8)) == wanted
+    assert said(found(made, rows, min_length=LONGEST + 1, max_length=LONGEST + 2)) == wanted
 
 
 @pytest.mark.parametrize(

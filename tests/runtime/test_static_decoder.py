@@ -73,7 +73,9 @@ def _as_on_a_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("options", [*WAYS, {"beam": 4, "groups": 2, "no_repeat": 2, "shortest": 3}], ids=str)
+@pytest.mark.parametrize(
+    "options", [*WAYS, {"beam_size": 4, "beam_groups": 2, "no_repeat_ngram_size": 2, "min_length": 3}], ids=str
+)
 def test_the_search_finds_the_same(name, options, request):
     made, rows, prefixes = model(name), sources()[:8], [(), (5, 9), (7,), *[()] * 5]
     runs = [
@@ -115,7 +117,7 @@ def test_desks_are_kept_for_who_comes_next(monkeypatch):
     count = len(fresh)
     assert said(found(made, rows)) == first
     assert len(fresh) == count
-    found(made, rows, longest=20)  # of another size
+    found(made, rows, max_length=20)  # of another size
     assert len(fresh) > count
     one = said(found(made, rows, sample=True, seed=1))
     count = len(fresh)
@@ -127,9 +129,9 @@ def test_desks_are_kept_for_who_comes_next(monkeypatch):
     turned = said(found(made, rows[::-1], sample=True, seed=2))  # and of other inputs
     assert len(fresh) == count
     assert turned == said(found(deepcopy(made), rows[::-1], sample=True, seed=2))
-    task = searching.Task(made, Tokens.of, DecodeConfig(longest=12))
+    task = searching.SearchTask(made, Tokens.of, DecodeConfig(max_length=12))
     begun = [replace(task, first=first, model=some) for first in (START, END) for some in (made, deepcopy(made))]
-    inputs = [searching.Input(row, len(row)) for row in rows[:4]]
+    inputs = [searching.Request(row, len(row)) for row in rows[:4]]
     one, same, other, again = (sorted(searching.search(each, inputs)) for each in begun)
     assert one == same
     assert other == again
@@ -165,8 +167,10 @@ def test_the_one_with_the_furthest_limit_ends_first():
     made = model("transformer")
     made.decoder.project.bias.data[END] = -1e9  # nobody ends by himself
     rows = [[5] * 12, *[[5 + n % 7] * 10 for n in range(120)]]
-    inputs = [searching.Input(row, len(row), (5,) * 5 + (END,) if n == 0 else ()) for n, row in enumerate(rows)]
-    task = searching.Task(made, Tokens.of, DecodeConfig(longest=40, longest_ratio=1.0, batch_tokens=12 * 17))
+    inputs = [searching.Request(row, len(row), (5,) * 5 + (END,) if n == 0 else ()) for n, row in enumerate(rows)]
+    task = searching.SearchTask(
+        made, Tokens.of, DecodeConfig(max_length=40, max_length_ratio=1.0, batch_tokens=12 * 17)
+    )
     hits = dict(searching.search(task, inputs))
     assert [len(hits[n][0].tokens) for n in range(len(rows))] == [5, *[10] * 120]
 
@@ -180,9 +184,9 @@ def test_a_search_sees_changed_weights():
     assert changed != before
     assert changed == said(found(deepcopy(made), rows))
     made.decoder.project.weight.data.mul_(-0.5)
-    task = searching.Task(made, Tokens.of, DecodeConfig(longest=12))
-    streamed = [tuple(searching.stream(task, searching.Input(row, len(row)))) for row in rows]
-    assert streamed == [tokens for (tokens,) in said(found(deepcopy(made), rows, longest=12))]
+    task = searching.SearchTask(made, Tokens.of, DecodeConfig(max_length=12))
+    streamed = [tuple(searching.stream(task, searching.Request(row, len(row)))) for row in rows]
+    assert streamed == [tokens for (tokens,) in said(found(deepcopy(made), rows, max_length=12))]
 
 
 @torch.inference_mode()
@@ -239,7 +243,7 @@ def test_who_is_done_stays_as_it_is(way):
     """However many steps pass before anybody looks."""
     generator, rows, beams = torch.Generator().manual_seed(1), 12, 3 if way is BeamSearch else 1
     said = GeneratedTokens(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
-    config = DecodeConfig(beam=beams, nbest=beams, length_penalty=3.0)  # what ends later would win
+    config = DecodeConfig(beam_size=beams, num_hypotheses=beams, length_penalty=3.0)  # what ends later would win
     searched = way(config, said, torch.arange(4, 16), [], ends=True, scored=True)
     searched.enter(torch.arange(rows), torch.arange(rows))
     first = {}

@@ -102,8 +102,8 @@ class Case:
             parameter.data = parameter.data + 0.1 * torch.randn_like(parameter)
         wide = WIDTH + 2 if self.score in ("bilinear", "reduced_rank", "additive") else WIDTH
         self.query, self.key, self.value = (
-            (0.7 * torch.randn(2, size, width)).to(self.dtype).requires_grad_()
-            for size, width in ((self.n, WIDTH), (self.m, wide), (self.m, VALUE_WIDTH))
+            (0.7 * torch.randn(2, size, dim)).to(self.dtype).requires_grad_()
+            for size, dim in ((self.n, WIDTH), (self.m, wide), (self.m, VALUE_WIDTH))
         )
 
     @property
@@ -230,6 +230,6 @@ def oracle(query, key, value, *, fault: str | None = None, **keywords) -> Tensor
         out = out + 1e-6 * value.mean(-2, keepdim=True)
     if fault == "length leaks":
         out = out * (1 + 0.05 * value.shape[-2])
-    if fault == "notices listeners" and capture._listeners.get():
+    if fault == "notices listeners" and capture._callbacks.get():
         out = out * (1 + 1e-6)
     return out.to(value.dtype)

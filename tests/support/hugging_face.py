@@ -14,57 +14,58 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "silu": 
 Names = tuple[tuple[str, str], ...]  # patterns of their names, and ours; a weight that no pattern fits is refused
 
 _SEQ2SEQ: Names = (
-    (r"model\.(encoder|decoder)\.embed_tokens\.(.*)", r"\1.embedding.\2"),
-    (r"model\.(encoder|decoder)\.embed_positions\.weight", r"\1.entrance.place.positions.table"),
-    (r"model\.(encoder|decoder)\.layernorm_embedding\.(.*)", r"\1.entrance.norm.\2"),
-    (r"model\.(encoder|decoder)\.layers\.(\d+)\.self_attn\.(.*)", r"\1.stack.blocks.\2.attend.\3"),
-    (r"model\.(encoder|decoder)\.layers\.(\d+)\.self_attn_layer_norm\.(.*)", r"\1.stack.blocks.\2.around_attend.norm.\3"),
-    (r"model\.decoder\.layers\.(\d+)\.encoder_attn\.(.*)", r"decoder.stack.blocks.\1.cross.\2"),
-    (r"model\.decoder\.layers\.(\d+)\.encoder_attn_layer_norm\.(.*)", r"decoder.stack.blocks.\1.around_cross.norm.\2"),
-    (r"model\.(encoder|decoder)\.layers\.(\d+)\.fc1\.(.*)", r"\1.stack.blocks.\2.perceive.open.\3"),
-    (r"model\.(encoder|decoder)\.layers\.(\d+)\.fc2\.(.*)", r"\1.stack.blocks.\2.perceive.close.\3"),
-    (r"model\.(encoder|decoder)\.layers\.(\d+)\.final_layer_norm\.(.*)", r"\1.stack.blocks.\2.around_perceive.norm.\3"),
+    (r"model\.(encoder|decoder)\.embed_tokens\.(.*)", r"\1.embed_tokens.\2"),
+    (r"model\.(encoder|decoder)\.embed_positions\.weight", r"\1.input_layer.position_encoding.positions.table"),
+    (r"model\.(encoder|decoder)\.layernorm_embedding\.(.*)", r"\1.input_layer.norm.\2"),
+    (r"model\.(encoder|decoder)\.layers\.(\d+)\.self_attn\.(.*)", r"\1.stack.layers.\2.self_attn.\3"),
+    (r"model\.(encoder|decoder)\.layers\.(\d+)\.self_attn_layer_norm\.(.*)", r"\1.stack.layers.\2.norm1.\3"),
+    (r"model\.decoder\.layers\.(\d+)\.encoder_attn\.(.*)", r"decoder.stack.layers.\1.cross_attn.\2"),
+    (r"model\.decoder\.layers\.(\d+)\.encoder_attn_layer_norm\.(.*)", r"decoder.stack.layers.\1.norm2.\2"),
+    (r"model\.(encoder|decoder)\.layers\.(\d+)\.fc1\.(.*)", r"\1.stack.layers.\2.ffn.up.\3"),
+    (r"model\.(encoder|decoder)\.layers\.(\d+)\.fc2\.(.*)", r"\1.stack.layers.\2.ffn.down.\3"),
+    (r"model\.encoder\.layers\.(\d+)\.final_layer_norm\.(.*)", r"encoder.stack.layers.\1.norm2.\2"),
+    (r"model\.decoder\.layers\.(\d+)\.final_layer_norm\.(.*)", r"decoder.stack.layers.\1.norm3.\2"),
     (r"lm_head\.weight", r"decoder.project.weight"),
     (r"final_logits_bias", r"decoder.project.bias"),
 )  # fmt: skip
 _GPT2: Names = (
-    (r"transformer\.wte\.weight", r"decoder.embedding.weight"),
-    (r"transformer\.wpe\.weight", r"decoder.entrance.place.positions.table"),
-    (r"transformer\.h\.(\d+)\.ln_1\.(.*)", r"decoder.stack.blocks.\1.around_attend.norm.\2"),
-    (r"transformer\.h\.(\d+)\.attn\.(.*)", r"decoder.stack.blocks.\1.attend.\2"),
-    (r"transformer\.h\.(\d+)\.ln_2\.(.*)", r"decoder.stack.blocks.\1.around_perceive.norm.\2"),
-    (r"transformer\.h\.(\d+)\.mlp\.c_fc\.(.*)", r"decoder.stack.blocks.\1.perceive.open.\2"),
-    (r"transformer\.h\.(\d+)\.mlp\.c_proj\.(.*)", r"decoder.stack.blocks.\1.perceive.close.\2"),
+    (r"transformer\.wte\.weight", r"decoder.embed_tokens.weight"),
+    (r"transformer\.wpe\.weight", r"decoder.input_layer.position_encoding.positions.table"),
+    (r"transformer\.h\.(\d+)\.ln_1\.(.*)", r"decoder.stack.layers.\1.norm1.\2"),
+    (r"transformer\.h\.(\d+)\.attn\.(.*)", r"decoder.stack.layers.\1.self_attn.\2"),
+    (r"transformer\.h\.(\d+)\.ln_2\.(.*)", r"decoder.stack.layers.\1.norm2.\2"),
+    (r"transformer\.h\.(\d+)\.mlp\.c_fc\.(.*)", r"decoder.stack.layers.\1.ffn.up.\2"),
+    (r"transformer\.h\.(\d+)\.mlp\.c_proj\.(.*)", r"decoder.stack.layers.\1.ffn.down.\2"),
     (r"transformer\.ln_f\.(.*)", r"decoder.stack.norm.\1"),
     (r"lm_head\.weight", r"decoder.project.weight"),
 )
 _BERT: Names = (
-    (r"bert\.embeddings\.word_embeddings\.weight", r"encoder.embedding.weight"),
-    (r"bert\.embeddings\.position_embeddings\.weight", r"encoder.entrance.place.positions.table"),
-    (r"bert\.embeddings\.LayerNorm\.(.*)", r"encoder.entrance.norm.\1"),
-    (r"bert\.encoder\.layer\.(\d+)\.attention\.self\.(.*)", r"encoder.stack.blocks.\1.attend.\2"),
-    (r"bert\.encoder\.layer\.(\d+)\.attention\.output\.dense\.(.*)", r"encoder.stack.blocks.\1.attend.out.\2"),
-    (r"bert\.encoder\.layer\.(\d+)\.attention\.output\.LayerNorm\.(.*)", r"encoder.stack.blocks.\1.around_attend.norm.\2"),
-    (r"bert\.encoder\.layer\.(\d+)\.intermediate\.dense\.(.*)", r"encoder.stack.blocks.\1.perceive.open.\2"),
-    (r"bert\.encoder\.layer\.(\d+)\.output\.dense\.(.*)", r"encoder.stack.blocks.\1.perceive.close.\2"),
-    (r"bert\.encoder\.layer\.(\d+)\.output\.LayerNorm\.(.*)", r"encoder.stack.blocks.\1.around_perceive.norm.\2"),
+    (r"bert\.embeddings\.word_embeddings\.weight", r"encoder.embed_tokens.weight"),
+    (r"bert\.embeddings\.position_embeddings\.weight", r"encoder.input_layer.position_encoding.positions.table"),
+    (r"bert\.embeddings\.LayerNorm\.(.*)", r"encoder.input_layer.norm.\1"),
+    (r"bert\.encoder\.layer\.(\d+)\.attention\.self\.(.*)", r"encoder.stack.layers.\1.self_attn.\2"),
+    (r"bert\.encoder\.layer\.(\d+)\.attention\.output\.dense\.(.*)", r"encoder.stack.layers.\1.self_attn.out_proj.\2"),
+    (r"bert\.encoder\.layer\.(\d+)\.attention\.output\.LayerNorm\.(.*)", r"encoder.stack.layers.\1.norm1.\2"),
+    (r"bert\.encoder\.layer\.(\d+)\.intermediate\.dense\.(.*)", r"encoder.stack.layers.\1.ffn.up.\2"),
+    (r"bert\.encoder\.layer\.(\d+)\.output\.dense\.(.*)", r"encoder.stack.layers.\1.ffn.down.\2"),
+    (r"bert\.encoder\.layer\.(\d+)\.output\.LayerNorm\.(.*)", r"encoder.stack.layers.\1.norm2.\2"),
     (r"cls\.predictions\.transform\.dense\.(.*)", r"turn.0.\1"),
     (r"cls\.predictions\.transform\.LayerNorm\.(.*)", r"turn.2.\1"),
     (r"cls\.predictions\.decoder\.(.*)", r"project.\1"),
 )  # fmt: skip
 _VIT: Names = (
-    (r"vit\.embeddings\.cls_token", r"encoder.unit.state"),
-    (r"vit\.embeddings\.position_embeddings", r"encoder.entrance.place.positions.table"),
+    (r"vit\.embeddings\.cls_token", r"encoder.cls_token.embedding"),
+    (r"vit\.embeddings\.position_embeddings", r"encoder.input_layer.position_encoding.positions.table"),
     (r"vit\.embeddings\.patch_embeddings\.projection\.(.*)", r"encoder.regions.project.\1"),
-    (r"vit\.layers\.(\d+)\.attention\.(.*)", r"encoder.stack.blocks.\1.attend.\2"),
-    (r"vit\.layers\.(\d+)\.layernorm_before\.(.*)", r"encoder.stack.blocks.\1.around_attend.norm.\2"),
-    (r"vit\.layers\.(\d+)\.layernorm_after\.(.*)", r"encoder.stack.blocks.\1.around_perceive.norm.\2"),
-    (r"vit\.layers\.(\d+)\.mlp\.fc1\.(.*)", r"encoder.stack.blocks.\1.perceive.open.\2"),
-    (r"vit\.layers\.(\d+)\.mlp\.fc2\.(.*)", r"encoder.stack.blocks.\1.perceive.close.\2"),
+    (r"vit\.layers\.(\d+)\.attention\.(.*)", r"encoder.stack.layers.\1.self_attn.\2"),
+    (r"vit\.layers\.(\d+)\.layernorm_before\.(.*)", r"encoder.stack.layers.\1.norm1.\2"),
+    (r"vit\.layers\.(\d+)\.layernorm_after\.(.*)", r"encoder.stack.layers.\1.norm2.\2"),
+    (r"vit\.layers\.(\d+)\.mlp\.fc1\.(.*)", r"encoder.stack.layers.\1.ffn.up.\2"),
+    (r"vit\.layers\.(\d+)\.mlp\.fc2\.(.*)", r"encoder.stack.layers.\1.ffn.down.\2"),
     (r"vit\.layernorm\.(.*)", r"encoder.stack.norm.\1"),
     (r"classifier\.(.*)", r"out.\1"),
 )
-_PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out", "o_proj": "out"}
+_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "o_proj": "out_proj"}
 
 
 def translate(kind: str, config: Any, weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -75,7 +76,7 @@ def translate(kind: str, config: Any, weights: Mapping[str, Tensor]) -> tuple[di
 def marian(config: Any, weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     for side in ("encoder", "decoder"):
         weights.pop(f"model.{side}.embed_positions.weight")  # waves, which are computed
-    return _seq2seq(config, weights, position="sinusoidal")
+    return _seq2seq(config, weights, positions="sinusoidal")
 
 
 def bart(config: Any, weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -83,13 +84,13 @@ def bart(config: Any, weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[
         name = f"model.{side}.embed_positions.weight"
         weights[name] = weights[name][2:]  # the first two rows are never used
     longest = config.max_position_embeddings
-    return _seq2seq(config, weights, position="learned", longest=longest, norm_input=True)
+    return _seq2seq(config, weights, positions="learned", max_positions=longest, norm_input=True)
 
 
 def _seq2seq(config: Any, weights: dict[str, Tensor], **both: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     both |= {
         "kind": "transformer",
-        "width": config.d_model,
+        "dim": config.d_model,
         "norm_first": False,
         "activation": ACTIVATIONS[config.activation_function],
     }
@@ -97,14 +98,14 @@ def _seq2seq(config: Any, weights: dict[str, Tensor], **both: Any) -> tuple[dict
         side: {
             "layers": getattr(config, f"{side}_layers"),
             "heads": getattr(config, f"{side}_attention_heads"),
-            "hidden": getattr(config, f"{side}_ffn_dim"),
+            "ffn_dim": getattr(config, f"{side}_ffn_dim"),
             **both,
         }
         for side in ("encoder", "decoder")
     }
     weights.pop("model.shared.weight")  # once more under each name it is used by
     weights["final_logits_bias"] = weights["final_logits_bias"][0]
-    outline = {"vocabulary": config.vocab_size, "tie": "all", "scale_embeddings": config.scale_embedding}
+    outline = {"vocab_size": config.vocab_size, "tie_embeddings": "all", "scale_embeddings": config.scale_embedding}
     return table | outline, _renamed(weights, _SEQ2SEQ)
 
 
@@ -113,25 +114,25 @@ def gpt2(config: Any, weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[
         weights[name] = weights[name].T  # written for x @ W
     for name in [name for name in weights if ".c_attn." in name]:
         thirds = weights.pop(name).chunk(3)
-        for part, third in zip(("query", "key", "value"), thirds, strict=True):
+        for part, third in zip(("q_proj", "k_proj", "v_proj"), thirds, strict=True):
             weights[name.replace("c_attn", part)] = third
     for name in [name for name in weights if ".attn.c_proj." in name]:
-        weights[name.replace("c_proj", "out")] = weights.pop(name)
+        weights[name.replace("c_proj", "out_proj")] = weights.pop(name)
     ours = _renamed(weights, _GPT2)
     ours["decoder.project.bias"] = torch.zeros(config.vocab_size)
     table = {
         "decoder": {
             "kind": "transformer",
-            "width": config.n_embd,
+            "dim": config.n_embd,
             "layers": config.n_layer,
             "heads": config.n_head,
-            "hidden": config.n_inner or 4 * config.n_embd,
-            "position": "learned",
-            "longest": config.n_positions,
+            "ffn_dim": config.n_inner or 4 * config.n_embd,
+            "positions": "learned",
+            "max_positions": config.n_positions,
             "activation": ACTIVATIONS[config.activation_function],
-            "epsilon": config.layer_norm_epsilon,
+            "norm_eps": config.layer_norm_epsilon,
         },
-        "vocabulary": config.vocab_size,
+        "vocab_size": config.vocab_size,
         "scale_embeddings": False,
     }
     return table, ours
@@ -147,9 +148,9 @@ def bert(config: Any, weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[
         + kinds[0]  # one sentence: every token is of the first kind
     )
     table = {
-        "encoder": _encoder(config) | {"longest": config.max_position_embeddings, "norm_input": True},
-        "head": "masked_tokens",
-        "vocabulary": config.vocab_size,
+        "encoder": _encoder(config) | {"max_positions": config.max_position_embeddings, "norm_input": True},
+        "head": "mlm",
+        "vocab_size": config.vocab_size,
         "scale_embeddings": False,
     }
     table["encoder"] |= {"kind": "transformer", "norm_first": False}
@@ -163,24 +164,24 @@ def vit(config: Any, weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[s
     table = {
         "encoder": {
             "kind": "vit",
-            "patch": config.patch_size,
-            "transformer": _encoder(config) | {"longest": longest, "unit": True},
+            "patch_size": config.patch_size,
+            "transformer": _encoder(config) | {"max_positions": longest, "cls_token": True},
         },
         "pool": {"kind": "first"},
-        "labels": config.num_labels,
+        "num_labels": config.num_labels,
     }
     return table, _renamed(weights, _VIT)
 
 
 def _encoder(config: Any) -> dict[str, Any]:
     return {
-        "width": config.hidden_size,
+        "dim": config.hidden_size,
         "layers": config.num_hidden_layers,
         "heads": config.num_attention_heads,
-        "hidden": config.intermediate_size,
-        "position": "learned",
+        "ffn_dim": config.intermediate_size,
+        "positions": "learned",
         "activation": ACTIVATIONS[config.hidden_act],
-        "epsilon": config.layer_norm_eps,
+        "norm_eps": config.layer_norm_eps,
     }
 
 

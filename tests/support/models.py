@@ -21,8 +21,8 @@ from regard.model.transformer_block import TransformerConfig
 from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn, cnn_transformer, vit
 
 WIDTH, VOCABULARY, LABELS = 16, 11, 4
-SMALL = TransformerConfig(width=WIDTH, layers=2, heads=2, hidden=24, weight_dropout=0.1, hidden_dropout=0.1)
-CONV = ConvConfig(width=WIDTH, dilations=(1, 2))
+SMALL = TransformerConfig(dim=WIDTH, layers=2, heads=2, ffn_dim=24, attention_dropout=0.1, ffn_dropout=0.1)
+CONV = ConvConfig(dim=WIDTH, dilations=(1, 2))
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "relative", "none")
 
 
@@ -43,13 +43,13 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "transformer post-norm rms swiglu": lambda: TransformerEncoder(
         replace(SMALL, norm="rms", norm_first=False, activation="swiglu"), words()
     ),
-    "transformer with a unit": lambda: TransformerEncoder(replace(SMALL, unit=True), words()),
+    "transformer with a unit": lambda: TransformerEncoder(replace(SMALL, cls_token=True), words()),
     "transformer concatenated, normed": lambda: TransformerEncoder(
-        replace(SMALL, join="concatenate", norm_input=True, activation="gelu_tanh"), words()
+        replace(SMALL, position_mode="concatenate", norm_input=True, activation="gelu_tanh"), words()
     ),
     **{
         f"transformer {position}": lambda position=position: TransformerEncoder(
-            replace(SMALL, position=position), words()
+            replace(SMALL, positions=position), words()
         )
         for position in POSITIONS
     },
@@ -64,8 +64,8 @@ OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
         CnnTransformerConfig(backbone=BackboneConfig("resnet18", 16, "resnet18.pth"), transformer=SMALL)
     ),
     "vit": lambda: vit(VitConfig(4, SMALL)),
-    "vit with a perceptron": lambda: vit(VitConfig(4, SMALL, patch_hidden=24)),
-    "vit with a unit": lambda: vit(VitConfig(4, replace(SMALL, position="learned", unit=True))),
+    "vit with a perceptron": lambda: vit(VitConfig(4, SMALL, patch_ffn_dim=24)),
+    "vit with a unit": lambda: vit(VitConfig(4, replace(SMALL, positions="learned", cls_token=True))),
 }
 ENCODERS = TEXT_ENCODERS | OTHER_ENCODERS
 
@@ -74,7 +74,7 @@ Make = Callable[[Embedding, Projection, int | None], nn.Module]
 
 def rnn(**options: Any) -> Make:
     return lambda embedding, project, memory: RnnDecoder(
-        RnnDecoderConfig(width=WIDTH, **options), embedding, project, memory
+        RnnDecoderConfig(dim=WIDTH, **options), embedding, project, memory
     )
 
 
@@ -84,30 +84,30 @@ def transformer(**options: Any) -> Make:
 
 DECODERS: dict[str, Make] = {
     "rnn": rnn(attention="none"),
-    "elman from zero": rnn(cell="elman", attention="none", start="zero"),
-    "lstm before": rnn(cell="lstm", layers=2, attention="before"),
-    "lstm before gated": rnn(cell="lstm", attention="before", gate=True),
-    "gru after": rnn(attention="after"),
-    "gru after fed": rnn(attention="after", feed=True),
-    **{f"gru before {score}": rnn(attention="before", score=score) for score in regard.SCORES},
-    "lstm after dot": rnn(cell="lstm", attention="after", score="dot"),
+    "elman from zero": rnn(cell="elman", attention="none", initial_state="zero"),
+    "lstm before": rnn(cell="lstm", layers=2, attention="bahdanau"),
+    "lstm before gated": rnn(cell="lstm", attention="bahdanau", context_gate=True),
+    "gru after": rnn(attention="luong"),
+    "gru after fed": rnn(attention="luong", input_feeding=True),
+    **{f"gru before {score}": rnn(attention="bahdanau", score=score) for score in regard.SCORES},
+    "lstm after dot": rnn(cell="lstm", attention="luong", score="dot"),
     "conv": lambda embedding, project, memory: ConvDecoder(CONV, embedding, project, memory),
     "transformer": transformer(),
     "transformer post-norm": transformer(norm_first=False, activation="gelu"),
-    "transformer rms swiglu grouped": transformer(norm="rms", activation="swiglu", key_heads=1, normalise=True),
+    "transformer rms swiglu grouped": transformer(norm="rms", activation="swiglu", kv_heads=1, qk_norm=True),
     "transformer additive": transformer(score="additive"),
-    "transformer additive rotary": transformer(score="additive", position="rotary"),  # whose scores see where, too
-    "transformer concatenated, normed": transformer(join="concatenate", norm_input=True, activation="silu"),
-    "transformer learned concatenated": transformer(position="learned", join="concatenate"),
-    "transformer recomputed": transformer(recompute=True),
-    **{f"transformer {position}": transformer(position=position) for position in POSITIONS},
+    "transformer additive rotary": transformer(score="additive", positions="rotary"),  # whose scores see where, too
+    "transformer concatenated, normed": transformer(position_mode="concatenate", norm_input=True, activation="silu"),
+    "transformer learned concatenated": transformer(positions="learned", position_mode="concatenate"),
+    "transformer recomputed": transformer(activation_checkpointing=True),
+    **{f"transformer {position}": transformer(positions=position) for position in POSITIONS},
 }  # fmt: skip
 
 
-def decoder(name: str, memory_width: int | None = WIDTH) -> nn.Module:
+def decoder(name: str, memory_dim: int | None = WIDTH) -> nn.Module:
     torch.manual_seed(5)
     embedding = words()
-    made = DECODERS[name](embedding, Projection(WIDTH, VOCABULARY, tied=embedding), memory_width)
+    made = DECODERS[name](embedding, Projection(WIDTH, VOCABULARY, tied=embedding), memory_dim)
     return lively(made).eval()
 
 

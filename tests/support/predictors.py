@@ -15,11 +15,11 @@ TEXT = [
     "the red car and the dog sat; a dogma, the doghouse",
 ] * 20
 PARTS: dict[str, Any] = {
-    "rnn": {"kind": "rnn", "width": 16},
-    "transformer": {"kind": "transformer", "width": 16, "layers": 2, "heads": 2, "hidden": 32},
-    "conv": {"kind": "conv", "width": 16, "dilations": [1, 2]},
+    "rnn": {"kind": "rnn", "dim": 16},
+    "transformer": {"kind": "transformer", "dim": 16, "layers": 2, "heads": 2, "ffn_dim": 32},
+    "conv": {"kind": "conv", "dim": 16, "dilations": [1, 2]},
 }
-COPY = {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}}
+COPY = {"synthetic": "copy", "source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}}
 
 
 def tokenizer(kind: str = "bpe") -> Tokenizer:
@@ -29,20 +29,20 @@ def tokenizer(kind: str = "bpe") -> Tokenizer:
 def translator(kind: str = "bpe", decoder: str = "transformer", seed: int = 1) -> Predictor:
     words = tokenizer(kind)
     torch.manual_seed(seed)
-    model = regard.build({"encoder": PARTS["rnn"], "decoder": PARTS[decoder], "vocabulary": words.size}).eval()
+    model = regard.build({"encoder": PARTS["rnn"], "decoder": PARTS[decoder], "vocab_size": words.size}).eval()
     return Predictor(_ending(model), _recipe({"encoder": PARTS["rnn"], "decoder": PARTS[decoder]}), words, words)
 
 
 def language_model(kind: str = "bpe", **data: Any) -> Predictor:
     words = tokenizer(kind)
-    model = regard.build({"decoder": PARTS["transformer"], "vocabulary": words.size}).eval()
+    model = regard.build({"decoder": PARTS["transformer"], "vocab_size": words.size}).eval()
     return Predictor(_ending(model), _recipe({"decoder": PARTS["transformer"]}, **data), None, words)
 
 
 def classifier() -> Predictor:
     words, labels = tokenizer(), Labels(["bad", "fine", "good"])
     parts = {"encoder": PARTS["rnn"], "pool": {"kind": "mean"}}
-    model = regard.build({**parts, "labels": labels.size, "source_vocabulary": words.size}).eval()
+    model = regard.build({**parts, "num_labels": labels.size, "source_vocab_size": words.size}).eval()
     recipe = Recipe.of({"data": COPY, "model": {"encoder": PARTS["rnn"], "decoder": PARTS["rnn"]}})
     return Predictor(model, recipe, words, labels)
 
@@ -57,5 +57,5 @@ def _ending(model: Any) -> Any:
 
 def _recipe(model: dict[str, Any], **data: Any) -> Recipe:
     if "encoder" in model:
-        return Recipe.of({"data": COPY, "model": model, "decode": {"longest": 30}})
-    return Recipe.of({"data": {"train": "x.txt", **data}, "model": model, "decode": {"longest": 30}})
+        return Recipe.of({"data": COPY, "model": model, "decode": {"max_length": 30}})
+    return Recipe.of({"data": {"train": "x.txt", **data}, "model": model, "decode": {"max_length": 30}})

@@ -45,8 +45,8 @@ def translators(folder: Path) -> dict[str, object]:
         lines = [chance.choices(list(words), k=chance.randint(2, 8)) for _ in range(count)]
         files[split][0].write_text("".join(f"{' '.join(line)}\n" for line in lines))
         files[split][1].write_text("".join(f"{' '.join(words[word] for word in line)}\n" for line in lines))
-    train = {"steps": 80, "rate": 2e-2, "warmup": 10, "validate_every": 80, "batch_tokens": 256}
-    found = translation.measure(files, 10, width=16, tokens="words", by_length="4", train=train)
+    train = {"max_steps": 80, "learning_rate": 2e-2, "warmup_steps": 10, "validate_every": 80, "batch_tokens": 256}
+    found = translation.measure(files, 10, dim=16, tokens="words", by_length="4", train=train)
     return {
         "updates": found.updates,
         "gain": found.bleu["RNN + attention"].difference,

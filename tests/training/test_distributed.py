@@ -25,7 +25,7 @@ from support import processes
 
 STILL = dropout_free()  # without dropout, whose random numbers are each rank's own
 STILL_RNN = RNN | {"dropout": 0.0}
-TEXT = {"target": {"tokens": "bytes"}, "stretch": 16}
+TEXT = {"target": {"tokenizer": "bytes"}, "context_length": 16}
 
 
 def recipes(folder: Path) -> dict[str, dict]:
@@ -34,14 +34,16 @@ def recipes(folder: Path) -> dict[str, dict]:
     frozen = {"freeze": ["encoder.*"], "unfreeze_after": 1, "weight_decay": 0.1}
     return {
         "transformer": table(STILL, STILL),
-        "accumulated": table(STILL, STILL, accumulate=3),
+        "accumulated": table(STILL, STILL, accumulate_steps=3),
         "packed": table(STILL, STILL, packed=True),
-        "rnn, ema": table(STILL_RNN, STILL_RNN, ema=0.9),
+        "rnn, ema": table(STILL_RNN, STILL_RNN, ema_decay=0.9),
         "frozen at first": table(STILL, STILL, **frozen),
-        "carried": {"data": text, "model": {"decoder": STILL_RNN}, "train": SHORT | {"carry": True}},
-        "sharded": table(STILL, STILL, shard=True, accumulate=2, ema=0.9),
-        "sharded, recomputed": table(STILL | {"recompute": True}, STILL | {"recompute": True}, shard=True),
-        "sharded, packed": table(STILL, STILL, shard=True, packed=True),
+        "carried": {"data": text, "model": {"decoder": STILL_RNN}, "train": SHORT | {"carry_state": True}},
+        "sharded": table(STILL, STILL, fsdp=True, accumulate_steps=2, ema_decay=0.9),
+        "sharded, recomputed": table(
+            STILL | {"activation_checkpointing": True}, STILL | {"activation_checkpointing": True}, fsdp=True
+        ),
+        "sharded, packed": table(STILL, STILL, fsdp=True, packed=True),
     }
 
 
@@ -76,7 +78,7 @@ def two(folder) -> list[dict[str, dict]]:
 
 def _by_two(folder: Path) -> list[dict[str, dict]]:
     plain, dropped = jobs(folder, ["transformer"])[0], table()
-    told_to_stop = {"end": {"rank": 1, "update": 5, "signal": signal.SIGTERM}}
+    told_to_stop = {"final_teacher_forcing": {"rank": 1, "update": 5, "signal": signal.SIGTERM}}
     other = folder / "other.txt"
     other.write_text(Path(PAIRS["train"][0]).read_text() + "more\n")
     texts, path = ["abc def"] * 9 + [""] * 40, folder / "empty.txt"
@@ -92,12 +94,12 @@ def _by_two(folder: Path) -> list[dict[str, dict]]:
             | told_to_stop,
             plain | {"name": "sharded, resumed", "recipe": recipes(folder)["sharded"], "run": str(folder / "parts")}
             | {"resume": True},
-            plain | {"name": "another rate", "run": str(folder / "a"), "changes": {"1": ["train.rate=0.5"]}},
+            plain | {"name": "another rate", "run": str(folder / "a"), "changes": {"1": ["train.learning_rate=0.5"]}},
             plain | {"name": "other data", "run": str(folder / "b")}
             | {"changes": {"1": [f"data.train=['{other}', '{other}']"]}},
             jobs(folder, ["carried"])[0]
             | {"name": "replay", "run": str(folder / "c")}
-            | {"changes": {r: ["train.carry=false", "train.replay=true"] for r in "01"}},
+            | {"changes": {r: ["train.carry_state=false", "train.cuda_graphs=true"] for r in "01"}},
             jobs(folder, ["carried"])[0]
             | {"name": "one lane", "run": str(folder / "d"), "changes": {r: ["train.batch_tokens=16"] for r in "01"}},
             plain | {"name": "not over another"},
@@ -151,7 +153,7 @@ def test_ranks_see_each_example_once(folder, two):
     """In every update the rows of one process, none of them twice."""
     recipe = read_recipe(recipes(folder)["transformer"])
     shares = [rank["transformer"]["rows"] for rank in two]
-    assert len(shares[0]) == recipe.train.steps
+    assert len(shares[0]) == recipe.train.max_steps
     (job,) = jobs(folder, ["transformer"], run=str(folder / "rows of one"))
     for mine, theirs, every in zip(*shares, processes.work_on(job, 0)["rows"], strict=True):
         assert sorted(mine + theirs) == sorted(every)
@@ -195,7 +197,7 @@ def without_its_end(run: Path, copy: Path) -> Path:
 def test_ranks_that_differ_are_refused(two):
     for rank in two:
         assert rank["another rate"]["code"] == 2
-        assert "train.rate = 0.5 at rank 1 for 0.001 at rank 0" in rank["another rate"]["error"]
+        assert "train.learning_rate = 0.5 at rank 1 for 0.001 at rank 0" in rank["another rate"]["error"]
         assert (
             "wanted one recipe, one corpus and one version in all processes; got data = " in rank["other data"]["error"]
         )
@@ -204,16 +206,18 @@ def test_ranks_that_differ_are_refused(two):
 
 def test_what_several_processes_cannot_do_is_refused(two):
     for rank in two:
-        assert "train.replay: wanted false with several processes" in rank["replay"]["error"]
-        assert "train.batch_tokens: wanted data.stretch times the 2 processes" in rank["one lane"]["error"]
+        assert "train.cuda_graphs: wanted false with several processes" in rank["replay"]["error"]
+        assert "train.batch_tokens: wanted data.context_length times the 2 processes" in rank["one lane"]["error"]
     assert "wanted a folder without checkpoints" in two[0]["not over another"]["error"]
     assert "rank 1 of 2: wanted an answer of every other; got none from rank 0" in two[1]["not over another"]["error"]
 
 
 def test_a_frozen_rank_ends_the_run_in_time(folder):
     (job,) = jobs(folder, ["transformer"], run=str(folder / "frozen"))
-    job["recipe"] = table(STILL, STILL, timeout=3)
-    both = processes.started(2, [job | {"end": {"rank": 1, "update": 3, "signal": signal.SIGSTOP}}], folder / "freeze")
+    job["recipe"] = table(STILL, STILL, distributed_timeout=3)
+    both = processes.started(
+        2, [job | {"final_teacher_forcing": {"rank": 1, "update": 3, "signal": signal.SIGSTOP}}], folder / "freeze"
+    )
     try:
         said, _ = both[0].communicate(timeout=processes.LIMIT)
     finally:
@@ -239,10 +243,10 @@ def torchrun(world: int, *arguments: object, restarts: int = 0) -> subprocess.Co
 
 def test_the_command_under_torchrun(folder):
     recipe = folder / "recipe.toml"
-    data = '[data]\ntrain = ["{0}", "{0}"]\nsource = {{tokens = "bytes"}}\ntarget = {{tokens = "bytes"}}\n'
+    data = '[data]\ntrain = ["{0}", "{0}"]\nsource = {{tokenizer = "bytes"}}\ntarget = {{tokenizer = "bytes"}}\n'
     recipe.write_text(
         data.format(PAIRS["train"][0])
-        + '[model]\nencoder = {kind = "rnn", width = 16}\ndecoder = {kind = "rnn", width = 16}\n'
+        + '[model]\nencoder = {kind = "rnn", dim = 16}\ndecoder = {kind = "rnn", dim = 16}\n'
         + "[train]\nsteps = 4\nwarmup = 2\nlog_every = 2\nbatch_tokens = 256\n"
     )
     made = torchrun(2, "-m", "regard", "train", recipe, "--out", folder / "command", "--cache", folder / "cache")
@@ -339,10 +343,10 @@ def test_what_processes_before_said_is_not_heard():
 
 
 def test_a_divided_model_is_made_of_blocks():
-    with pytest.raises(RegardError, match=r"train.shard: wanted false unless the model is made of Transformer blocks"):
-        read_recipe(table(RNN, RNN, shard=True))
-    with pytest.raises(RegardError, match=r"train.shard: wanted nothing with unfreeze_after"):
-        read_recipe(table(shard=True, freeze=["encoder.*"], unfreeze_after=1))
+    with pytest.raises(RegardError, match=r"train.fsdp: wanted false unless the model is made of Transformer blocks"):
+        read_recipe(table(RNN, RNN, fsdp=True))
+    with pytest.raises(RegardError, match=r"train.fsdp: wanted nothing with unfreeze_after"):
+        read_recipe(table(fsdp=True, freeze=["encoder.*"], unfreeze_after=1))
 
 
 def test_gradients_go_in_buckets_that_the_model_decides(monkeypatch):

@@ -16,9 +16,9 @@ LETTERS = str(Path(__file__).parents[1] / "fixtures" / "letters.txt")
 
 def recipe(*loggers: str, steps: int = 4) -> dict:
     return {
-        "data": {"train": LETTERS, "valid": LETTERS, "target": {"tokens": "bytes"}},
-        "model": {"decoder": {"kind": "rnn", "width": 8}},
-        "train": {"steps": steps, "warmup": 1, "validate_every": 2, "log_every": 2, "log_to": list(loggers)},
+        "data": {"train": LETTERS, "valid": LETTERS, "target": {"tokenizer": "bytes"}},
+        "model": {"decoder": {"kind": "rnn", "dim": 8}},
+        "train": {"max_steps": steps, "warmup_steps": 1, "validate_every": 2, "log_every": 2, "loggers": list(loggers)},
     }
 
 
@@ -59,7 +59,7 @@ def written(run: Path) -> list[dict]:
 
 def test_wandb_gets_the_figures_of_the_log_and_goes_on_with_its_run(tmp_path, wandb):
     train(recipe("wandb"), tmp_path / "run", cache=tmp_path / "cache")
-    train(recipe("wandb", steps=6), tmp_path / "run", cache=tmp_path / "cache", resume=True)
+    train(recipe("wandb", max_steps=6), tmp_path / "run", cache=tmp_path / "cache", resume=True)
     wanted = [
         (line["step"], {f"{line['event']}/{key}": line[key] for key in line if key not in ("event", "step", "best")})
         for line in written(tmp_path / "run")
@@ -71,7 +71,7 @@ def test_wandb_gets_the_figures_of_the_log_and_goes_on_with_its_run(tmp_path, wa
     first, second = wandb.begun
     assert (first["project"], first["name"]) == ("regard", "run")
     assert first["id"] == second["id"]
-    assert first["config"]["train"]["steps"] == 4
+    assert first["config"]["train"]["max_steps"] == 4
     train(recipe("wandb"), tmp_path / "other", cache=tmp_path / "cache")
     assert wandb.begun[-1]["id"] != first["id"]
 
@@ -98,7 +98,7 @@ def test_a_logger_that_cannot_begin_is_told_of_before_any_work(tmp_path, wandb, 
             train(recipe(name), tmp_path / "run", cache=tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
     with pytest.raises(
-        regard.InvalidRecipe, match=r"train\.log_to: wanted a list, each item one of 'tensorboard', 'wandb'"
+        regard.InvalidRecipe, match=r"train\.loggers: wanted a list, each item one of 'tensorboard', 'wandb'"
     ):
         train(recipe("tensorbord"), tmp_path / "run", cache=tmp_path / "cache")
 
@@ -119,7 +119,7 @@ def test_tensorboard_gets_the_figures(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
     train(recipe("tensorboard"), tmp_path / "run", cache=tmp_path / "cache")
-    train(recipe("tensorboard", steps=6), tmp_path / "run", cache=tmp_path / "cache", resume=True)
+    train(recipe("tensorboard", max_steps=6), tmp_path / "run", cache=tmp_path / "cache", resume=True)
     first, second = made
     assert first.folder == str(tmp_path / "run" / "tensorboard")
     assert (first.purge_step, second.purge_step) == (None, 5)

@@ -19,22 +19,22 @@ from regard.training.objective import Objective
 from support.models import VOCABULARY, WIDTH, encoder, memory, one, source, words
 
 
-def inputs(n=38, width=12, vocabulary=50):
+def inputs(n=38, dim=12, vocabulary=50):
     torch.manual_seed(0)
-    project = Projection(width, vocabulary, tied=Embedding(vocabulary, width))
+    project = Projection(dim, vocabulary, tied=Embedding(vocabulary, dim))
     project.bias.data.normal_()
-    return torch.randn(n, width, requires_grad=True), project, torch.randint(vocabulary, (n,))
+    return torch.randn(n, dim, requires_grad=True), project, torch.randint(vocabulary, (n,))
 
 
 @pytest.mark.parametrize("rows", [1, 5, 38, 100])
-@pytest.mark.parametrize("agreement", [0.0, 2.5])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_chunked_equals_plain(monkeypatch, rows, agreement, smoothing):
+@pytest.mark.parametrize("r_drop", [0.0, 2.5])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_chunked_equals_plain(monkeypatch, rows, r_drop, label_smoothing):
     states, project, gold = inputs()
     monkeypatch.setattr(losses, "CHUNK", rows * 50)
     found = []
     for function in (token_loss, plain_token_loss):
-        value = function(states, project, gold, smoothing=smoothing, agreement=agreement)
+        value = function(states, project, gold, label_smoothing=label_smoothing, r_drop=r_drop)
         found.append((value, *torch.autograd.grad(value * 0.3, [states, project.weight, project.bias])))
     for got, wanted in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
@@ -45,9 +45,9 @@ def test_disagreement_is_the_mean_of_both_divergences():
     one, other = project(states).log_softmax(-1)[::2], project(states).log_softmax(-1)[1::2]
     both = [torch.nn.functional.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one))]
     wanted = plain_token_loss(states, project, gold) + 3.0 * sum(both)  # each of two rows counts the mean of both
-    torch.testing.assert_close(plain_token_loss(states, project, gold, agreement=3.0), wanted)
+    torch.testing.assert_close(plain_token_loss(states, project, gold, r_drop=3.0), wanted)
     twins = states.detach()[::2].repeat_interleave(2, 0)
-    torch.testing.assert_close(token_loss(twins, project, gold, agreement=3.0), token_loss(twins, project, gold))
+    torch.testing.assert_close(token_loss(twins, project, gold, r_drop=3.0), token_loss(twins, project, gold))
 
 
 def test_frozen_parts_get_no_gradient():
@@ -71,16 +71,16 @@ def test_impossible_tokens_cost_a_finite_price():
 def test_in_low_precision_the_sum_is_float32():
     states, project, gold = inputs()
     with torch.autocast("cpu", torch.bfloat16):
-        value = token_loss(states, project, gold, smoothing=0.1)
+        value = token_loss(states, project, gold, label_smoothing=0.1)
     value.backward()
     assert value.dtype == torch.float32
     assert project.weight.grad.dtype == torch.float32
-    torch.testing.assert_close(value, plain_token_loss(states, project, gold, smoothing=0.1), rtol=2e-2, atol=0.0)
+    torch.testing.assert_close(value, plain_token_loss(states, project, gold, label_smoothing=0.1), rtol=2e-2, atol=0.0)
 
 
 def test_memory_does_not_hold_all_logits(monkeypatch):
     monkeypatch.setattr(losses, "CHUNK", 2**20)
-    states, project, gold = inputs(n=2000, width=8, vocabulary=4000)  # all logits: 32 MB
+    states, project, gold = inputs(n=2000, dim=8, vocabulary=4000)  # all logits: 32 MB
     assert peak_bytes(lambda: token_loss(states, project, gold).backward()) < 16e6
     assert peak_bytes(lambda: plain_token_loss(states, project, gold).backward()) > 32e6
 
@@ -93,7 +93,7 @@ TARGETS = Tokens.of([[1, 5, 6, 2], [1, 7, 2], [1, 8, 9, 10, 3, 2]])
 
 def looking(**options):
     torch.manual_seed(3)
-    config = RnnDecoderConfig(width=WIDTH, dropout=0.0, **options)
+    config = RnnDecoderConfig(dim=WIDTH, dropout=0.0, **options)
     return RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), WIDTH)
 
 
@@ -105,7 +105,9 @@ def test_unevenness_by_hand():
     assert float(unevenness(weights, steps, regions)) == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("options", [{}, {"gate": True}, {"attention": "after"}, {"attention": "after", "feed": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"context_gate": True}, {"attention": "luong"}, {"attention": "luong", "input_feeding": True}]
+)
 def test_the_penalty_is_of_the_weights_that_were_used(options):
     """As listening hears them; steps and regions that are padding do not count."""
     model, read = Seq2Seq(encoder("gru"), looking(**options)), source("gru", (6, 2, 4))
@@ -150,14 +152,14 @@ REFUSED = {
     "none": ({"decoder": {"kind": "rnn", "attention": "none"}}, {}),
     "transformer": ({"decoder": {"kind": "transformer"}}, {}),
     "no source": ({"encoder": None}, {}),
-    "forcing": ({}, {"forcing": {"gold": 0.5}}),
+    "forcing": ({}, {"scheduled_sampling": {"teacher_forcing": 0.5}}),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_penalty_of_nothing_is_refused(name):
     model, train = REFUSED[name]
-    data = {"generate": "copy", "source": {"tokens": "bytes"}, "target": {"tokens": "bytes"}}
+    data = {"synthetic": "copy", "source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}}
     model = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn"}} | model
     table = {"data": data, "model": {k: v for k, v in model.items() if v}, "train": {"doubly_stochastic": 0.5} | train}
     with pytest.raises(

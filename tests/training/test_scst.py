@@ -16,20 +16,28 @@ from regard.recipe.recipe import Recipe
 from regard.training.objective import Objective
 from regard.training.scst import STOP, SelfCriticalReward
 
-TRAIN = {"steps": 30, "warmup": 5, "validate_every": 30, "rate": 1e-2, "smoothing": 0.0, "batch_tokens": 128, "seed": 3}
+TRAIN = {
+    "max_steps": 30,
+    "warmup_steps": 5,
+    "validate_every": 30,
+    "learning_rate": 1e-2,
+    "label_smoothing": 0.0,
+    "batch_tokens": 128,
+    "seed": 3,
+}
 
 
 def recipe(decoder: str = "rnn", **settings) -> Recipe:
     return Recipe.of(
         {
             "data": {
-                "generate": "shapes",
+                "synthetic": "shapes",
                 "source": {"kind": "image"},
-                "target": {"tokens": "words", "vocabulary": 50},
+                "target": {"tokenizer": "words", "vocab_size": 50},
             },
             "model": {"encoder": CNN, "decoder": DECODERS[decoder]},
             "train": {**TRAIN, **settings},
-            "decode": {"longest": 15},
+            "decode": {"max_length": 15},
         }
     )
 
@@ -103,13 +111,13 @@ CAPTIONS = {
 def learned(folder, run: str, resume: bool = False, dropout: float = 0.0, **settings):
     """From a label to a caption: as little as can be learned."""
     table = {
-        "data": {"source": {"kind": "label"}, "target": {"tokens": "words", "vocabulary": 50}},
+        "data": {"source": {"kind": "label"}, "target": {"tokenizer": "words", "vocab_size": 50}},
         "model": {
-            "encoder": {"kind": "label", "width": 16},
-            "decoder": {**DECODERS["blind"], "width": 24, "dropout": dropout},
+            "encoder": {"kind": "label", "dim": 16},
+            "decoder": {**DECODERS["blind"], "dim": 24, "dropout": dropout},
         },
-        "train": {**TRAIN, "warmup": 1, "schedule": "constant", "validate_every": 1000, **settings},
-        "decode": {"longest": 8},
+        "train": {**TRAIN, "warmup_steps": 1, "lr_schedule": "constant", "validate_every": 1000, **settings},
+        "decode": {"max_length": 8},
     }
     rows = list(CAPTIONS.items()) * (12 if "reward" in settings else 1)
     return train(table, folder / run, data={"train": rows}, cache=folder / "cache", resume=resume)
@@ -121,8 +129,8 @@ def test_reward_rises(tmp_path, dropout, first, gain):
 
     With dropout too, under which a caption is less likely than when it was drawn, and would be pushed away too far.
     """
-    before = learned(tmp_path, "first", dropout=dropout, steps=first)
-    more = {"steps": 30, "rate": 4e-3, "batch_tokens": 2000, "start_from": str(tmp_path / "first")}
+    before = learned(tmp_path, "first", dropout=dropout, max_steps=first)
+    more = {"max_steps": 30, "learning_rate": 4e-3, "batch_tokens": 2000, "init_from": str(tmp_path / "first")}
     after = learned(tmp_path, "second", dropout=dropout, reward="cider", **more)
     asked, gold = list(CAPTIONS) * 50, [[caption] for caption in CAPTIONS.values()] * 50
     drawn = [score("cider", made.predict(asked, sample=True), gold) for made in (before, after)]
@@ -131,20 +139,20 @@ def test_reward_rises(tmp_path, dropout, first, gain):
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path):
-    learned(tmp_path, "first", steps=10)
-    given = {"reward": "cider", "start_from": str(tmp_path / "first"), "validate_every": 3}
-    whole = learned(tmp_path, "whole", steps=6, **given)
-    learned(tmp_path, "parts", steps=3, **given)
-    parts = learned(tmp_path, "parts", steps=6, resume=True, **given)
+    learned(tmp_path, "first", max_steps=10)
+    given = {"reward": "cider", "init_from": str(tmp_path / "first"), "validate_every": 3}
+    whole = learned(tmp_path, "whole", max_steps=6, **given)
+    learned(tmp_path, "parts", max_steps=3, **given)
+    parts = learned(tmp_path, "parts", max_steps=6, resume=True, **given)
     for (name, one), other in zip(whole.model.named_parameters(), parts.model.parameters(), strict=True):
         assert torch.equal(one, other), name
 
 
 def test_half_precision_learns_too(tmp_path):
     """What was cast while nothing was to be learned must not serve where something is."""
-    first = learned(tmp_path, "first", steps=2)
-    more = {"reward": "cider", "start_from": str(tmp_path / "first"), "precision": "bfloat16", "batch_tokens": 2000}
-    second = learned(tmp_path, "second", steps=2, **more)
+    first = learned(tmp_path, "first", max_steps=2)
+    more = {"reward": "cider", "init_from": str(tmp_path / "first"), "precision": "bfloat16", "batch_tokens": 2000}
+    second = learned(tmp_path, "second", max_steps=2, **more)
     weights = zip(first.model.named_parameters(), second.model.parameters(), strict=True)
     still = [name for (name, one), other in weights if torch.equal(one, other)]
     assert not still
@@ -157,7 +165,7 @@ WRONG = {
         "train.reward: wanted nothing unless",
     ),
     "no source": ({"model": {"decoder": {"kind": "rnn"}}}, {}, "train.reward: wanted nothing unless"),
-    "forcing": ({}, {"forcing": {}}, "train.reward: wanted nothing with forcing"),
+    "forcing": ({}, {"scheduled_sampling": {}}, "train.reward: wanted nothing with scheduled_sampling"),
 }
 
 

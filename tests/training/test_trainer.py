@@ -35,22 +35,22 @@ from regard.training.signals import InterruptedTraining
 from regard.training.telemetry.log_file import cut
 from regard.training.trainer import Trainer
 
-TRANSFORMER = {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "hidden": 32}
-RNN = {"kind": "rnn", "width": 16}
-CONV = {"kind": "conv", "width": 16, "dilations": [1, 2]}
+TRANSFORMER = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 32}
+RNN = {"kind": "rnn", "dim": 16}
+CONV = {"kind": "conv", "dim": 16, "dilations": [1, 2]}
 LETTERS = str(Path(__file__).parents[1] / "fixtures" / "letters.txt")  # to be copied
 PAIRS = {
     "train": [LETTERS, LETTERS],
     "valid": [LETTERS, LETTERS],
-    "source": {"tokens": "bytes"},
-    "target": {"tokens": "bytes"},
+    "source": {"tokenizer": "bytes"},
+    "target": {"tokenizer": "bytes"},
 }
-SHORT = {"steps": 12, "warmup": 4, "validate_every": 4, "batch_tokens": 256, "log_every": 2, "samples": 1}
+SHORT = {"max_steps": 12, "warmup_steps": 4, "validate_every": 4, "batch_tokens": 256, "log_every": 2, "log_samples": 1}
 
 
 def table(encoder=TRANSFORMER, decoder=TRANSFORMER, **changes):
     model = {"encoder": encoder, "decoder": decoder}
-    return {"data": PAIRS, "model": model, "train": SHORT | changes, "decode": {"longest": 12}}
+    return {"data": PAIRS, "model": model, "train": SHORT | changes, "decode": {"max_length": 12}}
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +77,7 @@ def text(tmp_path) -> dict:
     """A language model's data: the words of a small text, in a file."""
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog sat on the log\n" * 60)
     path = str(tmp_path / "text.txt")
-    return {"train": path, "valid": path, "target": {"tokens": "bytes"}, "stretch": 16}
+    return {"train": path, "valid": path, "target": {"tokenizer": "bytes"}, "context_length": 16}
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -118,15 +118,15 @@ MEMBERS = {
     "transformer": table(),
     "rnn with attention": table(RNN, RNN),
     "conv": table(CONV, CONV),
-    "in agreement": table(agreement=2.0),
-    "ema": table(ema=0.9),
-    "accumulated": table(accumulate=3),
-    "of all lengths": table(mixed=True),
-    "gated, doubly stochastic": table(RNN, RNN | {"gate": True}, doubly_stochastic=0.5),
-    "forced in part": table(RNN, RNN, forcing={"gold": 0.7}),
-    "plateau": table(schedule="plateau", plateau=1),
+    "in agreement": table(r_drop=2.0),
+    "ema": table(ema_decay=0.9),
+    "accumulated": table(accumulate_steps=3),
+    "of all lengths": table(mixed_lengths=True),
+    "gated, doubly stochastic": table(RNN, RNN | {"context_gate": True}, doubly_stochastic=0.5),
+    "forced in part": table(RNN, RNN, scheduled_sampling={"teacher_forcing": 0.7}),
+    "plateau": table(lr_schedule="plateau", plateau=1),
     "frozen at first": table(freeze=["encoder.*"], unfreeze_after=1, weight_decay=0.1),
-    "clipped, decayed": table(clip=0.1, weight_decay=0.1),
+    "clipped, decayed": table(clip_norm=0.1, weight_decay=0.1),
 }
 
 
@@ -146,7 +146,7 @@ def test_resumed_equals_uninterrupted(name, tmp_path, cache, whole):
 
 @pytest.mark.parametrize("decoder", [TRANSFORMER, RNN, CONV], ids=["transformer", "rnn carried", "conv"])
 def test_a_language_model_resumes_exactly(decoder, tmp_path, cache, text):
-    changes = {"carry": True} if decoder is RNN else {}
+    changes = {"carry_state": True} if decoder is RNN else {}
     recipe = {"data": text, "model": {"decoder": decoder}, "train": SHORT | changes}
     train(recipe, tmp_path / "whole", cache=cache)
     interrupted(recipe, tmp_path / "parts", 7, cache)
@@ -170,14 +170,14 @@ def trainer(recipe: Recipe, cache: Path, run: Path, **options) -> Trainer:
     return Trainer(model, recipe.train, epoch_batches=epoch, texts={}, run=run, data_key="", **options)
 
 
-@pytest.mark.parametrize("agreement", [0.0, 2.0])
-def test_accumulated_batches_weigh_by_their_tokens(agreement, tmp_path, cache):
+@pytest.mark.parametrize("r_drop", [0.0, 2.0])
+def test_accumulated_batches_weigh_by_their_tokens(r_drop, tmp_path, cache):
     """One update from three batches has the gradient of their tokens' mean loss, not of their means' mean."""
-    recipe = read_recipe(table(dropout_free(), dropout_free(), accumulate=3, clip=1e9, agreement=agreement))
+    recipe = read_recipe(table(dropout_free(), dropout_free(), accumulate_steps=3, clip_norm=1e9, r_drop=r_drop))
     made = trainer(recipe, cache, tmp_path)
     group = next(made._groups())
     assert len({batch.tokens for batch in group}) > 1
-    model, objective = made.model.train(), Objective(recipe.train.smoothing)
+    model, objective = made.model.train(), Objective(recipe.train.label_smoothing)
     losses = [objective(model, batch)[:2] for batch in group]
     wanted = torch.autograd.grad(sum(loss for loss, _ in losses) / sum(n for _, n in losses), list(model.parameters()))
     made.optimiser.step = lambda: None
@@ -190,17 +190,17 @@ def hidden_tokens(texts: list[str], target: dict, path: Path, **changes) -> dict
     """A recipe for a masked-token head."""
     path.write_text("".join(text + "\n" for text in texts))
     data = {"train": str(path), "valid": str(path), "target": target}
-    return {"data": data, "model": {"encoder": TRANSFORMER, "head": "masked_tokens"}, "train": SHORT | changes}
+    return {"data": data, "model": {"encoder": TRANSFORMER, "head": "mlm"}, "train": SHORT | changes}
 
 
 NOTHING = {
-    "empty": ([""] * 150, {"tokens": "bytes"}),
-    "unknown": ([f"x{n}" for n in range(60)], {"tokens": "words", "vocabulary": 9}),
+    "empty": ([""] * 150, {"tokenizer": "bytes"}),
+    "unknown": ([f"x{n}" for n in range(60)], {"tokenizer": "words", "vocab_size": 9}),
 }
 
 
 @pytest.mark.parametrize("name", NOTHING)
-@pytest.mark.parametrize("changes", [{}, {"agreement": 1.0, "ema": 0.9}, {"accumulate": 2}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"r_drop": 1.0, "ema_decay": 0.9}, {"accumulate_steps": 2}], ids=str)
 def test_batches_of_nothing_teach_nothing(name, changes, tmp_path, cache):
     empty, target = NOTHING[name]
     texts, changes = ["abc def", "ghi jkl"] * 20 + empty, {"batch_tokens": 64, "weight_decay": 0.1} | changes
@@ -223,7 +223,7 @@ def test_batches_of_nothing_teach_nothing(name, changes, tmp_path, cache):
 
 KINDS = {
     "text": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "decoder": TRANSFORMER | {"dropout": 0.3}}, "vocabulary"),
-    "label": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "pool": {"kind": "mean"}, "source_vocabulary": 30}, "labels"),
+    "label": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "pool": {"kind": "mean"}, "source_vocab_size": 30}, "labels"),
 }
 
 
@@ -246,7 +246,7 @@ def test_agreement_is_of_two_readings(kind):
     apart = [F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one))]
     assert sum(apart).item() > 0.01
     torch.manual_seed(1)
-    loss, count, _ = Objective(0.1, agreement=2.0)(model, batch)
+    loss, count, _ = Objective(0.1, r_drop=2.0)(model, batch)
     torch.testing.assert_close(loss, sum(losses) / 2 + 2.0 * sum(apart) / 2)
     assert count == len(gold)
 
@@ -254,39 +254,39 @@ def test_agreement_is_of_two_readings(kind):
 @pytest.mark.parametrize("masked", [False, True])
 def test_where_both_readings_are_one_agreement_changes_nothing(masked):
     encoder = dropout_free()
-    parts = {"head": "masked_tokens"} if masked else {"decoder": encoder}
-    model = regard.build({"encoder": encoder, "vocabulary": 30} | parts)
+    parts = {"head": "mlm"} if masked else {"decoder": encoder}
+    model = regard.build({"encoder": encoder, "vocab_size": 30} | parts)
     tokens = regard.Tokens.of([[1, 7, 8, 9, 2], [1, 9, 2]])
     batch = Batch(None if masked else tokens, tokens, 6, torch.arange(2))
     found = []
-    for agreement in (0.0, 5.0):
+    for r_drop in (0.0, 5.0):
         torch.manual_seed(0)
-        loss, count, _ = Objective(0.1, agreement=agreement)(model, batch)
+        loss, count, _ = Objective(0.1, r_drop=r_drop)(model, batch)
         found.append((loss, torch.tensor(count), *torch.autograd.grad(loss, list(model.parameters()))))
     for once, both in zip(*found, strict=True):
         torch.testing.assert_close(both, once, atol=1e-5, rtol=1e-4)
 
 
 def test_an_epoch_of_batches_of_all_lengths(cache, text):
-    recipe = read_recipe(table(mixed=True))
+    recipe = read_recipe(table(mixed_lengths=True))
     corpus = prepared(recipe, cache).train
     found = [batch.rows.tolist() for batch in epochs(recipe, corpus)(2, 1)]
     wanted = [rows.tolist() for rows in batches_module.plan(corpus, budget=256, seed=1, epoch=2, mixed=True)]
     assert found == wanted[1:]
-    with pytest.raises(regard.InvalidRecipe, match=r"train.mixed: wanted nothing with packed"):
-        read_recipe(table(mixed=True, packed=True))
-    with pytest.raises(regard.InvalidRecipe, match=r"train.mixed: wanted false with running text"):
-        read_recipe({"data": text, "model": {"decoder": TRANSFORMER}, "train": {"mixed": True}})
+    with pytest.raises(regard.InvalidRecipe, match=r"train.mixed_lengths: wanted nothing with packed"):
+        read_recipe(table(mixed_lengths=True, packed=True))
+    with pytest.raises(regard.InvalidRecipe, match=r"train.mixed_lengths: wanted false with running text"):
+        read_recipe({"data": text, "model": {"decoder": TRANSFORMER}, "train": {"mixed_lengths": True}})
 
 
 def test_what_reads_a_text_once_is_refused_beside_agreement():
-    with pytest.raises(regard.InvalidRecipe, match=r"train.agreement: wanted nothing with forcing"):
-        read_recipe(table(RNN, RNN, agreement=1.0, forcing={"gold": 0.5}))
+    with pytest.raises(regard.InvalidRecipe, match=r"train.r_drop: wanted nothing with forcing"):
+        read_recipe(table(RNN, RNN, r_drop=1.0, scheduled_sampling={"teacher_forcing": 0.5}))
 
 
 def recurrent_reader() -> tuple[torch.nn.Module, Corpus]:
     torch.manual_seed(0)
-    model = regard.build({"decoder": RNN | {"cell": "lstm"}, "vocabulary": 30}).eval()
+    model = regard.build({"decoder": RNN | {"cell": "lstm"}, "vocab_size": 30}).eval()
     ids = np.random.default_rng(0).integers(5, 30, 200).astype(np.uint16)
     return model, Corpus(None, RunningTextColumn(ids, 16))
 
@@ -309,7 +309,7 @@ def test_validation_carries_the_state_to_the_end_of_the_text(rows):
 
 
 def test_a_model_that_carries_is_evaluated_as_it_was_trained(tmp_path, cache, text):
-    recipe = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry": True}}
+    recipe = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry_state": True}}
     model = train(recipe, tmp_path, cache=cache)
     corpus = prepared(model.recipe, cache).valid
     wanted = mean_loss(model.model, corpus, budget=256, carry=True)
@@ -322,10 +322,10 @@ def test_without_a_gpu_replay_says_so_and_changes_nothing(tmp_path, cache, text)
     recipe = {"data": text, "model": {"decoder": TRANSFORMER}, "train": SHORT}
     train(recipe, tmp_path / "launched", cache=cache)
     told = []
-    again = recipe | {"train": SHORT | {"replay": True, "device": "cpu"}}
+    again = recipe | {"train": SHORT | {"cuda_graphs": True, "device": "cpu"}}
     train(again, tmp_path / "replayed", cache=cache, tell=told.append)
     assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
-    assert [e["message"] for e in told if e["event"] == "warning" and "train.replay: wanted a GPU" in e["message"]]
+    assert [e["message"] for e in told if e["event"] == "warning" and "train.cuda_graphs: wanted a GPU" in e["message"]]
 
 
 def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache, text, monkeypatch):
@@ -333,7 +333,11 @@ def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache
 
     A recording for machines without a GPU: it computes again, from what stands there by then.
     """
-    recipe = {"data": text | {"stretch": 48}, "model": {"decoder": TRANSFORMER}, "train": SHORT | {"steps": 40}}
+    recipe = {
+        "data": text | {"context_length": 48},
+        "model": {"decoder": TRANSFORMER},
+        "train": SHORT | {"max_steps": 40},
+    }
     train(recipe, tmp_path / "launched", cache=cache)
     recorded = []
 
@@ -359,17 +363,19 @@ def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache
 
     monkeypatch.setattr(GraphedUpdate, "_record", record)
     monkeypatch.setattr(GraphedUpdate, "__call__", called)
-    train(recipe | {"train": recipe["train"] | {"replay": True}}, tmp_path / "replayed", cache=cache)
+    train(recipe | {"train": recipe["train"] | {"cuda_graphs": True}}, tmp_path / "replayed", cache=cache)
     assert recorded
     assert any(padded)
     assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
 
 
 def test_replay_is_refused_where_shapes_differ(text):
-    with pytest.raises(regard.InvalidRecipe, match=r"train.replay: wanted false unless batches are packed"):
-        read_recipe(table(replay=True))
-    with pytest.raises(regard.InvalidRecipe, match=r"train.replay: wanted nothing with accumulate"):
-        read_recipe({"data": text, "model": {"decoder": TRANSFORMER}, "train": {"replay": True, "accumulate": 2}})
+    with pytest.raises(regard.InvalidRecipe, match=r"train.cuda_graphs: wanted false unless batches are packed"):
+        read_recipe(table(cuda_graphs=True))
+    with pytest.raises(regard.InvalidRecipe, match=r"train.cuda_graphs: wanted nothing with accumulate"):
+        read_recipe(
+            {"data": text, "model": {"decoder": TRANSFORMER}, "train": {"cuda_graphs": True, "accumulate_steps": 2}}
+        )
 
 
 def dropout_free() -> dict:
@@ -411,20 +417,20 @@ RATES = {
 
 @pytest.mark.parametrize("schedule", RATES)
 def test_rates(schedule):
-    config = TrainConfig(steps=12, warmup=4, rate=0.5, schedule=schedule)
+    config = TrainConfig(max_steps=12, warmup_steps=4, learning_rate=0.5, lr_schedule=schedule)
     for step in range(12):
         assert rate_at(step, config) == pytest.approx(0.5 * RATES[schedule](step))
 
 
 def test_cosine_ends_at_its_final_rate():
-    config = TrainConfig(steps=100, warmup=10, rate=1.0, final_rate=0.1, schedule="cosine")
+    config = TrainConfig(max_steps=100, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1, lr_schedule="cosine")
     assert rate_at(9, config) == pytest.approx(1.0)
     assert rate_at(54, config) == pytest.approx(0.55)
     assert rate_at(99, config) == pytest.approx(0.1)
 
 
 def test_a_course_stops_and_halves():
-    config = TrainConfig(schedule="plateau", plateau=2, patience=3)
+    config = TrainConfig(lr_schedule="plateau", plateau=2, patience=3)
     course = ValidationHistory()
     for step, loss in enumerate([3.0, 2.0, 2.5, 2.5, 2.5]):
         assert not course.over(config)
@@ -441,7 +447,7 @@ def test_a_course_stops_and_halves():
 
 def test_the_best_is_kept_and_loaded(tmp_path, cache):
     values = iter([1.0, 5.0, 4.0, 3.0, 2.0, 1.0])
-    recipe = read_recipe(table(steps=12, validate_every=2, keep=1, metric="accuracy"))
+    recipe = read_recipe(table(max_steps=12, validate_every=2, keep_checkpoints=1, monitor="accuracy"))
     made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
     made.fit()
     assert store.steps(tmp_path) == [4, 12]
@@ -450,7 +456,7 @@ def test_the_best_is_kept_and_loaded(tmp_path, cache):
 
 def test_early_stopping(tmp_path, cache):
     values = iter([5.0, 4.0, 3.0, 2.0])
-    recipe = read_recipe(table(steps=100, validate_every=2, patience=2, metric="accuracy"))
+    recipe = read_recipe(table(max_steps=100, validate_every=2, patience=2, monitor="accuracy"))
     made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
     assert made.fit().step == 6
 
@@ -517,7 +523,7 @@ def test_a_log_is_cut_line_by_line(tmp_path):
 
 def test_a_clip_of_nothing_clips_nothing(tmp_path, cache):
     for name, clip in (("none", 0.0), ("far", 1e9)):
-        train(table(clip=clip), tmp_path / name, cache=cache)
+        train(table(clip_norm=clip), tmp_path / name, cache=cache)
     assert same(weights(tmp_path / "none"), weights(tmp_path / "far"))
 
 
@@ -531,8 +537,8 @@ def test_a_loss_that_is_no_number_is_not_validated(tmp_path, cache, monkeypatch)
 
 @pytest.mark.parametrize("name", ["ema", "carried"])
 def test_what_the_next_update_needs_is_waited_for(name, tmp_path, cache, text, monkeypatch):
-    carried = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry": True}}
-    recipe = {"ema": table(ema=0.9), "carried": carried}[name]
+    carried = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry_state": True}}
+    recipe = {"ema": table(ema_decay=0.9), "carried": carried}[name]
     train(recipe, tmp_path / "waiting", cache=cache)
     unwaiting(monkeypatch)
     train(recipe, tmp_path / "on", cache=cache)
@@ -617,8 +623,8 @@ def test_a_reader_that_ends_is_named_and_the_run_resumes(name, tmp_path, cache, 
 
 
 def test_outputs_end_where_learned_positions_do(tmp_path, cache):
-    learned = TRANSFORMER | {"position": "learned", "longest": 80}
-    recipe = table(decoder=learned, steps=4, metric="bleu") | {"decode": {"longest": 200}}
+    learned = TRANSFORMER | {"positions": "learned", "max_positions": 80}
+    recipe = table(decoder=learned, max_steps=4, monitor="bleu") | {"decode": {"max_length": 200}}
     train(recipe, tmp_path, cache=cache)
     assert "bleu" in log(tmp_path)[-1]
 
@@ -656,12 +662,16 @@ def test_a_run_is_not_begun_over_another(copy, cache):
 
 
 def test_a_resumed_run_keeps_its_recipe(copy, cache):
-    with pytest.raises(regard.CheckpointRefused, match=r"began with; got another \(train\.rate = 0\.5, which was 0\.0"):
-        train(table(rate=0.5), copy, cache=cache, resume=True)
-    changed = PAIRS | {"target": {"tokens": "characters"}, "joint": False}
-    with pytest.raises(regard.CheckpointRefused, match=r"got others \(data\.target\.tokens = 'characters', which was "):
+    with pytest.raises(
+        regard.CheckpointRefused, match=r"began with; got another \(train\.learning_rate = 0\.5, which was 0\.0"
+    ):
+        train(table(learning_rate=0.5), copy, cache=cache, resume=True)
+    changed = PAIRS | {"target": {"tokenizer": "characters"}, "shared_vocab": False}
+    with pytest.raises(
+        regard.CheckpointRefused, match=r"got others \(data\.target\.tokenizer = 'characters', which was "
+    ):
         train(table() | {"data": changed}, copy, cache=cache, resume=True)
-    train(table(steps=16), copy, cache=cache, resume=True)
+    train(table(max_steps=16), copy, cache=cache, resume=True)
     assert store.steps(copy)[-1] == 16
 
 
@@ -678,11 +688,11 @@ def test_changed_data_are_allowed_when_asked_for(tmp_path, cache):
     """Numbered with the vocabulary that the weights were trained with, and not with the one they would give today."""
     path = tmp_path / "text.txt"
     path.write_text("the cat sat on the mat and the dog sat on the log\n" * 20)
-    data = {"train": str(path), "target": {"tokens": "words", "vocabulary": 40}}
+    data = {"train": str(path), "target": {"tokenizer": "words", "vocab_size": 40}}
     recipe = {"data": data, "model": {"decoder": RNN}, "train": SHORT}
     before = train(recipe, tmp_path / "run", cache=cache)
     path.write_text("an owl and a fox met the cat at the old mill and sat on the log until it was dark\n" * 20)
-    more = recipe | {"train": SHORT | {"steps": 16}}
+    more = recipe | {"train": SHORT | {"max_steps": 16}}
     after = train(more, tmp_path / "run", cache=cache, resume=True, allow_changed_data=True)
     assert store.steps(tmp_path / "run")[-1] == 16
     assert after.target.hash == before.target.hash
@@ -695,7 +705,7 @@ def test_evaluating_a_run_prepares_nothing_again(tmp_path):
     corpora = sorted((tmp_path / "cache").iterdir())
     regard.evaluate(tmp_path / "run", split="valid", metrics=["accuracy"], cache=tmp_path / "cache")
     assert sorted((tmp_path / "cache").iterdir()) == corpora
-    train(table(RNN, RNN, steps=13), tmp_path / "run", cache=tmp_path / "cache", resume=True)
+    train(table(RNN, RNN, max_steps=13), tmp_path / "run", cache=tmp_path / "cache", resume=True)
     assert sorted((tmp_path / "cache").iterdir()) == corpora
     assert made.source is not None
 
@@ -749,33 +759,33 @@ def test_what_was_frozen_learns_after_its_epochs(tmp_path, cache):
 
 def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):
     first = regard.load(whole)
-    recipe = read_recipe(table(start_from=str(whole)))
+    recipe = read_recipe(table(init_from=str(whole)))
     data = prepared(recipe, cache)
     model = make_model(recipe, recipe.sized(data))
     assert same(store.weights_of(model), store.weights_of(first.model))
     assert data.target.hash == first.target.hash
-    recipe, told = read_recipe(table(TRANSFORMER | {"hidden": 48}, start_from=str(whole))), []
+    recipe, told = read_recipe(table(TRANSFORMER | {"ffn_dim": 48}, init_from=str(whole))), []
     make_model(recipe, recipe.sized(data), tell=told.append)
-    assert "weights fit, and were taken; drawn anew: encoder.stack.blocks.0.perceive.open" in told[0]["message"]
+    assert "weights fit, and were taken; drawn anew: encoder.stack.layers.0.ffn.up" in told[0]["message"]
 
 
 FINE_TUNED = {
     "classifier": ({"target": {"kind": "label"}}, {"pool": {"kind": "mean"}}),
-    "translator": ({"target": {"tokens": "bytes"}, "joint": False}, {"decoder": TRANSFORMER}),
-    "of one vocabulary": ({"target": {"tokens": "words", "vocabulary": 12}}, {"decoder": TRANSFORMER}),
+    "translator": ({"target": {"tokenizer": "bytes"}, "shared_vocab": False}, {"decoder": TRANSFORMER}),
+    "of one vocabulary": ({"target": {"tokenizer": "words", "vocab_size": 12}}, {"decoder": TRANSFORMER}),
 }
 
 
 @pytest.mark.parametrize("name", FINE_TUNED)
 def test_what_found_hidden_tokens_is_fine_tuned(name, tmp_path, cache):
-    words = {"tokens": "words", "vocabulary": 12}
+    words = {"tokenizer": "words", "vocab_size": 12}
     texts = ["the cat sat", "the dog ran", "a dog sat"] * 20
     first = train(hidden_tokens(texts, words, tmp_path / "text.txt"), tmp_path / "first", cache=cache)
     (tmp_path / "sources.txt").write_text("the cat ran\nthe owl sat\n" * 20)
     (tmp_path / "targets.txt").write_text("one\ntwo\n" * 20)
     data, model = FINE_TUNED[name]
     data = {"train": [str(tmp_path / "sources.txt"), str(tmp_path / "targets.txt")], "source": words} | data
-    tuned = SHORT | {"start_from": str(tmp_path / "first")}
+    tuned = SHORT | {"init_from": str(tmp_path / "first")}
     recipe = {"data": data, "model": {"encoder": TRANSFORMER} | model, "train": tuned}
     made = make_model(read_recipe(recipe), read_recipe(recipe).sized(prepared(read_recipe(recipe), cache)))
     theirs = store.weights_of(first.model)
@@ -785,14 +795,14 @@ def test_what_found_hidden_tokens_is_fine_tuned(name, tmp_path, cache):
     assert found.source.hash == first.target.hash
     assert (found.target.hash == first.target.hash) == (name == "of one vocabulary")
     corpora = sorted(cache.iterdir())
-    more = train(recipe, tmp_path / "run", changes=["train.steps=14"], cache=cache, resume=True)
+    more = train(recipe, tmp_path / "run", changes=["train.max_steps=14"], cache=cache, resume=True)
     assert more.source.hash == first.target.hash
     assert sorted(cache.iterdir()) == corpora
     assert found.predict(["the cat sat"])
 
 
 def test_averaged_weights_are_the_mean(tmp_path, cache):
-    found = train(table(average=3, keep=3), tmp_path, cache=cache)
+    found = train(table(average_checkpoints=3, keep_checkpoints=3), tmp_path, cache=cache)
     every = []
     for step in (4, 8, 12):
         folder = store.step_folder(tmp_path, step)
@@ -808,15 +818,15 @@ def test_averaged_weights_are_the_mean(tmp_path, cache):
 
 
 def test_a_run_that_goes_on_averages_anew(tmp_path, cache):
-    first = train(table(average=2), tmp_path, cache=cache)
-    more = train(table(average=2, steps=16), tmp_path, cache=cache, resume=True)
+    first = train(table(average_checkpoints=2), tmp_path, cache=cache)
+    more = train(table(average_checkpoints=2, max_steps=16), tmp_path, cache=cache, resume=True)
     assert not same(store.weights_of(first.model), store.weights_of(more.model))
     again = regard.load(tmp_path)
     assert same(store.weights_of(again.model), store.weights_of(more.model))
 
 
 def test_a_run_that_was_stopped_averages_what_one_that_was_not_does(tmp_path, cache):
-    recipe = table(average=3, keep=3, steps=22)
+    recipe = table(average_checkpoints=3, keep_checkpoints=3, max_steps=22)
     whole = train(recipe, tmp_path / "whole", cache=cache)
     interrupted(recipe, tmp_path / "parts", 18, cache)
     assert store.steps(tmp_path / "parts") == [8, 12, 16, 18]
@@ -828,9 +838,9 @@ def test_a_run_that_was_stopped_averages_what_one_that_was_not_does(tmp_path, ca
 
 
 def test_where_a_run_was_stopped_it_may_end(tmp_path, cache):
-    interrupted(table(average=2), tmp_path / "parts", 7, cache)
-    parts = train(table(average=2, steps=7), tmp_path / "parts", cache=cache, resume=True)
-    whole = train(table(average=2, steps=7), tmp_path / "whole", cache=cache)
+    interrupted(table(average_checkpoints=2), tmp_path / "parts", 7, cache)
+    parts = train(table(average_checkpoints=2, max_steps=7), tmp_path / "parts", cache=cache, resume=True)
+    whole = train(table(average_checkpoints=2, max_steps=7), tmp_path / "whole", cache=cache)
     assert same(store.weights_of(parts.model), store.weights_of(whole.model))
     assert [line for line in log(tmp_path / "parts") if line["event"] == "validation"] == [
         line for line in log(tmp_path / "whole") if line["event"] == "validation"
@@ -840,12 +850,16 @@ def test_where_a_run_was_stopped_it_may_end(tmp_path, cache):
 def test_nothing_waits_for_a_validation_that_never_comes():
     alone = {key: value for key, value in PAIRS.items() if key != "valid"}
     with pytest.raises(regard.InvalidRecipe) as caught:
-        read_recipe(table(patience=2, metric="bleu", schedule="plateau") | {"data": alone})
-    assert {problem.key for problem in caught.value.problems} == {"train.patience", "train.metric", "train.schedule"}
+        read_recipe(table(patience=2, monitor="bleu", lr_schedule="plateau") | {"data": alone})
+    assert {problem.key for problem in caught.value.problems} == {
+        "train.patience",
+        "train.monitor",
+        "train.lr_schedule",
+    }
 
 
 def test_the_running_mean_is_what_is_kept(tmp_path, cache):
-    recipe = read_recipe(table(ema=0.5))
+    recipe = read_recipe(table(ema_decay=0.5))
     made = trainer(recipe, cache, tmp_path)
     made.fit()
     kept = weights(tmp_path)
@@ -855,7 +869,7 @@ def test_the_running_mean_is_what_is_kept(tmp_path, cache):
 
 
 def test_a_loaded_model_predicts_as_it_did(copy, cache):
-    model = train(table(steps=13), copy, cache=cache, resume=True)
+    model = train(table(max_steps=13), copy, cache=cache, resume=True)
     again = regard.load(copy)
     texts = ["abc", "", "a much longer text", "b"]
     assert again.predict(texts) == model.predict(texts)
@@ -875,7 +889,7 @@ train(recipe, run, cache=cache, resume=True, tell=lambda event: print(event["eve
 
 @pytest.mark.slow
 def test_killed_at_random_moments_a_run_ends_the_same(tmp_path, cache):
-    recipe = table(steps=60, validate_every=6, batch_tokens=512)
+    recipe = table(max_steps=60, validate_every=6, batch_tokens=512)
     train(recipe, tmp_path / "whole", cache=cache)
     command = [sys.executable, "-c", KILLED, json.dumps(recipe), str(tmp_path / "run"), str(cache)]
     kills = 0
@@ -906,8 +920,8 @@ def test_surroundings_change_nothing(tmp_path, whole):
 def test_a_signal_saves_and_ends_the_command(number, tmp_path, cache):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
-        f'[data]\ntrain = ["{LETTERS}", "{LETTERS}"]\nsource = {{tokens = "bytes"}}\ntarget = {{tokens = "bytes"}}\n'
-        '[model]\nencoder = {kind = "rnn", width = 16}\ndecoder = {kind = "rnn", width = 16}\n'
+        f'[data]\ntrain = ["{LETTERS}", "{LETTERS}"]\nsource = {{tokenizer = "bytes"}}\ntarget = {{tokenizer = "bytes"}}\n'
+        '[model]\nencoder = {kind = "rnn", dim = 16}\ndecoder = {kind = "rnn", dim = 16}\n'
         "[train]\nsteps = 100000\nlog_every = 1\nbatch_tokens = 512\n"
     )
     command = [

@@ -22,15 +22,15 @@ words = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(words, st.integers(1, 3), st.sampled_from([".txt", ".gz"]), st.data())
-def test_what_is_saved_loads_bit_for_bit(tmp_path_factory, words, width, suffix, data):
+def test_what_is_saved_loads_bit_for_bit(tmp_path_factory, words, dim, suffix, data):
     numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
-    size = len(words) * width
+    size = len(words) * dim
     flat = torch.tensor(data.draw(st.lists(numbers, min_size=size, max_size=size)), dtype=torch.float32)
     path = tmp_path_factory.mktemp("words") / f"v{suffix}"
-    WordVectors(words, flat.view(-1, width)).save(path)
+    WordVectors(words, flat.view(-1, dim)).save(path)
     again = WordVectors.load(path)
     assert again.words == tuple(words)
-    assert torch.equal(again.vectors.view(torch.int32), flat.view(-1, width).view(torch.int32))
+    assert torch.equal(again.vectors.view(torch.int32), flat.view(-1, dim).view(torch.int32))
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 

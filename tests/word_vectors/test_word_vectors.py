@@ -61,13 +61,13 @@ def test_an_analogy_never_answers_with_its_question():
 
 
 @pytest.mark.parametrize("width", [16, 10])
-def test_fill_makes_an_embedding_answer_with_the_vectors(width):
-    vectors = WordVectors(["a", "b", "c"], torch.randn(3, width))
-    embedding = Embedding(4, width)
+def test_fill_makes_an_embedding_answer_with_the_vectors(dim):
+    vectors = WordVectors(["a", "b", "c"], torch.randn(3, dim))
+    embedding = Embedding(4, dim)
     before = embedding.weight.detach().clone()
     assert vectors.fill(embedding, ["<pad>", "c", "zebra", "a"]) == 2
     out = embedding(torch.tensor([1, 3]))
-    torch.testing.assert_close(out, torch.stack([vectors["c"], vectors["a"]]), rtol=0 if width == 16 else 2e-7, atol=0)
+    torch.testing.assert_close(out, torch.stack([vectors["c"], vectors["a"]]), rtol=0 if dim == 16 else 2e-7, atol=0)
     assert torch.equal(embedding.weight[[0, 2]], before[[0, 2]])
     out.sum().backward()  # still learns
 
@@ -206,7 +206,7 @@ def slow_loss(inner, outer, batch, config):
 
 @pytest.mark.parametrize("algorithm", ["skipgram", "cbow"])
 def test_an_update_is_a_step_down_the_plain_loss(algorithm, monkeypatch):
-    config = Word2VecConfig(algorithm, width=4, window=2, subsample=0.0, least_count=1, block=3, shared=4, batch=3)
+    config = Word2VecConfig(algorithm, dim=4, window=2, sample=0.0, min_count=1, block=3, shared=4, batch=3)
     corpus = read_corpus([list("abcab"), list("da"), list("e")], 1)
     (_, batch), *rest = batches(corpus, config, np.random.default_rng(0))
     assert not rest
@@ -229,7 +229,7 @@ def test_a_word_at_which_the_loss_bends_sharply_takes_shorter_steps():
 
 
 def test_windows_end_with_their_sentence():
-    config = Word2VecConfig(window=2, subsample=0.0, block=4, shared=1, batch=9)
+    config = Word2VecConfig(window=2, sample=0.0, block=4, shared=1, batch=9)
     sentences = [list("abcde"), list("fg"), list("h"), list("ijk")]
     corpus = read_corpus(sentences, 1)
     seen, every = set(), set()
@@ -263,12 +263,12 @@ def planted(sentences=1500):
     return text
 
 
-SMALL = Word2VecConfig(width=16, window=3, subsample=0.0, rate=0.1, least_count=1, epochs=6, batch=4)
+SMALL = Word2VecConfig(dim=16, window=3, sample=0.0, learning_rate=0.1, min_count=1, epochs=6, batch=4)
 
 
 @pytest.mark.parametrize("algorithm", ["skipgram", "cbow"])
 def test_planted_synonyms_are_found(algorithm):
-    config = replace(SMALL, algorithm=algorithm, rate=0.1 if algorithm == "skipgram" else 0.4)
+    config = replace(SMALL, algorithm=algorithm, learning_rate=0.1 if algorithm == "skipgram" else 0.4)
     vectors = learn_words(planted, config)
     for topic in range(6):
         near = [word for word, _ in vectors.nearest(f"word{topic}a", len(vectors)) if word.startswith("word")]
@@ -302,7 +302,7 @@ def test_a_words_vector_is_both_directions_it_learns_or_the_first_vector(monkeyp
 
 
 def test_frequent_words_do_not_blow_up(monkeypatch):
-    text, config = [["the", "the", "the", "cat"] * 50] * 50, Word2VecConfig(width=8, subsample=0.0, vectors="inner")
+    text, config = [["the", "the", "the", "cat"] * 50] * 50, Word2VecConfig(dim=8, sample=0.0, vectors="inner")
     assert learn_words(text, config).vectors.abs().max() < 20
     monkeypatch.setattr("regard.word_vectors.word2vec.LEAP", 1e9)
     with pytest.raises(Diverged, match="a smaller rate or batch"):

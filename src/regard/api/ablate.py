@@ -50,7 +50,7 @@ def ablate(
     corpus: Corpus = getattr(prepared, split)
 
     def loss() -> float:
-        return mean_loss(inner, corpus, budget=recipe.train.batch_tokens, masked=recipe.train.masked)
+        return mean_loss(inner, corpus, budget=recipe.train.batch_tokens, masked=recipe.train.mask_probability)
 
     found = []
     with evaluating(inner):
@@ -92,8 +92,8 @@ def prune(model: str | Path | Predictor, heads: Iterable[tuple[str, int]], out: 
     content = store.read(model.folder)
     weights = store.tensors(content, "model.safetensors", model.folder)
     for name, module, head in _named(model.model, wanted):
-        width = module.head_width
-        weights[f"{name}.out.weight"][:, head * width : (head + 1) * width] = 0.0
+        width = module.head_dim
+        weights[f"{name}.out_proj.weight"][:, head * width : (head + 1) * width] = 0.0
     config = store.document(content, "config.json", model.folder)
     config["pruned"] = [*config.get("pruned", []), *wanted]
     left = ("model.safetensors", "config.json", "training.json", "training.safetensors")

@@ -114,14 +114,14 @@ def align(
         yield pair.aligned(pair.weights(predictor, heads.layer, line=line, **reading), heads)
 
 
-def beside(found: Iterable[Alignment], references: str | Path, agreement: Agreement) -> Iterator[Alignment]:
+def beside(found: Iterable[Alignment], references: str | Path, r_drop: Agreement) -> Iterator[Alignment]:
     """The same, while the agreement counts how they meet the links in a file, line for line."""
     for number, (each, line) in enumerate(zip_longest(found, lines(references)), 1):
         if each is None or line is None:
             less = "more" if each is None else "fewer"
             remedy = "Each line must be the reference of the line of its number."
             raise InvalidData(references, number, wanted="a line for each source", got=less, remedy=remedy)
-        agreement.add(each.links, read_links(line, each.sizes, references, number))
+        r_drop.add(each.links, read_links(line, each.sizes, references, number))
         yield each
 
 
@@ -170,9 +170,9 @@ def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[
         pair = _Pair.of(predictor, source, target, [*vocabulary.encode(target), END], given=True)
         reference = read_links(told, (len(pair.source_words), len(pair.output_words)), files[2], number)
         weights = pair.weights(predictor, None, line=number)
-        for heads, agreement in found.items():
+        for heads, r_drop in found.items():
             chosen = weights if heads.layer is None else weights[heads.layer - 1 : heads.layer]
-            agreement.add(pair.aligned(chosen, heads).links, reference)
+            r_drop.add(pair.aligned(chosen, heads).links, reference)
     best = min(found, key=lambda heads: found[heads].error_rate)
     if not found[best].sure:
         raise InvalidArgument(

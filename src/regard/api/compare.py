@@ -155,7 +155,7 @@ def _attention(model: Predictor, source: Any) -> SystemAttention | None:
         return None
     field = model.recipe.data.source
     assert field is not None
-    found = look(model, source, words=field.tokens in PIECES)
+    found = look(model, source, words=field.tokenizer in PIECES)
     maps = [each for each in found.maps if each.kind == "cross"]
     if not maps or maps[-1].size[0] * maps[-1].size[1] > LARGEST:
         return None

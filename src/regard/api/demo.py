@@ -38,7 +38,7 @@ def run(seed: int, out: Path | None) -> None:
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder:
         for name, title in SHOWN.items():
             _say(f"\n{title} learns dates in several languages ({name}.toml):")
-            recipe = read_recipe(find_recipe(name), [f"train.seed={seed}", "train.samples=0", "train.device='cpu'"])
+            recipe = read_recipe(find_recipe(name), [f"train.seed={seed}", "train.log_samples=0", "train.device='cpu'"])
             progress = TrainingProgress(sys.stderr)
             model = train(recipe, Path(folder) / name, cache=Path(folder) / "data", tell=progress)
             progress.close()
@@ -69,7 +69,7 @@ def looked_at(predictor: Predictor, text: str) -> tuple[str, Float[Tensor, "T S"
     with capture_attention(heard.append):
         predictor.model(Tokens.of([source]), torch.tensor([target]))
     decoder = predictor.model.decoder
-    looker = decoder if isinstance(decoder, RnnDecoder) else decoder.stack.blocks[-1].cross  # type: ignore[union-attr, index]
+    looker = decoder if isinstance(decoder, RnnDecoder) else decoder.stack.layers[-1].cross_attn  # type: ignore[union-attr, index]
     looks = [one.weights() for one in heard if one.source is looker]  # a look at each step, or one for all
     weights = torch.cat([look.reshape(-1, *look.shape[-2:]).mean(0) for look in looks])
     return output, weights, [*predictor.target.pieces(target[1:]), "⏎"], [*predictor.source.pieces(source[:-1]), "⏎"]

@@ -56,7 +56,10 @@ def _held(model: Model, batch: Batch, recipe: Recipe) -> int:
 
     config = recipe.train
     objective = Objective(
-        config.smoothing, config.masked, agreement=config.agreement, doubly_stochastic=config.doubly_stochastic
+        config.label_smoothing,
+        config.mask_probability,
+        r_drop=config.r_drop,
+        doubly_stochastic=config.doubly_stochastic,
     )
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         loss = objective(model.train(), batch)  # kept alive, or memory would be given out twice

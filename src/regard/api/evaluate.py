@@ -192,7 +192,7 @@ def _loss(model: Predictor, split: str, cache: Path | None) -> float:
 def corpus_loss(model: Model, corpus: Corpus, recipe: Recipe) -> float:
     """The mean loss of a prediction, read as the recipe reads in training."""
     train = recipe.train
-    return mean_loss(model, corpus, budget=train.batch_tokens, masked=train.masked, carry=train.carry)
+    return mean_loss(model, corpus, budget=train.batch_tokens, masked=train.mask_probability, carry=train.carry_state)
 
 
 def _there(recipe: Recipe, split: str) -> Split:
@@ -238,7 +238,7 @@ def rows_of(recipe: Recipe, split: str) -> Iterator[tuple[Any, list[str]]]:
         for example in found:
             captions.setdefault(example.source, []).append(_as_written(example, recipe))
         yield from captions.items()
-    elif recipe.data.generate == "spelling":
+    elif recipe.data.synthetic == "spelling":
         for source, same in groupby(found, key=lambda example: example.source):
             yield source or "", [_as_written(example, recipe) for example in same]
     else:
@@ -248,7 +248,7 @@ def rows_of(recipe: Recipe, split: str) -> Iterator[tuple[Any, list[str]]]:
 
 def _as_written(example: Example, recipe: Recipe) -> str:
     """The reference as the model would write it: in small letters where it knows no others."""
-    return lowered(example.target) if recipe.data.target.lower else example.target
+    return lowered(example.target) if recipe.data.target.lowercase else example.target
 
 
 def _task(recipe: Recipe) -> TaskName:
@@ -268,8 +268,8 @@ def _usual_of_outputs(recipe: Recipe) -> list[str]:
         return []
     if _task(recipe) == "label":
         return ["accuracy", "f1"]
-    if recipe.data.generate or recipe.train.metric in ("accuracy", "error_rate"):
-        return ["accuracy", "error_rate" if recipe.data.target.tokens == "words" else "character_error_rate"]
+    if recipe.data.synthetic or recipe.train.monitor in ("accuracy", "error_rate"):
+        return ["accuracy", "error_rate" if recipe.data.target.tokenizer == "words" else "character_error_rate"]
     assert recipe.data.source is not None
     return OF_CAPTIONS if recipe.data.source.kind == "image" else ["bleu", "chrf"]
 
@@ -279,7 +279,7 @@ def _length(recipe: Recipe | None) -> Callable[[Any], int]:
     source = recipe.data.source if recipe is not None else None
     if source is not None and source.kind == "image":
         return lambda picture: 1
-    if source is not None and source.tokens in ("characters", "bytes"):
+    if source is not None and source.tokenizer in ("characters", "bytes"):
         return len
     return lambda text: len(text.split())
 
@@ -287,7 +287,7 @@ def _length(recipe: Recipe | None) -> Callable[[Any], int]:
 def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
     """Loss always; outputs where the metric needs them or samples are to be shown."""
     rows = [] if recipe.data.source is None else list(rows_of(recipe, "valid"))
-    metric = recipe.train.metric
+    metric = recipe.train.monitor
 
     def validate(model: Model) -> Validation:
         assert data.valid is not None
@@ -295,7 +295,7 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
         values = {"loss": loss, "perplexity": perplexity(loss)}
         predictor = Predictor(model, recipe, data.source, data.target)
         decoded = metric not in values
-        shown = rows if decoded else rows[: recipe.train.samples]
+        shown = rows if decoded else rows[: recipe.train.log_samples]
         outputs = predictor.predict([source for source, _ in shown]) if shown else []
         if decoded:
             values[metric] = score(metric, outputs, [gold for _, gold in rows])
@@ -303,6 +303,6 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
             {"source": str(source), "output": output, "reference": gold[0]}
             for (source, gold), output in zip(shown, outputs, strict=True)
         ]
-        return Validation(values, samples[: recipe.train.samples])
+        return Validation(values, samples[: recipe.train.log_samples])
 
     return validate

@@ -103,7 +103,7 @@ def _with_vocabularies(
         answer = None if output is None else torch.tensor([model.target.encode(output)], device=device)
         return RepeatableForward(inner, batch, None, answer), replace(scene, label=model.target.decode)
     assert isinstance(model.target, Tokenizer)
-    running = model.recipe.data.stretch is not None  # a text without ends
+    running = model.recipe.data.context_length is not None  # a text without ends
     if isinstance(inner, MaskedTokens):
         if output is not None:
             wanted, remedy = "none for a model that finds hidden tokens", "Leave it out."
@@ -205,7 +205,7 @@ def _looked(
     top: int | None,
 ) -> Look:
     encoder = getattr(forced.model, "encoder", None)
-    units = int(getattr(encoder, "unit", None) is not None)
+    units = int(getattr(encoder, "cls_token", None) is not None)
     source = None if scene.source is None else scene.source.after(units)
     wanted = _layers(forced.model, layers)
 
@@ -347,13 +347,13 @@ def data_of(recipe: Recipe, data: Sequence[str]) -> tuple[DataConfig, Split]:
     first, second = (None, None) if not table else ("1", "2" if config.source is not None else "1")
     named = table and bool(config.columns)
     source, target = (
-        None if field is None else replace(field, longest=None, column=field.column if named else column)
+        None if field is None else replace(field, max_tokens=None, column=field.column if named else column)
         for field, column in ((config.source, first), (config.target, second))
     )
     assert target is not None
     try:
         return replace(
-            config, generate=None, seed=0, train=files, valid=None, test=None, source=source, target=target
+            config, synthetic=None, seed=0, train=files, valid=None, test=None, source=source, target=target
         ), "train"
     except InvalidRecipe as error:
         problem = error.problems[0]

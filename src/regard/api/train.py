@@ -47,8 +47,8 @@ def prepared(
     recipe: Recipe, cache: Path | None = None, tell: Tell = silent, vocabularies: Vocabularies | None = None
 ) -> Prepared:
     """The recipe's data in numbers: made once, then found again by their content."""
-    if vocabularies is None and recipe.train.start_from is not None:
-        return _prepared_after(load(recipe.train.start_from), recipe, cache, tell)
+    if vocabularies is None and recipe.train.init_from is not None:
+        return _prepared_after(load(recipe.train.init_from), recipe, cache, tell)
     return prepare(recipe.data, cache or cache_folder(), vocabularies=vocabularies, progress=_progress(tell))
 
 
@@ -84,10 +84,10 @@ def train(
     """
     recipe = _read(recipe, changes, data, cache)
     run = Path(run)
-    with joined(device_of(recipe), recipe.train.timeout) as ranks:
+    with joined(device_of(recipe), recipe.train.distributed_timeout) as ranks:
         _check_alike(recipe, ranks)
         found = _room_for_all(run, resume, ranks)
-        step, names = None if found is None else found[0], recipe.train.log_to or ()
+        step, names = None if found is None else found[0], recipe.train.loggers or ()
         with logged(names if ranks.first else (), run, recipe.as_dict(), step, tell if ranks.first else silent) as tell:
             if resume and found is None:
                 tell({"event": "warning", "message": f"{run} has no checkpoint to resume from: training begins"})
@@ -115,7 +115,7 @@ def _train(
         for line in wrong:
             tell({"event": "warning", "message": f"passed over: {line}"})
         _check_same(content, folder, corpora, recipe, allow_changed_data)
-    model = make_model(recipe, table, found, run, divided=recipe.train.shard and not ranks.alone, tell=tell)
+    model = make_model(recipe, table, found, run, divided=recipe.train.fsdp and not ranks.alone, tell=tell)
     ranks.agree({"data": corpora.key, "weights": None if ranks.alone else identity(model)})
     corpora = seen_once(recipe, model, corpora, cache or cache_folder(), _progress(tell))
     assert corpora.train is not None
@@ -127,7 +127,7 @@ def _train(
         texts=texts,
         run=run,
         data_key=corpora.key,
-        lanes=_lanes(recipe) if recipe.train.carry else None,
+        lanes=_lanes(recipe) if recipe.train.carry_state else None,
         validate=None if corpora.valid is None else validation(recipe, corpora),
         speak=None if recipe.train.reward is None else SelfCriticalReward(recipe, corpora.train, corpora.target, ranks),
         tell=tell,
@@ -139,16 +139,16 @@ def _train(
         tell({"event": "resumed", "step": step})
     if (waste := _waste(recipe, corpora.train)) is not None:
         tell({"event": "warning", "message": waste})
-    tell({"event": "start", "model": repr(model), "steps": recipe.train.steps, "device": str(trainer.device)})
+    tell({"event": "start", "model": repr(model), "steps": recipe.train.max_steps, "device": str(trainer.device)})
     final = run / "averaged"
     if not trainer.done:
         if ranks.first:
             shutil.rmtree(final, ignore_errors=True)  # the mean of checkpoints that will not be the last
         trainer.fit()
-    if recipe.train.average > 1 and ranks.first and not final.exists():
-        store.write(final, texts, {"model.safetensors": average(run, recipe.train.average, tell)})
+    if recipe.train.average_checkpoints > 1 and ranks.first and not final.exists():
+        store.write(final, texts, {"model.safetensors": average(run, recipe.train.average_checkpoints, tell)})
     ranks.gathered([0])  # when the first has written all
-    return load(final if recipe.train.average > 1 else run, device=str(trainer.device))
+    return load(final if recipe.train.average_checkpoints > 1 else run, device=str(trainer.device))
 
 
 def _read(
@@ -192,8 +192,8 @@ def make_model(
 def _first_weights(model: Model, recipe: Recipe, tell: Tell) -> None:
     if (config := backbone_of(recipe)) is not None:
         put_pretrained(model, config)
-    if recipe.train.start_from is not None:
-        before = load(recipe.train.start_from)
+    if recipe.train.init_from is not None:
+        before = load(recipe.train.init_from)
         mine, theirs = store.weights_of(model), store.weights_of(before.model)
         fit = {name for name in mine.keys() & theirs.keys() if mine[name].shape == theirs[name].shape}
         if not fit:
@@ -289,10 +289,10 @@ def _check_alike(recipe: Recipe, ranks: ProcessGroup) -> None:
     ranks.agree(said | {"regard": __version__, "torch": torch.__version__, "device": device_of(recipe)})
     config = recipe.train
     problems = []
-    if config.replay:
-        problems.append(Problem("train.replay", "false with several processes", "true", "Leave it out."))
-    if config.carry and _lanes(recipe) < ranks.world:
-        wanted = f"data.stretch times the {ranks.world} processes, for a lane of text in each"
+    if config.cuda_graphs:
+        problems.append(Problem("train.cuda_graphs", "false with several processes", "true", "Leave it out."))
+    if config.carry_state and _lanes(recipe) < ranks.world:
+        wanted = f"data.context_length times the {ranks.world} processes, for a lane of text in each"
         problems.append(Problem("train.batch_tokens", wanted, str(config.batch_tokens), "Raise it."))
     if problems:
         raise InvalidRecipe(problems)
@@ -315,8 +315,8 @@ def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, reci
             "Put them back, or allow it with --allow-changed-data."
         )
     free = {
-        "steps", "validate_every", "log_every", "log_to", "keep", "patience", "samples", "device", "replay", "shard",
-        "timeout",
+        "max_steps", "validate_every", "log_every", "loggers", "keep_checkpoints", "patience", "log_samples", "device",
+        "cuda_graphs", "fsdp", "distributed_timeout",
     }  # fmt: skip
     same = replace(now.train, **{key: getattr(then.train, key) for key in free})
     if then.model != now.model or then.train != same or _augment(then) != _augment(now):
@@ -358,9 +358,9 @@ def epochs(recipe: Recipe, corpus: Corpus, ranks: ProcessGroup = ALONE) -> Calla
     room = PackedCapacity.of(corpus, config.batch_tokens, filled=on_gpu) if config.packed else None
 
     def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
-        if config.carry:
-            assert recipe.data.stretch is not None
-            made = lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.stretch, start=start, **among)
+        if config.carry_state:
+            assert recipe.data.context_length is not None
+            made = lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.context_length, start=start, **among)
         else:
             made = batches(
                 begun_elsewhere(corpus, seed=config.seed, epoch=epoch),
@@ -368,11 +368,11 @@ def epochs(recipe: Recipe, corpus: Corpus, ranks: ProcessGroup = ALONE) -> Calla
                 seed=config.seed,
                 epoch=epoch,
                 start=start,
-                together=config.accumulate,
+                together=config.accumulate_steps,
                 augment=_augment(recipe),
                 device=device_of(recipe),
                 room=room,
-                mixed=config.mixed,
+                mixed=config.mixed_lengths,
                 **among,
             )
         return ahead(map(pinned, made) if on_gpu else made)
@@ -385,5 +385,5 @@ def _augment(recipe: Recipe) -> tuple[Change, ...]:
 
 
 def _lanes(recipe: Recipe) -> int:
-    assert recipe.data.stretch is not None
-    return max(1, recipe.train.batch_tokens // recipe.data.stretch)
+    assert recipe.data.context_length is not None
+    return max(1, recipe.train.batch_tokens // recipe.data.context_length)

@@ -49,7 +49,7 @@ def card(recipe: Recipe, data: Prepared, model: Model) -> str:
         lines += [f"- left out of {name}: {n:,} ({why})" for why, n in found["left_out"].items() if n]
     plain = type(recipe.train)()
     changed = {key: value for key, value in vars(recipe.train).items() if value != getattr(plain, key)}
-    settings = {"steps": recipe.train.steps, "seed": recipe.train.seed, **changed}
+    settings = {"max_steps": recipe.train.max_steps, "seed": recipe.train.seed, **changed}
     title = {"Seq2Seq": "A sequence model", "Classifier": "A classifier"}.get(type(model).__name__, "An encoder")
     return CARD.format(
         title=title,

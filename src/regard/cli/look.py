@@ -122,7 +122,7 @@ def search_options(beam: int | None, changes: list[str]) -> dict[str, Any]:
     from regard.decoding.config import DecodeConfig
     from regard.recipe.recipe import changed
 
-    options: dict[str, Any] = {"beam": beam}
+    options: dict[str, Any] = {"beam_size": beam}
     for change in changes:
         options = changed(options, change)
     for key in options.keys() - DecodeConfig.__dataclass_fields__:

@@ -52,7 +52,7 @@ def predict(
     from regard.inference.load import load
 
     predictor = load(model, device=device)
-    options = options_of(set_, beam=beam, nbest=nbest, sample=sample or None, longest=longest)
+    options = options_of(set_, beam_size=beam, num_hypotheses=nbest, sample=sample or None, max_length=longest)
     if stream:
         other: dict[str, Any] = {"--prefix": prefix, "--constraints": constraints, "--attention": attention}
         other |= {"--scores": scores, "--markup": markup, "--json": as_json}
@@ -74,7 +74,7 @@ def predict(
         cut=cut,
         **options,
     )
-    shortened, count = 0, predictor.searching(**options).recipe.decode.nbest
+    shortened, count = 0, predictor.searching(**options).recipe.decode.num_hypotheses
     with nullcontext() if attention is None else _written(attention) as looks:
         for line, outputs in found:
             shortened += outputs[0].cut if outputs else 0
@@ -178,7 +178,7 @@ def caption(
     from regard.api import caption
     from regard.inference.load import load
 
-    options = options_of(set_, beam=beam, longest=longest)
+    options = options_of(set_, beam_size=beam, max_length=longest)
     broken = 0
     for found in caption.caption(load(model, device=device), pictures, draw=draw, scores=scores or as_json, **options):
         if found.problem is not None:

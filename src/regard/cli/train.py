@@ -33,9 +33,9 @@ def train(
     Examples:
     regard train dates --out runs/dates
 
-    regard train my.toml --out runs/mine --set train.rate=5e-4 --set model.encoder.layers=6
+    regard train my.toml --out runs/mine --set train.learning_rate=5e-4 --set model.encoder.layers=6
 
-    regard train my.toml --out runs/mine --set train.rate=5e-4 --set model.encoder.layers=6 --resume
+    regard train my.toml --out runs/mine --set train.learning_rate=5e-4 --set model.encoder.layers=6 --resume
 
     torchrun --nproc-per-node 8 -m regard train my.toml --out runs/mine
     """

@@ -25,7 +25,7 @@ def words_train(
     from regard.api.word_vectors import learn_words
 
     vectors = learn_words(text, out, set_ or (), device=device, tell=lambda line: print(line, file=sys.stderr))
-    print(f"{len(vectors):,} words, {vectors.width} numbers each: {out}", file=sys.stderr)
+    print(f"{len(vectors):,} words, {vectors.dim} numbers each: {out}", file=sys.stderr)
 
 
 @app.command("nearest")

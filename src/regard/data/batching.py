@@ -181,7 +181,7 @@ def lanes(corpus: Corpus, *, rows: int, stretch: int, start: int = 0, rank: int 
     """
     if not isinstance(corpus.target, RunningTextColumn):
         raise InvalidArgument(
-            "corpus", wanted="running text", got="separate examples", remedy="Prepare it with data.stretch."
+            "corpus", wanted="running text", got="separate examples", remedy="Prepare it with data.context_length."
         )
     _at_least("rows", rows, 1)
     _at_least("stretch", stretch, 1)

@@ -206,7 +206,7 @@ def _learn(config: DataConfig, progress: PrepareProgress) -> tuple[VocabularyTyp
 def _train(field: FieldConfig, texts: Iterator[str]) -> VocabularyType:
     if field.kind == "label":
         return Labels(texts)
-    return Tokenizer.train(field.tokens, texts, field.vocabulary, field.lower)
+    return Tokenizer.train(field.tokenizer, texts, field.vocab_size, field.lowercase)
 
 
 def _counted(config: DataConfig, sides: Sequence[str], progress: PrepareProgress) -> Iterator[str]:
@@ -229,11 +229,11 @@ def _number(
     sides: dict[str, tuple[VocabularyType | None, FieldConfig]] = {"target": (target, config.target)}
     if config.source is not None:
         sides = {"source": (source, config.source), **sides}
-    writers = {name: _writer(folder / f"{split}.{name}", *side, config.stretch) for name, side in sides.items()}
+    writers = {name: _writer(folder / f"{split}.{name}", *side, config.context_length) for name, side in sides.items()}
     if isinstance(first := writers["target"], RunningTextWriter):
         first.add([[END]])  # as if a line had just ended
     read = kept = 0
-    left_out = {name: 0 for name, side in sides.items() if split == "train" and side[1].longest is not None}
+    left_out = {name: 0 for name, side in sides.items() if split == "train" and side[1].max_tokens is not None}
     found = examples(config, split)
     while chunk := list(islice(found, CHUNK)):
         numbered = {
@@ -242,26 +242,29 @@ def _number(
         }
         keep = [True] * len(chunk)
         for name in left_out:
-            longest = cast(int, sides[name][1].longest)
+            longest = cast(int, sides[name][1].max_tokens)
             for i, row in enumerate(numbered[name]):
                 if keep[i] and len(row) > longest:
                     keep[i] = False
                     left_out[name] += 1
         for name, rows in numbered.items():
             rows = [row for row, stays in zip(rows, keep, strict=True) if stays]
-            writers[name].add(_closed(name, rows, sides[name][0], config.stretch))
+            writers[name].add(_closed(name, rows, sides[name][0], config.context_length))
         read, kept = read + len(chunk), kept + sum(keep)
         progress(split, read)
     for writer in writers.values():
         writer.close()
     if not kept:
         raise InvalidArgument(
-            "longest", wanted="an example that is short enough", got=f"none of {read:,}", remedy="Raise data.*.longest."
+            "longest",
+            wanted="an example that is short enough",
+            got=f"none of {read:,}",
+            remedy="Raise data.*.max_tokens.",
         )
     tokens = {
         name: writer.ids.count for name, writer in writers.items() if isinstance(writer, TextWriter | RunningTextWriter)
     }
-    return {"examples": kept, "tokens": tokens, "left_out": {f"{name}.longest": n for name, n in left_out.items()}}
+    return {"examples": kept, "tokens": tokens, "left_out": {f"{name}.max_tokens": n for name, n in left_out.items()}}
 
 
 def _numbers(
@@ -305,7 +308,7 @@ def _running(
     source: VocabularyType | None, target: VocabularyType | None, texts: list[str], stretch: int
 ) -> RunningTextColumn:
     if source is not None or not isinstance(target, Tokenizer) or stretch < 1:
-        got = f"stretch = {stretch} for {type(source).__name__} and {type(target).__name__}"
+        got = f"context_length = {stretch} for {type(source).__name__} and {type(target).__name__}"
         raise InvalidArgument(
             "stretch", wanted="at least 1, for texts without sources", got=got, remedy="Leave it out for pairs."
         )
@@ -323,7 +326,7 @@ def _in_memory(
 
 def _writer(stem: Path, vocabulary: VocabularyType | None, field: FieldConfig, stretch: int | None) -> Writer:
     if vocabulary is None:
-        return ImageWriter(stem, field.size)
+        return ImageWriter(stem, field.image_size)
     if isinstance(vocabulary, Labels):
         return LabelWriter(stem)
     return TextWriter(stem, vocabulary.size) if stretch is None else RunningTextWriter(stem, vocabulary.size)
@@ -343,7 +346,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 
 def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:
-    stretch = record["config"]["stretch"]
+    stretch = record["config"]["context_length"]
     target = open_column(folder / f"{split}.target", stretch)
     source = None if record["config"]["source"] is None else open_column(folder / f"{split}.source", None)
     if source is not None and len(source) != len(target):

@@ -35,36 +35,36 @@ class FieldConfig(Config):
 
     kind: Literal["text", "label", "image"] = "text"  # a text becomes tokens, a label one class, an image pixels
     column: str | None = None  # its column, where the file is a table: by name, or by number from "1"
-    tokens: TokenizerKind = "bpe"  # what a text is cut into
-    vocabulary: Count = 8000  # how many different tokens at most, the special ones among them
-    lower: bool = False  # whether capitals become small letters
-    longest: Count | None = None  # training examples with more tokens are left out, and counted
-    size: Count = scenes.SIDE  # pixels a side of an image, which is made square
+    tokenizer: TokenizerKind = "bpe"  # what a text is cut into
+    vocab_size: Count = 8000  # how many different tokens at most, the special ones among them
+    lowercase: bool = False  # whether capitals become small letters
+    max_tokens: Count | None = None  # training examples with more tokens are left out, and counted
+    image_size: Count = scenes.SIDE  # pixels a side of an image, which is made square
     # How images change each time they are trained on. "flip" is wrong where captions say left and right.
     augment: tuple[Change, ...] | None = None
 
     def conflicts(self) -> Iterator[Problem]:
-        texts = ("tokens", "vocabulary", "lower", "longest")
+        texts = ("tokenizer", "vocab_size", "lowercase", "max_tokens")
         what, idle = {
-            "label": ("label", (*texts, "size", "augment")),
+            "label": ("label", (*texts, "image_size", "augment")),
             "image": ("picture", texts),
-            "text": ("text", ("size", "augment")),
+            "text": ("text", ("image_size", "augment")),
         }[self.kind]
-        if self.kind == "text" and self.tokens == "bytes":  # which has a token for each byte, whatever is asked for
-            what, idle = "text in bytes", ("vocabulary", "size", "augment")
+        if self.kind == "text" and self.tokenizer == "bytes":  # which has a token for each byte, whatever is asked for
+            what, idle = "text in bytes", ("vocab_size", "image_size", "augment")
         for key in idle:
             if getattr(self, key) != FieldConfig.__dataclass_fields__[key].default:
                 got = repr(getattr(self, key))
                 yield Problem(key, f"nothing here: it means nothing to a {what}", got, "Leave it out.")
-        least = len(SPECIALS) + (1 if self.tokens == "words" else BYTES + 1)
-        if self.vocabulary < least and "vocabulary" not in idle:
-            why = "the special tokens and one word" if self.tokens == "words" else "the special tokens and all bytes"
-            yield Problem("vocabulary", f"at least {least}, for {why}", str(self.vocabulary), "Raise it.")
+        least = len(SPECIALS) + (1 if self.tokenizer == "words" else BYTES + 1)
+        if self.vocab_size < least and "vocab_size" not in idle:
+            why = "the special tokens and one word" if self.tokenizer == "words" else "the special tokens and all bytes"
+            yield Problem("vocab_size", f"at least {least}, for {why}", str(self.vocab_size), "Raise it.")
 
     @property
     def cutting(self) -> tuple[object, ...]:
         """What two texts must agree on to share one vocabulary."""
-        return self.kind, self.tokens, self.vocabulary, self.lower
+        return self.kind, self.tokenizer, self.vocab_size, self.lowercase
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,14 @@ class DataConfig(Config):
     valid: str | tuple[str, ...] | None = None  # what to stop and choose by
     test: str | tuple[str, ...] | None = None  # what to report on
     images: str | None = None  # the folder or .zip file where pictures lie; None: beside the file that tells them
-    generate: Literal["dates", "copy", "reverse", "sort", "spelling", "shapes"] | None = None  # without any files
+    synthetic: Literal["dates", "copy", "reverse", "sort", "spelling", "shapes"] | None = None  # without any files
     source: FieldConfig | None = None  # what is read; None: nothing is, for a language model
     target: FieldConfig = FieldConfig()  # what is written, or chosen
-    joint: bool = True  # one vocabulary for source and target, where both are texts
-    stretch: Count | None = None  # language models: running text in stretches of so many tokens; None: a line each
-    errors: Errors = "strict"  # what to do with bytes that are no UTF-8: refuse, or put U+FFFD in their place
+    shared_vocab: bool = True  # one vocabulary for source and target, where both are texts
+    context_length: Count | None = (
+        None  # language models: running text in stretches of so many tokens; None: a line each
+    )
+    encoding_errors: Errors = "strict"  # what to do with bytes that are no UTF-8: refuse, or put U+FFFD in their place
     seed: int = 0  # which data are generated
 
     def conflicts(self) -> Iterator[Problem]:
@@ -100,7 +102,7 @@ class DataConfig(Config):
     @property
     def splits(self) -> tuple[Split, ...]:
         """Those there are."""
-        return SPLITS if self.generate else tuple(split for split in SPLITS if self.files(split))
+        return SPLITS if self.synthetic else tuple(split for split in SPLITS if self.files(split))
 
     @property
     def columns(self) -> list[str]:
@@ -110,7 +112,7 @@ class DataConfig(Config):
     @property
     def from_pictures(self) -> bool:
         """Whether pictures are read from files."""
-        return self.source is not None and self.source.kind == "image" and self.generate is None
+        return self.source is not None and self.source.kind == "image" and self.synthetic is None
 
     def told_with_captions(self, files: Sequence[str]) -> bool:
         """Whether these are lists in one of the forms of `captioned`."""
@@ -118,28 +120,35 @@ class DataConfig(Config):
 
     @property
     def one_vocabulary(self) -> bool:
-        return self.joint and self.source is not None and self.source.kind == self.target.kind == "text"
+        return self.shared_vocab and self.source is not None and self.source.kind == self.target.kind == "text"
 
     def _wrong_files(self) -> Iterator[Problem]:
         there = [split for split in SPLITS if self.files(split)]
-        if self.generate is None and "train" not in there:
+        if self.synthetic is None and "train" not in there:
             yield Problem("train", "files to learn from, or generate", "neither", "Add train = 'FILE', say.")
-        if self.generate is not None:
+        if self.synthetic is not None:
             for split in there:
                 yield Problem(split, "no files beside generate", repr(getattr(self, split)), "Leave one out.")
-            if self.errors != "strict":
-                yield Problem("errors", "nothing here: no files are read", repr(self.errors), "Leave it out.")
+            if self.encoding_errors != "strict":
+                yield Problem(
+                    "encoding_errors", "nothing here: no files are read", repr(self.encoding_errors), "Leave it out."
+                )
         if self.images is not None and not self.from_pictures:
             yield Problem("images", "nothing here: no pictures are read from files", repr(self.images), "Leave it out.")
-        if self.seed and self.generate in (None, "spelling"):
+        if self.seed and self.synthetic in (None, "spelling"):
             yield Problem("seed", "nothing here: nothing is drawn", str(self.seed), "Leave it out.")
-        if self.generate is None:
+        if self.synthetic is None:
             for split in there:
                 yield from self._wrong_shape(split)
-            if self.errors != "strict" and all(
+            if self.encoding_errors != "strict" and all(
                 huggingface_datasets.is_dataset(file) for split in there for file in self.files(split)
             ):
-                yield Problem("errors", "nothing here: datasets hold no bytes", repr(self.errors), "Leave it out.")
+                yield Problem(
+                    "encoding_errors",
+                    "nothing here: datasets hold no bytes",
+                    repr(self.encoding_errors),
+                    "Leave it out.",
+                )
 
     def _wrong_shape(self, split: Split) -> Iterator[Problem]:
         files, named = self.files(split), self.columns
@@ -168,27 +177,36 @@ class DataConfig(Config):
             yield Problem(split, fields, got, remedy)
 
     def _wrong_fields(self) -> Iterator[Problem]:
-        if self.generate is not None:
+        if self.synthetic is not None:
             if self.source is None:
                 yield Problem("source", "a table: generated data have a source", "none", "Add [data.source].")
-            source = "image" if self.generate == "shapes" else "text"
+            source = "image" if self.synthetic == "shapes" else "text"
             for name, field, kind in (("source", self.source, source), ("target", self.target, "text")):
                 if field and (field.kind, field.column) != (kind, None):
                     wanted = f"{'an image' if kind == 'image' else 'a text'} without a column, of generated data"
                     yield Problem(name, wanted, repr(field), f"Set kind = {kind!r}, and no column.")
-            if self.generate == "shapes" and self.source and self.source.size != scenes.SIDE:
-                yield Problem("source.size", f"{scenes.SIDE}, of shapes", str(self.source.size), "Leave it out.")
+            if self.synthetic == "shapes" and self.source and self.source.image_size != scenes.SIDE:
+                yield Problem(
+                    "source.image_size", f"{scenes.SIDE}, of shapes", str(self.source.image_size), "Leave it out."
+                )
         if self.target.kind == "image":
             yield Problem("target.kind", "'text' or 'label': no pictures are made", "'image'", "Change it.")
         if self.one_vocabulary and self.source and self.source.cutting != self.target.cutting:
             got = "different settings of tokens, vocabulary or lower"
-            yield Problem("joint", "false, unless source and target are cut alike", got, "Set joint = false.")
-        if self.stretch is not None:
+            yield Problem(
+                "shared_vocab", "false, unless source and target are cut alike", got, "Set shared_vocab = false."
+            )
+        if self.context_length is not None:
             if self.source is not None:
-                yield Problem("stretch", "nothing here: pairs are no running text", str(self.stretch), "Leave it out.")
-            if self.target.longest is not None:
-                got = str(self.target.longest)
-                yield Problem("target.longest", "nothing here: stretches are of one length", got, "Leave it out.")
+                yield Problem(
+                    "context_length",
+                    "nothing here: pairs are no running text",
+                    str(self.context_length),
+                    "Leave it out.",
+                )
+            if self.target.max_tokens is not None:
+                got = str(self.target.max_tokens)
+                yield Problem("target.max_tokens", "nothing here: stretches are of one length", got, "Leave it out.")
         if self.source is None and self.target.kind == "label":
             yield Problem("source", "something to tell the label from", "none", "Add [data.source].")
 
@@ -203,7 +221,7 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
         raise InvalidArgument(
             "split", wanted=f"one of {', '.join(config.splits)}", got=repr(split), remedy=f"Or set data.{split}."
         )
-    found = _generated(config, split) if config.generate else _read(config, split)
+    found = _generated(config, split) if config.synthetic else _read(config, split)
     first = next(found, None)
     if first is None:
         files = config.files(split)
@@ -214,8 +232,8 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
 def _generated(config: DataConfig, split: Split) -> Iterator[Example]:
     from regard.data.synthetic import tasks  # which makes Examples
 
-    assert config.generate is not None
-    return tasks.GENERATED[config.generate](split, config.seed)
+    assert config.synthetic is not None
+    return tasks.GENERATED[config.synthetic](split, config.seed)
 
 
 def _read(config: DataConfig, split: Split) -> Iterator[Example]:
@@ -224,11 +242,11 @@ def _read(config: DataConfig, split: Split) -> Iterator[Example]:
     if huggingface_datasets.is_dataset(files[0]):
         rows = huggingface_datasets.rows(files[0], named)
     elif named:
-        rows = text.rows(files[0], named, config.errors)
+        rows = text.rows(files[0], named, config.encoding_errors)
     elif config.told_with_captions(files):
-        rows = caption_datasets.rows(files, split, config.errors)
+        rows = caption_datasets.rows(files, split, config.encoding_errors)
     else:
-        rows = text.parallel(files, config.errors)
+        rows = text.parallel(files, config.encoding_errors)
     beside = Path() if huggingface_datasets.is_dataset(files[0]) else Path(files[0]).parent
     album = open_album(config.images or beside) if config.from_pictures else None
     for row in rows:

@@ -47,7 +47,7 @@ def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] 
     for side in ("source", "target"):
         if settings[side] is not None:
             del settings[side]["augment"]  # nothing on disk
-    version = tasks.version(config.generate) if config.generate else None
+    version = tasks.version(config.synthetic) if config.synthetic else None
     content = {"format": FORMAT, "data": settings, "files": held, "given": vocabularies, "generated": version}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -35,7 +35,7 @@ class BeamSearch:
     ) -> None:
         self.config, self.said, self.limit, self.rules, self.ends = config, said, limit, rules, ends
         batch, beams, longest = said.tokens.shape
-        device, self.groups, self.required = limit.device, config.groups, required
+        device, self.groups, self.required = limit.device, config.beam_groups, required
         self.log_p = torch.zeros(batch, beams, longest, device=device)
         self.total = torch.zeros(batch, beams, device=device)
         self.ended_tokens = torch.zeros_like(said.tokens)
@@ -64,7 +64,12 @@ class BeamSearch:
         """The next tokens, and whom they follow."""
         said, beams = self.said, logits.shape[1]
         asking = [] if self.required is None else self.required.speaking()
-        if self.required is None and self.groups == 1 and self.config.repetition == 1.0 and kernels(logits) is not None:
+        if (
+            self.required is None
+            and self.groups == 1
+            and self.config.repetition_penalty == 1.0
+            and kernels(logits) is not None
+        ):
             values, parents, tokens, gained = self._likeliest(logits)
             standing = values
         else:
@@ -94,7 +99,9 @@ class BeamSearch:
         """As `_candidates`, of all inputs, and their log-probabilities: (B, G, 2 K / G)."""
         vocabulary = logits.shape[2]
         true = logits.float().log_softmax(-1)
-        scores = true if self.config.repetition == 1.0 else true.clone()  # other rules forbid, and change nothing else
+        scores = (
+            true if self.config.repetition_penalty == 1.0 else true.clone()
+        )  # other rules forbid, and change nothing else
         unruled = true[asking] if asking else true[:0]
         for rule in self.rules:
             rule(scores, self.said)
@@ -139,7 +146,7 @@ class BeamSearch:
         for group in range(self.groups):
             members = slice(group * width, (group + 1) * width)
             mine = scores[:, members] + self.total[:, members, None]
-            apart = mine - self.config.diversity * taken[:, None]
+            apart = mine - self.config.diversity_penalty * taken[:, None]
             standing, where = top(apart.flatten(1), count)
             tokens = where % vocabulary
             found.append((mine.flatten(1).gather(1, where), standing, where // vocabulary + group * width, tokens))
@@ -184,7 +191,7 @@ class BeamSearch:
         """The outputs of inputs that are done, best first."""
         scores = self.ended_score[rows]
         best = scores.argsort(dim=-1, descending=True, stable=True)
-        best = best if self.config.coverage_penalty else best[:, : self.config.nbest]
+        best = best if self.config.coverage_penalty else best[:, : self.config.num_hypotheses]
         found = (scores.gather(1, best), self.ended_length[rows].gather(1, best))
         said = (_follow(x[rows], best) for x in (self.ended_tokens, self.ended_log_p))
         return [self._outputs(*each) for each in zip(*(x.tolist() for x in (*found, *said)), strict=True)]

@@ -119,10 +119,10 @@ class RequiredPhrases:
     ) -> tuple[Float[Tensor, "n G c"], Int[Tensor, "n G c"], Int[Tensor, "n G c"]]:
         """Who ends, in the first half, and who goes on, in the second: scores, whom they follow, tokens."""
         n, beams, vocabulary = scores.shape
-        width = beams // config.groups
+        width = beams // config.beam_groups
         alive = (scores > -torch.inf).any(-1) | (unruled > -torch.inf).any(-1)
         wishes = self._confine(places, scores, unruled, alive.tolist())
-        pools: list[list[Pool]] = [[{} for _ in range(config.groups)] for _ in places]
+        pools: list[list[Pool]] = [[{} for _ in range(config.beam_groups)] for _ in places]
 
         def offer(i: int, parent: int, token: int, score: float) -> None:
             if score > -torch.inf:
@@ -130,12 +130,12 @@ class RequiredPhrases:
 
         best = [x.tolist() for x in scores.max(-1)]
         count = min(2 * width, width * vocabulary)
-        values, where = (x.tolist() for x in top(scores.view(n * config.groups, -1), count))
+        values, where = (x.tolist() for x in top(scores.view(n * config.beam_groups, -1), count))
         for i in range(n):
             for parent in range(beams):
                 offer(i, parent, best[1][i][parent], best[0][i][parent])
-            for group in range(config.groups):
-                row = i * config.groups + group
+            for group in range(config.beam_groups):
+                row = i * config.beam_groups + group
                 for value, at in zip(values[row], where[row], strict=True):
                     offer(i, group * width + at // vocabulary, at % vocabulary, value)
         if wishes:
@@ -195,7 +195,7 @@ class RequiredPhrases:
         """Of each group's candidates, who ends and who goes on."""
         chosen, taken = [], dict[int, int]()
         for pool in pools:
-            order = sorted(pool, key=lambda it: config.diversity * taken.get(it[1], 0) - pool[it])
+            order = sorted(pool, key=lambda it: config.diversity_penalty * taken.get(it[1], 0) - pool[it])
             whole = [it for it in order if seat.room == 1 or seat.states[it[0]].met]
             ended = [it for it in whole[:width] if seat.room == 1 or (it[1] == END and self.ends)]
             going = self._in_turn(seat, [it for it in order if it[1] != END or not self.ends], width)

@@ -56,7 +56,7 @@ class GreedySearch:
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], None]:
         """The next tokens, and whom they follow (each itself)."""
-        said, exact = self.said, self.scored or self.config.sample or self.config.repetition != 1.0
+        said, exact = self.said, self.scored or self.config.sample or self.config.repetition_penalty != 1.0
         true = logits.float().log_softmax(-1) if exact else logits  # an argmax needs no softmax
         scores = true.clone() if self.scored else true
         for rule in self.rules:

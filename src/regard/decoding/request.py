@@ -31,9 +31,9 @@ class Request(NamedTuple):
 
     def most(self, config: DecodeConfig, places: int | None = None) -> int:
         """Tokens of its output, at most, with the prefix; no more than a decoder has places for."""
-        most = config.longest
-        if config.longest_ratio is not None and self.source is not None:
-            most = min(most, int(config.longest_ratio * self.size))
+        most = config.max_length
+        if config.max_length_ratio is not None and self.source is not None:
+            most = min(most, int(config.max_length_ratio * self.size))
         most = max(1, len(self.prefix) + most)
         if places is None:
             return most
@@ -48,7 +48,7 @@ class Request(NamedTuple):
 
     def least(self, config: DecodeConfig) -> int:
         """And at least, with the given ones."""
-        least = max(config.shortest, int(config.shortest_ratio * self.size))
+        least = max(config.min_length, int(config.min_length_ratio * self.size))
         return least + self.given if least else 0
 
     def demand(

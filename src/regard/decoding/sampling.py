@@ -15,10 +15,10 @@ def narrowed(log_p: Float[Tensor, "B K V"], config: DecodeConfig) -> Float[Tenso
     if config.min_p is not None:
         least = scores.amax(-1, keepdim=True) + torch.tensor(config.min_p).log().item()
         scores = scores.masked_fill(scores < least, -torch.inf)
-    if config.typical is not None:
+    if config.typical_p is not None:
         known = scores.log_softmax(-1)
         surprise = -(known.exp() * known.masked_fill(known == -torch.inf, 0.0)).sum(-1, keepdim=True)
-        scores = _fewest(scores, (-known - surprise).abs(), config.typical)
+        scores = _fewest(scores, (-known - surprise).abs(), config.typical_p)
     if config.top_p is not None:
         scores = _fewest(scores, -scores, config.top_p)
     return scores

@@ -60,7 +60,9 @@ def search(task: SearchTask, inputs: Sequence[Request]) -> Iterator[tuple[int, l
         near = next((n for n, i in enumerate(waiting) if 2 * max(1, inputs[i].size) < size), len(waiting))
         group, waiting = waiting[:near], waiting[near:]
         rows = ROWS.get(next(task.model.parameters()).device.type, ROWS["cpu"])
-        places = max(1, min(len(group), config.batch_tokens // size, rows // max(config.beam, config.nbest)))
+        places = max(
+            1, min(len(group), config.batch_tokens // size, rows // max(config.beam_size, config.num_hypotheses))
+        )
         members = [inputs[i] for i in group]
         numbers = group if task.numbers is None else [task.numbers[i] for i in group]
         party = SearchBatch(task, members, [demands[i] for i in group], numbers, places)
@@ -69,7 +71,7 @@ def search(task: SearchTask, inputs: Sequence[Request]) -> Iterator[tuple[int, l
                 raise UnsatisfiableConstraint
             if config.coverage_penalty:
                 source, penalty = task.collate([members[number].source]), config.coverage_penalty
-                hypotheses = covered(task.model, source, hypotheses, task.first, penalty)[: config.nbest]
+                hypotheses = covered(task.model, source, hypotheses, task.first, penalty)[: config.num_hypotheses]
             yield group[number], hypotheses
 
 
@@ -111,7 +113,7 @@ class SearchBatch:
         self.task, self.inputs, self.demands, self.numbers = task, inputs, demands, numbers
         config, decoder = task.config, task.model.decoder
         self.device = next(task.model.parameters()).device
-        self.beams = config.nbest if config.sample else config.beam
+        self.beams = config.num_hypotheses if config.sample else config.beam_size
         self.least = [each.least(config) for each in inputs]
         self.most = [each.most(config, task.places) for each in inputs]
         self.room, self.prefix = max(self.most), max(len(each.prefix) for each in inputs)
@@ -119,7 +121,9 @@ class SearchBatch:
         if config.precision == "bfloat16" and not self.half:
             _no_half()
         self.decoder = (
-            native_decoder(decoder, int8=config.int8) or static_decoder(decoder, self.room, half=self.half) or decoder
+            native_decoder(decoder, int8=config.quantization == "int8")
+            or static_decoder(decoder, self.room, half=self.half)
+            or decoder
         )
         self.required: RequiredPhrases | None = None
         self.banned: BannedPhrases | None = None
@@ -227,10 +231,10 @@ class SearchBatch:
         enough = MinLength() if any(self.least) else None
         if enough is not None:
             own.append(enough)
-        if config.no_repeat:
-            own.append(NoRepeatNgram(config.no_repeat))
-        if config.repetition != 1.0:
-            own.append(RepetitionPenalty(config.repetition))
+        if config.no_repeat_ngram_size:
+            own.append(NoRepeatNgram(config.no_repeat_ngram_size))
+        if config.repetition_penalty != 1.0:
+            own.append(RepetitionPenalty(config.repetition_penalty))
         own += self.task.rules
         if any(each.bans for each in self.inputs):
             most = max(len(each.bans) for each in self.inputs)

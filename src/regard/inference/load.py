@@ -57,7 +57,11 @@ def _together(members: Sequence[Predictor]) -> Predictor:
     first = members[0]
     for other in members[1:]:
         mine, theirs = (
-            (each.target.hash, None if each.source is None else each.source.hash, each.recipe.data.stretch is None)
+            (
+                each.target.hash,
+                None if each.source is None else each.source.hash,
+                each.recipe.data.context_length is None,
+            )
             for each in (first, other)
         )
         if mine != theirs:

@@ -67,7 +67,7 @@ class Predictor:
     def picture_size(self) -> int | None:
         """Pixels a side, where the model reads pictures."""
         field = self.recipe.data.source
-        return field.size if field is not None and field.kind == "image" else None
+        return field.image_size if field is not None and field.kind == "image" else None
 
     def searching(self, **options: Any) -> "Predictor":
         """The same with these options of [decode] unless told otherwise: beam=5, int8=True, …"""
@@ -136,7 +136,9 @@ class Predictor:
             if options.get(name, most) != most:
                 remedy = "Leave it out, or wait for the whole with predict."
                 raise InvalidArgument(name, wanted=f"{most} in a stream", got=repr(options[name]), remedy=remedy)
-        config = self._config({**options, "beam": 1, "nbest": 1, "groups": 1, "coverage_penalty": 0.0})
+        config = self._config(
+            {**options, "beam_size": 1, "num_hypotheses": 1, "beam_groups": 1, "coverage_penalty": 0.0}
+        )
         if not isinstance(self.target, Tokenizer) or isinstance(self.model, MaskedTokens):
             wanted, remedy = "one that gives sequences", "Ask another model, or use predict."
             raise InvalidArgument("model", wanted=wanted, got=type(self.model).__name__, remedy=remedy)
@@ -189,7 +191,7 @@ class Predictor:
                 "model",
                 wanted="one that gives sequences or labels",
                 got="one that finds hidden tokens",
-                remedy="Fine-tune it: train.start_from.",
+                remedy="Fine-tune it: train.init_from.",
             )
         numbers, short = self._short_enough(self._numbers(texts), config, cut, lines)
         with evaluating(self.model):
@@ -212,7 +214,7 @@ class Predictor:
         self, numbers: list[Any], config: DecodeConfig, cut: bool, lines: Sequence[int] | None
     ) -> tuple[list[Any], set[int]]:
         """Inputs that the model can read, and which of them were cut."""
-        limit = config.longest_source
+        limit = config.max_source_length
         reads = self.model if self.recipe.data.source is None else self.model.encoder
         assert reads is not None
         for module in reads.modules():
@@ -225,14 +227,14 @@ class Predictor:
                 f"text {worst + 1}" if lines is None else f"line {lines[worst]}",
                 wanted=f"at most {limit} tokens",
                 got=f"{len(numbers[worst])}",
-                remedy="Split it; or cut=True (--cut) reads its beginning alone; or raise decode.longest_source.",
+                remedy="Split it; or cut=True (--cut) reads its beginning alone; or raise decode.max_source_length.",
             )
         return [row[:limit] if i in long else row for i, row in enumerate(numbers)], long
 
     def _config(self, options: dict[str, Any]) -> DecodeConfig:
         chosen = {key: value for key, value in options.items() if value is not None}
         if chosen.get("sample"):
-            chosen = {"beam": 1, **chosen}  # whatever the recipe says
+            chosen = {"beam_size": 1, **chosen}  # whatever the recipe says
         config = read(DecodeConfig, {**asdict(self.recipe.decode), **chosen}, "decode")
         if isinstance(config, list):
             raise InvalidRecipe(config)
@@ -241,7 +243,7 @@ class Predictor:
     def _labels(self, numbers: list[Any], config: DecodeConfig, scores: bool) -> Iterator[tuple[int, list[Output]]]:
         assert isinstance(self.model, Classifier)
         assert isinstance(self.target, Labels)
-        count = min(config.nbest, self.target.size)
+        count = min(config.num_hypotheses, self.target.size)
         for rows in together(self._sizes(numbers), config.batch_tokens):
             with torch.inference_mode():
                 log_p = self.model(self._collate([numbers[row] for row in rows])).float().log_softmax(-1)
@@ -293,7 +295,7 @@ class Predictor:
                 for row, begin, wish in zip(numbers, begins, wishes, strict=True)
             ]
         rules: list[LogitsProcessor] = [BannedTokens(phrases.banned(self.target, banned))] if banned else []
-        running = self.recipe.data.stretch is not None
+        running = self.recipe.data.context_length is not None
         first = END if running else START
         return SearchTask(self.model, self._collate, config, rules, first, ends=not running, scored=scores), inputs
 

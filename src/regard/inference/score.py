@@ -94,7 +94,7 @@ def score(
         raise InvalidArgument(
             "model", wanted="one that gives sequences or labels", got=type(model).__name__, remedy="Fine-tune it first."
         )
-    running = predictor.recipe.data.stretch is not None  # a text without ends
+    running = predictor.recipe.data.context_length is not None  # a text without ends
     ids = [[END, *row] if running else [START, *row, END] for row in vocabulary.encode_batch(targets)]
     device = next(model.parameters()).device
     sizes = [max(len(row), 0 if sources is None else _size(sources[n])) for n, row in enumerate(ids)]

@@ -228,7 +228,7 @@ def _norms(heard: AttentionCall, heads: int) -> Float[Tensor, "H M"]:
         out = heard.source.join.weight[:, -value.shape[-1] :]  # what was seen stands behind the state
     else:
         assert isinstance(heard.source, MultiHead)
-        out = heard.source.out.weight
+        out = heard.source.out_proj.weight
     each = out.unflatten(1, (heads, -1)).to(value.dtype)  # (W, H, E)
     return torch.stack([(value[head] @ each[:, head].mT).norm(dim=-1) for head in range(heads)])
 

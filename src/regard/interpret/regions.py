@@ -49,7 +49,7 @@ def words(predictor: Predictor, output: Output, grid: CaptionRegions) -> list[Re
     """
     assert output.attention is not None
     weights = output.attention[-1].mean(0)[:, grid.units :].reshape(-1, grid.rows, grid.columns)
-    apart = predictor.recipe.data.target.tokens == "words"
+    apart = predictor.recipe.data.target.tokenizer == "words"
     starts = [i for i, token in enumerate(output.tokens) if apart or i == 0 or token.startswith(SPACE)]
     found = []
     for start, end in pairwise([*starts, len(output.tokens)]):

@@ -106,17 +106,17 @@ class EfficientNetLite0(nn.Module):
         super().__init__()
         self.colours = ColorTransform((127.5 / 128,) * 3, (0.5 / 128,) * 3)  # (bytes - 127) / 128
         self.conv_stem, self.bn0 = _conv(3, 32, 3, 2), _norm(32)
-        self.width, self.whole = 32, stride == 32
+        self.dim, self.whole = 32, stride == 32
         blocks: list[nn.Module] = []
         for channels, count, kernel, first in self.STAGES if self.whole else self.STAGES[:5]:
             for number in range(count):
                 step, widen = 1 if number else first, 6 if blocks else 1
-                blocks.append(InvertedResidual(self.width, channels, kernel=kernel, stride=step, widen=widen))
-                self.width = channels
+                blocks.append(InvertedResidual(self.dim, channels, kernel=kernel, stride=step, widen=widen))
+                self.dim = channels
         self.blocks = nn.ModuleList(blocks)
         if self.whole:
-            self.conv_head, self.bn1 = _conv(self.width, 1280), _norm(1280)
-            self.width = 1280
+            self.conv_head, self.bn1 = _conv(self.dim, 1280), _norm(1280)
+            self.dim = 1280
 
     def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B C y x"]:
         x = _relu6(self.bn0(self.conv_stem, _same(self.conv_stem, self.colours(images))))
@@ -163,14 +163,14 @@ class ResNet(nn.Module):
         both = list(zip(self.MEAN, self.DEVIATION, strict=True))
         self.colours = ColorTransform(tuple(0.5 / d for _, d in both), tuple((0.5 - m) / d for m, d in both))
         self.conv1, self.bn1 = _centred(3, 64, 7, 2), FrozenBatchNorm(64, epsilon=1e-5)
-        self.width = 64
+        self.dim = 64
         self.layers = len(blocks) if stride == 32 else len(blocks) - 1
         for number, count in enumerate(blocks[: self.layers]):
             channels, first = 64 * 2**number * (4 if narrow else 1), 1 if number == 0 else 2
-            layer = [ResidualBlock(self.width, channels, stride=first, narrow=narrow)]
+            layer = [ResidualBlock(self.dim, channels, stride=first, narrow=narrow)]
             layer += [ResidualBlock(channels, channels, stride=1, narrow=narrow) for _ in range(count - 1)]
             self.add_module(f"layer{number + 1}", nn.Sequential(*layer))
-            self.width = channels
+            self.dim = channels
 
     def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B C y x"]:
         x = F.max_pool2d(F.relu_(self.bn1(self.conv1, self.colours(images))), 3, stride=2, padding=1)

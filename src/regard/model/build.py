@@ -49,11 +49,13 @@ POOLS: dict[str, tuple[type[Config], Make]] = {
 class ModelOptions(Config):
     """The keys of a model table beside its parts."""
 
-    vocabulary: Count | None = None  # how many tokens the decoder, or the masked-token head, chooses from
-    source_vocabulary: Count | None = None  # how many tokens or labels the encoder reads; None: as many
-    labels: Count | None = None  # how many labels a pool's classifier chooses from
-    head: Literal["masked_tokens"] | None = None  # for an encoder without decoder or pool
-    tie: Literal["none", "target", "all"] = "target"  # which embeddings are one matrix: the decoder's own, or all
+    vocab_size: Count | None = None  # how many tokens the decoder, or the masked-token head, chooses from
+    source_vocab_size: Count | None = None  # how many tokens or labels the encoder reads; None: as many
+    num_labels: Count | None = None  # how many labels a pool's classifier chooses from
+    head: Literal["mlm"] | None = None  # for an encoder without decoder or pool
+    tie_embeddings: Literal["none", "target", "all"] = (
+        "target"  # which embeddings are one matrix: the decoder's own, or all
+    )
     scale_embeddings: bool = True  # by the root of their width, as in the first Transformer
 
 
@@ -65,9 +67,9 @@ def build(model: Mapping[str, Any]) -> Seq2Seq | Classifier | MaskedTokens:
 
     >>> import regard
     >>> model = regard.build({
-    ...     "encoder": {"kind": "rnn", "width": 32},
-    ...     "decoder": {"kind": "transformer", "width": 32, "layers": 2, "heads": 2, "hidden": 64},
-    ...     "vocabulary": 100,
+    ...     "encoder": {"kind": "rnn", "dim": 32},
+    ...     "decoder": {"kind": "transformer", "dim": 32, "layers": 2, "heads": 2, "ffn_dim": 64},
+    ...     "vocab_size": 100,
     ... })
     >>> type(model).__name__
     'Seq2Seq'
@@ -137,36 +139,44 @@ def _conflicts(
     for output in ("pool", "head"):
         if output in outputs and encoder is None:
             wrong(output, "an encoder for it to read", "none", "Add [model.encoder].")
-    if pool and parts.labels is None:
-        wrong("labels", "the number of labels, for the pool's classifier", "none", "Add labels = 2, say.")
-    if (decoder or parts.head) and parts.vocabulary is None:
-        wrong("vocabulary", "the number of tokens to choose from", "none", "Add vocabulary = 8000, say.")
-    if encoder is not None and reads != "image" and parts.source_vocabulary is None and parts.vocabulary is None:
-        wrong("source_vocabulary", "the number of tokens or labels that the encoder reads", "none", "Add it.")
+    if pool and parts.num_labels is None:
+        wrong("num_labels", "the number of labels, for the pool's classifier", "none", "Add num_labels = 2, say.")
+    if (decoder or parts.head) and parts.vocab_size is None:
+        wrong("vocab_size", "the number of tokens to choose from", "none", "Add vocab_size = 8000, say.")
+    if encoder is not None and reads != "image" and parts.source_vocab_size is None and parts.vocab_size is None:
+        wrong("source_vocab_size", "the number of tokens or labels that the encoder reads", "none", "Add it.")
     if parts.head and reads != "tokens" and encoder is not None:
         wrong("head", "an encoder of tokens", f"one of {reads}s", "Hidden tokens are found among tokens.")
     if parts.head and getattr(encoder, "causal", False):
         wrong("encoder.causal", "false for a masked-token head", "true", "What hides must be seen from both sides.")
     if parts.head and getattr(encoder, "bidirectional", True) is False:
         wrong("encoder.bidirectional", "true for a masked-token head", "false", "Hidden tokens need both sides.")
-    if isinstance(pool, AttentionPoolConfig) and encoder is not None and _width(encoder) % pool.heads:
-        wrong("pool.heads", f"a divisor of the encoder's width = {_width(encoder)}", str(pool.heads), "Change one.")
+    if isinstance(pool, AttentionPoolConfig) and encoder is not None and _dim(encoder) % pool.heads:
+        wrong("pool.heads", f"a divisor of the encoder's dim = {_dim(encoder)}", str(pool.heads), "Change one.")
     if isinstance(decoder, RnnDecoderConfig) and encoder is not None and decoder.attention != "none":
-        widths = decoder.width, _width(encoder)
-        if decoder.score in ("dot", "scaled_dot") and widths[0] != widths[1]:
-            wrong(
-                "decoder.score", f"equal widths for {decoder.score!r}", f"{widths[0]} and {widths[1]}", "Or 'bilinear'."
-            )
-    if parts.tie == "all":
+        dims = decoder.dim, _dim(encoder)
+        if decoder.score in ("dot", "scaled_dot") and dims[0] != dims[1]:
+            wrong("decoder.score", f"equal widths for {decoder.score!r}", f"{dims[0]} and {dims[1]}", "Or 'bilinear'.")
+    if parts.tie_embeddings == "all":
         if decoder is None or reads != "tokens":
-            wrong("tie", "'target' or 'none' unless tokens become tokens", "'all'", "There is nothing to share.")
+            wrong(
+                "tie_embeddings",
+                "'target' or 'none' unless tokens become tokens",
+                "'all'",
+                "There is nothing to share.",
+            )
         else:
-            if parts.source_vocabulary not in (None, parts.vocabulary):
-                sizes = f"{parts.source_vocabulary} and {parts.vocabulary}"
-                wrong("source_vocabulary", "one vocabulary on both sides for tie = 'all'", sizes, "Leave it out.")
-            if encoder is not None and _width(encoder) != _width(decoder):
-                both = f"{_width(encoder)} and {_width(decoder)}"
-                wrong("encoder.width", "the decoder's width for tie = 'all'", both, "Make them equal.")
+            if parts.source_vocab_size not in (None, parts.vocab_size):
+                sizes = f"{parts.source_vocab_size} and {parts.vocab_size}"
+                wrong(
+                    "source_vocab_size",
+                    "one vocabulary on both sides for tie_embeddings = 'all'",
+                    sizes,
+                    "Leave it out.",
+                )
+            if encoder is not None and _dim(encoder) != _dim(decoder):
+                both = f"{_dim(encoder)} and {_dim(decoder)}"
+                wrong("encoder.dim", "the decoder's dim for tie_embeddings = 'all'", both, "Make them equal.")
     return problems + _unused(model, reads, encoder, decoder, pool)
 
 
@@ -181,11 +191,11 @@ def _unused(
     alone = "without an encoder there is no source"
     rnn = isinstance(decoder, RnnDecoderConfig)
     looks = isinstance(decoder, RnnDecoderConfig) and decoder.attention != "none"
-    begins = isinstance(decoder, RnnDecoderConfig) and (decoder.start == "summary" or not looks)
+    begins = isinstance(decoder, RnnDecoderConfig) and (decoder.initial_state == "summary" or not looks)
     idle = [
-        ("labels", pool is None, "only a pool chooses among labels"),
-        ("source_vocabulary", encoder is None or reads == "image", "no tokens or labels are read"),
-        ("tie", pool is not None, "a classifier has no second embedding"),
+        ("num_labels", pool is None, "only a pool chooses among labels"),
+        ("source_vocab_size", encoder is None or reads == "image", "no tokens or labels are read"),
+        ("tie_embeddings", pool is not None, "a classifier has no second embedding"),
         ("encoder.score", isinstance(encoder, ConvConfig), "this encoder looks at nothing"),
         ("encoder.heads", isinstance(encoder, ConvConfig), "this encoder looks at nothing"),
         *[(f"encoder.{key}", getattr(encoder, "backbone", None) is not None, "the backbone has its own stages")
@@ -193,17 +203,17 @@ def _unused(
         ("encoder.queries", not begins, "nothing here begins from a summary"),
         ("scale_embeddings", decoder is None and (encoder is None or reads == "image"), "nothing is embedded"),
         ("decoder.causal", decoder is not None, "a decoder never sees what comes after"),
-        ("decoder.unit", decoder is not None, "no pool reads a decoder"),
+        ("decoder.cls_token", decoder is not None, "no pool reads a decoder"),
         ("decoder.attention", encoder is None and looks, alone),
-        ("decoder.start", encoder is None, alone),
-        ("decoder.feed", encoder is None, alone),
+        ("decoder.initial_state", encoder is None, alone),
+        ("decoder.input_feeding", encoder is None, alone),
         ("decoder.score", (rnn and not looks) or (encoder is None and not isinstance(decoder, TransformerConfig)),
          alone if encoder is None else "with attention = 'none' there is nothing to score"),
         ("decoder.heads", encoder is None and isinstance(decoder, ConvConfig), alone),
     ]  # fmt: skip
     for role, config in (("encoder", encoder), ("decoder", decoder)):
-        unlearned = isinstance(config, TransformerConfig) and config.position != "learned"
-        idle.append((f"{role}.longest", unlearned, "only learned positions have a longest sequence"))
+        unlearned = isinstance(config, TransformerConfig) and config.positions != "learned"
+        idle.append((f"{role}.max_positions", unlearned, "only learned positions have a longest sequence"))
     problems = []
     for path, unused, why in idle:
         part, _, key = path.rpartition(".")
@@ -213,9 +223,9 @@ def _unused(
     return problems
 
 
-def _width(config: Config) -> int:
+def _dim(config: Config) -> int:
     inner: Any = getattr(config, "transformer", config)
-    return cast(int, inner.width)
+    return cast(int, inner.dim)
 
 
 def _assemble(
@@ -227,29 +237,29 @@ def _assemble(
 ) -> Seq2Seq | Classifier | MaskedTokens:
     target = None
     if decoder is not None:
-        target = Embedding(cast(int, parts.vocabulary), _width(decoder[0]), scaled=parts.scale_embeddings)
+        target = Embedding(cast(int, parts.vocab_size), _dim(decoder[0]), scaled=parts.scale_embeddings)
     front, source = None, None
     if encoder is not None:
         config, make = encoder
         if reads == "image":
             front = make(config)
         else:
-            size = parts.source_vocabulary or cast(int, parts.vocabulary)
-            shared = target if parts.tie == "all" else None
-            source = shared or Embedding(size, _width(config), scaled=parts.scale_embeddings)
+            size = parts.source_vocab_size or cast(int, parts.vocab_size)
+            shared = target if parts.tie_embeddings == "all" else None
+            source = shared or Embedding(size, _dim(config), scaled=parts.scale_embeddings)
             front = make(config, source)
     if decoder is not None and target is not None:
         config, make = decoder
-        project = Projection(target.width, target.vocabulary, tied=None if parts.tie == "none" else target)
-        return Seq2Seq(front, make(config, target, project, None if encoder is None else _width(encoder[0])))
+        project = Projection(target.dim, target.vocabulary, tied=None if parts.tie_embeddings == "none" else target)
+        return Seq2Seq(front, make(config, target, project, None if encoder is None else _dim(encoder[0])))
     assert front is not None
     assert encoder is not None
     if pool is not None:
         config, make = pool
-        return Classifier(front, make(config, _width(encoder[0])), cast(int, parts.labels), _dropout(encoder[0]))
-    tied = source if parts.tie == "target" else None
-    project = Projection(_width(encoder[0]), cast(int, parts.vocabulary), tied=tied)
-    return MaskedTokens(front, project, getattr(encoder[0], "epsilon", 1e-5))
+        return Classifier(front, make(config, _dim(encoder[0])), cast(int, parts.num_labels), _dropout(encoder[0]))
+    tied = source if parts.tie_embeddings == "target" else None
+    project = Projection(_dim(encoder[0]), cast(int, parts.vocab_size), tied=tied)
+    return MaskedTokens(front, project, getattr(encoder[0], "norm_eps", 1e-5))
 
 
 def _dropout(config: Config) -> float:

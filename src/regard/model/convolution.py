@@ -27,8 +27,8 @@ UNDROPPED = Dropout(0.0)
 
 @dataclass(frozen=True)
 class ConvConfig(Config):
-    width: Count = 256
-    kernel: Count = 3
+    dim: Count = 256
+    kernel_size: Count = 3
     dilations: tuple[Count, ...] = (1, 2, 4, 8)  # one layer each
     dropout: Probability = 0.1
     causal: bool = False  # encoders: see no later token; decoders always do
@@ -36,8 +36,8 @@ class ConvConfig(Config):
     heads: Count = 1
 
     def conflicts(self) -> Iterator[Problem]:
-        if self.width % self.heads:
-            yield Problem("heads", f"a divisor of width = {self.width}", str(self.heads), "Change one of the two.")
+        if self.dim % self.heads:
+            yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), "Change one of the two.")
 
 
 class ConvLayer(nn.Module):
@@ -45,10 +45,10 @@ class ConvLayer(nn.Module):
 
     def __init__(self, config: ConvConfig, dilation: int, *, causal: bool) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.width)
-        self.conv = nn.Conv1d(config.width, 2 * config.width, config.kernel, dilation=dilation)
+        self.norm = nn.LayerNorm(config.dim)
+        self.conv = nn.Conv1d(config.dim, 2 * config.dim, config.kernel_size, dilation=dilation)
         self.dropout = Dropout(config.dropout)
-        self.reach = (config.kernel - 1) * dilation  # how far it sees
+        self.reach = (config.kernel_size - 1) * dilation  # how far it sees
         self.after = 0 if causal else self.reach // 2
 
     def forward(self, x: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B S W"]:
@@ -82,12 +82,12 @@ class ConvEncoder(nn.Module):
 
     def __init__(self, config: ConvConfig, embedding: Embedding) -> None:
         super().__init__()
-        self.width, self.causal, self.embedding = config.width, config.causal, embedding
+        self.dim, self.causal, self.embed_tokens = config.dim, config.causal, embedding
         self.layers = TypedModuleList[ConvLayer](ConvLayer(config, d, causal=config.causal) for d in config.dilations)
-        self.norm, self.dropout = nn.LayerNorm(config.width), Dropout(config.dropout)
+        self.norm, self.dropout = nn.LayerNorm(config.dim), Dropout(config.dropout)
 
     def forward(self, source: Tokens) -> Memory:
-        x, mask = self.dropout(self.embedding(source.ids)), source.mask
+        x, mask = self.dropout(self.embed_tokens(source.ids)), source.mask
         for layer in self.layers:
             x = layer(x, mask)
         states = self.norm(x)
@@ -95,7 +95,7 @@ class ConvEncoder(nn.Module):
 
     def end_to_end(self, source: Packed) -> PackedMemory:
         """Of sequences laid end to end."""
-        given, sides = PendingResidual(self.dropout(self.embedding(source.ids))), Sides.of(source.ends)
+        given, sides = PendingResidual(self.dropout(self.embed_tokens(source.ids))), Sides.of(source.ends)
         for layer in self.layers:
             given = layer.end_to_end(given, self.dropout, sides)
         return PackedMemory(join(given, self.dropout, self.norm)[1], source.ends)
@@ -141,15 +141,15 @@ class ConvState:
 class ConvDecoder(nn.Module):
     """Tokens so far, and a memory that every layer looks at, to logits of the next token."""
 
-    def __init__(self, config: ConvConfig, embedding: Embedding, project: Projection, memory_width: int | None) -> None:
+    def __init__(self, config: ConvConfig, embedding: Embedding, project: Projection, memory_dim: int | None) -> None:
         super().__init__()
-        self.embedding, self.project, self.width = embedding, project, config.width
+        self.embed_tokens, self.project, self.dim = embedding, project, config.dim
         self.layers = TypedModuleList[ConvLayer](ConvLayer(config, d, causal=True) for d in config.dilations)
-        looks = 0 if memory_width is None else len(config.dilations)
+        looks = 0 if memory_dim is None else len(config.dilations)
         self.looks = TypedModuleList[MultiHead](
-            MultiHead(config.width, config.heads, source_width=memory_width, score=config.score) for _ in range(looks)
+            MultiHead(config.dim, config.heads, source_dim=memory_dim, score=config.score) for _ in range(looks)
         )
-        self.norm, self.dropout = nn.LayerNorm(config.width), Dropout(config.dropout)
+        self.norm, self.dropout = nn.LayerNorm(config.dim), Dropout(config.dropout)
 
     @property
     def cross_attentions(self) -> list[nn.Module]:
@@ -164,7 +164,7 @@ class ConvDecoder(nn.Module):
         self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
     ) -> Float[Tensor, "*lead W"]:
         """What `project` turns into logits; with a packing, of the tokens it names alone, packed."""
-        x = self.dropout(self.embedding(targets))
+        x = self.dropout(self.embed_tokens(targets))
         for i, layer in enumerate(self.layers):
             x = layer(x)
             if memory is not None:
@@ -174,7 +174,7 @@ class ConvDecoder(nn.Module):
 
     def end_to_end(self, targets: Packed, memory: PackedMemory | None) -> Float[Tensor, "N W"]:
         """The same of sequences laid end to end."""
-        given, sides = PendingResidual(self.dropout(self.embedding(targets.ids))), Sides.of(targets.ends)
+        given, sides = PendingResidual(self.dropout(self.embed_tokens(targets.ids))), Sides.of(targets.ends)
         dropout = self.dropout if memory is None else UNDROPPED  # of what is to be added: a look is as it is
         for i, layer in enumerate(self.layers):
             given = layer.end_to_end(given, dropout, sides)
@@ -191,20 +191,20 @@ class ConvDecoder(nn.Module):
         """The state before the first token; any number of tokens may follow, so `capacity` is not needed."""
         new, several = self.project.weight.new_zeros, beams or 1
         return ConvState(
-            [new(batch * several, layer.reach, self.width) for layer in self.layers],
+            [new(batch * several, layer.reach, self.dim) for layer in self.layers],
             [None if memory is None else self.looks[i].remember(memory.states) for i in range(len(self.layers))],
             None if memory is None else memory.mask[:, None],
             several,
         )
 
     def step(self, tokens: Int[Tensor, " B"], state: ConvState) -> tuple[Float[Tensor, "B V"], ConvState]:
-        x, moved = self.dropout(self.embedding(tokens[:, None])), []
+        x, moved = self.dropout(self.embed_tokens(tokens[:, None])), []
         for i, layer in enumerate(self.layers):
             x, seen = layer.step(x, state.seen[i])
             moved.append(seen)
             known = state.memories[i]
             if known is not None:
-                several = x.view(-1, state.beams, self.width)  # (B, K, W)
+                several = x.view(-1, state.beams, self.dim)  # (B, K, W)
                 x = x + self.looks[i].read(several, known, mask=state.memory_mask).view_as(x)
         logits: Tensor = self.project(self.norm(x))[:, 0]
         return logits, replace(state, seen=moved)

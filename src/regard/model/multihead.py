@@ -36,48 +36,48 @@ class MultiHead(nn.Module):
 
     def __init__(
         self,
-        width: int,
+        dim: int,
         heads: int,
         *,
-        source_width: int | None = None,
-        key_heads: int | None = None,
-        head_width: int | None = None,
+        source_dim: int | None = None,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
         score: str = "scaled_dot",
         bias: bool = True,
         dropout: float = 0.0,
-        normalise: bool = False,
+        qk_norm: bool = False,
         rotary: Rotary | None = None,
     ) -> None:
         super().__init__()
-        key_heads = heads if key_heads is None else key_heads
-        _check(width, heads, key_heads, head_width, score, dropout)
-        head_width = width // heads if head_width is None else head_width
-        if score == "uniform" and (rotary is not None or normalise):
+        kv_heads = heads if kv_heads is None else kv_heads
+        _check(dim, heads, kv_heads, head_dim, score, dropout)
+        head_dim = dim // heads if head_dim is None else head_dim
+        if score == "uniform" and (rotary is not None or qk_norm):
             raise InvalidArgument(
                 "score",
                 wanted="a score that looks at queries and keys, for rotary positions or normalised ones",
                 got="'uniform', which looks at neither",
                 remedy="Leave out rotary and normalise.",
             )
-        if rotary is not None and rotary.width != head_width:
+        if rotary is not None and rotary.dim != head_dim:
             raise InvalidArgument(
                 "rotary",
-                wanted=f"positions for heads of width {head_width}",
-                got=f"Rotary({rotary.width})",
-                remedy=f"Use Rotary({head_width}).",
+                wanted=f"positions for heads of width {head_dim}",
+                got=f"Rotary({rotary.dim})",
+                remedy=f"Use Rotary({head_dim}).",
             )
-        source_width = width if source_width is None else source_width
-        self.width, self.heads, self.key_heads, self.head_width = width, heads, key_heads, head_width
-        self.source_width, self.dropout = source_width, dropout
-        self.query = nn.Linear(width, heads * head_width, bias)
-        self.key = nn.Linear(source_width, key_heads * head_width, bias)
-        self.value = nn.Linear(source_width, key_heads * head_width, bias)
-        self.out = nn.Linear(heads * head_width, width, bias)
-        self.score = SCORES[score](head_width, head_width, heads, key_heads)
-        self.query_norm = nn.RMSNorm(head_width) if normalise else None
-        self.key_norm = nn.RMSNorm(head_width) if normalise else None
+        source_dim = dim if source_dim is None else source_dim
+        self.dim, self.heads, self.kv_heads, self.head_dim = dim, heads, kv_heads, head_dim
+        self.source_dim, self.dropout = source_dim, dropout
+        self.q_proj = nn.Linear(dim, heads * head_dim, bias)
+        self.k_proj = nn.Linear(source_dim, kv_heads * head_dim, bias)
+        self.v_proj = nn.Linear(source_dim, kv_heads * head_dim, bias)
+        self.out_proj = nn.Linear(heads * head_dim, dim, bias)
+        self.score = SCORES[score](head_dim, head_dim, heads, kv_heads)
+        self.q_norm = nn.RMSNorm(head_dim) if qk_norm else None
+        self.k_norm = nn.RMSNorm(head_dim) if qk_norm else None
         self.rotary = rotary
-        for projection in (self.query, self.key, self.value, self.out):
+        for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             nn.init.xavier_uniform_(projection.weight)
             if bias:
                 nn.init.zeros_(projection.bias)
@@ -105,8 +105,8 @@ class MultiHead(nn.Module):
             )
         if source is not None:
             return self.read(x, self.remember(source), mask=mask, causal=causal, window=window, bias=bias)
-        self._check_input("x", x, self.width)
-        query, key, value = _together(x, self.query, self.key, self.value)
+        self._check_input("x", x, self.dim)
+        query, key, value = _together(x, self.q_proj, self.k_proj, self.v_proj)
         memory = self._known(key, value)
         return self._look(query, memory, mask=mask, causal=causal, window=window, bias=bias)
 
@@ -114,7 +114,7 @@ class MultiHead(nn.Module):
         self, x: Tensor, packing: Packing, *, mask: Tensor | None, causal: bool = False, bias: Bias | None = None
     ) -> Tensor:
         """Self-attention of a packed batch (positions, width), equal to `forward` of the padded one."""
-        query, key, value = _together(x, self.query, self.key, self.value, packing=packing)
+        query, key, value = _together(x, self.q_proj, self.k_proj, self.v_proj, packing=packing)
         memory = self._known(key, value)
         return self._look(query, memory, mask=mask, causal=causal, bias=bias, packing=packing)
 
@@ -128,29 +128,29 @@ class MultiHead(nn.Module):
         causal: bool = False,
     ) -> Tensor:
         """Self-attention of sequences laid end to end (positions, width); or attention to others that are."""
-        score_function = self.score.score_function(self.head_width)
+        score_function = self.score.score_function(self.head_dim)
         assert isinstance(score_function, DotScoreFunction)
         dropout = self.dropout if self.training else 0.0
-        kind = varlen.HeadLayout(self.heads, self.key_heads, self.head_width, score_function.scale, causal, dropout)
+        kind = varlen.HeadLayout(self.heads, self.kv_heads, self.head_dim, score_function.scale, causal, dropout)
         if source is None and self._as_they_are:
-            asked, known = _projected(x, self.query, self.key, self.value), None
+            asked, known = _projected(x, self.q_proj, self.k_proj, self.v_proj), None
         else:
             asked, known = self._turned(x, x if source is None else source, ends.places)
         seen = varlen.attend(asked, known, kind, ends, ends if around is None else around)
-        return product(seen, self.out.weight, self.out.bias)
+        return product(seen, self.out_proj.weight, self.out_proj.bias)
 
     @property
     def _as_they_are(self) -> bool:
         """Whether queries and keys meet as they were projected."""
-        return self.rotary is None and self.query_norm is None and type(self.score) in (Dot, ScaledDot)
+        return self.rotary is None and self.q_norm is None and type(self.score) in (Dot, ScaledDot)
 
     def _turned(self, x: Tensor, source: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Queries of one, keys and values of the other, side by side."""
         if self._as_they_are:
-            return _projected(x, self.query), _projected(source, self.key, self.value)
-        query, (key, value) = self.query(x), _together(source, self.key, self.value)
-        query, key = _split(query[None], self.heads), _split(key[None], self.key_heads)  # (1, H, N, D)
-        query, key = _normalised(query, self.query_norm), _normalised(key, self.key_norm)
+            return _projected(x, self.q_proj), _projected(source, self.k_proj, self.v_proj)
+        query, (key, value) = self.q_proj(x), _together(source, self.k_proj, self.v_proj)
+        query, key = _split(query[None], self.heads), _split(key[None], self.kv_heads)  # (1, H, N, D)
+        query, key = _normalised(query, self.q_norm), _normalised(key, self.k_norm)
         if self.rotary is not None:
             query, key = self.rotary(query, places), self.rotary(key, places)
         query, key = (x.transpose(1, 2).flatten(2)[0] for x in (self.score.queries(query), self.score.keys(key)))
@@ -175,10 +175,10 @@ class MultiHead(nn.Module):
         places = _places(before, x.shape[1], position, x.device) if self.rotary is not None else None
         cache.append(self._remember(x, places))
         try:
-            self._check_input("x", x, self.width)
+            self._check_input("x", x, self.dim)
             causal = visible is None
             return self._look(
-                self.query(x), cache.filled, mask=visible, causal=causal, window=window, bias=bias, places=places
+                self.q_proj(x), cache.filled, mask=visible, causal=causal, window=window, bias=bias, places=places
             )
         except BaseException:
             cache.length = before  # nothing is lost: the step can be asked for again
@@ -194,19 +194,19 @@ class MultiHead(nn.Module):
         With a packing, the source is packed (positions, source_width).
         """
         if packing is None:
-            self._check_input("source", source, self.source_width)
-        key, value = _together(source, self.key, self.value, packing=packing)
+            self._check_input("source", source, self.source_dim)
+        key, value = _together(source, self.k_proj, self.v_proj, packing=packing)
         return self._known(key, value)
 
     def _remember(self, source: Tensor, places: Tensor | None) -> KeyValue:
-        self._check_input("source", source, self.source_width)
-        return self._known(self.key(source), self.value(source), places)
+        self._check_input("source", source, self.source_dim)
+        return self._known(self.k_proj(source), self.v_proj(source), places)
 
     def _known(self, key: Tensor, value: Tensor, places: Tensor | None = None) -> KeyValue:
-        key = _normalised(_split(key, self.key_heads), self.key_norm)  # (B, G, M, D)
+        key = _normalised(_split(key, self.kv_heads), self.k_norm)  # (B, G, M, D)
         if self.rotary is not None:
             key = self.rotary(key, _places(0, key.shape[2], None, key.device) if places is None else places)
-        return KeyValue(self.score.keys(key), _split(value, self.key_heads))
+        return KeyValue(self.score.keys(key), _split(value, self.kv_heads))
 
     def read(
         self,
@@ -224,10 +224,10 @@ class MultiHead(nn.Module):
         With a packing, x is packed (positions, width), and so is what comes out.
         """
         if packing is None:
-            self._check_input("x", x, self.width)
-            query = self.query(x)
+            self._check_input("x", x, self.dim)
+            query = self.q_proj(x)
         else:
-            query = packing.unpack(self.query(x))
+            query = packing.unpack(self.q_proj(x))
         return self._look(query, memory, mask=mask, causal=causal, window=window, bias=bias, packing=packing)
 
     def _look(
@@ -243,15 +243,15 @@ class MultiHead(nn.Module):
         places: Tensor | None = None,
     ) -> Tensor:
         batch, n, m = query.shape[0], query.shape[1], memory.key.shape[2]
-        wanted = (batch, self.key_heads, m)
-        if not memory.key.shape[:3] == memory.value.shape[:3] == wanted or memory.value.shape[3] != self.head_width:
+        wanted = (batch, self.kv_heads, m)
+        if not memory.key.shape[:3] == memory.value.shape[:3] == wanted or memory.value.shape[3] != self.head_dim:
             raise InvalidArgument(
                 "memory",
                 wanted=f"keys and values of (batch, heads, positions) {wanted}, from this layer's remember",
                 got=f"{tuple(memory.key.shape)} and {tuple(memory.value.shape)}",
                 remedy="Queries and source are one batch: repeat or reorder what is remembered to match.",
             )
-        query = _normalised(_split(query, self.heads), self.query_norm)  # (B, H, N, D)
+        query = _normalised(_split(query, self.heads), self.q_norm)  # (B, H, N, D)
         if self.rotary is not None:
             query = self.rotary(query, _places(m - n, n, None, query.device) if places is None else places)
         shape = (batch, self.heads, n, m)
@@ -269,14 +269,14 @@ class MultiHead(nn.Module):
         dropout = self.dropout if self.training else 0.0
         heads = attend_spec(spec, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
         joined = heads.transpose(1, 2).flatten(2)  # (B, N, H · D)
-        return product(joined if packing is None else packing.pack(joined), self.out.weight, self.out.bias)
+        return product(joined if packing is None else packing.pack(joined), self.out_proj.weight, self.out_proj.bias)
 
-    def _check_input(self, argument: str, x: Tensor, width: int) -> None:
-        mine = self.out.weight
-        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != width:
+    def _check_input(self, argument: str, x: Tensor, dim: int) -> None:
+        mine = self.out_proj.weight
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != dim:
             raise InvalidArgument(
                 argument,
-                wanted=f"(batch, positions, {width})",
+                wanted=f"(batch, positions, {dim})",
                 got=f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x),
                 remedy="Batch comes first; a single sequence goes in as x[None].",
             )
@@ -289,14 +289,14 @@ class MultiHead(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        grouped = "" if self.key_heads == self.heads else f", key_heads={self.key_heads}"
-        return f"width={self.width}, heads={self.heads}{grouped}, head_width={self.head_width}"
+        grouped = "" if self.kv_heads == self.heads else f", key_heads={self.kv_heads}"
+        return f"width={self.dim}, heads={self.heads}{grouped}, head_width={self.head_dim}"
 
 
 def _together(x: Tensor, *projections: nn.Linear, packing: Packing | None = None) -> tuple[Tensor, ...]:
     """Several projections of one input as one product, unpacked where the input is packed."""
-    widths, projected = [projection.out_features for projection in projections], _projected(x, *projections)
-    return torch.split(projected if packing is None else packing.unpack(projected), widths, -1)
+    dims, projected = [projection.out_features for projection in projections], _projected(x, *projections)
+    return torch.split(projected if packing is None else packing.unpack(projected), dims, -1)
 
 
 def _projected(x: Tensor, *projections: nn.Linear) -> Tensor:
@@ -340,27 +340,27 @@ def _head_axis(mask: Tensor) -> Tensor:
     )
 
 
-def _check(width: int, heads: int, key_heads: int, head_width: int | None, score: str, dropout: float) -> None:
-    if min(width, heads, key_heads, 1 if head_width is None else head_width) < 1:
+def _check(dim: int, heads: int, kv_heads: int, head_dim: int | None, score: str, dropout: float) -> None:
+    if min(dim, heads, kv_heads, 1 if head_dim is None else head_dim) < 1:
         raise InvalidArgument(
             "width, heads, key_heads, head_width",
             wanted="numbers of at least 1",
-            got=f"{width}, {heads}, {key_heads}, {head_width}",
+            got=f"{dim}, {heads}, {kv_heads}, {head_dim}",
             remedy="One head is ordinary attention.",
         )
-    if head_width is None and width % heads:
-        divisors = [h for h in range(1, width + 1) if width % h == 0]
+    if head_dim is None and dim % heads:
+        divisors = [h for h in range(1, dim + 1) if dim % h == 0]
         raise InvalidArgument(
             "heads",
-            wanted=f"a divisor of the width {width}",
+            wanted=f"a divisor of the width {dim}",
             got=str(heads),
             remedy=f"The nearest is {min(divisors, key=lambda h: abs(h - heads))}; or give head_width.",
         )
-    if heads % key_heads:
+    if heads % kv_heads:
         raise InvalidArgument(
             "key_heads",
             wanted=f"a divisor of heads = {heads}",
-            got=str(key_heads),
+            got=str(kv_heads),
             remedy="1 shares one head of keys and values among all queries; leave it out to share none.",
         )
     if not isinstance(score, str) or score not in SCORES:

@@ -27,9 +27,9 @@ class AttentionPoolConfig(Config):
 class MeanPool(nn.Module):
     """The mean of all states that are there."""
 
-    def __init__(self, config: PoolConfig, width: int) -> None:
+    def __init__(self, config: PoolConfig, dim: int) -> None:
         super().__init__()
-        self.width = width
+        self.dim = dim
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         return masked_mean(memory.states, memory.mask)
@@ -38,9 +38,9 @@ class MeanPool(nn.Module):
 class LastPool(nn.Module):
     """The state at each sequence's own end."""
 
-    def __init__(self, config: PoolConfig, width: int) -> None:
+    def __init__(self, config: PoolConfig, dim: int) -> None:
         super().__init__()
-        self.width = width
+        self.dim = dim
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         return at_last(memory.states, memory.mask)
@@ -49,9 +49,9 @@ class LastPool(nn.Module):
 class FirstPool(nn.Module):
     """The state of the first position, which a global unit or a class token holds."""
 
-    def __init__(self, config: PoolConfig, width: int) -> None:
+    def __init__(self, config: PoolConfig, dim: int) -> None:
         super().__init__()
-        self.width = width
+        self.dim = dim
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         return memory.states[:, 0]
@@ -60,11 +60,11 @@ class FirstPool(nn.Module):
 class AttentionPool(nn.Module):
     """Learned queries, as many as wanted, each asking the memory; their answers side by side."""
 
-    def __init__(self, config: AttentionPoolConfig, width: int) -> None:
+    def __init__(self, config: AttentionPoolConfig, dim: int) -> None:
         super().__init__()
-        self.width = config.queries * width
-        self.query = nn.Parameter(torch.randn(config.queries, width) * 0.02)
-        self.attend = MultiHead(width, config.heads, score=config.score)
+        self.dim = config.queries * dim
+        self.query = nn.Parameter(torch.randn(config.queries, dim) * 0.02)
+        self.attend = MultiHead(dim, config.heads, score=config.score)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B QW"]:
         asked = self.query.expand(memory.states.shape[0], -1, -1)

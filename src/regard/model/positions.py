@@ -26,26 +26,26 @@ class Sinusoidal(nn.Module):
 
     limit = None
 
-    def __init__(self, width: int, base: float = 10_000.0) -> None:
+    def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
-        if width < 2 or width % 2:
+        if dim < 2 or dim % 2:
             raise InvalidArgument(
-                "width", wanted="an even number", got=str(width), remedy="Sines and cosines come in pairs."
+                "width", wanted="an even number", got=str(dim), remedy="Sines and cosines come in pairs."
             )
-        self.width, self.base = width, base
+        self.dim, self.base = dim, base
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
-        angle = _angles(positions, self.width, self.base)  # (..., S, W / 2)
+        angle = _angles(positions, self.dim, self.base)  # (..., S, W / 2)
         return torch.cat((angle.sin(), angle.cos()), -1)
 
 
 class Learned(nn.Module):
     """A table of vectors, one a position, as long as the longest sequence it will ever see."""
 
-    def __init__(self, width: int, limit: int) -> None:
+    def __init__(self, dim: int, limit: int) -> None:
         super().__init__()
-        self.width, self.limit = width, limit
-        self.table = nn.Parameter(torch.randn(limit, width) * 0.02)
+        self.dim, self.limit = dim, limit
+        self.table = nn.Parameter(torch.randn(limit, dim) * 0.02)
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
         return nn.functional.embedding(positions, self.table)
@@ -54,14 +54,14 @@ class Learned(nn.Module):
 class SinusoidalGrid(nn.Module):
     """Places in an image: half of the width tells the row, half the column, as `Sinusoidal` tells a position."""
 
-    def __init__(self, width: int, base: float = 10_000.0) -> None:
+    def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
-        if width < 4 or width % 4:
+        if dim < 4 or dim % 4:
             raise InvalidArgument(
-                "width", wanted="a multiple of 4", got=str(width), remedy="Rows and columns get sines and cosines each."
+                "width", wanted="a multiple of 4", got=str(dim), remedy="Rows and columns get sines and cosines each."
             )
-        self.width = width
-        self.axis = Sinusoidal(width // 2, base)
+        self.dim = dim
+        self.axis = Sinusoidal(dim // 2, base)
 
     def forward(self, rows: int, columns: int, device: torch.device | None = None) -> Float[Tensor, "S W"]:
         down = self.axis(torch.arange(rows, device=device))[:, None].expand(-1, columns, -1)
@@ -76,14 +76,14 @@ class Add(nn.Module):
         super().__init__()
         self.positions = positions
 
-    def out_width(self, width: int) -> int:
-        return width
+    def out_dim(self, dim: int) -> int:
+        return dim
 
     def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S W"]:
-        if x.shape[-1] != self.positions.width:
+        if x.shape[-1] != self.positions.dim:
             raise InvalidArgument(
                 "x",
-                wanted=f"width {self.positions.width}, that of the positions added to it",
+                wanted=f"width {self.positions.dim}, that of the positions added to it",
                 got=f"width {x.shape[-1]} in shape {tuple(x.shape)}",
                 remedy="Build the positions with the width of the input, or use Concatenate.",
             )
@@ -97,8 +97,8 @@ class Concatenate(nn.Module):
         super().__init__()
         self.positions = positions
 
-    def out_width(self, width: int) -> int:
-        return width + self.positions.width
+    def out_dim(self, dim: int) -> int:
+        return dim + self.positions.dim
 
     def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S V"]:
         encoded = _encode(self.positions, x, start)
@@ -111,23 +111,23 @@ class Rotary(nn.Module):
     Dimension i turns with dimension i + width / 2 (https://arxiv.org/abs/2104.09864).
     """
 
-    def __init__(self, width: int, base: float = 10_000.0) -> None:
+    def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
-        if width < 2 or width % 2:
+        if dim < 2 or dim % 2:
             raise InvalidArgument(
-                "width", wanted="an even width of a head", got=str(width), remedy="Dimensions turn in pairs."
+                "width", wanted="an even width of a head", got=str(dim), remedy="Dimensions turn in pairs."
             )
-        self.width, self.base = width, base
+        self.dim, self.base = dim, base
 
     def forward(self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, "*#lead S"]) -> Float[Tensor, "*lead S D"]:
-        if x.shape[-1] != self.width:
+        if x.shape[-1] != self.dim:
             raise InvalidArgument(
                 "x",
-                wanted=f"heads of width {self.width}, for which these positions were built",
+                wanted=f"heads of width {self.dim}, for which these positions were built",
                 got=f"width {x.shape[-1]} in shape {tuple(x.shape)}",
                 remedy=f"Use Rotary({x.shape[-1]}).",
             )
-        angle = _angles(positions, self.width, self.base)  # (..., S, D / 2)
+        angle = _angles(positions, self.dim, self.base)  # (..., S, D / 2)
         cos, sin = angle.cos(), angle.sin()
         first, second = x.chunk(2, -1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
@@ -189,8 +189,8 @@ class RelativeBias(nn.Module):
         return base + torch.where(apart < exact, apart, coarse)
 
 
-def _angles(positions: Tensor, width: int, base: float) -> Tensor:
-    rate = base ** (-torch.arange(0, width, 2, dtype=torch.float32, device=positions.device) / width)  # (width / 2,)
+def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
+    rate = base ** (-torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim)  # (width / 2,)
     return positions[..., None] * rate
 
 

@@ -29,22 +29,24 @@ Hidden = tuple[Float[Tensor, "layers rows W"], ...]  # one tensor, or two for an
 @dataclass(frozen=True)
 class RnnDecoderConfig(Config):
     cell: CellName = "gru"
-    width: Count = 256
+    dim: Count = 256
     layers: Count = 1
     dropout: Probability = 0.1
-    start: Literal["summary", "zero"] = "summary"  # where the first state comes from
+    initial_state: Literal["summary", "zero"] = "summary"  # where the first state comes from
     # none: the source's summary is an input of every step; before: look with the last state, then step
     # (https://arxiv.org/abs/1409.0473); after: step, then look with the new state (https://arxiv.org/abs/1508.04025)
-    attention: Literal["none", "before", "after"] = "before"
+    attention: Literal["none", "bahdanau", "luong"] = "bahdanau"
     score: ScoreName = "additive"
-    feed: bool = False  # with `after`: what was said last is an input of the next step
-    gate: bool = False  # with `before`: the state also says how much of what it sees counts (arXiv:1502.03044)
+    input_feeding: bool = False  # with `after`: what was said last is an input of the next step
+    context_gate: bool = False  # with `before`: the state also says how much of what it sees counts (arXiv:1502.03044)
 
     def conflicts(self) -> Iterator[Problem]:
-        if self.feed and self.attention != "after":
-            yield Problem("feed", "false unless attention = 'after'", "true", "`before` feeds what it sees anyway.")
-        if self.gate and self.attention != "before":
-            yield Problem("gate", "false unless attention = 'before'", "true", "Leave it out.")
+        if self.input_feeding and self.attention != "luong":
+            yield Problem(
+                "input_feeding", "false unless attention = 'luong'", "true", "`before` feeds what it sees anyway."
+            )
+        if self.context_gate and self.attention != "bahdanau":
+            yield Problem("context_gate", "false unless attention = 'bahdanau'", "true", "Leave it out.")
 
 
 @dataclass(frozen=True)
@@ -109,28 +111,28 @@ class RnnDecoder(nn.Module):
     """
 
     def __init__(
-        self, config: RnnDecoderConfig, embedding: Embedding, project: Projection, memory_width: int | None
+        self, config: RnnDecoderConfig, embedding: Embedding, project: Projection, memory_dim: int | None
     ) -> None:
         super().__init__()
-        self.embedding, self.project, self.cell = embedding, project, config.cell
-        self.width, self.layers = config.width, config.layers
-        self.looks = "none" if memory_width is None else config.attention
-        source = memory_width or 0
-        fed = {"none": source, "before": source, "after": config.width if config.feed else 0}[self.looks]
-        self.fed, self.one_by_one = fed, self.looks == "before" or (self.looks == "after" and config.feed)
+        self.embed_tokens, self.project, self.cell = embedding, project, config.cell
+        self.dim, self.layers = config.dim, config.layers
+        self.looks = "none" if memory_dim is None else config.attention
+        source = memory_dim or 0
+        fed = {"none": source, "bahdanau": source, "luong": config.dim if config.input_feeding else 0}[self.looks]
+        self.fed, self.one_by_one = fed, self.looks == "bahdanau" or (self.looks == "luong" and config.input_feeding)
         self.rnn = MODULES[config.cell](
-            embedding.width + fed,
-            config.width,
+            embedding.dim + fed,
+            config.dim,
             config.layers,
             batch_first=True,
             dropout=config.dropout if config.layers > 1 else 0.0,
         )
         parts = 2 if config.cell == "lstm" else 1
-        begins = memory_width is not None and config.start == "summary"
-        self.begin = nn.Linear(source, parts * config.layers * config.width) if begins else None
-        self.score = None if self.looks == "none" else SCORES[config.score](config.width, source, None, None)
-        self.join = None if self.looks == "none" else nn.Linear(config.width + source, config.width)
-        self.gate = nn.Linear(config.width, 1) if config.gate and self.looks == "before" else None
+        begins = memory_dim is not None and config.initial_state == "summary"
+        self.begin = nn.Linear(source, parts * config.layers * config.dim) if begins else None
+        self.score = None if self.looks == "none" else SCORES[config.score](config.dim, source, None, None)
+        self.join = None if self.looks == "none" else nn.Linear(config.dim + source, config.dim)
+        self.gate = nn.Linear(config.dim, 1) if config.context_gate and self.looks == "bahdanau" else None
         self.dropout = Dropout(config.dropout)
         self.parts = parts  # of a hidden state
 
@@ -169,7 +171,7 @@ class RnnDecoder(nn.Module):
         hand = state.keys is not None and by_hand(self.project.weight, targets, state.keys)
         if self.one_by_one and hand and not capture.intercepted():
             return self._carry_by_hand(targets, state, weights)
-        embedded = self.dropout(self.embedding(targets))
+        embedded = self.dropout(self.embed_tokens(targets))
         if not self.one_by_one:
             out, state = self._advance(embedded, state, weights)
         else:
@@ -177,7 +179,7 @@ class RnnDecoder(nn.Module):
             for t in range(targets.shape[1]):
                 out, state = self._advance(embedded[:, t : t + 1], state, weights)
                 outs.append(out)
-            out = torch.cat(outs, 1) if outs else embedded.new_zeros(*targets.shape, self.width)
+            out = torch.cat(outs, 1) if outs else embedded.new_zeros(*targets.shape, self.dim)
         return out, state
 
     def start(
@@ -196,20 +198,20 @@ class RnnDecoder(nn.Module):
 
     def _start(self, memory: Memory | None, batch: int) -> RnnState:
         weight = self.project.weight
-        zeros = weight.new_zeros(self.layers, batch, self.width)
+        zeros = weight.new_zeros(self.layers, batch, self.dim)
         hidden: Hidden = (zeros,) * self.parts
         if memory is None:
             return RnnState(hidden, weight.new_zeros(batch, 0), None, None, None)
         if self.begin is not None:
-            first = torch.tanh(self.begin(memory.summary)).reshape(batch, self.parts, self.layers, self.width)
+            first = torch.tanh(self.begin(memory.summary)).reshape(batch, self.parts, self.layers, self.dim)
             hidden = tuple(part.transpose(0, 1).contiguous() for part in first.unbind(1))
         if self.score is None:
             return RnnState(hidden, memory.summary, None, None, None)
-        nothing = weight.new_zeros(batch, self.fed if self.looks == "after" else 0)
+        nothing = weight.new_zeros(batch, self.fed if self.looks == "luong" else 0)
         return RnnState(hidden, nothing, self.score.keys(memory.states), memory.states, memory.mask[:, None])
 
     def step(self, tokens: Int[Tensor, " B"], state: RnnState) -> tuple[Float[Tensor, "B V"], RnnState]:
-        out, state = self._advance(self.dropout(self.embedding(tokens[:, None])), state)
+        out, state = self._advance(self.dropout(self.embed_tokens(tokens[:, None])), state)
         logits: Tensor = self.project(out)[:, 0]
         return logits, state
 
@@ -218,7 +220,7 @@ class RnnDecoder(nn.Module):
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
         length = embedded.shape[1]
         extra = state.context[:, None].expand(-1, length, -1)  # (B, T, C)
-        if self.looks == "before":
+        if self.looks == "bahdanau":
             assert length == 1
             query = state.hidden[0][-1][:, None]
             extra = self._look(query, state, weights)
@@ -226,9 +228,9 @@ class RnnDecoder(nn.Module):
         out, hidden = self._through(torch.cat((embedded, extra), -1), state.hidden)
         state = replace(state, hidden=hidden)
         if self.join is not None:
-            seen = extra if self.looks == "before" else self._look(out, state, weights)
+            seen = extra if self.looks == "bahdanau" else self._look(out, state, weights)
             out = torch.tanh(self.join(torch.cat((out, seen), -1)))
-            if self.looks == "after" and self.fed:
+            if self.looks == "luong" and self.fed:
                 state = replace(state, context=out[:, -1])
         return self.dropout(out), state
 
@@ -255,14 +257,14 @@ class RnnDecoder(nn.Module):
         assert self.join is not None
         with torch.autocast(targets.device.type, enabled=False):
             state = state.widened()
-            embedded = self.dropout(self.embedding(targets.mT))  # (T, B, W)
+            embedded = self.dropout(self.embed_tokens(targets.mT))  # (T, B, W)
             between = None
             if self.layers > 1 and self.training:
-                between = self.dropout(embedded.new_ones(self.layers - 1, targets.numel(), self.width))
+                between = self.dropout(embedded.new_ones(self.layers - 1, targets.numel(), self.dim))
             by_layer = [rnn.RnnWeights(*each) for each in self.rnn.all_weights]
             layers = attention_rnn.RecurrentLayers(self.cell, by_layer, list(zip(*state.hidden, strict=True)), between)
             source = self._source(state, embedded)
-            if self.looks == "before":
+            if self.looks == "bahdanau":
                 gate = None if self.gate is None else (self.gate.weight, self.gate.bias)
                 states, seen, looked = attention_rnn.attend_then_step(layers, source, embedded, gate)
                 out = torch.tanh(self.join(torch.cat((states[-1][0], seen), -1)))
@@ -280,7 +282,7 @@ class RnnDecoder(nn.Module):
 
     def _tell(self, tops: Float[Tensor, "T B W"], state: RnnState) -> None:
         """Look once more, for those who listen alone."""
-        asked = torch.cat((state.hidden[0][-1].detach()[None], tops[:-1])) if self.looks == "before" else tops
+        asked = torch.cat((state.hidden[0][-1].detach()[None], tops[:-1])) if self.looks == "bahdanau" else tops
         with torch.no_grad():
             for query in asked:
                 self._look(query[:, None], state)
@@ -291,7 +293,7 @@ class RnnDecoder(nn.Module):
         assert state.values is not None
         assert state.mask is not None
         # Queries are linear in the state, so the identity's are the matrix that makes them.
-        identity = torch.eye(self.width, dtype=like.dtype, device=like.device)
+        identity = torch.eye(self.dim, dtype=like.dtype, device=like.device)
         matrix = self.score.queries(identity)
         score_function = self.score.score_function(state.keys.shape[-1])
         return attention_rnn.AttentionSource(

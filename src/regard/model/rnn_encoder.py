@@ -24,14 +24,14 @@ MODULES = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 @dataclass(frozen=True)
 class RnnConfig(Config):
     cell: CellName = "gru"
-    width: Count = 256
+    dim: Count = 256
     layers: Count = 1
     dropout: Probability = 0.1
     bidirectional: bool = True  # half of the width in each direction
 
     def conflicts(self) -> Iterator[Problem]:
-        if self.bidirectional and self.width % 2:
-            yield Problem("width", "an even number for two directions", str(self.width), "Half goes to each.")
+        if self.bidirectional and self.dim % 2:
+            yield Problem("dim", "an even number for two directions", str(self.dim), "Half goes to each.")
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class RnnEncoder(nn.Module):
 
     def __init__(self, config: RnnConfig, embedding: Embedding) -> None:
         super().__init__()
-        self.width, self.causal = config.width, not config.bidirectional
-        self.embedding, self.cell = embedding, config.cell
+        self.dim, self.causal = config.dim, not config.bidirectional
+        self.embed_tokens, self.cell = embedding, config.cell
         self.rnn = MODULES[config.cell](
-            embedding.width,
-            config.width // (2 if config.bidirectional else 1),
+            embedding.dim,
+            config.dim // (2 if config.bidirectional else 1),
             config.layers,
             batch_first=True,
             bidirectional=config.bidirectional,
@@ -108,7 +108,7 @@ class RnnEncoder(nn.Module):
         return Memory(states.masked_fill(~source.mask[..., None], 0.0), source.mask, self.dropout(summary))
 
     def _scans(self, source: Tokens) -> bool:
-        words = self.embedding.weight
+        words = self.embed_tokens.weight
         if source.ids.device.type == "cpu":
             return by_hand(words, source.ids)
         return torch.is_grad_enabled() and source.ids.numel() > 0 and rnn_cuda.takes(words)
@@ -118,7 +118,7 @@ class RnnEncoder(nn.Module):
         # here, and as none in what is handed on.
         lengths = source.counts.clamp(min=1)
         packed = pack_padded_sequence(
-            self.dropout(self.embedding(source.ids)), lengths, batch_first=True, enforce_sorted=False
+            self.dropout(self.embed_tokens(source.ids)), lengths, batch_first=True, enforce_sorted=False
         )
         states, hidden = self.rnn(packed)
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=source.ids.shape[1])
@@ -128,7 +128,7 @@ class RnnEncoder(nn.Module):
 
     def _scanned(self, source: Tokens, when: Schedule) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         """The same by steps of our own: where PyTorch's gradient of packed steps is slow, or of too few bits."""
-        x = self.dropout(self.embedding(source.ids.flatten()[when.tokens.real]))  # (rows, W)
+        x = self.dropout(self.embed_tokens(source.ids.flatten()[when.tokens.real]))  # (rows, W)
         weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
         for layer in range(self.rnn.num_layers):
             below = self.dropout(x) if layer else x

@@ -26,31 +26,40 @@ Share = Annotated[float, Range(0.0, 1.0)]
 class ScheduledSampling(Config):
     """How much of a decoder's input is gold, over the steps of training."""
 
-    gold: Share = 1.0  # the share of gold tokens: 1 is teacher forcing, 0 free running, 0.3 the ratio 3:7
-    end: Share | None = None  # where a schedule ends; None: the share stays as it is
-    steps: Count | None = None  # how many training steps the schedule takes
+    teacher_forcing: Share = 1.0  # the share of gold tokens: 1 is teacher forcing, 0 free running, 0.3 the ratio 3:7
+    final_teacher_forcing: Share | None = None  # where a schedule ends; None: the share stays as it is
+    over_steps: Count | None = None  # how many training steps the schedule takes
     schedule: Literal["linear", "exponential", "sigmoid"] = "linear"
-    draw: Literal["token", "ratio"] = "token"  # each token by chance, or exactly that share of each sentence
+    mode: Literal["token", "ratio"] = "token"  # each token by chance, or exactly that share of each sentence
     passes: Count = 1  # how often a parallel decoder predicts before its inputs are taken as they are
 
     def conflicts(self) -> Iterator[Problem]:
-        if (self.end is None) != (self.steps is None):
-            given = "end" if self.steps is None else "steps"
-            yield Problem("end, steps", "both for a schedule, or neither", f"{given} alone", "Give both.")
-        if self.schedule == "exponential" and self.end is not None and min(self.end, self.gold) <= 0:
-            yield Problem("end", "above 0 for an exponential schedule", str(self.end), "Use 0.01, or 'linear'.")
+        if (self.final_teacher_forcing is None) != (self.over_steps is None):
+            given = "final_teacher_forcing" if self.over_steps is None else "over_steps"
+            yield Problem("final_teacher_forcing, over_steps", "both for a schedule, or neither", f"{given} alone", "Give both.")
+        if (
+            self.schedule == "exponential"
+            and self.final_teacher_forcing is not None
+            and min(self.final_teacher_forcing, self.teacher_forcing) <= 0
+        ):
+            yield Problem(
+                "final_teacher_forcing",
+                "above 0 for an exponential schedule",
+                str(self.final_teacher_forcing),
+                "Use 0.01, or 'linear'.",
+            )
 
     def share(self, step: int) -> float:
         """The share of gold tokens at this step of training."""
-        if self.end is None or self.steps is None:
-            return self.gold
-        done = min(1.0, max(0.0, step / self.steps))
+        if self.final_teacher_forcing is None or self.over_steps is None:
+            return self.teacher_forcing
+        done = min(1.0, max(0.0, step / self.over_steps))
         if self.schedule == "exponential":
-            return float(self.gold * (self.end / self.gold) ** done)
+            return float(self.teacher_forcing * (self.final_teacher_forcing / self.teacher_forcing) ** done)
         if self.schedule == "sigmoid":
             low, high = 1 / (1 + exp(6)), 1 / (1 + exp(-6))
             done = (1 / (1 + exp(6 - 12 * done)) - low) / (high - low)
-        return self.gold + (self.end - self.gold) * done
+        return self.teacher_forcing + (self.final_teacher_forcing - self.teacher_forcing) * done
 
 
 def force(
@@ -70,7 +79,7 @@ def force(
     if share == 1.0:
         logits: Tensor = decoder(targets, memory)
         return logits
-    gold = _choose(targets, share, forcing.draw, generator)
+    gold = _choose(targets, share, forcing.mode, generator)
     if isinstance(decoder, RnnDecoder):
         return _step_by_step(decoder, targets, memory, gold)
     with torch.no_grad():

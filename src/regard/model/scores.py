@@ -33,7 +33,7 @@ class Score(nn.Module, ABC):
         return key
 
     @abstractmethod
-    def score_function(self, width: int) -> ScoreFunction:
+    def score_function(self, dim: int) -> ScoreFunction:
         """What is computed where queries and keys meet, `width` being the width there."""
 
 
@@ -49,8 +49,8 @@ class ProjectedKeys:
     def keys(self, key: Float[Tensor, "... M D"]) -> Float[Tensor, "... M D"]:
         return key
 
-    def score_function(self, width: int) -> ScoreFunction:
-        return self.score.score_function(width)
+    def score_function(self, dim: int) -> ScoreFunction:
+        return self.score.score_function(dim)
 
 
 Scoring = Score | ProjectedKeys
@@ -59,31 +59,29 @@ Scoring = Score | ProjectedKeys
 class Dot(Score):
     """q·k"""
 
-    def score_function(self, width: int) -> ScoreFunction:
+    def score_function(self, dim: int) -> ScoreFunction:
         return DotScoreFunction(1.0)
 
 
 class ScaledDot(Score):
     """q·k / √width, so that the variance of a score does not grow with the width."""
 
-    def score_function(self, width: int) -> ScoreFunction:
-        return DotScoreFunction(1 / sqrt(width))
+    def score_function(self, dim: int) -> ScoreFunction:
+        return DotScoreFunction(1 / sqrt(dim))
 
 
 class Bilinear(Score):
     """qᵀ W k, the multiplicative score; W is applied to the keys, which are there once and asked many times."""
 
-    def __init__(
-        self, query_width: int, key_width: int, *, heads: int | None = None, key_heads: int | None = None
-    ) -> None:
+    def __init__(self, query_dim: int, key_dim: int, *, heads: int | None = None, kv_heads: int | None = None) -> None:
         super().__init__()
-        self.weight = _matrix(key_width, query_width, key_heads or heads)
+        self.weight = _matrix(key_dim, query_dim, kv_heads or heads)
 
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
         _check("key", key, self.weight)
         return key @ self.weight
 
-    def score_function(self, width: int) -> ScoreFunction:
+    def score_function(self, dim: int) -> ScoreFunction:
         return DotScoreFunction(1.0)
 
 
@@ -91,11 +89,11 @@ class ReducedRank(Score):
     """(Uq)·(Vk), the bilinear score with W = UᵀV of low rank."""
 
     def __init__(
-        self, query_width: int, key_width: int, rank: int, *, heads: int | None = None, key_heads: int | None = None
+        self, query_dim: int, key_dim: int, rank: int, *, heads: int | None = None, kv_heads: int | None = None
     ) -> None:
         super().__init__()
-        self.query_weight = _matrix(query_width, rank, heads)
-        self.key_weight = _matrix(key_width, rank, key_heads or heads)
+        self.query_weight = _matrix(query_dim, rank, heads)
+        self.key_weight = _matrix(key_dim, rank, kv_heads or heads)
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
         _check("query", query, self.query_weight)
@@ -105,7 +103,7 @@ class ReducedRank(Score):
         _check("key", key, self.key_weight)
         return key @ self.key_weight
 
-    def score_function(self, width: int) -> ScoreFunction:
+    def score_function(self, dim: int) -> ScoreFunction:
         return DotScoreFunction(1.0)
 
 
@@ -113,13 +111,13 @@ class Additive(Score):
     """w · tanh(Uq + Vk + b), a perceptron with one hidden layer (https://arxiv.org/abs/1409.0473)."""
 
     def __init__(
-        self, query_width: int, key_width: int, width: int, *, heads: int | None = None, key_heads: int | None = None
+        self, query_dim: int, key_dim: int, dim: int, *, heads: int | None = None, kv_heads: int | None = None
     ) -> None:
         super().__init__()
-        self.query_weight = _matrix(query_width, width, heads)
-        self.key_weight = _matrix(key_width, width, key_heads or heads)
-        self.key_bias = nn.Parameter(self.key_weight.new_zeros(*self.key_weight.shape[:-2], 1, width))
-        self.weight = nn.Parameter(torch.empty(heads or 1, width).uniform_(-1, 1) * sqrt(3 / width))
+        self.query_weight = _matrix(query_dim, dim, heads)
+        self.key_weight = _matrix(key_dim, dim, kv_heads or heads)
+        self.key_bias = nn.Parameter(self.key_weight.new_zeros(*self.key_weight.shape[:-2], 1, dim))
+        self.weight = nn.Parameter(torch.empty(heads or 1, dim).uniform_(-1, 1) * sqrt(3 / dim))
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
         _check("query", query, self.query_weight)
@@ -129,7 +127,7 @@ class Additive(Score):
         _check("key", key, self.key_weight)
         return key @ self.key_weight + self.key_bias
 
-    def score_function(self, width: int) -> ScoreFunction:
+    def score_function(self, dim: int) -> ScoreFunction:
         return AdditiveScoreFunction(self.weight)
 
 
@@ -142,27 +140,27 @@ class Uniform(Score):
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M 1"]:
         return key.new_zeros(*key.shape[:-1], 1)
 
-    def score_function(self, width: int) -> ScoreFunction:
+    def score_function(self, dim: int) -> ScoreFunction:
         return DotScoreFunction(1.0)
 
 
-def _same_width(name: str, query_width: int, key_width: int) -> None:
-    if query_width != key_width:
+def _same_dim(name: str, query_dim: int, key_dim: int) -> None:
+    if query_dim != key_dim:
         raise InvalidArgument(
             "score",
             wanted=f"queries and keys of one width for {name!r}",
-            got=f"widths {query_width} and {key_width}",
+            got=f"widths {query_dim} and {key_dim}",
             remedy="Make them equal, or use 'bilinear', 'reduced_rank' or 'additive'.",
         )
 
 
-def _dot(query_width: int, key_width: int, heads: int | None, key_heads: int | None) -> Score:
-    _same_width("dot", query_width, key_width)
+def _dot(query_dim: int, key_dim: int, heads: int | None, kv_heads: int | None) -> Score:
+    _same_dim("dot", query_dim, key_dim)
     return Dot()
 
 
-def _scaled_dot(query_width: int, key_width: int, heads: int | None, key_heads: int | None) -> Score:
-    _same_width("scaled_dot", query_width, key_width)
+def _scaled_dot(query_dim: int, key_dim: int, heads: int | None, kv_heads: int | None) -> Score:
+    _same_dim("scaled_dot", query_dim, key_dim)
     return ScaledDot()
 
 
@@ -172,12 +170,12 @@ ScoreName = Literal["dot", "scaled_dot", "bilinear", "reduced_rank", "additive",
 SCORES: dict[str, Callable[[int, int, int | None, int | None], Score]] = {
     "dot": _dot,
     "scaled_dot": _scaled_dot,
-    "bilinear": lambda q, k, heads, key_heads: Bilinear(q, k, heads=heads, key_heads=key_heads),
-    "reduced_rank": lambda q, k, heads, key_heads: ReducedRank(
-        q, k, max(1, min(q, k) // 4), heads=heads, key_heads=key_heads
+    "bilinear": lambda q, k, heads, kv_heads: Bilinear(q, k, heads=heads, kv_heads=kv_heads),
+    "reduced_rank": lambda q, k, heads, kv_heads: ReducedRank(
+        q, k, max(1, min(q, k) // 4), heads=heads, kv_heads=kv_heads
     ),
-    "additive": lambda q, k, heads, key_heads: Additive(q, k, q, heads=heads, key_heads=key_heads),
-    "uniform": lambda q, k, heads, key_heads: Uniform(),
+    "additive": lambda q, k, heads, kv_heads: Additive(q, k, q, heads=heads, kv_heads=kv_heads),
+    "uniform": lambda q, k, heads, kv_heads: Uniform(),
 }
 
 

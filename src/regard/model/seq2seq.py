@@ -45,7 +45,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.encoder, self.pool = encoder, pool
         self.dropout = nn.Dropout(dropout)
-        self.out = nn.Linear(int(pool.width), labels)  # type: ignore[arg-type]
+        self.out = nn.Linear(int(pool.dim), labels)  # type: ignore[arg-type]
 
     def forward(self, source: Any) -> Float[Tensor, "B labels"]:
         logits: Tensor = self.out(self.dropout(self.pool(self.encoder(source))))
@@ -61,8 +61,8 @@ class MaskedTokens(nn.Module):
     def __init__(self, encoder: nn.Module, project: nn.Module, epsilon: float = 1e-5) -> None:
         super().__init__()
         self.encoder, self.project = encoder, project
-        width = int(encoder.width)  # type: ignore[arg-type]
-        self.turn = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width, epsilon))
+        dim = int(encoder.dim)  # type: ignore[arg-type]
+        self.turn = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.LayerNorm(dim, epsilon))
 
     def forward(self, source: Any) -> Float[Tensor, "B S V"]:
         memory: Memory = self.encoder(source)

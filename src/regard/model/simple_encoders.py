@@ -14,12 +14,12 @@ from regard.model.memory import Memory, masked_mean
 
 @dataclass(frozen=True)
 class LabelConfig(Config):
-    width: Count = 256
+    dim: Count = 256
 
 
 @dataclass(frozen=True)
 class BagConfig(Config):
-    width: Count = 256
+    dim: Count = 256
 
 
 class LabelEncoder(nn.Module):
@@ -29,10 +29,10 @@ class LabelEncoder(nn.Module):
 
     def __init__(self, config: LabelConfig, embedding: Embedding) -> None:
         super().__init__()
-        self.embedding, self.width = embedding, embedding.width
+        self.embed_tokens, self.dim = embedding, embedding.dim
 
     def forward(self, labels: Int[Tensor, " B"]) -> Memory:
-        state = self.embedding(labels)
+        state = self.embed_tokens(labels)
         return Memory(state[:, None], torch.ones_like(labels, dtype=torch.bool)[:, None], state)
 
 
@@ -43,8 +43,8 @@ class BagEncoder(nn.Module):
 
     def __init__(self, config: BagConfig, embedding: Embedding) -> None:
         super().__init__()
-        self.embedding, self.width = embedding, embedding.width
+        self.embed_tokens, self.dim = embedding, embedding.dim
 
     def forward(self, source: Tokens) -> Memory:
-        states = self.embedding(source.ids)
+        states = self.embed_tokens(source.ids)
         return Memory(states, source.mask, masked_mean(states, source.mask))

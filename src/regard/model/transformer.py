@@ -11,6 +11,7 @@ from regard.kernels.attention.bias import Bias, tile
 from regard.model.embedding import Embedding, Projection
 from regard.model.kv_cache import KeyValue, KeyValueCache, put_masks
 from regard.model.memory import Memory, PackedMemory, at_last, masked_mean
+from regard.model.multihead import MultiHead
 from regard.model.positions import Start
 from regard.model.transformer_block import ClsToken, InputLayer, TransformerConfig, TransformerStack
 
@@ -20,28 +21,28 @@ class TransformerEncoder(nn.Module):
 
     def __init__(self, config: TransformerConfig, embedding: Embedding) -> None:
         super().__init__()
-        self.width, self.causal = config.width, config.causal
-        self.embedding = embedding
-        self.unit = ClsToken(config.width) if config.unit else None
-        self.entrance = InputLayer(config, ahead=not config.causal)
+        self.dim, self.causal = config.dim, config.causal
+        self.embed_tokens = embedding
+        self.cls_token = ClsToken(config.dim) if config.cls_token else None
+        self.input_layer = InputLayer(config, ahead=not config.causal)
         self.stack = TransformerStack(config)
 
     def forward(self, source: Tokens) -> Memory:
-        x, mask = self.embedding(source.ids), source.mask
-        if self.unit is not None:
-            x, mask = self.unit(x, mask)
-        x, length = self.entrance(x), x.shape[1]
-        packing, bias = Packing.where_it_pays(mask), self.entrance.bias(length, length)
+        x, mask = self.embed_tokens(source.ids), source.mask
+        if self.cls_token is not None:
+            x, mask = self.cls_token(x, mask)
+        x, length = self.input_layer(x), x.shape[1]
+        packing, bias = Packing.where_it_pays(mask), self.input_layer.bias(length, length)
         states = self.stack(x, mask=mask[:, None], causal=self.causal, bias=bias, packing=packing)
         # Zeros in the padding either way, so that one path cannot be told from the other.
         states = states.masked_fill(~mask[..., None], 0.0) if packing is None else packing.unpack(states)
-        if self.unit is not None:
+        if self.cls_token is not None:
             return Memory(states, mask, states[:, 0], units=1)
         return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
 
     def end_to_end(self, source: Packed) -> PackedMemory:
         """Of sequences laid end to end. Without `unit`, and without positions that are told by distance."""
-        x = self.entrance(self.embedding(source.ids), source.ends)
+        x = self.input_layer(self.embed_tokens(source.ids), source.ends)
         return PackedMemory(self.stack.end_to_end(x, source.ends, causal=self.causal), source.ends)
 
 
@@ -119,16 +120,16 @@ class TransformerState:
 class TransformerDecoder(nn.Module):
     """Tokens so far, and a memory where there is one, to logits of the next token."""
 
-    def __init__(self, config: TransformerConfig, embedding: Embedding, project: Projection, memory_width: int | None):
+    def __init__(self, config: TransformerConfig, embedding: Embedding, project: Projection, memory_dim: int | None):
         super().__init__()
-        self.embedding, self.project = embedding, project
-        self.entrance = InputLayer(config, ahead=False)
-        self.stack = TransformerStack(config, memory_width)
+        self.embed_tokens, self.project = embedding, project
+        self.input_layer = InputLayer(config, ahead=False)
+        self.stack = TransformerStack(config, memory_dim)
 
     @property
-    def cross_attentions(self) -> list[nn.Module]:
+    def cross_attentions(self) -> list[MultiHead]:
         """The modules that look at the source, first to last."""
-        return [block.cross for block in self.stack.blocks if hasattr(block, "cross")]
+        return [block.cross_attn for block in self.stack.layers if block.cross_attn is not None]
 
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
         logits: Tensor = self.project(self.states(targets, memory))
@@ -138,23 +139,29 @@ class TransformerDecoder(nn.Module):
         self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
     ) -> Float[Tensor, "*lead W"]:
         """What `project` turns into logits; with a packing, of the tokens it names alone, packed."""
-        x, bias = self.entrance(self.embedding(targets)), self.entrance.bias(targets.shape[1], targets.shape[1])
+        x, bias = (
+            self.input_layer(self.embed_tokens(targets)),
+            self.input_layer.bias(targets.shape[1], targets.shape[1]),
+        )
         states: Tensor = self.stack(x, causal=True, bias=bias, memory=memory, packing=packing)
         return states
 
     def end_to_end(self, targets: Packed, memory: PackedMemory | None) -> Float[Tensor, "N W"]:
         """The same of sequences laid end to end. Without positions that are told by distance."""
-        x = self.entrance(self.embedding(targets.ids), targets.ends)
+        x = self.input_layer(self.embed_tokens(targets.ids), targets.ends)
         return self.stack.end_to_end(x, targets.ends, causal=True, memory=memory)
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int | None = None) -> TransformerState:
         """The state before the first token, with room for `capacity` tokens; for several hypotheses a sentence."""
-        nothing = self.project.weight.new_zeros(batch, 0, self.embedding.width)
+        nothing = self.project.weight.new_zeros(batch, 0, self.embed_tokens.dim)
         several = beams is not None and beams > 1
         room = capacity * (beams or 1)
+        memories: list[KeyValue | None] = [None] * len(self.stack.layers)
+        if memory is not None:
+            memories = [cross.remember(memory.states) for cross in self.cross_attentions]
         return TransformerState(
-            [block.attend.start(nothing, room) for block in self.stack.blocks],
-            [None if memory is None else block.cross.remember(memory.states) for block in self.stack.blocks],
+            [block.self_attn.start(nothing, room) for block in self.stack.layers],
+            memories,
             None if memory is None else memory.mask[:, None],
             beams or 1,
             visible=torch.zeros(batch, beams or 1, room, dtype=torch.bool, device=nothing.device) if several else None,
@@ -164,17 +171,17 @@ class TransformerDecoder(nn.Module):
         """Logits after one more token of each hypothesis, those of a sentence side by side."""
         state.make_room()
         beams, visible, seen = state.beams, state.visible, state.caches[0].length
-        position = state.time if state.entered is None else self.entrance.reached(state.time - state.entered)
+        position = state.time if state.entered is None else self.input_layer.reached(state.time - state.entered)
         start: Start = position if isinstance(position, int) else position.repeat_interleave(beams)
-        x = self.entrance(self.embedding(tokens[:, None]), start)
-        bias: Bias | None = self.entrance.bias(1, state.length + 1)
+        x = self.input_layer(self.embed_tokens(tokens[:, None]), start)
+        bias: Bias | None = self.input_layer.bias(1, state.length + 1)
         if visible is not None:
             visible[:, :, seen : seen + beams] = torch.eye(beams, dtype=torch.bool, device=visible.device)
             visible = visible[:, :, : seen + beams]
             if bias is not None:
                 bias = tile(bias, slice(0, 1), 0, state.length + 1, 1).repeat_interleave(beams, -1)
         x = x.view(-1, beams, x.shape[-1])
-        for block, cache, known in zip(self.stack.blocks, state.caches, state.memories, strict=True):
+        for block, cache, known in zip(self.stack.layers, state.caches, state.memories, strict=True):
             x = block.step(
                 x,
                 cache,

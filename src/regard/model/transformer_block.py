@@ -30,46 +30,46 @@ PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "
 
 @dataclass(frozen=True)
 class TransformerConfig(Config):
-    width: Count = 256
+    dim: Count = 256
     layers: Count = 3
     heads: Count = 4
-    hidden: Count = 1024  # width of the perceptron's hidden layer
+    ffn_dim: Count = 1024  # width of the perceptron's hidden layer
     dropout: Probability = 0.1  # of what is embedded and of what each part of a block adds, as in the first paper
-    weight_dropout: Probability = 0.0  # of attention weights
-    hidden_dropout: Probability = 0.0  # within the perceptron
+    attention_dropout: Probability = 0.0  # of attention weights
+    ffn_dropout: Probability = 0.0  # within the perceptron
     norm: Literal["layer", "rms"] = "layer"
     norm_first: bool = True  # before each part (stable when deep), or after it as in the first paper
     norm_input: bool = False  # what is embedded, too
-    epsilon: Annotated[float, Range(0.0)] = 1e-5  # added to the variance that a norm divides by
+    norm_eps: Annotated[float, Range(0.0)] = 1e-5  # added to the variance that a norm divides by
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "relu"
-    position: PositionKind = "sinusoidal"
-    join: Literal["add", "concatenate"] = "add"  # sinusoidal or learned positions to what is embedded
-    longest: Count = 512  # for learned positions
+    positions: PositionKind = "sinusoidal"
+    position_mode: Literal["add", "concatenate"] = "add"  # sinusoidal or learned positions to what is embedded
+    max_positions: Count = 512  # for learned positions
     score: ScoreName = "scaled_dot"
-    key_heads: Count | None = None
-    normalise: bool = False  # queries and keys
+    kv_heads: Count | None = None
+    qk_norm: bool = False  # queries and keys
     causal: bool = False  # an encoder that sees no later token
-    unit: bool = False  # encoders: a learned state put first, which may ask all others, for the pool `first`
-    recompute: bool = False  # hold no activations of a block; compute them again in the backward
+    cls_token: bool = False  # encoders: a learned state put first, which may ask all others, for the pool `first`
+    activation_checkpointing: bool = False  # hold no activations of a block; compute them again in the backward
 
     def conflicts(self) -> Iterator[Problem]:
-        if self.width % self.heads:
-            yield Problem("heads", f"a divisor of width = {self.width}", str(self.heads), "Change one of the two.")
-        elif self.position == "rotary" and self.width // self.heads % 2:
+        if self.dim % self.heads:
+            yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), "Change one of the two.")
+        elif self.positions == "rotary" and self.dim // self.heads % 2:
             yield Problem(
                 "heads", "heads of even width for rotary positions", str(self.heads), "Change heads or width."
             )
-        if self.position == "sinusoidal" and self.width % 2:
-            yield Problem("width", "an even number for sinusoidal positions", str(self.width), "Change one of the two.")
-        if self.key_heads is not None and self.heads % self.key_heads:
-            yield Problem("key_heads", f"a divisor of heads = {self.heads}", str(self.key_heads), "1 always is one.")
-        if self.score == "uniform" and (self.normalise or self.position == "rotary"):
+        if self.positions == "sinusoidal" and self.dim % 2:
+            yield Problem("dim", "an even number for sinusoidal positions", str(self.dim), "Change one of the two.")
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            yield Problem("kv_heads", f"a divisor of heads = {self.heads}", str(self.kv_heads), "1 always is one.")
+        if self.score == "uniform" and (self.qk_norm or self.positions == "rotary"):
             yield Problem("score", "a score that looks at queries and keys", "'uniform'", "Or drop what turns them.")
-        if self.join == "concatenate" and self.position not in ("sinusoidal", "learned"):
-            got = f"'concatenate' with position = {self.position!r}"
-            yield Problem("join", "'add' unless positions are sinusoidal or learned", got, "Leave it out.")
-        if self.unit and self.causal:
-            yield Problem("unit", "false in a causal encoder", "true", "What stands first would see nothing.")
+        if self.position_mode == "concatenate" and self.positions not in ("sinusoidal", "learned"):
+            got = f"'concatenate' with positions = {self.positions!r}"
+            yield Problem("position_mode", "'add' unless positions are sinusoidal or learned", got, "Leave it out.")
+        if self.cls_token and self.causal:
+            yield Problem("cls_token", "false in a causal encoder", "true", "What stands first would see nothing.")
 
 
 JOINS: dict[str, Callable[[Sinusoidal | Learned], nn.Module]] = {"add": Add, "concatenate": Concatenate}
@@ -77,81 +77,85 @@ NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.R
 
 
 class FeedForward(nn.Module):
-    """The perceptron at every position."""
+    """The position-wise feed-forward network: down(activation(up(x))), or down(silu(gate(x)) * up(x)) for SwiGLU."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.gated = config.activation == "swiglu"
-        self.kind = "silu" if self.gated else config.activation
+        gated = config.activation == "swiglu"
+        self.kind = "silu" if gated else config.activation
         self.activation = ACTIVATIONS[self.kind]
-        self.open = nn.Linear(config.width, config.hidden * (2 if self.gated else 1))
-        self.close = nn.Linear(config.hidden, config.width)
-        self.dropout = Dropout(config.hidden_dropout)
+        self.gate = nn.Linear(config.dim, config.ffn_dim) if gated else None
+        self.up = nn.Linear(config.dim, config.ffn_dim)
+        self.down = nn.Linear(config.ffn_dim, config.dim)
+        self.dropout = Dropout(config.ffn_dropout)
 
     def forward(self, x: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
-        open_, close = self.open, self.close
-        if self.gated:
-            gate, hidden = product(x, open_.weight, open_.bias).chunk(2, -1)
-            hidden = self.activation(gate) * hidden
+        if self.gate is None:
+            hidden = product(x, self.up.weight, self.up.bias, self.kind)
         else:
-            hidden = product(x, open_.weight, open_.bias, self.kind)
-        return product(self.dropout(hidden), close.weight, close.bias)
+            gate = product(x, self.gate.weight, self.gate.bias, self.kind)
+            hidden = gate * product(x, self.up.weight, self.up.bias)
+        return product(self.dropout(hidden), self.down.weight, self.down.bias)
 
 
-class PreNorm(nn.Module):
-    """x + part(norm(x)): the residual path is never normalised, so gradients pass any depth (https://arxiv.org/abs/2002.04745).
+Sublayer = Callable[[Tensor], Tensor]
 
-    What a part says is added where the next norm is taken.
+
+class PreNorm:
+    """x + sublayer(norm(x)): the residual path is never normalised (https://arxiv.org/abs/2002.04745).
+
+    The sublayer's output stays pending and is added where the next norm is computed, in one fused kernel on a GPU.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.norm, self.dropout = _norm(config), Dropout(config.dropout)
+    @staticmethod
+    def forward(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> PendingResidual:
+        x, h = join(given, dropout, norm)
+        return PendingResidual(x, sublayer(h))
 
-    def forward(self, given: PendingResidual, part: Callable[[Tensor], Tensor]) -> PendingResidual:
-        x, h = join(given, self.dropout, self.norm)
-        return PendingResidual(x, part(h))
-
-    def step(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        return self.dropout.onto(x, part(self.norm(x)))
+    @staticmethod
+    def step(x: Tensor, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> Tensor:
+        return dropout.onto(x, sublayer(norm(x)))
 
 
-class PostNorm(nn.Module):
-    """norm(x + part(x)), as in https://arxiv.org/abs/1706.03762"""
+class PostNorm:
+    """norm(x + sublayer(x)) (https://arxiv.org/abs/1706.03762)."""
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.norm, self.dropout = _norm(config), Dropout(config.dropout)
+    @staticmethod
+    def forward(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> PendingResidual:
+        return PendingResidual(PostNorm.step(given.x, norm, dropout, sublayer))
 
-    def forward(self, given: PendingResidual, part: Callable[[Tensor], Tensor]) -> PendingResidual:
-        return PendingResidual(self.step(given.x, part))
-
-    def step(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        return join(PendingResidual(x, part(x)), self.dropout, self.norm)[1]
+    @staticmethod
+    def step(x: Tensor, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> Tensor:
+        return join(PendingResidual(x, sublayer(x)), dropout, norm)[1]
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention, attention to a memory where there is one, and the perceptron, each with its residual."""
+    """Self-attention, cross-attention if there is a memory, and the feed-forward network, each with its residual."""
 
-    def __init__(self, config: TransformerConfig, memory_width: int | None = None) -> None:
+    def __init__(self, config: TransformerConfig, memory_dim: int | None = None) -> None:
         super().__init__()
-        residual = PreNorm if config.norm_first else PostNorm
+        self.residual = PreNorm if config.norm_first else PostNorm
         make = partial(
             MultiHead,
-            config.width,
+            config.dim,
             config.heads,
-            key_heads=config.key_heads,
+            kv_heads=config.kv_heads,
             score=config.score,
-            dropout=config.weight_dropout,
-            normalise=config.normalise,
+            dropout=config.attention_dropout,
+            qk_norm=config.qk_norm,
         )
-        self.attend = make(rotary=Rotary(config.width // config.heads) if config.position == "rotary" else None)
-        self.around_attend = residual(config)
-        if memory_width is not None:
-            self.cross = make(source_width=memory_width)
-            self.around_cross = residual(config)
-        self.perceive = FeedForward(config)
-        self.around_perceive = residual(config)
+        self.self_attn = make(rotary=Rotary(config.dim // config.heads) if config.positions == "rotary" else None)
+        self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
+        self.ffn = FeedForward(config)
+        self.norm1 = _norm(config)
+        self.norm2 = _norm(config)
+        self.norm3 = None if memory_dim is None else _norm(config)
+        self.dropout = Dropout(config.dropout)
+
+    @property
+    def ffn_norm(self) -> nn.Module:
+        """The norm of the last sublayer: norm3 after cross-attention, else norm2."""
+        return self.norm2 if self.norm3 is None else self.norm3
 
     def forward(
         self,
@@ -167,29 +171,35 @@ class TransformerBlock(nn.Module):
         ends: SequenceOffsets | None = None,
         strung: PackedMemory | None = None,
     ) -> PendingResidual:
-        """Where there is a memory: its states, as `source`, which may be packed as `around` says.
+        """Padded sequences, or packed ones with `ends`.
 
-        With ends, sequences are laid end to end, and so is their memory, `strung`.
+        source, memory_mask   the states of the memory and its mask; `around` says how `source` is packed, if it is
+        packing               computes only the real tokens of padded sequences
+        ends, strung          the offsets of packed sequences, and their packed memory
         """
         if ends is not None:
-            return self._end_to_end(given, ends, causal, strung)
-        memory = None if source is None else self.cross.remember(source, around)
-        attend = self.attend if packing is None else partial(self.attend.packed, packing=packing)
-        given = self.around_attend(given, lambda h: attend(h, mask=mask, causal=causal, bias=bias))
-        if memory is not None:
-            read = partial(self.cross.read, memory=memory, mask=memory_mask, packing=packing)
-            given = self.around_cross(given, read)
-        out: PendingResidual = self.around_perceive(given, self.perceive)
-        return out
+            return self._forward_packed(given, ends, causal, strung)
+        attend = self.self_attn if packing is None else partial(self.self_attn.packed, packing=packing)
+        given = self._add(given, self.norm1, lambda h: attend(h, mask=mask, causal=causal, bias=bias))
+        if source is not None:
+            assert self.cross_attn is not None
+            memory = self.cross_attn.remember(source, around)
+            read = partial(self.cross_attn.read, memory=memory, mask=memory_mask, packing=packing)
+            given = self._add(given, self.norm2, read)
+        return self._add(given, self.ffn_norm, self.ffn)
 
-    def _end_to_end(
+    def _forward_packed(
         self, given: PendingResidual, ends: SequenceOffsets, causal: bool, memory: PackedMemory | None
     ) -> PendingResidual:
-        given = self.around_attend(given, lambda h: self.attend.end_to_end(h, ends, causal=causal))
+        given = self._add(given, self.norm1, lambda h: self.self_attn.end_to_end(h, ends, causal=causal))
         if memory is not None:
-            given = self.around_cross(given, lambda h: self.cross.end_to_end(h, ends, memory.states, memory.ends))
-        out: PendingResidual = self.around_perceive(given, self.perceive)
-        return out
+            assert self.cross_attn is not None
+            cross = partial(self.cross_attn.end_to_end, ends=ends, source=memory.states, around=memory.ends)
+            given = self._add(given, self.norm2, cross)
+        return self._add(given, self.ffn_norm, self.ffn)
+
+    def _add(self, given: PendingResidual, norm: nn.Module, sublayer: Sublayer) -> PendingResidual:
+        return self.residual.forward(given, norm, self.dropout, sublayer)
 
     def step(
         self,
@@ -202,11 +212,13 @@ class TransformerBlock(nn.Module):
         memory: KeyValue | None = None,
         memory_mask: Tensor | None = None,
     ) -> Float[Tensor, "B S W"]:
-        attend = partial(self.attend.step, cache=cache, bias=bias, visible=visible, position=position)
-        x = self.around_attend.step(x, attend)
+        attend = partial(self.self_attn.step, cache=cache, bias=bias, visible=visible, position=position)
+        x = self.residual.step(x, self.norm1, self.dropout, attend)
         if memory is not None:
-            x = self.around_cross.step(x, partial(self.cross.read, memory=memory, mask=memory_mask))
-        return self.around_perceive.step(x, self.perceive)
+            assert self.cross_attn is not None
+            read = partial(self.cross_attn.read, memory=memory, mask=memory_mask)
+            x = self.residual.step(x, self.norm2, self.dropout, read)
+        return self.residual.step(x, self.ffn_norm, self.dropout, self.ffn)
 
 
 class InputLayer(nn.Module):
@@ -214,64 +226,64 @@ class InputLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, ahead: bool) -> None:
         super().__init__()
-        self.place: nn.Module | None = None
-        self.narrow: nn.Linear | None = None
-        self.distance: Alibi | RelativeBias | None = None
-        match config.position:
+        self.position_encoding: nn.Module | None = None
+        self.position_proj: nn.Linear | None = None
+        self.relative_bias: Alibi | RelativeBias | None = None
+        match config.positions:
             case "sinusoidal":
-                self.place = JOINS[config.join](Sinusoidal(config.width))
+                self.position_encoding = JOINS[config.position_mode](Sinusoidal(config.dim))
             case "learned":
-                self.place = JOINS[config.join](Learned(config.width, config.longest))
+                self.position_encoding = JOINS[config.position_mode](Learned(config.dim, config.max_positions))
             case "alibi":
-                self.distance = Alibi(config.heads)
+                self.relative_bias = Alibi(config.heads)
             case "relative":
-                self.distance = RelativeBias(config.heads, ahead=ahead)
-        if config.join == "concatenate":
-            self.narrow = nn.Linear(2 * config.width, config.width)
+                self.relative_bias = RelativeBias(config.heads, ahead=ahead)
+        if config.position_mode == "concatenate":
+            self.position_proj = nn.Linear(2 * config.dim, config.dim)
         self.norm = _norm(config) if config.norm_input else nn.Identity()
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Float[Tensor, "*lead W"], start: Start = 0) -> Float[Tensor, "*lead W"]:
-        if self.place is not None:
-            x = self.place(x, start)
-        if self.narrow is not None:
-            x = self.narrow(x)
+        if self.position_encoding is not None:
+            x = self.position_encoding(x, start)
+        if self.position_proj is not None:
+            x = self.position_proj(x)
         entered: Tensor = self.dropout(self.norm(x))
         return entered
 
     def reached(self, places: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
         """These, or the last of a learned table: a sentence that is done goes on beyond it, to no effect."""
-        limit: int | None = getattr(getattr(self.place, "positions", None), "limit", None)
+        limit: int | None = getattr(getattr(self.position_encoding, "positions", None), "limit", None)
         return places if limit is None else places.clamp(max=limit - 1)
 
     def bias(self, n: int, m: int) -> DistanceBias | None:
-        return None if self.distance is None else self.distance(n, m)
+        return None if self.relative_bias is None else self.relative_bias(n, m)
 
 
 class ClsToken(nn.Module):
     """A learned state put before all others, to ask them and be asked."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.state = nn.Parameter(torch.randn(width) * 0.02)
+        self.embedding = nn.Parameter(torch.randn(dim) * 0.02)
 
     def forward(
         self, x: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]
     ) -> tuple[Float[Tensor, "B S1 W"], Bool[Tensor, "B S1"]]:
-        first = self.state.expand(x.shape[0], 1, -1)
+        first = self.embedding.expand(x.shape[0], 1, -1)
         return torch.cat((first, x), 1), F.pad(mask, (1, 0), value=True)
 
 
 class TransformerStack(nn.Module):
     """Blocks one on another over states that already have their positions; a last norm where blocks norm first."""
 
-    def __init__(self, config: TransformerConfig, memory_width: int | None = None) -> None:
+    def __init__(self, config: TransformerConfig, memory_dim: int | None = None) -> None:
         super().__init__()
-        self.blocks = TypedModuleList[TransformerBlock](
-            TransformerBlock(config, memory_width) for _ in range(config.layers)
+        self.layers = TypedModuleList[TransformerBlock](
+            TransformerBlock(config, memory_dim) for _ in range(config.layers)
         )
         self.norm, self.dropout = _norm(config) if config.norm_first else nn.Identity(), Dropout(config.dropout)
-        self.recompute = config.recompute
+        self.activation_checkpointing = config.activation_checkpointing
 
     def forward(
         self,
@@ -318,12 +330,12 @@ class TransformerStack(nn.Module):
         self, x: Tensor, way: Callable[[TransformerBlock], Callable[[PendingResidual], PendingResidual]]
     ) -> Tensor:
         given = PendingResidual(x)
-        for block in self.blocks:
-            again = self.recompute and self.training
+        for block in self.layers:
+            again = self.activation_checkpointing and self.training
             run = way(block)
             given = checkpoint(run, given, use_reentrant=False) if again else run(given)
         return join(given, self.dropout, self.norm)[1]
 
 
 def _norm(config: TransformerConfig) -> nn.Module:
-    return NORMS[config.norm](config.width, eps=config.epsilon)
+    return NORMS[config.norm](config.dim, eps=config.norm_eps)

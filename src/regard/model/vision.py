@@ -28,9 +28,9 @@ class SelfAttention2d(nn.Module):
     block put into a trained network changes nothing until it has learned to (https://arxiv.org/abs/1805.08318).
     """
 
-    def __init__(self, channels: int, *, heads: int = 1, head_width: int | None = None) -> None:
+    def __init__(self, channels: int, *, heads: int = 1, head_dim: int | None = None) -> None:
         super().__init__()
-        self.attend = MultiHead(channels, heads, head_width=head_width)
+        self.attend = MultiHead(channels, heads, head_dim=head_dim)
         self.gate = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C Y X"]:
@@ -41,16 +41,16 @@ class SelfAttention2d(nn.Module):
 
 @dataclass(frozen=True)
 class CnnConfig(Config):
-    width: Count = 256  # of a region's state
+    dim: Count = 256  # of a region's state
     channels: tuple[Count, ...] = (32, 64, 128)  # one stage each, which halves the picture
     attention: bool = False  # a self-attention block after the last stage
     backbone: BackboneConfig | None = None  # a network trained by others, instead of stages
     queries: Count | None = None  # learned questions whose answers are the summary; None: the mean of all regions
 
     def conflicts(self) -> Iterator[Problem]:
-        if self.queries is not None and self.width % 4:
+        if self.queries is not None and self.dim % 4:
             wanted = "a multiple of 4 with queries, which ask for rows and columns"
-            yield Problem("width", wanted, str(self.width), "Change it, or leave queries out.")
+            yield Problem("dim", wanted, str(self.dim), "Change it, or leave queries out.")
 
 
 @dataclass(frozen=True)
@@ -66,24 +66,24 @@ class CnnTransformerConfig(Config):
 
 @dataclass(frozen=True)
 class VitConfig(Config):
-    patch: Count = 16
+    patch_size: Count = 16
     transformer: TransformerConfig = field(default_factory=TransformerConfig)
-    patch_hidden: Count | None = None  # a perceptron of so many reads each patch; None: one linear map
+    patch_ffn_dim: Count | None = None  # a perceptron of so many reads each patch; None: one linear map
 
     def conflicts(self) -> Iterator[Problem]:
         return _on_a_grid(self.transformer)
 
 
 def _on_a_grid(config: TransformerConfig) -> Iterator[Problem]:
-    if config.position not in ("sinusoidal", "learned", "none"):
-        wanted, got = "'sinusoidal' (of row and column), 'learned' or 'none' over regions", repr(config.position)
-        yield Problem("transformer.position", wanted, got, "Change it.")
-    if config.join != "add":
-        yield Problem("transformer.join", "'add' over regions", repr(config.join), "Leave it out.")
+    if config.positions not in ("sinusoidal", "learned", "none"):
+        wanted, got = "'sinusoidal' (of row and column), 'learned' or 'none' over regions", repr(config.positions)
+        yield Problem("transformer.positions", wanted, got, "Change it.")
+    if config.position_mode != "add":
+        yield Problem("transformer.position_mode", "'add' over regions", repr(config.position_mode), "Leave it out.")
     if config.causal:
         yield Problem("transformer.causal", "false: regions have no order", "true", "Leave it out.")
-    if config.width % 4:
-        yield Problem("transformer.width", "a multiple of 4, for rows and columns", str(config.width), "Change it.")
+    if config.dim % 4:
+        yield Problem("transformer.dim", "a multiple of 4, for rows and columns", str(config.dim), "Change it.")
 
 
 class Cnn(nn.Module):
@@ -91,13 +91,13 @@ class Cnn(nn.Module):
 
     def __init__(self, channels: tuple[int, ...], *, attention: bool, colours: int = 3) -> None:
         super().__init__()
-        self.width = channels[-1]
+        self.dim = channels[-1]
         stages: list[nn.Module] = []
         for before, after in zip((colours, *channels), channels, strict=False):
             stages += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
             stages += [nn.Conv2d(after, after, 3, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
         if attention:
-            stages.append(SelfAttention2d(self.width))
+            stages.append(SelfAttention2d(self.dim))
         self.stages = nn.Sequential(*stages)
 
     def forward(self, images: Float[Tensor, "B colours Y X"]) -> Float[Tensor, "B C y x"]:
@@ -108,12 +108,12 @@ class Cnn(nn.Module):
 class LearnedQueries(nn.Module):
     """One vector of a whole picture: learned questions of what lies where, and their answers made one."""
 
-    def __init__(self, count: int, width: int) -> None:
+    def __init__(self, count: int, dim: int) -> None:
         super().__init__()
-        self.places = SinusoidalGrid(width)
-        self.pool = AttentionPool(AttentionPoolConfig(count), width)
+        self.places = SinusoidalGrid(dim)
+        self.pool = AttentionPool(AttentionPoolConfig(count), dim)
         nn.init.normal_(self.pool.query)  # where all begin near zero, all ask the same, and learn apart slowly
-        self.join = nn.Linear(self.pool.width, width)
+        self.join = nn.Linear(self.pool.dim, dim)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         assert memory.grid is not None
@@ -128,11 +128,11 @@ class GridEncoder(nn.Module):
 
     causal = False
 
-    def __init__(self, backbone: nn.Module, channels: int, width: int, queries: int | None = None) -> None:
+    def __init__(self, backbone: nn.Module, channels: int, dim: int, queries: int | None = None) -> None:
         super().__init__()
-        self.width = width
-        self.backbone, self.project, self.norm = backbone, nn.Linear(channels, width), nn.LayerNorm(width)
-        self.questions = None if queries is None else LearnedQueries(queries, width)
+        self.dim = dim
+        self.backbone, self.project, self.norm = backbone, nn.Linear(channels, dim), nn.LayerNorm(dim)
+        self.questions = None if queries is None else LearnedQueries(queries, dim)
 
     def features(self, images: Float[Tensor, "B colours Y X"]) -> FeatureGrids:
         """What the backbone alone makes of pictures; while it is frozen, once is enough."""
@@ -153,13 +153,13 @@ class GridTransformer(nn.Module):
 
     def __init__(self, config: TransformerConfig, regions: nn.Module) -> None:
         super().__init__()
-        self.width = config.width
+        self.dim = config.dim
         self.regions, self.stack = regions, TransformerStack(config)
         self.places: SinusoidalGrid | None = None
-        if config.position == "sinusoidal":
-            self.places, config = SinusoidalGrid(config.width), replace(config, position="none")
-        self.unit = ClsToken(config.width) if config.unit else None
-        self.entrance = InputLayer(config, ahead=True)
+        if config.positions == "sinusoidal":
+            self.places, config = SinusoidalGrid(config.dim), replace(config, positions="none")
+        self.cls_token = ClsToken(config.dim) if config.cls_token else None
+        self.input_layer = InputLayer(config, ahead=True)
 
     def forward(self, images: Float[Tensor, "B colours Y X"] | FeatureGrids) -> Memory:
         memory: Memory = self.regions(images)
@@ -167,10 +167,10 @@ class GridTransformer(nn.Module):
         x, mask = memory.states, memory.mask
         if self.places is not None:
             x = x + self.places(*memory.grid, device=x.device).to(x.dtype)
-        if self.unit is not None:
-            x, mask = self.unit(x, mask)
-        states = self.stack(self.entrance(x))
-        if self.unit is not None:
+        if self.cls_token is not None:
+            x, mask = self.cls_token(x, mask)
+        states = self.stack(self.input_layer(x))
+        if self.cls_token is not None:
             return Memory(states, mask, states[:, 0], memory.grid, units=1)
         return Memory(states, mask, states.mean(1), memory.grid)
 
@@ -178,10 +178,10 @@ class GridTransformer(nn.Module):
 class Patches(nn.Module):
     """Squares of pixels, each projected to a vector: what a vision Transformer reads."""
 
-    def __init__(self, width: int, patch: int, *, colours: int = 3) -> None:
+    def __init__(self, dim: int, patch: int, *, colours: int = 3) -> None:
         super().__init__()
-        self.width = width
-        self.project = nn.Conv2d(colours, width, patch, stride=patch)
+        self.dim = dim
+        self.project = nn.Conv2d(colours, dim, patch, stride=patch)
 
     def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
         grid = self.project(images)
@@ -191,12 +191,12 @@ class Patches(nn.Module):
 class Mlp(nn.Module):
     """The same squares, each normalised and read by a perceptron: what is in them need not wait for later blocks."""
 
-    def __init__(self, width: int, patch: int, hidden: int, *, colours: int = 3) -> None:
+    def __init__(self, dim: int, patch: int, hidden: int, *, colours: int = 3) -> None:
         super().__init__()
-        self.width, self.patch = width, patch
+        self.dim, self.patch = dim, patch
         pixels = colours * patch**2
         self.read = nn.Sequential(
-            nn.LayerNorm(pixels), nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, width), nn.LayerNorm(width)
+            nn.LayerNorm(pixels), nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, dim), nn.LayerNorm(dim)
         )
 
     def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
@@ -210,19 +210,19 @@ def cnn(config: CnnConfig) -> GridEncoder:
         network: Any = backbone(config.backbone.kind, config.backbone.stride)
     else:
         network = Cnn(config.channels, attention=config.attention)
-    return GridEncoder(network, network.width, config.width, config.queries)
+    return GridEncoder(network, network.dim, config.dim, config.queries)
 
 
 def cnn_transformer(config: CnnTransformerConfig) -> GridTransformer:
     """The same grid, its regions seen by Transformer blocks."""
-    grid = CnnConfig(config.transformer.width, config.channels, config.attention, config.backbone)
+    grid = CnnConfig(config.transformer.dim, config.channels, config.attention, config.backbone)
     return GridTransformer(config.transformer, cnn(grid))
 
 
 def vit(config: VitConfig) -> GridTransformer:
     """Pixels to a memory through patches and Transformer blocks alone (https://arxiv.org/abs/2010.11929)."""
-    width, patch, hidden = config.transformer.width, config.patch, config.patch_hidden
-    regions = Patches(width, patch) if hidden is None else Mlp(width, patch, hidden)
+    dim, patch, hidden = config.transformer.dim, config.patch_size, config.patch_ffn_dim
+    regions = Patches(dim, patch) if hidden is None else Mlp(dim, patch, hidden)
     return GridTransformer(config.transformer, regions)
 
 

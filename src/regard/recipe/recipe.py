@@ -21,7 +21,7 @@ from regard.training.config import TrainConfig
 TABLES = ("data", "model", "train", "decode")
 PACKED = {"transformer", "conv"}, {"rnn"}  # kinds whose sequences may lie end to end, with each other
 DISTANCES, UNPACKED = ("alibi", "relative"), ("additive", "uniform", "reduced_rank")  # what packed kernels do not know
-FROM_DATA = ("vocabulary", "source_vocabulary", "labels")
+FROM_DATA = ("vocab_size", "source_vocab_size", "num_labels")
 BLOCKS = {"transformer", "vit"}  # parts whose weights lie in blocks
 
 
@@ -72,19 +72,19 @@ class Recipe:
         }
 
     def settings(self) -> Iterator[tuple[str, Any]]:
-        """Every key that says something, by its full name: ("train.rate", 0.001)."""
+        """Every key that says something, by its full name: ("train.learning_rate", 0.001)."""
         return _settings(self.as_dict(), "")
 
     def sized(self, data: Prepared) -> dict[str, Any]:
         """The model's table with the sizes of its vocabularies, as `regard.build` takes it."""
-        sizes = {"labels" if "pool" in self.model else "vocabulary": data.target.size}
+        sizes = {"num_labels" if "pool" in self.model else "vocab_size": data.target.size}
         if data.source is not None:
-            sizes["source_vocabulary"] = data.source.size
+            sizes["source_vocab_size"] = data.source.size
         return dict(self.model) | sizes
 
 
 def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> Recipe:
-    """From a TOML file or tables, with changes such as "train.rate=0.001" or "model.encoder.layers=6"."""
+    """From a TOML file or tables, with changes such as "train.learning_rate=0.001" or "model.encoder.layers=6"."""
     return Recipe.of(read_tables(source, changes))
 
 
@@ -128,7 +128,9 @@ def changed(table: Mapping[str, Any], change: str) -> dict[str, Any]:
     key, equals, value = change.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
-        raise InvalidArgument("--set", wanted="key=value", got=repr(change), remedy="As in --set train.rate=0.001.")
+        raise InvalidArgument(
+            "--set", wanted="key=value", got=repr(change), remedy="As in --set train.learning_rate=0.001."
+        )
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -164,9 +166,9 @@ def _wrong_model(model: Mapping[str, Any], data: DataConfig | None) -> list[Prob
     encoder, pool = model.get("encoder"), model.get("pool")
     kind = encoder.get("kind") if isinstance(encoder, Mapping) else None
     reads = ENCODERS[kind][0] if kind in ENCODERS else None
-    sizes = {"labels": 2} if pool is not None else {"vocabulary": 300}
+    sizes = {"num_labels": 2} if pool is not None else {"vocab_size": 300}
     if reads in ("tokens", "label") and (pool is not None or (data is not None and not data.one_vocabulary)):
-        sizes["source_vocabulary"] = 300
+        sizes["source_vocab_size"] = 300
     try:
         with torch.device("meta"):
             build({key: value for key, value in model.items() if key not in FROM_DATA} | sizes)
@@ -197,9 +199,16 @@ def _mismatches(model: Mapping[str, Any], data: DataConfig, reads: str | None) -
         elif data.source.kind != source:
             got = repr(data.source.kind)
             wrong("data.source.kind", f"{source!r}, which the encoder reads", got, "Change one.")
-        elif model["encoder"]["kind"] == "vit" and data.source.size % model["encoder"].get("patch", VitConfig.patch):
-            got = str(model["encoder"].get("patch", VitConfig.patch))
-            wrong("model.encoder.patch", f"a divisor of data.source.size = {data.source.size}", got, "Change one.")
+        elif model["encoder"]["kind"] == "vit" and data.source.image_size % model["encoder"].get(
+            "patch_size", VitConfig.patch_size
+        ):
+            got = str(model["encoder"].get("patch_size", VitConfig.patch_size))
+            wrong(
+                "model.encoder.patch_size",
+                f"a divisor of data.source.image_size = {data.source.image_size}",
+                got,
+                "Change one.",
+            )
     return problems
 
 
@@ -207,39 +216,41 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
     problems = []
     decoder = model.get("decoder")
     recurrent = isinstance(decoder, Mapping) and decoder.get("kind") == "rnn" and "encoder" not in model
-    if train.carry and not (recurrent and data.stretch):
+    if train.carry_state and not (recurrent and data.context_length):
         got = "true"
         problems.append(
-            Problem("train.carry", "false unless a recurrent language model reads running text", got, "Leave it out.")
+            Problem(
+                "train.carry_state", "false unless a recurrent language model reads running text", got, "Leave it out."
+            )
         )
-    if train.mixed and data.stretch:
+    if train.mixed_lengths and data.context_length:
         wanted = "false with running text, whose stretches are of one length"
-        problems.append(Problem("train.mixed", wanted, "true", "Leave it out."))
-    running = "decoder" in model and "encoder" not in model and data.stretch
-    if train.replay and not (running or train.packed):
+        problems.append(Problem("train.mixed_lengths", wanted, "true", "Leave it out."))
+    running = "decoder" in model and "encoder" not in model and data.context_length
+    if train.cuda_graphs and not (running or train.packed):
         wanted = "false unless batches are packed, or a language model reads running text"
-        problems.append(Problem("train.replay", wanted, "true", "Leave it out."))
+        problems.append(Problem("train.cuda_graphs", wanted, "true", "Leave it out."))
     if train.packed and (reason := _not_packed(model, data)) is not None:
         problems.append(Problem("train.packed", f"false with {reason}", "true", "Leave it out."))
     kinds = {str(part.get("kind")) for name in ("encoder", "decoder") if isinstance(part := model.get(name), Mapping)}
-    if train.shard and not (kinds & BLOCKS and kinds <= BLOCKS | {"label", "bag"}):
+    if train.fsdp and not (kinds & BLOCKS and kinds <= BLOCKS | {"label", "bag"}):
         wanted, got = f"false unless the model is made of Transformer blocks ({', '.join(sorted(BLOCKS))})", "true"
-        problems.append(Problem("train.shard", wanted, got, "Leave it out: every process then has the whole model."))
-    if train.metric not in ("loss", "perplexity") and "head" in model:
+        problems.append(Problem("train.fsdp", wanted, got, "Leave it out: every process then has the whole model."))
+    if train.monitor not in ("loss", "perplexity") and "head" in model:
         problems.append(
-            Problem("train.metric", "loss or perplexity for hidden tokens", repr(train.metric), "Change it.")
+            Problem("train.monitor", "loss or perplexity for hidden tokens", repr(train.monitor), "Change it.")
         )
-    if train.metric not in ("loss", "perplexity", "accuracy") and "pool" in model:
-        problems.append(Problem("train.metric", "loss or accuracy for labels", repr(train.metric), "Change it."))
-    if train.metric not in ("loss", "perplexity") and "encoder" not in model:
-        got = repr(train.metric)
-        problems.append(Problem("train.metric", "loss or perplexity for a language model", got, "Change it."))
+    if train.monitor not in ("loss", "perplexity", "accuracy") and "pool" in model:
+        problems.append(Problem("train.monitor", "loss or accuracy for labels", repr(train.monitor), "Change it."))
+    if train.monitor not in ("loss", "perplexity") and "encoder" not in model:
+        got = repr(train.monitor)
+        problems.append(Problem("train.monitor", "loss or perplexity for a language model", got, "Change it."))
     if train.reward is not None and not ("decoder" in model and "encoder" in model):
         got = repr(train.reward)
         problems.append(Problem("train.reward", "nothing unless a source becomes a text", got, "Leave it out."))
     if "valid" not in data.splits:
-        waits = {"patience": train.patience is not None, "schedule": train.schedule == "plateau"}
-        waits["metric"] = train.metric != "loss"
+        waits = {"patience": train.patience is not None, "lr_schedule": train.lr_schedule == "plateau"}
+        waits["monitor"] = train.monitor != "loss"
         problems += [
             Problem(
                 f"train.{key}",
@@ -255,14 +266,16 @@ def _wrong_training(train: TrainConfig, data: DataConfig, model: Mapping[str, An
     if train.doubly_stochastic and looks == "none":
         wanted, got = "0 unless a recurrent decoder looks at a source", str(train.doubly_stochastic)
         problems.append(Problem("train.doubly_stochastic", wanted, got, "Leave it out."))
-    if train.forcing is not None and "decoder" not in model:
-        problems.append(Problem("train.forcing", "nothing: there is no decoder to feed", "a table", "Leave it out."))
+    if train.scheduled_sampling is not None and "decoder" not in model:
+        problems.append(
+            Problem("train.scheduled_sampling", "nothing: there is no decoder to feed", "a table", "Leave it out.")
+        )
     return problems
 
 
 def _not_packed(model: Mapping[str, Any], data: DataConfig) -> str | None:
     """Why sequences of this model cannot be laid end to end."""
-    if data.stretch:
+    if data.context_length:
         return "running text, which has no padding"
     parts = {name: part for name in ("encoder", "decoder") if isinstance(part := model.get(name), Mapping)}
     kinds = {part.get("kind") for part in parts.values()}
@@ -271,7 +284,7 @@ def _not_packed(model: Mapping[str, Any], data: DataConfig) -> str | None:
     if kinds == {"rnn"}:
         return None
     for name, part in parts.items():
-        for key, some in (("position", DISTANCES), ("score", UNPACKED), ("unit", (True,))):
+        for key, some in (("positions", DISTANCES), ("score", UNPACKED), ("cls_token", (True,))):
             if part.get(key) in some:
                 return f"model.{name}.{key} = {part[key]!r}"
     return None

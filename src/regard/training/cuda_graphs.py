@@ -40,7 +40,7 @@ class GraphedUpdate:
         self.seen: Counter[Shapes] = Counter()
         self.recorded: dict[Shapes, RecordedGraph] = {}
         if not self.works:
-            warn("train.replay: wanted a GPU; got none. Every kernel is launched by itself, to the same result.")
+            warn("train.cuda_graphs: wanted a GPU; got none. Every kernel is launched by itself, to the same result.")
 
     def __call__(self, batch: Batch, compute: Callable[[Batch], Tensor]) -> Tensor:
         """What `compute` returns, the loss, with the gradients it leaves in weights that had none."""
@@ -73,8 +73,8 @@ class GraphedUpdate:
         except RuntimeError as error:  # PyTorch's random numbers are of no use after it, so there is no going on here
             got = str(error).partition("\n")[0].rstrip(".")
             raise TrainingFailed(
-                f"train.replay: wanted work that can be recorded; got {got}. "
-                "The checkpoints before it are as they were: leave train.replay out, and resume."
+                f"train.cuda_graphs: wanted work that can be recorded; got {got}. "
+                "The checkpoints before it are as they were: leave train.cuda_graphs out, and resume."
             ) from error
         return RecordedGraph(graph.replay, _inputs(still), loss, [parameter.grad for parameter in self.parameters])
 

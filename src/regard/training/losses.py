@@ -26,8 +26,8 @@ def token_loss(
     project: Projection,
     gold: Int[Tensor, " N"],
     *,
-    smoothing: float = 0.0,
-    agreement: float = 0.0,
+    label_smoothing: float = 0.0,
+    r_drop: float = 0.0,
 ) -> Float[Tensor, ""]:
     """The sum over rows of the cross-entropy of their logits with the gold ones, some of it spread over all.
 
@@ -37,7 +37,7 @@ def token_loss(
     """
     if not triton_launch.takes(states) and bool((gold < 0).any()):
         states, gold = states[gold >= 0], gold[gold >= 0]
-    settings = smoothing, agreement
+    settings = label_smoothing, r_drop
     loss: Tensor = _Chunked.apply(states, project.weight, project.bias, gold, *settings)  # type: ignore[no-untyped-call]
     return loss
 
@@ -47,22 +47,22 @@ def plain_token_loss(
     project: Projection,
     gold: Int[Tensor, " N"],
     *,
-    smoothing: float = 0.0,
-    agreement: float = 0.0,
+    label_smoothing: float = 0.0,
+    r_drop: float = 0.0,
 ) -> Float[Tensor, ""]:
     """The same, with all logits at once."""
-    return logit_loss(project(states).float(), gold, smoothing=smoothing, agreement=agreement)
+    return logit_loss(project(states).float(), gold, label_smoothing=label_smoothing, r_drop=r_drop)
 
 
 def logit_loss(
-    logits: Float[Tensor, "N V"], gold: Int[Tensor, " N"], *, smoothing: float = 0.0, agreement: float = 0.0
+    logits: Float[Tensor, "N V"], gold: Int[Tensor, " N"], *, label_smoothing: float = 0.0, r_drop: float = 0.0
 ) -> Float[Tensor, ""]:
     """The same of logits that are there."""
-    loss = F.cross_entropy(logits, gold, reduction="sum", label_smoothing=smoothing)
-    if not agreement:
+    loss = F.cross_entropy(logits, gold, reduction="sum", label_smoothing=label_smoothing)
+    if not r_drop:
         return loss
     one, other = logits.log_softmax(-1).view(-1, 2, logits.shape[-1]).unbind(1)
-    return loss + agreement * ((one.exp() - other.exp()) * (one - other)).sum()
+    return loss + r_drop * ((one.exp() - other.exp()) * (one - other)).sum()
 
 
 def unevenness(
@@ -81,7 +81,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, gold: Tensor, smoothing: float, agreement: float
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, gold: Tensor, label_smoothing: float, r_drop: float
     ) -> Float[Tensor, ""]:
         kind = states.device.type
         if torch.is_autocast_enabled(kind):
@@ -98,10 +98,10 @@ class _Chunked(torch.autograd.Function):
         rows = max(1, _at_once(states.device) // vocabulary)
         rows += rows % 2  # pairs stay together
         if triton_launch.takes(states):
-            parts = _on_gpu(states, matrix, shift, gold, smoothing, agreement, rows, wanted)
+            parts = _on_gpu(states, matrix, shift, gold, label_smoothing, r_drop, rows, wanted)
             ctx.save_for_backward(*parts[1:])
             return parts[0]
-        spread = smoothing / vocabulary
+        spread = label_smoothing / vocabulary
         for start in range(0, len(gold), rows):
             chunk = slice(start, start + rows)
             here, answer = states[chunk], gold[chunk, None]
@@ -109,16 +109,16 @@ class _Chunked(torch.autograd.Function):
             given = logits.gather(1, answer).float()
             log_p = F.log_softmax(logits, -1, dtype=torch.float32)
             right = log_p.gather(1, answer)
-            total -= (1 - smoothing) * right.sum() + smoothing * (right - given).sum()
-            if agreement:
+            total -= (1 - label_smoothing) * right.sum() + label_smoothing * (right - given).sum()
+            if r_drop:
                 disagreement, d_apart = _apart(log_p)
-                total += agreement * disagreement
+                total += r_drop * disagreement
             if not any(wanted[:3]):
                 continue
             d_logits = log_p.exp_()
-            if agreement:
-                d_logits.add_(d_apart, alpha=agreement)
-            d_logits.scatter_add_(1, answer, d_logits.new_full((1, 1), smoothing - 1).expand(len(answer), 1))
+            if r_drop:
+                d_logits.add_(d_apart, alpha=r_drop)
+            d_logits.scatter_add_(1, answer, d_logits.new_full((1, 1), label_smoothing - 1).expand(len(answer), 1))
             d_low = d_logits.to(states.dtype)
             if d_states is not None:
                 torch.mm(d_low, matrix, out=d_states[chunk])
@@ -126,7 +126,7 @@ class _Chunked(torch.autograd.Function):
                 d_weight.addmm_(d_low.mT.to(d_weight.dtype), here.to(d_weight.dtype))
             if d_bias is not None:
                 d_bias += d_logits.sum(0)
-        if smoothing:  # every token's share, which is the same for all: no pass over the logits for it
+        if label_smoothing:  # every token's share, which is the same for all: no pass over the logits for it
             wide = torch.promote_types(states.dtype, torch.float32)
             of_states, of_words = states.sum(0, dtype=wide), matrix.sum(0, dtype=wide)
             total -= spread * (of_states @ of_words + len(gold) * shift.sum(dtype=wide))
@@ -154,7 +154,7 @@ def _at_once(device: torch.device) -> int:
 
 
 def _on_gpu(
-    states: Tensor, matrix: Tensor, shift: Tensor, gold: Tensor, smoothing: float, agreement: float, rows: int,
+    states: Tensor, matrix: Tensor, shift: Tensor, gold: Tensor, label_smoothing: float, r_drop: float, rows: int,
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """The loss and the gradients of states, matrix and shift; a kernel turns logits into gradients where they lie."""
@@ -169,12 +169,12 @@ def _on_gpu(
         here, answer = states[chunk], gold[chunk]
         d_logits = torch.addmm(shift, here, matrix.mT)
         with triton_launch.on_device_of(states):
-            if agreement:
+            if r_drop:
                 paired_surprise[(len(answer) // 2,)](
-                    d_logits, answer, losses[chunk], smoothing, agreement, len(matrix), **TILE
+                    d_logits, answer, losses[chunk], label_smoothing, r_drop, len(matrix), **TILE
                 )
             else:
-                surprise[(len(answer),)](d_logits, answer, losses[chunk], smoothing, len(matrix), **TILE)
+                surprise[(len(answer),)](d_logits, answer, losses[chunk], label_smoothing, len(matrix), **TILE)
         if d_states is not None:
             torch.mm(d_logits, matrix, out=d_states[chunk])
         if wanted[1]:

@@ -29,10 +29,10 @@ SPECIALS = 5  # tokens that are never hidden: padding, start, end, unknown, mask
 class Objective:
     """How a batch is scored."""
 
-    smoothing: float = 0.0
+    label_smoothing: float = 0.0
     masked: float = 0.15
     forcing: ScheduledSampling | None = None
-    agreement: float = 0.0
+    r_drop: float = 0.0
     doubly_stochastic: float = 0.0
     speak: Speak | None = None  # learn from this, and not from the batch's targets
 
@@ -58,7 +58,7 @@ class Objective:
         return self._next_tokens(model, batch, step, carried)
 
     def _labels(self, model: Classifier, source: Any, gold: Int[Tensor, " B"]) -> tuple[Tensor, int, None]:
-        logits = model(twice(source) if self.agreement else source).float()
+        logits = model(twice(source) if self.r_drop else source).float()
         return self._loss(logits, gold, logit_loss), len(gold), None
 
     def _next_tokens(
@@ -74,14 +74,14 @@ class Objective:
         elif self.forcing is not None and self.forcing.share(step) < 1.0:
             logits = force(decoder, inputs, model.encode(batch.source), self.forcing, step=step)
             logits = logits.flatten(0, 1) if packing is None else packing.pack(logits)
-            return logit_loss(logits.float(), gold, smoothing=self.smoothing), len(gold), None
+            return logit_loss(logits.float(), gold, label_smoothing=self.label_smoothing), len(gold), None
         elif self.doubly_stochastic:
             memory, weights = model.encode(batch.source), list[Tensor]()
             states = decoder.states(inputs, memory, packing, weights)
             penalty = self.doubly_stochastic * unevenness(torch.cat(weights, 1), there, memory.mask)
             states = states.flatten(0, 1) if packing is None else states
-            return token_loss(states, decoder.project, gold, smoothing=self.smoothing) + penalty, len(gold), None
-        elif self.agreement:
+            return token_loss(states, decoder.project, gold, label_smoothing=self.label_smoothing) + penalty, len(gold), None
+        elif self.r_drop:
             source = None if batch.source is None else twice(batch.source)
             packing = None if packing is None else Packing.of(twice(there), 2 * batch.tokens)
             states = decoder.states(twice(inputs), model.encode(source), packing)
@@ -93,7 +93,7 @@ class Objective:
     def _end_to_end(self, model: Seq2Seq, source: Any, targets: Packed, tokens: int) -> tuple[Tensor, int, None]:
         gold = targets.gold
         assert gold is not None
-        if self.agreement:
+        if self.r_drop:
             source, targets = None if source is None else source.twice(), targets.twice()
         encoder, decoder = cast(Any, model.encoder), cast(Any, model.decoder)
         memory = None if encoder is None else encoder.end_to_end(source)
@@ -115,7 +115,7 @@ class Objective:
         project: Any = model.project
         shown, hidden = hide(tokens, self.masked, project.weight.shape[0])
         gold = tokens.ids[hidden]
-        if self.agreement:
+        if self.r_drop:
             shown, hidden = twice(shown), twice(hidden)
         memory = model.encoder(shown)
         turned = model.turn(memory.states[:, memory.units :][hidden])
@@ -123,11 +123,11 @@ class Objective:
 
     def _loss(self, rows: Tensor, gold: Tensor, of: Callable[..., Tensor]) -> Tensor:
         """Of one row for each gold token; with agreement, of two: first all of one reading, then all of the other."""
-        if not self.agreement:
-            return of(rows, gold=gold, smoothing=self.smoothing)
+        if not self.r_drop:
+            return of(rows, gold=gold, label_smoothing=self.label_smoothing)
         pairs = torch.stack(rows.chunk(2), 1).flatten(0, 1)
         gold = gold.repeat_interleave(2)
-        return of(pairs, gold=gold, smoothing=self.smoothing, agreement=self.agreement) / 2
+        return of(pairs, gold=gold, label_smoothing=self.label_smoothing, r_drop=self.r_drop) / 2
 
 
 def twice(side: Any) -> Any:

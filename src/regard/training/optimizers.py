@@ -47,8 +47,8 @@ def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": [p for p in trained if id(p) not in kept], "weight_decay": 0.0},
     ]
-    betas = (config.beta1, config.beta2)
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=config.epsilon, fused=True)
+    betas = (config.betas[0], config.betas[1])
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=config.eps, fused=True)
 
 
 def step_if_finite(optimiser: torch.optim.AdamW, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> HostFuture:

@@ -9,19 +9,23 @@ from regard.training.config import TrainConfig
 
 def rate_at(step: int, config: TrainConfig, factor: float = 1.0) -> float:
     """The rate of the step-th update, counted from 0: rising evenly to its peak, then falling as the schedule says."""
-    warm = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
-    past = max(0, step + 1 - config.warmup)
-    match config.schedule:
+    warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    past = max(0, step + 1 - config.warmup_steps)
+    match config.lr_schedule:
         case "inverse_root":
-            fall = sqrt(max(1, config.warmup) / max(1, config.warmup, step + 1))
+            fall = sqrt(max(1, config.warmup_steps) / max(1, config.warmup_steps, step + 1))
         case "cosine":
-            fall = 0.5 * (1 + cos(pi * min(1.0, past / max(1, config.steps - config.warmup))))
+            fall = 0.5 * (1 + cos(pi * min(1.0, past / max(1, config.max_steps - config.warmup_steps))))
         case "linear":
-            fall = 1 - min(1.0, past / max(1, config.steps - config.warmup))
+            fall = 1 - min(1.0, past / max(1, config.max_steps - config.warmup_steps))
         case _:  # constant, and plateau, which falls by its factor
             fall = 1.0
-    low = config.final_rate if config.schedule in ("cosine", "linear") else 0.0
-    return low + (config.rate * factor - low) * warm * fall if warm == 1.0 else config.rate * factor * warm
+    low = config.min_learning_rate if config.lr_schedule in ("cosine", "linear") else 0.0
+    return (
+        low + (config.learning_rate * factor - low) * warm * fall
+        if warm == 1.0
+        else config.learning_rate * factor * warm
+    )
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class ValidationHistory:
         if better:
             return replace(self, best=value, best_step=step, waited=0)
         waited = self.waited + 1
-        falls = config.schedule == "plateau" and waited % config.plateau == 0
+        falls = config.lr_schedule == "plateau" and waited % config.plateau == 0
         best_step = step if value == self.best else self.best_step  # of equals the last, which has learned for longest
         return replace(self, best_step=best_step, waited=waited, factor=self.factor * (0.5 if falls else 1.0))
 

@@ -51,7 +51,7 @@ class SelfCriticalReward:
 
     def _words(self, ids: Any) -> CaptionTokens:
         """Of a target, as numbers; what is unknown among words stands for none of those that are known."""
-        apart = self.recipe.data.target.tokens == "words"
+        apart = self.recipe.data.target.tokenizer == "words"
         return tokens(" ".join(self.target.pieces(ids[1:-1])) if apart else self.target.decode(ids[1:-1]))
 
     def __call__(self, model: Seq2Seq, batch: Batch, step: int) -> tuple[Tokens, Float[Tensor, " B"]]:
@@ -59,10 +59,10 @@ class SelfCriticalReward:
         model.eval()
         with torch.inference_mode():
             memory: Memory = model.encode(batch.source)
-            plain = DecodeConfig(longest=self.recipe.decode.longest)
+            plain = DecodeConfig(max_length=self.recipe.decode.max_length)
             likeliest = self._said(model, memory, plain)
             seed = self.recipe.train.seed * STEPS + step * self.ranks.world + self.ranks.rank
-            drawn = self._said(model, memory, DecodeConfig(longest=plain.longest, sample=True, seed=seed))
+            drawn = self._said(model, memory, DecodeConfig(max_length=plain.max_length, sample=True, seed=seed))
         model.train(was_training)
         rows = batch.rows.tolist()
         worth = [

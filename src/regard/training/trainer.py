@@ -64,13 +64,18 @@ class Trainer:
         self.model, self.config, self.run, self.texts, self.data_key = model, config, run, texts, data_key
         self.epoch_batches, self.validate, self.tell, self.ranks = epoch_batches, validate, tell, ranks
         self.objective = Objective(
-            config.smoothing, config.masked, config.forcing, config.agreement, config.doubly_stochastic, speak
+            config.label_smoothing,
+            config.mask_probability,
+            config.scheduled_sampling,
+            config.r_drop,
+            config.doubly_stochastic,
+            speak,
         )
-        self.gradients = None if ranks.alone or config.shard else GradientBuckets(model, ranks)
-        self.sharded = _sharded(model, self.objective, ranks, device) if config.shard and not ranks.alone else None
+        self.gradients = None if ranks.alone or config.fsdp else GradientBuckets(model, ranks)
+        self.sharded = _sharded(model, self.objective, ranks, device) if config.fsdp and not ranks.alone else None
         self.device = next(model.parameters()).device
         self.optimiser = make_optimiser(model, config)
-        self.mean = None if config.ema is None else WeightAverage(model, config.ema)
+        self.mean = None if config.ema_decay is None else WeightAverage(model, config.ema_decay)
         self.position = RunState()
         self.unread: PendingUpdate | None = None
         self.norm = 0.0  # of the last gradient that was looked at
@@ -78,7 +83,7 @@ class Trainer:
         self.carried = self._first_state()
         self.asked_to_stop: int | None = None
         self.agreed_to_stop: int | None = None  # at the end of an update, by all ranks
-        self.replay = GraphedUpdate(model, self._warn) if config.replay else None
+        self.replay = GraphedUpdate(model, self._warn) if config.cuda_graphs else None
         self.lags = self.device.type == "cuda"  # behind the host
 
     def fit(self) -> RunState:
@@ -92,7 +97,7 @@ class Trainer:
             while not self.done:
                 rate = self._update(next(groups))
                 step = self.position.step
-                if step % self.config.log_every == 0 or step == self.config.steps:
+                if step % self.config.log_every == 0 or step == self.config.max_steps:
                     self._settle()
                     self._log(log, self._event(rate, time.perf_counter() - began))
                     began = time.perf_counter()
@@ -109,11 +114,11 @@ class Trainer:
     def _due(self) -> bool:
         """Whether it is time to validate, which a run that was stopped may have left to do."""
         step, config = self.position.step, self.config
-        return not self.position.checked and (step % config.validate_every == 0 or step >= config.steps)
+        return not self.position.checked and (step % config.validate_every == 0 or step >= config.max_steps)
 
     @property
     def done(self) -> bool:
-        over = self.position.step >= self.config.steps or self.position.course.over(self.config)
+        over = self.position.step >= self.config.max_steps or self.position.course.over(self.config)
         return over and not self._due
 
     def _groups(self) -> Iterator[list[Batch]]:
@@ -132,7 +137,7 @@ class Trainer:
     def _next_group(self, batches: Iterator[Batch]) -> list[Batch]:
         group: list[Batch] = []
         try:
-            while _taken(group) < self.config.accumulate and (batch := next(batches, None)) is not None:
+            while _taken(group) < self.config.accumulate_steps and (batch := next(batches, None)) is not None:
                 group.append(batch)
             return group
         except Exception as error:
@@ -182,7 +187,7 @@ class Trainer:
         """Change the weights by their gradients, scaled and clipped."""
         if scale != 1.0:
             torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)
-        length = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or inf)
+        length = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm or inf)
         return step_if_finite(self.optimiser, total, length if self.sharded is None else self.sharded.undivided(length))
 
     def _settle(self) -> None:
@@ -200,7 +205,7 @@ class Trainer:
             what = f"loss {summed / max(1, made.tokens):g}, gradient norm {self.norm:g}"
             raise Diverged(
                 f"step {made.step}: wanted a finite loss and gradient; got {what}. The last checkpoint is as it was. "
-                "Lower train.rate, warm up longer, or clip more; train.on_nan = 'skip' skips such batches."
+                "Lower train.learning_rate, warm up longer, or clip more; train.on_nan = 'skip' skips such batches."
             )
         else:
             self.position = replace(position, skipped=position.skipped + 1)
@@ -227,7 +232,7 @@ class Trainer:
             return error
         return TrainingFailed(
             f"a batch of {batch.shape}: wanted memory for it; got none. No weight was changed. Lower "
-            "train.batch_tokens and raise train.accumulate by as much, or set recompute = true in the model's parts."
+            "train.batch_tokens and raise train.accumulate_steps by as much, or set activation_checkpointing = true in the model's parts."
         )
 
     def _of_all_ranks(self, total: Float[Tensor, ""], tokens: int) -> tuple[Float[Tensor, ""], int]:
@@ -300,7 +305,7 @@ class Trainer:
     def _note(self, log: Any, found: Validation) -> None:
         """How validation went, and whether this is the best so far."""
         step, config = self.position.step, self.config
-        value, better = found.values[config.metric], METRICS[config.metric]
+        value, better = found.values[config.monitor], METRICS[config.monitor]
         course = self.position.course.after(value, step, config, higher_is_better=better)
         self.position = replace(self.position, course=course)
         event = {"event": "validation", "step": step, **found.values, "best": course.best_step == step}
@@ -343,7 +348,7 @@ class Trainer:
         try:
             store.write(folder, self.texts | {"training.json": store.as_json(state)}, tensors)
             best = position.course.best_step
-            store.prune(self.run, self.config.keep, set() if best is None else {best})
+            store.prune(self.run, self.config.keep_checkpoints, set() if best is None else {best})
         except OSError as error:
             raise TrainingFailed(
                 f"{folder}: wanted to save a checkpoint; got {error.strerror or error}. "

@@ -74,7 +74,7 @@ class WordVectors:
         return self.vectors[self.row(word)]
 
     @property
-    def width(self) -> int:
+    def dim(self) -> int:
         return self.vectors.shape[1]
 
     @cached_property
@@ -101,10 +101,10 @@ class WordVectors:
         """The words of greatest cosine with a word (itself left out) or with any vector."""
         if isinstance(to, str):
             return self._greatest(self.units[self.row(to)], {self.row(to)}, count)
-        if to.shape != (self.width,):
+        if to.shape != (self.dim,):
             raise InvalidArgument(
                 "to",
-                wanted=f"a word or a vector of width {self.width}",
+                wanted=f"a word or a vector of width {self.dim}",
                 got=f"a tensor of shape {tuple(to.shape)}",
                 remedy="Compare vectors of one width.",
             )
@@ -130,11 +130,11 @@ class WordVectors:
         What the embedding then returns for a token is the word's vector: its own scale is divided out (exactly where
         that is one or a power of two, to the last bit of rounding elsewhere). Rows of other tokens stay as they are.
         """
-        if embedding.width != self.width:
+        if embedding.dim != self.dim:
             raise InvalidArgument(
                 "embedding",
-                wanted=f"the width of the vectors, {self.width}",
-                got=f"width {embedding.width}",
+                wanted=f"the width of the vectors, {self.dim}",
+                got=f"width {embedding.dim}",
                 remedy="Build the model, or learn the vectors, with the other's width.",
             )
         if len(vocabulary) != embedding.vocabulary:
@@ -161,7 +161,7 @@ class WordVectors:
                     remedy="Replace the spaces, by _ say.",
                 )
         with _written(Path(path)) as file:
-            file.write(f"{len(self)} {self.width}\n".encode())
+            file.write(f"{len(self)} {self.dim}\n".encode())
             for word, row in zip(self.words, self.vectors.cpu().numpy(), strict=True):
                 # the shortest digits that read back as the same float32
                 file.write(f"{word} {' '.join(map(str, row))}\n".encode())
@@ -171,32 +171,32 @@ class WordVectors:
         """Read word2vec's text format, ours or anybody's."""
         path = Path(path)
         lines = _lines(path)
-        count, width = _header(path, next(lines, (1, "")))
+        count, dim = _header(path, next(lines, (1, "")))
         words: dict[str, int] = {}
         numbers = array("f")  # grows as lines come: the header may be wrong
         for number, line in lines:
             word, *values = line.split(" ")
             if len(words) == count:
                 raise _malformed(path, number, f"the end after the {count} words of the first line", repr(line[:40]))
-            if len(values) != width:
-                raise _malformed(path, number, f"a word and {width} numbers", f"{word!r} and {len(values)}")
+            if len(values) != dim:
+                raise _malformed(path, number, f"a word and {dim} numbers", f"{word!r} and {len(values)}")
             if word in words:
                 raise _malformed(path, number, "each word once", f"{word!r}, which stands on line {words[word]} too")
             try:
                 with np.errstate(over="ignore"):  # too large for float32: infinite
                     row = np.array(values, dtype=np.float32)
             except ValueError as error:
-                raise _malformed(path, number, f"{width} numbers after {word!r}", str(error)) from None
+                raise _malformed(path, number, f"{dim} numbers after {word!r}", str(error)) from None
             finite = np.isfinite(row)
             if not finite.all():
-                raise _malformed(path, number, f"{width} finite numbers after {word!r}", values[finite.argmin()])
+                raise _malformed(path, number, f"{dim} finite numbers after {word!r}", values[finite.argmin()])
             words[word] = number
             numbers.frombytes(row.tobytes())
         if len(words) < count:
             raise _malformed(
                 path, 1 + len(words), f"{count} words, as the first line says", f"{len(words)}, then the end"
             )
-        return WordVectors(tuple(words), torch.frombuffer(numbers, dtype=torch.float32).view(count, width))
+        return WordVectors(tuple(words), torch.frombuffer(numbers, dtype=torch.float32).view(count, dim))
 
 
 def _encodable(word: str) -> bool:

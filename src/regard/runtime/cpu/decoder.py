@@ -115,18 +115,21 @@ class NativeDecoder:
     """What stands in for a decoder while it searches."""
 
     def __init__(self, decoder: TransformerDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
-        self.library, self.places = library, PositionTable(decoder.entrance, beyond=True)  # for sentences that are done
+        self.library, self.places = (
+            library,
+            PositionTable(decoder.input_layer, beyond=True),
+        )  # for sentences that are done
         self.weights = WeightLayout(library, int8=int8)
         project = self.weights.product(decoder.project.weight, decoder.project.bias)
-        self.table = self.weights.stack(decoder.stack, decoder.embedding, project)
+        self.table = self.weights.stack(decoder.stack, decoder.embed_tokens, project)
         self.words = decoder.project.weight.shape[0]
         self.memories = [
             (
-                torch.cat((block.cross.key.weight, block.cross.value.weight)).detach(),
-                torch.cat((block.cross.key.bias, block.cross.value.bias)).detach(),
+                torch.cat((block.cross_attn.k_proj.weight, block.cross_attn.v_proj.weight)).detach(),
+                torch.cat((block.cross_attn.k_proj.bias, block.cross_attn.v_proj.bias)).detach(),
             )
-            for block in decoder.stack.blocks
-            if hasattr(block, "cross")
+            for block in decoder.stack.layers
+            if block.cross_attn is not None
         ]
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int | None = None) -> NativeState:
@@ -137,7 +140,7 @@ class NativeDecoder:
             sources = [F.linear(memory.states, weight, bias) for weight, bias in self.memories]  # (B, S, 2 W)
             mask = memory.mask.to(torch.uint8)
         return NativeState(
-            torch.empty(self.table.count, batch, capacity, beams, 2, self.table.width),
+            torch.empty(self.table.count, batch, capacity, beams, 2, self.table.dim),
             torch.zeros(batch, beams, capacity, dtype=torch.int32),
             torch.zeros(batch, dtype=torch.int32),
             sources,
@@ -185,9 +188,9 @@ class NativeEncoder:
     """What stands in for an encoder while a search reads few tokens."""
 
     def __init__(self, encoder: TransformerEncoder, library: ctypes.CDLL) -> None:
-        self.library, self.places = library, PositionTable(encoder.entrance)
+        self.library, self.places = library, PositionTable(encoder.input_layer)
         self.weights = WeightLayout(library)
-        self.table = self.weights.stack(encoder.stack, encoder.embedding, LinearTable())
+        self.table = self.weights.stack(encoder.stack, encoder.embed_tokens, LinearTable())
 
     def __call__(self, source: Tokens) -> Memory:
         mask = source.mask
@@ -222,7 +225,7 @@ def encode(model: Any, source: Any) -> Any:
     """What a model's encoder makes of a source; in compiled code where that is faster."""
     encoder = model.encoder if isinstance(model, Seq2Seq) else None
     if isinstance(source, Tokens) and isinstance(encoder, TransformerEncoder) and source.ids.numel() <= MOST_READ:
-        library = usable(encoder) if not encoder.causal and encoder.unit is None else None
+        library = usable(encoder) if not encoder.causal and encoder.cls_token is None else None
         if library is not None and bool(source.lengths.all()):
             made: NativeEncoder = _current(encoder, library, lambda: NativeEncoder(encoder, library))
             return made(source)

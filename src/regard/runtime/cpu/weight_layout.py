@@ -47,7 +47,7 @@ class StackTable(ctypes.Structure):
         ("project", LinearTable),
         ("last", NormTable),
         ("table", Pointer),
-        *((name, Count) for name in ("count", "width", "heads", "hidden", "activation", "norm_first", "crosses")),
+        *((name, Count) for name in ("count", "dim", "heads", "hidden", "activation", "norm_first", "crosses")),
         ("scale", ctypes.c_float),
     )
 
@@ -66,31 +66,31 @@ class WeightLayout:
         self.free = torch.empty(0, dtype=torch.uint8)  # of the last of those
 
     def stack(self, stack: TransformerStack, embedding: Embedding, project: LinearTable) -> StackTable:
-        blocks, last = list(stack.blocks), stack.norm
+        blocks, last = list(stack.layers), stack.norm
         layers = (LayerTable * len(blocks))(*(self._layer(block) for block in blocks))
-        attend, perceive = blocks[0].attend, blocks[0].perceive
-        self.width, self.widest = attend.width, max(3 * attend.width, perceive.open.out_features)
+        attend, ffn = blocks[0].self_attn, blocks[0].ffn
+        self.dim, self.widest = attend.dim, max(3 * attend.dim, ffn.up.out_features)
         return StackTable(
             layers,
             project,
             NormTable() if isinstance(last, nn.Identity) else self._norm(last),
             self._keep(embedding.weight),
             len(blocks),
-            attend.width,
+            attend.dim,
             attend.heads,
-            perceive.open.out_features,
-            KINDS[perceive.activation],
+            ffn.up.out_features,
+            KINDS[ffn.activation],
             not isinstance(last, nn.Identity),
-            hasattr(blocks[0], "cross"),
+            blocks[0].cross_attn is not None,
             embedding.scale,
         )
 
     def room(self, rows: int, scores: int) -> tuple[Scratch, Float[Tensor, "rows W"], Float[Tensor, "rows W"]]:
         """Memory to work in: what goes from layer to layer, and the same under the last norm, lie in it too."""
-        width = self.width
-        whole = torch.empty(rows * (3 * width + self.widest + scores))
-        parts = torch.split(whole, [rows * each for each in (width, width, self.widest, width, scores)])
-        return Scratch(*(part.data_ptr() for part in parts)), parts[0].view(rows, width), parts[1].view(rows, width)
+        dim = self.dim
+        whole = torch.empty(rows * (3 * dim + self.widest + scores))
+        parts = torch.split(whole, [rows * each for each in (dim, dim, self.widest, dim, scores)])
+        return Scratch(*(part.data_ptr() for part in parts)), parts[0].view(rows, dim), parts[1].view(rows, dim)
 
     def product(self, weight: Tensor, bias: Tensor) -> LinearTable:
         outputs, inputs = weight.shape
@@ -103,19 +103,19 @@ class WeightLayout:
         return LinearTable(packed.data_ptr(), self._keep(bias), None, None, None, inputs, outputs)
 
     def _layer(self, block: TransformerBlock) -> LayerTable:
-        attend, nothing = block.attend, LinearTable()
-        joint = [attend.query, attend.key, attend.value]
-        cross = getattr(block, "cross", None)
+        attend, nothing = block.self_attn, LinearTable()
+        joint = [attend.q_proj, attend.k_proj, attend.v_proj]
+        cross = block.cross_attn
         return LayerTable(
             self.product(torch.cat([each.weight for each in joint]), torch.cat([each.bias for each in joint])),
-            self.product(attend.out.weight, attend.out.bias),
-            nothing if cross is None else self.product(cross.query.weight, cross.query.bias),
-            nothing if cross is None else self.product(cross.out.weight, cross.out.bias),
-            self.product(block.perceive.open.weight, block.perceive.open.bias),
-            self.product(block.perceive.close.weight, block.perceive.close.bias),
-            self._norm(block.around_attend.norm),
-            NormTable() if cross is None else self._norm(block.around_cross.norm),
-            self._norm(block.around_perceive.norm),
+            self.product(attend.out_proj.weight, attend.out_proj.bias),
+            nothing if cross is None else self.product(cross.q_proj.weight, cross.q_proj.bias),
+            nothing if cross is None else self.product(cross.out_proj.weight, cross.out_proj.bias),
+            self.product(block.ffn.up.weight, block.ffn.up.bias),
+            self.product(block.ffn.down.weight, block.ffn.down.bias),
+            self._norm(block.norm1),
+            NormTable() if cross is None else self._norm(block.norm2),
+            self._norm(block.ffn_norm),
         )
 
     def _small_product(self, weight: Tensor, bias: Tensor, padded: int) -> LinearTable:
@@ -161,8 +161,8 @@ class WeightLayout:
 class PositionTable:
     """Vectors of positions, as many as were needed so far."""
 
-    def __init__(self, entrance: InputLayer, *, beyond: bool = False) -> None:
-        self.place = entrance.place
+    def __init__(self, input_layer: InputLayer, *, beyond: bool = False) -> None:
+        self.place = input_layer.position_encoding
         self.beyond = beyond  # whether a learned table goes on with its last
         self.known: Tensor | None = None
 
@@ -172,9 +172,9 @@ class PositionTable:
             return None
         assert isinstance(self.place, Add)
         if self.known is None or len(self.known) < count:
-            limit, width = self.place.positions.limit, self.place.positions.width
+            limit, dim = self.place.positions.limit, self.place.positions.dim
             if not self.beyond:
-                self.place(torch.zeros(1, width), count - 1)  # refused where a learned table ends before
+                self.place(torch.zeros(1, dim), count - 1)  # refused where a learned table ends before
             places = torch.arange(2 * count)
             places = places if limit is None else places.clamp(max=limit - 1)
             self.known = self.place.positions(places).detach().contiguous()
@@ -183,27 +183,27 @@ class PositionTable:
 
 def usable(module: nn.Module) -> ctypes.CDLL | None:
     """The compiled code, where a module may be handed to it."""
-    weight = getattr(getattr(module, "embedding", None), "weight", None)
+    weight = getattr(getattr(module, "embed_tokens", None), "weight", None)
     here = isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32
     return compile.library() if here and plain(module) else None
 
 
 def plain(module: nn.Module) -> bool:
     """Whether a module is of plain blocks that others can stand in for, and nobody listens or changes anything."""
-    stack, entrance, embedding = (getattr(module, name, None) for name in ("stack", "entrance", "embedding"))
+    stack, input_layer, embedding = (getattr(module, name, None) for name in ("stack", "input_layer", "embed_tokens"))
     if (
         not isinstance(stack, TransformerStack)
-        or not isinstance(entrance, InputLayer)
+        or not isinstance(input_layer, InputLayer)
         or not isinstance(embedding, Embedding)
     ):
         return False
     return (
         not module.training
-        and (entrance.place is None or isinstance(entrance.place, Add))
-        and entrance.distance is None
-        and entrance.narrow is None
-        and isinstance(entrance.norm, nn.Identity)
-        and all(_plain(block) for block in stack.blocks)
+        and (input_layer.position_encoding is None or isinstance(input_layer.position_encoding, Add))
+        and input_layer.relative_bias is None
+        and input_layer.position_proj is None
+        and isinstance(input_layer.norm, nn.Identity)
+        and all(_plain(block) for block in stack.layers)
         and quiet()
     )
 
@@ -228,16 +228,16 @@ def _pack(pack: Any, weight: Tensor, packed: Tensor) -> None:
 
 
 def _plain(block: TransformerBlock) -> bool:
-    looks = [block.attend, *([block.cross] if hasattr(block, "cross") else [])]
-    return not block.perceive.gated and block.perceive.activation in KINDS and all(_plain_look(each) for each in looks)
+    looks = [block.self_attn, *([block.cross_attn] if block.cross_attn is not None else [])]
+    return block.ffn.gate is None and block.ffn.activation in KINDS and all(_plain_look(each) for each in looks)
 
 
 def _plain_look(look: MultiHead) -> bool:
     return (
         isinstance(look.score, ScaledDot)
-        and look.key_heads == look.heads
-        and look.heads * look.head_width == look.width
+        and look.kv_heads == look.heads
+        and look.heads * look.head_dim == look.dim
         and look.rotary is None
-        and look.query_norm is None
-        and look.query.bias is not None
+        and look.q_norm is None
+        and look.q_proj.bias is not None
     )

@@ -68,6 +68,6 @@ def read(model: Any, source: Any, *, half: bool) -> Any:
 
 def _longer(encoder: TransformerEncoder, length: int) -> int:
     """Made up to a multiple, as far as positions reach."""
-    limit = getattr(getattr(encoder.entrance.place, "positions", None), "limit", None)
+    limit = getattr(getattr(encoder.input_layer.position_encoding, "positions", None), "limit", None)
     more = PLACES * -(-length // PLACES)
-    return more if limit is None else max(length, min(more, limit - (encoder.unit is not None)))
+    return more if limit is None else max(length, min(more, limit - (encoder.cls_token is not None)))

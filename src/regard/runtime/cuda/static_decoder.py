@@ -119,10 +119,10 @@ class StaticDecoder:
     """What stands in for a decoder while it searches."""
 
     def __init__(self, decoder: TransformerDecoder, dtype: torch.dtype) -> None:
-        self.dtype, self.words, self.width = dtype, len(decoder.project.weight), decoder.embedding.width
-        blocks = list(decoder.stack.blocks)
-        attend, perceive = blocks[0].attend, blocks[0].perceive
-        self.heads, self.activation, self.scale = attend.heads, perceive.activation, decoder.embedding.scale
+        self.dtype, self.words, self.dim = dtype, len(decoder.project.weight), decoder.embed_tokens.dim
+        blocks = list(decoder.stack.layers)
+        attend, ffn = blocks[0].self_attn, blocks[0].ffn
+        self.heads, self.activation, self.scale = attend.heads, ffn.activation, decoder.embed_tokens.scale
         self.norm_first = not isinstance(decoder.stack.norm, nn.Identity)
         self.laid, self.prints = self._lay(decoder), WeightFingerprint(decoder)
 
@@ -142,27 +142,32 @@ class StaticDecoder:
             return StepLinear(F.pad(weight.to(self.dtype), (0, 0, 0, rows)), F.pad(bias.to(self.dtype), (0, rows)))
 
         def layer(block: TransformerBlock) -> StaticLayer:
-            cross, norms = getattr(block, "cross", None), [_norm(block.around_attend.norm)]
-            norms += [] if cross is None else [_norm(block.around_cross.norm)]
+            cross, norms = block.cross_attn, [_norm(block.norm1)]
+            norms += [] if cross is None else [_norm(block.norm2)]
             return StaticLayer(
-                product(block.attend.query, block.attend.key, block.attend.value),
-                product(block.attend.out),
-                None if cross is None else product(cross.query),
-                None if cross is None else product(cross.out),
-                product(block.perceive.open),
-                product(block.perceive.close),
-                [*norms, _norm(block.around_perceive.norm)],
+                product(block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj),
+                product(block.self_attn.out_proj),
+                None if cross is None else product(cross.q_proj),
+                None if cross is None else product(cross.out_proj),
+                product(block.ffn.up),
+                product(block.ffn.down),
+                [*norms, _norm(block.ffn_norm)],
             )
 
         assert isinstance(decoder.project, Projection)
-        blocks = list(decoder.stack.blocks)
-        crosses = [part for block in blocks if hasattr(block, "cross") for part in (block.cross.key, block.cross.value)]
+        blocks = list(decoder.stack.layers)
+        crosses = [
+            part
+            for block in blocks
+            if block.cross_attn is not None
+            for part in (block.cross_attn.k_proj, block.cross_attn.v_proj)
+        ]
         project = product(decoder.project, rows=-self.words % ALIGNED)
-        tied = decoder.project.weight is decoder.embedding.weight
+        tied = decoder.project.weight is decoder.embed_tokens.weight
         return {
             "layers": [layer(block) for block in blocks],
             "sources": product(*crosses) if crosses else None,
-            "table": project.weight if tied else decoder.embedding.weight.to(self.dtype, copy=True),
+            "table": project.weight if tied else decoder.embed_tokens.weight.to(self.dtype, copy=True),
             "project": project,
             "places": _places(decoder),
             "last": [_norm(decoder.stack.norm)] if self.norm_first else [],
@@ -172,15 +177,15 @@ class StaticDecoder:
         """With a capacity of none, what only enters another state."""
         layers, device, several = self.laid["layers"], self.laid["table"].device, beams or 1
         if memory is None:
-            source = torch.zeros(batch, 0, len(layers), 2, self.width, dtype=self.dtype, device=device)
+            source = torch.zeros(batch, 0, len(layers), 2, self.dim, dtype=self.dtype, device=device)
             mask = torch.zeros(batch, 0, dtype=torch.bool, device=device)
         else:
             source = self.laid["sources"](memory.states.to(self.dtype))
-            source, mask = source.unflatten(-1, (len(layers), 2, self.width)), memory.mask
+            source, mask = source.unflatten(-1, (len(layers), 2, self.dim)), memory.mask
         new = partial(torch.zeros if capacity else torch.empty, device=device)
         parents = new(batch, several, capacity, dtype=torch.int32)
         return StaticState(
-            new(len(layers), batch, capacity, several, 2, self.width, dtype=self.dtype),
+            new(len(layers), batch, capacity, several, 2, self.dim, dtype=self.dtype),
             _themselves(parents).clone() if capacity and several > 1 else parents,
             new(batch, dtype=torch.int64),
             source,
@@ -299,13 +304,13 @@ def _norm(norm: nn.Module) -> StepNorm:
 
 
 def _longest(decoder: TransformerDecoder) -> int:
-    place = decoder.entrance.place
+    place = decoder.input_layer.position_encoding
     limit = place.positions.limit if isinstance(place, Add) else None
     return PLACES if limit is None else limit
 
 
 def _places(decoder: TransformerDecoder) -> Tensor | None:
-    place = decoder.entrance.place
+    place = decoder.input_layer.position_encoding
     if place is None:
         return None
     assert isinstance(place, Add)

@@ -33,7 +33,7 @@ class TensorBoard:
         try:
             writer = import_module("torch.utils.tensorboard").SummaryWriter
         except ImportError:
-            raise MissingExtra("tensorboard", "tensorboard", "train.log_to = ['tensorboard']") from None
+            raise MissingExtra("tensorboard", "tensorboard", "train.loggers = ['tensorboard']") from None
         if step is None:
             shutil.rmtree(run / "tensorboard", ignore_errors=True)  # of a run that never came to a checkpoint
         self.writer = writer(str(run / "tensorboard"), purge_step=None if step is None else step + 1)
@@ -53,7 +53,7 @@ class WeightsAndBiases:
         try:
             wandb = import_module("wandb")
         except ImportError:
-            raise MissingExtra("wandb", "wandb", "train.log_to = ['wandb']") from None
+            raise MissingExtra("wandb", "wandb", "train.loggers = ['wandb']") from None
         known = run / "wandb.id"
         if step is None or not known.exists():
             known.write_text(uuid4().hex[:8])
@@ -68,7 +68,7 @@ class WeightsAndBiases:
             )
         except Exception as error:
             raise InvalidArgument(
-                "train.log_to",
+                "train.loggers",
                 wanted="Weights & Biases to answer",
                 got=" ".join(str(error).split()) or type(error).__name__,
                 remedy="Log in with `wandb login`, set WANDB_MODE=offline, or leave it out.",
