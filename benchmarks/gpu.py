@@ -39,7 +39,7 @@ import kernels
 import regard
 from convolutions import DILATIONS, WIDTH, PlainConvolutions
 from regard.core.sequence import Packed, Tokens, pinned
-from regard.data.batching import Batch, PackedCapacity, end_to_end
+from regard.data.batching import Batch, PackedCapacity, pack_batch
 from regard.data.tokenizer import END, PAD, START
 from regard.decoding import search
 from regard.decoding.config import DecodeConfig
@@ -286,7 +286,7 @@ def packed(batches: list[Batch]) -> list[Batch]:
     room = PackedCapacity(
         (ROOM, ROOM), (33, 33), 1408, filled=True
     )  # an eighth more than there are, as `Room.of` has it
-    return [end_to_end(each, room) for each in batches]
+    return [pack_batch(each, room) for each in batches]
 
 
 def translators(vocabulary: int) -> Contest:

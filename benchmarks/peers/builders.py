@@ -29,7 +29,7 @@ def regard_model(encoder: dict[str, Any], decoder: dict[str, Any]) -> Contestant
         """As its own training computes it: of the tokens that are there, and never all logits at once."""
         packing = Packing.of(batch.wanted_mask)
         memory = model.encode(Tokens(batch.source, batch.source_lengths))
-        states = model.decoder.states(batch.given, memory, packing)
+        states = model.decoder.hidden(batch.given, memory, packing)
         gold = batch.wanted.flatten()[packing.real]
         return token_loss(states, model.decoder.project, gold, label_smoothing=SMOOTHING) / len(gold)
 

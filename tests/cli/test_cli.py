@@ -507,9 +507,7 @@ def test_words_from_text_to_neighbours(tmp_path):
     lines = ["the red fox runs", "the red dog runs", "a blue fish swims", "a blue whale swims"] * 60
     (tmp_path / "text.txt").write_text("\n".join(lines))
     vectors = tmp_path / "vectors.txt"
-    done = command(
-        "words", "train", tmp_path / "text.txt", "--out", vectors, "--set", "dim=8", "--set", "sample=0"
-    )
+    done = command("words", "train", tmp_path / "text.txt", "--out", vectors, "--set", "dim=8", "--set", "sample=0")
     assert done.returncode == 0, done.stderr
     done = command("words", "nearest", vectors, "fox", "--count", "3")
     assert done.stdout.count("\n") == 3

@@ -17,7 +17,7 @@ from regard.api.train import train
 from regard.checkpoint import store
 from regard.core.sequence import Packing, Tokens, pinned
 from regard.data.augmentation import DICE, augmented
-from regard.data.batching import Batch, PackedCapacity, end_to_end
+from regard.data.batching import Batch, PackedCapacity, pack_batch
 from regard.decoding import search
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
@@ -319,7 +319,7 @@ def test_recordings_serve_other_inputs(options, monkeypatch):
 def test_batches_are_pinned_through_and_through():
     targets = Tokens.of([[1, 5, 6, 2], [1, 7, 2]])
     text = Batch(Tokens.of([[5, 6], [7]]), targets, 5, torch.arange(2))
-    packed = end_to_end(text, PackedCapacity((8, 8), (2, 3), 5, filled=True))
+    packed = pack_batch(text, PackedCapacity((8, 8), (2, 3), 5, filled=True))
     pictures = Batch(torch.rand(2, 3, 4, 4), targets, 5, torch.arange(2))
     for batch in (text, packed, pictures):
         held = pinned(batch)

@@ -104,7 +104,7 @@ def test_weights_heard_in_steps_are_those_of_the_whole(name):
 def test_a_text_in_stretches_equals_the_whole(name, has_memory):
     """Values always; gradients until the state is detached, which cuts them at the seam."""
     module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
-    whole = module.states(TARGETS, given)
+    whole = module.hidden(TARGETS, given)
     first, state = module.carry(TARGETS[:, :3], module.start(given, batch=3))
     second, _ = module.carry(TARGETS[:, 3:], state)
     torch.testing.assert_close(torch.cat((first, second), 1), whole, atol=1e-5, rtol=1e-4)

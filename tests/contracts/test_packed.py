@@ -17,7 +17,7 @@ from regard.api.train import prepared, train
 from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import SequenceOffsets, Tokens
-from regard.data.batching import Batch, PackedCapacity, batches, end_to_end
+from regard.data.batching import Batch, PackedCapacity, batches, pack_batch
 from regard.kernels import triton_launch
 from regard.kernels.attention import varlen
 from regard.kernels.layers import conv_unfold, residual_norm
@@ -118,7 +118,7 @@ def test_packed_equals_padded(kind, r_drop, filled, way, monkeypatch):
     side = SIDE | KINDS[kind]
     model = regard.build({"encoder": side, "decoder": side, "vocab_size": 20, "tie_embeddings": "all"}).to(DEVICE)
     objective = Objective(label_smoothing=0.1, r_drop=r_drop)
-    got, changes = gradients(model, end_to_end(batch(), room(filled=filled)), objective)
+    got, changes = gradients(model, pack_batch(batch(), room(filled=filled)), objective)
     monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
     wanted, expected = gradients(model, batch(), objective)
     near(got, wanted)
@@ -137,7 +137,7 @@ def test_packed_others_equal_padded_ones(kind, way, monkeypatch):
     monkeypatch.setattr(varlen, "WIDEST", 8)  # heads of 16 are walked
     monkeypatch.setattr(rnn_cuda, "takes", triton_launch.takes)  # in float32 too
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    got, changes = gradients(model, end_to_end(given, room(filled=True)), objective)
+    got, changes = gradients(model, pack_batch(given, room(filled=True)), objective)
     for module in (triton_launch, rnn_cuda):
         monkeypatch.setattr(module, "takes", lambda *tensors: False)
     wanted, expected = gradients(model, given, objective)
@@ -155,7 +155,7 @@ def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
     for module in model.modules():
         if isinstance(module, Dropout):
             module.p = 1.0
-    got, _ = gradients(model, end_to_end(batch(), room(filled=True)), Objective())
+    got, _ = gradients(model, pack_batch(batch(), room(filled=True)), Objective())
     monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
     wanted, _ = gradients(model, batch(), Objective())
     near(got, wanted)
@@ -163,7 +163,7 @@ def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
 
 def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
     model = regard.build({"decoder": SIDE, "vocab_size": 20}).to(DEVICE)
-    got, changes = gradients(model, end_to_end(batch(source=False), room(filled=True)), Objective())
+    got, changes = gradients(model, pack_batch(batch(source=False), room(filled=True)), Objective())
     monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
     wanted, expected = gradients(model, batch(source=False), Objective())
     near(got, wanted)
@@ -184,7 +184,7 @@ def test_half_precision_is_near_the_whole(kind):
     )
     _, wanted = gradients(model, batch(), Objective(label_smoothing=0.1))
     with torch.autocast(DEVICE, torch.bfloat16):
-        _, found = gradients(model, end_to_end(batch(), room(filled=True)), Objective(label_smoothing=0.1))
+        _, found = gradients(model, pack_batch(batch(), room(filled=True)), Objective(label_smoothing=0.1))
     near(torch.cat([x.flatten() for x in found.values()]), torch.cat([x.flatten() for x in wanted.values()]), 2e-2)
 
 
@@ -265,13 +265,13 @@ def test_windows(taps, way):
 def test_others_in_the_batch_change_nothing(side, way):
     """What a sequence's states are depends on no neighbour, and on nothing that comes later."""
     model = regard.build({"decoder": side, "vocab_size": 20}).to(DEVICE).eval()
-    whole = end_to_end(batch(source=False), room(filled=False)).targets.to(DEVICE)
-    alone = end_to_end(
+    whole = pack_batch(batch(source=False), room(filled=False)).targets.to(DEVICE)
+    alone = pack_batch(
         Batch(None, Tokens.of(TARGETS[1:2]), 5, torch.arange(1)), room(filled=False)
     ).targets.to(DEVICE)  # fmt: skip
-    near(model.decoder.end_to_end(whole, None)[3:8], model.decoder.end_to_end(alone, None))
+    near(model.decoder.hidden_packed(whole, None)[3:8], model.decoder.hidden_packed(alone, None))
     later = replace(whole, ids=torch.where(torch.arange(12, device=DEVICE) < 5, whole.ids, 19))
-    assert torch.equal(model.decoder.end_to_end(later, None)[:5], model.decoder.end_to_end(whole, None)[:5])
+    assert torch.equal(model.decoder.hidden_packed(later, None)[:5], model.decoder.hidden_packed(whole, None)[:5])
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])

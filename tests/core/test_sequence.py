@@ -25,7 +25,7 @@ def with_gradient(module, run):
 def test_packed_encoder_equals_padded(name, monkeypatch):
     module, batch = encoder(name), source(name)
 
-    def states():
+    def hidden():
         found = module(batch)
         return found.states.masked_fill(~found.mask[..., None], 0.0)
 
@@ -40,8 +40,8 @@ def test_packed_states_are_the_padded_ones(name):
     module, given = decoder(name), memory()
     targets = Tokens.of([[1, 2, 3, 4, 5], [6, 7], [8, 9, 10, 1]])
     packing = Packing.of(targets.mask)
-    packed = with_gradient(module, lambda: module.states(targets.ids, given, packing))
-    padded = with_gradient(module, lambda: module.states(targets.ids, given)[targets.mask])
+    packed = with_gradient(module, lambda: module.hidden(targets.ids, given, packing))
+    padded = with_gradient(module, lambda: module.hidden(targets.ids, given)[targets.mask])
     torch.testing.assert_close(packed, padded, atol=1e-5, rtol=1e-4)
 
 

@@ -140,14 +140,14 @@ def test_a_gate_scales_what_is_seen(by_hand, slow):
 def test_dropout_is_drawn_anew_while_training(wiring):
     module, given = decoder(wiring, layers=2), memory()
     module.dropout.p = 0.5
-    assert not torch.equal(module.train().states(TARGETS, given), module.states(TARGETS, given))
-    assert torch.equal(module.eval().states(TARGETS, given), module.states(TARGETS, given))
+    assert not torch.equal(module.train().hidden(TARGETS, given), module.hidden(TARGETS, given))
+    assert torch.equal(module.eval().hidden(TARGETS, given), module.hidden(TARGETS, given))
 
 
 def test_one_state_may_be_used_twice():
     """The backward leaves what was kept as it was."""
     module, given = decoder("after fed"), memory()
-    out = module.states(TARGETS, given)
+    out = module.hidden(TARGETS, given)
     first = torch.autograd.grad(out.square().sum(), list(module.rnn.parameters()), retain_graph=True)
     assert all(map(torch.equal, first, torch.autograd.grad(out.square().sum(), list(module.rnn.parameters()))))
 
@@ -157,10 +157,10 @@ def test_who_listens_hears_every_step(wiring):
     """And changes nothing: what comes out is the same to the last bit."""
     module, given, heard, slowly = decoder(wiring), memory(), [], []
     with regard.capture_attention(heard.append):
-        listened = module.states(TARGETS, given)
-    assert torch.equal(listened, module.states(TARGETS, given))
+        listened = module.hidden(TARGETS, given)
+    assert torch.equal(listened, module.hidden(TARGETS, given))
     with torch.no_grad(), regard.capture_attention(slowly.append):
-        module.states(TARGETS, given)
+        module.hidden(TARGETS, given)
     assert len(heard) == len(slowly) == TARGETS.shape[1]
     for fast, slow in zip(heard, slowly, strict=True):
         assert fast.source is module
@@ -172,9 +172,9 @@ def test_autocast_goes_step_by_step(wiring):
     module, given = decoder(wiring).float(), memory()
     given = Memory(given.states.float(), given.mask, given.summary.float())
     with torch.autocast("cpu", torch.bfloat16):
-        low = module.states(TARGETS, given)
+        low = module.hidden(TARGETS, given)
     low.float().square().sum().backward()
-    torch.testing.assert_close(low.float(), module.states(TARGETS, given), atol=0.1, rtol=0.1)
+    torch.testing.assert_close(low.float(), module.hidden(TARGETS, given), atol=0.1, rtol=0.1)
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
@@ -182,7 +182,7 @@ def test_autocast_may_be_around_a_backward(wiring):
     """Where PyTorch's own gradients, of what joins state and look, are lower."""
     module, given = decoder(wiring).float(), memory()
     given = Memory(given.states.float(), given.mask, given.summary.float())
-    loss = module.states(TARGETS, given).square().sum()
+    loss = module.hidden(TARGETS, given).square().sum()
     wanted = torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True)
     with torch.autocast("cpu", torch.bfloat16):
         found = torch.autograd.grad(loss, list(module.rnn.parameters()))
@@ -196,5 +196,5 @@ def test_no_tokens_and_no_source(wiring):
     nothing = Memory(
         torch.zeros(4, 0, WIDTH).double(), torch.ones(4, 0, dtype=torch.bool), torch.zeros(4, WIDTH).double()
     )
-    assert module.states(TARGETS, nothing).isfinite().all()
-    assert module.states(TARGETS[:, :0], memory()).shape == (4, 0, WIDTH)
+    assert module.hidden(TARGETS, nothing).isfinite().all()
+    assert module.hidden(TARGETS[:, :0], memory()).shape == (4, 0, WIDTH)

@@ -58,7 +58,7 @@ def test_compiled_steps_equal_plain_ones(name, beams):
     fresh = [
         each.start(given.reorder(torch.tensor([2, 0])), batch=2, capacity=0, beams=beams) for each in (plain, compiled)
     ]
-    states[:] = [mine.enter(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)]
+    states[:] = [mine.admit(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)]
     for _ in range(3):
         step(3)
     states[:] = [each.reorder(torch.tensor([2, 0])) for each in states]  # those that entered late
@@ -150,7 +150,11 @@ def test_bytes_are_close(name):
 def test_int8_that_cannot_be_is_told_once(capsys):
     made, rows = model("gru after fed"), sources()[:3]
     _no_bytes.cache_clear()
-    assert said(found(made, rows, quantization="int8")) == said(found(made, rows)) == said(found(made, rows, quantization="int8"))
+    assert (
+        said(found(made, rows, quantization="int8"))
+        == said(found(made, rows))
+        == said(found(made, rows, quantization="int8"))
+    )
     assert capsys.readouterr().err.count("int8 is not possible here") == 1
 
 

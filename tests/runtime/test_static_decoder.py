@@ -51,7 +51,7 @@ def test_fixed_steps_equal_plain_ones(name, beams):
         step(3)
     some = given.reorder(torch.tensor([2, 0]))
     fresh = [each.start(some, batch=2, capacity=0, beams=beams) for each in (module, fixed)]
-    states[:] = [mine.enter(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)]
+    states[:] = [mine.admit(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)]
     for _ in range(3):
         step(3)
     states[:] = [each.reorder(torch.tensor([2, 0])) for each in states]  # those that entered late
@@ -245,7 +245,7 @@ def test_who_is_done_stays_as_it_is(way):
     said = GeneratedTokens(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
     config = DecodeConfig(beam_size=beams, num_hypotheses=beams, length_penalty=3.0)  # what ends later would win
     searched = way(config, said, torch.arange(4, 16), [], ends=True, scored=True)
-    searched.enter(torch.arange(rows), torch.arange(rows))
+    searched.admit(torch.arange(rows), torch.arange(rows))
     first = {}
     for _ in range(16):
         searched.advance(2 * torch.randn(rows, beams, 7, generator=generator))

@@ -132,7 +132,7 @@ def test_the_penalty_evens_looks_out():
 
     def penalty():
         weights = []
-        decoder.states(TARGETS.ids[:, :-1], everywhere, None, weights)
+        decoder.hidden(TARGETS.ids[:, :-1], everywhere, None, weights)
         return unevenness(torch.cat(weights, 1), there, everywhere.mask)
 
     with torch.autocast("cpu", torch.bfloat16):

@@ -299,10 +299,10 @@ def _collated(corpus: Corpus, rows: Indices, room: PackedCapacity | None = None)
     assert not isinstance(targets, FeatureGrids)
     tokens = int((targets.lengths - 1).sum()) if isinstance(targets, Tokens) else len(rows)
     batch = Batch(source, targets, tokens, torch.from_numpy(rows))
-    return batch if room is None else end_to_end(batch, room)
+    return batch if room is None else pack_batch(batch, room)
 
 
-def end_to_end(batch: Batch, room: PackedCapacity) -> Batch:
+def pack_batch(batch: Batch, room: PackedCapacity) -> Batch:
     """The same batch without padding."""
     assert isinstance(batch.targets, Tokens)
     targets, source = batch.targets, batch.source

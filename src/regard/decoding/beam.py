@@ -47,7 +47,7 @@ class BeamSearch:
     def draw_by(self, seed: int) -> None:
         """Nothing is drawn."""
 
-    def enter(self, rows: Slots, inputs: Int[Tensor, " n"]) -> None:
+    def admit(self, rows: Slots, inputs: Int[Tensor, " n"]) -> None:
         width = self.total.shape[1] // self.groups
         first = torch.arange(self.total.shape[1], device=inputs.device) % width == 0
         self.total[rows] = torch.where(first, 0.0, -torch.inf)  # all alike at first: one of each group speaks

@@ -42,7 +42,7 @@ class BannedPhrases:
         self.phrases = torch.full((places, phrases, longest), -1, device=device)  # on the right; −1 fits any token
         self.since = torch.full((places, phrases), FAR, device=device)  # tokens; FAR: there is no such phrase
 
-    def enter(self, place: int, phrases: Sequence[tuple[Sequence[int], int]]) -> None:
+    def admit(self, place: int, phrases: Sequence[tuple[Sequence[int], int]]) -> None:
         self.phrases[place], self.since[place] = -1, FAR
         for number, (phrase, since) in enumerate(phrases):
             self.phrases[place, number, -len(phrase) :] = torch.tensor(phrase, device=self.phrases.device)
@@ -77,7 +77,7 @@ class RequiredPhrases:
         self.ends = ends
         self.seats: dict[int, ConstrainedSlot] = {}
 
-    def enter(
+    def admit(
         self, place: int, demand: PhraseAutomaton, state: AutomatonState, *, beams: int, prefix: int, room: int
     ) -> None:
         self.seats[place] = ConstrainedSlot(demand, [state] * beams, prefix, room, set())

@@ -26,8 +26,8 @@ class EnsembleState:
     def follow(self, parents: Int[Tensor, "B K"]) -> "EnsembleState":
         return EnsembleState([state.follow(parents) for state in self.members])
 
-    def enter(self, rows: Int[Tensor, " n"], fresh: "EnsembleState") -> "EnsembleState":
-        return EnsembleState([mine.enter(rows, new) for mine, new in zip(self.members, fresh.members, strict=True)])
+    def admit(self, rows: Int[Tensor, " n"], fresh: "EnsembleState") -> "EnsembleState":
+        return EnsembleState([mine.admit(rows, new) for mine, new in zip(self.members, fresh.members, strict=True)])
 
 
 class Encoders(nn.Module):

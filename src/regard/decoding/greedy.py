@@ -42,7 +42,7 @@ class GreedySearch:
         if self.config.sample:
             self.start.fill_(start_of(seed))
 
-    def enter(self, rows: Slots, inputs: Int[Tensor, " n"]) -> None:
+    def admit(self, rows: Slots, inputs: Int[Tensor, " n"]) -> None:
         self.over[rows] = self.done[rows] = False
         if self.config.sample:
             beams = self.over.shape[1]

@@ -343,7 +343,7 @@ class SearchBatch:
         if self.desk.state is None:  # all at once
             self.desk.state = entering
         else:
-            self.desk.enter(rows, entering)
+            self.desk.admit(rows, entering)
 
     def _table(self, known: list[list[int]]) -> Int[Tensor, "n known"]:
         table = side_by_side(known, 4 + self.sizes.prefix, -1)
@@ -351,10 +351,10 @@ class SearchBatch:
 
     def _constrain(self, place: int, one: int) -> None:
         if self.banned is not None:
-            self.banned.enter(place, self.inputs[one].bans)
+            self.banned.admit(place, self.inputs[one].bans)
         asked, prefix = self.demands[one], len(self.inputs[one].prefix)
         if self.required is not None and asked is not None:
-            self.required.enter(place, *asked, beams=self.beams, prefix=prefix, room=self.most[one] - prefix)
+            self.required.admit(place, *asked, beams=self.beams, prefix=prefix, room=self.most[one] - prefix)
 
     def _encode(self) -> None:
         """Read the next inputs, as many as there are places."""
@@ -378,7 +378,7 @@ def _write(desk: DecodeBuffers, rows: Slots, table: Int[Tensor, "n known"]) -> N
     way, said = desk.way, desk.way.said
     said.tokens[rows], said.length[rows] = PAD, 0
     said.least[rows], way.limit[rows], said.forced[rows] = table[:, 2], table[:, 3], table[:, 4:]
-    way.enter(rows, table[:, 1])
+    way.admit(rows, table[:, 1])
     desk.tokens[rows] = desk.first
 
 

@@ -58,7 +58,7 @@ class ConvLayer(nn.Module):
         h = F.pad(h.mT, (self.reach - self.after, self.after))  # (B, W, S + reach)
         return x + self._gated(h)
 
-    def end_to_end(self, given: PendingResidual, dropout: Dropout, sides: Sides) -> PendingResidual:
+    def forward_packed(self, given: PendingResidual, dropout: Dropout, sides: Sides) -> PendingResidual:
         """The same of sequences laid end to end; `dropout` is that of what is still to be added to what is given."""
         x, h = join(given, dropout, self.norm)  # (N, W)
         seen = windows(h, sides, range(self.after - self.reach, self.after + 1, *self.conv.dilation))  # (N, K · W)
@@ -93,11 +93,11 @@ class ConvEncoder(nn.Module):
         states = self.norm(x)
         return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
 
-    def end_to_end(self, source: Packed) -> PackedMemory:
+    def forward_packed(self, source: Packed) -> PackedMemory:
         """Of sequences laid end to end."""
         given, sides = PendingResidual(self.dropout(self.embed_tokens(source.ids))), Sides.of(source.ends)
         for layer in self.layers:
-            given = layer.end_to_end(given, self.dropout, sides)
+            given = layer.forward_packed(given, self.dropout, sides)
         return PackedMemory(join(given, self.dropout, self.norm)[1], source.ends)
 
 
@@ -124,7 +124,7 @@ class ConvState:
         """The state whose hypothesis k of sentence b goes on from hypothesis parents[b, k]."""
         return self if self.beams == 1 else replace(self, seen=[seen[beam_rows(parents)] for seen in self.seen])
 
-    def enter(self, rows: Int[Tensor, " n"], fresh: "ConvState") -> "ConvState":
+    def admit(self, rows: Int[Tensor, " n"], fresh: "ConvState") -> "ConvState":
         """The sentences of a state that has not stepped yet, in the place of these."""
         among = sentence_rows(rows, self.beams)
         return replace(
@@ -157,10 +157,10 @@ class ConvDecoder(nn.Module):
         return list(self.looks)
 
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
-        logits: Tensor = self.project(self.states(targets, memory))
+        logits: Tensor = self.project(self.hidden(targets, memory))
         return logits
 
-    def states(
+    def hidden(
         self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
     ) -> Float[Tensor, "*lead W"]:
         """What `project` turns into logits; with a packing, of the tokens it names alone, packed."""
@@ -172,17 +172,17 @@ class ConvDecoder(nn.Module):
         normed: Tensor = self.norm(x if packing is None else packing.pack(x))
         return normed
 
-    def end_to_end(self, targets: Packed, memory: PackedMemory | None) -> Float[Tensor, "N W"]:
+    def hidden_packed(self, targets: Packed, memory: PackedMemory | None) -> Float[Tensor, "N W"]:
         """The same of sequences laid end to end."""
         given, sides = PendingResidual(self.dropout(self.embed_tokens(targets.ids))), Sides.of(targets.ends)
         dropout = self.dropout if memory is None else UNDROPPED  # of what is to be added: a look is as it is
         for i, layer in enumerate(self.layers):
-            given = layer.end_to_end(given, dropout, sides)
+            given = layer.forward_packed(given, dropout, sides)
             if memory is not None:
                 x, out = given
                 assert out is not None
                 x = layer.dropout.onto(x, out)
-                given = PendingResidual(x, self.looks[i].end_to_end(x, targets.ends, memory.states, memory.ends))
+                given = PendingResidual(x, self.looks[i].forward_packed(x, targets.ends, memory.states, memory.ends))
         return join(given, dropout, self.norm)[1]
 
     def start(

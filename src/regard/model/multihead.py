@@ -118,7 +118,7 @@ class MultiHead(nn.Module):
         memory = self._known(key, value)
         return self._look(query, memory, mask=mask, causal=causal, bias=bias, packing=packing)
 
-    def end_to_end(
+    def forward_packed(
         self,
         x: Tensor,
         ends: SequenceOffsets,

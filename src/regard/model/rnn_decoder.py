@@ -79,7 +79,7 @@ class RnnState:
         rows = beam_rows(parents)
         return replace(self, hidden=tuple(h[:, rows] for h in self.hidden), context=self.context[rows])
 
-    def enter(self, rows: Int[Tensor, " n"], fresh: "RnnState") -> "RnnState":
+    def admit(self, rows: Int[Tensor, " n"], fresh: "RnnState") -> "RnnState":
         """The sentences of a state that has not stepped yet, in the place of these."""
         among = sentence_rows(rows, self.beams)
         return replace(
@@ -142,10 +142,10 @@ class RnnDecoder(nn.Module):
         return [] if self.score is None else [self]
 
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
-        logits: Tensor = self.project(self.states(targets, memory))
+        logits: Tensor = self.project(self.hidden(targets, memory))
         return logits
 
-    def states(
+    def hidden(
         self,
         targets: Int[Tensor, "B T"],
         memory: Memory | None = None,
@@ -156,10 +156,10 @@ class RnnDecoder(nn.Module):
         states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]), weights)
         return states if packing is None else packing.pack(states)
 
-    def end_to_end(self, targets: Packed, memory: Memory | None) -> Float[Tensor, "N W"]:
+    def hidden_packed(self, targets: Packed, memory: Memory | None) -> Float[Tensor, "N W"]:
         """The same of sequences laid end to end; steps go through all of them side by side."""
         ends = targets.ends
-        return self.states(ends.padded(targets.ids), memory, ends.packing)
+        return self.hidden(ends.padded(targets.ids), memory, ends.packing)
 
     def carry(
         self, targets: Int[Tensor, "B T"], state: RnnState, weights: Looks | None = None

@@ -98,7 +98,7 @@ class RnnEncoder(nn.Module):
             return self._memory(source, *self._scanned(source, Schedule.of(source)))
         return self._memory(source, *self._packed(source))
 
-    def end_to_end(self, source: Packed) -> Memory:
+    def forward_packed(self, source: Packed) -> Memory:
         """Of sequences laid end to end; steps go through all of them side by side."""
         tokens = Tokens(source.ends.padded(source.ids), source.ends.offsets.diff().long())
         return self._memory(tokens, *self._scanned(tokens, Schedule.even(tokens)))

@@ -36,7 +36,9 @@ class ScheduledSampling(Config):
     def conflicts(self) -> Iterator[Problem]:
         if (self.final_teacher_forcing is None) != (self.over_steps is None):
             given = "final_teacher_forcing" if self.over_steps is None else "over_steps"
-            yield Problem("final_teacher_forcing, over_steps", "both for a schedule, or neither", f"{given} alone", "Give both.")
+            yield Problem(
+                "final_teacher_forcing, over_steps", "both for a schedule, or neither", f"{given} alone", "Give both."
+            )
         if (
             self.schedule == "exponential"
             and self.final_teacher_forcing is not None

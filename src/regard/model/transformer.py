@@ -40,10 +40,10 @@ class TransformerEncoder(nn.Module):
             return Memory(states, mask, states[:, 0], units=1)
         return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
 
-    def end_to_end(self, source: Packed) -> PackedMemory:
+    def forward_packed(self, source: Packed) -> PackedMemory:
         """Of sequences laid end to end. Without `unit`, and without positions that are told by distance."""
         x = self.input_layer(self.embed_tokens(source.ids), source.ends)
-        return PackedMemory(self.stack.end_to_end(x, source.ends, causal=self.causal), source.ends)
+        return PackedMemory(self.stack.forward_packed(x, source.ends, causal=self.causal), source.ends)
 
 
 @dataclass
@@ -88,7 +88,7 @@ class TransformerState:
         self.visible[:, :, :seen] = past.gather(1, parents[..., None].expand_as(past))
         return self
 
-    def enter(self, rows: Int[Tensor, " n"], fresh: "TransformerState") -> "TransformerState":
+    def admit(self, rows: Int[Tensor, " n"], fresh: "TransformerState") -> "TransformerState":
         """The sentences of a state that has not stepped yet, in the place of these."""
         cache = self.caches[0]
         if self.visible is None:
@@ -132,10 +132,10 @@ class TransformerDecoder(nn.Module):
         return [block.cross_attn for block in self.stack.layers if block.cross_attn is not None]
 
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
-        logits: Tensor = self.project(self.states(targets, memory))
+        logits: Tensor = self.project(self.hidden(targets, memory))
         return logits
 
-    def states(
+    def hidden(
         self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
     ) -> Float[Tensor, "*lead W"]:
         """What `project` turns into logits; with a packing, of the tokens it names alone, packed."""
@@ -146,10 +146,10 @@ class TransformerDecoder(nn.Module):
         states: Tensor = self.stack(x, causal=True, bias=bias, memory=memory, packing=packing)
         return states
 
-    def end_to_end(self, targets: Packed, memory: PackedMemory | None) -> Float[Tensor, "N W"]:
+    def hidden_packed(self, targets: Packed, memory: PackedMemory | None) -> Float[Tensor, "N W"]:
         """The same of sequences laid end to end. Without positions that are told by distance."""
         x = self.input_layer(self.embed_tokens(targets.ids), targets.ends)
-        return self.stack.end_to_end(x, targets.ends, causal=True, memory=memory)
+        return self.stack.forward_packed(x, targets.ends, causal=True, memory=memory)
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int | None = None) -> TransformerState:
         """The state before the first token, with room for `capacity` tokens; for several hypotheses a sentence."""

@@ -191,10 +191,10 @@ class TransformerBlock(nn.Module):
     def _forward_packed(
         self, given: PendingResidual, ends: SequenceOffsets, causal: bool, memory: PackedMemory | None
     ) -> PendingResidual:
-        given = self._add(given, self.norm1, lambda h: self.self_attn.end_to_end(h, ends, causal=causal))
+        given = self._add(given, self.norm1, lambda h: self.self_attn.forward_packed(h, ends, causal=causal))
         if memory is not None:
             assert self.cross_attn is not None
-            cross = partial(self.cross_attn.end_to_end, ends=ends, source=memory.states, around=memory.ends)
+            cross = partial(self.cross_attn.forward_packed, ends=ends, source=memory.states, around=memory.ends)
             given = self._add(given, self.norm2, cross)
         return self._add(given, self.ffn_norm, self.ffn)
 
@@ -315,7 +315,7 @@ class TransformerStack(nn.Module):
             ),
         )
 
-    def end_to_end(
+    def forward_packed(
         self,
         x: Float[Tensor, "N W"],
         ends: SequenceOffsets,

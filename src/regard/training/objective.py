@@ -77,16 +77,20 @@ class Objective:
             return logit_loss(logits.float(), gold, label_smoothing=self.label_smoothing), len(gold), None
         elif self.doubly_stochastic:
             memory, weights = model.encode(batch.source), list[Tensor]()
-            states = decoder.states(inputs, memory, packing, weights)
+            states = decoder.hidden(inputs, memory, packing, weights)
             penalty = self.doubly_stochastic * unevenness(torch.cat(weights, 1), there, memory.mask)
             states = states.flatten(0, 1) if packing is None else states
-            return token_loss(states, decoder.project, gold, label_smoothing=self.label_smoothing) + penalty, len(gold), None
+            return (
+                token_loss(states, decoder.project, gold, label_smoothing=self.label_smoothing) + penalty,
+                len(gold),
+                None,
+            )
         elif self.r_drop:
             source = None if batch.source is None else twice(batch.source)
             packing = None if packing is None else Packing.of(twice(there), 2 * batch.tokens)
-            states = decoder.states(twice(inputs), model.encode(source), packing)
+            states = decoder.hidden(twice(inputs), model.encode(source), packing)
         else:
-            states = decoder.states(inputs, model.encode(batch.source), packing)
+            states = decoder.hidden(inputs, model.encode(batch.source), packing)
         states = states.flatten(0, 1) if packing is None else states
         return self._loss(states, gold, partial(token_loss, project=decoder.project)), len(gold), carried
 
@@ -96,8 +100,8 @@ class Objective:
         if self.r_drop:
             source, targets = None if source is None else source.twice(), targets.twice()
         encoder, decoder = cast(Any, model.encoder), cast(Any, model.decoder)
-        memory = None if encoder is None else encoder.end_to_end(source)
-        states = decoder.end_to_end(targets, memory)
+        memory = None if encoder is None else encoder.forward_packed(source)
+        states = decoder.hidden_packed(targets, memory)
         return self._loss(states, gold, partial(token_loss, project=decoder.project)), tokens, None
 
     def _own_words(self, model: Seq2Seq, batch: Batch, step: int, speak: Speak) -> tuple[Tensor, int, None]:
@@ -107,7 +111,7 @@ class Objective:
         decoder: Any = model.decoder
         packing = Packing.of(there, int((targets.counts - 1).sum()))
         with undropped(model):  # as it spoke: what is pushed away must be as likely as it was when it was drawn
-            logits = decoder.project(decoder.states(inputs, model.encode(batch.source), packing)).float()
+            logits = decoder.project(decoder.hidden(inputs, model.encode(batch.source), packing)).float()
         surprise = F.cross_entropy(logits, said.flatten()[packing.real], reduction="none")
         return (surprise * worth[packing.real // packing.length]).sum(), len(surprise), None
 

@@ -90,7 +90,7 @@ class NativeState:
             self.parents[:, :, : self.time] = past.gather(1, parents[..., None].expand_as(past))
         return self
 
-    def enter(self, rows: Int[Tensor, " n"], fresh: "NativeState") -> "NativeState":
+    def admit(self, rows: Int[Tensor, " n"], fresh: "NativeState") -> "NativeState":
         self.first[rows] = self.time
         sources = [put_rows(mine, rows, new) for mine, new in zip(self.sources, fresh.sources, strict=True)]
         self.sources = [source for source in sources if source is not None]

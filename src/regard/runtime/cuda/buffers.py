@@ -103,9 +103,9 @@ class DecodeBuffers:
             self.state = state
             self.replays.clear()
 
-    def enter(self, rows: Slots, fresh: Any) -> None:
+    def admit(self, rows: Slots, fresh: Any) -> None:
         """Inputs whose outputs have not begun, in these places."""
-        entered = self.state.enter(rows, fresh)
+        entered = self.state.admit(rows, fresh)
         if self.fixed:
             self._settle(entered)
         else:

@@ -64,7 +64,7 @@ class StaticState:
             torch.where(past, moved, self.parents, out=self.parents)
         return self
 
-    def enter(self, rows: Slots, fresh: "StaticState") -> "StaticState":
+    def admit(self, rows: Slots, fresh: "StaticState") -> "StaticState":
         self.first[rows] = self.time
         source, mask = put_rows(self.source, rows, fresh.source), put_rows(self.mask, rows, fresh.mask)
         assert source is not None
