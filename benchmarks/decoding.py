@@ -5,8 +5,8 @@
 
 --run is a run or checkpoint of Regard that Marian's architecture can hold: the recipe `translation` with 3 layers and
 `norm_first = false` in encoder and decoder. --rnn is one that Joey NMT's can hold: kind `rnn`, cell `gru`, one layer,
-the decoder with `attention = "after"` and score `additive` or `bilinear`. Both with one vocabulary (`shared_vocab = true`) and
-`tie = "all"`.
+the decoder with `attention = "luong"` and score `additive` or `bilinear`. Both with one vocabulary
+(`shared_vocab = true`) and `tie_embeddings = "all"`.
 
 Its weights go to every contestant by name (peers/translators.py); sentences are Multi30k's test set of 2016 as token
 numbers, DATA/multi30k/test_2016_flickr.en.gz. Cells: greedy and a beam of 5, one sentence at a time and 64, sorted by

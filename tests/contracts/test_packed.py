@@ -112,7 +112,7 @@ def near(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> No
     assert (got.double() - wanted.double()).norm() <= tolerance * wanted.double().norm() + 1e-5
 
 
-@pytest.mark.parametrize(("agreement", "filled"), [(0.0, False), (2.0, True)], ids=["exact", "agreeing, filled"])
+@pytest.mark.parametrize(("r_drop", "filled"), [(0.0, False), (2.0, True)], ids=["exact", "agreeing, filled"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_equals_padded(kind, r_drop, filled, way, monkeypatch):
     side = SIDE | KINDS[kind]

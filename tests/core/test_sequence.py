@@ -25,7 +25,7 @@ def with_gradient(module, run):
 def test_packed_encoder_equals_padded(name, monkeypatch):
     module, batch = encoder(name), source(name)
 
-    def hidden():
+    def states():
         found = module(batch)
         return found.states.masked_fill(~found.mask[..., None], 0.0)
 

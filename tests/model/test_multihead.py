@@ -33,7 +33,7 @@ def with_biases(module: regard.MultiHead) -> regard.MultiHead:
     return module
 
 
-@pytest.mark.parametrize("source_width", [WIDTH, 10])
+@pytest.mark.parametrize("source_dim", [WIDTH, 10])
 def test_equals_torch_with_the_same_weights(source_dim):
     ours = with_biases(regard.MultiHead(WIDTH, HEADS, source_dim=source_dim))
     module = theirs(ours, source_dim)

@@ -3,7 +3,8 @@
     python tests/support/processes.py JOBS.json
 
 A job is a call of `regard.train`: {"name", "recipe", "run", "cache"}, with "resume", "changes" of one rank's recipe
-({"1": ["train.learning_rate=0.1"]}), and its "end", a signal that a rank sends itself: {"rank": 1, "update": 5, "signal": 15}.
+({"1": ["train.learning_rate=0.1"]}), and its "end", a signal that a rank sends itself: {"rank": 1, "update": 5,
+"signal": 15}.
 """
 
 import json

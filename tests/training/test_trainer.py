@@ -920,9 +920,10 @@ def test_surroundings_change_nothing(tmp_path, whole):
 def test_a_signal_saves_and_ends_the_command(number, tmp_path, cache):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
-        f'[data]\ntrain = ["{LETTERS}", "{LETTERS}"]\nsource = {{tokenizer = "bytes"}}\ntarget = {{tokenizer = "bytes"}}\n'
+        f'[data]\ntrain = ["{LETTERS}", "{LETTERS}"]\n'
+        'source = {tokenizer = "bytes"}\ntarget = {tokenizer = "bytes"}\n'
         '[model]\nencoder = {kind = "rnn", dim = 16}\ndecoder = {kind = "rnn", dim = 16}\n'
-        "[train]\nsteps = 100000\nlog_every = 1\nbatch_tokens = 512\n"
+        "[train]\nmax_steps = 100000\nlog_every = 1\nbatch_tokens = 512\n"
     )
     command = [
         sys.executable,

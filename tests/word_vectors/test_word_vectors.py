@@ -60,7 +60,7 @@ def test_an_analogy_never_answers_with_its_question():
     assert {word for word, _ in ROYAL.analogy("man", "king", "woman", 9)} == {"queen", "apple"}
 
 
-@pytest.mark.parametrize("width", [16, 10])
+@pytest.mark.parametrize("dim", [16, 10])
 def test_fill_makes_an_embedding_answer_with_the_vectors(dim):
     vectors = WordVectors(["a", "b", "c"], torch.randn(3, dim))
     embedding = Embedding(4, dim)

@@ -232,7 +232,8 @@ class Trainer:
             return error
         return TrainingFailed(
             f"a batch of {batch.shape}: wanted memory for it; got none. No weight was changed. Lower "
-            "train.batch_tokens and raise train.accumulate_steps by as much, or set activation_checkpointing = true in the model's parts."
+            "train.batch_tokens and raise train.accumulate_steps by as much, or set activation_checkpointing = true "
+            "in the model's parts."
         )
 
     def _of_all_ranks(self, total: Float[Tensor, ""], tokens: int) -> tuple[Float[Tensor, ""], int]:

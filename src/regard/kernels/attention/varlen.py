@@ -116,8 +116,8 @@ def _flash(
 class _Short(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, walked: bool, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets, seed: Tensor, asked: Tensor,
-        known: Tensor | None,
+        ctx: Any, walked: bool, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets, seed: Tensor,
+        asked: Tensor, known: Tensor | None,
     ) -> Tensor:  # fmt: skip
         from regard.kernels.attention.varlen_wide_triton import wide_look
         from regard.kernels.layers.training_triton import look
