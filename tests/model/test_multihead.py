@@ -159,7 +159,7 @@ def test_gradient_reaches_every_parameter(name):
     assert set(dead) <= excused | {"key.bias"}
 
 
-@pytest.mark.parametrize("key_heads", [1, 2])
+@pytest.mark.parametrize("kv_heads", [1, 2])
 def test_grouped_heads_equal_repeated_heads(kv_heads):
     grouped = with_biases(regard.MultiHead(WIDTH, HEADS, kv_heads=kv_heads))
     full = regard.MultiHead(WIDTH, HEADS)
