@@ -233,7 +233,7 @@ def _looked(
                 raise InvalidArgument(name, wanted=told, got="none", remedy="They count from 0.")
     read: Text | Image | None = None if source is None else Text(source.names(words))
     if scene.picture is not None and memories[-1].grid is not None:
-        read = Image(scene.picture, memories[-1].grid, memories[-1].units)
+        read = Image(scene.picture, memories[-1].grid, memories[-1].cls_tokens)
     output, answers = _output(forced, scene, logits, words)
     return Look(scene.title, read, output, tuple(recorder.maps), replace(forced, answers=answers))
 

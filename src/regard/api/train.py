@@ -16,7 +16,7 @@ from regard.checkpoint import store
 from regard.checkpoint.card import card
 from regard.core.atomic_io import cache_folder, naming, sweep
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
-from regard.core.sequence import pinned
+from regard.core.sequence import pin_memory
 from regard.data.batching import Batch, PackedCapacity, batches, begun_elsewhere, lanes
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
 from regard.data.examples import Change
@@ -375,7 +375,7 @@ def epochs(recipe: Recipe, corpus: Corpus, ranks: ProcessGroup = ALONE) -> Calla
                 mixed=config.mixed_lengths,
                 **among,
             )
-        return ahead(map(pinned, made) if on_gpu else made)
+        return ahead(map(pin_memory, made) if on_gpu else made)
 
     return epoch_batches
 

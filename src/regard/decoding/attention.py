@@ -57,7 +57,7 @@ def covered(model: Any, source: Any, hypotheses: Sequence[Hypothesis], first: in
 
     A word of the source has received the weight that all tokens gave it, in the mean over layers and heads.
     """
-    units = model.encode(source).units
+    units = model.encode(source).cls_tokens
     found = []
     for each, weights in zip(hypotheses, attention(model, source, hypotheses, first), strict=True):
         received = weights.mean((0, 1)).sum(0)[units:]  # (S,)
