@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
 from regard.core.sequence import side_by_side
 from regard.core.shapes import Int, Tensor
 from regard.data.tokenizer import END, MASK, PAD, START
 from regard.decoding.attention import check_looks, covered
 from regard.decoding.beam import BeamSearch
-from regard.decoding.constrained_beam import BannedPhrases, RequiredPhrases, UnsatisfiableConstraint
+from regard.decoding.constrained_beam import BannedPhrases, RequiredPhrases
 from regard.decoding.greedy import GreedySearch
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.logits_processors import (
