@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.checkpoint import store
-from regard.core.atomic_io import sweep
+from regard.core.atomic_io import remove_leftovers
 from regard.core.errors import Diverged, InterruptedTraining, TrainingFailed
 from regard.core.sanitize import as_json_line
 from regard.core.shapes import Float, Tensor
@@ -220,7 +220,7 @@ class Trainer:
                 loss, count, carried = self.objective(self.model, batch, step=step, carried=carried)
             else:
                 loss, count = self.sharded(batch, step)
-        if batch.lent:
+        if batch.borrowed:
             loss, count = loss * 0.0, 0
         torch.autograd.backward(loss / expected)
         return loss.detach(), count, carried
@@ -378,7 +378,7 @@ class Trainer:
         self.position = RunState(**state | {"course": ValidationHistory(**state["course"])})
         if self.ranks.first:
             cut(self.run / "log.jsonl", self.position.step)
-            sweep(self.run)
+            remove_leftovers(self.run)
 
     def _precision(self) -> Any:
         if self.config.precision == "bfloat16":
@@ -402,4 +402,4 @@ def _sharded(model: Model, objective: Objective, ranks: ProcessGroup, device: st
 
 def _taken(group: list[Batch]) -> int:
     """How many batches of the epoch all ranks have taken with these."""
-    return sum(batch.stands_for for batch in group)
+    return sum(batch.plan_batches for batch in group)
