@@ -247,7 +247,7 @@ def rows_of(recipe: Recipe, split: str) -> Iterator[tuple[Any, list[str]]]:
     All captions of an image, and all pronunciations of a word, are references of one example.
     """
     split_examples = examples(recipe.data, _split(recipe, split))
-    if recipe.data.from_pictures and recipe.data.target.kind == "text":
+    if recipe.data.reads_images and recipe.data.target.kind == "text":
         captions: dict[Any, list[str]] = {}
         for example in split_examples:
             captions.setdefault(example.source, []).append(_reference(example, recipe))

@@ -16,8 +16,8 @@ from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.linear import product
 from regard.kernels.layers.residual_norm import PendingResidual, join
 from regard.model.embedding import Embedding, Projection
-from regard.model.kv_cache import KeyValue, beam_rows, put_masks, sentence_rows
-from regard.model.memory import Memory, PackedMemory, at_last, masked_mean
+from regard.model.kv_cache import KeyValue, beam_rows, sequence_rows, write_masks
+from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
 from regard.model.scores import ScoreName
@@ -91,14 +91,14 @@ class ConvEncoder(nn.Module):
         for layer in self.layers:
             x = layer(x, mask)
         states = self.norm(x)
-        return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
+        return Memory(states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask))
 
     def forward_packed(self, source: Packed) -> PackedMemory:
         """Of sequences laid end to end."""
-        given, sides = PendingResidual(self.dropout(self.embed_tokens(source.ids))), Sides.of(source.ends)
+        given, sides = PendingResidual(self.dropout(self.embed_tokens(source.ids))), Sides.of(source.offsets)
         for layer in self.layers:
             given = layer.forward_packed(given, self.dropout, sides)
-        return PackedMemory(join(given, self.dropout, self.norm)[1], source.ends)
+        return PackedMemory(join(given, self.dropout, self.norm)[1], source.offsets)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class ConvState:
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "ConvState":
         """The state whose sentence i is sentence index[i] of this one, with all its hypotheses."""
-        rows = sentence_rows(index, self.beams)
+        rows = sequence_rows(index, self.beams)
         return replace(
             self,
             seen=[seen[rows] for seen in self.seen],
@@ -126,15 +126,15 @@ class ConvState:
 
     def admit(self, rows: Int[Tensor, " n"], fresh: "ConvState") -> "ConvState":
         """The sentences of a state that has not stepped yet, in the place of these."""
-        among = sentence_rows(rows, self.beams)
+        among = sequence_rows(rows, self.beams)
         return replace(
             self,
             seen=[mine.index_copy(0, among, new) for mine, new in zip(self.seen, fresh.seen, strict=True)],
             memories=[
-                None if mine is None or new is None else mine.put(rows, new)
+                None if mine is None or new is None else mine.write(rows, new)
                 for mine, new in zip(self.memories, fresh.memories, strict=True)
             ],
-            memory_mask=put_masks(self.memory_mask, rows, fresh.memory_mask),
+            memory_mask=write_masks(self.memory_mask, rows, fresh.memory_mask),
         )
 
 
@@ -174,7 +174,7 @@ class ConvDecoder(nn.Module):
 
     def hidden_packed(self, targets: Packed, memory: PackedMemory | None) -> Float[Tensor, "N W"]:
         """The same of sequences laid end to end."""
-        given, sides = PendingResidual(self.dropout(self.embed_tokens(targets.ids))), Sides.of(targets.ends)
+        given, sides = PendingResidual(self.dropout(self.embed_tokens(targets.ids))), Sides.of(targets.offsets)
         dropout = self.dropout if memory is None else UNDROPPED  # of what is to be added: a look is as it is
         for i, layer in enumerate(self.layers):
             given = layer.forward_packed(given, dropout, sides)
@@ -182,7 +182,9 @@ class ConvDecoder(nn.Module):
                 x, out = given
                 assert out is not None
                 x = layer.dropout.onto(x, out)
-                given = PendingResidual(x, self.looks[i].forward_packed(x, targets.ends, memory.states, memory.ends))
+                given = PendingResidual(
+                    x, self.looks[i].forward_packed(x, targets.offsets, memory.states, memory.offsets)
+                )
         return join(given, dropout, self.norm)[1]
 
     def start(

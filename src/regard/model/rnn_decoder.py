@@ -17,7 +17,7 @@ from regard.kernels.recurrent import attention_rnn, rnn, rnn_cuda
 from regard.model import capture
 from regard.model.attention import attend, attention_weights
 from regard.model.embedding import Embedding, Projection
-from regard.model.kv_cache import beam_rows, put_masks, put_rows, sentence_rows
+from regard.model.kv_cache import beam_rows, sequence_rows, write_masks, write_rows
 from regard.model.memory import Memory
 from regard.model.rnn_encoder import MODULES, CellName, by_hand
 from regard.model.scores import SCORES, ProjectedKeys, ScoreName
@@ -62,7 +62,7 @@ class RnnState:
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "RnnState":
         """The state whose sentence i is sentence index[i] of this one, with all its hypotheses."""
-        rows = sentence_rows(index, self.beams)
+        rows = sequence_rows(index, self.beams)
         return replace(
             self,
             hidden=tuple(h[:, rows] for h in self.hidden),
@@ -81,14 +81,14 @@ class RnnState:
 
     def admit(self, rows: Int[Tensor, " n"], fresh: "RnnState") -> "RnnState":
         """The sentences of a state that has not stepped yet, in the place of these."""
-        among = sentence_rows(rows, self.beams)
+        among = sequence_rows(rows, self.beams)
         return replace(
             self,
             hidden=tuple(h.index_copy(1, among, new) for h, new in zip(self.hidden, fresh.hidden, strict=True)),
             context=self.context.index_copy(0, among, fresh.context),
-            keys=put_rows(self.keys, rows, fresh.keys),
-            values=put_rows(self.values, rows, fresh.values),
-            mask=put_masks(self.mask, rows, fresh.mask),
+            keys=write_rows(self.keys, rows, fresh.keys),
+            values=write_rows(self.values, rows, fresh.values),
+            mask=write_masks(self.mask, rows, fresh.mask),
         )
 
     def widened(self) -> "RnnState":
@@ -158,8 +158,8 @@ class RnnDecoder(nn.Module):
 
     def hidden_packed(self, targets: Packed, memory: Memory | None) -> Float[Tensor, "N W"]:
         """The same of sequences laid end to end; steps go through all of them side by side."""
-        ends = targets.ends
-        return self.hidden(ends.padded(targets.ids), memory, ends.packing)
+        ends = targets.offsets
+        return self.hidden(ends.pad(targets.ids), memory, ends.packing)
 
     def carry(
         self, targets: Int[Tensor, "B T"], state: RnnState, weights: Looks | None = None

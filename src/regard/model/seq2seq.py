@@ -66,7 +66,7 @@ class MaskedTokens(nn.Module):
 
     def forward(self, source: Any) -> Float[Tensor, "B S V"]:
         memory: Memory = self.encoder(source)
-        logits: Tensor = self.project(self.turn(memory.states[:, memory.units :]))
+        logits: Tensor = self.project(self.turn(memory.states[:, memory.cls_tokens :]))
         return logits
 
     def __repr__(self) -> str:

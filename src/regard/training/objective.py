@@ -67,7 +67,7 @@ class Objective:
         inputs, gold, there = shifted(batch.targets)  # type: ignore[arg-type]
         decoder: Any = model.decoder
         packing = None if batch.tokens == gold.numel() else Packing.of(there, batch.tokens)  # without asking the device
-        gold = gold.flatten() if packing is None else gold.flatten()[packing.real]
+        gold = gold.flatten() if packing is None else gold.flatten()[packing.indices]
         if carried is not None:
             states, carried = decoder.carry(inputs, carried.detached())
             states = states if packing is None else packing.pack(states)
@@ -98,7 +98,7 @@ class Objective:
         gold = targets.gold
         assert gold is not None
         if self.r_drop:
-            source, targets = None if source is None else source.twice(), targets.twice()
+            source, targets = None if source is None else source.duplicate(), targets.duplicate()
         encoder, decoder = cast(Any, model.encoder), cast(Any, model.decoder)
         memory = None if encoder is None else encoder.forward_packed(source)
         states = decoder.hidden_packed(targets, memory)
@@ -109,11 +109,11 @@ class Objective:
         targets, worth = speak(model, batch, step)
         inputs, said, there = shifted(targets)
         decoder: Any = model.decoder
-        packing = Packing.of(there, int((targets.counts - 1).sum()))
+        packing = Packing.of(there, int((targets.host_lengths - 1).sum()))
         with undropped(model):  # as it spoke: what is pushed away must be as likely as it was when it was drawn
             logits = decoder.project(decoder.hidden(inputs, model.encode(batch.source), packing)).float()
-        surprise = F.cross_entropy(logits, said.flatten()[packing.real], reduction="none")
-        return (surprise * worth[packing.real // packing.length]).sum(), len(surprise), None
+        surprise = F.cross_entropy(logits, said.flatten()[packing.indices], reduction="none")
+        return (surprise * worth[packing.indices // packing.length]).sum(), len(surprise), None
 
     def _hidden_tokens(self, model: MaskedTokens, tokens: Tokens) -> tuple[Tensor, int, None]:
         project: Any = model.project
@@ -122,7 +122,7 @@ class Objective:
         if self.r_drop:
             shown, hidden = twice(shown), twice(hidden)
         memory = model.encoder(shown)
-        turned = model.turn(memory.states[:, memory.units :][hidden])
+        turned = model.turn(memory.states[:, memory.cls_tokens :][hidden])
         return self._loss(turned, gold, partial(token_loss, project=project)), len(gold), None
 
     def _loss(self, rows: Tensor, gold: Tensor, of: Callable[..., Tensor]) -> Tensor:
@@ -137,7 +137,7 @@ class Objective:
 def twice(side: Any) -> Any:
     """A batch of tokens, pictures or numbers, and the same after it."""
     if isinstance(side, Tokens):
-        return Tokens(twice(side.ids), twice(side.lengths), None if side.counted is None else twice(side.counted))
+        return Tokens(twice(side.ids), twice(side.lengths), None if side.host_copy is None else twice(side.host_copy))
     if isinstance(side, FeatureGrids):
         return FeatureGrids(twice(side.states))
     return torch.cat((side, side))
