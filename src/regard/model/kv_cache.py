@@ -23,7 +23,7 @@ class KeyValue:
         check_index(index)
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
 
-    def put(self, rows: Tensor, other: "KeyValue") -> "KeyValue":
+    def put(self, rows: Slots, other: "KeyValue") -> "KeyValue":
         """Others in the place of these rows, in the memory of this one where there is room."""
         longer = other.key.shape[2] - self.key.shape[2]
         key, value = (F.pad(x, (0, 0, 0, longer)) if longer > 0 else x for x in (self.key, self.value))
@@ -112,7 +112,7 @@ def put_rows(x: Tensor | None, rows: Slots, new: Tensor | None) -> Tensor | None
     return x
 
 
-def put_masks(mask: Tensor | None, rows: Tensor, new: Tensor | None) -> Bool[Tensor, "B 1 S"] | None:
+def put_masks(mask: Tensor | None, rows: Slots, new: Tensor | None) -> Bool[Tensor, "B 1 S"] | None:
     turned = put_rows(None if mask is None else mask.mT, rows, None if new is None else new.mT)
     return None if turned is None else turned.mT
 
@@ -123,9 +123,11 @@ def beam_rows(parents: Int[Tensor, "B K"]) -> Int[Tensor, " BK"]:
     return (parents + torch.arange(batch, device=parents.device)[:, None] * beams).flatten()
 
 
-def sentence_rows(index: Int[Tensor, " n"], beams: int) -> Int[Tensor, " nK"]:
-    """Among all rows, K a sentence, those of these sentences."""
-    return (index[:, None] * beams + torch.arange(beams, device=index.device)).flatten()
+def sentence_rows(slots: Slots, beams: int, device: torch.device) -> Int[Tensor, " nK"]:
+    """The rows of these sequences, of K rows each."""
+    if isinstance(slots, slice):
+        slots = torch.arange(slots.start or 0, slots.stop, device=device)
+    return (slots[:, None] * beams + torch.arange(beams, device=device)).flatten()
 
 
 def check_index(index: Tensor) -> None:
