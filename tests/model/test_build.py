@@ -75,7 +75,7 @@ def test_a_unit_is_no_place_of_the_source():
         {"encoder": encoder, "pool": {"kind": "first"}, "num_labels": 4, "source_vocab_size": 30}
     ).eval()
     memory = pooled.encoder(tokens)
-    assert memory.units == 1
+    assert memory.cls_tokens == 1
     assert memory.states.shape[1] == memory.mask.shape[1] == tokens.ids.shape[1] + 1
     assert torch.equal(pooled.pool(memory), memory.states[:, 0])
     pooled.encoder.cls_token.embedding.data += 1.0
@@ -92,7 +92,7 @@ def test_ties(tie, matrices):
 
 TRANSFORMER = {"kind": "transformer", **SMALL}
 REFUSED = {
-    "unknown key": ({"decoder": {**TRANSFORMER, "widht": 3}, "vocab_size": 9}, ["model.decoder.widht: wanted a key of model.decoder; got an unknown one. Did you mean 'dropout'?"]),
+    "unknown key": ({"decoder": {**TRANSFORMER, "dimm": 3}, "vocab_size": 9}, ["model.decoder.dimm: wanted a key of model.decoder; got an unknown one. Did you mean 'dim'?"]),
     "unknown kind": ({"decoder": {"kind": "transfomer"}, "vocab_size": 9}, ["model.decoder.kind: wanted one of rnn, conv, transformer; got 'transfomer'. Did you mean 'transformer'?"]),
     "no kind": ({"decoder": {"dim": 3}, "vocab_size": 9}, ["model.decoder: wanted a table with a kind; got {'dim': 3}. Kinds: rnn, conv, transformer."]),
     "unknown part": ({"decodr": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.decodr: wanted a key of model; got an unknown one. Did you mean 'decoder'?"]),

@@ -12,7 +12,7 @@ from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
 from regard.data.examples import DataConfig, Split, examples
-from regard.data.images import Pixels, pixels
+from regard.data.images import Pixels, load_image
 from regard.data.text import TABLES, form
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
@@ -23,6 +23,7 @@ from regard.inference.predictor import Predictor
 from regard.interpret.attributions import RepeatableForward
 from regard.interpret.look import GeneratedText, Image, Label, Look, Text
 from regard.interpret.maps import AttentionMap, MapRecorder
+from regard.interpret.output_attention import coverage_reranker
 from regard.interpret.sites import AttentionSite, places
 from regard.interpret.summaries import Head, Mean
 from regard.interpret.tokens_to_words import TokenSequence
@@ -124,7 +125,7 @@ def _with_vocabularies(
 def _scene(model: Predictor, text: Any, numbers: Any) -> LookInput:
     if model.picture_size is not None:
         title = Path(text).name if isinstance(text, str | Path) else "picture"
-        return LookInput(title, picture=pixels(text, model.picture_size))
+        return LookInput(title, picture=load_image(text, model.picture_size))
     if isinstance(model.source, Tokenizer):
         return LookInput(text, TokenSequence.of([*numbers, END], model.source))
     return LookInput(text, None if model.source is None else TokenSequence.alone((text,)))
@@ -174,7 +175,8 @@ def _found(model: Seq2Seq, source: Any, begun: list[int], options: dict[str, Any
     if isinstance(config, list):
         raise InvalidRecipe(config)
     size = int(source.lengths[0]) if isinstance(source, Tokens) else 1
-    task = SearchTask(model, lambda sources: sources[0], config)
+    rerank = coverage_reranker(model, config, START)
+    task = SearchTask(model, lambda sources: sources[0], config, rerank=rerank)
     ((_, best),) = search(task, [Request(source, size, begun, given=len(begun))])
     return [*best[0].tokens, END] if best[0].ended else list(best[0].tokens)
 
@@ -234,7 +236,7 @@ def _looked(
                 raise InvalidArgument(name, wanted=told, got="none", remedy="They count from 0.")
     read: Text | Image | None = None if source is None else Text(source.names(words))
     if scene.picture is not None and memories[-1].grid is not None:
-        read = Image(scene.picture, memories[-1].grid, memories[-1].units)
+        read = Image(scene.picture, memories[-1].grid, memories[-1].cls_tokens)
     output, answers = _output(forced, scene, logits, words)
     return Look(scene.title, read, output, tuple(recorder.maps), replace(forced, answers=answers))
 

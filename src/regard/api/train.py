@@ -14,15 +14,16 @@ from regard.api.backbones import backbone_of, identity, put_pretrained, seen_onc
 from regard.api.evaluate import validation
 from regard.checkpoint import store
 from regard.checkpoint.card import card
-from regard.core.atomic_io import cache_folder, naming, sweep
+from regard.checkpoint.format import Vocabularies, checkpoint_texts, read_vocabularies
+from regard.core.atomic_io import cache_folder, named_os_errors, remove_leftovers
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
-from regard.core.sequence import pinned
-from regard.data.batching import Batch, PackedCapacity, batches, begun_elsewhere, lanes
+from regard.core.sequence import pin_memory
+from regard.data.batching import Batch, PackedCapacity, batches, shift_contexts, stateful_batches
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
-from regard.data.examples import Change
-from regard.data.from_python import PythonRows, with_given
-from regard.data.prefetch import ahead
-from regard.inference.load import Vocabularies, load, texts_of, vocabularies_of
+from regard.data.examples import AugmentKind
+from regard.data.from_python import PythonRows, with_python_data
+from regard.data.prefetch import prefetch
+from regard.inference.load import load
 from regard.inference.predictor import Predictor, Vocabulary
 from regard.model.build import build
 from regard.model.seq2seq import MaskedLanguageModel, Model
@@ -56,7 +57,7 @@ def _prepared_after(before: Predictor, recipe: Recipe, cache: Path | None, tell:
     data = recipe.data
     given: tuple[Vocabulary | None, Vocabulary | None] = before.source, before.target
     if isinstance(before.model, MaskedLanguageModel) and data.source is not None:
-        given = (before.target, before.target if data.one_vocabulary else None)
+        given = (before.target, before.target if data.has_shared_vocab else None)
     return prepare(data, cache or cache_folder(), vocabularies=given, progress=_progress(tell))
 
 
@@ -118,7 +119,9 @@ def _train(
     ranks.agree({"data": corpora.key, "weights": None if ranks.alone else identity(model)})
     corpora = seen_once(recipe, model, corpora, cache or cache_folder(), _progress(tell))
     assert corpora.train is not None
-    texts = texts_of(recipe, corpora, table, __version__) | {"README.md": card(recipe, corpora, model)}
+    texts = checkpoint_texts(recipe.as_dict(), corpora, table, __version__) | {
+        "README.md": card(recipe, corpora, model)
+    }
     trainer = Trainer(
         model,
         recipe.train,
@@ -160,7 +163,7 @@ def _read(
         return recipe
     tables = read_tables(recipe.as_dict() if isinstance(recipe, Recipe) else recipe, changes)
     if data is not None and isinstance(settings := tables.get("data", {}), Mapping):
-        tables["data"] = with_given(settings, data, cache or cache_folder())
+        tables["data"] = with_python_data(settings, data, cache or cache_folder())
     return Recipe.of(tables)
 
 
@@ -233,13 +236,13 @@ def average(run: Path, count: int, tell: Tell) -> dict[str, torch.Tensor]:
 
 def _room_for(run: Path, resume: bool) -> Found | None:
     """Make the folder, or find where to go on; known to be writable before any work is done."""
-    with naming(run, "a folder to write to"):
+    with named_os_errors(run, "a folder to write to"):
         run.mkdir(parents=True, exist_ok=True)
         probe = run / f".{os.getpid()}.tmp"
         probe.write_bytes(b"")
         probe.unlink()
     if resume:
-        sweep(run)
+        remove_leftovers(run)
         return store.newest(run)
     if store.steps(run):
         raise InvalidArgument(
@@ -300,7 +303,7 @@ def _check_alike(recipe: Recipe, ranks: ProcessGroup) -> None:
 def _vocabularies(found: Found, run: Path) -> Vocabularies:
     """Those the weights were trained with, whatever would be learned from the data of today."""
     step, content, _ = found
-    return vocabularies_of(content, store.step_folder(run, step))
+    return read_vocabularies(content, store.step_folder(run, step))
 
 
 def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, recipe: Recipe, allow: bool) -> None:
@@ -359,10 +362,12 @@ def epochs(recipe: Recipe, corpus: Corpus, ranks: ProcessGroup = ALONE) -> Calla
     def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
         if config.carry_state:
             assert recipe.data.context_length is not None
-            made = lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.context_length, start=start, **among)
+            made = stateful_batches(
+                corpus, rows=_lanes(recipe), context_length=recipe.data.context_length, start=start, **among
+            )
         else:
             made = batches(
-                begun_elsewhere(corpus, seed=config.seed, epoch=epoch),
+                shift_contexts(corpus, seed=config.seed, epoch=epoch),
                 budget=config.batch_tokens,
                 seed=config.seed,
                 epoch=epoch,
@@ -370,16 +375,16 @@ def epochs(recipe: Recipe, corpus: Corpus, ranks: ProcessGroup = ALONE) -> Calla
                 together=config.accumulate_steps,
                 augment=_augment(recipe),
                 device=device_of(recipe),
-                room=room,
+                capacity=room,
                 mixed=config.mixed_lengths,
                 **among,
             )
-        return ahead(map(pinned, made) if on_gpu else made)
+        return prefetch(map(pin_memory, made) if on_gpu else made)
 
     return epoch_batches
 
 
-def _augment(recipe: Recipe) -> tuple[Change, ...]:
+def _augment(recipe: Recipe) -> tuple[AugmentKind, ...]:
     return () if recipe.data.source is None else recipe.data.source.augment or ()
 
 

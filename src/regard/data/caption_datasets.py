@@ -12,9 +12,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from regard.core.errors import InvalidData
 from regard.data import text
 from regard.data.image_store import stem
-from regard.data.text import Errors, InvalidData
+from regard.data.text import Errors
 
 CaptionRows = Iterator[tuple[str, str]]  # the name of a picture, and a caption
 SHARES = {"train": ("train", "restval"), "valid": ("val",), "test": ("test",)}  # what Karpathy's form calls them
@@ -62,7 +63,7 @@ class _Entry:
         value = self.held.get(key)
         if not isinstance(value, str):
             raise self.refused(f"a text in {key!r}", value)
-        return text.unicode(self.path, None, value, key, self.errors)
+        return text.well_formed_text(self.path, None, value, key, self.errors)
 
     def number(self, key: str) -> int | str:
         value = self.held.get(key)

@@ -18,28 +18,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.core.config import nearest
-from regard.core.errors import InvalidArgument, RegardError
+from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
 
 Errors = Literal["strict", "replace"]
 CHUNK = 1 << 18
 LONGEST_CELL = 1 << 26  # characters; the csv module's own limit is 131,072
 MARK = b"\xef\xbb\xbf"
-
-
-class InvalidData(InvalidArgument):
-    """A file whose content cannot be used as it is; `path` says which, `line` where (counted from 1) if known."""
-
-    def __init__(self, path: object, line: int | None = None, *, wanted: str, got: str, remedy: str) -> None:
-        super().__init__(str(path) if line is None else f"{path}, line {line}", wanted=wanted, got=got, remedy=remedy)
-        self.path = str(path)
-        self.line = line
-
-
-class MissingExtra(RegardError, ImportError):
-    """A package that only some uses need and that is not installed."""
-
-    def __init__(self, package: str, extra: str, why: str) -> None:
-        super().__init__(f"{why} needs the package {package!r}. Install it: pip install 'regard[{extra}]'")
 
 
 def lines(path: str | Path, errors: Errors = "strict") -> Iterator[str]:
@@ -289,10 +273,10 @@ def _value(path: str | Path, number: int, row: dict[str, Any], column: str, erro
         raise InvalidData(
             path, number, wanted=f"a text or a number in {column!r}", got=repr(value), remedy="Write a text."
         )
-    return unicode(path, number, value, column, errors)
+    return well_formed_text(path, number, value, column, errors)
 
 
-def unicode(path: str | Path, number: int | None, value: str, key: str, errors: Errors) -> str:
+def well_formed_text(path: str | Path, number: int | None, value: str, key: str, errors: Errors) -> str:
     """A text of JSON, where an escape may stand for half a character."""
     try:
         return value.encode("utf-8", "strict").decode()

@@ -13,16 +13,15 @@ from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens
 from regard.core.shapes import Float, Tensor
-from regard.data.images import Picture, normalised, pixels, token_worth
+from regard.data.images import ImageInput, image_token_cost, load_image, normalize
 from regard.data.tokenizer import END, START, Labels, Tokenizer
-from regard.decoding.attention import attention as weights
-from regard.decoding.attention import check_looks
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.logits_processors import BannedTokens, LogitsProcessor
 from regard.decoding.request import Request, SearchTask
 from regard.inference import phrases
 from regard.inference.score import SequenceScore, score, together
+from regard.interpret.output_attention import coverage_reranker, output_attention, require_cross_attention
 from regard.model.eval_mode import evaluating
 from regard.model.positions import Learned
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model
@@ -73,7 +72,7 @@ class Predictor:
         """The same with these options of [decode] unless told otherwise: beam=5, int8=True, …"""
         return replace(self, recipe=replace(self.recipe, decode=self._config(options)))
 
-    def predict(self, texts: Iterable[str | Picture], **options: Any) -> list[str]:
+    def predict(self, texts: Iterable[str | ImageInput], **options: Any) -> list[str]:
         """An output for each text, in order: what follows from it, its label, or how it goes on.
 
         A model of pictures takes their paths, or arrays of uint8 (height, width, 3). Options are those of a recipe's
@@ -83,7 +82,7 @@ class Predictor:
 
     def outputs(
         self,
-        texts: Iterable[str | Picture],
+        texts: Iterable[str | ImageInput],
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
@@ -118,7 +117,7 @@ class Predictor:
 
     def stream(
         self,
-        text: str | Picture,
+        text: str | ImageInput,
         *,
         prefix: str = "",
         banned: Sequence[str] = (),
@@ -169,7 +168,7 @@ class Predictor:
 
     def as_found(
         self,
-        texts: Sequence[str | Picture],
+        texts: Sequence[str | ImageInput],
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
@@ -263,11 +262,11 @@ class Predictor:
     ) -> Iterator[tuple[int, list[Output]]]:
         assert isinstance(self.target, Tokenizer)
         if attention:
-            check_looks("attention", self.model)
+            require_cross_attention("attention", self.model)
         for number, hypotheses in phrases.search(self.target, task, inputs):
             asked, looks = inputs[number], list[Tensor | None]([None] * len(hypotheses))
             if attention:
-                looks = [*weights(self.model, task.collate([asked.source]), hypotheses, task.first)]
+                looks = [*output_attention(self.model, task.collate([asked.source]), hypotheses, task.first)]
             outputs = [self._output(each, asked.given, look) for each, look in zip(hypotheses, looks, strict=True)]
             yield number, outputs or [Output("")]  # where the rules leave nothing to say
 
@@ -297,7 +296,11 @@ class Predictor:
         rules: list[LogitsProcessor] = [BannedTokens(phrases.banned(self.target, banned))] if banned else []
         running = self.recipe.data.context_length is not None
         first = END if running else START
-        return SearchTask(self.model, self._collate, config, rules, first, ends=not running, scored=scores), inputs
+        rerank = coverage_reranker(self.model, config, first)
+        task = SearchTask(
+            self.model, self._collate, config, rules, first, ends=not running, rerank=rerank, scored=scores
+        )
+        return task, inputs
 
     def _wishes(
         self, count: int, required: Sequence[Sequence[str]] | None, banned: Sequence[Sequence[str]] | None
@@ -358,14 +361,14 @@ class Predictor:
 
     def _sizes(self, numbers: list[Any]) -> list[int]:
         """How many tokens each input counts for."""
-        one = 1 if self.picture_size is None else token_worth(self.picture_size)
+        one = 1 if self.picture_size is None else image_token_cost(self.picture_size)
         return [len(row) if isinstance(row, list) else one for row in numbers]
 
     def _collate(self, numbers: Sequence[Any]) -> Any:
         """A batch of what `_numbers` gave, as the encoder takes it."""
         device = next(self.model.parameters()).device
         if (size := self.picture_size) is not None:
-            return normalised(np.stack([pixels(picture, size) for picture in numbers])).to(device)
+            return normalize(np.stack([load_image(picture, size) for picture in numbers])).to(device)
         if isinstance(self.source, Labels):
             return torch.tensor(numbers, device=device)
         return Tokens.of([[*row, END] for row in numbers], device=device)

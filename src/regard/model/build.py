@@ -248,7 +248,7 @@ def _assemble(
             front = make(config, source)
     if decoder is not None and target is not None:
         config, make = decoder
-        project = Projection(target.dim, target.vocabulary, tied=None if parts.tie_embeddings == "none" else target)
+        project = Projection(target.dim, target.vocab_size, tied=None if parts.tie_embeddings == "none" else target)
         return Seq2Seq(front, make(config, target, project, None if encoder is None else _dim(encoder[0])))
     assert front is not None
     assert encoder is not None

@@ -17,8 +17,8 @@ from regard.kernels.layers.linear import product
 from regard.kernels.layers.residual_norm import PendingResidual, join
 from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
-from regard.model.kv_cache import KeyValue, Slots, beam_rows, put_masks, sentence_rows
-from regard.model.memory import Memory, PackedMemory, at_last, masked_mean
+from regard.model.kv_cache import KeyValue, Slots, beam_rows, sequence_rows, write_masks
+from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
 from regard.model.scores import ScoreName
@@ -93,14 +93,14 @@ class ConvEncoder(Encoder):
         for layer in self.layers:
             x = layer(x, mask)
         states = self.norm(x)
-        return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
+        return Memory(states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask))
 
     def forward_packed(self, source: Packed) -> PackedMemory:
         """Of sequences laid end to end."""
-        given, sides = PendingResidual(self.dropout(self.embed_tokens(source.ids))), Sides.of(source.ends)
+        given, sides = PendingResidual(self.dropout(self.embed_tokens(source.ids))), Sides.of(source.offsets)
         for layer in self.layers:
             given = layer.forward_packed(given, self.dropout, sides)
-        return PackedMemory(join(given, self.dropout, self.norm)[1], source.ends)
+        return PackedMemory(join(given, self.dropout, self.norm)[1], source.offsets)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class ConvState(DecoderState):
     beams: int = 1
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "ConvState":
-        rows = sentence_rows(index, self.beams, index.device)
+        rows = sequence_rows(index, self.beams, index.device)
         return replace(
             self,
             seen=[seen[rows] for seen in self.seen],
@@ -125,15 +125,15 @@ class ConvState(DecoderState):
         return self if self.beams == 1 else replace(self, seen=[seen[beam_rows(parents)] for seen in self.seen])
 
     def admit(self, slots: Slots, fresh: "ConvState") -> "ConvState":
-        rows = sentence_rows(slots, self.beams, self.seen[0].device)
+        rows = sequence_rows(slots, self.beams, self.seen[0].device)
         return replace(
             self,
             seen=[mine.index_copy(0, rows, new) for mine, new in zip(self.seen, fresh.seen, strict=True)],
             memories=[
-                None if mine is None or new is None else mine.put(slots, new)
+                None if mine is None or new is None else mine.write(slots, new)
                 for mine, new in zip(self.memories, fresh.memories, strict=True)
             ],
-            memory_mask=put_masks(self.memory_mask, slots, fresh.memory_mask),
+            memory_mask=write_masks(self.memory_mask, slots, fresh.memory_mask),
         )
 
 
@@ -168,7 +168,7 @@ class ConvDecoder(Decoder[ConvState]):
 
     def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
         assert not isinstance(memory, Memory)
-        given, sides = PendingResidual(self.dropout(self.embed_tokens(targets.ids))), Sides.of(targets.ends)
+        given, sides = PendingResidual(self.dropout(self.embed_tokens(targets.ids))), Sides.of(targets.offsets)
         dropout = self.dropout if memory is None else UNDROPPED  # of what is to be added: a look is as it is
         for i, layer in enumerate(self.layers):
             given = layer.forward_packed(given, dropout, sides)
@@ -176,7 +176,9 @@ class ConvDecoder(Decoder[ConvState]):
                 x, out = given
                 assert out is not None
                 x = layer.dropout.onto(x, out)
-                given = PendingResidual(x, self.looks[i].forward_packed(x, targets.ends, memory.states, memory.ends))
+                given = PendingResidual(
+                    x, self.looks[i].forward_packed(x, targets.offsets, memory.states, memory.offsets)
+                )
         return join(given, dropout, self.norm)[1]
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> ConvState:

@@ -20,6 +20,8 @@ from regard.model.memory import Memory, PackedMemory
 
 # Token ids with lengths, label ids (B,), pixels (B, 3, Y, X), features of a frozen backbone, or a memory.
 Source = Tokens | Tensor | FeatureGrids | Memory
+StateType = TypeVar("StateType", bound="DecoderState")  # the shape checks of the tests do not support Self
+CarriedType = TypeVar("CarriedType", bound="CarriedState")
 
 
 class AttentionModule(nn.Module, ABC):
@@ -46,11 +48,6 @@ class Encoder(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
 
 
-# In place of typing.Self, which the run-time type checks of the tests do not know.
-StateSelf = TypeVar("StateSelf", bound="DecoderState")
-CarriedSelf = TypeVar("CarriedSelf", bound="CarriedState")
-
-
 class DecoderState(ABC):
     """What a decoder keeps between steps for B sequences with K hypotheses each: caches, hidden states, memory.
 
@@ -58,15 +55,15 @@ class DecoderState(ABC):
     """
 
     @abstractmethod
-    def reorder(self: StateSelf, index: Int[Tensor, " n"]) -> StateSelf:
+    def reorder(self: StateType, index: Int[Tensor, " n"]) -> StateType:
         """The state whose sequence i is sequence index[i] of this one, with all its hypotheses."""
 
     @abstractmethod
-    def follow(self: StateSelf, parents: Int[Tensor, "B K"]) -> StateSelf:
+    def follow(self: StateType, parents: Int[Tensor, "B K"]) -> StateType:
         """The state whose hypothesis k of sequence b continues hypothesis parents[b, k] of that sequence."""
 
     @abstractmethod
-    def admit(self: StateSelf, slots: Slots, fresh: StateSelf) -> StateSelf:
+    def admit(self: StateType, slots: Slots, fresh: StateType) -> StateType:
         """The state with the sequences of `fresh`, which has not stepped yet, in these slots."""
 
 
@@ -74,7 +71,7 @@ class CarriedState(DecoderState):
     """A state from which a decoder can read on: of a fixed size, whatever the number of tokens before it."""
 
     @abstractmethod
-    def detached(self: CarriedSelf) -> CarriedSelf:
+    def detached(self: CarriedType) -> CarriedType:
         """The same state without gradient to earlier tokens: truncated back-propagation through time."""
 
     @abstractmethod
@@ -82,12 +79,8 @@ class CarriedState(DecoderState):
         """What changes from step to step, by name, for a checkpoint; sequences are the first axis of each tensor."""
 
     @abstractmethod
-    def with_tensors(self: CarriedSelf, tensors: Mapping[str, Tensor]) -> CarriedSelf:
+    def with_tensors(self: CarriedType, tensors: Mapping[str, Tensor]) -> CarriedType:
         """The state with what `tensors` returned, of as many sequences as these hold."""
-
-
-StateType = TypeVar("StateType", bound=DecoderState)
-CarriedType = TypeVar("CarriedType", bound=CarriedState)
 
 
 class Decoder(nn.Module, ABC, Generic[StateType]):

@@ -141,7 +141,7 @@ class MultiHead(AttentionModule):
         if source is None and self._as_they_are:
             asked, known = _projected(x, self.q_proj, self.k_proj, self.v_proj), None
         else:
-            asked, known = self._turned(x, x if source is None else source, ends.places)
+            asked, known = self._turned(x, x if source is None else source, ends.positions)
         seen = varlen.attend(asked, known, kind, ends, ends if around is None else around)
         return product(seen, self.out_proj.weight, self.out_proj.bias)
 

@@ -8,7 +8,7 @@ from torch import nn
 from regard.core.config import Config, Count
 from regard.core.shapes import Float, Tensor
 from regard.model.interfaces import Pool
-from regard.model.memory import Memory, at_last, masked_mean
+from regard.model.memory import Memory, last_state, masked_mean
 from regard.model.multihead import MultiHead
 from regard.model.scores import ScoreName
 
@@ -44,7 +44,7 @@ class LastPool(Pool):
         self.dim = dim
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
-        return at_last(memory.states, memory.mask)
+        return last_state(memory.states, memory.mask)
 
 
 class FirstPool(Pool):

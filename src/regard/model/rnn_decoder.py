@@ -18,7 +18,7 @@ from regard.model import capture
 from regard.model.attention import attend, attention_weights
 from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import AttentionModule, CarriedState, StatefulDecoder
-from regard.model.kv_cache import Slots, beam_rows, put_masks, put_rows, sentence_rows
+from regard.model.kv_cache import Slots, beam_rows, sequence_rows, write_masks, write_rows
 from regard.model.memory import Memory, PackedMemory
 from regard.model.rnn_encoder import MODULES, CellName, by_hand
 from regard.model.scores import SCORES, ProjectedKeys, ScoreName
@@ -62,7 +62,7 @@ class RnnState(CarriedState):
     beams: int = 1
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "RnnState":
-        rows = sentence_rows(index, self.beams, index.device)
+        rows = sequence_rows(index, self.beams, index.device)
         return replace(
             self,
             hidden=tuple(h[:, rows] for h in self.hidden),
@@ -79,14 +79,14 @@ class RnnState(CarriedState):
         return replace(self, hidden=tuple(h[:, rows] for h in self.hidden), context=self.context[rows])
 
     def admit(self, slots: Slots, fresh: "RnnState") -> "RnnState":
-        rows = sentence_rows(slots, self.beams, self.context.device)
+        rows = sequence_rows(slots, self.beams, self.context.device)
         return replace(
             self,
             hidden=tuple(h.index_copy(1, rows, new) for h, new in zip(self.hidden, fresh.hidden, strict=True)),
             context=self.context.index_copy(0, rows, fresh.context),
-            keys=put_rows(self.keys, slots, fresh.keys),
-            values=put_rows(self.values, slots, fresh.values),
-            mask=put_masks(self.mask, slots, fresh.mask),
+            keys=write_rows(self.keys, slots, fresh.keys),
+            values=write_rows(self.values, slots, fresh.values),
+            mask=write_masks(self.mask, slots, fresh.mask),
         )
 
     def widened(self) -> "RnnState":
@@ -163,8 +163,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
         """As `hidden`, for packed sequences, which are padded here: a step computes all of them at once."""
         assert not isinstance(memory, PackedMemory)
-        ends = targets.ends
-        return self.hidden(ends.padded(targets.ids), memory, ends.packing)
+        ends = targets.offsets
+        return self.hidden(ends.pad(targets.ids), memory, ends.packing)
 
     def carry(
         self, targets: Int[Tensor, "B T"], state: RnnState, weights: Looks | None = None

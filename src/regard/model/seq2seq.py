@@ -73,5 +73,5 @@ class MaskedLanguageModel(Model):
 
     def forward(self, source: Source) -> Float[Tensor, "B S V"]:
         memory: Memory = self.encoder(source)
-        logits: Tensor = self.project(self.transform(memory.states[:, memory.units :]))
+        logits: Tensor = self.project(self.transform(memory.states[:, memory.cls_tokens :]))
         return logits

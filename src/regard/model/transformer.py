@@ -9,8 +9,8 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, tile
 from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
-from regard.model.kv_cache import KeyValue, KeyValueCache, Slots, put_masks
-from regard.model.memory import Memory, PackedMemory, at_last, masked_mean
+from regard.model.kv_cache import KeyValue, KeyValueCache, Slots, write_masks
+from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.multihead import MultiHead
 from regard.model.positions import Start
 from regard.model.transformer_block import ClsToken, InputLayer, TransformerConfig, TransformerStack
@@ -33,18 +33,18 @@ class TransformerEncoder(Encoder):
         if self.cls_token is not None:
             x, mask = self.cls_token(x, mask)
         x, length = self.input_layer(x), x.shape[1]
-        packing, bias = Packing.where_it_pays(mask), self.input_layer.bias(length, length)
+        packing, bias = Packing.where_useful(mask), self.input_layer.bias(length, length)
         states = self.stack(x, mask=mask[:, None], causal=self.causal, bias=bias, packing=packing)
         # Zeros in the padding either way, so that one path cannot be told from the other.
         states = states.masked_fill(~mask[..., None], 0.0) if packing is None else packing.unpack(states)
         if self.cls_token is not None:
-            return Memory(states, mask, states[:, 0], units=1)
-        return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
+            return Memory(states, mask, states[:, 0], cls_tokens=1)
+        return Memory(states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask))
 
     def forward_packed(self, source: Packed) -> PackedMemory:
         """Of sequences laid end to end. Without `unit`, and without positions that are told by distance."""
-        x = self.input_layer(self.embed_tokens(source.ids), source.ends)
-        return PackedMemory(self.stack.forward_packed(x, source.ends, causal=self.causal), source.ends)
+        x = self.input_layer(self.embed_tokens(source.ids), source.offsets)
+        return PackedMemory(self.stack.forward_packed(x, source.offsets, causal=self.causal), source.offsets)
 
 
 @dataclass
@@ -97,10 +97,10 @@ class TransformerState(DecoderState):
         self.visible[slots] = False
         self.entered[slots] = self.time
         self.memories = [
-            None if mine is None or new is None else mine.put(slots, new)
+            None if mine is None or new is None else mine.write(slots, new)
             for mine, new in zip(self.memories, fresh.memories, strict=True)
         ]
-        self.memory_mask = put_masks(self.memory_mask, slots, fresh.memory_mask)
+        self.memory_mask = write_masks(self.memory_mask, slots, fresh.memory_mask)
         return self
 
     def make_room(self) -> None:
@@ -111,7 +111,7 @@ class TransformerState(DecoderState):
         assert self.visible is not None
         old = cache.capacity // self.beams // 2 * self.beams
         for each in self.caches:
-            each.forget(old)
+            each.drop_oldest(old)
         self.visible = torch.cat((self.visible[:, :, old:], torch.zeros_like(self.visible[:, :, :old])), -1)
 
 
@@ -142,8 +142,8 @@ class TransformerDecoder(Decoder[TransformerState]):
     def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
         """As `hidden`, for packed sequences; not with positions that bias the scores."""
         assert not isinstance(memory, Memory)
-        x = self.input_layer(self.embed_tokens(targets.ids), targets.ends)
-        return self.stack.forward_packed(x, targets.ends, causal=True, memory=memory)
+        x = self.input_layer(self.embed_tokens(targets.ids), targets.offsets)
+        return self.stack.forward_packed(x, targets.offsets, causal=True, memory=memory)
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> TransformerState:
         empty = self.project.weight.new_zeros(batch, 0, self.embed_tokens.dim)

@@ -169,7 +169,7 @@ class GridTransformer(Encoder):
             x, mask = self.cls_token(x, mask)
         states = self.stack(self.input_layer(x))
         if self.cls_token is not None:
-            return Memory(states, mask, states[:, 0], memory.grid, units=1)
+            return Memory(states, mask, states[:, 0], memory.grid, cls_tokens=1)
         return Memory(states, mask, states.mean(1), memory.grid)
 
 

@@ -68,7 +68,7 @@ class Objective:
         decoder, source = model.decoder, batch.source
         assert not isinstance(source, Packed)
         packing = None if batch.tokens == gold.numel() else Packing.of(there, batch.tokens)  # without asking the device
-        gold = gold.flatten() if packing is None else gold.flatten()[packing.real]
+        gold = gold.flatten() if packing is None else gold.flatten()[packing.indices]
         if carried is not None:
             assert isinstance(decoder, StatefulDecoder)
             states, carried = decoder.carry(inputs, carried.detached())
@@ -103,7 +103,7 @@ class Objective:
         gold = targets.gold
         assert gold is not None
         if self.r_drop:
-            source, targets = None if source is None else source.twice(), targets.twice()
+            source, targets = None if source is None else source.duplicate(), targets.duplicate()
         decoder = model.decoder
         memory = None if model.encoder is None else model.encoder.forward_packed(source)
         states = decoder.hidden_packed(targets, memory)
@@ -115,11 +115,11 @@ class Objective:
         inputs, said, there = shifted(targets)
         decoder = model.decoder
         assert not isinstance(batch.source, Packed)
-        packing = Packing.of(there, int((targets.counts - 1).sum()))
+        packing = Packing.of(there, int((targets.host_lengths - 1).sum()))
         with undropped(model):  # as it spoke: what is pushed away must be as likely as it was when it was drawn
             logits = decoder.project(decoder.hidden(inputs, model.encode(batch.source), packing)).float()
-        surprise = F.cross_entropy(logits, said.flatten()[packing.real], reduction="none")
-        return (surprise * worth[packing.real // packing.length]).sum(), len(surprise), None
+        surprise = F.cross_entropy(logits, said.flatten()[packing.indices], reduction="none")
+        return (surprise * worth[packing.indices // packing.length]).sum(), len(surprise), None
 
     def _hidden_tokens(self, model: MaskedLanguageModel, tokens: Tokens) -> tuple[Tensor, int, None]:
         shown, hidden = hide(tokens, self.masked, len(model.project.weight))
@@ -127,7 +127,7 @@ class Objective:
         if self.r_drop:
             shown, hidden = twice(shown), twice(hidden)
         memory = model.encoder(shown)
-        turned = model.transform(memory.states[:, memory.units :][hidden])
+        turned = model.transform(memory.states[:, memory.cls_tokens :][hidden])
         return self._loss(turned, gold, partial(token_loss, project=model.project)), len(gold), None
 
     def _loss(self, rows: Tensor, gold: Tensor, of: Callable[..., Tensor]) -> Tensor:
@@ -142,7 +142,7 @@ class Objective:
 def twice(side: Any) -> Any:
     """A batch of tokens, pictures or numbers, and the same after it."""
     if isinstance(side, Tokens):
-        return Tokens(twice(side.ids), twice(side.lengths), None if side.counted is None else twice(side.counted))
+        return Tokens(twice(side.ids), twice(side.lengths), None if side.host_copy is None else twice(side.host_copy))
     if isinstance(side, FeatureGrids):
         return FeatureGrids(twice(side.states))
     return torch.cat((side, side))

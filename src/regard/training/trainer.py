@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.checkpoint import store
-from regard.core.atomic_io import sweep
-from regard.core.errors import Diverged, TrainingFailed
+from regard.core.atomic_io import remove_leftovers
+from regard.core.errors import Diverged, InterruptedTraining, TrainingFailed
 from regard.core.sanitize import as_json_line
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
@@ -34,7 +34,7 @@ from regard.training.objective import Objective, Speak, first_state
 from regard.training.optimizers import WeightAverage, make_optimiser, moments, put_moments, step_if_finite
 from regard.training.run_state import PendingUpdate, RunState
 from regard.training.schedules import Validation, ValidationHistory, rate_at
-from regard.training.signals import InterruptedTraining, heard
+from regard.training.signals import heard
 from regard.training.telemetry.log_file import cut
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class Trainer:
                 loss, count, carried = self.objective(self.model, batch, step=step, carried=carried)
             else:
                 loss, count = self.sharded(batch, step)
-        if batch.lent:
+        if batch.borrowed:
             loss, count = loss * 0.0, 0
         torch.autograd.backward(loss / expected)
         return loss.detach(), count, carried
@@ -379,7 +379,7 @@ class Trainer:
         self.position = RunState(**state | {"course": ValidationHistory(**state["course"])})
         if self.ranks.first:
             cut(self.run / "log.jsonl", self.position.step)
-            sweep(self.run)
+            remove_leftovers(self.run)
 
     def _precision(self) -> Any:
         if self.config.precision == "bfloat16":
@@ -403,4 +403,4 @@ def _sharded(model: Model, objective: Objective, ranks: ProcessGroup, device: st
 
 def _taken(group: list[Batch]) -> int:
     """How many batches of the epoch all ranks have taken with these."""
-    return sum(batch.stands_for for batch in group)
+    return sum(batch.plan_batches for batch in group)
