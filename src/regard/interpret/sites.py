@@ -35,8 +35,8 @@ class AttentionSite:
 def places(model: nn.Module) -> dict[nn.Module, AttentionSite]:
     """All modules of a model that attend, in the order in which they stand."""
     cross_attentions = set(getattr(getattr(model, "decoder", None), "cross_attentions", ()))
-    in_grids = {module.attend for module in model.modules() if isinstance(module, SelfAttention2d)}
-    in_pools = {module.attend for module in model.modules() if isinstance(module, AttentionPool)}
+    in_grids = {module.attn for module in model.modules() if isinstance(module, SelfAttention2d)}
+    in_pools = {module.attn for module in model.modules() if isinstance(module, AttentionPool)}
     counts: dict[tuple[ModelPart, SiteKind], int] = {}
     found: dict[nn.Module, AttentionSite] = {}
     for path, module in model.named_modules():
