@@ -12,9 +12,9 @@ import torch
 
 from regard.api.look import look, no_search
 from regard.api.predict import predict_lines
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.shapes import Float, Tensor
-from regard.data.text import InvalidData, lines, parallel
+from regard.data.text import lines, parallel
 from regard.data.tokenizer import END, UNKNOWN, Tokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.evaluation.alignment_error import Agreement, Link, pharaoh, read_links

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
 from regard.core.sequence import side_by_side
 from regard.core.shapes import Int, Tensor
 from regard.data.tokenizer import END, MASK, PAD, START
-from regard.decoding.attention import check_looks, covered
 from regard.decoding.beam import BeamSearch
-from regard.decoding.constrained_beam import BannedPhrases, RequiredPhrases, UnsatisfiableConstraint
+from regard.decoding.constrained_beam import BannedPhrases, RequiredPhrases
 from regard.decoding.greedy import GreedySearch
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.logits_processors import (
@@ -52,8 +51,12 @@ SOURCE = 32  # the room for sources is a multiple of it, where it stays
 def search(task: SearchTask, inputs: Sequence[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
     """The best outputs of each input, as they are found: its number, and its hypotheses, best first."""
     config, demands = task.config, _demands(task, inputs)
-    if config.coverage_penalty:
-        check_looks("coverage_penalty", task.model)
+    if config.coverage_penalty and task.rerank is None:
+        wanted, remedy = (
+            "SearchTask(rerank=...), which computes it",
+            "Pass interpret.output_attention.coverage_reranker.",
+        )
+        raise InvalidArgument("coverage_penalty", wanted=wanted, got="none", remedy=remedy)
     waiting = sorted(range(len(inputs)), key=lambda i: -inputs[i].size)  # stable; nobody who enters needs more room
     while waiting:
         size = max(1, inputs[waiting[0]].size)
@@ -69,9 +72,9 @@ def search(task: SearchTask, inputs: Sequence[Request]) -> Iterator[tuple[int, l
         for number, hypotheses in party.run():
             if not hypotheses and members[number].required:
                 raise UnsatisfiableConstraint
-            if config.coverage_penalty:
-                source, penalty = task.collate([members[number].source]), config.coverage_penalty
-                hypotheses = covered(task.model, source, hypotheses, task.first, penalty)[: config.num_hypotheses]
+            if task.rerank is not None:
+                source = task.collate([members[number].source])
+                hypotheses = task.rerank(source, hypotheses)[: config.num_hypotheses]
             yield group[number], hypotheses
 
 
