@@ -20,8 +20,8 @@ from regard.evaluation.validation import mean_loss, perplexity
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
+from regard.training.monitor import Validation
 from regard.training.objective import Model
-from regard.training.schedules import Validation
 
 CHUNK = 1024  # sources that a model is given at once
 OF_CAPTIONS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]

@@ -8,11 +8,12 @@ from pathlib import Path
 import torch
 
 from regard.checkpoint import store
-from regard.checkpoint.format import TRAINING_STATE, TRAINING_TENSORS, WEIGHTS
+from regard.checkpoint.format import TRAINING_STATE, TRAINING_TENSORS, WEIGHTS, regular_steps
 from regard.core.atomic_io import sweep
 from regard.core.errors import CheckpointRefused, TrainingFailed
 from regard.core.shapes import Tensor
 from regard.model.rnn_decoder import RnnState
+from regard.model.weights import load_weights, weights_of
 from regard.training.optimizers import WeightAverage
 from regard.training.run_state import RunState
 from regard.training.telemetry.log_file import EventHandler, truncate_log
@@ -46,7 +47,7 @@ class Checkpointer:
         if self.ema is not None:
             tensors |= {f"weight.{name}": tensor.detach().clone() for name, tensor in self.model.named_parameters()}
         with nullcontext() if self.ema is None else self.ema.swapped(self.model):
-            weights = store.weights_of(self.model)
+            weights = weights_of(self.model)
             if self.sharded is not None:
                 tensors, weights = self.sharded.gather(tensors), self.sharded.gather(weights)
             if self.process_group.is_main:
@@ -57,7 +58,8 @@ class Checkpointer:
         texts = {**self.texts, TRAINING_STATE: store.as_json(state.as_dict() | {"data": self.data_key})}
         try:
             store.write(folder, texts, tensors)
-            store.prune(self.run, self.updater.config.keep_checkpoints, set() if best is None else {best})
+            regular = regular_steps(self.run)[-self.updater.config.keep_checkpoints :]
+            store.prune(self.run, regular if best is None else [*regular, best])
         except OSError as error:
             raise TrainingFailed(
                 f"{folder}: wanted to save a checkpoint; got {error.strerror or error}. "
@@ -78,7 +80,7 @@ class Checkpointer:
             for mean, name in zip(self.ema.means, self.ema.names, strict=True):
                 mean.copy_(weights[name])
             weights |= {name: saved[f"weight.{name}"] for name in self.ema.names}
-        store.put_weights(self.model, weights, folder)
+        load_weights(self.model, weights, folder)
         self.updater.optimizer.load_state_tensors(saved)
         if carried is not None:
             device = self.updater.device
@@ -96,7 +98,7 @@ class Checkpointer:
 def average_checkpoints(run: Path, count: int, on_event: EventHandler) -> dict[str, Tensor]:
     """The mean of the weights of a run's last `count` regular checkpoints; damaged ones are left out."""
     total, used = dict[str, torch.Tensor](), 0
-    for step in store.regular(run)[-count:]:
+    for step in regular_steps(run)[-count:]:
         folder = store.step_folder(run, step)
         try:
             content = store.read(folder)

@@ -21,7 +21,7 @@ from regard.training.objective import Model, Objective
 
 
 class ShardedModel(nn.Module):
-    """A model with its objective. Weights outside of blocks stay gathered from the forward to the end of the backward."""
+    """A model with its objective. Weights outside of blocks stay gathered from the forward through the backward."""
 
     def __init__(self, model: Model, objective: Objective, process_group: ProcessGroup, device: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class ShardedModel(nn.Module):
         return gathered
 
     def scatter(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """This rank's shard of every tensor of a checkpoint: of weights, and of the optimizer state of each."""
+        """The shards of this rank of all tensors of a checkpoint: of weights, and of the optimizer state of each."""
         own = dict(self.model.named_parameters())
         shards = dict(tensors)
         for name, tensor in tensors.items():

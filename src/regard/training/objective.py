@@ -123,7 +123,7 @@ class Objective:
         return self._loss(states, gold, partial(token_loss, project=project)), len(gold), None
 
     def _loss(self, rows: Tensor, gold: Tensor, loss: Callable[..., Tensor]) -> Tensor:
-        """The loss of one row for each gold token; with R-Drop, of two: all rows of one pass, then those of the other."""
+        """The loss of one row for each gold token; with R-Drop, of two: all of one pass, then all of the other."""
         if not self.r_drop:
             return loss(rows, gold=gold, label_smoothing=self.label_smoothing)
         pairs = torch.stack(rows.chunk(2), 1).flatten(0, 1)

@@ -93,7 +93,7 @@ class Optimizer:
         return future
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """The optimizer state of each weight: "exp_avg.NAME", "exp_avg_sq.NAME", "step.NAME", "momentum_buffer.NAME"."""
+        """The state of each weight: "exp_avg.NAME", "exp_avg_sq.NAME" and "step.NAME", or "momentum_buffer.NAME"."""
         return {
             f"{key}.{name}": tensor
             for part in self.parts

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from regard.kernels.triton_launch import HostFuture
 from regard.model.rnn_decoder import RnnState
@@ -23,7 +23,7 @@ class RunState:
     history: ValidationHistory = field(default_factory=ValidationHistory)
     validated: bool = True  # whether the validation due at this step, if any, is done
 
-    def counting(self, tokens: int, loss: float) -> Self:
+    def counting(self, tokens: int, loss: float) -> "RunState":
         """The state after an update that changed the weights, on so many tokens."""
         return replace(
             self,
@@ -37,7 +37,7 @@ class RunState:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunState":
         return cls(**{**values, "history": ValidationHistory(**values["history"])})
 
 

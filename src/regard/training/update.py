@@ -45,10 +45,10 @@ class Updater:
     def __call__(
         self, batches: list[Batch], step: int, carried: RnnState | None, stop: StopRequest
     ) -> tuple[HostFuture | None, int, RnnState | None]:
-        """Update the weights; loss and gradient norm (None without a prediction), predictions, and the state to carry."""
+        """Update the weights. Returns loss and gradient norm (None without predictions), predictions, state to carry."""
         self.optimizer.zero_grad()
-        # Gradients are divided by the number of predictions: beforehand where it is known, or after the last batch. Other
-        # ranks' numbers are not known before, and a CUDA graph cannot contain the number of each packed batch.
+        # The loss is divided by the number of predictions, or the gradients are after the last batch where it is not
+        # known before: the numbers of other ranks are not, and a CUDA graph cannot contain that of a packed batch.
         known = self.process_group.single and not self.config.packed
         divisor = sum(batch.tokens for batch in batches) if known else 1
         total, tokens = torch.zeros((), dtype=torch.float64, device=self.device), 0

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from regard.core.atomic_io import whole_file
 from regard.core.sanitize import as_json_line
@@ -26,7 +26,7 @@ class EventLog:
         self.file = (run / LOG_FILE if write else Path(os.devnull)).open("a", encoding="utf-8")
         self.on_event = on_event
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "EventLog":
         return self
 
     def __exit__(
