@@ -16,7 +16,7 @@ from regard.api.evaluate import rows_of
 from regard.cli import app, main
 from regard.core.errors import InvalidArgument
 from regard.evaluation.metrics import METRICS
-from regard.recipe.recipe import find_recipe, our_recipes, read_recipe
+from regard.recipe.recipe import find_recipe, read_recipe, shipped_recipes
 
 RECIPE = """
 [data]
@@ -496,7 +496,7 @@ def test_all_that_is_wrong_with_a_recipe_is_told_at_once(tmp_path):
         assert key in done.stderr
 
 
-@pytest.mark.parametrize("path", our_recipes(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", shipped_recipes(), ids=lambda path: path.stem)
 def test_our_recipes_are_right(path):
     read_recipe(path)
     assert path.read_text().startswith("# ")

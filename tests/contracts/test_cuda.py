@@ -16,7 +16,7 @@ import regard
 from regard.api.train import train
 from regard.checkpoint import store
 from regard.core.sequence import Packing, Tokens, pinned
-from regard.data.augmentation import DICE, augmented
+from regard.data.augmentation import DRAWS, augment
 from regard.data.batching import Batch, PackedCapacity, pack_batch
 from regard.decoding import search
 from regard.decoding.config import DecodeConfig
@@ -136,10 +136,10 @@ def test_wide_heads_over_few_keys(causal, dtype):
 
 def test_pictures_are_changed_alike():
     changes, pictures = ("crop", "flip", "colour"), 2 * torch.rand(8, 3, 16, 16) - 1
-    dice = torch.rand(8, DICE)
-    found = augmented(pictures.cuda(), changes, dice)
+    dice = torch.rand(8, DRAWS)
+    found = augment(pictures.cuda(), changes, dice)
     assert found.is_cuda
-    torch.testing.assert_close(found.cpu(), augmented(pictures, changes, dice), atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.cpu(), augment(pictures, changes, dice), atol=1e-4, rtol=0)
 
 
 SIDE = {"kind": "transformer", "dim": 32, "layers": 2, "heads": 2, "ffn_dim": 64, "positions": "rotary"}

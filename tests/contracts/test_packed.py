@@ -398,7 +398,7 @@ def corpus(tmp_path_factory):
 @pytest.mark.parametrize("filled", [False, True], ids=["exact", "filled"])
 def test_an_epoch_lays_every_example_once(corpus, filled):
     room = PackedCapacity.of(corpus, 160, filled=filled)
-    made = list(batches(corpus, budget=160, seed=3, epoch=1, room=room))
+    made = list(batches(corpus, budget=160, seed=3, epoch=1, capacity=room))
     rows = torch.cat([each.rows for each in made])
     assert sorted(rows.tolist()) == list(range(len(corpus)))
     for each in made:
@@ -409,25 +409,25 @@ def test_an_epoch_lays_every_example_once(corpus, filled):
     assert (len(shapes) == 1) == filled
     used = sum(each.tokens for each in made[:-1]) / (len(made) - 1)
     assert used > 0.9 * room.positions[1]  # the room is used
-    again = batches(corpus, budget=160, seed=3, epoch=1, room=room, start=2)
+    again = batches(corpus, budget=160, seed=3, epoch=1, capacity=room, start=2)
     assert torch.equal(next(again).targets.ids, made[2].targets.ids)
 
 
 def test_a_batch_has_no_more_sequences_than_there_is_room_for(corpus):
     usual = PackedCapacity.of(corpus, 160, filled=True)
     full = replace(usual, rows=usual.fillers((0, 0)) + 1)
-    made = list(batches(corpus, budget=160, seed=3, epoch=1, room=full))
+    made = list(batches(corpus, budget=160, seed=3, epoch=1, capacity=full))
     assert {len(side.ends.offsets) for each in made for side in (each.source, each.targets)} == {full.rows + 1}
     assert sorted(torch.cat([each.rows for each in made]).tolist()) == list(range(len(corpus)))
     fewer = max(len(each.rows) for each in made)
-    assert fewer < max(len(each.rows) for each in batches(corpus, budget=160, seed=3, epoch=1, room=usual))
+    assert fewer < max(len(each.rows) for each in batches(corpus, budget=160, seed=3, epoch=1, capacity=usual))
 
 
 def test_ranks_lay_the_same_examples(corpus):
     room = PackedCapacity.of(corpus, 160)
-    whole = list(batches(corpus, budget=160, seed=3, epoch=0, room=room))
-    parts = [list(batches(corpus, budget=160, seed=3, epoch=0, room=room, rank=rank, world=2)) for rank in (0, 1)]
-    rows = [each.rows for part in parts for each in part if not each.lent]
+    whole = list(batches(corpus, budget=160, seed=3, epoch=0, capacity=room))
+    parts = [list(batches(corpus, budget=160, seed=3, epoch=0, capacity=room, rank=rank, world=2)) for rank in (0, 1)]
+    rows = [each.rows for part in parts for each in part if not each.borrowed]
     assert sorted(torch.cat(rows).tolist()) == sorted(torch.cat([each.rows for each in whole]).tolist())
 
 

@@ -35,7 +35,7 @@ def perfect(scene, grid=8):
     """Words that look at nothing but what they name, and those that name nothing at everything."""
     said, box = [], None
     for text in scene.caption.split():
-        here = next((shape.box for shape in scene.shapes if shape.colour == text), None)
+        here = next((shape.box for shape in scene.shapes if shape.color == text), None)
         box = here or box
         weights = torch.ones(grid, grid)
         if here or text in ("circle", "square", "triangle", "cross"):
@@ -59,6 +59,6 @@ def test_a_captioner_of_scenes_is_measured():
     made = captioner("transformer")
     right, found = point(made, 3)
     assert right == 0  # never trained
-    assert found == {"colour": None, "kind": None}
+    assert found == {"color": None, "kind": None}
     with pytest.raises(InvalidArgument, match="model: wanted one model whose decoder looks at its source"):
         point(captioner("blind"), 3)

@@ -233,7 +233,7 @@ def rows_of(recipe: Recipe, split: str) -> Iterator[tuple[Any, list[str]]]:
     Pronunciations of one word come together, as do captions of one picture, wherever in the files they stand.
     """
     found = examples(recipe.data, _there(recipe, split))
-    if recipe.data.from_pictures and recipe.data.target.kind == "text":
+    if recipe.data.reads_images and recipe.data.target.kind == "text":
         captions: dict[Any, list[str]] = {}
         for example in found:
             captions.setdefault(example.source, []).append(_as_written(example, recipe))

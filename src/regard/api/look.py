@@ -12,7 +12,7 @@ from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
 from regard.data.examples import DataConfig, Split, examples
-from regard.data.images import Pixels, pixels
+from regard.data.images import Pixels, load_image
 from regard.data.text import TABLES, form
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
@@ -124,7 +124,7 @@ def _with_vocabularies(
 def _scene(model: Predictor, text: Any, numbers: Any) -> LookInput:
     if model.picture_size is not None:
         title = Path(text).name if isinstance(text, str | Path) else "picture"
-        return LookInput(title, picture=pixels(text, model.picture_size))
+        return LookInput(title, picture=load_image(text, model.picture_size))
     if isinstance(model.source, Tokenizer):
         return LookInput(text, TokenSequence.of([*numbers, END], model.source))
     return LookInput(text, None if model.source is None else TokenSequence.alone((text,)))

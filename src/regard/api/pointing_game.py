@@ -20,7 +20,7 @@ def point(predictor: Predictor, count: int = 200) -> tuple[int, dict[str, Pointi
     require_cross_attention("model", predictor.model)
     scenes: list[Any] = [example.source for example in islice(shapes("test"), count)]
     grid, right = regions(predictor), 0
-    looks: dict[str, list[Look]] = {"colour": [], "kind": []}
+    looks: dict[str, list[Look]] = {"color": [], "kind": []}
     for scene, outputs in zip(scenes, predictor.outputs(scenes, attention=True), strict=True):
         if outputs[0].text == scene.caption:
             right += 1
@@ -31,14 +31,14 @@ def point(predictor: Predictor, count: int = 200) -> tuple[int, dict[str, Pointi
 
 def named(scene: Scene, said: Sequence[RegionWord]) -> dict[str, list[Look]]:
     """The words of a scene's caption that name a shape, by its colour and by its kind, and the shape's box."""
-    boxes = {shape.colour: shape.box for shape in scene.shapes}  # of each colour there is one
-    found: dict[str, list[Look]] = {"colour": [], "kind": []}
+    boxes = {shape.color: shape.box for shape in scene.shapes}  # of each colour there is one
+    found: dict[str, list[Look]] = {"color": [], "kind": []}
     box = None
     for word in said:
         if word.text in boxes:
             left, top, right, bottom = (edge / SIDE for edge in boxes[word.text])
             box = left, top, right, bottom
-            found["colour"].append((word.weights, box))
+            found["color"].append((word.weights, box))
         elif word.text in KINDS and box is not None:
             found["kind"].append((word.weights, box))
     return found

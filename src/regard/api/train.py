@@ -26,12 +26,12 @@ from regard.core.atomic_io import cache_folder
 from regard.core.config import read
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
 from regard.core.sequence import pinned
-from regard.data.batching import Batch, PackedCapacity, batches, begun_elsewhere, lanes, plan
+from regard.data.batching import Batch, PackedCapacity, batches, plan, shift_contexts, stateful_batches
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
-from regard.data.examples import Change
+from regard.data.examples import AugmentKind
 from regard.data.features import cache_features
-from regard.data.from_python import PythonRows, with_given
-from regard.data.prefetch import ahead
+from regard.data.from_python import PythonRows, with_python_data
+from regard.data.prefetch import prefetch
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.cider_reward import CiderReward
 from regard.inference.load import load
@@ -169,7 +169,7 @@ def prepared(
         before = load(recipe.train.init_from)
         given = before.source, before.target
         if isinstance(before.model, MaskedTokens) and recipe.data.source is not None:  # its tokens are now the source's
-            given = before.target, before.target if recipe.data.one_vocabulary else None
+            given = before.target, before.target if recipe.data.has_shared_vocab else None
     return prepare(recipe.data, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
 
 
@@ -258,10 +258,10 @@ def epochs(
     def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
         if config.carry_state:
             assert recipe.data.context_length is not None
-            made = lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.context_length, start=start, **shard)
+            made = stateful_batches(corpus, rows=_lanes(recipe), context_length=recipe.data.context_length, start=start, **shard)
         else:
             made = batches(
-                begun_elsewhere(corpus, seed=config.seed, epoch=epoch),
+                shift_contexts(corpus, seed=config.seed, epoch=epoch),
                 budget=config.batch_tokens,
                 seed=config.seed,
                 epoch=epoch,
@@ -269,11 +269,11 @@ def epochs(
                 together=config.accumulate_steps,
                 augment=_augment(recipe),
                 device=device_of(recipe),
-                room=capacity,
+                capacity=capacity,
                 mixed=config.mixed_lengths,
                 **shard,
             )
-        return ahead(map(pinned, made) if on_gpu else made)
+        return prefetch(map(pinned, made) if on_gpu else made)
 
     return epoch_batches
 
@@ -289,15 +289,15 @@ def total_steps(recipe: Recipe, corpus: Corpus) -> int:
         return config.max_steps
     if config.carry_state:
         assert recipe.data.context_length is not None
-        number = sum(1 for _ in lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.context_length))
+        number = sum(1 for _ in stateful_batches(corpus, rows=_lanes(recipe), context_length=recipe.data.context_length))
     else:
-        first = begun_elsewhere(corpus, seed=config.seed, epoch=0)
+        first = shift_contexts(corpus, seed=config.seed, epoch=0)
         planned = plan(
             first,
             budget=config.batch_tokens,
             seed=config.seed,
             epoch=0,
-            room=_capacity(recipe, corpus),
+            capacity=_capacity(recipe, corpus),
             mixed=config.mixed_lengths,
         )
         number = sum(1 for _ in planned)
@@ -312,7 +312,7 @@ def _capacity(recipe: Recipe, corpus: Corpus) -> PackedCapacity | None:
     return PackedCapacity.of(corpus, recipe.train.batch_tokens, filled=device_of(recipe) == "cuda")
 
 
-def _augment(recipe: Recipe) -> tuple[Change, ...]:
+def _augment(recipe: Recipe) -> tuple[AugmentKind, ...]:
     return () if recipe.data.source is None else recipe.data.source.augment or ()
 
 
@@ -347,7 +347,7 @@ def _read(
         return recipe
     tables = read_tables(recipe.as_dict() if isinstance(recipe, Recipe) else recipe, changes)
     if data is not None and isinstance(settings := tables.get("data", {}), Mapping):
-        tables["data"] = with_given(settings, data, cache or cache_folder())
+        tables["data"] = with_python_data(settings, data, cache or cache_folder())
     return Recipe.of(tables)
 
 

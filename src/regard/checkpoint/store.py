@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from
 from safetensors.torch import save_file
 
-from regard.core.atomic_io import sync_folder, whole_folder
+from regard.core.atomic_io import sync_folder, atomic_folder
 from regard.core.errors import CheckpointRefused
 from regard.core.shapes import Tensor
 
@@ -30,7 +30,7 @@ _STEP = re.compile(r"step-(\d{8})")
 
 def write(folder: Path, texts: Mapping[str, str], tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Write a checkpoint of these files, replacing any other there; `texts` as they are, `tensors` as safetensors."""
-    with whole_folder(folder) as beside:
+    with atomic_folder(folder) as beside:
         for name, text in texts.items():
             (beside / name).write_bytes(text.encode())
         for name, named in tensors.items():

@@ -67,10 +67,10 @@ def evaluate(
     regard evaluate ours.txt theirs.txt --references right.txt
     """
     from regard.api.evaluate import compare
-    from regard.core.atomic_io import whole_file
+    from regard.core.atomic_io import atomic_file
     from regard.evaluation.report_text import told
 
-    with whole_file(outputs) if outputs else nullcontext() as file:
+    with atomic_file(outputs) if outputs else nullcontext() as file:
         found = compare(
             systems,
             split=split,

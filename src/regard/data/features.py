@@ -1,4 +1,4 @@
-"""What a frozen backbone sees in pictures: computed once, kept in half precision, and mapped ever after."""
+"""What a frozen backbone sees in pictures: computed once, kept in half precision, and memory_map ever after."""
 
 import hashlib
 from collections.abc import Callable
@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.core.atomic_io import naming, whole_file
+from regard.core.atomic_io import named_os_errors, atomic_file
 from regard.core.errors import InvalidData, TrainingFailed
-from regard.data.arrays import FeatureColumn, ImageColumn, mapped
-from regard.data.corpus import Corpus, Prepared, PrepareProgress, alone
-from regard.data.images import normalised
+from regard.data.arrays import FeatureColumn, ImageColumn, memory_map
+from regard.data.corpus import Corpus, Prepared, PrepareProgress, folder_lock
+from regard.data.images import normalize
 from regard.model.vision import GridEncoder
 from regard.model.weights import fingerprint
 
@@ -29,15 +29,15 @@ def features(pictures: ImageColumn, see: See, *, by: str, folder: Path, progress
     Those there are already, of the same pictures by the same network, are opened. A run that is killed leaves nothing
     that could be taken for them, and the next one clears it away.
     """
-    with naming(folder, "a folder to write to"):
+    with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"features-{_key(pictures, by)}.npy"
-    with alone(folder):
+    with folder_lock(folder):
         for left in folder.glob(".features-*.tmp"):
             left.unlink()
         if not path.exists():
             _write(path, pictures, see, progress)
-    found = FeatureColumn(pictures, mapped(path))
+    found = FeatureColumn(pictures, memory_map(path))
     if len(found.grids) != len(pictures.pixels):
         got = f"{len(found.grids):,} for {len(pictures.pixels):,} pictures"
         raise InvalidData(path, wanted="features of every picture", got=got, remedy="Delete it: it is made again.")
@@ -47,7 +47,7 @@ def features(pictures: ImageColumn, see: See, *, by: str, folder: Path, progress
 def _write(path: Path, pictures: ImageColumn, see: See, progress: PrepareProgress) -> None:
     count = len(pictures.pixels)
     try:
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             for first in range(0, count, AT_ONCE):
                 seen = see(pictures.pixels[first : first + AT_ONCE])
                 if first == 0:
@@ -73,7 +73,7 @@ def cache_features(data: Prepared, encoder: GridEncoder, folder: Path, progress:
 
     @torch.inference_mode()
     def encode(pixels: NDArray[np.uint8]) -> NDArray[np.float16]:
-        states = encoder.features(normalised(pixels).to(device)).states.half()
+        states = encoder.features(normalize(pixels).to(device)).states.half()
         if not states.isfinite().all():
             raise TrainingFailed(
                 "features: wanted numbers that float16 can hold; got some that it cannot. "

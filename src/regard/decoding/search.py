@@ -102,7 +102,7 @@ class Sizes(NamedTuple):
 class SearchBatch:
     """Inputs of like length that share the places of one batch."""
 
-    desk: DecodeBuffers
+    desk: DecodeBuffers[GreedySearch | BeamSearch]
     kind: Hashable = None  # of desk, by which it is found again; none where what it holds is this search's alone
 
     def __init__(
@@ -210,7 +210,7 @@ class SearchBatch:
         self.desk = self._taken() or self._laid()
         self._enter(list(range(len(self.fresh_of))))
 
-    def _taken(self) -> DecodeBuffers | None:
+    def _taken(self) -> DecodeBuffers[GreedySearch | BeamSearch] | None:
         """A desk for as many places as there are, that an earlier search has left."""
         desk = None if self.kind is None else buffer_pool(self.decoder).take((len(self.who), self.kind))
         if desk is not None:
@@ -221,7 +221,7 @@ class SearchBatch:
         if self.kind is not None:
             buffer_pool(self.decoder).put((len(self.who), self.kind), self.desk)
 
-    def _laid(self) -> DecodeBuffers:
+    def _laid(self) -> DecodeBuffers[GreedySearch | BeamSearch]:
         """A desk where nobody is yet."""
         config, places, sizes, new = self.task.config, self.places, self.sizes, partial(torch.full, device=self.device)
         said = GeneratedTokens(
@@ -274,8 +274,10 @@ class SearchBatch:
                 self.desk.steps(count)
         self.time += count
         if now or count == 0:
-            return self._found(self.desk.way.done.tolist() if now else [True] * len(self.who))  # at the end all are
-        self.told = HostFuture(self.desk.way.done)
+            return self._found(
+                self.desk.strategy.done.tolist() if now else [True] * len(self.who)
+            )  # at the end all are
+        self.told = HostFuture(self.desk.strategy.done)
         return [] if told is None else self._found(told())
 
     def _found(self, done: list[bool]) -> list[tuple[int, list[Hypothesis]]]:
@@ -283,7 +285,7 @@ class SearchBatch:
         if not places:
             return []
         rows = slice(len(places)) if _first(places) else torch.tensor(places, device=self.device)
-        return list(zip(places, self.desk.way.found(rows), strict=True))
+        return list(zip(places, self.desk.strategy.found(rows), strict=True))
 
     @torch.inference_mode()
     def _fill(self) -> None:
@@ -334,7 +336,7 @@ class SearchBatch:
             table = self._table(known).to(self.device, non_blocking=True)
             rows = table[:, 0]
             _write(self.desk, rows, table)
-        self.desk.way.draw_by(self.task.config.seed)
+        self.desk.strategy.set_seed(self.task.config.seed)
         if self.banned is not None or self.required is not None:
             for place, one in zip(places, who, strict=True):
                 self._constrain(place, one)
@@ -376,9 +378,9 @@ class SearchBatch:
         return state
 
 
-def _write(desk: DecodeBuffers, rows: Slots, table: Int[Tensor, "n known"]) -> None:
+def _write(desk: DecodeBuffers[GreedySearch | BeamSearch], rows: Slots, table: Int[Tensor, "n known"]) -> None:
     """What is known of inputs as they enter: place, number, least and most tokens, prefix."""
-    way, said = desk.way, desk.way.said
+    way, said = desk.strategy, desk.strategy.generated
     said.tokens[rows], said.length[rows] = PAD, 0
     said.least[rows], way.limit[rows], said.forced[rows] = table[:, 2], table[:, 3], table[:, 4:]
     way.admit(rows, table[:, 1])

@@ -7,7 +7,7 @@ from math import exp
 import torch
 
 from regard.data.arrays import RunningTextColumn
-from regard.data.batching import Batch, evaluation_batches, lanes
+from regard.data.batching import Batch, evaluation_batches, stateful_batches
 from regard.data.corpus import Corpus
 from regard.model.rnn_decoder import RnnState
 from regard.training.objective import Model, Objective, first_state
@@ -37,11 +37,13 @@ def _lanes_to_the_end(corpus: Corpus, budget: int) -> Iterator[Batch]:
     """Running text in lanes of one length, then what is left of it, where the last lane ended."""
     text = corpus.target
     assert isinstance(text, RunningTextColumn)
-    rows = max(1, min(budget, len(text.ids) - 1) // text.stretch)
-    yield from lanes(corpus, rows=rows, stretch=text.stretch)
+    rows = max(1, min(budget, len(text.ids) - 1) // text.context_length)
+    yield from stateful_batches(corpus, rows=rows, context_length=text.context_length)
     rest = text.ids[(len(text.ids) - 1) // rows * rows :]
     if len(rest) > 1:
-        yield from lanes(replace(corpus, target=replace(text, ids=rest)), rows=1, stretch=text.stretch)
+        yield from stateful_batches(
+            replace(corpus, target=replace(text, ids=rest)), rows=1, context_length=text.context_length
+        )
 
 
 def _of_lanes(state: RnnState, rows: int) -> RnnState:

@@ -13,7 +13,7 @@ from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens
 from regard.core.shapes import Float, Tensor
-from regard.data.images import Picture, normalised, pixels, token_worth
+from regard.data.images import ImageInput, image_token_cost, load_image, normalize
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
@@ -72,7 +72,7 @@ class Predictor:
         """The same with these options of [decode] unless told otherwise: beam=5, int8=True, …"""
         return replace(self, recipe=replace(self.recipe, decode=self._config(options)))
 
-    def predict(self, texts: Iterable[str | Picture], **options: Any) -> list[str]:
+    def predict(self, texts: Iterable[str | ImageInput], **options: Any) -> list[str]:
         """An output for each text, in order: what follows from it, its label, or how it goes on.
 
         A model of pictures takes their paths, or arrays of uint8 (height, width, 3). Options are those of a recipe's
@@ -82,7 +82,7 @@ class Predictor:
 
     def outputs(
         self,
-        texts: Iterable[str | Picture],
+        texts: Iterable[str | ImageInput],
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
@@ -117,7 +117,7 @@ class Predictor:
 
     def stream(
         self,
-        text: str | Picture,
+        text: str | ImageInput,
         *,
         prefix: str = "",
         banned: Sequence[str] = (),
@@ -168,7 +168,7 @@ class Predictor:
 
     def as_found(
         self,
-        texts: Sequence[str | Picture],
+        texts: Sequence[str | ImageInput],
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
@@ -361,14 +361,14 @@ class Predictor:
 
     def _sizes(self, numbers: list[Any]) -> list[int]:
         """How many tokens each input counts for."""
-        one = 1 if self.picture_size is None else token_worth(self.picture_size)
+        one = 1 if self.picture_size is None else image_token_cost(self.picture_size)
         return [len(row) if isinstance(row, list) else one for row in numbers]
 
     def _collate(self, numbers: Sequence[Any]) -> Any:
         """A batch of what `_numbers` gave, as the encoder takes it."""
         device = next(self.model.parameters()).device
         if (size := self.picture_size) is not None:
-            return normalised(np.stack([pixels(picture, size) for picture in numbers])).to(device)
+            return normalize(np.stack([load_image(picture, size) for picture in numbers])).to(device)
         if isinstance(self.source, Labels):
             return torch.tensor(numbers, device=device)
         return Tokens.of([[*row, END] for row in numbers], device=device)

@@ -9,7 +9,7 @@ import torch
 
 from regard.checkpoint import store
 from regard.checkpoint.format import TRAINING_STATE, TRAINING_TENSORS, WEIGHTS, regular_steps
-from regard.core.atomic_io import sweep
+from regard.core.atomic_io import remove_leftovers
 from regard.core.errors import CheckpointRefused, TrainingFailed
 from regard.core.shapes import Tensor
 from regard.model.rnn_decoder import RnnState
@@ -91,7 +91,7 @@ class Checkpointer:
         run_state = RunState.from_dict(state)
         if self.process_group.is_main:
             truncate_log(self.run, run_state.step)
-            sweep(self.run)
+            remove_leftovers(self.run)
         return run_state, carried
 
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from regard.checkpoint import store
-from regard.core.atomic_io import naming, sweep
+from regard.core.atomic_io import named_os_errors, remove_leftovers
 from regard.core.errors import InvalidArgument
 from regard.training.distributed import ProcessGroup
 from regard.training.telemetry.log_file import LOG_FILE
@@ -41,13 +41,13 @@ def open_run(run: Path, *, resume: bool, process_group: ProcessGroup) -> Checkpo
 
 
 def _open_run(run: Path, resume: bool) -> Checkpoint | None:
-    with naming(run, "a folder to write to"):
+    with named_os_errors(run, "a folder to write to"):
         run.mkdir(parents=True, exist_ok=True)
         probe = run / f".{os.getpid()}.tmp"
         probe.write_bytes(b"")
         probe.unlink()
     if resume:
-        sweep(run)
+        remove_leftovers(run)
         return store.newest(run)
     if store.steps(run):
         raise InvalidArgument(

@@ -250,4 +250,4 @@ class Trainer:
 
 def _consumed(group: list[Batch]) -> int:
     """How many batches of the epoch all ranks have consumed with these."""
-    return sum(batch.stands_for for batch in group)
+    return sum(batch.plan_batches for batch in group)

@@ -81,7 +81,7 @@ class Updater:
                 loss, count, carried = self.objective(self.model, batch, step=step, carried=carried)
             else:
                 loss, count = self.sharded(batch, step)
-        if batch.lent:
+        if batch.borrowed:
             loss, count = loss * 0.0, 0
         torch.autograd.backward(loss / divisor)
         return loss.detach(), count, carried

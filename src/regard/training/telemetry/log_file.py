@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from regard.core.atomic_io import whole_file
+from regard.core.atomic_io import atomic_file
 from regard.core.sanitize import as_json_line
 
 LOG_FILE = "log.jsonl"
@@ -52,5 +52,5 @@ def truncate_log(run: Path, step: int) -> None:
                 kept.append(line + b"\n")
         except (ValueError, KeyError):
             continue
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         file.write(b"".join(kept))
