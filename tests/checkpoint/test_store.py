@@ -16,8 +16,8 @@ import torch
 
 import regard
 from regard.checkpoint import store
+from regard.core.atomic_io import atomic_file, remove_leftovers
 from regard.model.weights import load_weights
-from regard.core.atomic_io import remove_leftovers, atomic_file
 
 TEXTS = {"config.json": '{"a": 1}\n', "tokenizer.json": '{"model": {}}\n', "README.md": "# A model\n"}
 

@@ -22,9 +22,9 @@ from regard.data.arrays import FeatureColumn
 from regard.data.images import normalize
 from regard.data.synthetic.tasks import SIZES
 from regard.inference.load import load
-from regard.model.weights import weights_of
 from regard.model import pretrained
 from regard.model.backbones import BackboneConfig, FrozenBatchNorm, _same, backbone
+from regard.model.weights import weights_of
 from regard.recipe.recipe import read_recipe
 
 LITE = BackboneConfig("efficientnet-lite0")

@@ -215,9 +215,7 @@ def test_what_several_processes_cannot_do_is_refused(two):
 def test_a_frozen_rank_ends_the_run_in_time(folder):
     (job,) = jobs(folder, ["transformer"], run=str(folder / "frozen"))
     job["recipe"] = table(STILL, STILL, distributed_timeout=3)
-    both = processes.started(
-        2, [job | {"end": {"rank": 1, "update": 3, "signal": signal.SIGSTOP}}], folder / "freeze"
-    )
+    both = processes.started(2, [job | {"end": {"rank": 1, "update": 3, "signal": signal.SIGSTOP}}], folder / "freeze")
     try:
         said, _ = both[0].communicate(timeout=processes.LIMIT)
     finally:

@@ -14,7 +14,7 @@ from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
 from regard.training import losses
-from regard.training.losses import plain_token_loss, token_loss, doubly_stochastic_penalty
+from regard.training.losses import doubly_stochastic_penalty, plain_token_loss, token_loss
 from regard.training.objective import Objective
 from support.models import VOCABULARY, WIDTH, encoder, memory, one, source, words
 

@@ -131,6 +131,8 @@ MEMBERS = {
     "plateau": table(lr_schedule="plateau", plateau=1),
     "frozen at first": table(freeze=["encoder.*"], unfreeze_after=1, weight_decay=0.1),
     "clipped, decayed": table(clip_norm=0.1, weight_decay=0.1),
+    "muon": table(optimizer="muon", weight_decay=0.1),
+    "epochs": table(max_steps=None, max_epochs=2, batch_tokens=512, lr_schedule="cosine"),
 }
 
 
@@ -156,6 +158,75 @@ def test_a_language_model_resumes_exactly(decoder, tmp_path, cache, text):
     interrupted(recipe, tmp_path / "parts", 7, cache)
     train(recipe, tmp_path / "parts", cache=cache, resume=True)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def epochs_recipe(**changes) -> dict:
+    return table(max_steps=None, batch_tokens=512, log_every=100, validate_every=1000, **changes)
+
+
+def test_a_run_ends_after_its_epochs(tmp_path, cache):
+    """Each example is trained on once an epoch; the last update is logged, validated and saved."""
+    recipe = read_recipe(epochs_recipe(max_epochs=2))
+    assert recipe.train.max_steps is None
+    corpus = prepared(recipe, cache).train
+    planned = len(list(batches_module.plan(corpus, budget=512, seed=1, epoch=0)))
+    assert total_steps(recipe, corpus) == 2 * planned
+    assert total_steps(read_recipe(epochs_recipe(max_epochs=2, accumulate_steps=3)), corpus) == 2 * -(-planned // 3)
+    train(recipe, tmp_path, cache=cache)
+    assert regular_steps(tmp_path) == [2 * planned]
+    assert [(line["event"], line["step"]) for line in log(tmp_path)] == [
+        ("train", 2 * planned),
+        ("validation", 2 * planned),
+    ]
+    assert log(tmp_path)[0]["epoch"] == 1
+    state = json.loads((store.step_folder(tmp_path, 2 * planned) / "training.json").read_text())
+    assert (state["epoch"], state["batch"]) == (2, 0)
+
+
+def test_stopped_after_the_last_update_a_run_of_epochs_ends_the_same(tmp_path, cache):
+    recipe = epochs_recipe(max_epochs=1)
+    train(recipe, tmp_path / "whole", cache=cache)
+    last = store.steps(tmp_path / "whole")[-1]
+    interrupted(recipe, tmp_path / "parts", last, cache)
+    assert regular_steps(tmp_path / "parts") == []
+    train(recipe, tmp_path / "parts", cache=cache, resume=True)
+    assert log(tmp_path / "whole") == log(tmp_path / "parts")
+    ends = [store.read(store.step_folder(tmp_path / run, last)) for run in ("whole", "parts")]
+    assert ends[0] == ends[1]
+    longer = train(epochs_recipe(max_epochs=2), tmp_path / "parts", cache=cache, resume=True)
+    both = train(epochs_recipe(max_epochs=2), tmp_path / "both", cache=cache)
+    assert same(weights_of(longer.model), weights_of(both.model))
+
+
+def test_steps_or_epochs_whichever_comes_first(tmp_path, cache):
+    assert TrainConfig().max_steps == 10_000
+    assert TrainConfig(max_epochs=3).max_steps is None
+    train(table(max_steps=3, max_epochs=2, warmup_steps=1), tmp_path / "steps", cache=cache)
+    assert store.steps(tmp_path / "steps") == [3]
+    recipe = read_recipe(epochs_recipe(max_epochs=1) | {"train": SHORT | {"max_steps": 500, "max_epochs": 1}})
+    expected = total_steps(recipe, prepared(recipe, cache).train)
+    assert expected < 500
+    train(recipe, tmp_path / "epochs", cache=cache)
+    assert store.steps(tmp_path / "epochs")[-1] == expected
+
+
+def test_muon_trains_hidden_matrices_only(tmp_path, cache):
+    made = trainer(read_recipe(table(optimizer="muon")), cache, tmp_path)
+    optimizer = made.updater.optimizer
+    names = {parameter: name for name, parameter in made.model.named_parameters()}
+    matrices = {names[p] for group in optimizer.muon.param_groups for p in group["params"]}
+    others = {names[p] for group in optimizer.adamw.param_groups for p in group["params"]}
+    assert matrices | others == set(names.values())
+    assert not matrices & others
+    assert "encoder.stack.layers.0.ffn.up.weight" in matrices
+    assert "decoder.stack.layers.0.cross_attn.q_proj.weight" in matrices
+    assert not any("embed" in name or "project" in name or name.endswith("bias") for name in matrices)
+    made.fit()
+    saved = optimizer.state_tensors()
+    assert {key.partition(".")[2] for key in saved if key.startswith("momentum_buffer.")} == matrices
+    assert {key.partition(".")[2] for key in saved if key.startswith("exp_avg.")} == others
+    with pytest.raises(regard.InvalidRecipe, match=r"train.fsdp: wanted nothing with optimizer"):
+        read_recipe(table(optimizer="muon", fsdp=True))
 
 
 def test_another_seed_gives_other_weights(tmp_path, cache, whole):
@@ -226,7 +297,10 @@ def test_batches_of_nothing_teach_nothing(name, changes, tmp_path, cache):
 
 KINDS = {
     "text": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "decoder": TRANSFORMER | {"dropout": 0.3}}, "vocab_size"),
-    "label": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "pool": {"kind": "mean"}, "source_vocab_size": 30}, "num_labels"),
+    "label": (
+        {"encoder": TRANSFORMER | {"dropout": 0.3}, "pool": {"kind": "mean"}, "source_vocab_size": 30},
+        "num_labels",
+    ),
 }
 
 
@@ -606,13 +680,13 @@ def test_a_reader_that_ends_is_named_and_the_run_resumes(name, tmp_path, cache, 
     """Whatever ends the thread that makes batches ahead: a clear error, and a run that ends as if it had not."""
     right, count = batches_module._collated, 0
 
-    def wrong(corpus, rows, room=None):
+    def wrong(corpus, rows, capacity=None):
         nonlocal count
         if threading.current_thread().name == "regard-ahead":
             count += 1
             if count == 8:
                 ENDS[name]()
-        return right(corpus, rows, room)
+        return right(corpus, rows, capacity)
 
     monkeypatch.setattr(batches_module, "_collated", wrong)
     with pytest.raises(regard.TrainingFailed, match=r"step \d+: wanted its batches; got .*resume") as caught:

@@ -55,7 +55,7 @@ def run(seed: int, out: Path | None) -> None:
 
 @torch.no_grad()
 def last_attention(predictor: Predictor, text: str) -> tuple[str, Float[Tensor, "T S"], list[str], list[str]]:
-    """The output for a text, the weights of its last cross-attention (mean of heads), and labels of rows and columns."""
+    """The output for a text, its last cross-attention (mean of heads), and the labels of rows and columns."""
     assert isinstance(predictor.source, Tokenizer)
     assert isinstance(predictor.target, Tokenizer)
     assert isinstance(predictor.model, Seq2Seq)

@@ -258,7 +258,9 @@ def epochs(
     def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
         if config.carry_state:
             assert recipe.data.context_length is not None
-            made = stateful_batches(corpus, rows=_lanes(recipe), context_length=recipe.data.context_length, start=start, **shard)
+            made = stateful_batches(
+                corpus, rows=_lanes(recipe), context_length=recipe.data.context_length, start=start, **shard
+            )
         else:
             made = batches(
                 shift_contexts(corpus, seed=config.seed, epoch=epoch),
@@ -289,7 +291,9 @@ def total_steps(recipe: Recipe, corpus: Corpus) -> int:
         return config.max_steps
     if config.carry_state:
         assert recipe.data.context_length is not None
-        number = sum(1 for _ in stateful_batches(corpus, rows=_lanes(recipe), context_length=recipe.data.context_length))
+        number = sum(
+            1 for _ in stateful_batches(corpus, rows=_lanes(recipe), context_length=recipe.data.context_length)
+        )
     else:
         first = shift_contexts(corpus, seed=config.seed, epoch=0)
         planned = plan(

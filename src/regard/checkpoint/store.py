@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from
 from safetensors.torch import save_file
 
-from regard.core.atomic_io import sync_folder, atomic_folder
+from regard.core.atomic_io import atomic_folder, sync_folder
 from regard.core.errors import CheckpointRefused
 from regard.core.shapes import Tensor
 

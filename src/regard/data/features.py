@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.core.atomic_io import named_os_errors, atomic_file
+from regard.core.atomic_io import atomic_file, named_os_errors
 from regard.core.errors import InvalidData, TrainingFailed
 from regard.data.arrays import FeatureColumn, ImageColumn, memory_map
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, folder_lock

@@ -45,7 +45,7 @@ class Updater:
     def __call__(
         self, batches: list[Batch], step: int, carried: RnnState | None, stop: StopRequest
     ) -> tuple[HostFuture | None, int, RnnState | None]:
-        """Update the weights. Returns loss and gradient norm (None without predictions), predictions, state to carry."""
+        """Update the weights. Returns loss and gradient norm (None without predictions), predictions, carried state."""
         self.optimizer.zero_grad()
         # The loss is divided by the number of predictions, or the gradients are after the last batch where it is not
         # known before: the numbers of other ranks are not, and a CUDA graph cannot contain that of a packed batch.
