@@ -7,7 +7,6 @@ import time
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -18,7 +17,6 @@ from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import END, START, Tokenizer
 from regard.inference.predictor import Predictor
 from regard.model.capture import AttentionCall, capture_attention
-from regard.model.interfaces import Decoder, DecoderState
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import find_recipe, read_recipe
 from regard.training.telemetry.progress import TrainingProgress
@@ -64,7 +62,7 @@ def last_attention(predictor: Predictor, text: str) -> tuple[str, Float[Tensor, 
     calls: list[AttentionCall] = []
     with capture_attention(calls.append):
         predictor.model(Tokens.of([source]), torch.tensor([target]))
-    last = cast(Decoder[DecoderState], predictor.model.decoder).cross_attentions[-1]
+    last = predictor.model.decoder.cross_attentions[-1]
     weights = [call.weights() for call in calls if call.source is last]  # of each step, or of all at once
     mean = torch.cat([each.reshape(-1, *each.shape[-2:]).mean(0) for each in weights])
     return output, mean, [*predictor.target.pieces(target[1:]), "⏎"], [*predictor.source.pieces(source[:-1]), "⏎"]

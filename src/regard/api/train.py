@@ -25,7 +25,7 @@ from regard.checkpoint.format import (
 from regard.core.atomic_io import cache_folder
 from regard.core.config import read
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
-from regard.core.sequence import pinned
+from regard.core.sequence import pin_memory
 from regard.data.batching import Batch, PackedCapacity, batches, plan, shift_contexts, stateful_batches
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
 from regard.data.examples import AugmentKind
@@ -39,13 +39,12 @@ from regard.inference.predictor import Predictor, Vocabulary
 from regard.model.backbones import BackboneConfig
 from regard.model.build import build
 from regard.model.pretrained import grid_encoder, load_pretrained, weights_file
-from regard.model.seq2seq import MaskedTokens
+from regard.model.seq2seq import MaskedLanguageModel, Model
 from regard.model.weights import fingerprint, load_weights, weights_of
 from regard.recipe.recipe import Recipe, read_tables
 from regard.training.checkpointing import average_checkpoints
 from regard.training.config import TrainConfig
 from regard.training.distributed import SINGLE_PROCESS, ProcessGroup, process_group
-from regard.training.objective import Model
 from regard.training.optimizers import freeze
 from regard.training.run_folder import Checkpoint, open_run
 from regard.training.scst import SelfCriticalSampler
@@ -168,7 +167,7 @@ def prepared(
     if given is None and recipe.train.init_from is not None:
         before = load(recipe.train.init_from)
         given = before.source, before.target
-        if isinstance(before.model, MaskedTokens) and recipe.data.source is not None:  # its tokens are now the source's
+        if isinstance(before.model, MaskedLanguageModel) and recipe.data.source is not None:  # its tokens are now the source's
             given = before.target, before.target if recipe.data.has_shared_vocab else None
     return prepare(recipe.data, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
 
@@ -275,7 +274,7 @@ def epochs(
                 mixed=config.mixed_lengths,
                 **shard,
             )
-        return prefetch(map(pinned, made) if on_gpu else made)
+        return prefetch(map(pin_memory, made) if on_gpu else made)
 
     return epoch_batches
 

@@ -8,8 +8,8 @@ from typing import Any
 from regard.data.corpus import Corpus
 from regard.data.tokenizer import Tokenizer
 from regard.decoding.hypothesis import Hypothesis
-from regard.evaluation.caption_metrics import CaptionTokens, DocumentFrequency, TfIdfVector, consensus
-from regard.evaluation.ptb_tokenizer import tokens
+from regard.evaluation.caption_metrics import CaptionTokens, DocumentFrequency, TfIdfVector, cider_d
+from regard.evaluation.ptb_tokenizer import tokenize
 
 CACHED = 1 << 13  # images whose references' TF-IDF vectors are kept
 STOP = "</s>"  # the end counts as a word: an output that breaks off must be worth less than one that ends
@@ -34,13 +34,13 @@ class CiderReward:
         self.vectors = lru_cache(maxsize=CACHED)(self._vectors)
 
     def __call__(self, row: int, output: Hypothesis) -> float:
-        words = (*tokens(self.target.decode(output.tokens)), *[STOP] * output.ended)
-        return consensus(self.frequency.weigh(words), self.vectors(int(self.image_of[row])))
+        words = (*tokenize(self.target.decode(output.tokens)), *[STOP] * output.ended)
+        return cider_d(self.frequency.weigh(words), self.vectors(int(self.image_of[row])))
 
     def _words(self, ids: Any) -> CaptionTokens:
         """The words of a target from <s> to </s>."""
         inner = ids[1:-1]
-        return tokens(" ".join(self.target.pieces(inner)) if self.word_tokens else self.target.decode(inner))
+        return tokenize(" ".join(self.target.pieces(inner)) if self.word_tokens else self.target.decode(inner))
 
     def _vectors(self, image: int) -> list[TfIdfVector]:
         return [self.frequency.weigh(reference) for reference in self.references[image]]

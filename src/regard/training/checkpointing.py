@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,7 +11,7 @@ from regard.checkpoint.format import TRAINING_STATE, TRAINING_TENSORS, WEIGHTS, 
 from regard.core.atomic_io import remove_leftovers
 from regard.core.errors import CheckpointRefused, TrainingFailed
 from regard.core.shapes import Tensor
-from regard.model.rnn_decoder import RnnState
+from regard.model.interfaces import CarriedState
 from regard.model.weights import load_weights, weights_of
 from regard.training.optimizers import WeightAverage
 from regard.training.run_state import RunState
@@ -37,13 +36,12 @@ class Checkpointer:
         self.updater, self.ema = updater, ema
         self.model, self.process_group, self.sharded = updater.model, updater.process_group, updater.sharded
 
-    def save(self, state: RunState, carried: RnnState | None) -> None:
+    def save(self, state: RunState, carried: CarriedState | None) -> None:
         """Write a checkpoint and remove those that are not kept. All ranks call this; rank 0 writes."""
         tensors = self.updater.optimizer.state_tensors()
         if carried is not None:
             gather = self.process_group.gather_lanes
-            tensors |= {f"carried.{i}": gather(h, 1, self.lanes) for i, h in enumerate(carried.hidden)}
-            tensors["carried.context"] = gather(carried.context, 0, self.lanes)
+            tensors |= {f"carried.{name}": gather(tensor, self.lanes) for name, tensor in carried.tensors().items()}
         if self.ema is not None:
             tensors |= {f"weight.{name}": tensor.detach().clone() for name, tensor in self.model.named_parameters()}
         with nullcontext() if self.ema is None else self.ema.swapped(self.model):
@@ -68,8 +66,8 @@ class Checkpointer:
         self.on_event({"event": "checkpoint", "step": state.step, "folder": str(folder)})
 
     def resume(
-        self, content: Mapping[str, bytes], folder: Path, carried: RnnState | None
-    ) -> tuple[RunState, RnnState | None]:
+        self, content: Mapping[str, bytes], folder: Path, carried: CarriedState | None
+    ) -> tuple[RunState, CarriedState | None]:
         """Restore weights, moving average and optimizer from a checkpoint; its progress and carried state."""
         state = store.document(content, TRAINING_STATE, folder)
         saved = store.tensors(content, TRAINING_TENSORS, folder)
@@ -84,9 +82,8 @@ class Checkpointer:
         self.updater.optimizer.load_state_tensors(saved)
         if carried is not None:
             device = self.updater.device
-            hidden = tuple(saved[f"carried.{i}"].to(device) for i in range(len(carried.hidden)))
-            lanes = replace(carried, hidden=hidden, context=saved["carried.context"].to(device))
-            carried = lanes.reorder(self.process_group.own_lanes(self.lanes).to(device))
+            lanes = {name: saved[f"carried.{name}"].to(device) for name in carried.tensors()}
+            carried = carried.with_tensors(lanes).reorder(self.process_group.own_lanes(self.lanes).to(device))
         state.pop("data")
         run_state = RunState.from_dict(state)
         if self.process_group.is_main:

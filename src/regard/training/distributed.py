@@ -72,12 +72,12 @@ class ProcessGroup:
         """Which of `count` lanes of running text belong to this rank."""
         return torch.arange(self.rank, count, self.world_size)
 
-    def gather_lanes(self, own: Tensor, dimension: int, count: int) -> Tensor:
-        """The lanes of all ranks along a dimension, of which each rank has its own."""
+    def gather_lanes(self, own: Tensor, count: int) -> Tensor:
+        """The lanes of all ranks along the first axis, of which each rank has its own."""
         if self.single:
             return own
-        shape = (*own.shape[:dimension], count, *own.shape[dimension + 1 :])
-        lanes = own.new_zeros(shape).index_copy_(dimension, self.own_lanes(count).to(own.device), own.detach())
+        lanes = own.new_zeros(count, *own.shape[1:])
+        lanes.index_copy_(0, self.own_lanes(count).to(own.device), own.detach())
         with self.communication():
             dist.all_reduce(lanes)
         return lanes

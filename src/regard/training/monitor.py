@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isnan
 
-from regard.training.config import METRICS, TrainConfig
+from regard.core.metric_names import HIGHER_IS_BETTER
+from regard.model.seq2seq import Model
+from regard.training.config import TrainConfig
 from regard.training.distributed import ProcessGroup
-from regard.training.objective import Model
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class ValidationHistory:
 
     def after(self, values: dict[str, float], step: int, config: TrainConfig) -> "ValidationHistory":
         """The history with one more validation. Of equal values the last is the best: it has trained longest."""
-        value, higher_is_better = values[config.monitor], METRICS[config.monitor]
+        value, higher_is_better = values[config.monitor], HIGHER_IS_BETTER[config.monitor]
         best = None if self.best is None or isnan(self.best) else self.best
         if best is None or (value > best if higher_is_better else value < best):
             return replace(self, best=value, best_step=step, waited=0)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,12 +14,11 @@ from regard.core.sequence import FeatureGrids, Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.batching import Batch
 from regard.data.tokenizer import MASK
-from regard.model.rnn_decoder import RnnDecoder, RnnState
+from regard.model.interfaces import CarriedState, StatefulDecoder
 from regard.model.scheduled_sampling import ScheduledSampling, force
-from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
+from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
 from regard.training.losses import doubly_stochastic_penalty, logit_loss, token_loss
 
-Model = Seq2Seq | Classifier | MaskedTokens
 # Samples one output for each source of a batch at a given update: the tokens, and the advantage of each.
 Sampler = Callable[[Seq2Seq, Batch, int], tuple[Tokens, Float[Tensor, " B"]]]
 SPECIALS = 5  # tokens that are never masked: padding, start, end, unknown, mask
@@ -37,8 +36,8 @@ class Objective:
     sampler: Sampler | None = None  # self-critical training: sampled outputs take the place of the targets
 
     def __call__(
-        self, model: Model, batch: Batch, *, step: int = 0, carried: RnnState | None = None
-    ) -> tuple[Float[Tensor, ""], int, RnnState | None]:
+        self, model: Model, batch: Batch, *, step: int = 0, carried: CarriedState | None = None
+    ) -> tuple[Float[Tensor, ""], int, CarriedState | None]:
         """The summed loss, the number of predictions, and the recurrent state to carry on, where one was given.
 
         With R-Drop (https://arxiv.org/abs/2106.14448) the batch is computed twice with different dropout masks; the
@@ -51,8 +50,9 @@ class Objective:
             assert isinstance(model, Seq2Seq)
             return self._packed(model, batch.source, batch.targets, batch.tokens)
         assert isinstance(batch.targets, Tokens)
-        if isinstance(model, MaskedTokens):
+        if isinstance(model, MaskedLanguageModel):
             return self._masked_tokens(model, batch.targets)
+        assert isinstance(model, Seq2Seq)
         if self.sampler is not None:
             return self._self_critical(model, batch, step, self.sampler)
         return self._next_tokens(model, batch, step, carried)
@@ -62,32 +62,36 @@ class Objective:
         return self._loss(logits, gold, logit_loss), len(gold), None
 
     def _next_tokens(
-        self, model: Seq2Seq, batch: Batch, step: int, carried: RnnState | None
-    ) -> tuple[Tensor, int, RnnState | None]:
+        self, model: Seq2Seq, batch: Batch, step: int, carried: CarriedState | None
+    ) -> tuple[Tensor, int, CarriedState | None]:
         inputs, gold, mask = shift_targets(batch.targets)  # type: ignore[arg-type]
-        decoder: Any = model.decoder
+        decoder, source = model.decoder, batch.source
+        assert not isinstance(source, Packed)
         packing = None if batch.tokens == gold.numel() else Packing.of(mask, batch.tokens)  # without a device sync
-        gold = gold.flatten() if packing is None else gold.flatten()[packing.real]
+        gold = gold.flatten() if packing is None else gold.flatten()[packing.indices]
         if carried is not None:
+            assert isinstance(decoder, StatefulDecoder)
             states, carried = decoder.carry(inputs, carried.detached())
             states = states if packing is None else packing.pack(states)
         elif self.scheduled_sampling is not None and self.scheduled_sampling.share(step) < 1.0:
-            logits = force(decoder, inputs, model.encode(batch.source), self.scheduled_sampling, step=step)
+            logits = force(decoder, inputs, model.encode(source), self.scheduled_sampling, step=step)
             logits = logits.flatten(0, 1) if packing is None else packing.pack(logits)
             return logit_loss(logits.float(), gold, label_smoothing=self.label_smoothing), len(gold), None
         elif self.doubly_stochastic:
-            memory, weights = model.encode(batch.source), list[Tensor]()
-            states = decoder.hidden(inputs, memory, packing, weights)
-            states = states.flatten(0, 1) if packing is None else states
+            memory, weights = model.encode(source), list[Tensor]()
+            assert isinstance(decoder, StatefulDecoder)
+            assert memory is not None
+            states, _ = decoder.carry(inputs, decoder.start(memory, batch=len(inputs), capacity=0), weights)
+            states = states.flatten(0, 1) if packing is None else packing.pack(states)
             penalty = self.doubly_stochastic * doubly_stochastic_penalty(torch.cat(weights, 1), mask, memory.mask)
             loss = token_loss(states, decoder.project, gold, label_smoothing=self.label_smoothing)
             return loss + penalty, len(gold), None
         elif self.r_drop:
-            source = None if batch.source is None else repeat_batch(batch.source)
+            source = None if source is None else repeat_batch(source)
             packing = None if packing is None else Packing.of(repeat_batch(mask), 2 * batch.tokens)
             states = decoder.hidden(repeat_batch(inputs), model.encode(source), packing)
         else:
-            states = decoder.hidden(inputs, model.encode(batch.source), packing)
+            states = decoder.hidden(inputs, model.encode(source), packing)
         states = states.flatten(0, 1) if packing is None else states
         return self._loss(states, gold, partial(token_loss, project=decoder.project)), len(gold), carried
 
@@ -95,9 +99,9 @@ class Objective:
         gold = targets.gold
         assert gold is not None
         if self.r_drop:
-            source, targets = None if source is None else source.twice(), targets.twice()
-        encoder, decoder = cast(Any, model.encoder), cast(Any, model.decoder)
-        memory = None if encoder is None else encoder.forward_packed(source)
+            source, targets = None if source is None else source.duplicate(), targets.duplicate()
+        decoder = model.decoder
+        memory = None if model.encoder is None else model.encoder.forward_packed(source)
         states = decoder.hidden_packed(targets, memory)
         return self._loss(states, gold, partial(token_loss, project=decoder.project)), tokens, None
 
@@ -105,22 +109,22 @@ class Objective:
         """REINFORCE: the log-probability of each sampled output, weighted by its advantage."""
         targets, advantages = sampler(model, batch, step)
         inputs, sampled, mask = shift_targets(targets)
-        decoder: Any = model.decoder
-        packing = Packing.of(mask, int((targets.counts - 1).sum()))
+        decoder = model.decoder
+        assert not isinstance(batch.source, Packed)
+        packing = Packing.of(mask, int((targets.host_lengths - 1).sum()))
         with no_dropout(model):  # the log-probabilities must be those that the samples were drawn from
             logits = decoder.project(decoder.hidden(inputs, model.encode(batch.source), packing)).float()
-        losses = F.cross_entropy(logits, sampled.flatten()[packing.real], reduction="none")
-        return (losses * advantages[packing.real // packing.length]).sum(), len(losses), None
+        losses = F.cross_entropy(logits, sampled.flatten()[packing.indices], reduction="none")
+        return (losses * advantages[packing.indices // packing.length]).sum(), len(losses), None
 
-    def _masked_tokens(self, model: MaskedTokens, tokens: Tokens) -> tuple[Tensor, int, None]:
-        project: Any = model.project
-        inputs, masked = mask_tokens(tokens, self.mask_probability, project.weight.shape[0])
+    def _masked_tokens(self, model: MaskedLanguageModel, tokens: Tokens) -> tuple[Tensor, int, None]:
+        inputs, masked = mask_tokens(tokens, self.mask_probability, len(model.project.weight))
         gold = tokens.ids[masked]
         if self.r_drop:
             inputs, masked = repeat_batch(inputs), repeat_batch(masked)
         memory = model.encoder(inputs)
-        states = model.turn(memory.states[:, memory.units :][masked])
-        return self._loss(states, gold, partial(token_loss, project=project)), len(gold), None
+        states = model.transform(memory.states[:, memory.cls_tokens :][masked])
+        return self._loss(states, gold, partial(token_loss, project=model.project)), len(gold), None
 
     def _loss(self, rows: Tensor, gold: Tensor, loss: Callable[..., Tensor]) -> Tensor:
         """The loss of one row for each gold token; with R-Drop, of two: all of one pass, then all of the other."""
@@ -134,8 +138,8 @@ class Objective:
 def repeat_batch(side: Any) -> Any:
     """Tokens, features or a tensor, concatenated with itself along the batch."""
     if isinstance(side, Tokens):
-        counted = None if side.counted is None else repeat_batch(side.counted)
-        return Tokens(repeat_batch(side.ids), repeat_batch(side.lengths), counted)
+        host_copy = None if side.host_copy is None else repeat_batch(side.host_copy)
+        return Tokens(repeat_batch(side.ids), repeat_batch(side.lengths), host_copy)
     if isinstance(side, FeatureGrids):
         return FeatureGrids(repeat_batch(side.states))
     return torch.cat((side, side))
@@ -181,8 +185,9 @@ def mask_tokens(tokens: Tokens, probability: float, vocab_size: int) -> tuple[To
     return replace(tokens, ids=inputs), chosen
 
 
-def first_state(model: nn.Module, rows: int) -> RnnState:
+def first_state(model: Model, rows: int) -> CarriedState:
     """The state that a recurrent language model carries into the first tokens of a text."""
     decoder = model.decoder
-    assert isinstance(decoder, RnnDecoder)
-    return decoder.start(None, batch=rows)
+    assert isinstance(decoder, StatefulDecoder)
+    state: CarriedState = decoder.start(None, batch=rows, capacity=0)
+    return state

@@ -115,7 +115,7 @@ class Optimizer:
 
 def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
     """The 2-D weights of linear and recurrent layers, without embeddings and the projection to logits."""
-    output = {model.out.weight} if isinstance(model, Classifier) else set()
+    output = {model.classifier.weight} if isinstance(model, Classifier) else set()
     layers = (module for module in model.modules() if isinstance(module, nn.Linear | nn.RNNBase))
     return {p for layer in layers for p in layer.parameters(recurse=False) if p.dim() == 2} - output
 

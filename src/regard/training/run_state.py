@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from regard.kernels.triton_launch import HostFuture
-from regard.model.rnn_decoder import RnnState
+from regard.model.interfaces import CarriedState
 from regard.training.monitor import ValidationHistory
 
 
@@ -48,4 +48,4 @@ class PendingUpdate:
     step: int  # counted from 1
     tokens: int
     loss_and_norm: HostFuture
-    carried: RnnState | None  # the recurrent state for the next update, unless this one is skipped
+    carried: CarriedState | None  # the recurrent state for the next update, unless this one is skipped

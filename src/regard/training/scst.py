@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-from torch import nn
 
-from regard.core.sequence import Tokens
+from regard.core.sequence import Packed, Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.data.tokenizer import END, START
@@ -40,7 +39,9 @@ class SelfCriticalSampler:
         was_training = model.training
         model.eval()
         with torch.inference_mode():
-            memory: Memory = model.encode(batch.source)
+            assert not isinstance(batch.source, Packed)
+            memory = model.encode(batch.source)
+            assert memory is not None
             greedy = _decode(model, memory, self.greedy)
             samples = _decode(model, memory, replace(self.greedy, sample=True, seed=seed))
         model.train(was_training)
@@ -55,7 +56,6 @@ class SelfCriticalSampler:
 
 def _decode(model: Seq2Seq, memory: Memory, config: DecodeConfig) -> list[Hypothesis]:
     """One output for each sequence of a memory."""
-    decoder = Seq2Seq(nn.Identity(), model.decoder)  # the sources are encoded already
     outputs: dict[int, Hypothesis] = {}
     rows = range(len(memory.states))
 
@@ -63,6 +63,6 @@ def _decode(model: Seq2Seq, memory: Memory, config: DecodeConfig) -> list[Hypoth
         return memory.reorder(torch.tensor(rows, device=memory.states.device))
 
     requests = [Request(row, memory.states.shape[1]) for row in rows]
-    for row, hypotheses in search(SearchTask(decoder, collate, config), requests):
+    for row, hypotheses in search(SearchTask(model, collate, config), requests):
         outputs[row] = hypotheses[0]
     return [outputs[row] for row in rows]

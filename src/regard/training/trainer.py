@@ -18,12 +18,13 @@ import torch
 
 from regard.core.errors import Diverged, InterruptedTraining, TrainingFailed
 from regard.data.batching import Batch
-from regard.model.rnn_decoder import RnnState
+from regard.model.interfaces import CarriedState
+from regard.model.seq2seq import Model
 from regard.training.checkpointing import Checkpointer
 from regard.training.config import TrainConfig
 from regard.training.distributed import SINGLE_PROCESS, ProcessGroup
 from regard.training.monitor import Validate, Validation, run_validation
-from regard.training.objective import Model, Objective, Sampler, first_state
+from regard.training.objective import Objective, Sampler, first_state
 from regard.training.optimizers import WeightAverage
 from regard.training.run_state import PendingUpdate, RunState
 from regard.training.schedules import learning_rate_at
@@ -190,7 +191,7 @@ class Trainer:
         else:
             self.state = replace(state, skipped=state.skipped + 1)
 
-    def _first_state(self) -> RnnState | None:
+    def _first_state(self) -> CarriedState | None:
         """The recurrent state carried into an epoch's first batch, for the lanes of this rank."""
         return None if self.lanes is None else first_state(self.model, len(self.process_group.own_lanes(self.lanes)))
 

@@ -11,11 +11,12 @@ from regard.core.errors import TrainingFailed
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.kernels.triton_launch import HostFuture
-from regard.model.rnn_decoder import RnnState
+from regard.model.interfaces import CarriedState
+from regard.model.seq2seq import Model
 from regard.training.config import TrainConfig
 from regard.training.cuda_graphs import GraphedUpdate
 from regard.training.distributed import GradientBuckets, ProcessGroup
-from regard.training.objective import Model, Objective
+from regard.training.objective import Objective
 from regard.training.optimizers import Optimizer
 from regard.training.signals import StopRequest
 
@@ -43,8 +44,8 @@ class Updater:
         self.graphs = GraphedUpdate(model, warn) if config.cuda_graphs else None
 
     def __call__(
-        self, batches: list[Batch], step: int, carried: RnnState | None, stop: StopRequest
-    ) -> tuple[HostFuture | None, int, RnnState | None]:
+        self, batches: list[Batch], step: int, carried: CarriedState | None, stop: StopRequest
+    ) -> tuple[HostFuture | None, int, CarriedState | None]:
         """Update the weights. Returns loss and gradient norm (None without predictions), predictions, carried state."""
         self.optimizer.zero_grad()
         # The loss is divided by the number of predictions, or the gradients are after the last batch where it is not
@@ -65,15 +66,15 @@ class Updater:
         return self._apply(total, divisor / tokens) if tokens else None, tokens, carried
 
     def _accumulate(
-        self, batch: Batch, divisor: int, step: int, carried: RnnState | None
-    ) -> tuple[Float[Tensor, ""], int, RnnState | None]:
+        self, batch: Batch, divisor: int, step: int, carried: CarriedState | None
+    ) -> tuple[Float[Tensor, ""], int, CarriedState | None]:
         if self.graphs is None:
             return self._gradient(batch, divisor, step, carried)
         return self.graphs(batch, lambda batch: self._gradient(batch, divisor, step, None)[0]), batch.tokens, None
 
     def _gradient(
-        self, batch: Batch, divisor: int, step: int, carried: RnnState | None
-    ) -> tuple[Float[Tensor, ""], int, RnnState | None]:
+        self, batch: Batch, divisor: int, step: int, carried: CarriedState | None
+    ) -> tuple[Float[Tensor, ""], int, CarriedState | None]:
         """Add the gradient of a batch to the weights'; its loss, predictions, and the state to carry."""
         batch = batch.to(self.device)
         with self._precision():
