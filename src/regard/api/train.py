@@ -167,7 +167,9 @@ def prepared(
     if given is None and recipe.train.init_from is not None:
         before = load(recipe.train.init_from)
         given = before.source, before.target
-        if isinstance(before.model, MaskedLanguageModel) and recipe.data.source is not None:  # its tokens are now the source's
+        if (
+            isinstance(before.model, MaskedLanguageModel) and recipe.data.source is not None
+        ):  # its tokens are now the source's
             given = before.target, before.target if recipe.data.has_shared_vocab else None
     return prepare(recipe.data, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
 

@@ -58,17 +58,10 @@ class TrainConfig(Config):
     cuda_graphs: bool = False
     fsdp: bool = False  # several processes: weights, gradients and optimizer state are sharded (docs/scale.md)
     distributed_timeout: Count = 600  # seconds that one process waits for another
-<<<<<<< HEAD
     log_every: Count = 50  # updates
     loggers: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # in addition to the run's log.jsonl
     validate_every: Count = 500  # updates
     monitor: MetricName = "loss"
-=======
-    log_every: Count = 50
-    loggers: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # beside the run's log.jsonl
-    validate_every: Count = 500
-    monitor: MetricName = "loss"
->>>>>>> main
     patience: Count | None = None  # validations without a better metric until training stops
     log_samples: Annotated[int, Range(0.0)] = 3  # outputs shown at each validation
     keep_checkpoints: Count = 3  # in addition to the best
