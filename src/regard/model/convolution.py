@@ -194,7 +194,7 @@ class ConvDecoder(nn.Module):
         new, several = self.project.weight.new_zeros, beams or 1
         return ConvState(
             [new(batch * several, layer.reach, self.dim) for layer in self.layers],
-            [None if memory is None else self.looks[i].remember(memory.states) for i in range(len(self.layers))],
+            [None if memory is None else self.looks[i].project_memory(memory.states) for i in range(len(self.layers))],
             None if memory is None else memory.mask[:, None],
             several,
         )
@@ -207,6 +207,6 @@ class ConvDecoder(nn.Module):
             known = state.memories[i]
             if known is not None:
                 several = x.view(-1, state.beams, self.dim)  # (B, K, W)
-                x = x + self.looks[i].read(several, known, mask=state.memory_mask).view_as(x)
+                x = x + self.looks[i].attend_memory(several, known, mask=state.memory_mask).view_as(x)
         logits: Tensor = self.project(self.norm(x))[:, 0]
         return logits, replace(state, seen=moved)

@@ -130,7 +130,7 @@ class RnnDecoder(nn.Module):
         parts = 2 if config.cell == "lstm" else 1
         begins = memory_dim is not None and config.initial_state == "summary"
         self.begin = nn.Linear(source, parts * config.layers * config.dim) if begins else None
-        self.score = None if self.looks == "none" else SCORES[config.score](config.dim, source, None, None)
+        self.score = None if self.looks == "none" else SCORES[config.score].build(config.dim, source)
         self.join = None if self.looks == "none" else nn.Linear(config.dim + source, config.dim)
         self.gate = nn.Linear(config.dim, 1) if config.context_gate and self.looks == "bahdanau" else None
         self.dropout = Dropout(config.dropout)
@@ -169,7 +169,7 @@ class RnnDecoder(nn.Module):
         A list of `weights` is added to: where each step looked, with its gradient.
         """
         hand = state.keys is not None and by_hand(self.project.weight, targets, state.keys)
-        if self.one_by_one and hand and not capture.intercepted():
+        if self.one_by_one and hand and self._fused_score(state) and not capture.intercepted():
             return self._carry_by_hand(targets, state, weights)
         embedded = self.dropout(self.embed_tokens(targets))
         if not self.one_by_one:
@@ -286,6 +286,12 @@ class RnnDecoder(nn.Module):
         with torch.no_grad():
             for query in asked:
                 self._look(query[:, None], state)
+
+    def _fused_score(self, state: RnnState) -> bool:
+        """Whether the recurrent attention kernels support the score."""
+        if self.score is None or state.keys is None or not self.score.linear_queries:
+            return False
+        return attention_rnn.supports(self.score.score_function(state.keys.shape[-1]))
 
     def _source(self, state: RnnState, like: Tensor) -> attention_rnn.AttentionSource:
         assert self.score is not None

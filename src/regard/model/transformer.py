@@ -158,9 +158,9 @@ class TransformerDecoder(nn.Module):
         room = capacity * (beams or 1)
         memories: list[KeyValue | None] = [None] * len(self.stack.layers)
         if memory is not None:
-            memories = [cross.remember(memory.states) for cross in self.cross_attentions]
+            memories = [cross.project_memory(memory.states) for cross in self.cross_attentions]
         return TransformerState(
-            [block.self_attn.start(nothing, room) for block in self.stack.layers],
+            [block.self_attn.empty_cache(nothing, room) for block in self.stack.layers],
             memories,
             None if memory is None else memory.mask[:, None],
             beams or 1,

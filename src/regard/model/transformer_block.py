@@ -179,12 +179,12 @@ class TransformerBlock(nn.Module):
         """
         if ends is not None:
             return self._forward_packed(given, ends, causal, strung)
-        attend = self.self_attn if packing is None else partial(self.self_attn.packed, packing=packing)
-        given = self._add(given, self.norm1, lambda h: attend(h, mask=mask, causal=causal, bias=bias))
+        attend = partial(self.self_attn, mask=mask, causal=causal, bias=bias, packing=packing)
+        given = self._add(given, self.norm1, attend)
         if source is not None:
             assert self.cross_attn is not None
-            memory = self.cross_attn.remember(source, around)
-            read = partial(self.cross_attn.read, memory=memory, mask=memory_mask, packing=packing)
+            memory = self.cross_attn.project_memory(source, around)
+            read = partial(self.cross_attn.attend_memory, memory=memory, mask=memory_mask, packing=packing)
             given = self._add(given, self.norm2, read)
         return self._add(given, self.ffn_norm, self.ffn)
 
@@ -194,7 +194,9 @@ class TransformerBlock(nn.Module):
         given = self._add(given, self.norm1, lambda h: self.self_attn.forward_packed(h, ends, causal=causal))
         if memory is not None:
             assert self.cross_attn is not None
-            cross = partial(self.cross_attn.forward_packed, ends=ends, source=memory.states, around=memory.offsets)
+            cross = partial(
+                self.cross_attn.forward_packed, offsets=ends, source=memory.states, source_offsets=memory.offsets
+            )
             given = self._add(given, self.norm2, cross)
         return self._add(given, self.ffn_norm, self.ffn)
 
@@ -216,7 +218,7 @@ class TransformerBlock(nn.Module):
         x = self.residual.step(x, self.norm1, self.dropout, attend)
         if memory is not None:
             assert self.cross_attn is not None
-            read = partial(self.cross_attn.read, memory=memory, mask=memory_mask)
+            read = partial(self.cross_attn.attend_memory, memory=memory, mask=memory_mask)
             x = self.residual.step(x, self.norm2, self.dropout, read)
         return self.residual.step(x, self.ffn_norm, self.dropout, self.ffn)
 
@@ -237,7 +239,7 @@ class InputLayer(nn.Module):
             case "alibi":
                 self.relative_bias = Alibi(config.heads)
             case "relative":
-                self.relative_bias = RelativeBias(config.heads, ahead=ahead)
+                self.relative_bias = RelativeBias(config.heads, bidirectional=ahead)
         if config.position_mode == "concatenate":
             self.position_proj = nn.Linear(2 * config.dim, config.dim)
         self.norm = _norm(config) if config.norm_input else nn.Identity()
