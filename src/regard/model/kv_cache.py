@@ -23,7 +23,7 @@ class KeyValue:
         check_index(index)
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
 
-    def write(self, rows: Tensor, other: "KeyValue") -> "KeyValue":
+    def write(self, rows: Slots, other: "KeyValue") -> "KeyValue":
         """Replace these rows by those of `other`, in place unless `other` is longer."""
         longer = other.key.shape[2] - self.key.shape[2]
         key, value = (F.pad(x, (0, 0, 0, longer)) if longer > 0 else x for x in (self.key, self.value))
@@ -116,10 +116,9 @@ def write_rows(x: Tensor | None, rows: Slots, new: Tensor | None) -> Tensor | No
     return x
 
 
-def write_masks(mask: Tensor | None, rows: Tensor, new: Tensor | None) -> Bool[Tensor, "B 1 S"] | None:
-    """As `write_rows`, for masks (B, 1, S)."""
-    transposed = write_rows(None if mask is None else mask.mT, rows, None if new is None else new.mT)
-    return None if transposed is None else transposed.mT
+def write_masks(mask: Tensor | None, rows: Slots, new: Tensor | None) -> Bool[Tensor, "B 1 S"] | None:
+    turned = write_rows(None if mask is None else mask.mT, rows, None if new is None else new.mT)
+    return None if turned is None else turned.mT
 
 
 def beam_rows(parents: Int[Tensor, "B K"]) -> Int[Tensor, " BK"]:
@@ -128,9 +127,11 @@ def beam_rows(parents: Int[Tensor, "B K"]) -> Int[Tensor, " BK"]:
     return (parents + torch.arange(batch, device=parents.device)[:, None] * beams).flatten()
 
 
-def sequence_rows(index: Int[Tensor, " n"], beams: int) -> Int[Tensor, " nK"]:
-    """Row indices of all hypotheses of these sequences, among all rows, K per sequence."""
-    return (index[:, None] * beams + torch.arange(beams, device=index.device)).flatten()
+def sequence_rows(slots: Slots, beams: int, device: torch.device) -> Int[Tensor, " nK"]:
+    """The rows of these sequences, of K rows each."""
+    if isinstance(slots, slice):
+        slots = torch.arange(slots.start or 0, slots.stop, device=device)
+    return (slots[:, None] * beams + torch.arange(beams, device=device)).flatten()
 
 
 def check_index(index: Tensor) -> None:

@@ -13,12 +13,13 @@ from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.attention.varlen import HeadLayout, PackedAttentionSpec
 from regard.kernels.layers.linear import product
 from regard.model.attention import Window, attend_packed, attend_spec, attention_mask, check_mask, fold_bias
+from regard.model.interfaces import AttentionModule
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.positions import Rotary
 from regard.model.scores import SCORES, Dot, ScaledDot
 
 
-class MultiHead(nn.Module):
+class MultiHead(AttentionModule):
     """Multi-head attention (https://arxiv.org/abs/1706.03762), self- or cross-attention.
 
     dim          of the queries and of the output
@@ -83,6 +84,11 @@ class MultiHead(nn.Module):
             nn.init.xavier_uniform_(projection.weight)
             if bias:
                 nn.init.zeros_(projection.bias)
+
+    @property
+    def output_weight(self) -> Float[Tensor, "W HE"]:
+        weight: Tensor = self.out_proj.weight
+        return weight
 
     def forward(
         self,

@@ -15,6 +15,7 @@ from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.recurrent import rnn, rnn_cuda
 from regard.model.embedding import Embedding
+from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory
 
 CellName = Literal["elman", "gru", "lstm"]
@@ -76,7 +77,7 @@ class Schedule:
         )
 
 
-class RnnEncoder(nn.Module):
+class RnnEncoder(Encoder):
     """Tokens to a memory of one state each; the summary is the last state of each direction."""
 
     def __init__(self, config: RnnConfig, embedding: Embedding) -> None:
@@ -93,7 +94,8 @@ class RnnEncoder(nn.Module):
         )
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, source: Tokens) -> Memory:
+    def forward(self, source: Source) -> Memory:
+        assert isinstance(source, Tokens)
         if self._scans(source):
             return self._memory(source, *self._scanned(source, Schedule.of(source)))
         return self._memory(source, *self._packed(source))
