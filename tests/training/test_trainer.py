@@ -132,7 +132,7 @@ MEMBERS = {
     "frozen at first": table(freeze=["encoder.*"], unfreeze_after=1, weight_decay=0.1),
     "clipped, decayed": table(clip_norm=0.1, weight_decay=0.1),
     "muon": table(optimizer="muon", weight_decay=0.1),
-    "epochs": table(max_steps=None, max_epochs=2, batch_tokens=512, lr_schedule="cosine"),
+    "epochs": table(max_steps=None, max_epochs=2, batch_tokens=128, lr_schedule="cosine"),
 }
 
 

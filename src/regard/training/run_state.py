@@ -18,17 +18,19 @@ class RunState:
     batch: int = 0  # batches of this epoch consumed
     tokens: int = 0  # predictions trained on
     skipped: int = 0  # consecutive updates without a finite gradient
+    grad_norm: float | None = 0.0  # of the last update; None: not finite
     loss_since: float = 0.0  # summed since the last line of the log
     tokens_since: int = 0
     history: ValidationHistory = field(default_factory=ValidationHistory)
     validated: bool = True  # whether the validation due at this step, if any, is done
 
-    def counting(self, tokens: int, loss: float) -> "RunState":
+    def counting(self, tokens: int, loss: float, grad_norm: float) -> "RunState":
         """The state after an update that changed the weights, on so many tokens."""
         return replace(
             self,
             tokens=self.tokens + tokens,
             skipped=0,
+            grad_norm=grad_norm,
             loss_since=self.loss_since + loss,
             tokens_since=self.tokens_since + tokens,
         )

@@ -73,7 +73,6 @@ class Trainer:
         self.state = RunState()
         self.carried = self._first_state()
         self.pending: PendingUpdate | None = None
-        self.grad_norm = 0.0  # of the last settled update
         self.stop = StopRequest()
         self.asynchronous = self.device.type == "cuda"  # the device computes an update while the host goes on
 
@@ -176,20 +175,20 @@ class Trainer:
         update, self.pending, state = self.pending, None, self.state
         if update is None:
             return
-        loss, self.grad_norm = update.loss_and_norm()
-        if isfinite(loss) and isfinite(self.grad_norm):
+        loss, norm = update.loss_and_norm()
+        if isfinite(loss) and isfinite(norm):
             if self.ema is not None:
                 self.ema.update(self.model, update.step - 1)
             self.carried = update.carried
-            self.state = state.counting(update.tokens, loss)
+            self.state = state.counting(update.tokens, loss, norm)
         elif self.config.on_nan == "stop" or state.skipped + 1 >= SKIPS:
-            got = f"loss {loss / max(1, update.tokens):g}, gradient norm {self.grad_norm:g}"
+            got = f"loss {loss / max(1, update.tokens):g}, gradient norm {norm:g}"
             raise Diverged(
                 f"step {update.step}: wanted a finite loss and gradient; got {got}. The last checkpoint is intact. "
                 "Lower train.learning_rate, warm up longer, or clip more; train.on_nan = 'skip' skips such batches."
             )
         else:
-            self.state = replace(state, skipped=state.skipped + 1)
+            self.state = replace(state, skipped=state.skipped + 1, grad_norm=norm if isfinite(norm) else None)
 
     def _first_state(self) -> CarriedState | None:
         """The recurrent state carried into an epoch's first batch, for the lanes of this rank."""
@@ -241,7 +240,7 @@ class Trainer:
             "loss": loss,
             "perplexity": exp(min(loss, 700.0)),
             "rate": self._learning_rate(state.step - 1),
-            "norm": self.grad_norm,
+            "norm": nan if state.grad_norm is None else state.grad_norm,
             "tokens_per_second": state.tokens_since / seconds,
         }
 
