@@ -204,7 +204,10 @@ class ConvDecoder(Decoder[ConvState]):
         new = self.project.weight.new_zeros
         return ConvState(
             [new(batch * beams, layer.span, self.dim) for layer in self.layers],
-            [None if memory is None else self.cross_attn[i].remember(memory.states) for i in range(len(self.layers))],
+            [
+                None if memory is None else self.cross_attn[i].project_memory(memory.states)
+                for i in range(len(self.layers))
+            ],
             None if memory is None else memory.mask[:, None],
             beams,
         )
@@ -217,6 +220,6 @@ class ConvDecoder(Decoder[ConvState]):
             known = state.memories[i]
             if known is not None:
                 several = x.view(-1, state.beams, self.dim)  # (B, K, W)
-                x = x + self.cross_attn[i].read(several, known, mask=state.memory_mask).view_as(x)
+                x = x + self.cross_attn[i].attend_memory(several, known, mask=state.memory_mask).view_as(x)
         logits: Tensor = self.project(self.norm(x))[:, 0]
         return logits, replace(state, seen=shifted)

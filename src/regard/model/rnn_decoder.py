@@ -61,7 +61,7 @@ class RnnDecoderConfig(DecoderConfig):
         return self.initial_state == "summary" or not self.attends
 
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
-        if self.attends and self.score in ("dot", "scaled_dot") and self.dim != memory_dim:
+        if self.attends and SCORES[self.score].equal_dims and self.dim != memory_dim:
             got = f"{self.dim} and {memory_dim}"
             yield Problem("score", f"equal widths for {self.score!r}", got, "Use 'bilinear'.")
 
@@ -159,7 +159,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         self.initial_proj = (
             nn.Linear(source, self.states_per_layer * config.layers * config.dim) if from_summary else None
         )
-        self.score = None if self.attention == "none" else SCORES[config.score](config.dim, source, None, None)
+        self.score = None if self.attention == "none" else SCORES[config.score].build(config.dim, source)
         self.context_proj = None if self.attention == "none" else nn.Linear(config.dim + source, config.dim)
         self.context_gate = nn.Linear(config.dim, 1) if config.context_gate and self.attention == "bahdanau" else None
         self.dropout = Dropout(config.dropout)
@@ -192,7 +192,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         self, targets: Int[Tensor, "B T"], state: RnnState, weights: WeightsList | None = None
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
         fused = state.keys is not None and fused_backward(self.project.weight, targets, state.keys)
-        if self.stepwise and fused and not capture.intercepted():
+        if self.stepwise and fused and self._fused_score(state) and not capture.intercepted():
             return self._carry_fused(targets, state, weights)
         embedded = self.dropout(self.embed_tokens(targets))
         if not self.stepwise:
@@ -312,6 +312,12 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         with torch.no_grad():
             for query in queries:
                 self._attend(query[:, None], state)
+
+    def _fused_score(self, state: RnnState) -> bool:
+        """Whether the recurrent attention kernels support the score."""
+        if self.score is None or state.keys is None or not self.score.linear_queries:
+            return False
+        return attention_rnn.supports(self.score.score_function(state.keys.shape[-1]))
 
     def _source(self, state: RnnState, like: Tensor) -> attention_rnn.AttentionSource:
         assert self.score is not None

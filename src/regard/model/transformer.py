@@ -24,7 +24,7 @@ class TransformerEncoder(Encoder):
         self.dim, self.causal = config.dim, config.causal
         self.embed_tokens = embedding
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
-        self.input_layer = InputLayer(config, ahead=not config.causal)
+        self.input_layer = InputLayer(config, bidirectional=not config.causal)
         self.stack = TransformerStack(config)
 
     def forward(self, source: Source) -> Memory:
@@ -121,7 +121,7 @@ class TransformerDecoder(Decoder[TransformerState]):
     def __init__(self, config: TransformerConfig, embedding: Embedding, project: Projection, memory_dim: int | None):
         super().__init__()
         self.embed_tokens, self.project = embedding, project
-        self.input_layer = InputLayer(config, ahead=False)
+        self.input_layer = InputLayer(config, bidirectional=False)
         self.stack = TransformerStack(config, memory_dim)
 
     @property
@@ -149,9 +149,9 @@ class TransformerDecoder(Decoder[TransformerState]):
         capacity *= beams
         memories: list[KeyValue | None] = [None] * len(self.stack.layers)
         if memory is not None:
-            memories = [cross.remember(memory.states) for cross in self.cross_attentions]
+            memories = [cross.project_memory(memory.states) for cross in self.cross_attentions]
         return TransformerState(
-            [block.self_attn.start(empty, capacity) for block in self.stack.layers],
+            [block.self_attn.empty_cache(empty, capacity) for block in self.stack.layers],
             memories,
             None if memory is None else memory.mask[:, None],
             beams,

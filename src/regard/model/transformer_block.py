@@ -23,10 +23,17 @@ from regard.model.memory import Memory, PackedMemory
 from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
 from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys, not_packable_score
-from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal, Start
-from regard.model.scores import ScoreName
-
-PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
+from regard.model.positions import (
+    POSITIONS,
+    Add,
+    Concatenate,
+    PositionBias,
+    PositionEncoding,
+    PositionName,
+    Rotary,
+    Start,
+)
+from regard.model.scores import SCORES, ScoreName
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     norm_input: bool = False  # normalise the embeddings, too
     norm_eps: Annotated[float, Range(0.0)] = 1e-5  # added to the variance
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "relu"
-    positions: PositionKind = "sinusoidal"
+    positions: PositionName = "sinusoidal"
     position_mode: Literal["add", "concatenate"] = "add"  # how sinusoidal or learned positions join embeddings
     max_positions: Count = 512  # for learned positions
     score: ScoreName = "scaled_dot"
@@ -56,21 +63,24 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     activation_checkpointing: bool = False  # recompute activations in the backward
 
     def conflicts(self) -> Iterator[Problem]:
+        kind, rotary = POSITIONS[self.positions], issubclass(POSITIONS[self.positions], Rotary)
+        multiple = f"a multiple of {kind.multiple_of} for {self.positions} positions"
         if self.dim % self.heads:
             yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), "Change one of the two.")
-        elif self.positions == "rotary" and self.dim // self.heads % 2:
-            yield Problem(
-                "heads", "heads of even width for rotary positions", str(self.heads), "Change heads or width."
-            )
-        if self.positions == "sinusoidal" and self.dim % 2:
-            yield Problem("dim", "an even number for sinusoidal positions", str(self.dim), "Change one of the two.")
+        elif rotary and self.dim // self.heads % kind.multiple_of:
+            yield Problem("heads", f"dim / heads to be {multiple}", str(self.heads), "Change heads or dim.")
+        if not rotary and self.dim % kind.multiple_of:
+            yield Problem("dim", multiple, str(self.dim), "Change one of the two.")
         if self.kv_heads is not None and self.heads % self.kv_heads:
             yield Problem("kv_heads", f"a divisor of heads = {self.heads}", str(self.kv_heads), "1 always is one.")
-        if self.score == "uniform" and (self.qk_norm or self.positions == "rotary"):
+        if not SCORES[self.score].content_based and (self.qk_norm or rotary):
             yield Problem(
-                "score", "a score that depends on queries and keys", "'uniform'", "Or leave out qk_norm and rotary."
+                "score",
+                "a score that depends on queries and keys",
+                repr(self.score),
+                "Or leave out qk_norm and rotary.",
             )
-        if self.position_mode == "concatenate" and self.positions not in ("sinusoidal", "learned"):
+        if self.position_mode == "concatenate" and not issubclass(kind, PositionEncoding):
             got = f"'concatenate' with positions = {self.positions!r}"
             yield Problem("position_mode", "'add' unless positions are sinusoidal or learned", got, "Leave it out.")
         if self.cls_token and self.causal:
@@ -81,7 +91,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         return self.norm_eps
 
     def not_packable(self) -> str | None:
-        if self.positions in ("alibi", "relative"):
+        if not POSITIONS[self.positions].packable:
             return f"positions = {self.positions!r}"
         return not_packable_score(self.score) or ("cls_token = True" if self.cls_token else None)
 
@@ -90,7 +100,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
             yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
-        if self.positions != "learned":
+        if POSITIONS[self.positions].extrapolates:
             yield "max_positions", "only learned positions have a longest sequence"
 
     def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
@@ -99,7 +109,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         yield "cls_token", "no pool reads a decoder"
 
 
-JOINS: dict[str, Callable[[Sinusoidal | Learned], nn.Module]] = {"add": Add, "concatenate": Concatenate}
+JOINS: dict[str, Callable[[PositionEncoding], nn.Module]] = {"add": Add, "concatenate": Concatenate}
 NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
 
@@ -171,7 +181,8 @@ class TransformerBlock(nn.Module):
             dropout=config.attention_dropout,
             qk_norm=config.qk_norm,
         )
-        self.self_attn = make(rotary=Rotary(config.dim // config.heads) if config.positions == "rotary" else None)
+        kind = POSITIONS[config.positions]
+        self.self_attn = make(rotary=kind(config.dim // config.heads) if issubclass(kind, Rotary) else None)
         self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
         self.ffn = FeedForward(config)
         self.norm1 = _norm(config)
@@ -206,12 +217,12 @@ class TransformerBlock(nn.Module):
         """
         if ends is not None:
             return self._forward_packed(given, ends, causal, strung)
-        attend = self.self_attn if packing is None else partial(self.self_attn.packed, packing=packing)
-        given = self._add(given, self.norm1, lambda h: attend(h, mask=mask, causal=causal, bias=bias))
+        attend = partial(self.self_attn, mask=mask, causal=causal, bias=bias, packing=packing)
+        given = self._add(given, self.norm1, attend)
         if source is not None:
             assert self.cross_attn is not None
-            memory = self.cross_attn.remember(source, around)
-            read = partial(self.cross_attn.read, memory=memory, mask=memory_mask, packing=packing)
+            memory = self.cross_attn.project_memory(source, around)
+            read = partial(self.cross_attn.attend_memory, memory=memory, mask=memory_mask, packing=packing)
             given = self._add(given, self.norm2, read)
         return self._add(given, self.ffn_norm, self.ffn)
 
@@ -221,7 +232,9 @@ class TransformerBlock(nn.Module):
         given = self._add(given, self.norm1, lambda h: self.self_attn.forward_packed(h, ends, causal=causal))
         if memory is not None:
             assert self.cross_attn is not None
-            cross = partial(self.cross_attn.forward_packed, ends=ends, source=memory.states, around=memory.offsets)
+            cross = partial(
+                self.cross_attn.forward_packed, offsets=ends, source=memory.states, source_offsets=memory.offsets
+            )
             given = self._add(given, self.norm2, cross)
         return self._add(given, self.ffn_norm, self.ffn)
 
@@ -243,7 +256,7 @@ class TransformerBlock(nn.Module):
         x = self.residual.step(x, self.norm1, self.dropout, attend)
         if memory is not None:
             assert self.cross_attn is not None
-            read = partial(self.cross_attn.read, memory=memory, mask=memory_mask)
+            read = partial(self.cross_attn.attend_memory, memory=memory, mask=memory_mask)
             x = self.residual.step(x, self.norm2, self.dropout, read)
         return self.residual.step(x, self.ffn_norm, self.dropout, self.ffn)
 
@@ -251,20 +264,16 @@ class TransformerBlock(nn.Module):
 class InputLayer(nn.Module):
     """Position encoding, optional norm and dropout between the embeddings and the first block."""
 
-    def __init__(self, config: TransformerConfig, *, ahead: bool) -> None:
+    def __init__(self, config: TransformerConfig, *, bidirectional: bool) -> None:
         super().__init__()
         self.position_encoding: nn.Module | None = None
         self.position_proj: nn.Linear | None = None
-        self.relative_bias: Alibi | RelativeBias | None = None
-        match config.positions:
-            case "sinusoidal":
-                self.position_encoding = JOINS[config.position_mode](Sinusoidal(config.dim))
-            case "learned":
-                self.position_encoding = JOINS[config.position_mode](Learned(config.dim, config.max_positions))
-            case "alibi":
-                self.relative_bias = Alibi(config.heads)
-            case "relative":
-                self.relative_bias = RelativeBias(config.heads, ahead=ahead)
+        self.relative_bias: PositionBias | None = None
+        kind = POSITIONS[config.positions]
+        if issubclass(kind, PositionEncoding):
+            self.position_encoding = JOINS[config.position_mode](kind.build(config.dim, config.max_positions))
+        elif issubclass(kind, PositionBias):
+            self.relative_bias = kind.build(config.heads, bidirectional=bidirectional)
         if config.position_mode == "concatenate":
             self.position_proj = nn.Linear(2 * config.dim, config.dim)
         self.norm = _norm(config) if config.norm_input else nn.Identity()

@@ -18,7 +18,7 @@ from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
 from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
-from regard.model.positions import SinusoidalGrid
+from regard.model.positions import POSITIONS, PositionEncoding, SinusoidalGrid
 from regard.model.transformer_block import ClsToken, InputLayer, TransformerConfig, TransformerStack
 
 
@@ -116,7 +116,7 @@ def _unused_stages(backbone: BackboneConfig | None) -> UnusedKeys:
 
 
 def _on_a_grid(config: TransformerConfig) -> Iterator[Problem]:
-    if config.positions not in ("sinusoidal", "learned", "none"):
+    if not issubclass(POSITIONS[config.positions], PositionEncoding) and config.positions != "none":
         wanted, got = "'sinusoidal' (of row and column), 'learned' or 'none' over regions", repr(config.positions)
         yield Problem("transformer.positions", wanted, got, "Change it.")
     if config.position_mode != "add":
@@ -197,7 +197,7 @@ class GridTransformer(Encoder):
         if config.positions == "sinusoidal":
             self.position_encoding, config = SinusoidalGrid(config.dim), replace(config, positions="none")
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
-        self.input_layer = InputLayer(config, ahead=True)
+        self.input_layer = InputLayer(config, bidirectional=True)
 
     def forward(self, source: Source) -> Memory:
         memory: Memory = self.patch_embed(source)
