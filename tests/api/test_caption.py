@@ -75,7 +75,7 @@ def captioner(decoder: str, encoder: dict = CNN, tokens: dict = TARGET) -> Predi
             "decode": {"max_length": 6},
         }
     )
-    vocabulary = Tokenizer.train(tokens["tokens"], [scene.target for scene in shapes("train", 0, 40)], 300)
+    vocabulary = Tokenizer.train(tokens["tokenizer"], [scene.target for scene in shapes("train", 0, 40)], 300)
     torch.manual_seed(0)
     return Predictor(regard.build({**table, "vocab_size": vocabulary.size}).eval(), recipe, None, vocabulary)
 
@@ -259,7 +259,7 @@ warmup_steps = 1
 validate_every = 2
 monitor = "cider"
 [decode]
-longest = 5
+max_length = 5
 """
 
 

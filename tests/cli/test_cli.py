@@ -36,7 +36,7 @@ batch_tokens = 256
 log_every = 3
 
 [decode]
-longest = 20
+max_length = 20
 """
 
 
@@ -192,10 +192,10 @@ def test_a_file_beside_the_input_has_as_many_lines(place, begin, message):
 
 def test_a_line_that_is_too_long_is_named(place):
     (place / "long.txt").write_text("abc\n" + "a" * 30 + "\n")
-    refused = command("predict", place / "run", place / "long.txt", "--set", "longest_source=20")
+    refused = command("predict", place / "run", place / "long.txt", "--set", "max_source_length=20")
     assert refused.returncode == 2
     assert "line 2: wanted at most 20 tokens; got 30" in refused.stderr
-    cut = command("predict", place / "run", place / "long.txt", "--set", "longest_source=20", "--cut")
+    cut = command("predict", place / "run", place / "long.txt", "--set", "max_source_length=20", "--cut")
     assert (cut.returncode, cut.stdout.count("\n")) == (0, 2)
     assert "1 lines were too long" in cut.stderr
 
@@ -460,7 +460,7 @@ def test_a_language_model_has_no_bleu(tmp_path):
     (tmp_path / "t.txt").write_text("a text\n" * 30)
     (tmp_path / "r.toml").write_text(
         f'[data]\ntrain = "{tmp_path}/t.txt"\ntest = "{tmp_path}/t.txt"\ntarget = {{tokenizer = "bytes"}}\n'
-        '[model]\ndecoder = {kind = "rnn", dim = 8}\n[train]\nsteps = 2\nwarmup = 1\n'
+        '[model]\ndecoder = {kind = "rnn", dim = 8}\n[train]\nmax_steps = 2\nwarmup_steps = 1\n'
     )
     cache = ("--cache", tmp_path / "cache")
     assert command("train", tmp_path / "r.toml", "--out", tmp_path / "run", *cache).returncode == 0
@@ -488,7 +488,7 @@ def test_invalid_utf8_is_named(place):
 
 def test_all_that_is_wrong_with_a_recipe_is_told_at_once(tmp_path):
     (tmp_path / "r.toml").write_text(
-        '[data]\ngenerate = "dats"\n[model.encoder]\nkind = "rnnn"\n[train]\nsteps = 0\n[extra]\n'
+        '[data]\nsynthetic = "dats"\n[model.encoder]\nkind = "rnnn"\n[train]\nmax_steps = 0\n[extra]\n'
     )
     done = command("train", tmp_path / "r.toml", "--out", tmp_path / "x")
     assert done.returncode == 2

@@ -153,7 +153,7 @@ def test_names_say_what_asks_what():
     told = [(each.name, each.kind, each.part, each.layer, each.asks, each.asked, each.size) for each in summed.maps]
     assert told == [("encoder pool", "pool", "encoder", 1, "pool", "source", (3, 6))]
     assert summed.names(summed["encoder pool"]) == (("1", "2", "3"), summed.source.tokens)
-    assert terminal(summed, dim=70).splitlines()[2] == "encoder pool, 1 head"
+    assert terminal(summed, width=70).splitlines()[2] == "encoder pool, 1 head"
     with pytest.raises(ValueError, match="Did you mean 'decoder 1 cross'"):
         look["decoder 1 cros"]
 
@@ -202,7 +202,7 @@ def test_pictures_are_looked_at_region_by_region(tmp_path):
     assert (told["source"]["width"], told["source"]["height"]) == (64, 64)
     for each in told["maps"]:
         assert (each["weights"] is None) == (look[each["name"]].size[0] * 256 > 1000) == (each["top"] is not None)
-    shown = terminal(look, dim=70).splitlines()
+    shown = terminal(look, width=70).splitlines()
     assert shown[2] == "decoder 1 cross, 1 head"
     with pytest.raises(ValueError, match=r"nowhere\.png"):
         regard.look(predictor, tmp_path / "nowhere.png")
@@ -361,7 +361,7 @@ def test_json_says_it_all(words):
     for limit in (10**6, 0):
         told = json.loads(look.to_json(limit=limit))
         assert (told["version"], told["title"]) == (1, "the cats concatenate")
-        assert told["source"] == {"kind": "text", "tokenizer": list(look.source.tokens)}
+        assert told["source"] == {"kind": "text", "tokens": list(look.source.tokens)}
         assert told["output"]["tokens"] == list(look.output.tokens)
         for each, found in zip(look.maps, told["maps"], strict=True):
             n, m = each.size
