@@ -17,12 +17,12 @@ from test_images import noise, saved
 from regard.api.evaluate import evaluate, rows_of
 from regard.api.train import train
 from regard.core.config import read
+from regard.core.errors import InvalidData
 from regard.data import image_store
 from regard.data.corpus import prepare
 from regard.data.examples import DataConfig, FieldConfig, examples
 from regard.data.image_store import FolderStore, Member, ZipStore, open_album
 from regard.data.images import read_picture
-from regard.data.text import InvalidData
 from regard.recipe.recipe import Recipe
 
 CAPTIONS = {f"{i}.jpg": [f"number {i}", f"a picture of  {i} ."] for i in range(6)}

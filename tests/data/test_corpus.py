@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 from regard.core.config import read
-from regard.core.errors import InvalidArgument, InvalidRecipe
+from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe
 from regard.data import corpus as module
 from regard.data.arrays import RunningTextColumn
 from regard.data.corpus import Corpus, Prepared, prepare
 from regard.data.examples import DataConfig, Example, FieldConfig, examples
-from regard.data.text import InvalidData
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 
 CHARACTERS = FieldConfig(tokenizer="characters", vocab_size=400)

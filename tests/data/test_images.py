@@ -18,7 +18,7 @@ from regard.api.dry_run import outlook
 from regard.api.evaluate import evaluate
 from regard.api.train import train
 from regard.core.config import read
-from regard.core.errors import InvalidArgument, InvalidRecipe
+from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe, MissingExtra
 from regard.data import arrays
 from regard.data.arrays import ImageColumn
 from regard.data.batching import batches
@@ -27,7 +27,6 @@ from regard.data.examples import SPLITS, DataConfig, FieldConfig, examples
 from regard.data.images import LARGEST, normalised, pixels, read_picture, token_worth
 from regard.data.synthetic.scenes import COLOURS, KINDS, SIDE, Scene, Shape, relation
 from regard.data.synthetic.tasks import SIZES, shapes
-from regard.data.text import InvalidData, MissingExtra
 from regard.inference.load import load
 from regard.recipe.recipe import Recipe, find_recipe, read_recipe
 

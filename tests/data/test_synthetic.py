@@ -8,6 +8,7 @@ from textwrap import dedent
 
 import pytest
 
+from regard.core.errors import MissingExtra
 from regard.data.examples import SPLITS
 from regard.data.synthetic.tasks import (
     GENERATED,
@@ -20,7 +21,6 @@ from regard.data.synthetic.tasks import (
     sort,
     spelling,
 )
-from regard.data.text import MissingExtra
 
 DRAWN = [dates, copy, reverse, sort]
 

@@ -6,8 +6,9 @@ import sys
 import pytest
 import zstandard
 
+from regard.core.errors import InvalidData, MissingExtra
 from regard.data import text
-from regard.data.text import InvalidData, MissingExtra, lines, parallel, rows
+from regard.data.text import lines, parallel, rows
 
 
 def written(path, content: bytes):

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.examples import SPECIALS
-from regard.data.text import InvalidData
 from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN, Labels, Tokenizer
 
 KINDS = ("bpe", "unigram", "characters", "words", "bytes")

@@ -16,6 +16,7 @@ from regard.decoding.request import Request, SearchTask
 from regard.decoding.sampling import chances, draw, narrowed, start_of
 from regard.decoding.search import search
 from regard.decoding.topk import top, top_sums
+from regard.interpret.output_attention import coverage_reranker
 from regard.model.seq2seq import Seq2Seq
 from support.hugging_face import twin
 from support.models import DECODERS, VOCABULARY, WIDTH, decoder, encoder
@@ -44,7 +45,8 @@ def sources() -> list[list[int]]:
 def found(made: Seq2Seq, rows: list[list[int]], *, rules=(), prefixes=None, ends=True, **options):
     inputs = [Request(row, len(row), prefix) for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)]
     config = DecodeConfig(**{"max_length": LONGEST, **options})
-    hits = dict(search(SearchTask(made, Tokens.of, config, rules, ends=ends, scored=True), inputs))
+    rerank = coverage_reranker(made, config, START)
+    hits = dict(search(SearchTask(made, Tokens.of, config, rules, ends=ends, rerank=rerank, scored=True), inputs))
     return [hits[i] for i in range(len(rows))]
 
 

@@ -9,12 +9,12 @@ from test_search import LONGEST, found, model, sources
 import regard
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import START
-from regard.decoding.attention import attention
 from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
+from regard.interpret.output_attention import coverage_reranker, output_attention
 from regard.model.seq2seq import Seq2Seq
 from support.models import decoder
 
@@ -27,7 +27,7 @@ def test_weights_are_those_that_greedy_steps_saw(name):
     made = model(name)
     for row in sources()[:4]:
         (hit,) = found(made, [row])[0]
-        (weights,) = attention(made, Tokens.of([row]), [hit], START)
+        (weights,) = output_attention(made, Tokens.of([row]), [hit], START)
         steps = len(hit.tokens) + hit.ended
         assert weights.shape[-2:] == (steps, len(row))
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
@@ -45,9 +45,9 @@ def test_weights_are_those_that_greedy_steps_saw(name):
 def test_weights_of_several_outputs_are_those_of_each():
     made, row = model("transformer"), sources()[0]
     hits = [Hypothesis(tokens, None, None, len(tokens) < 4) for tokens in ((5, 6), (7,), (8, 9, 5, 6), ())]
-    together = attention(made, Tokens.of([row]), hits, START)
+    together = output_attention(made, Tokens.of([row]), hits, START)
     for hit, weights in zip(hits, together, strict=True):
-        (alone,) = attention(made, Tokens.of([row]), [hit], START)
+        (alone,) = output_attention(made, Tokens.of([row]), [hit], START)
         torch.testing.assert_close(weights, alone, rtol=0, atol=1e-6)
 
 
@@ -59,7 +59,7 @@ def test_coverage_ranks_once_more(name, nbest):
         rows, plain, found(made, rows, beam_size=4, num_hypotheses=nbest, coverage_penalty=30.0), strict=True
     ):
         wanted = []
-        for hit, weights in zip(hits, attention(made, Tokens.of([row]), hits, START), strict=True):
+        for hit, weights in zip(hits, output_attention(made, Tokens.of([row]), hits, START), strict=True):
             score = hit.score
             for column in range(len(row)):
                 received = sum(
@@ -77,14 +77,12 @@ def test_coverage_ranks_once_more(name, nbest):
 
 def test_what_looks_at_nothing_is_refused():
     made, row = model("rnn"), sources()[0]
-    for each, source in (
-        (made, row),
-        (Seq2Seq(None, decoder("transformer", None)), None),
-        (Ensemble([made, made]), row),
-    ):
-        with pytest.raises(ValueError, match="coverage_penalty: wanted one model whose decoder looks"):
-            next(search(SearchTask(each, Tokens.of, DecodeConfig(coverage_penalty=0.2)), [Request(source, 1)]))
+    for each in (made, Seq2Seq(None, decoder("transformer", None)), Ensemble([made, made])):
+        with pytest.raises(ValueError, match="coverage_penalty: wanted one model whose decoder attends"):
+            coverage_reranker(each, DecodeConfig(coverage_penalty=0.2), START)
+    with pytest.raises(ValueError, match=r"coverage_penalty: wanted SearchTask\(rerank"):
+        next(search(SearchTask(model("transformer"), Tokens.of, DecodeConfig(coverage_penalty=0.2)), [Request(row, 1)]))
     with pytest.raises(ValueError, match="attention: wanted"):
-        attention(made, Tokens.of([row]), found(made, [row])[0], START)
+        output_attention(made, Tokens.of([row]), found(made, [row])[0], START)
     with pytest.raises(ValueError, match="coverage_penalty"):
         DecodeConfig(sample=True, coverage_penalty=0.2)

@@ -18,12 +18,11 @@ from regard.api import backbones as job
 from regard.api import train as train_verb
 from regard.api.train import make_model, prepared, train
 from regard.checkpoint.store import weights_of
-from regard.core.errors import InvalidArgument, TrainingFailed
+from regard.core.errors import InvalidArgument, InvalidData, MissingExtra, TrainingFailed
 from regard.data import features as features_module
 from regard.data.arrays import FeatureColumn
 from regard.data.images import normalised
 from regard.data.synthetic.tasks import SIZES
-from regard.data.text import InvalidData, MissingExtra
 from regard.inference.load import load
 from regard.model.backbones import BackboneConfig, FrozenBatchNorm, _same, backbone
 from regard.recipe.recipe import read_recipe

@@ -92,7 +92,7 @@ def test_ties(tie, matrices):
 
 TRANSFORMER = {"kind": "transformer", **SMALL}
 REFUSED = {
-    "unknown key": ({"decoder": {**TRANSFORMER, "widht": 3}, "vocab_size": 9}, ["model.decoder.widht: wanted a key of model.decoder; got an unknown one. Did you mean 'width'?"]),
+    "unknown key": ({"decoder": {**TRANSFORMER, "dimm": 3}, "vocab_size": 9}, ["model.decoder.dimm: wanted a key of model.decoder; got an unknown one. Did you mean 'dim'?"]),
     "unknown kind": ({"decoder": {"kind": "transfomer"}, "vocab_size": 9}, ["model.decoder.kind: wanted one of rnn, conv, transformer; got 'transfomer'. Did you mean 'transformer'?"]),
     "no kind": ({"decoder": {"dim": 3}, "vocab_size": 9}, ["model.decoder: wanted a table with a kind; got {'dim': 3}. Kinds: rnn, conv, transformer."]),
     "unknown part": ({"decodr": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.decodr: wanted a key of model; got an unknown one. Did you mean 'decoder'?"]),
@@ -134,8 +134,8 @@ REFUSED = {
     "attention to nothing": ({"decoder": {"kind": "rnn", "attention": "luong", "score": "dot"}, "vocab_size": 9}, ["model.decoder.attention: wanted nothing here: without an encoder", "model.decoder.score: wanted nothing here: without an encoder"]),
     "dot of two widths": ({"encoder": {"kind": "rnn", "dim": 8}, "decoder": {"kind": "rnn", "dim": 16, "score": "dot"}, "vocab_size": 9}, ["model.decoder.score: wanted equal widths for 'dot'; got 16 and 8."]),
     "one matrix for two vocabularies": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 9, "source_vocab_size": 8, "tie_embeddings": "all"}, ["model.source_vocab_size: wanted one vocabulary"]),
-    "feeding before looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "input_feeding": True}, "vocab_size": 9}, ["model.decoder.input_feeding: wanted false unless attention = 'after'; got true."]),
-    "a gate after looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "attention": "luong", "context_gate": True}, "vocab_size": 9}, ["model.decoder.context_gate: wanted false unless attention = 'before'; got true."]),
+    "feeding before looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "input_feeding": True}, "vocab_size": 9}, ["model.decoder.input_feeding: wanted false unless attention = 'luong'; got true."]),
+    "a gate after looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "attention": "luong", "context_gate": True}, "vocab_size": 9}, ["model.decoder.context_gate: wanted false unless attention = 'bahdanau'; got true."]),
     "a decoder that may look ahead": ({"decoder": {**TRANSFORMER, "causal": False}, "vocab_size": 9}, ["model.decoder.causal: wanted nothing here"]),
     "scores of a convolution that looks at nothing": ({"encoder": {"kind": "conv", "score": "dot", "heads": 2}, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.encoder.score: wanted nothing here", "model.encoder.heads: wanted nothing here"]),
     "a longest sequence of waves": ({"decoder": {**TRANSFORMER, "max_positions": 7}, "vocab_size": 9}, ["model.decoder.max_positions: wanted nothing here: only learned positions"]),

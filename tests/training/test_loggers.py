@@ -9,7 +9,7 @@ import pytest
 
 import regard
 from regard.api.train import train
-from regard.data.text import MissingExtra
+from regard.core.errors import MissingExtra
 
 LETTERS = str(Path(__file__).parents[1] / "fixtures" / "letters.txt")
 

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 import regard
 from regard.api.train import average, epochs, make_model, prepared, train
 from regard.checkpoint import store
+from regard.core.errors import InterruptedTraining
 from regard.core.sanitize import as_json_line
 from regard.data import batching as batches_module
 from regard.data.arrays import RunningTextColumn
@@ -31,7 +32,6 @@ from regard.training.config import TrainConfig
 from regard.training.cuda_graphs import GraphedUpdate, RecordedGraph
 from regard.training.objective import Objective, hide, shifted
 from regard.training.schedules import Validation, ValidationHistory, rate_at
-from regard.training.signals import InterruptedTraining
 from regard.training.telemetry.log_file import cut
 from regard.training.trainer import Trainer
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from regard.api.look import check_no_search_options
 from regard.api.predict import predict_lines
-from regard.core.errors import InvalidArgument
-from regard.data.text import InvalidData, lines, parallel
+from regard.core.errors import InvalidArgument, InvalidData
+from regard.data.text import lines, parallel
 from regard.data.tokenizer import END, Tokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.evaluation.alignment_error import Agreement, read_links

@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 
 from regard.checkpoint.store import mismatch, weights_of
 from regard.core.config import read
-from regard.core.errors import InvalidArgument, TrainingFailed
+from regard.core.errors import InvalidArgument, MissingExtra, TrainingFailed
 from regard.core.shapes import Tensor
 from regard.data.arrays import ImageColumn
 from regard.data.corpus import Corpus, Prepared, PrepareProgress
 from regard.data.features import features
 from regard.data.images import normalised
-from regard.data.text import MissingExtra, readable
+from regard.data.text import readable
 from regard.model.backbones import BackboneConfig, backbone
 from regard.model.vision import GridEncoder
 from regard.recipe.recipe import Recipe

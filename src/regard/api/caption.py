@@ -15,8 +15,8 @@ from regard.core.atomic_io import naming, whole_file
 from regard.core.errors import InvalidArgument
 from regard.data.image_store import ENDINGS, Member, ZipStore, is_zip
 from regard.data.images import Pixels, as_shown, read_picture
-from regard.decoding.attention import check_looks
 from regard.inference.predictor import Output, Predictor
+from regard.interpret.output_attention import require_cross_attention
 from regard.interpret.regions import CaptionRegions, regions, words
 from regard.model.seq2seq import Classifier, MaskedTokens
 from regard.views import caption_overlay as views
@@ -100,7 +100,7 @@ class _OverlayWriter:
     """A folder where drawings are made."""
 
     def __init__(self, predictor: Predictor, folder: Path) -> None:
-        check_looks("draw", predictor.model)
+        require_cross_attention("draw", predictor.model)
         self.predictor, self.folder, self.count = predictor, folder, 0
         self.grid: CaptionRegions = regions(predictor)
         self.stack = ExitStack()

@@ -23,6 +23,7 @@ from regard.inference.predictor import Predictor
 from regard.interpret.attributions import RepeatableForward
 from regard.interpret.look import GeneratedText, Image, Label, Look, Text
 from regard.interpret.maps import AttentionMap, MapRecorder
+from regard.interpret.output_attention import coverage_reranker
 from regard.interpret.sites import AttentionSite, places
 from regard.interpret.summaries import Head, Mean
 from regard.interpret.tokens_to_words import TokenSequence
@@ -173,7 +174,8 @@ def _found(model: Seq2Seq, source: Any, begun: list[int], options: dict[str, Any
     if isinstance(config, list):
         raise InvalidRecipe(config)
     size = int(source.lengths[0]) if isinstance(source, Tokens) else 1
-    task = SearchTask(model, lambda sources: sources[0], config)
+    rerank = coverage_reranker(model, config, START)
+    task = SearchTask(model, lambda sources: sources[0], config, rerank=rerank)
     ((_, best),) = search(task, [Request(source, size, begun, given=len(begun))])
     return [*best[0].tokens, END] if best[0].ended else list(best[0].tokens)
 

@@ -7,9 +7,9 @@ from typing import Any
 from regard.core.shapes import Tensor
 from regard.data.synthetic.scenes import KINDS, SIDE, Scene
 from regard.data.synthetic.tasks import shapes
-from regard.decoding.attention import check_looks
 from regard.evaluation.pointing_game import BoundingBox, PointingScore, pointed
 from regard.inference.predictor import Predictor
+from regard.interpret.output_attention import require_cross_attention
 from regard.interpret.regions import RegionWord, regions, words
 
 Look = tuple[Tensor, BoundingBox]  # a word's weights, and the box of what it names
@@ -17,7 +17,7 @@ Look = tuple[Tensor, BoundingBox]  # a word's weights, and the box of what it na
 
 def point(predictor: Predictor, count: int = 200) -> tuple[int, dict[str, PointingScore | None]]:
     """Of the first scenes of the test split: how many are captioned right, and in these how colours and kinds point."""
-    check_looks("model", predictor.model)
+    require_cross_attention("model", predictor.model)
     scenes: list[Any] = [example.source for example in islice(shapes("test"), count)]
     grid, right = regions(predictor), 0
     looks: dict[str, list[Look]] = {"colour": [], "kind": []}

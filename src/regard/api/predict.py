@@ -8,9 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import text
-from regard.data.text import InvalidData
 from regard.inference.predictor import Output, Predictor
 
 MOST = 1024  # lines at once: enough to put those of like length together

@@ -14,6 +14,7 @@ from regard.api.backbones import backbone_of, identity, put_pretrained, seen_onc
 from regard.api.evaluate import validation
 from regard.checkpoint import store
 from regard.checkpoint.card import card
+from regard.checkpoint.format import Vocabularies, checkpoint_texts, read_vocabularies
 from regard.core.atomic_io import cache_folder, naming, sweep
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.core.sequence import pinned
@@ -22,7 +23,7 @@ from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
 from regard.data.examples import Change
 from regard.data.from_python import PythonRows, with_given
 from regard.data.prefetch import ahead
-from regard.inference.load import Vocabularies, load, texts_of, vocabularies_of
+from regard.inference.load import load
 from regard.inference.predictor import Predictor, Vocabulary
 from regard.model.build import build
 from regard.model.seq2seq import MaskedTokens
@@ -119,7 +120,9 @@ def _train(
     ranks.agree({"data": corpora.key, "weights": None if ranks.alone else identity(model)})
     corpora = seen_once(recipe, model, corpora, cache or cache_folder(), _progress(tell))
     assert corpora.train is not None
-    texts = texts_of(recipe, corpora, table, __version__) | {"README.md": card(recipe, corpora, model)}
+    texts = checkpoint_texts(recipe.as_dict(), corpora, table, __version__) | {
+        "README.md": card(recipe, corpora, model)
+    }
     trainer = Trainer(
         model,
         recipe.train,
@@ -301,7 +304,7 @@ def _check_alike(recipe: Recipe, ranks: ProcessGroup) -> None:
 def _vocabularies(found: Found, run: Path) -> Vocabularies:
     """Those the weights were trained with, whatever would be learned from the data of today."""
     step, content, _ = found
-    return vocabularies_of(content, store.step_folder(run, step))
+    return read_vocabularies(content, store.step_folder(run, step))
 
 
 def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, recipe: Recipe, allow: bool) -> None:

@@ -16,6 +16,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from regard.core.errors import InvalidRecipe, Problem
+from regard.core.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,10 @@ def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[
 def _fits(value: Any, hint: Any) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        bounds = [bound for bound in arguments[1:] if isinstance(bound, Range)]
-        return _fits(value, arguments[0]) and all(bound.holds(value) for bound in bounds)
+        bounds = [bound for bound in arguments[1:] if isinstance(bound, Range | Registry)]
+        return _fits(value, arguments[0]) and all(
+            value in bound if isinstance(bound, Registry) else bound.holds(value) for bound in bounds
+        )
     if origin is Literal:
         return value in arguments and isinstance(value, str)
     if origin in (Union, UnionType):
@@ -160,7 +163,9 @@ def _fits(value: Any, hint: Any) -> bool:
 def _describe(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return f"{_describe(arguments[0])} of {arguments[1]}"
+        return (
+            str(arguments[1]) if isinstance(arguments[1], Registry) else f"{_describe(arguments[0])} of {arguments[1]}"
+        )
     if origin is Literal:
         return "one of " + ", ".join(map(repr, arguments))
     if origin in (Union, UnionType):
@@ -175,6 +180,8 @@ def _describe(hint: Any) -> str:
 def _options(hint: Any) -> tuple[str, ...]:
     if get_origin(hint) is Literal:
         return get_args(hint)
+    if isinstance(hint, Registry):
+        return tuple(hint)
     return tuple(option for argument in get_args(hint) for option in _options(argument))
 
 

@@ -1,27 +1,34 @@
-"""Everything Regard raises on purpose.
+"""Every exception that Regard raises on purpose.
 
     RegardError
-    ├── InvalidArgument    (also a ValueError)  an argument or a file that cannot be used as it is
-    ├── InvalidRecipe      (also a ValueError)  a configuration that cannot be built, with all that is wrong with it
-    ├── CheckpointRefused  a checkpoint that is damaged, incomplete, or of another model
-    ├── Diverged           training that no longer gives finite numbers
-    └── TrainingFailed     training that cannot go on: no memory, no disk
+    ├── InvalidArgument              (also a ValueError)   an argument or a file that cannot be used
+    │   ├── InvalidData              a file whose content cannot be used
+    │   └── UnsatisfiableConstraint  required phrases that the other decoding constraints rule out
+    ├── InvalidRecipe                (also a ValueError)   a configuration, with every problem found in it
+    ├── MissingExtra                 (also an ImportError) an optional package that is not installed
+    ├── CheckpointRefused            a checkpoint that is damaged, incomplete, or of another model
+    ├── Diverged                     training whose loss or gradients are no longer finite
+    ├── TrainingFailed               training that ran out of memory or disk
+    └── InterruptedTraining          training stopped by a signal, after saving
 
-A message names the thing, what was wanted, what came, and the remedy. `exit_code` is what the command ends with.
+A message names the argument, what was wanted, what was given, and the remedy. `exit_code` is the exit status of the
+command line.
 """
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 class RegardError(Exception):
-    """The root of every error that Regard raises on purpose."""
+    """Base class of every error that Regard raises on purpose."""
 
     exit_code = 1
 
 
 class InvalidArgument(RegardError, ValueError):
-    """An argument that cannot be used as it is."""
+    """An argument that cannot be used."""
 
     exit_code = 2
 
@@ -30,9 +37,37 @@ class InvalidArgument(RegardError, ValueError):
         self.argument = argument
 
 
+class InvalidData(InvalidArgument):
+    """A file whose content cannot be used. `line` counts from 1 and is None where it is not known."""
+
+    def __init__(self, path: object, line: int | None = None, *, wanted: str, got: str, remedy: str) -> None:
+        super().__init__(str(path) if line is None else f"{path}, line {line}", wanted=wanted, got=got, remedy=remedy)
+        self.path = str(path)
+        self.line = line
+
+
+class UnsatisfiableConstraint(InvalidArgument):
+    """Required phrases that cannot be generated because banned phrases and length limits leave no token."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "required",
+            wanted="what bans and other rules leave a way to say",
+            got="no token to say next",
+            remedy="Ban less, or require less.",
+        )
+
+
+class MissingExtra(RegardError, ImportError):
+    """An optional package that is not installed."""
+
+    def __init__(self, package: str, extra: str, why: str) -> None:
+        super().__init__(f"{why} needs the package {package!r}. Install it: pip install 'regard[{extra}]'")
+
+
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a recipe."""
+    """One problem of a recipe."""
 
     key: str
     wanted: str
@@ -44,7 +79,7 @@ class Problem:
 
 
 class InvalidRecipe(RegardError, ValueError):
-    """A configuration that cannot be built; `problems` holds all that is wrong with it, the message a line for each."""
+    """A configuration that cannot be built. `problems` holds every problem; the message has a line for each."""
 
     exit_code = 2
 
@@ -54,16 +89,24 @@ class InvalidRecipe(RegardError, ValueError):
 
 
 class CheckpointRefused(RegardError):
-    """A checkpoint that is damaged, incomplete, or of another model: nothing of it was used."""
+    """A checkpoint that is damaged, incomplete, or of another model. Nothing of it was loaded."""
 
     exit_code = 4
 
 
 class Diverged(RegardError):
-    """Training that no longer gives finite numbers. The last good checkpoint stays."""
+    """Training whose loss or gradients are no longer finite. The last good checkpoint is kept."""
 
     exit_code = 3
 
 
 class TrainingFailed(RegardError):
-    """Training that cannot go on. The last checkpoint stays."""
+    """Training that cannot continue. The last checkpoint is kept."""
+
+
+class InterruptedTraining(RegardError):
+    """Training that a signal stopped, after saving a checkpoint to resume from."""
+
+    def __init__(self, signal_number: int, where: Path) -> None:
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}; resume from {where}")
+        self.exit_code = 128 + signal_number

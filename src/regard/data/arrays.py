@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sequence import FeatureGrids, Tokens
 from regard.data.image_store import Member
 from regard.data.images import Picture, normalised, pixels, token_worth
-from regard.data.text import InvalidData
 
 Indices = NDArray[np.int64]
 Ids = NDArray[Any]  # uint16, or uint32 for a vocabulary that needs it

@@ -12,9 +12,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from regard.core.errors import InvalidData
 from regard.data import text
 from regard.data.image_store import stem
-from regard.data.text import Errors, InvalidData
+from regard.data.text import Errors
 
 CaptionRows = Iterator[tuple[str, str]]  # the name of a picture, and a caption
 SHARES = {"train": ("train", "restval"), "valid": ("val",), "test": ("test",)}  # what Karpathy's form calls them

@@ -14,7 +14,7 @@ import numpy as np
 
 from regard.core.atomic_io import naming
 from regard.core.config import nearest
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.arrays import (
     Column,
     Ids,
@@ -33,7 +33,6 @@ from regard.data.arrays import (
 )  # fmt: skip
 from regard.data.examples import DataConfig, Example, FieldConfig, Split, examples
 from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
-from regard.data.text import InvalidData
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 
 CHUNK = 4096  # examples that are tokenized at once

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from regard.core.config import Config, Count
-from regard.core.errors import InvalidArgument, Problem
+from regard.core.errors import InvalidArgument, InvalidData, Problem
 from regard.data import caption_datasets, huggingface_datasets, text
 from regard.data.image_store import ImageStore, Member, open_album
 from regard.data.synthetic import scenes
-from regard.data.text import Errors, InvalidData
+from regard.data.text import Errors
 
 TokenizerKind = Literal["bpe", "unigram", "characters", "words", "bytes"]
 Split = Literal["train", "valid", "test"]

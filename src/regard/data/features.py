@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.core.atomic_io import naming, whole_file
+from regard.core.errors import InvalidData
 from regard.data.arrays import FeatureColumn, ImageColumn, mapped
 from regard.data.corpus import PrepareProgress, alone
-from regard.data.text import InvalidData
 
 FORMAT = 1
 AT_ONCE = 32  # pictures that are computed together

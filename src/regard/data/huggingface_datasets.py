@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.core.config import nearest
-from regard.data.text import InvalidData, MissingExtra
+from regard.core.errors import InvalidData, MissingExtra
 
 PREFIX = "hf:"
 WANTED = "hf:NAME:SPLIT, or hf:NAME:CONFIGURATION:SPLIT"

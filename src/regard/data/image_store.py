@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from regard.data.text import InvalidData, readable
+from regard.core.errors import InvalidData
+from regard.data.text import readable
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 LARGEST = 1 << 28  # bytes of a picture in a zip file; some kilobytes of it may unpack to terabytes

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
 from regard.data.image_store import Member
 from regard.data.synthetic.scenes import Scene
-from regard.data.text import InvalidData, MissingExtra, readable
+from regard.data.text import readable
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # none that runs a program, as EPS does
 LARGEST = 1 << 26  # pixels; a file of some kilobytes may claim to hold billions

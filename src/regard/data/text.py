@@ -18,28 +18,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.core.config import nearest
-from regard.core.errors import InvalidArgument, RegardError
+from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
 
 Errors = Literal["strict", "replace"]
 CHUNK = 1 << 18
 LONGEST_CELL = 1 << 26  # characters; the csv module's own limit is 131,072
 MARK = b"\xef\xbb\xbf"
-
-
-class InvalidData(InvalidArgument):
-    """A file whose content cannot be used as it is; `path` says which, `line` where (counted from 1) if known."""
-
-    def __init__(self, path: object, line: int | None = None, *, wanted: str, got: str, remedy: str) -> None:
-        super().__init__(str(path) if line is None else f"{path}, line {line}", wanted=wanted, got=got, remedy=remedy)
-        self.path = str(path)
-        self.line = line
-
-
-class MissingExtra(RegardError, ImportError):
-    """A package that only some uses need and that is not installed."""
-
-    def __init__(self, package: str, extra: str, why: str) -> None:
-        super().__init__(f"{why} needs the package {package!r}. Install it: pip install 'regard[{extra}]'")
 
 
 def lines(path: str | Path, errors: Errors = "strict") -> Iterator[str]:

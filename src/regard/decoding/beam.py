@@ -13,14 +13,17 @@ from regard.decoding.logits_processors import GeneratedTokens, LogitsProcessor
 from regard.decoding.topk import top, top_sums
 from regard.kernels.decode.step import kernels
 from regard.model.kv_cache import Slots
+from regard.runtime.interfaces import SearchStrategy
 
 
-class BeamSearch:
+class BeamSearch(SearchStrategy):
     """K hypotheses for each of B inputs, in G groups that know of each other only what is already said there.
 
     An ended hypothesis competes by its sum divided by a power of its length. An input is done when it has as many ended
     ones as the beam is wide, and what still goes on, were it to end now, would not be among them.
     """
+
+    generated: GeneratedTokens
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class BeamSearch:
         scored: bool,
         required: RequiredPhrases | None = None,
     ) -> None:
-        self.config, self.said, self.limit, self.rules, self.ends = config, said, limit, rules, ends
+        self.config, self.generated, self.limit, self.rules, self.ends = config, said, limit, rules, ends
         batch, beams, longest = said.tokens.shape
         device, self.groups, self.required = limit.device, config.beam_groups, required
         self.log_p = torch.zeros(batch, beams, longest, device=device)
@@ -44,7 +47,7 @@ class BeamSearch:
         self.ended_score = torch.full((batch, beams), -torch.inf, device=device)
         self.done = torch.ones(batch, dtype=torch.bool, device=device)  # nothing of it changes any more
 
-    def draw_by(self, seed: int) -> None:
+    def set_seed(self, seed: int) -> None:
         """Nothing is drawn."""
 
     def admit(self, rows: Slots, inputs: Int[Tensor, " n"]) -> None:
@@ -56,13 +59,13 @@ class BeamSearch:
 
     def keep(self, rows: Int[Tensor, " n"]) -> None:
         """Go on with these inputs alone."""
-        self.said = self.said.keep(rows)
+        self.generated = self.generated.keep(rows)
         for name in ("log_p", "total", "limit", "done", "ended_tokens", "ended_log_p", "ended_length", "ended_score"):
             setattr(self, name, getattr(self, name)[rows])
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
         """The next tokens, and whom they follow."""
-        said, beams = self.said, logits.shape[1]
+        said, beams = self.generated, logits.shape[1]
         asking = [] if self.required is None else self.required.speaking()
         if (
             self.required is None
@@ -104,7 +107,7 @@ class BeamSearch:
         )  # other rules forbid, and change nothing else
         unruled = true[asking] if asking else true[:0]
         for rule in self.rules:
-            rule(scores, self.said)
+            rule(scores, self.generated)
         values, standing, parents, tokens = self._candidates(scores)
         if self.required is not None and asking:
             total = self.total[asking][..., None]
@@ -122,7 +125,7 @@ class BeamSearch:
         assert gpu is not None
         whole: Tensor = gpu.log_sum_exp(logits)
         for rule in self.rules:
-            rule(logits, self.said)
+            rule(logits, self.generated)
         best, words = gpu.best(logits, count)
         true = best - whole[..., None]
         values, where = (true + self.total[..., None]).flatten(1).topk(min(2 * beams, beams * vocabulary))
@@ -160,7 +163,7 @@ class BeamSearch:
         if values.device.type == "cpu" and not bool(ends.any()):
             return
         batch, groups, count = values.shape
-        said, width = self.said, self.total.shape[1] // groups
+        said, width = self.generated, self.total.shape[1] // groups
         length = said.length[:, None, None].expand_as(values)
         now = (values / length.float() ** self.config.length_penalty).masked_fill(~ends, -torch.inf)
         at = (length - 1).flatten(1)[..., None]
@@ -182,7 +185,7 @@ class BeamSearch:
     def _enough(self) -> Bool[Tensor, " B"]:
         by_group = len(self.total), self.groups, -1
         best = self.total.view(by_group).amax(-1)  # (B, G)
-        attainable = best / self.said.length[:, None].float() ** self.config.length_penalty
+        attainable = best / self.generated.length[:, None].float() ** self.config.length_penalty
         worst = self.ended_score.view(by_group).amin(-1)
         enough: Tensor = (attainable <= worst).all(-1)
         return enough

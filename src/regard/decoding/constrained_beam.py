@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import UnsatisfiableConstraint
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.tokenizer import END, PAD
 from regard.decoding.config import DecodeConfig
@@ -21,18 +21,6 @@ from regard.decoding.topk import top
 
 FAR = 1 << 30  # tokens: longer than any output
 Pool = dict[tuple[int, int], float]  # hypothesis and next token: their score
-
-
-class UnsatisfiableConstraint(InvalidArgument):
-    """Nothing is left to say what is required with."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "required",
-            wanted="what bans and other rules leave a way to say",
-            got="no token to say next",
-            remedy="Ban less, or require less.",
-        )
 
 
 class BannedPhrases:

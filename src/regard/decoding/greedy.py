@@ -13,10 +13,13 @@ from regard.decoding.logits_processors import GeneratedTokens, LogitsProcessor
 from regard.decoding.sampling import chances, draw, narrowed, start_of
 from regard.kernels.decode.step import kernels
 from regard.model.kv_cache import Slots
+from regard.runtime.interfaces import SearchStrategy
 
 
-class GreedySearch:
+class GreedySearch(SearchStrategy):
     """Greedy search, or K independent samples for each of B inputs."""
+
+    generated: GeneratedTokens
 
     def __init__(
         self,
@@ -29,7 +32,7 @@ class GreedySearch:
         scored: bool,
         required: RequiredPhrases | None = None,
     ) -> None:
-        self.config, self.said, self.limit, self.rules = config, said, limit, rules
+        self.config, self.generated, self.limit, self.rules = config, said, limit, rules
         self.ends, self.scored, self.required = ends, scored, required
         batch, beams, _ = said.tokens.shape
         self.log_p = torch.zeros(said.tokens.shape, device=limit.device) if scored else None
@@ -38,7 +41,7 @@ class GreedySearch:
         self.row = torch.zeros(batch, beams, dtype=torch.int64, device=limit.device)  # which draws are its own
         self.start = torch.zeros(1, dtype=torch.int64, device=limit.device)  # of the seed, which a recording reads here
 
-    def draw_by(self, seed: int) -> None:
+    def set_seed(self, seed: int) -> None:
         if self.config.sample:
             self.start.fill_(start_of(seed))
 
@@ -50,13 +53,13 @@ class GreedySearch:
 
     def keep(self, rows: Int[Tensor, " n"]) -> None:
         """Go on with these inputs alone."""
-        self.said, self.limit, self.done = self.said.keep(rows), self.limit[rows], self.done[rows]
+        self.generated, self.limit, self.done = self.generated.keep(rows), self.limit[rows], self.done[rows]
         self.over, self.row, self.start = self.over[rows], self.row[rows], self.start.clone()
         self.log_p = None if self.log_p is None else self.log_p[rows]
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], None]:
         """The next tokens, and whom they follow (each itself)."""
-        said, exact = self.said, self.scored or self.config.sample or self.config.repetition_penalty != 1.0
+        said, exact = self.generated, self.scored or self.config.sample or self.config.repetition_penalty != 1.0
         true = logits.float().log_softmax(-1) if exact else logits  # an argmax needs no softmax
         scores = true.clone() if self.scored else true
         for rule in self.rules:
@@ -86,7 +89,7 @@ class GreedySearch:
 
     def found(self, rows: Slots) -> list[list[Hypothesis]]:
         """The outputs of inputs that are done."""
-        lengths, said = self.said.length[rows].tolist(), self.said.tokens[rows].tolist()
+        lengths, said = self.generated.length[rows].tolist(), self.generated.tokens[rows].tolist()
         log_p = [None] * len(said) if self.log_p is None else self.log_p[rows].tolist()
         return [self._outputs(*each) for each in zip(said, lengths, log_p, strict=True)]
 

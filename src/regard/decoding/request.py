@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import START
 from regard.decoding.config import DecodeConfig
+from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.logits_processors import BannedTokens, LogitsProcessor
 from regard.decoding.phrase_automaton import AutomatonState, Phrase, PhraseAutomaton
+from regard.model.interfaces import Source
 from regard.model.positions import Learned
 
 
@@ -83,6 +85,7 @@ class SearchTask:
     rules: Sequence[LogitsProcessor] = ()
     first: int = START  # the token before an output's first
     ends: bool = True  # or else the end is a token like others
+    rerank: Callable[[Source, Sequence[Hypothesis]], list[Hypothesis]] | None = None  # the whole beam of one source
     scored: bool = False  # whether greedy outputs come with log-probabilities
     numbers: Sequence[int] | None = None  # of the inputs, by which each has its own draws; None: from 0 on
 

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
 from regard.core.sequence import side_by_side
 from regard.core.shapes import Int, Tensor
 from regard.data.tokenizer import END, MASK, PAD, START
-from regard.decoding.attention import check_looks, covered
 from regard.decoding.beam import BeamSearch
-from regard.decoding.constrained_beam import BannedPhrases, RequiredPhrases, UnsatisfiableConstraint
+from regard.decoding.constrained_beam import BannedPhrases, RequiredPhrases
 from regard.decoding.greedy import GreedySearch
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.logits_processors import (
@@ -52,8 +51,12 @@ SOURCE = 32  # the room for sources is a multiple of it, where it stays
 def search(task: SearchTask, inputs: Sequence[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
     """The best outputs of each input, as they are found: its number, and its hypotheses, best first."""
     config, demands = task.config, _demands(task, inputs)
-    if config.coverage_penalty:
-        check_looks("coverage_penalty", task.model)
+    if config.coverage_penalty and task.rerank is None:
+        wanted, remedy = (
+            "SearchTask(rerank=...), which computes it",
+            "Pass interpret.output_attention.coverage_reranker.",
+        )
+        raise InvalidArgument("coverage_penalty", wanted=wanted, got="none", remedy=remedy)
     waiting = sorted(range(len(inputs)), key=lambda i: -inputs[i].size)  # stable; nobody who enters needs more room
     while waiting:
         size = max(1, inputs[waiting[0]].size)
@@ -69,9 +72,9 @@ def search(task: SearchTask, inputs: Sequence[Request]) -> Iterator[tuple[int, l
         for number, hypotheses in party.run():
             if not hypotheses and members[number].required:
                 raise UnsatisfiableConstraint
-            if config.coverage_penalty:
-                source, penalty = task.collate([members[number].source]), config.coverage_penalty
-                hypotheses = covered(task.model, source, hypotheses, task.first, penalty)[: config.num_hypotheses]
+            if task.rerank is not None:
+                source = task.collate([members[number].source])
+                hypotheses = task.rerank(source, hypotheses)[: config.num_hypotheses]
             yield group[number], hypotheses
 
 
@@ -99,7 +102,7 @@ class Sizes(NamedTuple):
 class SearchBatch:
     """Inputs of like length that share the places of one batch."""
 
-    desk: DecodeBuffers
+    desk: DecodeBuffers[GreedySearch | BeamSearch]
     kind: Hashable = None  # of desk, by which it is found again; none where what it holds is this search's alone
 
     def __init__(
@@ -207,7 +210,7 @@ class SearchBatch:
         self.desk = self._taken() or self._laid()
         self._enter(list(range(len(self.fresh_of))))
 
-    def _taken(self) -> DecodeBuffers | None:
+    def _taken(self) -> DecodeBuffers[GreedySearch | BeamSearch] | None:
         """A desk for as many places as there are, that an earlier search has left."""
         desk = None if self.kind is None else buffer_pool(self.decoder).take((len(self.who), self.kind))
         if desk is not None:
@@ -218,7 +221,7 @@ class SearchBatch:
         if self.kind is not None:
             buffer_pool(self.decoder).put((len(self.who), self.kind), self.desk)
 
-    def _laid(self) -> DecodeBuffers:
+    def _laid(self) -> DecodeBuffers[GreedySearch | BeamSearch]:
         """A desk where nobody is yet."""
         config, places, sizes, new = self.task.config, self.places, self.sizes, partial(torch.full, device=self.device)
         said = GeneratedTokens(
@@ -271,8 +274,10 @@ class SearchBatch:
                 self.desk.steps(count)
         self.time += count
         if now or count == 0:
-            return self._found(self.desk.way.done.tolist() if now else [True] * len(self.who))  # at the end all are
-        self.told = HostFuture(self.desk.way.done)
+            return self._found(
+                self.desk.strategy.done.tolist() if now else [True] * len(self.who)
+            )  # at the end all are
+        self.told = HostFuture(self.desk.strategy.done)
         return [] if told is None else self._found(told())
 
     def _found(self, done: list[bool]) -> list[tuple[int, list[Hypothesis]]]:
@@ -280,7 +285,7 @@ class SearchBatch:
         if not places:
             return []
         rows = slice(len(places)) if _first(places) else torch.tensor(places, device=self.device)
-        return list(zip(places, self.desk.way.found(rows), strict=True))
+        return list(zip(places, self.desk.strategy.found(rows), strict=True))
 
     @torch.inference_mode()
     def _fill(self) -> None:
@@ -331,7 +336,7 @@ class SearchBatch:
             table = self._table(known).to(self.device, non_blocking=True)
             rows = table[:, 0]
             _write(self.desk, rows, table)
-        self.desk.way.draw_by(self.task.config.seed)
+        self.desk.strategy.set_seed(self.task.config.seed)
         if self.banned is not None or self.required is not None:
             for place, one in zip(places, who, strict=True):
                 self._constrain(place, one)
@@ -373,9 +378,9 @@ class SearchBatch:
         return state
 
 
-def _write(desk: DecodeBuffers, rows: Slots, table: Int[Tensor, "n known"]) -> None:
+def _write(desk: DecodeBuffers[GreedySearch | BeamSearch], rows: Slots, table: Int[Tensor, "n known"]) -> None:
     """What is known of inputs as they enter: place, number, least and most tokens, prefix."""
-    way, said = desk.way, desk.way.said
+    way, said = desk.strategy, desk.strategy.generated
     said.tokens[rows], said.length[rows] = PAD, 0
     said.least[rows], way.limit[rows], said.forced[rows] = table[:, 2], table[:, 3], table[:, 4:]
     way.admit(rows, table[:, 1])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from regard.data.text import InvalidData
+from regard.core.errors import InvalidData
 
 Link = tuple[int, int]
 LINK = re.compile(r"(\d+)([-?])(\d+)", re.ASCII)

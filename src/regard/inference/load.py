@@ -4,22 +4,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from regard.checkpoint import store
+from regard.checkpoint.format import WEIGHTS, read_config, read_vocabularies
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
-from regard.data.corpus import Prepared
-from regard.data.tokenizer import Labels, Tokenizer
 from regard.decoding.ensemble import Ensemble
-from regard.inference.predictor import Predictor, Vocabulary
+from regard.inference.predictor import Predictor
 from regard.model.build import build
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
-
-FORMAT = 1
-Vocabularies = tuple[Vocabulary | None, Vocabulary]  # source, target
 
 
 def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Predictor:
@@ -35,16 +30,14 @@ def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Pre
         raise InvalidArgument("device", wanted=wanted, got=repr(device), remedy="Use cpu.")
     folder = best_of(Path(path))
     content = store.read(folder)
-    config = store.document(content, "config.json", folder)
     try:
-        if config["format"] != FORMAT:
-            raise CheckpointRefused(f"{folder}: wanted format {FORMAT}; got {config['format']}. Update Regard.")
+        config = read_config(content, folder)
         recipe = Recipe.of(config["recipe"])
-        source, target = vocabularies_of(content, folder)
+        source, target = read_vocabularies(content, folder)
         model = build(config["model"])
     except (KeyError, TypeError, AttributeError, InvalidRecipe) as error:
         raise CheckpointRefused(f"{folder}/config.json: wanted a model's; got {error!r}. It is not ours.") from None
-    store.put_weights(model, store.tensors(content, "model.safetensors", folder), folder)
+    store.put_weights(model, store.tensors(content, WEIGHTS, folder), folder)
     return Predictor(model.to(device).eval(), recipe, source, target, folder)
 
 
@@ -97,57 +90,6 @@ def _check_folder(path: Path) -> None:
         raise InvalidArgument(
             str(path), wanted="the folder of a run or a checkpoint", got="no folder", remedy="Check the spelling."
         )
-
-
-def texts_of(recipe: Recipe, data: Prepared, table: dict[str, Any], version: str) -> dict[str, str]:
-    """The files of a checkpoint that say what the model is."""
-    sides: dict[str, tuple[str, Vocabulary]] = {"target": ("tokenizer.json", data.target)}
-    if data.source is not None:
-        one = data.source is data.target
-        sides["source"] = ("tokenizer.json" if one else "source_tokenizer.json", data.source)
-    config = {
-        "architectures": ["Regard"],
-        "model_type": "regard",
-        "format": FORMAT,
-        "regard_version": version,
-        "torch_version": torch.__version__,
-        "model": table,
-        "recipe": recipe.as_dict(),
-        "vocabularies": {
-            side: {
-                "file": name,
-                "kind": "labels" if isinstance(vocabulary, Labels) else "tokenizer",
-                "sha256": vocabulary.hash,
-            }
-            for side, (name, vocabulary) in sides.items()
-        },
-    }
-    files = {name: vocabulary.to_json() for name, vocabulary in sides.values()}
-    return files | {"config.json": store.as_json(config)}
-
-
-def vocabularies_of(content: dict[str, bytes], folder: Path) -> Vocabularies:
-    """Those of a checkpoint that `store.read` has checked."""
-    entries = store.document(content, "config.json", folder)["vocabularies"]
-    found = {side: _vocabulary(content, entry, folder) for side, entry in entries.items()}
-    return found.get("source"), found["target"]
-
-
-def _vocabulary(content: dict[str, bytes], entry: dict[str, Any], folder: Path) -> Vocabulary:
-    """Refused unless it is the very one that the weights were trained with."""
-    name = entry["file"]
-    if name not in content:
-        raise CheckpointRefused(f"{folder}: wanted {name}; got none. Use another checkpoint.")
-    kind = Labels if entry["kind"] == "labels" else Tokenizer
-    try:
-        found: Vocabulary = kind.from_json(content[name].decode())
-    except ValueError as error:
-        raise CheckpointRefused(f"{folder / name}: wanted a vocabulary; got {error}. It was changed.") from None
-    if found.hash != entry["sha256"]:
-        raise CheckpointRefused(
-            f"{folder / name}: wanted the vocabulary that the model was trained with; got another. Put it back."
-        )
-    return found
 
 
 def verify(path: str | Path) -> Iterator[tuple[Path, int]]:

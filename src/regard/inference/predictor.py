@@ -15,14 +15,13 @@ from regard.core.sequence import Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.images import Picture, normalised, pixels, token_worth
 from regard.data.tokenizer import END, START, Labels, Tokenizer
-from regard.decoding.attention import attention as weights
-from regard.decoding.attention import check_looks
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.logits_processors import BannedTokens, LogitsProcessor
 from regard.decoding.request import Request, SearchTask
 from regard.inference import phrases
 from regard.inference.score import SequenceScore, score, together
+from regard.interpret.output_attention import coverage_reranker, output_attention, require_cross_attention
 from regard.model.eval_mode import evaluating
 from regard.model.positions import Learned
 from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
@@ -263,11 +262,11 @@ class Predictor:
     ) -> Iterator[tuple[int, list[Output]]]:
         assert isinstance(self.target, Tokenizer)
         if attention:
-            check_looks("attention", self.model)
+            require_cross_attention("attention", self.model)
         for number, hypotheses in phrases.search(self.target, task, inputs):
             asked, looks = inputs[number], list[Tensor | None]([None] * len(hypotheses))
             if attention:
-                looks = [*weights(self.model, task.collate([asked.source]), hypotheses, task.first)]
+                looks = [*output_attention(self.model, task.collate([asked.source]), hypotheses, task.first)]
             outputs = [self._output(each, asked.given, look) for each, look in zip(hypotheses, looks, strict=True)]
             yield number, outputs or [Output("")]  # where the rules leave nothing to say
 
@@ -297,7 +296,11 @@ class Predictor:
         rules: list[LogitsProcessor] = [BannedTokens(phrases.banned(self.target, banned))] if banned else []
         running = self.recipe.data.context_length is not None
         first = END if running else START
-        return SearchTask(self.model, self._collate, config, rules, first, ends=not running, scored=scores), inputs
+        rerank = coverage_reranker(self.model, config, first)
+        task = SearchTask(
+            self.model, self._collate, config, rules, first, ends=not running, rerank=rerank, scored=scores
+        )
+        return task, inputs
 
     def _wishes(
         self, count: int, required: Sequence[Sequence[str]] | None, banned: Sequence[Sequence[str]] | None

@@ -21,6 +21,7 @@ from regard.kernels.attention import weights as exact
 from regard.kernels.attention.blockwise import BLOCK
 from regard.kernels.attention.spec import spread, widened
 from regard.model.capture import AttentionCall, Pick, capture_attention, picked
+from regard.model.eval_mode import evaluating
 from regard.model.multihead import MultiHead
 from regard.model.rnn_decoder import RnnDecoder
 
@@ -190,7 +191,7 @@ class MapRecorder:
 
 def record_maps(forward: ForwardPass, recorder: MapRecorder) -> Tensor:
     """Run a forward pass under capture; its logits."""
-    with torch.no_grad(), capture_attention(recorder):
+    with torch.no_grad(), evaluating(forward.model), capture_attention(recorder):
         logits = forward()
         recorder.close()
     return logits

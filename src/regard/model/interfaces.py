@@ -8,7 +8,7 @@ V vocabulary, N tokens of packed sequences.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from torch import nn
 
@@ -20,6 +20,7 @@ from regard.model.memory import Memory, PackedMemory
 
 # Token ids with lengths, label ids (B,), pixels (B, 3, Y, X), or precomputed features of a frozen backbone.
 Source = Tokens | FeatureGrids | Tensor
+StateType = TypeVar("StateType", bound="DecoderState")  # the shape checks of the tests do not support Self
 
 
 class Encoder(nn.Module, ABC):
@@ -44,19 +45,16 @@ class DecoderState(ABC):
     """
 
     @abstractmethod
-    def reorder(self, index: Int[Tensor, " n"]) -> Self:
+    def reorder(self: StateType, index: Int[Tensor, " n"]) -> StateType:
         """The state whose sequence i is sequence index[i] of this one, with all its hypotheses."""
 
     @abstractmethod
-    def follow(self, parents: Int[Tensor, "B K"]) -> Self:
+    def follow(self: StateType, parents: Int[Tensor, "B K"]) -> StateType:
         """The state whose hypothesis k of sequence b continues hypothesis parents[b, k] of that sequence."""
 
     @abstractmethod
-    def admit(self, slots: Slots, fresh: Self) -> Self:
+    def admit(self: StateType, slots: Slots, fresh: StateType) -> StateType:
         """The state with the sequences of `fresh`, which has not stepped yet, in these slots."""
-
-
-StateType = TypeVar("StateType", bound=DecoderState)
 
 
 class Decoder(nn.Module, ABC, Generic[StateType]):

@@ -4,19 +4,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
-
-from regard.core.errors import RegardError
-
-
-class InterruptedTraining(RegardError):
-    """Training was asked to stop, has saved, and can be resumed."""
-
-    def __init__(self, signal_number: int, where: Path) -> None:
-        super().__init__(f"stopped by {signal.Signals(signal_number).name}; resume from {where}")
-        self.exit_code = 128 + signal_number
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import torch
 
 from regard.checkpoint import store
 from regard.core.atomic_io import sweep
-from regard.core.errors import Diverged, TrainingFailed
+from regard.core.errors import Diverged, InterruptedTraining, TrainingFailed
 from regard.core.sanitize import as_json_line
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
@@ -33,7 +33,7 @@ from regard.training.objective import Model, Objective, Speak, first_state
 from regard.training.optimizers import WeightAverage, make_optimiser, moments, put_moments, step_if_finite
 from regard.training.run_state import PendingUpdate, RunState
 from regard.training.schedules import Validation, ValidationHistory, rate_at
-from regard.training.signals import InterruptedTraining, heard
+from regard.training.signals import heard
 from regard.training.telemetry.log_file import cut
 
 if TYPE_CHECKING:

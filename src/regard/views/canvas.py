@@ -5,8 +5,8 @@ from abc import ABC, abstractmethod
 from io import BytesIO
 from typing import Any
 
+from regard.core.errors import MissingExtra
 from regard.core.sanitize import printable
-from regard.data.text import MissingExtra
 
 SIZE = 13  # pixels of letters
 INK = "#1c1e22"

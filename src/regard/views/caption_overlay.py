@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
+from regard.core.errors import MissingExtra
 from regard.core.sanitize import printable
 from regard.core.shapes import Float, Tensor
-from regard.data.text import MissingExtra
 
 SHADE = 0.8  # of the light that is taken from where nobody looked
 TILE = 224  # pixels of a picture's longer side, in the drawing

@@ -9,10 +9,9 @@ from importlib.metadata import version as installed
 from itertools import chain
 from typing import Any
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, MissingExtra
 from regard.data.examples import SPLITS, Example, Split
 from regard.data.synthetic.scenes import Scene, draw_scene
-from regard.data.text import MissingExtra
 
 VERSION = 1  # raised when the same seed gives other data
 SIZES: dict[Split, int] = {"train": 20_000, "valid": 1_000, "test": 1_000}

@@ -10,28 +10,30 @@ from collections.abc import Callable, Hashable, Iterator
 from copy import copy
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 
 from regard.core.shapes import Int, Tensor
-from regard.decoding.beam import BeamSearch
-from regard.decoding.greedy import GreedySearch
 from regard.model.kv_cache import Slots
 from regard.runtime.cuda.cuda_graphs import LAUNCHED, record
 from regard.runtime.cuda.static_decoder import StaticDecoder, StaticState
+from regard.runtime.interfaces import SearchStrategy
 
 SHARE = 8  # of a card's memory, an eighth may lie in desks that are kept
 
 
-class DecodeBuffers:
+StrategyType = TypeVar("StrategyType", bound=SearchStrategy)
+
+
+class DecodeBuffers(Generic[StrategyType]):
     """A decoder, its state, a way of searching with what was said, and the last tokens."""
 
     def __init__(
         self,
         decoder: Any,
-        way: GreedySearch | BeamSearch,
+        strategy: StrategyType,
         first: int,
         table: Int[Tensor, "B known"],
         state: Any,
@@ -39,9 +41,9 @@ class DecodeBuffers:
         fixed: bool = False,
         recorded: bool = False,
     ) -> None:
-        self.decoder, self.way, self.state = decoder, way, state
+        self.decoder, self.strategy, self.state = decoder, strategy, state
         self.first = first  # the token before an output's first
-        self.tokens = torch.full_like(way.said.tokens[:, :, 0], first)
+        self.tokens = torch.full_like(strategy.generated.tokens[:, :, 0], first)
         self.table = table  # what is known of inputs as they enter, where a recording reads it
         self.fixed, self.recorded = fixed, recorded  # whether all of this stays where it is, and steps are recorded
         self.launched: Counter[Hashable] = Counter()  # how often each work was
@@ -79,12 +81,12 @@ class DecodeBuffers:
 
     def _step(self) -> tuple[Any, Int[Tensor, "B K"]]:
         logits, state = self.decoder.step(self.tokens.flatten(), self.state)
-        tokens, parents = self.way.advance(logits.view(*self.tokens.shape, -1))
+        tokens, parents = self.strategy.advance(logits.view(*self.tokens.shape, -1))
         return state if parents is None else state.follow(parents), tokens
 
     def _stay(self) -> None:
         """A step that leaves everything in its place."""
-        owners = (self.way, self.way.said)
+        owners = (self.strategy, self.strategy.generated)
         before = [(owner, name, x) for owner in owners for name, x in vars(owner).items() if isinstance(x, Tensor)]
         state, tokens = self._step()
         for owner, name, x in before:
@@ -111,16 +113,16 @@ class DecodeBuffers:
         else:
             self.state = entered
 
-    def keep(self, rows: Int[Tensor, " n"]) -> "DecodeBuffers":
+    def keep(self, rows: Int[Tensor, " n"]) -> "DecodeBuffers[StrategyType]":
         """A desk for these places alone."""
-        way = copy(self.way)
-        way.keep(rows)
+        strategy = copy(self.strategy)
+        strategy.keep(rows)
         kind = {"fixed": self.fixed, "recorded": self.recorded}
-        desk = DecodeBuffers(self.decoder, way, self.first, self.table[rows], self.state.reorder(rows), **kind)
+        desk = DecodeBuffers(self.decoder, strategy, self.first, self.table[rows], self.state.reorder(rows), **kind)
         desk.tokens = self.tokens[rows]
         return desk
 
-    def take_over(self, other: "DecodeBuffers") -> None:
+    def take_over(self, other: "DecodeBuffers[StrategyType]") -> None:
         """All that lies on another desk of the same size."""
         for old, new in zip(self.tensors(), other.tensors(), strict=True):
             _put(old, new)
@@ -128,7 +130,7 @@ class DecodeBuffers:
             self.state.steps = other.state.steps
 
     def tensors(self) -> Iterator[Tensor]:
-        owners = (self.way, self.way.said)
+        owners = (self.strategy, self.strategy.generated)
         yield from (x for owner in owners for x in vars(owner).values() if isinstance(x, Tensor))
         yield self.tokens
         yield from _tensors(self.state)
@@ -138,15 +140,15 @@ class BufferPool:
     """Those that no search works at, of one decoder."""
 
     def __init__(self) -> None:
-        self.kept: dict[Hashable, DecodeBuffers] = {}
+        self.kept: dict[Hashable, DecodeBuffers[Any]] = {}
 
-    def take(self, key: Hashable) -> DecodeBuffers | None:
+    def take(self, key: Hashable) -> DecodeBuffers[Any] | None:
         found = self.kept.pop(key, None)
         if found is not None and isinstance(found.state, StaticState):
             found.state.restart()
         return found
 
-    def put(self, key: Hashable, desk: DecodeBuffers) -> None:
+    def put(self, key: Hashable, desk: DecodeBuffers[Any]) -> None:
         """Keep it, and let those go that have lain there longest."""
         desk.decoder = None  # whose weak reference decides how long all this lives
         self.kept.pop(key, None)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from regard.core.errors import InvalidArgument
-from regard.data.text import MissingExtra
+from regard.core.errors import InvalidArgument, MissingExtra
 
 Event = dict[str, Any]
 Tell = Callable[[Event], None]

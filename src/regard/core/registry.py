@@ -1,0 +1,82 @@
+"""Registries: the names that recipes may use for a kind of part, and what each name stands for.
+
+A module that defines interchangeable parts (scores, position encodings, encoders, metrics) keeps one `Registry` of
+them; `regard.register` adds parts of the user's own. In a configuration, `Annotated[str, REGISTRY]` is a field that
+takes a registered name, resolved when the configuration is made.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Generic, TypeVar
+
+from regard.core.errors import InvalidArgument, Problem
+
+Entry = TypeVar("Entry")
+
+
+class Registry(Generic[Entry]):
+    """An ordered table of names that can be extended at run time.
+
+    kind      what the entries are, for messages: "score", "encoder"
+    entries   those of the package itself
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, Entry] | None = None) -> None:
+        self.kind = kind
+        self._entries: dict[str, Entry] = dict(entries or {})
+        self._packages: dict[str, str | None] = {}
+
+    def register(self, name: str, entry: Entry, *, package: str | None = None) -> None:
+        """Add an entry. `package` is the distribution to install for it, named when a checkpoint needs the entry."""
+        if not name:
+            raise InvalidArgument("name", wanted=f"a name for the {self.kind}", got=repr(name), remedy="Give a text.")
+        if name in self._entries:
+            raise InvalidArgument(
+                "name",
+                wanted=f"a {self.kind} name that is not taken",
+                got=repr(name),
+                remedy="Choose another; a registered name is never replaced.",
+            )
+        self._entries[name] = entry
+        self._packages[name] = package
+
+    def unregister(self, name: str) -> None:
+        """Remove an entry that `register` added."""
+        if name not in self._packages:
+            raise InvalidArgument(
+                "name",
+                wanted=f"a {self.kind} that was registered at run time",
+                got=repr(name),
+                remedy="Entries of the package itself stay.",
+            )
+        del self._entries[name], self._packages[name]
+
+    def __getitem__(self, name: str) -> Entry:
+        problem = self.problem(self.kind, name)
+        if problem is not None:
+            raise InvalidArgument(problem.key, wanted=problem.wanted, got=problem.got, remedy=problem.remedy)
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(map(repr, self._entries))
+
+    def package(self, name: str) -> str | None:
+        """The distribution that registered this name; None for the package's own and where it was not given."""
+        return self._packages.get(name)
+
+    def problem(self, key: str, name: object) -> Problem | None:
+        """What is wrong with this name, reported under `key`; None for a registered one."""
+        if name in self:
+            return None
+        near = difflib.get_close_matches(str(name), self, n=1, cutoff=0.0)
+        remedy = f"Did you mean {near[0]!r}?" if near else "Register one first."
+        return Problem(key, str(self), repr(name), remedy)

@@ -1,0 +1,87 @@
+"""Cross-attention of generated outputs, from a teacher-forced pass over each output, and the re-ranking based on it."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import Float, Tensor
+from regard.data.tokenizer import PAD
+from regard.decoding.config import DecodeConfig
+from regard.decoding.hypothesis import Hypothesis
+from regard.model.capture import AttentionCall, capture_attention
+from regard.model.interfaces import Source
+from regard.model.memory import Memory
+from regard.model.seq2seq import Seq2Seq
+
+Reranker = Callable[[Source, Sequence[Hypothesis]], list[Hypothesis]]  # a source as a batch of one, and its outputs
+
+
+def require_cross_attention(argument: str, model: nn.Module) -> Seq2Seq:
+    """The model; refused without cross-attention, as a language model, an RNN without attention or an ensemble is."""
+    if not isinstance(model, Seq2Seq) or not _cross_attentions(model):
+        raise InvalidArgument(
+            argument,
+            wanted="one model whose decoder attends to its source",
+            got="a decoder that does not, or several",
+            remedy="Leave it out, or choose another model.",
+        )
+    return model
+
+
+def _cross_attentions(model: Seq2Seq) -> Sequence[nn.Module]:
+    modules: Sequence[nn.Module] = getattr(model.decoder, "cross_attentions", ())
+    return modules
+
+
+@torch.inference_mode()
+def output_attention(
+    model: nn.Module, source: Source, hypotheses: Sequence[Hypothesis], first: int
+) -> list[Float[Tensor, "layers H _T S"]]:
+    """The cross-attention weights of each of these outputs of one source, in float32 on the CPU.
+
+    A row for each token and for the end token, where there is one. `first` is the token before an output's first.
+    """
+    reads = require_cross_attention("attention", model)
+    layers = {module: list[Tensor]() for module in _cross_attentions(reads)}
+    targets = [(first, *each.tokens)[: len(each.tokens) + each.ended] for each in hypotheses]
+    longest = max(map(len, targets), default=0)
+    if not longest:
+        return []
+    memory: Memory = reads.encode(source)
+    rows = torch.zeros(len(targets), dtype=torch.int64, device=memory.states.device)
+    padded = torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in targets], device=rows.device)
+
+    def collect(call: AttentionCall) -> None:
+        if call.source in layers:
+            weights = call.weights()  # (B, H, T, S), or (B, T, S) where there are no heads
+            layers[call.source].append(weights if weights.dim() == 4 else weights[:, None])
+
+    with capture_attention(collect):
+        reads.decoder(padded, memory.reorder(rows))
+    weights = torch.stack([torch.cat(parts, 2) for parts in layers.values()], 1).float().cpu()  # (B, layers, H, T, S)
+    return [each[:, :, : len(row)] for each, row in zip(weights, targets, strict=True)]
+
+
+def coverage_reranker(model: nn.Module, config: DecodeConfig, first: int) -> Reranker | None:
+    """Ranks the outputs of a source again by score plus coverage (https://arxiv.org/abs/1609.08144).
+
+    The coverage of a source token is the attention it received from all output tokens, averaged over layers and heads
+    and at most 1; the penalty multiplies the sum of its logarithms. None where `coverage_penalty` is 0.
+    """
+    if not config.coverage_penalty:
+        return None
+    reads = require_cross_attention("coverage_penalty", model)
+
+    def rerank(source: Source, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+        units = reads.encode(source).units
+        ranked = []
+        for each, weights in zip(hypotheses, output_attention(reads, source, hypotheses, first), strict=True):
+            received = weights.mean((0, 1)).sum(0)[units:]  # (S,)
+            coverage = float(received.clamp(torch.finfo(torch.float32).tiny, 1.0).log().sum())
+            score = None if each.score is None else each.score + config.coverage_penalty * coverage
+            ranked.append(each._replace(score=score))
+        return sorted(ranked, key=lambda each: -torch.inf if each.score is None else each.score, reverse=True)
+
+    return rerank
