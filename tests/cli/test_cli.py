@@ -93,17 +93,18 @@ def test_the_command_line_is_frozen():
             "--sentences", "--set", "--sources", "--split",
         ],
         "predict": [
-            "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--markup", "--nbest",
-            "--prefix", "--sample", "--scores", "--set", "--stream",
+            "--attention", "--beam", "--constraints", "--device", "--json", "--markup", "--max-length", "--n-best",
+            "--prefix", "--sample", "--scores", "--set", "--stream", "--truncate",
         ],
-        "caption": ["--beam", "--device", "--draw", "--json", "--longest", "--scores", "--set"],
+        "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
-            "--ablate", "--beam", "--cut", "--data", "--device", "--file", "--head", "--json", "--layer", "--map",
-            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--view", "--words",
+            "--ablate", "--beam", "--data", "--device", "--file", "--head", "--json", "--layer", "--map",
+            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--truncate", "--view",
+            "--words",
         ],
         "align": [
-            "--beam", "--choose", "--cut", "--device", "--head", "--json", "--references", "--set", "--sources",
-            "--step", "--targets",
+            "--beam", "--choose", "--device", "--head", "--json", "--references", "--set", "--sources",
+            "--step", "--targets", "--truncate",
         ],
         "score": ["--device", "--json"],
         "verify": [],
@@ -139,7 +140,7 @@ def test_predict_answers_line_for_line(place):
 def test_predict_searches(place):
     (place / "in.txt").write_text("abc\n\ncb\n")
     (place / "begin.txt").write_text("a\n\naa\n")
-    several = command("predict", place / "run", place / "in.txt", "--beam", 4, "--nbest", 2, "--scores")
+    several = command("predict", place / "run", place / "in.txt", "--beam", 4, "--n-best", 2, "--scores")
     assert several.returncode == 0, several.stderr
     lines = several.stdout.split("\n")[:-1]
     assert len(lines) == 6  # two for each line
@@ -157,7 +158,7 @@ def test_predict_searches(place):
     (place / "wishes.txt").write_text('{"required": ["cab"], "banned": ["bb"]}\n\n{"required": ["aa"]}\n')
     wished = command(
         "predict", place / "run", place / "in.txt", "--beam", 3, "--constraints", place / "wishes.txt", "--attention",
-        place / "looks.jsonl", "--longest", 20,
+        place / "looks.jsonl", "--max-length", 20,
     )  # fmt: skip
     assert wished.returncode == 0, wished.stderr
     first, _, third = wished.stdout.split("\n")[:3]
@@ -195,7 +196,7 @@ def test_a_line_that_is_too_long_is_named(place):
     refused = command("predict", place / "run", place / "long.txt", "--set", "max_source_length=20")
     assert refused.returncode == 2
     assert "line 2: wanted at most 20 tokens; got 30" in refused.stderr
-    cut = command("predict", place / "run", place / "long.txt", "--set", "max_source_length=20", "--cut")
+    cut = command("predict", place / "run", place / "long.txt", "--set", "max_source_length=20", "--truncate")
     assert (cut.returncode, cut.stdout.count("\n")) == (0, 2)
     assert "1 lines were too long" in cut.stderr
 
@@ -443,7 +444,7 @@ def test_a_mistake_is_a_short_error(name, tmp_path, monkeypatch):
     assert done.stdout == ""
 
 
-NO_SPACE = "No space left on device. What was being written is not whole: make room, and start again."
+NO_SPACE = "No space left on device. The file that was being written is incomplete: free some space and start again."
 FULL = Path("/dev/full")
 
 

@@ -27,7 +27,7 @@ def align(
     targets: Iterable[str] | None = None,
     *,
     heads: AlignmentHeads = ALL_HEADS,
-    cut: bool = False,
+    truncate: bool = False,
     **options: Any,
 ) -> Iterator[Alignment]:
     """Alignments in order: of each source with its target, or with the model's own output.
@@ -42,8 +42,8 @@ def align(
     if options.get("num_hypotheses") not in (None, 1):
         remedy = "Leave it out: the best output is aligned."
         raise InvalidArgument("num_hypotheses", wanted="1", got=repr(options["num_hypotheses"]), remedy=remedy)
-    limits = {"cut": cut, "max_source_length": options.get("max_source_length")}
-    for line, (source, output, ids) in enumerate(_pairs(predictor, sources, targets, cut, options), 1):
+    limits = {"cut": truncate, "max_source_length": options.get("max_source_length")}
+    for line, (source, output, ids) in enumerate(_pairs(predictor, sources, targets, truncate, options), 1):
         pair = _tokenized(predictor, source, output, ids, given=targets is not None)
         yield pair.aligned(_weights(predictor, pair, heads.layer, line=line, **limits), heads)
 
@@ -64,7 +64,7 @@ def with_markup(
     texts: Iterable[str],
     *,
     heads: AlignmentHeads = ALL_HEADS,
-    cut: bool = False,
+    truncate: bool = False,
     **options: Any,
 ) -> Iterator[str]:
     """Translations of texts with inline tags, as <b>these</b>, in order. Tags enclose the words aligned with theirs.
@@ -82,7 +82,7 @@ def with_markup(
             pending.append(marked)
             yield marked.text
 
-    for each in align(predictor, plain_texts(), heads=heads, cut=cut, **options):
+    for each in align(predictor, plain_texts(), heads=heads, truncate=truncate, **options):
         yield put_in(pending.popleft(), each.output, target.spans(each.output), each.origins)
 
 
@@ -156,11 +156,11 @@ def _weights(predictor: Predictor, pair: TokenizedPair, layer: int | None, **lim
 
 
 def _pairs(
-    predictor: Predictor, sources: Iterable[str], targets: Iterable[str] | None, cut: bool, options: dict[str, Any]
+    predictor: Predictor, sources: Iterable[str], targets: Iterable[str] | None, truncate: bool, options: dict[str, Any]
 ) -> Iterator[tuple[str, str, Sequence[int]]]:
     """Texts with their translations, and the tokens of these."""
     if targets is None:
-        for line, outputs in predict_lines(predictor, sources, cut=cut, **options):
+        for line, outputs in predict_lines(predictor, sources, cut=truncate, **options):
             yield line, outputs[0].text, outputs[0].numbers
         return
     _, vocabulary = _vocabularies(predictor)

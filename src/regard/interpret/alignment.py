@@ -44,7 +44,9 @@ class AlignmentHeads:
         for known in STEPS:
             if known == step:
                 layer, index = (None, None) if numbers is None else numbers.groups()
-                return AlignmentHeads(layer and int(layer), index and int(index), known)
+                return AlignmentHeads(
+                    None if layer is None else int(layer), None if index is None else int(index), known
+                )
         remedy = "Leave it out for the step that predicts a word."
         raise InvalidArgument("step", wanted=" or ".join(STEPS), got=repr(step), remedy=remedy)
 
@@ -105,9 +107,7 @@ class TokenizedPair:
         source_word_of = _words_of_text(reads, reads.encode(source))
         return TokenizedPair(source, output, source_words, output_words, ids, source_word_of, output_word_of)
 
-    def weights(
-        self, model: Seq2Seq, batch: Source, length: int, layer: int | None
-    ) -> list[Float[Tensor, "H T S"]]:
+    def weights(self, model: Seq2Seq, batch: Source, length: int, layer: int | None) -> list[Float[Tensor, "H T S"]]:
         """Cross-attention weights of every layer, or of one, over the `length` source tokens without the end."""
         if not self.source_words or not self.output_words:
             return []

@@ -1,17 +1,18 @@
 """A look at one input: what the model read, what it generated, and a map of every attention module."""
 
+import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.data.images import Pixels
+from regard.data.images import Pixels, webp
 from regard.interpret.attributions import weight_gradients
 from regard.interpret.forward_pass import ForwardPass
-from regard.interpret.look_json import LIMIT, look_as_dict
+from regard.interpret.look_json import LIMIT, VERSION, finite, map_as_dict
 from regard.interpret.maps import AttentionMap
 from regard.interpret.rollout import rollout
 from regard.interpret.summaries import Head, sorted_by
@@ -27,15 +28,16 @@ HTML_RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {}
 class Text:
     """The tokens of a source, or the words they make up; a learned state before them is one of them."""
 
-    kind: ClassVar = "text"
     tokens: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": "text", "tokens": self.tokens}
 
 
 @dataclass(frozen=True)
 class Image:
     """A source image as the model read it, and the rows and columns of its regions."""
 
-    kind: ClassVar = "image"
     pixels: Pixels  # (height, width, 3)
     grid: tuple[int, int]
     units: int  # learned states before the regions
@@ -46,25 +48,36 @@ class Image:
         rows, columns = self.grid
         return (CLS_TOKEN,) * self.units + tuple(f"{y + 1},{x + 1}" for y in range(rows) for x in range(columns))
 
+    def as_dict(self) -> dict[str, Any]:
+        height, width, _ = self.pixels.shape
+        data = f"data:image/webp;base64,{base64.b64encode(webp(self.pixels)).decode()}"
+        shape = {"width": width, "height": height, "grid": list(self.grid), "units": self.units}
+        return {"kind": "image", **shape, "data": data}
+
 
 @dataclass(frozen=True)
 class GeneratedText:
     """An output sequence, with its end token if it ended."""
 
-    kind: ClassVar = "text"
     text: str
     tokens: tuple[str, ...]
     read: tuple[str, ...]  # the decoder's inputs: rows and keys of its self-attention
     scores: tuple[float, ...] | None  # log-probabilities; of a word, the sum over its tokens
+
+    def as_dict(self) -> dict[str, Any]:
+        scores = None if self.scores is None else [finite(score) for score in self.scores]
+        return {"text": self.text, "tokens": self.tokens, "scores": scores, "read": self.read}
 
 
 @dataclass(frozen=True)
 class Label:
     """A predicted label, and its log-probability."""
 
-    kind: ClassVar = "label"
     label: str
     score: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"label": self.label, "score": finite(self.score)}
 
 
 @dataclass(frozen=True)
@@ -128,7 +141,13 @@ class Look:
 
     def as_dict(self, *, limit: int = LIMIT) -> dict[str, Any]:
         """What `to_json` writes, as plain values."""
-        return look_as_dict(self, limit)
+        return {
+            "version": VERSION,
+            "title": self.title,
+            "source": None if self.source is None else self.source.as_dict(),
+            "output": None if self.output is None else self.output.as_dict(),
+            "maps": [map_as_dict(each, limit) for each in self.maps],
+        }
 
     def to_json(self, *, limit: int = LIMIT) -> str:
         """As JSON, for pages and other programs.

@@ -1,56 +1,27 @@
-"""A look as plain values, for JSON: pages and other programs read this format (`Look.to_json` documents it)."""
+"""Maps and heads as plain values, for the JSON that `Look.to_json` documents."""
 
 import base64
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.core.shapes import Tensor
-from regard.data.images import webp
 from regard.interpret.maps import AttentionMap
 from regard.interpret.summaries import MEASURES, Head
-
-if TYPE_CHECKING:
-    from regard.interpret.look import GeneratedText, Image, Label, Look, Text
 
 VERSION = 1
 LIMIT = 2_000_000  # weights of a map that is written whole
 TOP = 16  # largest weights of each row of a larger map
 
 
-def look_as_dict(look: "Look", limit: int) -> dict[str, Any]:
-    return {
-        "version": VERSION,
-        "title": look.title,
-        "source": None if look.source is None else _source_as_dict(look.source),
-        "output": None if look.output is None else _output_as_dict(look.output),
-        "maps": [_map_as_dict(each, limit) for each in look.maps],
-    }
-
-
 def head_as_dict(head: Head) -> dict[str, Any]:
-    return {"head": head.head} | {name: _finite(getattr(head, name)) for name in MEASURES}
+    return {"head": head.head} | {name: finite(getattr(head, name)) for name in MEASURES}
 
 
-def _source_as_dict(source: "Text | Image") -> dict[str, Any]:
-    if source.kind == "text":
-        return {"kind": "text", "tokens": source.tokens}
-    height, width, _ = source.pixels.shape
-    data = f"data:image/webp;base64,{base64.b64encode(webp(source.pixels)).decode()}"
-    shape = {"width": width, "height": height, "grid": list(source.grid), "units": source.units}
-    return {"kind": "image", **shape, "data": data}
-
-
-def _output_as_dict(output: "GeneratedText | Label") -> dict[str, Any]:
-    if output.kind == "label":
-        return {"label": output.label, "score": _finite(output.score)}
-    scores = None if output.scores is None else [_finite(score) for score in output.scores]
-    return {"text": output.text, "tokens": output.tokens, "scores": scores, "read": output.read}
-
-
-def _map_as_dict(each: AttentionMap, limit: int) -> dict[str, Any]:
+def map_as_dict(each: AttentionMap, limit: int) -> dict[str, Any]:
+    """A map with all its weights; of more than `limit` weights, with the largest of each row."""
     rows, heads = each.default_rows, each.default_heads
     shape = [len(each.shown_heads), len(each.shown_rows), each.size[1]]
     weights = top = None
@@ -92,5 +63,5 @@ def _in_base64(numbers: NDArray[np.generic]) -> str:
     return base64.b64encode(numbers.tobytes()).decode()
 
 
-def _finite(number: float) -> float | None:
+def finite(number: float) -> float | None:
     return number if isfinite(number) else None
