@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from regard.interpret.look import Look
     from regard.interpret.maps import AttentionMap
     from regard.kernels.attention.bias import DistanceBias
+    from regard.kernels.attention.score_function import ScoreFunction
     from regard.kernels.attention.weights import Summary
     from regard.model.attention import attend, attention_summary, attention_weights, self_attend
     from regard.model.build import build
@@ -34,7 +35,17 @@ if TYPE_CHECKING:
     from regard.model.kv_cache import KeyValue, KeyValueCache
     from regard.model.memory import Memory
     from regard.model.multihead import MultiHead
-    from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal
+    from regard.model.positions import (
+        Add,
+        Alibi,
+        Concatenate,
+        Learned,
+        PositionBias,
+        PositionEncoding,
+        RelativeBias,
+        Rotary,
+        Sinusoidal,
+    )
     from regard.model.scores import (
         SCORES,
         Additive,
@@ -48,7 +59,7 @@ if TYPE_CHECKING:
     )
     from regard.model.vision import SelfAttention2d
     from regard.word_vectors.vectors import WordVectors
-    from regard.word_vectors.word2vec import Word2VecConfig, learn_words
+    from regard.word_vectors.word2vec import Word2VecConfig, train_word2vec
 
 __version__ = "0.1.0"
 
@@ -63,6 +74,7 @@ _HOMES = {
     "regard.api.look": ("look",),
     "regard.api.train": ("train",),
     "regard.kernels.attention.bias": ("DistanceBias",),
+    "regard.kernels.attention.score_function": ("ScoreFunction",),
     "regard.kernels.attention.weights": ("Summary",),
     "regard.interpret.alignment": ("Alignment", "AlignmentHeads"),
     "regard.interpret.look": ("Look",),
@@ -71,7 +83,10 @@ _HOMES = {
     "regard.model.build": ("build",),
     "regard.model.capture": ("AttentionCall", "capture_attention"),
     "regard.model.multihead": ("MultiHead",),
-    "regard.model.positions": ("Add", "Alibi", "Concatenate", "Learned", "RelativeBias", "Rotary", "Sinusoidal"),
+    "regard.model.positions": (
+        "Add", "Alibi", "Concatenate", "Learned", "PositionBias", "PositionEncoding", "RelativeBias", "Rotary",
+        "Sinusoidal",
+    ),
     "regard.model.scores": (
         "SCORES", "Additive", "Bilinear", "Dot", "ProjectedKeys", "ReducedRank", "ScaledDot", "Score", "Uniform",
     ),
@@ -82,7 +97,7 @@ _HOMES = {
     "regard.core.sequence": ("Tokens",),
     "regard.inference.load": ("load",),
     "regard.inference.predictor": ("Predictor",),
-    "regard.word_vectors.word2vec": ("Word2VecConfig", "learn_words"),
+    "regard.word_vectors.word2vec": ("Word2VecConfig", "train_word2vec"),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -109,6 +124,8 @@ __all__ = [
     "Look",
     "Memory",
     "MultiHead",
+    "PositionBias",
+    "PositionEncoding",
     "Predictor",
     "ProjectedKeys",
     "ReducedRank",
@@ -117,6 +134,7 @@ __all__ = [
     "Rotary",
     "ScaledDot",
     "Score",
+    "ScoreFunction",
     "SelfAttention2d",
     "Sinusoidal",
     "Summary",
@@ -134,12 +152,12 @@ __all__ = [
     "capture_attention",
     "compare",
     "evaluate",
-    "learn_words",
     "load",
     "look",
     "prune",
     "self_attend",
     "train",
+    "train_word2vec",
     "with_markup",
 ]
 

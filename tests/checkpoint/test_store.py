@@ -16,7 +16,8 @@ import torch
 
 import regard
 from regard.checkpoint import store
-from regard.core.atomic_io import sweep, whole_file
+from regard.core.atomic_io import atomic_file, remove_leftovers
+from regard.model.weights import load_weights
 
 TEXTS = {"config.json": '{"a": 1}\n', "tokenizer.json": '{"model": {}}\n', "README.md": "# A model\n"}
 
@@ -138,7 +139,7 @@ def test_a_pickle_is_never_opened(name, tmp_path, monkeypatch):
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
-from regard.checkpoint import store as checkpoint
+from regard.checkpoint import store
 run, at = Path(sys.argv[1]), int(sys.argv[2])
 calls = 0
 def dying(function):
@@ -153,10 +154,9 @@ for name in ("fsync", "rename", "replace", "mkdir", "open"):
     setattr(os, name, dying(getattr(os, name)))
 Path.write_bytes = dying(Path.write_bytes)
 store.save_file = dying(store.save_file)
-import regard.files
 texts = {"config.json": "{}", "training.json": "{}"}
 store.write(store.step_folder(run, 2), texts, {"model.safetensors": {"w": torch.ones(3)}})
-store.prune(run, 1, set())
+store.prune(run, store.steps(run)[-1:])
 print("done")
 """
 
@@ -175,7 +175,7 @@ def test_killed_at_any_moment_of_a_save_a_whole_checkpoint_is_left(tmp_path):
         step, _, wrong = found
         assert not wrong
         left.add((ended.returncode, step))
-        sweep(run)
+        remove_leftovers(run)
         assert not list(run.glob(".*"))
         if ended.returncode == 0:
             assert store.steps(run) == [2]
@@ -214,7 +214,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
 
 def test_a_file_is_whole_or_not_there(tmp_path):
     def half():
-        with whole_file(tmp_path / "f") as file:
+        with atomic_file(tmp_path / "f") as file:
             file.write(b"half")
             raise OSError(28, "No space left on device")
 
@@ -227,14 +227,14 @@ def test_links_and_pipes_stay_what_they_are(tmp_path):
     link, pipe, heard = tmp_path / "link", tmp_path / "pipe", []
     link.symlink_to(tmp_path / "real")
     for content in (b"one", b"two"):
-        with whole_file(link) as file:
+        with atomic_file(link) as file:
             file.write(content)
         assert link.is_symlink()
         assert (tmp_path / "real").read_bytes() == content
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
     reader.start()
-    with whole_file(pipe) as file:
+    with atomic_file(pipe) as file:
         file.write(b"three")
     reader.join(timeout=60)
     assert heard == [b"three"]
@@ -246,4 +246,4 @@ def test_weights_of_another_model_are_named(tmp_path):
     with pytest.raises(
         regard.CheckpointRefused, match=r"an unknown more; no bias; weight of shape \(2, 2\) for \(4, 3\)"
     ):
-        store.put_weights(model, {"weight": torch.ones(2, 2), "more": torch.ones(1)}, "there")
+        load_weights(model, {"weight": torch.ones(2, 2), "more": torch.ones(1)}, "there")

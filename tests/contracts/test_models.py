@@ -9,7 +9,8 @@ from torch.nn import functional as F
 import regard
 from regard.core.sequence import Tokens
 from regard.model.memory import Memory
-from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool, PoolConfig
+from regard.model.part_config import PoolConfig
+from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool
 from regard.model.positions import SinusoidalGrid
 from regard.model.seq2seq import Classifier, Seq2Seq
 from regard.model.vision import CnnConfig, cnn
@@ -52,8 +53,8 @@ def test_padding_is_never_looked_at(name):
 @torch.no_grad()
 def test_an_empty_sentence_has_an_empty_memory(name):
     found = encoder(name)(Tokens.of([[1, 2], []]))
-    assert not found.mask[1, found.units :].any()
-    assert found.units or (found.summary[1] == 0).all()
+    assert not found.mask[1, found.cls_tokens :].any()
+    assert found.cls_tokens or (found.summary[1] == 0).all()
     assert found.states.isfinite().all()
 
 

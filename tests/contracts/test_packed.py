@@ -12,7 +12,7 @@ from torch import nn
 
 import regard
 from regard.api import train as train_verb
-from regard.api.dry_run import outlook
+from regard.api.dry_run import dry_run
 from regard.api.train import prepared, train
 from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
@@ -134,7 +134,7 @@ def test_packed_others_equal_padded_ones(kind, way, monkeypatch):
     )
     model = regard.build(sides | {"vocab_size": 20}).to(DEVICE)
     objective, given = Objective(label_smoothing=0.1), batch(source=encoder is not None)
-    monkeypatch.setattr(varlen, "WIDEST", 8)  # heads of 16 are walked
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", 8)  # heads of 16 are walked
     monkeypatch.setattr(rnn_cuda, "takes", triton_launch.takes)  # in float32 too
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     got, changes = gradients(model, pack_batch(given, room(filled=True)), objective)
@@ -194,9 +194,9 @@ def test_long_sequences_go_another_way(causal):
     ends, kind = SequenceOffsets.of([200, 3, 0, 130]).to(DEVICE), varlen.HeadLayout(4, 2, 16, 0.25, causal)
     asked = torch.randn(333, 8 * 16, device=DEVICE, requires_grad=True)
     into = torch.randn(333, 64, device=DEVICE)
-    wanted = varlen._padded(*varlen._roles(asked, None, kind), kind, ends, ends)
+    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(kind, asked, None, ends, ends))
     expected = torch.autograd.grad(wanted, asked, into)[0]
-    got = varlen.attend(asked.bfloat16(), None, kind, ends, ends)
+    got = varlen.attend(varlen.PackedAttentionSpec(kind, asked.bfloat16(), None, ends, ends))
     near(got, wanted, 1e-2)
     near(torch.autograd.grad(got, asked, into.bfloat16())[0], expected, 1e-2)
 
@@ -210,9 +210,10 @@ def test_what_a_program_cannot_hold_goes_another_way(dtype, kind):
     ends, dim = SequenceOffsets.of([128, 3, 0, 70]).to(DEVICE), (kind.heads + 2 * kind.kv_heads) * kind.dim
     asked = torch.randn(201, dim, device=DEVICE, requires_grad=True)
     into = torch.randn(201, kind.heads * kind.dim, device=DEVICE)
-    wanted = varlen._padded(*varlen._roles(asked, None, kind), kind, ends, ends)
+    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(kind, asked, None, ends, ends))
     expected = torch.autograd.grad(wanted, asked, into)[0]
-    got, tolerance = varlen.attend(asked.to(dtype), None, kind, ends, ends), 1e-2 if dtype == torch.bfloat16 else 1e-5
+    tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-5
+    got = varlen.attend(varlen.PackedAttentionSpec(kind, asked.to(dtype), None, ends, ends))
     near(got, wanted, tolerance)
     near(torch.autograd.grad(got, asked, into.to(dtype))[0], expected, tolerance)
 
@@ -221,27 +222,28 @@ def test_what_a_program_cannot_hold_goes_another_way(dtype, kind):
 @pytest.mark.parametrize("heads", [1, 2])
 def test_wide_heads_are_walked(heads, causal, way, monkeypatch):
     """Parts of 16 numbers of 40; sequences of every tile, one that sees nothing, and one that nobody asks."""
-    monkeypatch.setattr(varlen, "WIDEST", 32)
-    monkeypatch.setattr(varlen, "PART", 16)
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", 32)
+    monkeypatch.setattr(varlen, "LOOP_STEP", 16)
     monkeypatch.setattr(varlen, "TILES", (16, 32))
     ends, around = SequenceOffsets.of([3, 20, 5, 0, 7]).to(DEVICE), SequenceOffsets.of([9, 17, 0, 4, 32]).to(DEVICE)
     around = ends if causal else around
     kind = varlen.HeadLayout(heads, heads, 40, 0.3, causal)
     asked = torch.randn(35, heads * 40, device=DEVICE, requires_grad=True)
-    known = torch.randn(len(around.places), 2 * heads * 40, device=DEVICE, requires_grad=True)
+    known = torch.randn(len(around.positions), 2 * heads * 40, device=DEVICE, requires_grad=True)
     into = torch.randn(35, heads * 40, device=DEVICE)
-    got = varlen.attend(asked, known, kind, ends, around)
+    got = varlen.attend(varlen.PackedAttentionSpec(kind, asked, known, ends, around))
     found = torch.autograd.grad(got, (asked, known), into)
-    wanted = varlen._padded(*varlen._roles(asked, known, kind), kind, ends, around)
+    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(kind, asked, known, ends, around))
     for mine, theirs in zip((got, *found), (wanted, *torch.autograd.grad(wanted, (asked, known), into)), strict=True):
         near(mine, theirs)
 
 
 def test_heads_that_share_keys_are_not_walked(way, monkeypatch):
-    monkeypatch.setattr(varlen, "WIDEST", 8)
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", 8)
     monkeypatch.setattr(varlen._Short, "apply", lambda *_: pytest.fail("walked"))
     ends = SequenceOffsets.of([5, 3]).to(DEVICE)
-    same = varlen.attend(torch.ones(8, 64, device=DEVICE), None, varlen.HeadLayout(2, 1, 16, 1.0), ends, ends)
+    kind, asked = varlen.HeadLayout(2, 1, 16, 1.0), torch.ones(8, 64, device=DEVICE)
+    same = varlen.attend(varlen.PackedAttentionSpec(kind, asked, None, ends, ends))
     near(same, torch.ones(8, 32, device=DEVICE))
 
 
@@ -303,15 +305,16 @@ def test_dropout_drops_the_same_in_the_backward(way):
     assert not torch.equal(total, again)
 
 
-@pytest.mark.parametrize("widest", [varlen.WIDEST, 4], ids=["held", "walked"])
+@pytest.mark.parametrize("widest", [varlen.MAX_HELD_DIM, 4], ids=["held", "walked"])
 def test_attention_drops_the_same_in_the_backward(widest, way, monkeypatch):
     """Values that are the unit vectors make outputs weights; their gradient sums what was let through."""
-    monkeypatch.setattr(varlen, "WIDEST", widest)
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", widest)
     n = 5
     ends, kind = SequenceOffsets.of([n, n]).to(DEVICE), varlen.HeadLayout(1, 1, n, 1.0, False, 0.5)
     asked = torch.zeros(2 * n, n, device=DEVICE)
     value = torch.eye(n, device=DEVICE).repeat(2, 1).requires_grad_()
-    out = varlen.attend(asked, torch.cat((torch.zeros_like(value), value), 1), kind, ends, ends)
+    known = torch.cat((torch.zeros_like(value), value), 1)
+    out = varlen.attend(varlen.PackedAttentionSpec(kind, asked, known, ends, ends))
     out.sum().backward()
     let = torch.cat([part.detach().sum(0) for part in out.chunk(2)])
     near(value.grad.mean(1), let)
@@ -335,18 +338,18 @@ def test_the_loss_of_rows_that_count(r_drop, way, monkeypatch):
 
 def test_ends():
     ends = SequenceOffsets.of([3, 0, 2])
-    assert ends.offsets.tolist() == [0, 3, 3, 5]
-    assert ends.places.tolist() == [0, 1, 2, 0, 1]
+    assert ends.cu_seqlens.tolist() == [0, 3, 3, 5]
+    assert ends.positions.tolist() == [0, 1, 2, 0, 1]
     assert ends.mask.tolist() == [[True, True, True], [False] * 3, [True, True, False]]
     x = torch.arange(5.0)[:, None]
-    assert torch.equal(ends.laid(ends.padded(x)), x)
+    assert torch.equal(ends.pack(ends.pad(x)), x)
     assert ends.rows.tolist() == [0, 0, 0, 2, 2]
-    assert ends.to_come.tolist() == [2, 1, 0, 1, 0]
-    assert ends.twice().offsets.tolist() == [0, 3, 3, 5, 8, 8, 10]
+    assert ends.remaining.tolist() == [2, 1, 0, 1, 0]
+    assert ends.duplicate().cu_seqlens.tolist() == [0, 3, 3, 5, 8, 8, 10]
 
 
 def test_the_first_batch_is_shown_as_text(tmp_path):
-    examples = [line for line in outlook(Recipe.of(LEARNED), tmp_path).splitlines() if line.startswith("  target")]
+    examples = [line for line in dry_run(Recipe.of(LEARNED), tmp_path).splitlines() if line.startswith("  target")]
     assert len(examples) == 3
     words = Path(LETTERS).read_text().splitlines()
     assert all(line.split()[1] in words and line.endswith("</s>)") for line in examples)
@@ -398,36 +401,36 @@ def corpus(tmp_path_factory):
 @pytest.mark.parametrize("filled", [False, True], ids=["exact", "filled"])
 def test_an_epoch_lays_every_example_once(corpus, filled):
     room = PackedCapacity.of(corpus, 160, filled=filled)
-    made = list(batches(corpus, budget=160, seed=3, epoch=1, room=room))
+    made = list(batches(corpus, budget=160, seed=3, epoch=1, capacity=room))
     rows = torch.cat([each.rows for each in made])
     assert sorted(rows.tolist()) == list(range(len(corpus)))
     for each in made:
         assert len(each.source.ids) <= room.positions[0]
         assert len(each.targets.ids) <= room.positions[1]
         assert int((each.targets.gold >= 0).sum()) == each.tokens
-    shapes = {(each.source.ids.shape, each.targets.ids.shape, each.source.ends.offsets.shape) for each in made}
+    shapes = {(each.source.ids.shape, each.targets.ids.shape, each.source.offsets.cu_seqlens.shape) for each in made}
     assert (len(shapes) == 1) == filled
     used = sum(each.tokens for each in made[:-1]) / (len(made) - 1)
     assert used > 0.9 * room.positions[1]  # the room is used
-    again = batches(corpus, budget=160, seed=3, epoch=1, room=room, start=2)
+    again = batches(corpus, budget=160, seed=3, epoch=1, capacity=room, start=2)
     assert torch.equal(next(again).targets.ids, made[2].targets.ids)
 
 
 def test_a_batch_has_no_more_sequences_than_there_is_room_for(corpus):
     usual = PackedCapacity.of(corpus, 160, filled=True)
     full = replace(usual, rows=usual.fillers((0, 0)) + 1)
-    made = list(batches(corpus, budget=160, seed=3, epoch=1, room=full))
-    assert {len(side.ends.offsets) for each in made for side in (each.source, each.targets)} == {full.rows + 1}
+    made = list(batches(corpus, budget=160, seed=3, epoch=1, capacity=full))
+    assert {len(side.offsets.cu_seqlens) for each in made for side in (each.source, each.targets)} == {full.rows + 1}
     assert sorted(torch.cat([each.rows for each in made]).tolist()) == list(range(len(corpus)))
     fewer = max(len(each.rows) for each in made)
-    assert fewer < max(len(each.rows) for each in batches(corpus, budget=160, seed=3, epoch=1, room=usual))
+    assert fewer < max(len(each.rows) for each in batches(corpus, budget=160, seed=3, epoch=1, capacity=usual))
 
 
 def test_ranks_lay_the_same_examples(corpus):
     room = PackedCapacity.of(corpus, 160)
-    whole = list(batches(corpus, budget=160, seed=3, epoch=0, room=room))
-    parts = [list(batches(corpus, budget=160, seed=3, epoch=0, room=room, rank=rank, world=2)) for rank in (0, 1)]
-    rows = [each.rows for part in parts for each in part if not each.lent]
+    whole = list(batches(corpus, budget=160, seed=3, epoch=0, capacity=room))
+    parts = [list(batches(corpus, budget=160, seed=3, epoch=0, capacity=room, rank=rank, world=2)) for rank in (0, 1)]
+    rows = [each.rows for part in parts for each in part if not each.borrowed]
     assert sorted(torch.cat(rows).tolist()) == sorted(torch.cat([each.rows for each in whole]).tolist())
 
 
@@ -489,5 +492,5 @@ def test_what_is_replayed_is_the_batch_at_hand(tmp_path, monkeypatch):
 
 
 def copied(side):
-    ends = SequenceOffsets(side.ends.offsets.clone(), side.ends.places.clone(), side.ends.longest)
-    return replace(side, ids=side.ids.clone(), ends=ends, gold=None if side.gold is None else side.gold.clone())
+    ends = SequenceOffsets(side.offsets.cu_seqlens.clone(), side.offsets.positions.clone(), side.offsets.max_length)
+    return replace(side, ids=side.ids.clone(), offsets=ends, gold=None if side.gold is None else side.gold.clone())

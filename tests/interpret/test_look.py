@@ -18,8 +18,9 @@ from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.kernels.attention import reference
 from regard.model.capture import capture_attention, intercepting
+from regard.model.embedding import Projection
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
-from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
+from regard.model.seq2seq import Classifier, MaskedLanguageModel, Seq2Seq
 from regard.recipe.recipe import Recipe
 from regard.views.terminal import look_text
 from support.models import DECODERS, ENCODERS, WIDTH, decoder, encoder, lively, one, source
@@ -30,7 +31,12 @@ SAID = [5, 6, 7, 3, END]
 
 def family() -> dict[str, tuple]:
     """Every encoder under a pool, every decoder with a source and without, and one that finds hidden tokens."""
-    made = {"hidden tokens": lambda: (MaskedTokens(encoder("transformer"), nn.Linear(WIDTH, 11)).eval(), "transformer")}
+    made = {
+        "hidden tokens": lambda: (
+            MaskedLanguageModel(encoder("transformer"), Projection(WIDTH, 11)).eval(),
+            "transformer",
+        )
+    }
     for name in ENCODERS:
         made[f"{name} → label"] = lambda name=name: (_classifier(name), name)
     for name in DECODERS:
@@ -71,7 +77,7 @@ def plainly(model: nn.Module, given: object) -> dict[str, torch.Tensor]:
     def materialised(module, spec, value, out):
         weights = reference.softmax(reference.scores(spec))
         found.setdefault(names[module], []).append(weights[0])
-        return (weights @ reference.spread(value, weights.shape[1])).to(out.dtype)
+        return (weights @ reference.repeat_heads(value, weights.shape[1])).to(out.dtype)
 
     with intercepting(materialised):
         forward(model, given)
@@ -469,7 +475,7 @@ def _scaled(model, look, name: str, at: tuple[int, int, int], factor: float, of:
         if rows <= at[1] < rows + spec.n:
             weights[0, at[0], at[1] - rows, at[2]] *= factor
         rows += spec.n
-        return weights @ reference.spread(value, weights.shape[1])
+        return weights @ reference.repeat_heads(value, weights.shape[1])
 
     with intercepting(changed):
         logits = look.forward()

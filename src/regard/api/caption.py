@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.core.atomic_io import naming, whole_file
+from regard.core.atomic_io import atomic_file, named_os_errors
 from regard.core.errors import InvalidArgument
-from regard.data.image_store import ENDINGS, Member, ZipStore, is_zip
-from regard.data.images import Pixels, as_shown, read_picture
+from regard.data.image_store import EXTENSIONS, Member, ZipStore, is_zip
+from regard.data.images import Pixels, read_image, read_thumbnail
 from regard.data.tokenizer import Tokenizer
 from regard.inference.predictor import Output, Predictor
 from regard.interpret.output_attention import require_cross_attention
 from regard.interpret.regions import ImageRegions, RegionWord, image_regions, words_over_regions
-from regard.model.seq2seq import Classifier, MaskedTokens
+from regard.model.seq2seq import Classifier, MaskedLanguageModel
 from regard.views import caption_overlay
 from regard.views.caption_overlay import Overlay
 
@@ -50,7 +50,7 @@ def find_pictures(paths: Iterable[str | Path]) -> Iterator[Path | Member]:
         else:
             found = [path]
         if not found:
-            wanted, remedy = "at least one image", f"Their names end in {', '.join(ENDINGS)}."
+            wanted, remedy = "at least one image", f"Their names end in {', '.join(EXTENSIONS)}."
             raise InvalidArgument(str(path), wanted=wanted, got="none", remedy=remedy)
         yield from found
 
@@ -63,7 +63,7 @@ def caption(
     draw      a folder that gets a PNG and an SVG of each image with its attention, and index.html with all of them
     options   those of `Predictor.outputs`
     """
-    if predictor.picture_size is None or isinstance(predictor.model, Classifier | MaskedTokens):
+    if predictor.picture_size is None or isinstance(predictor.model, Classifier | MaskedLanguageModel):
         wanted, remedy = "a model from images to texts", "`regard predict` takes any model."
         raise InvalidArgument("model", wanted=wanted, got="another", remedy=remedy)
     with nullcontext() if draw is None else _OverlayWriter(predictor, draw) as writer:
@@ -93,7 +93,7 @@ def _captioned(
 def _read(picture: Path | Member, size: int) -> Pixels | str:
     """The pixels of an image, or the message of the error."""
     try:
-        return read_picture(picture, size)
+        return read_image(picture, size)
     except InvalidArgument as error:
         return str(error)
 
@@ -126,7 +126,7 @@ class _OverlayWriter:
     def __enter__(self) -> "_OverlayWriter":
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.page = self.stack.enter_context(whole_file(self.folder / "index.html"))
+            self.page = self.stack.enter_context(atomic_file(self.folder / "index.html"))
             self.page.write(caption_overlay.PAGE.encode())
         return self
 
@@ -141,16 +141,16 @@ class _OverlayWriter:
         weights = torch.zeros(len(words), self.grid.rows, self.grid.columns)
         for row, word in zip(weights, words, strict=True):
             row.copy_(word.weights)
-        overlay = Overlay(str(picture), as_shown(picture, SHOWN), [word.text for word in words], weights)
+        overlay = Overlay(str(picture), read_thumbnail(picture, SHOWN), [word.text for word in words], weights)
         self.count += 1
         with self._writing():
             for ending in (".png", ".svg"):
-                with whole_file(self.folder / (file_name(picture, self.count) + ending)) as file:
+                with atomic_file(self.folder / (file_name(picture, self.count) + ending)) as file:
                     file.write(caption_overlay.draw(overlay, ending))
             self.page.write(caption_overlay.figure(overlay).encode())
 
     def _writing(self) -> AbstractContextManager[None]:
-        return naming(self.folder, "a folder to draw into")
+        return named_os_errors(self.folder, "a folder to draw into")
 
 
 def file_name(picture: Path | Member, number: int) -> str:
@@ -165,4 +165,4 @@ def file_name(picture: Path | Member, number: int) -> str:
 
 
 def _is_picture(name: str) -> bool:
-    return name.lower().endswith(ENDINGS)
+    return name.lower().endswith(EXTENSIONS)

@@ -12,7 +12,7 @@ from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
 from regard.data.examples import DataConfig, Split, examples
-from regard.data.images import Pixels, pixels
+from regard.data.images import Pixels, load_image
 from regard.data.text import TABLES, form
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
@@ -30,7 +30,7 @@ from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
 from regard.model.interfaces import Source
-from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
+from regard.model.seq2seq import Classifier, MaskedLanguageModel, Seq2Seq
 from regard.recipe.recipe import Recipe
 from regard.views import html  # noqa: F401  enters the renderers of `Look.to_html`
 
@@ -64,7 +64,7 @@ def look(
     Weights are exact, the output is the one the model generates anyway, and only what is asked for is computed.
     """
     inner = model.model if isinstance(model, Predictor) else model
-    if not isinstance(inner, Seq2Seq | Classifier | MaskedTokens) or isinstance(inner, Ensemble):
+    if not isinstance(inner, Seq2Seq | Classifier | MaskedLanguageModel) or isinstance(inner, Ensemble):
         wanted = "one that regard.load or regard.build returns"
         remedy = "regard.capture_attention captures the attention of any module."
         raise InvalidArgument("model", wanted=wanted, got=type(inner).__name__, remedy=remedy)
@@ -93,13 +93,14 @@ def _of_predictor(
         return ForwardPass(inner, batch, None, label), replace(given, label=model.target.decode)
     assert isinstance(model.target, Tokenizer)
     continuous = model.recipe.data.context_length is not None  # a text without sentence boundaries
-    if isinstance(inner, MaskedTokens):
+    if isinstance(inner, MaskedLanguageModel):
         if output is not None:
             wanted, remedy = "none for a masked language model", "Leave it out."
             raise InvalidArgument("output", wanted=wanted, got=repr(output), remedy=remedy)
         whole = ids if continuous else [START, *ids, END]
         forward = ForwardPass(inner, Tokens.of([whole], device=device), None, None)
         return forward, replace(given, source=TokenSequence.of(whole, model.target))
+    assert isinstance(inner, Seq2Seq)
     prompt = [] if model.recipe.data.source is not None else ids
     if output is not None:
         generated = [*prompt, *model.target.encode(output), *([] if continuous else [END])]
@@ -111,14 +112,14 @@ def _of_predictor(
 def _named_input(model: Predictor, text: Any, ids: Any) -> LookInput:
     if model.picture_size is not None:
         title = Path(text).name if isinstance(text, str | Path) else "image"
-        return LookInput(title, image=pixels(text, model.picture_size))
+        return LookInput(title, image=load_image(text, model.picture_size))
     if isinstance(model.source, Tokenizer):
         return LookInput(text, TokenSequence.of([*ids, END], model.source))
     return LookInput(text, None if model.source is None else TokenSequence.of_words((text,)))
 
 
 def _of_bare_model(
-    model: Seq2Seq | Classifier | MaskedTokens, source: Any, output: Any, options: dict[str, Any]
+    model: Seq2Seq | Classifier | MaskedLanguageModel, source: Any, output: Any, options: dict[str, Any]
 ) -> tuple[ForwardPass, LookInput]:
     """For a model without vocabularies: the names of its tokens are their ids."""
     device, prompt, given = next(model.parameters()).device, [], LookInput("")

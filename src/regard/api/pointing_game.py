@@ -8,7 +8,7 @@ from regard.api.caption import caption_words, predictor_regions
 from regard.core.shapes import Tensor
 from regard.data.synthetic.scenes import KINDS, SIDE, Scene
 from regard.data.synthetic.tasks import shapes
-from regard.evaluation.pointing_game import BoundingBox, PointingScore, pointed
+from regard.evaluation.pointing_game import BoundingBox, PointingScore, pointing_score
 from regard.inference.predictor import Predictor
 from regard.interpret.output_attention import require_cross_attention
 from regard.interpret.regions import RegionWord
@@ -21,25 +21,25 @@ def point(predictor: Predictor, count: int = 200) -> tuple[int, dict[str, Pointi
     require_cross_attention("model", predictor.model)
     scenes: list[Any] = [example.source for example in islice(shapes("test"), count)]
     grid, right = predictor_regions(predictor), 0
-    mentions: dict[str, list[WordInBox]] = {"colour": [], "kind": []}
+    mentions: dict[str, list[WordInBox]] = {"color": [], "kind": []}
     for scene, outputs in zip(scenes, predictor.outputs(scenes, attention=True), strict=True):
         if outputs[0].text == scene.caption:
             right += 1
             for what, words in named(scene, caption_words(predictor, outputs[0], grid)).items():
                 mentions[what] += words
-    return right, {what: pointed(words) for what, words in mentions.items()}
+    return right, {what: pointing_score(words) for what, words in mentions.items()}
 
 
 def named(scene: Scene, words: Sequence[RegionWord]) -> dict[str, list[WordInBox]]:
     """The words of a scene's caption that name a shape, by its color and by its kind, with the shape's box."""
-    boxes = {shape.colour: shape.box for shape in scene.shapes}  # colors are unique in a scene
-    mentions: dict[str, list[WordInBox]] = {"colour": [], "kind": []}
+    boxes = {shape.color: shape.box for shape in scene.shapes}  # colors are unique in a scene
+    mentions: dict[str, list[WordInBox]] = {"color": [], "kind": []}
     box = None
     for word in words:
         if word.text in boxes:
             left, top, right, bottom = (edge / SIDE for edge in boxes[word.text])
             box = left, top, right, bottom
-            mentions["colour"].append((word.weights, box))
+            mentions["color"].append((word.weights, box))
         elif word.text in KINDS and box is not None:
             mentions["kind"].append((word.weights, box))
     return mentions

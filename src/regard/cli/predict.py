@@ -71,7 +71,7 @@ def predict(
     echo "Once upon a time" | regard predict runs/tales --sample --stream
     """
     from regard.api import predict
-    from regard.core.atomic_io import whole_file
+    from regard.core.atomic_io import atomic_file
     from regard.inference.load import load
 
     predictor, lines = load(model, device=device), read_lines(files or [])
@@ -101,7 +101,7 @@ def predict(
         **options,
     )
     truncated, count = 0, predictor.searching(**options).recipe.decode.num_hypotheses
-    with nullcontext() if attention is None else whole_file(attention) as file:
+    with nullcontext() if attention is None else atomic_file(attention) as file:
         for line, outputs in outputs_of:
             truncated += outputs[0].cut if outputs else 0
             if file is not None:

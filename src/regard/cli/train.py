@@ -42,16 +42,16 @@ def train(
 
     found = read_recipe(find_recipe(recipe), set_ or ())
     if dry_run:
-        from regard.api.dry_run import outlook
+        from regard.api.dry_run import dry_run as describe
 
-        print(outlook(found, cache))
+        print(describe(found, cache))
         return
     from regard.api import train
 
     progress = TrainingProgress(sys.stderr)
     try:
         model = train.train(
-            found, out, resume=resume, cache=cache, allow_changed_data=allow_changed_data, tell=progress
+            found, out, resume=resume, cache=cache, allow_changed_data=allow_changed_data, on_event=progress
         )
     finally:
         progress.close()
@@ -89,12 +89,12 @@ def recipes(
 
     Example: regard recipes dates > my.toml
     """
-    from regard.recipe.recipe import find_recipe, our_recipes
+    from regard.recipe.recipe import find_recipe, shipped_recipes
 
     if name is not None:
         print(find_recipe(name).read_text("utf-8"), end="")
         return
-    for path in our_recipes():
+    for path in shipped_recipes():
         first = path.read_text("utf-8").partition("\n")[0].lstrip("# ")
         print(f"{path.stem:<22} {first}")
 

@@ -11,7 +11,7 @@ from regard.core.shapes import Float, Tensor
 from regard.interpret.forward_pass import ForwardPass
 from regard.interpret.sites import attention_sites
 from regard.kernels.attention import reference
-from regard.kernels.attention.spec import AttentionSpec, spread, widened
+from regard.kernels.attention.spec import AttentionSpec, repeat_heads, widened
 from regard.model.capture import intercepting
 from regard.model.eval_mode import evaluating
 
@@ -38,7 +38,7 @@ def weight_gradients(forward: ForwardPass, of: int | None = None) -> dict[str, W
             weights.requires_grad_()
         if module in names:
             steps.setdefault(names[module], []).append(weights)
-        return (weights @ widened(spread(value, weights.shape[1]))).to(out.dtype)
+        return (weights @ widened(repeat_heads(value, weights.shape[1]))).to(out.dtype)
 
     with torch.enable_grad(), evaluating(forward.model), intercepting(materialize):
         log_probability = _log_probability(forward, of)

@@ -6,7 +6,6 @@ grows with the weights that were asked for.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -19,11 +18,10 @@ from regard.interpret.summaries import RowSummaries, summarize
 from regard.interpret.tokens_to_words import TokenGroups
 from regard.kernels.attention import weights as exact
 from regard.kernels.attention.blockwise import BLOCK
-from regard.kernels.attention.spec import spread, widened
+from regard.kernels.attention.spec import repeat_heads, widened
 from regard.model.capture import AttentionCall, Pick, capture_attention, picked
 from regard.model.eval_mode import evaluating
-from regard.model.multihead import MultiHead
-from regard.model.rnn_decoder import RnnDecoder
+from regard.model.interfaces import AttentionModule
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -103,7 +101,7 @@ class AttentionMap(AttentionSite):
         call = self._captured()
         spec, (n, m) = call.spec, self.size
         if self.row_words is None and self.key_words is None:
-            for _, rows, low, weights in exact.tiles(spec, call.lse):
+            for _, rows, low, weights in exact.weight_blocks(spec, call.lse):
                 mask = spec.visible.tile(rows, low, low + weights.shape[-1], n, m, weights.device)
                 visible = torch.full((1, 1), weights.shape[-1]) if mask is None else mask.expand_as(weights)[0].sum(-1)
                 yield rows, low, weights[0], visible
@@ -216,15 +214,9 @@ def concatenated(steps: Sequence[AttentionCall]) -> AttentionCall:
 def _value_norms(call: AttentionCall, heads: int) -> Float[Tensor, "H M"]:
     """Norms of each key's value after the module's output projection."""
     assert call.value is not None
-    value = widened(spread(call.value, heads))[0]  # (H, M, E)
-    out: Any
-    if isinstance(call.source, RnnDecoder):
-        assert call.source.join is not None
-        out = call.source.join.weight[:, -value.shape[-1] :]
-    else:
-        assert isinstance(call.source, MultiHead)
-        out = call.source.out_proj.weight
-    each = out.unflatten(1, (heads, -1)).to(value.dtype)  # (W, H, E)
+    value = widened(repeat_heads(call.value, heads))[0]  # (H, M, E)
+    assert isinstance(call.source, AttentionModule)
+    each = call.source.output_weight.view(-1, heads, value.shape[-1]).to(value.dtype)  # (W, H, E)
     return torch.stack([(value[head] @ each[:, head].mT).norm(dim=-1) for head in range(heads)])
 
 

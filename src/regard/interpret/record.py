@@ -15,7 +15,7 @@ from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick, picked
 from regard.model.memory import Memory
-from regard.model.seq2seq import MaskedTokens
+from regard.model.seq2seq import MaskedLanguageModel
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection)
     selection.check(recorder.maps)
     read: Text | Image | None = None if source is None else Text(source.names(selection.words))
     if given.image is not None and memories[-1].grid is not None:
-        read = Image(given.image, memories[-1].grid, memories[-1].units)
+        read = Image(given.image, memories[-1].grid, memories[-1].cls_tokens)
     output, labels = _output(forward, given, logits, selection.words)
     return Look(given.title, read, output, tuple(recorder.maps), replace(forward, labels=labels))
 
@@ -125,7 +125,7 @@ def _output(
 ) -> tuple[GeneratedText | Label | None, Tensor | None]:
     """The output with its log-probabilities, and its token or label ids."""
     labels = forward.labels
-    if isinstance(forward.model, MaskedTokens):
+    if isinstance(forward.model, MaskedLanguageModel):
         return None, None
     if given.output is None:
         labels = logits.argmax(-1) if labels is None else labels

@@ -39,7 +39,7 @@ def image_regions(encoder: nn.Module, image: Tensor) -> ImageRegions:
     if memory.grid is None:
         wanted, remedy = "an encoder whose states lie on a grid", "Choose another model."
         raise InvalidArgument("model", wanted=wanted, got=type(encoder).__name__, remedy=remedy)
-    return ImageRegions(memory.units, *memory.grid)
+    return ImageRegions(memory.cls_tokens, *memory.grid)
 
 
 def words_over_regions(

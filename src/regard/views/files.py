@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from regard.core.atomic_io import whole_file
+from regard.core.atomic_io import atomic_file
 from regard.interpret.look import Look
 from regard.views.canvas import CANVASES
 from regard.views.figures import draw
@@ -19,7 +19,7 @@ def write_html(look: Look, path: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         file.write(text.encode(errors="replace"))  # an image's file name may hold bytes that are not valid UTF-8
 
 

@@ -14,7 +14,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from regard.core.atomic_io import cache_folder, whole_file
+from regard.core.atomic_io import atomic_file, cache_folder
 from regard.core.errors import InvalidArgument
 
 SOURCE = Path(__file__).with_name("step.cpp")
@@ -57,7 +57,7 @@ def _compile(command: list[str], path: Path) -> None:
         done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
             raise OSError(done.stderr.strip().partition("\n")[0] or f"{command[0]} ended with {done.returncode}")
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             file.write(made.read_bytes())
 
 
