@@ -61,7 +61,7 @@ class RnnDecoderConfig(DecoderConfig):
         return self.initial_state == "summary" or not self.attends
 
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
-        if self.attends and self.score in ("dot", "scaled_dot") and self.dim != memory_dim:
+        if self.attends and SCORES[self.score].equal_dims and self.dim != memory_dim:
             got = f"{self.dim} and {memory_dim}"
             yield Problem("score", f"equal widths for {self.score!r}", got, "Or 'bilinear'.")
 
