@@ -12,7 +12,7 @@ from regard.kernels.attention import varlen
 from regard.kernels.attention.bias import Bias
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.layers.linear import product
+from regard.kernels.layers.linear import linear
 from regard.model.attention import Window, attend_spec, check_mask, fold_bias, visibility
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.positions import Rotary
@@ -137,7 +137,7 @@ class MultiHead(nn.Module):
         else:
             asked, known = self._turned(x, x if source is None else source, ends.places)
         seen = varlen.attend(asked, known, kind, ends, ends if around is None else around)
-        return product(seen, self.out_proj.weight, self.out_proj.bias)
+        return linear(seen, self.out_proj.weight, self.out_proj.bias)
 
     @property
     def _as_they_are(self) -> bool:
@@ -269,7 +269,7 @@ class MultiHead(nn.Module):
         dropout = self.dropout if self.training else 0.0
         heads = attend_spec(spec, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
         joined = heads.transpose(1, 2).flatten(2)  # (B, N, H · D)
-        return product(joined if packing is None else packing.pack(joined), self.out_proj.weight, self.out_proj.bias)
+        return linear(joined if packing is None else packing.pack(joined), self.out_proj.weight, self.out_proj.bias)
 
     def _check_input(self, argument: str, x: Tensor, dim: int) -> None:
         mine = self.out_proj.weight
@@ -302,10 +302,10 @@ def _together(x: Tensor, *projections: nn.Linear, packing: Packing | None = None
 def _projected(x: Tensor, *projections: nn.Linear) -> Tensor:
     """Side by side."""
     if len(projections) == 1:
-        return product(x, projections[0].weight, projections[0].bias)
+        return linear(x, projections[0].weight, projections[0].bias)
     weight = torch.cat([projection.weight for projection in projections])
     biased = projections[0].bias is not None
-    return product(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
+    return linear(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
 
 
 def _places(

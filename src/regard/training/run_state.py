@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from regard.kernels.triton_launch import HostFuture
 from regard.model.rnn_decoder import RnnState
+from regard.runtime.cuda.host_future import HostFuture
 from regard.training.schedules import ValidationHistory
 
 

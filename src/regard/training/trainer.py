@@ -24,10 +24,10 @@ from regard.core.errors import Diverged, InterruptedTraining, TrainingFailed
 from regard.core.sanitize import as_json_line
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
-from regard.kernels.triton_launch import HostFuture
 from regard.model.rnn_decoder import RnnState
+from regard.runtime.cuda.graphed_update import GraphedUpdate
+from regard.runtime.cuda.host_future import HostFuture
 from regard.training.config import METRICS, TrainConfig
-from regard.training.cuda_graphs import GraphedUpdate
 from regard.training.distributed import ALONE, GradientBuckets, ProcessGroup
 from regard.training.objective import Model, Objective, Speak, first_state
 from regard.training.optimizers import WeightAverage, make_optimiser, moments, put_moments, step_if_finite

@@ -14,7 +14,7 @@ from regard.core.errors import RegardError
 from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
 from regard.kernels.attention import bias as biases
 from regard.kernels.attention.spec import AttentionSpec, Frame, spread, widened
-from regard.kernels.layers.dropout import dropped_of, scales
+from regard.kernels.layers.dropout import dropout_scales, dropped_outcomes
 
 # How many scores exist at a time. Sixty-four rows of 4,096 keys in eight heads: the fastest of those tried on a CPU.
 BLOCK = 2**21
@@ -73,11 +73,11 @@ class _Dropout:
     """Which weights live, drawn block by block; the same seed draws the same again for the backward."""
 
     def __init__(self, probability: float, seed: int, device: torch.device) -> None:
-        self.dropped = dropped_of(probability)
+        self.dropped = dropped_outcomes(probability)
         self.generator = torch.Generator(device).manual_seed(seed) if self.dropped else None
 
     def scales(self, like: Tensor) -> Tensor | None:
-        return None if self.generator is None else scales(like, self.dropped, self.generator)
+        return None if self.generator is None else dropout_scales(like, self.dropped, self.generator)
 
 
 class _Streamed(torch.autograd.Function):

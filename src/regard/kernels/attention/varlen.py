@@ -20,7 +20,7 @@ from regard.kernels.attention.blockwise import refuse_second_derivative
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.layers.dropout import dropped_of
+from regard.kernels.layers.dropout import dropped_outcomes
 
 TILES = (32, 64, 128)  # positions of sequences that programs take whole, each launch those of one size
 WIDEST = 256  # head that a program holds whole
@@ -53,7 +53,7 @@ def attend(
     `asked` holds queries, `known` keys and values side by side; or `asked` holds all three.
     """
     tensors = (asked,) if known is None else (asked, known)
-    if triton_launch.takes(*tensors):
+    if triton_launch.can_launch(*tensors):
         walked = _walked(kind, max(ends.longest, around.longest), asked)
         if walked is not None:
             asked, known = asked.contiguous(), None if known is None else known.contiguous()
@@ -72,9 +72,9 @@ def _walked(kind: HeadLayout, longest: int, like: Tensor) -> bool | None:
     size = next((size for size in TILES if size >= longest), None)
     if size is None:
         return None
-    room, each = triton_launch.shared(like.device), like.element_size()
+    room, each = triton_launch.shared_memory_bytes(like.device), like.element_size()
     # The most that Triton was seen to take, of three widths and of tiles of 64 and 128.
-    if kind.dim <= WIDEST and (8 * size * triton_launch.power(kind.dim) + 2 * size**2) * each <= room:
+    if kind.dim <= WIDEST and (8 * size * triton_launch.next_power_of_2(kind.dim) + 2 * size**2) * each <= room:
         return False
     alone, small = kind.heads == kind.kv_heads, size * each <= 256  # larger ones take Triton a minute to compile
     return True if alone and small and kind.dim <= WALKED and room >= WALKING else None
@@ -119,8 +119,8 @@ class _Short(torch.autograd.Function):
         ctx: Any, walked: bool, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets, seed: Tensor,
         asked: Tensor, known: Tensor | None,
     ) -> Tensor:  # fmt: skip
+        from regard.kernels.attention.varlen_triton import look
         from regard.kernels.attention.varlen_wide_triton import wide_look
-        from regard.kernels.layers.training_triton import look
 
         kernel = wide_look if walked else look
         query, key, value = _roles(asked, known, kind)
@@ -136,8 +136,8 @@ class _Short(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        from regard.kernels.attention.varlen_triton import d_look
         from regard.kernels.attention.varlen_wide_triton import d_wide_look
-        from regard.kernels.layers.training_triton import d_look
 
         refuse_second_derivative()
         d_out = d_out.contiguous()
@@ -159,7 +159,7 @@ def _common(
     kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets, seed: Tensor, query: Tensor, key: Tensor
 ) -> list[Any]:
     steps = query.stride(0), key.stride(0), kind.heads * kind.dim
-    dropped = dropped_of(kind.dropout)
+    dropped = dropped_outcomes(kind.dropout)
     return [
         ends.offsets, around.offsets, seed, *steps, kind.scale, dropped, kind.heads, kind.heads // kind.kv_heads,
         kind.dim,
@@ -183,5 +183,5 @@ def _pace(walked: bool, dim: int, size: int) -> dict[str, int]:
     """How much of a head a program takes at a time, and by how many warps."""
     warps = min(8, size**2 // 1024)
     if not walked:
-        return {"D": triton_launch.power(dim), "num_warps": warps}
+        return {"D": triton_launch.next_power_of_2(dim), "num_warps": warps}
     return {"D": min(PART, 8192 // size), "num_warps": max(2, warps), "num_stages": 2}

@@ -9,7 +9,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from regard.kernels.layers.training_triton import tile_of, weights_of
+from regard.kernels.attention.varlen_triton import tile_of, weights_of
 
 
 @triton.jit

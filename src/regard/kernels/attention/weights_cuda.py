@@ -17,7 +17,7 @@ WIDEST, MOST = 256, 64  # the width of queries, and how many of a row's weights 
 
 def supports(spec: AttentionSpec) -> bool:
     fits = isinstance(spec.score_function, DotScoreFunction) and spec.bias is None and spec.query.shape[-1] <= WIDEST
-    return fits and triton_launch.takes(spec.query, spec.key)
+    return fits and triton_launch.can_launch(spec.query, spec.key)
 
 
 def weights(spec: AttentionSpec, rows: RowRange, lse: LogSumExp) -> Float[Tensor, "B H R M"]:
@@ -52,7 +52,7 @@ def summarise(
             *tensors, lse.contiguous(), entropy if on is None else on, entropy, distance, mass, top_weights, top_keys,
             *numbers, top, *sizes, **constants,
             WHOLE=spec.m % KEYS == 0 and spec.visible.allowed is None and not spec.visible.banded,
-            ON=on is not None, TOP=triton_launch.power(top, 1) if top else 0,
+            ON=on is not None, TOP=triton_launch.next_power_of_2(top, 1) if top else 0,
         )  # fmt: skip
     return entropy, distance, top_weights, top_keys, None if on is None else mass
 
@@ -61,11 +61,11 @@ def _arguments(spec: AttentionSpec) -> tuple[list[Any], list[Any], list[int], di
     """Queries and keys with their strides; who sees whom, and the scale; sizes; constants."""
     assert isinstance(spec.score_function, DotScoreFunction)
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (spec.query, spec.key))
-    sight, constants = triton_launch.sight(spec.visible, query)
+    sight, constants = triton_launch.mask_arguments(spec.visible, query)
     width, heads = query.shape[-1], query.shape[1]
     return (
         [query, *query.stride()[:3], key, *key.stride()[:3]],
         [*sight, spec.score_function.scale],
         [spec.n, spec.m, width, heads, heads // key.shape[1]],
-        constants | {"R": ROWS, "C": KEYS, "D": triton_launch.power(width), "num_warps": WARPS},
+        constants | {"R": ROWS, "C": KEYS, "D": triton_launch.next_power_of_2(width), "num_warps": WARPS},
     )
