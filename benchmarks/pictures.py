@@ -30,7 +30,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from contestants import Worker
 from measure import ratio, seconds
-from regard.data.images import normalised, read_picture
+from regard.data.images import normalize, read_image
 from regard.model.backbones import backbone
 
 SIZE, BATCH, MATRIX = 192, 16, 1024
@@ -61,7 +61,7 @@ def pillow(path: Path) -> object:
 
 def reading(paths: list[Path], rounds: int) -> None:
     times = seconds(
-        {"Pillow alone": lambda: [*map(pillow, paths)], "Regard": lambda: [read_picture(p, SIZE) for p in paths]},
+        {"Pillow alone": lambda: [*map(pillow, paths)], "Regard": lambda: [read_image(p, SIZE) for p in paths]},
         rounds,
     )
     head("reading, one thread", "speed, Pillow = 1")
@@ -72,7 +72,7 @@ def reading(paths: list[Path], rounds: int) -> None:
 @torch.inference_mode()
 def features(paths: list[Path], rounds: int) -> None:
     network = backbone("efficientnet-lite0").eval()
-    pictures = normalised(np.stack([read_picture(path, SIZE) for path in paths]))
+    pictures = normalize(np.stack([read_image(path, SIZE) for path in paths]))
     matrix = torch.rand(MATRIX, MATRIX)
     with FlopCounterMode(display=False) as counter:
         network(pictures[:1])
@@ -98,7 +98,7 @@ def features(paths: list[Path], rounds: int) -> None:
 
 
 def captions(paths: list[Path], rounds: int, threads: int, folder: Path) -> None:
-    np.save(folder / "pictures.npy", np.stack([read_picture(path, SIZE) for path in paths]))
+    np.save(folder / "pictures.npy", np.stack([read_image(path, SIZE) for path in paths]))
     rows = {"hugging-face": "Hugging Face VisionEncoderDecoder", "regard": "Regard, the same size",
             "regard-efficientnet": "Regard, EfficientNet-Lite0 and the same decoder"}  # fmt: skip
     with ExitStack() as stack:

@@ -32,7 +32,7 @@ import torch
 
 from regard.word_vectors.evaluate import analogy_accuracy, read_analogies, read_pairs, similarity_correlation
 from regard.word_vectors.vectors import WordVectors
-from regard.word_vectors.word2vec import Word2VecConfig, learn_words
+from regard.word_vectors.word2vec import Word2VecConfig, train_word2vec
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER, GENSIM = ROOT / ".peers" / "words", "gensim==4.4.0"
@@ -78,7 +78,7 @@ def ours(sentences: list[list[str]], algorithm: str, kind: str, threads: int, ep
     torch.set_num_threads(threads)
     config = Word2VecConfig(algorithm, epochs=epochs, seed=seed, vectors=kind)  # type: ignore[arg-type]
     clock, busy = time.perf_counter(), time.process_time()
-    vectors = learn_words(sentences, config)
+    vectors = train_word2vec(sentences, config)
     times = {"clock": time.perf_counter() - clock, "busy": time.process_time() - busy}
     torch.set_num_threads(before)
     return Run(times, vectors)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.core.atomic_io import whole_file
+from regard.core.atomic_io import atomic_file
 from regard.core.errors import InvalidArgument, RegardError
 from regard.views import charts
 
@@ -92,6 +92,6 @@ def run(name: str, about: str, out: Path, find: Callable[[], Finding]) -> None:
     spent = f"{time.perf_counter() - began:.0f} s, {time.process_time() - busy:.0f} s of one core"
     told = f"{about}\n{found}\n({spent})\n"
     for ending, text in ((".md", told), (".svg", found.figure)):
-        with whole_file(out / f"{name}{ending}") as file:
+        with atomic_file(out / f"{name}{ending}") as file:
             file.write(text.encode())
     print(told)

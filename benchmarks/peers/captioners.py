@@ -23,19 +23,19 @@ Caption = Callable[[np.ndarray], list[list[int]]]  # pictures (B, Y, X, 3) in by
 
 def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
     import regard
-    from regard.data.images import normalised, token_worth
+    from regard.data.images import image_token_cost, normalize
     from regard.decoding.config import DecodeConfig
     from regard.decoding.request import Request, SearchTask
     from regard.decoding.search import search
 
     decoder = {"kind": "transformer", "dim": WIDTH, "layers": BLOCKS[1], "heads": HEADS, "ffn_dim": HIDDEN}
     model = regard.build({"encoder": encoder, "decoder": decoder, "vocab_size": VOCABULARY}).eval()
-    worth = token_worth(SIZE)
+    worth = image_token_cost(SIZE)
     config = DecodeConfig(beam_size=BEAM, min_length=WORDS, max_length=WORDS, batch_tokens=BATCH * worth)
 
     def caption(pictures: np.ndarray) -> list[list[int]]:
         inputs = [Request(picture, worth) for picture in pictures]
-        task = SearchTask(model, lambda some: normalised(np.stack(some)), config)
+        task = SearchTask(model, lambda some: normalize(np.stack(some)), config)
         found = dict(search(task, inputs))
         return [list(found[i][0].tokens[:WORDS]) for i in range(len(pictures))]
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from regard.model.vision import SelfAttention2d
     from regard.word_vectors.vectors import WordVectors
-    from regard.word_vectors.word2vec import Word2VecConfig, learn_words
+    from regard.word_vectors.word2vec import Word2VecConfig, train_word2vec
 
 __version__ = "0.1.0"
 
@@ -80,7 +80,7 @@ _HOMES = {
     "regard.core.sequence": ("Tokens",),
     "regard.inference.load": ("load",),
     "regard.inference.predictor": ("Predictor",),
-    "regard.word_vectors.word2vec": ("Word2VecConfig", "learn_words"),
+    "regard.word_vectors.word2vec": ("Word2VecConfig", "train_word2vec"),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -132,12 +132,12 @@ __all__ = [
     "capture_attention",
     "compare",
     "evaluate",
-    "learn_words",
     "load",
     "look",
     "prune",
     "self_attend",
     "train",
+    "train_word2vec",
     "with_markup",
 ]
 

@@ -16,7 +16,7 @@ import torch
 
 import regard
 from regard.checkpoint import store
-from regard.core.atomic_io import sweep, whole_file
+from regard.core.atomic_io import atomic_file, remove_leftovers
 
 TEXTS = {"config.json": '{"a": 1}\n', "tokenizer.json": '{"model": {}}\n', "README.md": "# A model\n"}
 
@@ -175,7 +175,7 @@ def test_killed_at_any_moment_of_a_save_a_whole_checkpoint_is_left(tmp_path):
         step, _, wrong = found
         assert not wrong
         left.add((ended.returncode, step))
-        sweep(run)
+        remove_leftovers(run)
         assert not list(run.glob(".*"))
         if ended.returncode == 0:
             assert store.steps(run) == [2]
@@ -214,7 +214,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
 
 def test_a_file_is_whole_or_not_there(tmp_path):
     def half():
-        with whole_file(tmp_path / "f") as file:
+        with atomic_file(tmp_path / "f") as file:
             file.write(b"half")
             raise OSError(28, "No space left on device")
 
@@ -227,14 +227,14 @@ def test_links_and_pipes_stay_what_they_are(tmp_path):
     link, pipe, heard = tmp_path / "link", tmp_path / "pipe", []
     link.symlink_to(tmp_path / "real")
     for content in (b"one", b"two"):
-        with whole_file(link) as file:
+        with atomic_file(link) as file:
             file.write(content)
         assert link.is_symlink()
         assert (tmp_path / "real").read_bytes() == content
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
     reader.start()
-    with whole_file(pipe) as file:
+    with atomic_file(pipe) as file:
         file.write(b"three")
     reader.join(timeout=60)
     assert heard == [b"three"]

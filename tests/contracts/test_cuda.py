@@ -15,8 +15,8 @@ from test_search import WAYS, model, said, sources
 import regard
 from regard.api.train import train
 from regard.checkpoint import store
-from regard.core.sequence import Packing, Tokens, pinned
-from regard.data.augmentation import DICE, augmented
+from regard.core.sequence import Packing, Tokens, pin_memory
+from regard.data.augmentation import DRAWS, augment
 from regard.data.batching import Batch, PackedCapacity, pack_batch
 from regard.decoding import search
 from regard.decoding.config import DecodeConfig
@@ -136,10 +136,10 @@ def test_wide_heads_over_few_keys(causal, dtype):
 
 def test_pictures_are_changed_alike():
     changes, pictures = ("crop", "flip", "colour"), 2 * torch.rand(8, 3, 16, 16) - 1
-    dice = torch.rand(8, DICE)
-    found = augmented(pictures.cuda(), changes, dice)
+    dice = torch.rand(8, DRAWS)
+    found = augment(pictures.cuda(), changes, dice)
     assert found.is_cuda
-    torch.testing.assert_close(found.cpu(), augmented(pictures, changes, dice), atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.cpu(), augment(pictures, changes, dice), atol=1e-4, rtol=0)
 
 
 SIDE = {"kind": "transformer", "dim": 32, "layers": 2, "heads": 2, "ffn_dim": 64, "positions": "rotary"}
@@ -269,7 +269,7 @@ def outputs(made, rows, **options):
 def test_who_knows_the_number_of_tokens_finds_the_same():
     mask = torch.rand(50, 33, generator=torch.Generator().manual_seed(1)) < 0.7
     wanted, found = Packing.of(mask), Packing.of(mask.cuda(), int(mask.sum()))
-    assert torch.equal(found.real.cpu(), wanted.real)
+    assert torch.equal(found.indices.cpu(), wanted.indices)
 
 
 RECORDED = ["transformer", "transformer post-norm", "transformer learned", "transformer none"]
@@ -324,7 +324,7 @@ def test_batches_are_pinned_through_and_through():
     packed = pack_batch(text, PackedCapacity((8, 8), (2, 3), 5, filled=True))
     pictures = Batch(torch.rand(2, 3, 4, 4), targets, 5, torch.arange(2))
     for batch in (text, packed, pictures):
-        held = pinned(batch)
+        held = pin_memory(batch)
         pairs = list(zip(buffers._tensors(batch), buffers._tensors(held), strict=True))
         assert len(pairs) > 2
         assert all(mine.is_pinned() and torch.equal(mine, other) for other, mine in pairs)

@@ -11,19 +11,19 @@ import regard
 from regard.api.train import train
 from regard.core.config import read
 from regard.data.arrays import ImageColumn, LabelColumn
-from regard.data.augmentation import AREA, DICE, JITTER, LUMA, RATIO, augmented
-from regard.data.batching import batches, dice, evaluation_batches
+from regard.data.augmentation import AREA, DRAWS, JITTER, LUMA, RATIO, augment
+from regard.data.batching import batches, evaluation_batches, uniform_draws
 from regard.data.corpus import Corpus, prepare
 from regard.data.examples import DataConfig
-from regard.data.images import normalised
+from regard.data.images import normalize
 from regard.data.synthetic.tasks import SIZES
 from regard.recipe.recipe import Recipe
 
-ALL = ("crop", "flip", "colour")
+ALL = ("crop", "flip", "color")
 
 
 def drawn(count=64, seed=0):
-    return torch.rand(count, DICE, generator=torch.Generator().manual_seed(seed))
+    return torch.rand(count, DRAWS, generator=torch.Generator().manual_seed(seed))
 
 
 def pictures(count=4, size=8, seed=0):
@@ -38,7 +38,7 @@ def test_crops_are_parts_of_the_picture():
     size, numbers = 32, drawn()
     place = (torch.arange(size) + 0.5) / size  # from 0 to 1
     map_ = torch.stack((place.expand(size, size), place[:, None].expand(size, size), torch.zeros(size, size)))
-    found = augmented(map_.expand(64, -1, -1, -1), ["crop"], numbers)
+    found = augment(map_.expand(64, -1, -1, -1), ["crop"], numbers)
     inner = found[:, :, 4:-4, 4:-4]  # at the edge a pixel has nothing to mix with
     step_right, step_down = inner[:, 0].diff(dim=2), inner[:, 1].diff(dim=1)
     width, height = step_right.mean((1, 2)) * size, step_down.mean((1, 2)) * size
@@ -60,14 +60,14 @@ def test_crops_are_parts_of_the_picture():
 
 
 def test_a_crop_of_everything_is_the_picture():
-    numbers = torch.full((4, DICE), 0.5)
+    numbers = torch.full((4, DRAWS), 0.5)
     numbers[:, 1] = 1.0  # all of the area, in its own shape
-    torch.testing.assert_close(augmented(pictures(), ["crop"], numbers), pictures(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(augment(pictures(), ["crop"], numbers), pictures(), atol=1e-5, rtol=0)
 
 
 def test_every_second_picture_is_flipped():
     numbers, given = drawn(), pictures(64)
-    found = augmented(given, ["flip"], numbers)
+    found = augment(given, ["flip"], numbers)
     turned = numbers[:, 0] < 0.5
     assert 20 < turned.sum() < 44
     assert torch.equal(found[turned], given[turned].flip(3))
@@ -77,7 +77,7 @@ def test_every_second_picture_is_flipped():
 def test_colours_by_the_definition():
     """Brightness, then contrast, then colourfulness, pixel by pixel, on values from 0 to 1."""
     numbers, given = drawn(16), 0.4 * pictures(16)
-    found = augmented(given, ["colour"], numbers)
+    found = augment(given, ["color"], numbers)
     luma = torch.tensor(LUMA)[:, None, None]
     for picture, one, got in zip(given, numbers, found, strict=True):
         brightness, contrast, colourful = (1 + JITTER * (2 * one[-3:] - 1)).tolist()
@@ -85,15 +85,15 @@ def test_colours_by_the_definition():
         value = contrast * value + (1 - contrast) * (luma * value).sum(0).mean()
         value = colourful * value + (1 - colourful) * (luma * value).sum(0)
         torch.testing.assert_close(got, 2 * value - 1, atol=1e-5, rtol=0)
-    assert augmented(4 * given, ["colour"], numbers).abs().max() == 1.0
-    torch.testing.assert_close(augmented(given, ["colour"], torch.full((16, DICE), 0.5)), given, atol=1e-5, rtol=0)
+    assert augment(4 * given, ["color"], numbers).abs().max() == 1.0
+    torch.testing.assert_close(augment(given, ["color"], torch.full((16, DRAWS), 0.5)), given, atol=1e-5, rtol=0)
 
 
 def test_no_picture_changes_another():
     numbers, given = drawn(4), pictures()
-    together = augmented(given, ALL, numbers)
+    together = augment(given, ALL, numbers)
     for i in range(4):
-        alone = augmented(given[i : i + 1], ALL, numbers[i : i + 1])
+        alone = augment(given[i : i + 1], ALL, numbers[i : i + 1])
         torch.testing.assert_close(together[i : i + 1], alone, atol=1e-6, rtol=0)
     assert torch.equal(given, pictures())  # as it was
 
@@ -102,15 +102,15 @@ def test_no_picture_changes_another():
 
 
 def test_dice_are_fair_and_belong_to_the_example():
-    found = dice(np.arange(5000), DICE, (1, 2))
+    found = uniform_draws(np.arange(5000), DRAWS, (1, 2))
     assert found.min() >= 0
     assert found.max() < 1
     assert np.abs(found.mean(0) - 0.5).max() < 0.02
     assert np.abs(found.var(0) - 1 / 12).max() < 0.005
-    assert np.abs(np.corrcoef(found.T) - np.eye(DICE)).max() < 0.06
-    assert np.array_equal(dice(np.array([77, 3]), DICE, (1, 2)), found[[77, 3]])
+    assert np.abs(np.corrcoef(found.T) - np.eye(DRAWS)).max() < 0.06
+    assert np.array_equal(uniform_draws(np.array([77, 3]), DRAWS, (1, 2)), found[[77, 3]])
     for key in ((1, 3), (2, 2), (2, 1)):
-        assert np.abs(np.corrcoef(found[:, 0], dice(np.arange(5000), DICE, key)[:, 0])[0, 1]) < 0.06
+        assert np.abs(np.corrcoef(found[:, 0], uniform_draws(np.arange(5000), DRAWS, key)[:, 0])[0, 1]) < 0.06
 
 
 def corpus(count=30):
@@ -144,7 +144,7 @@ def test_nothing_else_is_changed():
     plain = shown(augment=())
     assert all(torch.equal(plain[i], stored.gather(np.array([i]))[0]) for i in plain)
     for batch in evaluation_batches(corpus(), 7):
-        assert torch.equal(batch.source, normalised(stored.pixels[stored.which[batch.rows]]))
+        assert torch.equal(batch.source, normalize(stored.pixels[stored.which[batch.rows]]))
 
 
 # --- in a recipe ---
@@ -179,7 +179,7 @@ def few(monkeypatch):
 
 
 def test_resumed_equals_uninterrupted(tmp_path, few):
-    recipe = table(augment=["crop", "colour"])
+    recipe = table(augment=["crop", "color"])
     train(recipe, tmp_path / "whole", cache=tmp_path / "cache")
     interrupted(recipe, tmp_path / "parts", 4, tmp_path / "cache")  # within the second epoch
     other = table(augment=["crop"])
@@ -206,7 +206,7 @@ WRONG = {
     ),
     "unknown": (
         {"train": "a.json", "source": {"kind": "image", "augment": ["color"]}},
-        "data.source.augment: wanted a list, each item one of 'crop', 'flip', 'colour'",
+        "data.source.augment: wanted a list, each item one of 'crop', 'flip', 'color'",
     ),
     "no list": ({"train": "a.json", "source": {"kind": "image", "augment": "flip"}}, "data.source.augment: wanted a"),
 }

@@ -17,9 +17,9 @@ from regard.core.errors import InvalidArgument, RegardError
 from regard.core.sequence import Tokens
 from regard.data import batching as module
 from regard.data.arrays import LabelColumn, RunningTextColumn, TextColumn
-from regard.data.batching import Batch, batches, begun_elsewhere, evaluation_batches, lanes, permuted, plan
+from regard.data.batching import Batch, batches, evaluation_batches, permute, plan, shift_contexts, stateful_batches
 from regard.data.corpus import Corpus
-from regard.data.prefetch import ahead
+from regard.data.prefetch import prefetch
 
 
 def texts(lengths):
@@ -42,16 +42,16 @@ SETTINGS = {"budget": 400, "seed": 1, "epoch": 0}
 @settings(max_examples=60, deadline=None)
 @given(size=st.integers(1, 3000), key=st.tuples(st.integers(-(2**63), 2**64), st.integers(0, 100)))
 def test_a_permutation_has_everything_once(size, key):
-    found = permuted(np.arange(size), size, key)
+    found = permute(np.arange(size), size, key)
     assert sorted(found.tolist()) == list(range(size))
-    assert permuted(np.arange(size)[::-1], size, key).tolist() == found.tolist()[::-1]
+    assert permute(np.arange(size)[::-1], size, key).tolist() == found.tolist()[::-1]
 
 
 def test_a_permutation_mixes():
     size = 10_007
-    found = permuted(np.arange(size), size, (0, 0))
+    found = permute(np.arange(size), size, (0, 0))
     assert abs(np.corrcoef(np.arange(size), found)[0, 1]) < 0.03
-    assert np.mean(found == permuted(np.arange(size), size, (0, 1))) < 0.001
+    assert np.mean(found == permute(np.arange(size), size, (0, 1))) < 0.001
     steps = np.diff(found) % size
     assert len(np.unique(steps)) > 0.55 * size  # of random steps, 1 - 1/e are different
     halves = [np.mean(found[i :: size // 50] < size / 2) for i in range(50)]
@@ -59,7 +59,7 @@ def test_a_permutation_mixes():
 
 
 def test_all_orders_of_a_few_come_about():
-    found = {tuple(permuted(np.arange(4), 4, (seed, 0)).tolist()) for seed in range(2000)}
+    found = {tuple(permute(np.arange(4), 4, (seed, 0)).tolist()) for seed in range(2000)}
     assert len(found) == 24
 
 
@@ -84,7 +84,7 @@ def test_each_example_once_within_the_budget(monkeypatch, mixed):
 
 def test_mixed_batches_are_runs_of_the_epochs_order():
     corpus = pairs(300)
-    order = permuted(np.arange(300), 300, (SETTINGS["seed"], SETTINGS["epoch"])).tolist()
+    order = permute(np.arange(300), 300, (SETTINGS["seed"], SETTINGS["epoch"])).tolist()
     found = [rows.tolist() for rows in plan(corpus, **SETTINGS, mixed=True)]
     assert all(rows == order[order.index(rows[0]) :][: len(rows)] for rows in found)
     in_order = sorted(found, key=lambda rows: order.index(rows[0]))
@@ -134,7 +134,7 @@ def test_nothing_else_decides():
 
 def test_the_order_stays_as_it_was():
     """An epoch begun with one version is finished with the next: change this on purpose only."""
-    assert permuted(np.arange(10), 10, (0, 0)).tolist() == PINNED[0]
+    assert permute(np.arange(10), 10, (0, 0)).tolist() == PINNED[0]
     assert [
         rows.tolist() for rows in plan(Corpus(None, texts([2, 3, 2, 5, 3, 2])), budget=6, seed=7, epoch=1)
     ] == PINNED[1]
@@ -169,15 +169,15 @@ def test_ranks_share_each_update(world, together, start):
     one = [batch.rows.tolist() for batch in batches(corpus, **options)]
     ranks = [list(batches(corpus, **options, rank=rank, world=world)) for rank in range(world)]
     assert len({len(rank) for rank in ranks}) == 1
-    assert sum(batch.stands_for for batch in ranks[0]) == len(one)
+    assert sum(batch.plan_batches for batch in ranks[0]) == len(one)
     while one:
         update, one = one[:together], one[together:]
         found, passed = [], 0
         while passed < len(update):
             turn = [rank.pop(0) for rank in ranks]
-            passed += turn[0].stands_for
-            assert len({batch.stands_for for batch in turn}) == 1
-            found += [row for batch in turn if not batch.lent for row in batch.rows.tolist()]
+            passed += turn[0].plan_batches
+            assert len({batch.plan_batches for batch in turn}) == 1
+            found += [row for batch in turn if not batch.borrowed for row in batch.rows.tolist()]
         assert sorted(found) == sorted(row for rows in update for row in rows)
 
 
@@ -191,13 +191,13 @@ def test_whole_batches_go_round_where_they_can():
 def test_who_has_no_row_is_lent_one():
     corpus = Corpus(None, texts([3, 3]))
     found = [list(batches(corpus, budget=8, seed=0, epoch=0, rank=rank, world=3)) for rank in range(3)]
-    assert [[batch.lent for batch in rank] for rank in found] == [[False], [False], [True]]
+    assert [[batch.borrowed for batch in rank] for rank in found] == [[False], [False], [True]]
     assert sorted(row for (batch,) in found[:2] for row in batch.rows.tolist()) == [0, 1]
 
 
 def test_ranks_read_lanes_of_their_own():
-    whole = list(lanes(running(100), rows=5, stretch=4))
-    ranks = [list(lanes(running(100), rows=5, stretch=4, rank=rank, world=2)) for rank in range(2)]
+    whole = list(stateful_batches(running(100), rows=5, context_length=4))
+    ranks = [list(stateful_batches(running(100), rows=5, context_length=4, rank=rank, world=2)) for rank in range(2)]
     for batch, even, odd in zip(whole, *ranks, strict=True):
         assert torch.equal(batch.targets.ids[::2], even.targets.ids)
         assert torch.equal(batch.targets.ids[1::2], odd.targets.ids)
@@ -240,8 +240,8 @@ def test_labels_and_language_models():
     assert batch.to("meta").targets.ids.is_meta
 
 
-def running(count, stretch=5):
-    return Corpus(None, RunningTextColumn(np.arange(count).astype(np.uint16), stretch))
+def running(count, context_length=5):
+    return Corpus(None, RunningTextColumn(np.arange(count).astype(np.uint16), context_length))
 
 
 @pytest.mark.parametrize("length", [2, 6, 20, 21, 22])
@@ -257,30 +257,30 @@ def test_stretches_foretell_each_token_once(length):
 
 def test_an_epoch_of_running_text_begins_elsewhere():
     whole = running(41, 8)
-    firsts = [int(begun_elsewhere(whole, seed=1, epoch=epoch).target.ids[0]) for epoch in range(8)]
+    firsts = [int(shift_contexts(whole, seed=1, epoch=epoch).target.ids[0]) for epoch in range(8)]
     assert sorted(firsts) == list(range(8))
-    assert firsts == [int(begun_elsewhere(whole, seed=1, epoch=epoch).target.ids[0]) for epoch in range(8)]
-    assert len(begun_elsewhere(running(2, 8), seed=1, epoch=5)) == 1  # as little as can be learned from
+    assert firsts == [int(shift_contexts(whole, seed=1, epoch=epoch).target.ids[0]) for epoch in range(8)]
+    assert len(shift_contexts(running(2, 8), seed=1, epoch=5)) == 1  # as little as can be learned from
 
 
 def test_lanes_read_on():
-    found = list(lanes(running(25), rows=3, stretch=3))
+    found = list(stateful_batches(running(25), rows=3, context_length=3))
     assert found[0].targets.ids.tolist() == [[0, 1, 2, 3], [8, 9, 10, 11], [16, 17, 18, 19]]
     assert found[1].targets.ids.tolist() == [[3, 4, 5, 6], [11, 12, 13, 14], [19, 20, 21, 22]]
     assert found[2].targets.ids.tolist() == [[6, 7, 8], [14, 15, 16], [22, 23, 24]]
     assert [batch.tokens for batch in found] == [9, 9, 6]
-    tail = list(lanes(running(25), rows=3, stretch=3, start=2))
+    tail = list(stateful_batches(running(25), rows=3, context_length=3, start=2))
     assert [batch.targets.ids.tolist() for batch in tail] == [found[2].targets.ids.tolist()]
 
 
 def test_ahead_gives_the_same_and_passes_errors_on():
-    assert list(ahead(range(100), 3)) == list(range(100))
+    assert list(prefetch(range(100), 3)) == list(range(100))
 
     def failing():
         yield 1
         raise InvalidArgument("x", wanted="y", got="z", remedy="w")
 
-    items = ahead(failing())
+    items = prefetch(failing())
     assert next(items) == 1
     with pytest.raises(InvalidArgument, match="x: wanted y"):
         next(items)
@@ -295,18 +295,18 @@ def test_a_thread_that_is_gone_is_told_of(monkeypatch):
         yield 1
         raise SystemExit
 
-    items = ahead(leave())
+    items = prefetch(leave())
     assert next(items) == 1
     with pytest.raises(RegardError, match=r"wanted the next batch; got SystemExit\(\) in its thread"):
         next(items)
     monkeypatch.setattr(threading.Thread, "run", lambda self: None)
     with pytest.raises(RegardError, match="wanted the next batch; got no thread that makes it"):
-        next(ahead([1]))
+        next(prefetch([1]))
 
 
 def test_ahead_is_ahead_and_ends_with_its_consumer():
     made = []
-    items = ahead((made.append(i) or i for i in count()), depth=2)
+    items = prefetch((made.append(i) or i for i in count()), depth=2)
     assert next(items) == 0
     deadline = time.monotonic() + 10
     while len(made) < 4 and time.monotonic() < deadline:  # 0 taken, two waiting, one in hand
@@ -317,7 +317,7 @@ def test_ahead_is_ahead_and_ends_with_its_consumer():
     del items
     gc.collect()
     assert threads() == []
-    assert list(islice(ahead(count()), 3)) == [0, 1, 2]
+    assert list(islice(prefetch(count()), 3)) == [0, 1, 2]
     gc.collect()
     assert threads() == []
 
@@ -328,12 +328,21 @@ REFUSED = {
     "start": (lambda: batches(pairs(3), **SETTINGS, start=-1), "start: wanted at least 0; got -1"),
     "rank": (lambda: batches(pairs(3), **SETTINGS, rank=2, world=2), "rank: wanted from 0 to 1; got 2"),
     "world": (lambda: batches(pairs(3), **SETTINGS, world=0), "world: wanted at least 1; got 0"),
-    "lanes of pairs": (lambda: lanes(pairs(3), rows=2, stretch=2), "corpus: wanted running text; got separate"),
-    "too many lanes": (lambda: lanes(running(3), rows=3, stretch=2), "tokens of the corpus for each row: wanted"),
-    "no lanes": (lambda: lanes(running(3), rows=0, stretch=2), "rows: wanted at least 1; got 0"),
-    "lanes for ranks": (lambda: lanes(running(9), rows=2, stretch=2, world=3), "rows: wanted at least 3; got 2"),
+    "lanes of pairs": (
+        lambda: stateful_batches(pairs(3), rows=2, context_length=2),
+        "corpus: wanted running text; got separate",
+    ),
+    "too many lanes": (
+        lambda: stateful_batches(running(3), rows=3, context_length=2),
+        "tokens of the corpus for each row: wanted",
+    ),
+    "no lanes": (lambda: stateful_batches(running(3), rows=0, context_length=2), "rows: wanted at least 1; got 0"),
+    "lanes for ranks": (
+        lambda: stateful_batches(running(9), rows=2, context_length=2, world=3),
+        "rows: wanted at least 3; got 2",
+    ),
     "together": (lambda: batches(pairs(3), **SETTINGS, together=0), "together: wanted at least 1; got 0"),
-    "depth": (lambda: ahead([], 0), "depth: wanted at least 1; got 0"),
+    "depth": (lambda: prefetch([], 0), "depth: wanted at least 1; got 0"),
 }
 
 

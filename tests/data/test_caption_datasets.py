@@ -21,8 +21,8 @@ from regard.core.errors import InvalidData
 from regard.data import image_store
 from regard.data.corpus import prepare
 from regard.data.examples import DataConfig, FieldConfig, examples
-from regard.data.image_store import FolderStore, Member, ZipStore, open_album
-from regard.data.images import read_picture
+from regard.data.image_store import FolderStore, Member, ZipStore, open_image_store
+from regard.data.images import read_image
 from regard.recipe.recipe import Recipe
 
 CAPTIONS = {f"{i}.jpg": [f"number {i}", f"a picture of  {i} ."] for i in range(6)}
@@ -110,7 +110,7 @@ def test_every_form_gives_the_same(pictures, form, place):
         assert [(Path(str(e.source)).stem, e.target) for e in found] == told
         assert corpus.source.which.tolist() == [i for i in range(len(names)) for _ in (0, 1)]  # each picture once
         for i, (stem, _) in enumerate(told):
-            direct = read_picture(pictures / "photos" / f"{stem}.webp", 12)
+            direct = read_image(pictures / "photos" / f"{stem}.webp", 12)
             assert np.array_equal(corpus.row(i)[0], direct)
     assert made.target.decode(made.train.row(3)[1]) == "a picture of 2 ."
 
@@ -124,7 +124,7 @@ def test_nothing_is_unpacked(pictures):
     before = set(pictures.rglob("*"))
     data = config(karpathy(pictures), pictures / "photos.zip")
     assert [isinstance(e.source, Member) for e in examples(data, "train")] == [True] * 6
-    assert read_picture(next(examples(data, "test")).source, 12).shape == (12, 12, 3)
+    assert read_image(next(examples(data, "test")).source, 12).shape == (12, 12, 3)
     assert set(pictures.rglob("*")) - before == {pictures / "dataset.json"}
 
 
@@ -138,7 +138,7 @@ def album(tmp_path, kind, *names):
             (tmp_path / "album" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "album" / name).write_bytes(name.encode())
             archive.writestr(name, name)
-    return open_album(tmp_path / ("album.zip" if kind == "zip" else "album"))
+    return open_image_store(tmp_path / ("album.zip" if kind == "zip" else "album"))
 
 
 @pytest.mark.parametrize("kind", ["zip", "folder"])
@@ -186,7 +186,7 @@ def test_names_lead_nowhere_else(tmp_path):
 
 def test_folders(tmp_path):
     with pytest.raises(InvalidData, match=r"nowhere: wanted a folder of pictures, or a \.zip file; got neither"):
-        open_album(tmp_path / "nowhere")
+        open_image_store(tmp_path / "nowhere")
     assert FolderStore(tmp_path).find("none.jpg") == tmp_path / "none.jpg"  # for its reader to refuse by name
     assert FolderStore(tmp_path).find("n" * 300) == tmp_path / ("n" * 300)
 
@@ -275,7 +275,7 @@ def test_a_broken_picture_in_a_zip_is_refused_by_name(tmp_path, name):
     make(tmp_path / "photos" / "it.jpg")
     found = ZipStore(packed(tmp_path / "a.zip", tmp_path / "photos", zipfile.ZIP_DEFLATED)).find("it.jpg")
     with pytest.raises(InvalidData, match=rf"a\.zip/it\.jpg: .*{message}"):
-        read_picture(found, 8)
+        read_image(found, 8)
 
 
 # --- lists that are refused ---
@@ -507,4 +507,4 @@ def test_flickr8k():
         found = list(examples(data, split))
         assert len(found) == 5 * count
         assert len({example.source for example in found}) == count
-    assert read_picture(found[0].source, 192).std() > 10
+    assert read_image(found[0].source, 192).std() > 10

@@ -248,7 +248,7 @@ def test_running_text(tmp_path):
     ]
     assert made.train.target_lengths(np.arange(3)).tolist() == [4, 4, 3]
     assert made.source is None
-    memory = Corpus.of([(None, "abc"), (None, ""), (None, "de")], None, made.target, stretch=3)
+    memory = Corpus.of([(None, "abc"), (None, ""), (None, "de")], None, made.target, context_length=3)
     assert isinstance(memory.target, RunningTextColumn)
     assert memory.target.ids.tolist() == made.train.target.ids.tolist()
 
@@ -267,7 +267,7 @@ def test_a_corpus_in_memory():
     with pytest.raises(InvalidArgument, match="at least one example; got none"):
         Corpus.of([], tokenizer, tokenizer)
     with pytest.raises(InvalidArgument, match="stretch: wanted at least 1, for texts without sources"):
-        Corpus.of([("a", "b")], tokenizer, tokenizer, stretch=4)
+        Corpus.of([("a", "b")], tokenizer, tokenizer, context_length=4)
 
 
 def test_the_key_is_of_content(tmp_path, pairs):

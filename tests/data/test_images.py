@@ -24,8 +24,8 @@ from regard.data.arrays import ImageColumn
 from regard.data.batching import batches
 from regard.data.corpus import Prepared, prepare
 from regard.data.examples import SPLITS, DataConfig, FieldConfig, examples
-from regard.data.images import LARGEST, normalised, pixels, read_picture, token_worth
-from regard.data.synthetic.scenes import COLOURS, KINDS, SIDE, Scene, Shape, relation
+from regard.data.images import MAX_PIXELS, image_token_cost, load_image, normalize, read_image
+from regard.data.synthetic.scenes import COLORS, KINDS, SIDE, Scene, Shape, relation
 from regard.data.synthetic.tasks import SIZES, shapes
 from regard.inference.load import load
 from regard.recipe.recipe import Recipe, find_recipe, read_recipe
@@ -56,19 +56,19 @@ def noise(height=40, width=48, seed=0):
 @pytest.mark.parametrize("suffix", ["png", "bmp", "ppm", "tiff"])
 def test_a_file_gives_the_pixels_it_was_made_from(tmp_path, suffix):
     picture = noise(24, 24)
-    assert np.array_equal(read_picture(saved(tmp_path / f"a.{suffix}", picture), 24), picture)
+    assert np.array_equal(read_image(saved(tmp_path / f"a.{suffix}", picture), 24), picture)
 
 
 @pytest.mark.parametrize(("suffix", "options"), [("jpg", {"quality": 95}), ("webp", {"lossless": True}), ("gif", {})])
 def test_other_formats_are_near(tmp_path, suffix, options):
     path = saved(tmp_path / f"a.{suffix}", blocks(32), **options)
-    assert np.abs(read_picture(path, 32)[4::8, 4::8].astype(int) - blocks(32)[4::8, 4::8]).max() <= 6
+    assert np.abs(read_image(path, 32)[4::8, 4::8].astype(int) - blocks(32)[4::8, 4::8]).max() <= 6
 
 
 def test_the_content_counts_and_not_the_name(tmp_path):
     path = saved(tmp_path / "a.png", noise(8, 8))
     shutil.copy(path, tmp_path / "a.jpg")
-    assert np.array_equal(read_picture(tmp_path / "a.jpg", 8), noise(8, 8))
+    assert np.array_equal(read_image(tmp_path / "a.jpg", 8), noise(8, 8))
 
 
 UPRIGHT = {  # orientation -> what a camera stored of an upright picture
@@ -90,7 +90,7 @@ def test_pictures_stand_upright(tmp_path, orientation):
     stored = np.ascontiguousarray(UPRIGHT[orientation](blocks()))
     for name in ("a.png", "a.jpg"):
         path = saved(tmp_path / name, stored, exif=exif, **({"quality": 95} if name == "a.jpg" else {}))
-        assert np.abs(read_picture(path, 16)[4::8, 4::8].astype(int) - CORNERS).max() <= 8, name
+        assert np.abs(read_image(path, 16)[4::8, 4::8].astype(int) - CORNERS).max() <= 8, name
 
 
 def over_white(colour, alpha):
@@ -101,31 +101,31 @@ def test_transparency_shows_white(tmp_path):
     alpha = np.array([[255, 0], [128, 64]], dtype=np.uint8)
     wanted = [[over_white(c, int(a)) for c, a in zip(*row, strict=True)] for row in zip(CORNERS, alpha, strict=True)]
     path = saved(tmp_path / "rgba.png", np.dstack([CORNERS, alpha]))
-    assert np.abs(read_picture(path, 2).astype(int) - wanted).max() <= 1
+    assert np.abs(read_image(path, 2).astype(int) - wanted).max() <= 1
     grey = np.dstack([np.array([[0, 100], [200, 50]], dtype=np.uint8), alpha])
     path = saved(tmp_path / "la.png", Image.merge("LA", [Image.fromarray(plane) for plane in (grey[:, :, 0], alpha)]))
     wanted = [over_white([int(value)], int(a))[0] for value, a in grey.reshape(-1, 2)]
-    assert np.abs(read_picture(path, 2)[:, :, 1].astype(int).ravel() - wanted).max() <= 1
+    assert np.abs(read_image(path, 2)[:, :, 1].astype(int).ravel() - wanted).max() <= 1
 
 
 def test_palettes(tmp_path):
     image = Image.fromarray(blocks()).quantize(4)
     assert image.mode == "P"
-    assert np.abs(read_picture(saved(tmp_path / "p.png", image), 16)[4::8, 4::8].astype(int) - CORNERS).max() <= 1
+    assert np.abs(read_image(saved(tmp_path / "p.png", image), 16)[4::8, 4::8].astype(int) - CORNERS).max() <= 1
     clear = image.getpixel((0, 0))
     for name in ("t.png", "t.gif"):
-        found = read_picture(saved(tmp_path / name, image, transparency=clear), 16)
+        found = read_image(saved(tmp_path / name, image, transparency=clear), 16)
         assert found[4, 4].tolist() == [255, 255, 255], name
         assert np.abs(found[4, 12].astype(int) - CORNERS[0, 1]).max() <= 1, name
     key = saved(tmp_path / "key.png", blocks(), transparency=tuple(CORNERS[1, 1].tolist()))
-    assert read_picture(key, 16)[12, 12].tolist() == [255, 255, 255]
+    assert read_image(key, 16)[12, 12].tolist() == [255, 255, 255]
 
 
 def test_black_and_white(tmp_path):
     bits = np.array([[True, False], [False, True]])
-    assert read_picture(saved(tmp_path / "1.png", Image.fromarray(bits)), 2)[:, :, 2].tolist() == [[255, 0], [0, 255]]
+    assert read_image(saved(tmp_path / "1.png", Image.fromarray(bits)), 2)[:, :, 2].tolist() == [[255, 0], [0, 255]]
     grey = np.array([[0, 80], [160, 255]], dtype=np.uint8)
-    assert np.array_equal(read_picture(saved(tmp_path / "l.png", grey), 2), grey[:, :, None].repeat(3, 2))
+    assert np.array_equal(read_image(saved(tmp_path / "l.png", grey), 2), grey[:, :, None].repeat(3, 2))
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.tiff"])
@@ -134,29 +134,29 @@ def test_printers_inks(tmp_path, name):
     inks[:8, :, 0] = 255  # cyan above, yellow below
     inks[8:, :, 2] = 255
     options = {"quality": 95} if name == "a.jpg" else {}
-    found = read_picture(saved(tmp_path / name, Image.fromarray(inks, "CMYK"), **options), 16)
+    found = read_image(saved(tmp_path / name, Image.fromarray(inks, "CMYK"), **options), 16)
     assert np.abs(found[4, 8].astype(int) - [0, 255, 255]).max() <= 8
     assert np.abs(found[12, 8].astype(int) - [255, 255, 0]).max() <= 8
 
 
 def test_other_spaces(tmp_path):
     lab = Image.merge("LAB", [Image.new("L", (2, 2), value) for value in (255, 128, 128)])
-    assert np.abs(read_picture(saved(tmp_path / "lab.tiff", lab), 2).astype(int) - 255).max() <= 2
+    assert np.abs(read_image(saved(tmp_path / "lab.tiff", lab), 2).astype(int) - 255).max() <= 2
     path = saved(tmp_path / "ycc.jpg", Image.new("RGB", (16, 16), (250, 10, 20)), quality=95)
-    assert np.abs(read_picture(path, 16).astype(int) - [250, 10, 20]).max() <= 6
+    assert np.abs(read_image(path, 16).astype(int) - [250, 10, 20]).max() <= 6
 
 
 def test_sixteen_bits_are_scaled(tmp_path):
     deep = np.array([[0, 257 * 60], [257 * 128, 65535]], dtype=np.uint16)
     wanted = np.array([[0, 60], [128, 255]])[:, :, None].repeat(3, 2)
     for name in ("a.png", "a.tiff", "a.pgm"):
-        assert np.array_equal(read_picture(saved(tmp_path / name, Image.fromarray(deep)), 2), wanted), name
+        assert np.array_equal(read_image(saved(tmp_path / name, Image.fromarray(deep)), 2), wanted), name
     (tmp_path / "rgb.png").write_bytes(png(2, 2, 16, 2, [[[257 * 200, 257 * 9, 257 * 77]] * 2] * 2))
-    assert read_picture(tmp_path / "rgb.png", 2).reshape(-1, 3).tolist() == [[200, 9, 77]] * 4
+    assert read_image(tmp_path / "rgb.png", 2).reshape(-1, 3).tolist() == [[200, 9, 77]] * 4
     (tmp_path / "key.png").write_bytes(
         png(2, 1, 16, 0, [[[257 * 60], [257 * 10]]], (b"tRNS", struct.pack(">H", 15420)))
     )
-    assert read_picture(tmp_path / "key.png", 1)[0, 0, 0] > 100
+    assert read_image(tmp_path / "key.png", 1)[0, 0, 0] > 100
 
 
 def png(width, height, bits, colour, rows, *chunks):
@@ -178,15 +178,15 @@ def test_the_first_frame_counts(tmp_path, name):
     frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:], **options)
     with Image.open(tmp_path / name) as image:
         assert image.n_frames == 3
-    assert np.abs(read_picture(tmp_path / name, 8).astype(int) - [200, 0, 0]).max() <= 2
+    assert np.abs(read_image(tmp_path / name, 8).astype(int) - [200, 0, 0]).max() <= 2
 
 
 def test_all_of_a_picture_is_seen(tmp_path):
     wide = np.hstack([blocks(16)] * 2)  # twice as wide as high
-    found = read_picture(saved(tmp_path / "wide.png", wide), 8)
+    found = read_image(saved(tmp_path / "wide.png", wide), 8)
     assert found.shape == (8, 8, 3)
     assert np.abs(found[1, 1::2].astype(int) - [*CORNERS[0], *CORNERS[0]]).max() <= 40
-    large = read_picture(saved(tmp_path / "noise.png", noise(512, 512)), 8)
+    large = read_image(saved(tmp_path / "noise.png", noise(512, 512)), 8)
     assert 115 < large.mean() < 140  # a mean of many pixels each,
     assert large.std() < 12  # and not one of them
 
@@ -212,10 +212,10 @@ REFUSED = {
     "half a tiff": (lambda p: cut(saved(p, noise(), format="TIFF"), 0.5), "a whole picture"),
     "half a webp": (lambda p: cut(saved(p, noise(), format="WEBP"), 0.5), "a whole picture"),
     "half a ppm": (lambda p: cut(saved(p, noise(), format="PPM"), 0.5), "a whole picture"),
-    "a bomb": (lambda p: p.write_bytes(png(100_000, 100_000, 8, 0, [[[0]]])), f"at most {LARGEST:,} pixels"),
+    "a bomb": (lambda p: p.write_bytes(png(100_000, 100_000, 8, 0, [[[0]]])), f"at most {MAX_PIXELS:,} pixels"),
     "a bomb that Pillow only warns of": (
         lambda p: p.write_bytes(png(10_000, 10_000, 8, 0, [[[0]]])),
-        f"at most {LARGEST:,} pixels",
+        f"at most {MAX_PIXELS:,} pixels",
     ),
     "large": (lambda p: p.write_bytes(png(8192, 8193, 8, 0, [[[0]]])), "got 8,192 × 8,193"),
     "32 bits": (
@@ -233,7 +233,7 @@ def test_refused_by_name(tmp_path, name):
     make, message = REFUSED[name]
     make(path := tmp_path / "it.jpg")
     with pytest.raises(InvalidData, match=rf"it\.jpg: .*{message}") as caught:
-        read_picture(path, 8)
+        read_image(path, 8)
     assert caught.value.path == str(path)
 
 
@@ -241,19 +241,19 @@ def test_a_bomb_is_refused_where_warnings_are_errors(tmp_path):
     path = tmp_path / "it.png"
     path.write_bytes(png(10_000, 10_000, 8, 0, [[[0]]]))
     with pytest.raises(InvalidData, match=r"it\.png: wanted at most"):
-        read_picture(path, 8)
+        read_image(path, 8)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM"])
 def test_a_cut_file_is_refused_or_still_whole(tmp_path, kind):
     """Whatever is cut off, no picture is made up: it is refused, unless all of its pixels were there."""
     path = saved(tmp_path / "a", noise(), format=kind)
-    whole, picture = path.read_bytes(), read_picture(path, 16)
+    whole, picture = path.read_bytes(), read_image(path, 16)
     refused = 0
     for end in np.linspace(0, len(whole) - 1, 120).astype(int).tolist():
         path.write_bytes(whole[:end])
         try:
-            assert np.array_equal(read_picture(path, 16), picture), end
+            assert np.array_equal(read_image(path, 16), picture), end
         except InvalidData as error:
             refused += str(path) in str(error)
     assert refused > 110
@@ -263,8 +263,8 @@ def test_pillow_is_an_extra(tmp_path, monkeypatch):
     saved(tmp_path / "a.png", blocks())
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtra, match=r"pip install 'regard\[images\]'"):
-        read_picture(tmp_path / "a.png", 8)
-    assert pixels(next(shapes("test")).source, SIDE).shape == (SIDE, SIDE, 3)  # drawn without it
+        read_image(tmp_path / "a.png", 8)
+    assert load_image(next(shapes("test")).source, SIDE).shape == (SIDE, SIDE, 3)  # drawn without it
 
 
 def test_importing_loads_no_pillow():
@@ -277,21 +277,21 @@ def test_importing_loads_no_pillow():
 
 
 def test_arrays(tmp_path):
-    assert pixels(blocks(), 16) is not None
-    small = pixels(blocks(), 8)
-    assert np.array_equal(small, read_picture(saved(tmp_path / "a.png", blocks()), 8))
+    assert load_image(blocks(), 16) is not None
+    small = load_image(blocks(), 8)
+    assert np.array_equal(small, read_image(saved(tmp_path / "a.png", blocks()), 8))
     for wrong in (blocks().astype(np.float32), blocks()[:, :, :1], blocks()[0], np.zeros((0, 4, 3), np.uint8), None, 3):
         with pytest.raises(InvalidArgument, match="picture: wanted"):
-            pixels(wrong, 8)
+            load_image(wrong, 8)
 
 
 def test_scaling():
-    found = normalised(np.array([0, 51, 255], dtype=np.uint8).reshape(1, 1, 1, 3))
+    found = normalize(np.array([0, 51, 255], dtype=np.uint8).reshape(1, 1, 1, 3))
     assert found.shape == (1, 3, 1, 1)
     assert found.flatten().tolist() == pytest.approx([-1.0, -0.6, 1.0])
-    assert normalised(noise(5, 7)[None]).shape == (1, 3, 5, 7)
-    assert torch.equal(normalised(noise(5, 7)[None])[0, 1, 2], torch.tensor(noise(5, 7)[2, :, 1]) / 127.5 - 1)
-    assert [token_worth(size) for size in (8, 16, 64, 224)] == [1, 1, 16, 196]
+    assert normalize(noise(5, 7)[None]).shape == (1, 3, 5, 7)
+    assert torch.equal(normalize(noise(5, 7)[None])[0, 1, 2], torch.tensor(noise(5, 7)[2, :, 1]) / 127.5 - 1)
+    assert [image_token_cost(size) for size in (8, 16, 64, 224)] == [1, 1, 16, 196]
 
 
 # --- drawn scenes ---
@@ -300,7 +300,7 @@ def test_scaling():
 def test_splits_share_no_arrangement():
     found = {split: list(shapes(split, 0, 60)) for split in SPLITS}
     train_, valid, test = (
-        {tuple((s.kind, s.colour, s.x, s.y, s.radius) for s in example.source.shapes) for example in found[split]}
+        {tuple((s.kind, s.color, s.x, s.y, s.radius) for s in example.source.shapes) for example in found[split]}
         for split in SPLITS
     )
     assert not train_ & valid
@@ -310,7 +310,7 @@ def test_splits_share_no_arrangement():
     counts = [len(example.source.shapes) for example in found["train"]]
     assert {1, 2, 3} == set(counts)
     assert {shape.kind for e in found["train"] for shape in e.source.shapes} == set(KINDS)
-    assert {shape.colour for e in found["train"] for shape in e.source.shapes} == set(COLOURS)
+    assert {shape.color for e in found["train"] for shape in e.source.shapes} == set(COLORS)
 
 
 def test_the_seed_and_the_place_decide():
@@ -354,7 +354,7 @@ def test_captions_are_right():
         picture = scene.draw().astype(int)
         places = {}
         for name in re.findall(r"an? (\w+ \w+)", example.target):
-            shape = next(s for s in scene.shapes if f"{s.colour} {s.kind}" == name)
+            shape = next(s for s in scene.shapes if f"{s.color} {s.kind}" == name)
             rows, columns_ = np.nonzero((picture == shape.tint).all(2))
             assert len(rows) > 20, name
             left, top, right, bottom = shape.box
@@ -377,7 +377,7 @@ def test_relations():
     assert (relation(a, b), relation(b, a)) == ("left of", "right of")
     c = replace(a, y=50.0, x=20.0)
     assert (relation(a, c), relation(c, a)) == ("above", "below")
-    caption = Scene((a, replace(b, colour="orange", kind="cross"), c), (0, 0, 0), True, 0, 0).caption
+    caption = Scene((a, replace(b, color="orange", kind="cross"), c), (0, 0, 0), True, 0, 0).caption
     assert caption == "a red circle left of an orange cross and above a red circle"
 
 
@@ -414,9 +414,9 @@ def test_prepared_is_direct(tmp_path, table):
     assert len(corpus) == len(found) == 8
     for i, example in enumerate(found):
         source, target = corpus.row(i)
-        assert np.array_equal(source, read_picture(example.source, 12))
+        assert np.array_equal(source, read_image(example.source, 12))
         assert made.target.decode(target) == example.target
-    direct = normalised(np.stack([read_picture(example.source, 12) for example in found]))
+    direct = normalize(np.stack([read_image(example.source, 12) for example in found]))
     for batch in batches(corpus, budget=20, seed=1, epoch=0):
         assert torch.equal(batch.source, direct[batch.rows])
         assert batch.source.dtype == torch.float32
@@ -638,7 +638,7 @@ def test_pictures_to_labels(tmp_path, few):
         "data": {
             "train": str(tmp_path / "t.csv"),
             "source": {"kind": "image", "column": "file", "image_size": 16},
-            "target": {"kind": "label", "column": "colour"},
+            "target": {"kind": "label", "column": "color"},
         },
         "model": {"encoder": {"kind": "cnn", "channels": [4], "dim": 8}, "pool": {"kind": "mean"}},
         "train": {"max_steps": 30, "warmup_steps": 2, "learning_rate": 1e-2, "batch_tokens": 12},

@@ -21,7 +21,7 @@ from regard.checkpoint.store import weights_of
 from regard.core.errors import InvalidArgument, InvalidData, MissingExtra, TrainingFailed
 from regard.data import features as features_module
 from regard.data.arrays import FeatureColumn
-from regard.data.images import normalised
+from regard.data.images import normalize
 from regard.data.synthetic.tasks import SIZES
 from regard.inference.load import load
 from regard.model.backbones import BackboneConfig, FrozenBatchNorm, _same, backbone
@@ -47,7 +47,7 @@ def imagenet(images: torch.Tensor) -> torch.Tensor:
 def test_logits_are_those_of_another_implementation():
     """The numbers of efficientnet-lite-pytorch 0.1.0 for the same picture and file."""
     place = np.arange(96 * 96 * 3, dtype=np.int64).reshape(1, 96, 96, 3)
-    logits = imagenet(normalised((place * place // 7 % 251).astype(np.uint8)))[0]
+    logits = imagenet(normalize((place * place // 7 % 251).astype(np.uint8)))[0]
     wanted = torch.tensor([-0.6471, 1.5007, -1.7873, -0.3838, 4.2243])
     torch.testing.assert_close(logits[:5], wanted, atol=1e-3, rtol=1e-3)
     assert logits.topk(3).indices.tolist() == [489, 109, 828]
@@ -79,7 +79,7 @@ def photographs(count: int, *, dogs: bool) -> np.ndarray:
 
 def test_photographs_of_dogs_are_of_dogs():
     """ImageNet's classes 151 to 268 are breeds of dogs."""
-    dogs, others = (imagenet(normalised(photographs(16, dogs=d))).argmax(1) for d in (True, False))
+    dogs, others = (imagenet(normalize(photographs(16, dogs=d))).argmax(1) for d in (True, False))
     assert sum(151 <= int(best) <= 268 for best in dogs) >= 12
     assert sum(151 <= int(best) <= 268 for best in others) <= 1
 
@@ -120,7 +120,7 @@ def test_a_stride_is_padded_as_tensorflow_does(kernel, size):
 def test_colours_are_scaled_as_each_network_was_trained():
     picture = np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3) * 5
     raw = torch.from_numpy(picture).permute(0, 3, 1, 2).float()
-    lite, resnet = (backbone(kind).colours(normalised(picture)) for kind in ("efficientnet-lite0", "resnet18"))
+    lite, resnet = (backbone(kind).colours(normalize(picture)) for kind in ("efficientnet-lite0", "resnet18"))
     torch.testing.assert_close(lite, (raw - 127) / 128)
     mean, deviation = (torch.tensor(v)[:, None, None] for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
     torch.testing.assert_close(resnet, (raw / 255 - mean) / deviation)

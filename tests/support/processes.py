@@ -97,7 +97,7 @@ def work_on(job: dict, rank: int) -> dict:
         first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
         if end and first and (end["rank"], end["update"]) == (rank, self.position.step + 1):
             os.kill(os.getpid(), end["signal"])
-        rows.append([row for batch in group if not batch.lent for row in batch.rows.tolist()])
+        rows.append([row for batch in group if not batch.borrowed for row in batch.rows.tolist()])
         return update(self, group)
 
     Trainer._update = noted

@@ -17,7 +17,7 @@ from test_trainer import PAIRS, RNN, SHORT, dropout_free, hidden_tokens, log, sa
 from regard.api.train import train
 from regard.checkpoint import store
 from regard.core.errors import InvalidArgument, RegardError
-from regard.data.corpus import alone
+from regard.data.corpus import folder_lock
 from regard.recipe.recipe import read_recipe
 from regard.training import distributed as module
 from regard.training.distributed import ALONE, joined
@@ -61,7 +61,7 @@ def folder(tmp_path_factory) -> Path:
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks"
     folder.mkdir(exist_ok=True)
-    with alone(folder):
+    with folder_lock(folder):
         if not (folder / "text.txt").exists():
             (folder / "text.txt").write_text("the cat sat on the mat and the dog sat on the log\n" * 60)
     return folder
@@ -70,7 +70,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def two(folder) -> list[dict[str, dict]]:
     """What became of everything that two processes do here, all in one start of them."""
-    with alone(folder):
+    with folder_lock(folder):
         if (folder / "two").exists():
             return processes.what_became(2, folder / "two")
         return _by_two(folder)
@@ -112,7 +112,7 @@ def _by_two(folder: Path) -> list[dict[str, dict]]:
 def one(folder: Path, name: str) -> Path:
     """The same by one process."""
     run = folder / "one" / name
-    with alone(folder):
+    with folder_lock(folder):
         if not run.exists():
             train(recipes(folder)[name], run, cache=folder / "cache")
     return run

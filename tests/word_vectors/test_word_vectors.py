@@ -24,12 +24,12 @@ from regard.word_vectors.vectors import WordVectors
 from regard.word_vectors.word2vec import (
     Word2VecConfig,
     batches,
+    capped_rate,
     descent,
-    keep_chance,
-    learn_words,
+    keep_probability,
     loss,
-    paced,
     read_corpus,
+    train_word2vec,
     update,
 )
 
@@ -142,8 +142,8 @@ def test_the_corpus_is_numbered_by_count():
 
 def test_frequent_words_are_thinned_out():
     # word2vec.c: (√(z / t) + 1) × t / z for a word that makes up z of the text
-    assert keep_chance(np.array([900, 100]), 0.01) == pytest.approx([(90**0.5 + 1) / 90, (10**0.5 + 1) / 10])
-    assert keep_chance(np.array([900, 100]), 0.0).tolist() == [1, 1]
+    assert keep_probability(np.array([900, 100]), 0.01) == pytest.approx([(90**0.5 + 1) / 90, (10**0.5 + 1) / 10])
+    assert keep_probability(np.array([900, 100]), 0.0).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("algorithm", ["skipgram", "cbow"])
@@ -155,7 +155,7 @@ def test_a_short_text_may_be_thinned_out_to_nothing(sentence, algorithm):
     empty = [seed for seed in seeds if not list(batches(corpus, config, np.random.default_rng(seed)))]
     assert 0 < len(empty) < len(seeds)
     for seed in seeds:
-        vectors = learn_words(text, replace(config, seed=seed))
+        vectors = train_word2vec(text, replace(config, seed=seed))
         assert vectors.words == tuple(sentence.split())
         assert vectors.vectors.isfinite().all()
 
@@ -225,7 +225,7 @@ def test_an_update_is_a_step_down_the_plain_loss(algorithm, monkeypatch):
 def test_a_word_at_which_the_loss_bends_sharply_takes_shorter_steps():
     places, bends = torch.tensor([0, 1, 0, 2], dtype=torch.int32), torch.tensor([30.0, 4.0, 10.0, 21.0])
     # at a rate of 0.1 the loss may bend by 20; at word 0 it bends by 40
-    assert paced(places, bends, 3, 0.1).tolist() == pytest.approx([0.05, 0.1, 0.05, 0.1 * 20 / 21])
+    assert capped_rate(places, bends, 3, 0.1).tolist() == pytest.approx([0.05, 0.1, 0.05, 0.1 * 20 / 21])
 
 
 def test_windows_end_with_their_sentence():
@@ -269,12 +269,12 @@ SMALL = Word2VecConfig(dim=16, window=3, sample=0.0, learning_rate=0.1, min_coun
 @pytest.mark.parametrize("algorithm", ["skipgram", "cbow"])
 def test_planted_synonyms_are_found(algorithm):
     config = replace(SMALL, algorithm=algorithm, learning_rate=0.1 if algorithm == "skipgram" else 0.4)
-    vectors = learn_words(planted, config)
+    vectors = train_word2vec(planted, config)
     for topic in range(6):
         near = [word for word, _ in vectors.nearest(f"word{topic}a", len(vectors)) if word.startswith("word")]
         assert near[0] == f"word{topic}b"
     losses = []
-    learn_words(planted(), config, progress=lambda now: losses.append(now.loss))
+    train_word2vec(planted(), config, progress=lambda now: losses.append(now.loss))
     assert losses[0] == pytest.approx(6 * np.log(2), rel=1e-3)  # outer vectors start at zero: each σ is a half
     assert losses[-1] < 0.8 * losses[0]
 
@@ -282,9 +282,9 @@ def test_planted_synonyms_are_found(algorithm):
 @pytest.mark.parametrize("algorithm", ["skipgram", "cbow"])
 def test_one_seed_one_result(algorithm):
     config = replace(SMALL, algorithm=algorithm, epochs=1)
-    first, second = (learn_words(planted(300), config) for _ in range(2))
+    first, second = (train_word2vec(planted(300), config) for _ in range(2))
     assert torch.equal(first.vectors, second.vectors)
-    assert not torch.equal(first.vectors, learn_words(planted(300), replace(config, seed=2)).vectors)
+    assert not torch.equal(first.vectors, train_word2vec(planted(300), replace(config, seed=2)).vectors)
 
 
 def test_a_words_vector_is_both_directions_it_learns_or_the_first_vector(monkeypatch):
@@ -297,24 +297,24 @@ def test_a_words_vector_is_both_directions_it_learns_or_the_first_vector(monkeyp
 
     monkeypatch.setattr("regard.word_vectors.word2vec.update", noted)
     for kind in ("both", "inner"):
-        given = learn_words(planted(30), replace(SMALL, epochs=1, vectors=kind)).vectors
+        given = train_word2vec(planted(30), replace(SMALL, epochs=1, vectors=kind)).vectors
         torch.testing.assert_close(given, learned[kind])
 
 
 def test_frequent_words_do_not_blow_up(monkeypatch):
     text, config = [["the", "the", "the", "cat"] * 50] * 50, Word2VecConfig(dim=8, sample=0.0, vectors="inner")
-    assert learn_words(text, config).vectors.abs().max() < 20
+    assert train_word2vec(text, config).vectors.abs().max() < 20
     monkeypatch.setattr("regard.word_vectors.word2vec.LEAP", 1e9)
     with pytest.raises(Diverged, match="a smaller rate or batch"):
-        learn_words(text, config)
+        train_word2vec(text, config)
 
 
 def test_what_cannot_be_learned_is_refused():
     with pytest.raises(regard.InvalidArgument, match="lists of words; got the text 'the cat'"):
-        learn_words(["the cat"])
+        train_word2vec(["the cat"])
     with pytest.raises(regard.InvalidArgument, match=r"occurs at least 5 times .* got 2 words, 2 different ones"):
-        learn_words([["the", "cat"]])
+        train_word2vec([["the", "cat"]])
     with pytest.raises(regard.InvalidArgument, match="got 0 words"):
-        learn_words([])
+        train_word2vec([])
     with pytest.raises(regard.InvalidRecipe, match="window: wanted a whole number of at least 1; got 0"):
         Word2VecConfig(window=0)

@@ -18,7 +18,7 @@ from regard.core.shapes import Tensor
 from regard.data.arrays import ImageColumn
 from regard.data.corpus import Corpus, Prepared, PrepareProgress
 from regard.data.features import features
-from regard.data.images import normalised
+from regard.data.images import normalize
 from regard.data.text import readable
 from regard.model.backbones import BackboneConfig, backbone
 from regard.model.vision import GridEncoder
@@ -81,7 +81,7 @@ def seen_once(
 
     @torch.inference_mode()
     def see(pixels: NDArray[np.uint8]) -> NDArray[np.float16]:
-        states = grid.features(normalised(pixels).to(device)).states.half()
+        states = grid.features(normalize(pixels).to(device)).states.half()
         if not states.isfinite().all():
             raise TrainingFailed(
                 "features: wanted numbers that float16 can hold; got some that it cannot. "

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from regard.core.atomic_io import naming, whole_file
+from regard.core.atomic_io import atomic_file, named_os_errors
 from regard.core.errors import InvalidArgument
-from regard.data.image_store import ENDINGS, Member, ZipStore, is_zip
-from regard.data.images import Pixels, as_shown, read_picture
+from regard.data.image_store import EXTENSIONS, Member, ZipStore, is_zip
+from regard.data.images import Pixels, read_image, read_thumbnail
 from regard.inference.predictor import Output, Predictor
 from regard.interpret.output_attention import require_cross_attention
 from regard.interpret.regions import CaptionRegions, regions, words
-from regard.model.seq2seq import Classifier, MaskedTokens
+from regard.model.seq2seq import Classifier, MaskedLanguageModel
 from regard.views import caption_overlay as views
 
 CHUNK = 64  # pictures at once
@@ -47,7 +47,7 @@ def find_pictures(paths: Iterable[str | Path]) -> Iterator[Path | Member]:
         else:
             found = [path]
         if not found:
-            wanted, remedy = "at least one picture", f"They end in {', '.join(ENDINGS)}."
+            wanted, remedy = "at least one picture", f"They end in {', '.join(EXTENSIONS)}."
             raise InvalidArgument(str(path), wanted=wanted, got="none", remedy=remedy)
         yield from found
 
@@ -60,7 +60,7 @@ def caption(
     With `draw`, a folder gets a PNG and an SVG of each, and index.html with all of them once all are there. Options are
     those of `Predictor.outputs`.
     """
-    if predictor.picture_size is None or isinstance(predictor.model, Classifier | MaskedTokens):
+    if predictor.picture_size is None or isinstance(predictor.model, Classifier | MaskedLanguageModel):
         wanted, remedy = "a model from pictures to texts", "`regard predict` takes any model."
         raise InvalidArgument("model", wanted=wanted, got="another", remedy=remedy)
     with nullcontext() if draw is None else _OverlayWriter(predictor, draw) as desk:
@@ -91,7 +91,7 @@ def _captioned(
 def _read(picture: Path | Member, size: int) -> Pixels | str:
     """Its pixels, or what is wrong with it."""
     try:
-        return read_picture(picture, size)
+        return read_image(picture, size)
     except InvalidArgument as error:
         return str(error)
 
@@ -108,7 +108,7 @@ class _OverlayWriter:
     def __enter__(self) -> "_OverlayWriter":
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.page = self.stack.enter_context(whole_file(self.folder / "index.html"))
+            self.page = self.stack.enter_context(atomic_file(self.folder / "index.html"))
             self.page.write(views.PAGE.encode())
         return self
 
@@ -123,16 +123,16 @@ class _OverlayWriter:
         weights = torch.zeros(len(said), self.grid.rows, self.grid.columns)
         for row, word in zip(weights, said, strict=True):
             row.copy_(word.weights)
-        drawing = views.Drawing(str(picture), as_shown(picture, SHOWN), [word.text for word in said], weights)
+        drawing = views.Drawing(str(picture), read_thumbnail(picture, SHOWN), [word.text for word in said], weights)
         self.count += 1
         with self._writing():
             for ending, content in ((".png", views.png(drawing)), (".svg", views.svg(drawing).encode())):
-                with whole_file(self.folder / (file_name(picture, self.count) + ending)) as file:
+                with atomic_file(self.folder / (file_name(picture, self.count) + ending)) as file:
                     file.write(content)
             self.page.write(views.figure(drawing).encode())
 
     def _writing(self) -> AbstractContextManager[None]:
-        return naming(self.folder, "a folder to draw into")
+        return named_os_errors(self.folder, "a folder to draw into")
 
 
 def file_name(picture: Path | Member, number: int) -> str:
@@ -147,4 +147,4 @@ def file_name(picture: Path | Member, number: int) -> str:
 
 
 def _is_picture(name: str) -> bool:
-    return name.lower().endswith(ENDINGS)
+    return name.lower().endswith(EXTENSIONS)

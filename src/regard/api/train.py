@@ -15,21 +15,20 @@ from regard.api.evaluate import validation
 from regard.checkpoint import store
 from regard.checkpoint.card import card
 from regard.checkpoint.format import Vocabularies, checkpoint_texts, read_vocabularies
-from regard.core.atomic_io import cache_folder, naming, sweep
+from regard.core.atomic_io import cache_folder, named_os_errors, remove_leftovers
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
-from regard.core.sequence import pinned
-from regard.data.batching import Batch, PackedCapacity, batches, begun_elsewhere, lanes
+from regard.core.sequence import pin_memory
+from regard.data.batching import Batch, PackedCapacity, batches, shift_contexts, stateful_batches
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
-from regard.data.examples import Change
-from regard.data.from_python import PythonRows, with_given
-from regard.data.prefetch import ahead
+from regard.data.examples import AugmentKind
+from regard.data.from_python import PythonRows, with_python_data
+from regard.data.prefetch import prefetch
 from regard.inference.load import load
 from regard.inference.predictor import Predictor, Vocabulary
 from regard.model.build import build
-from regard.model.seq2seq import MaskedTokens
+from regard.model.seq2seq import MaskedLanguageModel, Model
 from regard.recipe.recipe import Recipe, read_tables
 from regard.training.distributed import ALONE, ProcessGroup, joined
-from regard.training.objective import Model
 from regard.training.optimizers import freeze
 from regard.training.scst import SelfCriticalReward
 from regard.training.telemetry.loggers import logged
@@ -57,8 +56,8 @@ def _prepared_after(before: Predictor, recipe: Recipe, cache: Path | None, tell:
     """With the vocabularies of a model that is started from. What a masked-token head learned on is now the source."""
     data = recipe.data
     given: tuple[Vocabulary | None, Vocabulary | None] = before.source, before.target
-    if isinstance(before.model, MaskedTokens) and data.source is not None:
-        given = (before.target, before.target if data.one_vocabulary else None)
+    if isinstance(before.model, MaskedLanguageModel) and data.source is not None:
+        given = (before.target, before.target if data.has_shared_vocab else None)
     return prepare(data, cache or cache_folder(), vocabularies=given, progress=_progress(tell))
 
 
@@ -164,7 +163,7 @@ def _read(
         return recipe
     tables = read_tables(recipe.as_dict() if isinstance(recipe, Recipe) else recipe, changes)
     if data is not None and isinstance(settings := tables.get("data", {}), Mapping):
-        tables["data"] = with_given(settings, data, cache or cache_folder())
+        tables["data"] = with_python_data(settings, data, cache or cache_folder())
     return Recipe.of(tables)
 
 
@@ -237,13 +236,13 @@ def average(run: Path, count: int, tell: Tell) -> dict[str, torch.Tensor]:
 
 def _room_for(run: Path, resume: bool) -> Found | None:
     """Make the folder, or find where to go on; known to be writable before any work is done."""
-    with naming(run, "a folder to write to"):
+    with named_os_errors(run, "a folder to write to"):
         run.mkdir(parents=True, exist_ok=True)
         probe = run / f".{os.getpid()}.tmp"
         probe.write_bytes(b"")
         probe.unlink()
     if resume:
-        sweep(run)
+        remove_leftovers(run)
         return store.newest(run)
     if store.steps(run):
         raise InvalidArgument(
@@ -363,10 +362,12 @@ def epochs(recipe: Recipe, corpus: Corpus, ranks: ProcessGroup = ALONE) -> Calla
     def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
         if config.carry_state:
             assert recipe.data.context_length is not None
-            made = lanes(corpus, rows=_lanes(recipe), stretch=recipe.data.context_length, start=start, **among)
+            made = stateful_batches(
+                corpus, rows=_lanes(recipe), context_length=recipe.data.context_length, start=start, **among
+            )
         else:
             made = batches(
-                begun_elsewhere(corpus, seed=config.seed, epoch=epoch),
+                shift_contexts(corpus, seed=config.seed, epoch=epoch),
                 budget=config.batch_tokens,
                 seed=config.seed,
                 epoch=epoch,
@@ -374,16 +375,16 @@ def epochs(recipe: Recipe, corpus: Corpus, ranks: ProcessGroup = ALONE) -> Calla
                 together=config.accumulate_steps,
                 augment=_augment(recipe),
                 device=device_of(recipe),
-                room=room,
+                capacity=room,
                 mixed=config.mixed_lengths,
                 **among,
             )
-        return ahead(map(pinned, made) if on_gpu else made)
+        return prefetch(map(pin_memory, made) if on_gpu else made)
 
     return epoch_batches
 
 
-def _augment(recipe: Recipe) -> tuple[Change, ...]:
+def _augment(recipe: Recipe) -> tuple[AugmentKind, ...]:
     return () if recipe.data.source is None else recipe.data.source.augment or ()
 
 

@@ -5,38 +5,37 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from regard.core.atomic_io import check_place
+from regard.core.atomic_io import check_writable
 from regard.core.config import read
 from regard.core.errors import InvalidRecipe
 from regard.data.text import lines
-from regard.recipe.recipe import changed
+from regard.recipe.recipe import with_setting
 from regard.word_vectors.evaluate import analogy_accuracy, read_analogies, read_pairs, similarity_correlation
 from regard.word_vectors.vectors import WordVectors
-from regard.word_vectors.word2vec import Word2VecConfig
-from regard.word_vectors.word2vec import learn_words as word2vec
+from regard.word_vectors.word2vec import Word2VecConfig, train_word2vec
 
 
-def learn_words(
+def train_word_vectors(
     text: Path, out: Path, changes: Sequence[str] = (), *, device: str = "cpu", tell: Callable[[str], None] = print
 ) -> WordVectors:
     """Learn word vectors from a text of words between spaces, and write them."""
     table: dict[str, Any] = {}
     for change in changes:
-        table = changed(table, change)
+        table = with_setting(table, change)
     config = read(Word2VecConfig, table, "words")
     if isinstance(config, list):
         raise InvalidRecipe(config)
-    check_place(out)
+    check_writable(out)
 
     def progress(now: Any) -> None:
         tell(f"epoch {now.epoch + 1}   {now.done:.0%} done   loss {now.loss:.4f}")
 
-    vectors = word2vec(lambda: (line.split() for line in lines(text)), config, progress=progress, device=device)
+    vectors = train_word2vec(lambda: (line.split() for line in lines(text)), config, progress=progress, device=device)
     vectors.save(out)
     return vectors
 
 
-def score_words(vectors: WordVectors, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def evaluate_word_vectors(vectors: WordVectors, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """A line for each file: rank correlation on pairs, or accuracy on analogies."""
     for path in files:
         if any(line.startswith(": ") for line in islice(lines(path), 1)):

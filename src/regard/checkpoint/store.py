@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from
 from safetensors.torch import save_file
 
-from regard.core.atomic_io import sync_folder, whole_folder
+from regard.core.atomic_io import atomic_folder, sync_folder
 from regard.core.errors import CheckpointRefused
 from regard.core.shapes import Tensor
 
@@ -37,7 +37,7 @@ _STEP = re.compile(r"step-(\d{8})")
 
 def write(folder: Path, texts: Mapping[str, str], tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Make a checkpoint of these files, in the place of any other; `texts` as they are, `tensors` as safetensors."""
-    with whole_folder(folder) as beside:
+    with atomic_folder(folder) as beside:
         for name, text in texts.items():
             (beside / name).write_bytes(text.encode())
         for name, named in tensors.items():

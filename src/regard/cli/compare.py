@@ -53,13 +53,13 @@ def compare(
     """
     from regard.api.compare import side_by_side
     from regard.api.comparison_report import as_figure, as_page, as_text
-    from regard.core.atomic_io import whole_file
+    from regard.core.atomic_io import atomic_file
     from regard.core.errors import InvalidArgument
 
     if out is not None and out.suffix not in ENDINGS:
         wanted = f"a name in {' or '.join(ENDINGS)}"
         raise InvalidArgument("out", wanted=wanted, got=str(out), remedy="Choose one of these.")
-    with nullcontext() if out is None else whole_file(out) as file:
+    with nullcontext() if out is None else atomic_file(out) as file:
         found = side_by_side(
             systems,
             split=split,

@@ -120,11 +120,11 @@ def search_options(beam: int | None, changes: list[str]) -> dict[str, Any]:
     from regard.core.config import nearest
     from regard.core.errors import InvalidArgument
     from regard.decoding.config import DecodeConfig
-    from regard.recipe.recipe import changed
+    from regard.recipe.recipe import with_setting
 
     options: dict[str, Any] = {"beam_size": beam}
     for change in changes:
-        options = changed(options, change)
+        options = with_setting(options, change)
     for key in options.keys() - DecodeConfig.__dataclass_fields__:
         known = nearest(key, DecodeConfig.__dataclass_fields__)
         raise InvalidArgument("set", wanted="a key of [decode]", got=key, remedy=known)

@@ -38,10 +38,10 @@ def read_lines(files: list[Path]) -> Iterator[str]:
 
 def options_of(changes: list[str] | None, **given: Any) -> dict[str, Any]:
     """Options of a search: those given by name, and those that --set changes."""
-    from regard.recipe.recipe import changed
+    from regard.recipe.recipe import with_setting
 
     for change in changes or []:
-        given = changed(given, change)
+        given = with_setting(given, change)
     return given
 
 

@@ -119,9 +119,9 @@ def _print_marked(predictor: Any, lines: Iterator[str], others: dict[str, bool],
 
 
 def _written(path: Path) -> Any:
-    from regard.core.atomic_io import whole_file
+    from regard.core.atomic_io import atomic_file
 
-    return whole_file(path)
+    return atomic_file(path)
 
 
 def _looks(line: str, outputs: list[Any]) -> dict[str, Any]:

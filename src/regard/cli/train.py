@@ -91,12 +91,12 @@ def recipes(
 
     Example: regard recipes dates > my.toml
     """
-    from regard.recipe.recipe import find_recipe, our_recipes
+    from regard.recipe.recipe import find_recipe, shipped_recipes
 
     if name is not None:
         print(find_recipe(name).read_text("utf-8"), end="")
         return
-    for path in our_recipes():
+    for path in shipped_recipes():
         first = path.read_text("utf-8").partition("\n")[0].lstrip("# ")
         print(f"{path.stem:<22} {first}")
 

@@ -22,9 +22,9 @@ def words_train(
 
     Example: regard words train corpus.txt --out vectors.txt --set width=100 --set algorithm=cbow
     """
-    from regard.api.word_vectors import learn_words
+    from regard.api.word_vectors import train_word_vectors
 
-    vectors = learn_words(text, out, set_ or (), device=device, tell=lambda line: print(line, file=sys.stderr))
+    vectors = train_word_vectors(text, out, set_ or (), device=device, tell=lambda line: print(line, file=sys.stderr))
     print(f"{len(vectors):,} words, {vectors.dim} numbers each: {out}", file=sys.stderr)
 
 
@@ -66,10 +66,10 @@ def words_score(
 
     Example: regard words score vectors.txt wordsim353.tsv questions-words.txt
     """
-    from regard.api.word_vectors import score_words
+    from regard.api.word_vectors import evaluate_word_vectors
     from regard.core.sanitize import as_json_line
 
-    for line in score_words(_vectors(vectors), files):
+    for line in evaluate_word_vectors(_vectors(vectors), files):
         print(as_json_line(line) if as_json else "   ".join(f"{value}" for value in line.values()))
 
 

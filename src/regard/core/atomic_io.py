@@ -17,7 +17,7 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def naming(path: Path, wanted: str) -> Iterator[None]:
+def named_os_errors(path: Path, wanted: str) -> Iterator[None]:
     """Where the system refuses a place, say which and why."""
     try:
         yield
@@ -27,12 +27,12 @@ def naming(path: Path, wanted: str) -> Iterator[None]:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the path's place once it is complete and on disk, and leaves nothing behind if it never is.
 
     A link stays, and what it stands for is replaced. Into a device or a pipe it is written as it comes.
     """
-    with naming(path, "a file to write to"):
+    with named_os_errors(path, "a file to write to"):
         flows = path.exists() and not path.is_file() and not path.is_dir()
         path = path.resolve() if path.is_symlink() and not flows else path
         there = path.open("wb") if flows else None
@@ -45,12 +45,12 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         file.flush()
         os.fsync(file.fileno())
         file.close()
-        with naming(path, "a file to write to"):
+        with named_os_errors(path, "a file to write to"):
             os.replace(beside, path)
         sync_folder(path.parent)
 
 
-def check_place(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Refuse a file that cannot be written before the work that fills it."""
     with _beside(path):
         pass
@@ -60,7 +60,7 @@ def check_place(path: Path) -> None:
 def _beside(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
     """A new file in the path's folder, and its name, which is gone in the end."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with naming(path, "a file to write to"):
+    with named_os_errors(path, "a file to write to"):
         if not path.parent.is_dir() or path.is_dir():
             raise InvalidArgument(
                 "path", wanted="a file's name in a folder that is there", got=str(path), remedy="Make the folder first."
@@ -75,7 +75,7 @@ def _beside(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, which takes the path's place once all its files are on disk. The path must be free."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(beside, ignore_errors=True)
@@ -101,7 +101,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def sweep(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Take away what writes that never ended left behind."""
     for left in folder.glob(".*.tmp"):
         if left.is_dir() and not left.is_symlink():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sequence import FeatureGrids, Tokens
 from regard.data.image_store import Member
-from regard.data.images import Picture, normalised, pixels, token_worth
+from regard.data.images import ImageInput, image_token_cost, load_image, normalize
 
 Indices = NDArray[np.int64]
 Ids = NDArray[Any]  # uint16, or uint32 for a vocabulary that needs it
@@ -52,20 +52,20 @@ class RunningTextColumn:
     """One long text in stretches. Each begins with the last token of the one before, so each token is foretold once."""
 
     ids: Ids
-    stretch: int
+    context_length: int
 
     def __len__(self) -> int:
-        return -(-(len(self.ids) - 1) // self.stretch)
+        return -(-(len(self.ids) - 1) // self.context_length)
 
     def starts(self, indices: Indices) -> Indices:
-        return indices * self.stretch
+        return indices * self.context_length
 
     def lengths(self, indices: Indices) -> Indices:
-        return np.minimum(self.stretch + 1, len(self.ids) - self.starts(indices))
+        return np.minimum(self.context_length + 1, len(self.ids) - self.starts(indices))
 
     def row(self, i: int) -> Ids:
         _check(i, len(self))
-        return self.ids[i * self.stretch : (i + 1) * self.stretch + 1]
+        return self.ids[i * self.context_length : (i + 1) * self.context_length + 1]
 
     def gather(self, indices: Indices) -> Tokens:
         return _padded(self.ids, self.starts(indices), self.lengths(indices))
@@ -103,14 +103,14 @@ class ImageColumn:
 
     def lengths(self, indices: Indices) -> Indices:
         """In tokens of a batch's budget."""
-        return np.full(len(indices), token_worth(self.pixels.shape[1]), dtype=np.int64)
+        return np.full(len(indices), image_token_cost(self.pixels.shape[1]), dtype=np.int64)
 
     def row(self, i: int) -> NDArray[np.uint8]:
         _check(i, len(self))
         return np.array(self.pixels[self.which[i]])
 
     def gather(self, indices: Indices) -> torch.Tensor:
-        return normalised(self.pixels[self.which[indices]])
+        return normalize(self.pixels[self.which[indices]])
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class FeatureColumn:
 Column = TextColumn | RunningTextColumn | LabelColumn | ImageColumn | FeatureColumn
 
 
-def of_rows(rows: Sequence[Sequence[int]], vocabulary: int) -> TextColumn:
+def text_column(rows: Sequence[Sequence[int]], vocabulary: int) -> TextColumn:
     """Texts in memory."""
     ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
     return TextColumn(_flat(rows, _dtype(vocabulary)), ends)
@@ -193,9 +193,9 @@ class ImageWriter:
         self.pixels = _Growing(stem.with_name(f"{stem.name}.pixels.npy"), np.dtype(np.uint8), (size, size, 3))
         self.which = _Growing(stem.with_name(f"{stem.name}.which.npy"), np.dtype(np.int64))
 
-    def add(self, pictures: Sequence[Picture]) -> None:
+    def add(self, pictures: Sequence[ImageInput]) -> None:
         which: list[int] = []
-        new: list[Picture] = []
+        new: list[ImageInput] = []
         for picture in pictures:
             number = self.pixels.count + len(new)
             if isinstance(picture, Path | Member):
@@ -206,7 +206,7 @@ class ImageWriter:
         with ThreadPoolExecutor(WORKERS) as pool:
             for first in range(0, len(new), AT_ONCE):
                 some = new[first : first + AT_ONCE]
-                self.pixels.add(np.stack(list(pool.map(pixels, some, [self.size] * len(some)))))
+                self.pixels.add(np.stack(list(pool.map(load_image, some, [self.size] * len(some)))))
         self.which.add(np.array(which, dtype=np.int64))
 
     def close(self) -> None:
@@ -217,18 +217,18 @@ class ImageWriter:
 Writer = TextWriter | RunningTextWriter | LabelWriter | ImageWriter
 
 
-def open_column(stem: Path, stretch: int | None) -> Column:
+def open_column(stem: Path, context_length: int | None) -> Column:
     """What a writer wrote under this name."""
     labels = stem.with_name(f"{stem.name}.labels.npy")
     if labels.exists():
-        return LabelColumn(mapped(labels))
+        return LabelColumn(memory_map(labels))
     which = stem.with_name(f"{stem.name}.which.npy")
     if which.exists():
-        return ImageColumn(mapped(stem.with_name(f"{stem.name}.pixels.npy")), mapped(which))
-    ids = mapped(stem.with_name(f"{stem.name}.ids.npy"))
-    if stretch is not None:
-        return RunningTextColumn(ids, stretch)
-    ends = mapped(stem.with_name(f"{stem.name}.ends.npy"))
+        return ImageColumn(memory_map(stem.with_name(f"{stem.name}.pixels.npy")), memory_map(which))
+    ids = memory_map(stem.with_name(f"{stem.name}.ids.npy"))
+    if context_length is not None:
+        return RunningTextColumn(ids, context_length)
+    ends = memory_map(stem.with_name(f"{stem.name}.ends.npy"))
     if (int(ends[-1]) if len(ends) else 0) != len(ids):
         raise damaged(stem, f"{len(ids):,} tokens where the last text ends at {int(ends[-1]):,}")
     return TextColumn(ids, ends)
@@ -264,7 +264,7 @@ class _Growing:
             os.fsync(file.fileno())
 
 
-def mapped(path: Path) -> NDArray[Any]:
+def memory_map(path: Path) -> NDArray[Any]:
     try:
         return cast(NDArray[Any], np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:

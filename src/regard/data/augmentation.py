@@ -12,17 +12,17 @@ import torch
 from torch.nn import functional as F
 
 from regard.core.shapes import Float, Tensor
-from regard.data.examples import Change
+from regard.data.examples import AugmentKind
 
-DICE = 8  # numbers a picture takes, whichever changes are asked for
+DRAWS = 8  # numbers a picture takes, whichever changes are asked for
 AREA = 0.6  # of a crop, at least
 RATIO = 4 / 3  # of its width to its height, at most, and the other way round
 JITTER = 0.3  # how far brightness, contrast and colourfulness may stray from 1
 LUMA = (0.299, 0.587, 0.114)  # how bright red, green and blue are to the eye
 
 
-def augmented(
-    pictures: Float[Tensor, "B 3 Y X"], changes: Sequence[Change], dice: Float[Tensor, "B dice"]
+def augment(
+    pictures: Float[Tensor, "B 3 Y X"], changes: Sequence[AugmentKind], dice: Float[Tensor, "B dice"]
 ) -> Float[Tensor, "B 3 Y X"]:
     """The pictures, of values from -1 to 1, with these changes, by numbers from 0 to 1 for each."""
     dice = dice.to(pictures.device)
@@ -31,7 +31,7 @@ def augmented(
         pictures = pictures.index_copy(0, turned, pictures[turned].flip(3))
     if "crop" in changes:
         pictures = _cropped(pictures, dice[:, 1:5])
-    return _coloured(pictures, dice[:, 5:]) if "colour" in changes else pictures
+    return _coloured(pictures, dice[:, 5:]) if "color" in changes else pictures
 
 
 def _cropped(pictures: Tensor, dice: Float[Tensor, "B 4"]) -> Tensor:

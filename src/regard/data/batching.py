@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import FeatureGrids, Packed, SequenceOffsets, Tokens
 from regard.data.arrays import Ids, Indices, RunningTextColumn
-from regard.data.augmentation import DICE, augmented
+from regard.data.augmentation import DRAWS, augment
 from regard.data.corpus import Corpus
-from regard.data.examples import Change
+from regard.data.examples import AugmentKind
 from regard.data.tokenizer import PAD
 
 POOL = 1 << 16
@@ -39,8 +39,8 @@ class Batch:
     targets: Tokens | Packed | torch.Tensor  # token ids from <s> to </s>, or labels
     tokens: int  # how many are to be foretold: every target token but the first of a text, or every label
     rows: torch.Tensor  # which examples of the corpus these are
-    stands_for: int = 1  # batches of an epoch that all ranks have taken together when each has taken such a one
-    lent: bool = (
+    plan_batches: int = 1  # batches of an epoch that all ranks have taken together when each has taken such a one
+    borrowed: bool = (
         False  # a rank without an example of its own computes this one beside the others; it counts for nothing
     )
 
@@ -58,8 +58,8 @@ class Batch:
             if isinstance(side, Tokens)
         }
         if isinstance(self.targets, Packed):
-            longest = {"source": self.source.ends.longest} if isinstance(self.source, Packed) else {}
-            longest["target"] = self.targets.ends.longest
+            longest = {"source": self.source.offsets.max_length} if isinstance(self.source, Packed) else {}
+            longest["target"] = self.targets.offsets.max_length
         told = [f"the longest {name} {length:,} tokens" for name, length in longest.items()]
         if isinstance(self.source, torch.Tensor) and self.source.ndim == 4:
             told.insert(0, f"pictures of {self.source.shape[3]} × {self.source.shape[2]} pixels")
@@ -78,9 +78,9 @@ def batches(
     rank: int = 0,
     world: int = 1,
     together: int = 1,
-    augment: Sequence[Change] = (),
+    augment: Sequence[AugmentKind] = (),
     device: str = "cpu",
-    room: "PackedCapacity | None" = None,
+    capacity: "PackedCapacity | None" = None,
     mixed: bool = False,
 ) -> Iterator[Batch]:
     """An epoch, each example once, in batches of at most `budget` cells: rows times the longest source or target.
@@ -94,20 +94,20 @@ def batches(
     _at_least("start", start, 0)
     _at_least("together", together, 1)
     _rank_of(rank, world)
-    planned = islice(plan(corpus, budget=budget, seed=seed, epoch=epoch, room=room, mixed=mixed), start, None)
+    planned = islice(plan(corpus, budget=budget, seed=seed, epoch=epoch, capacity=capacity, mixed=mixed), start, None)
     made = (
-        replace(_collated(corpus, rows, room), stands_for=count, lent=lent)
-        for rows, count, lent in shares(planned, rank=rank, world=world, together=together)
+        replace(_collated(corpus, rows, capacity), plan_batches=count, borrowed=lent)
+        for rows, count, lent in rank_share(planned, rank=rank, world=world, together=together)
     )
     return (_changed(batch, augment, (seed, epoch), device) for batch in made) if augment else made
 
 
 def plan(
-    corpus: Corpus, *, budget: int, seed: int, epoch: int, room: "PackedCapacity | None" = None, mixed: bool = False
+    corpus: Corpus, *, budget: int, seed: int, epoch: int, capacity: "PackedCapacity | None" = None, mixed: bool = False
 ) -> Iterator[Indices]:
     """Which examples are in which batch of an epoch; cheap, for nothing of them is read but their lengths."""
     _at_least("budget", budget, 1)
-    return _planned(corpus, budget, seed, epoch, mixed) if room is None else _laid(corpus, room, seed, epoch)
+    return _planned(corpus, budget, seed, epoch, mixed) if capacity is None else _laid(corpus, capacity, seed, epoch)
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class PackedCapacity:
         share = np.ceil(budget * sums / max(1, sums.max()) / BLOCK).astype(np.int64) * BLOCK
         positions = np.maximum(np.minimum(share, budget), longest)
         usual = positions.max() * len(corpus) / max(1, sums.max())  # as many as fill it, of the corpus's mean length
-        room = PackedCapacity((int(positions[0]), int(positions[1])), (int(longest[0]), int(longest[1])), 0, filled)
-        return replace(room, rows=max(room.fillers((0, 0)), ceil(MARGIN * usual)) + 1)
+        capacity = PackedCapacity((int(positions[0]), int(positions[1])), (int(longest[0]), int(longest[1])), 0, filled)
+        return replace(capacity, rows=max(capacity.fillers((0, 0)), ceil(MARGIN * usual)) + 1)
 
     def fillers(self, used: Sequence[int]) -> int:
         """Sequences that fill up what is left on either side."""
@@ -143,7 +143,9 @@ class PackedCapacity:
         return not short and count + self.fillers(used) <= self.rows
 
 
-def shares(planned: Iterator[Indices], *, rank: int, world: int, together: int) -> Iterator[tuple[Indices, int, bool]]:
+def rank_share(
+    planned: Iterator[Indices], *, rank: int, world: int, together: int
+) -> Iterator[tuple[Indices, int, bool]]:
     """What one rank takes: rows, for how many batches of the plan its turn stands, and whether the rows are only lent.
 
     Of each `together` batches, as many as go round go round whole; what is left is divided row by row. So the ranks'
@@ -158,13 +160,13 @@ def shares(planned: Iterator[Indices], *, rank: int, world: int, together: int) 
             yield (rows[rank::world], 1, False) if rank < len(rows) else (rows[:1], 1, True)
 
 
-def begun_elsewhere(corpus: Corpus, *, seed: int, epoch: int) -> Corpus:
+def shift_contexts(corpus: Corpus, *, seed: int, epoch: int) -> Corpus:
     """Running text whose stretches begin at another token each epoch, as if it had as many times the examples."""
     text = corpus.target
     if not isinstance(text, RunningTextColumn):
         return corpus
-    most = min(text.stretch, len(text.ids) - 1)  # something is always left
-    first = int(permuted(np.array([epoch % most]), most, (seed, most))[0])
+    most = min(text.context_length, len(text.ids) - 1)  # something is always left
+    first = int(permute(np.array([epoch % most]), most, (seed, most))[0])
     return replace(corpus, target=replace(text, ids=text.ids[first:]))
 
 
@@ -174,7 +176,9 @@ def evaluation_batches(corpus: Corpus, budget: int) -> Iterator[Batch]:
     return (_collated(corpus, rows) for pool in _pools(len(corpus)) for rows in _cut(corpus, pool, budget))
 
 
-def lanes(corpus: Corpus, *, rows: int, stretch: int, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+def stateful_batches(
+    corpus: Corpus, *, rows: int, context_length: int, start: int = 0, rank: int = 0, world: int = 1
+) -> Iterator[Batch]:
     """Running text in `rows` lanes side by side, each read on from batch to batch: for states that are carried over.
 
     Lanes are of one length, so up to rows - 1 tokens at the end of the text are not read. Lane l is for rank l % world.
@@ -184,16 +188,16 @@ def lanes(corpus: Corpus, *, rows: int, stretch: int, start: int = 0, rank: int 
             "corpus", wanted="running text", got="separate examples", remedy="Prepare it with data.context_length."
         )
     _at_least("rows", rows, 1)
-    _at_least("stretch", stretch, 1)
+    _at_least("stretch", context_length, 1)
     _at_least("start", start, 0)
     length = (len(corpus.target.ids) - 1) // rows
     _at_least("tokens of the corpus for each row", length, 1)
     _rank_of(rank, world)
     _at_least("rows", rows, world)
-    return _lanes(corpus.target.ids, np.arange(rank, rows, world), length, stretch, start)
+    return _lanes(corpus.target.ids, np.arange(rank, rows, world), length, context_length, start)
 
 
-def permuted(places: Indices, size: int, key: tuple[int, ...]) -> Indices:
+def permute(places: Indices, size: int, key: tuple[int, ...]) -> Indices:
     """What stands at these places of the permutation of range(size) that belongs to the key."""
     bits = max(2, (size - 1).bit_length())
     values = _rounds(places.astype(np.uint64), bits, key)
@@ -215,7 +219,7 @@ def _rounds(values: NDArray[np.uint64], bits: int, key: tuple[int, ...]) -> NDAr
     return (left << np.uint64(low)) | right
 
 
-def dice(rows: Indices, count: int, key: tuple[int, ...]) -> NDArray[np.float64]:
+def uniform_draws(rows: Indices, count: int, key: tuple[int, ...]) -> NDArray[np.float64]:
     """So many numbers from 0 to below 1 for each of these examples (B, count), the same whoever else is there."""
     places = (rows[:, None] * count + np.arange(count)).astype(np.uint64)
     return (_mixed(_mixed(places) + np.uint64(_secret(key))) >> np.uint64(11)) / 2**53
@@ -238,21 +242,21 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _planned(corpus: Corpus, budget: int, seed: int, epoch: int, mixed: bool) -> Iterator[Indices]:
     for number, pool in enumerate(_pools(len(corpus))):
-        cut = list(_cut(corpus, permuted(pool, len(corpus), (seed, epoch)), budget, mixed))
-        for place in permuted(np.arange(len(cut)), len(cut), (seed, epoch, number)):
+        cut = list(_cut(corpus, permute(pool, len(corpus), (seed, epoch)), budget, mixed))
+        for place in permute(np.arange(len(cut)), len(cut), (seed, epoch, number)):
             yield cut[place]
 
 
-def _laid(corpus: Corpus, room: PackedCapacity, seed: int, epoch: int) -> Iterator[Indices]:
+def _laid(corpus: Corpus, capacity: PackedCapacity, seed: int, epoch: int) -> Iterator[Indices]:
     """Examples in the epoch's order, as many to a batch as there is room for."""
     kept, used = list[Indices](), (0, 0)
     for pool in _pools(len(corpus)):
-        rows = permuted(pool, len(corpus), (seed, epoch))
+        rows = permute(pool, len(corpus), (seed, epoch))
         first = 0
         for place, new in enumerate(_both_lengths(corpus, rows).T.tolist()):
             count = sum(map(len, kept)) + place - first
             used = used[0] + new[0], used[1] + new[1]
-            if count and not room.takes(count + 1, used):
+            if count and not capacity.takes(count + 1, used):
                 yield np.concatenate([*kept, rows[first:place]])
                 kept, used, first = [], (new[0], new[1]), place
         kept.append(rows[first:])
@@ -284,43 +288,43 @@ def _cut(corpus: Corpus, pool: Indices, budget: int, mixed: bool = False) -> Ite
     yield pool[order[first:]]
 
 
-def _lanes(text: Ids, rows: Indices, length: int, stretch: int, start: int) -> Iterator[Batch]:
-    for first in range(start * stretch, length, stretch):
-        count = min(stretch, length - first)
+def _lanes(text: Ids, rows: Indices, length: int, context_length: int, start: int) -> Iterator[Batch]:
+    for first in range(start * context_length, length, context_length):
+        count = min(context_length, length - first)
         cells = (rows * length)[:, None] + np.arange(first, first + count + 1)  # (B, S)
         ids = torch.from_numpy(text[cells].astype(np.int64))
         lengths = torch.full((len(rows),), count + 1)
         yield Batch(None, Tokens(ids, lengths), len(rows) * count, torch.from_numpy(rows))
 
 
-def _collated(corpus: Corpus, rows: Indices, room: PackedCapacity | None = None) -> Batch:
+def _collated(corpus: Corpus, rows: Indices, capacity: PackedCapacity | None = None) -> Batch:
     source = None if corpus.source is None else corpus.source.gather(rows)
     targets = corpus.target.gather(rows)
     assert not isinstance(targets, FeatureGrids)
     tokens = int((targets.lengths - 1).sum()) if isinstance(targets, Tokens) else len(rows)
     batch = Batch(source, targets, tokens, torch.from_numpy(rows))
-    return batch if room is None else pack_batch(batch, room)
+    return batch if capacity is None else pack_batch(batch, capacity)
 
 
-def pack_batch(batch: Batch, room: PackedCapacity) -> Batch:
+def pack_batch(batch: Batch, capacity: PackedCapacity) -> Batch:
     """The same batch without padding."""
     assert isinstance(batch.targets, Tokens)
     targets, source = batch.targets, batch.source
     gold = targets.ids[:, 1:][targets.mask[:, 1:]]
     given = replace(targets, ids=targets.ids[:, :-1], lengths=targets.lengths - 1)
-    laid = _packed(given, room, 1, gold)
-    return replace(batch, source=_packed(source, room, 0) if isinstance(source, Tokens) else source, targets=laid)
+    laid = _packed(given, capacity, 1, gold)
+    return replace(batch, source=_packed(source, capacity, 0) if isinstance(source, Tokens) else source, targets=laid)
 
 
-def _packed(tokens: Tokens, room: PackedCapacity, side: int, gold: torch.Tensor | None = None) -> Packed:
+def _packed(tokens: Tokens, capacity: PackedCapacity, side: int, gold: torch.Tensor | None = None) -> Packed:
     """Filled up, where asked for, by sequences of padding that nothing is said to, and by such of no length."""
     ids, lengths, longest = tokens.ids[tokens.mask], tokens.lengths, int(tokens.lengths.max())
-    if room.filled:
-        longest = room.longest[side]
-        fill = room.positions[side] - len(ids)
+    if capacity.filled:
+        longest = capacity.longest[side]
+        fill = capacity.positions[side] - len(ids)
         rest = [min(longest, fill - first) for first in range(0, fill, longest)]
-        free = room.rows - len(lengths) - len(rest)
-        assert free >= 0, (room, len(lengths), fill)
+        free = capacity.rows - len(lengths) - len(rest)
+        assert free >= 0, (capacity, len(lengths), fill)
         none = [0] * free
         lengths = torch.cat((lengths, torch.tensor([*rest, *none], dtype=lengths.dtype)))
         ids = torch.nn.functional.pad(ids, (0, fill), value=PAD)
@@ -328,10 +332,10 @@ def _packed(tokens: Tokens, room: PackedCapacity, side: int, gold: torch.Tensor 
     return Packed(ids, SequenceOffsets.of(lengths, longest), gold)
 
 
-def _changed(batch: Batch, changes: Sequence[Change], key: tuple[int, ...], device: str) -> Batch:
+def _changed(batch: Batch, changes: Sequence[AugmentKind], key: tuple[int, ...], device: str) -> Batch:
     assert isinstance(batch.source, torch.Tensor)
-    drawn = torch.from_numpy(dice(batch.rows.numpy(), DICE, key)).float()
-    return replace(batch, source=augmented(batch.source.to(device), changes, drawn))
+    drawn = torch.from_numpy(uniform_draws(batch.rows.numpy(), DRAWS, key)).float()
+    return replace(batch, source=augment(batch.source.to(device), changes, drawn))
 
 
 def _moved(side: Any, device: torch.device | str) -> Any:

@@ -63,7 +63,7 @@ class _Entry:
         value = self.held.get(key)
         if not isinstance(value, str):
             raise self.refused(f"a text in {key!r}", value)
-        return text.unicode(self.path, None, value, key, self.errors)
+        return text.well_formed_text(self.path, None, value, key, self.errors)
 
     def number(self, key: str) -> int | str:
         value = self.held.get(key)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from regard.core.atomic_io import naming
+from regard.core.atomic_io import named_os_errors
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.arrays import (
@@ -28,8 +28,8 @@ from regard.data.arrays import (
     TextWriter,
     Writer,
     damaged,
-    of_rows,
     open_column,
+    text_column,
 )  # fmt: skip
 from regard.data.examples import DataConfig, Example, FieldConfig, Split, examples
 from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
@@ -56,16 +56,16 @@ class Corpus:
         source: VocabularyType | None,
         target: VocabularyType | None,
         *,
-        stretch: int | None = None,
+        context_length: int | None = None,
     ) -> "Corpus":
         """In memory. Without a source vocabulary, sources are not read; without a target's, each target is <s>."""
         found = [pair if isinstance(pair, Example) else Example(*pair) for pair in pairs]
         if not found:
             raise InvalidArgument("pairs", wanted="at least one example", got="none", remedy="Give some.")
         targets = [example.target for example in found]
-        if stretch is not None:
-            return Corpus(None, _running(source, target, targets, stretch))
-        answers = of_rows([[START]] * len(found), 2) if target is None else _in_memory(target, targets, _target)
+        if context_length is not None:
+            return Corpus(None, _running(source, target, targets, context_length))
+        answers = text_column([[START]] * len(found), 2) if target is None else _in_memory(target, targets, _target)
         if source is None:
             return Corpus(None, answers)
         sources = [example.source for example in found if isinstance(example.source, str)]
@@ -138,10 +138,10 @@ def prepare(
         _check_vocabularies(config, given)
     before, files = stamps(config), fingerprints(config, progress)
     folder = Path(folder)
-    with naming(folder, "a folder to write to"):
+    with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"corpus-{key_of(config, files, None)[:16]}"
-    with alone(folder):
+    with folder_lock(folder):
         for left in folder.glob(".corpus-*.partial"):
             shutil.rmtree(left)
         if given is not None:  # what would be learned here may be just these
@@ -150,7 +150,7 @@ def prepare(
                 place = folder / f"corpus-{key[:16]}"
         if not place.exists():
             partial = folder / f".{place.name}.partial"
-            with naming(folder, "a folder to write to"):
+            with named_os_errors(folder, "a folder to write to"):
                 partial.mkdir()
             try:
                 _write(config, partial, files, given, progress)
@@ -177,7 +177,7 @@ def _write(
     progress: PrepareProgress,
 ) -> None:
     source, target = vocabularies or _learn(config, progress)
-    joint = config.one_vocabulary and source is not None and source.hash == target.hash
+    joint = config.has_shared_vocab and source is not None and source.hash == target.hash
     target.save(folder / ("vocabulary.json" if joint else "target.vocabulary.json"))
     if source is not None and not joint:
         source.save(folder / "source.vocabulary.json")
@@ -193,7 +193,7 @@ def _write(
 
 
 def _learn(config: DataConfig, progress: PrepareProgress) -> tuple[VocabularyType | None, VocabularyType]:
-    if config.one_vocabulary:
+    if config.has_shared_vocab:
         both = _train(config.target, _counted(config, ("source", "target"), progress))
         return both, both
     source = None
@@ -288,11 +288,11 @@ def _numbers(
     return labels
 
 
-def _closed(name: str, rows: list[Any], vocabulary: VocabularyType | None, stretch: int | None) -> list[Any]:
+def _closed(name: str, rows: list[Any], vocabulary: VocabularyType | None, context_length: int | None) -> list[Any]:
     """Rows with the special tokens of their side."""
     if not isinstance(vocabulary, Tokenizer):
         return rows
-    return [_source(row) if name == "source" or stretch is not None else _target(row) for row in rows]
+    return [_source(row) if name == "source" or context_length is not None else _target(row) for row in rows]
 
 
 def _source(row: list[int]) -> list[int]:
@@ -304,15 +304,15 @@ def _target(row: list[int]) -> list[int]:
 
 
 def _running(
-    source: VocabularyType | None, target: VocabularyType | None, texts: list[str], stretch: int
+    source: VocabularyType | None, target: VocabularyType | None, texts: list[str], context_length: int
 ) -> RunningTextColumn:
-    if source is not None or not isinstance(target, Tokenizer) or stretch < 1:
-        got = f"context_length = {stretch} for {type(source).__name__} and {type(target).__name__}"
+    if source is not None or not isinstance(target, Tokenizer) or context_length < 1:
+        got = f"context_length = {context_length} for {type(source).__name__} and {type(target).__name__}"
         raise InvalidArgument(
             "stretch", wanted="at least 1, for texts without sources", got=got, remedy="Leave it out for pairs."
         )
     rows = [[END], *map(_source, target.encode_batch(texts))]
-    return RunningTextColumn(of_rows(rows, target.size).ids, stretch)
+    return RunningTextColumn(text_column(rows, target.size).ids, context_length)
 
 
 def _in_memory(
@@ -320,15 +320,15 @@ def _in_memory(
 ) -> TextColumn | LabelColumn:
     if isinstance(vocabulary, Labels):
         return LabelColumn(np.array([vocabulary.encode(name) for name in texts], dtype=np.uint32))
-    return of_rows([close(row) for row in vocabulary.encode_batch(texts)], vocabulary.size)
+    return text_column([close(row) for row in vocabulary.encode_batch(texts)], vocabulary.size)
 
 
-def _writer(stem: Path, vocabulary: VocabularyType | None, field: FieldConfig, stretch: int | None) -> Writer:
+def _writer(stem: Path, vocabulary: VocabularyType | None, field: FieldConfig, context_length: int | None) -> Writer:
     if vocabulary is None:
         return ImageWriter(stem, field.image_size)
     if isinstance(vocabulary, Labels):
         return LabelWriter(stem)
-    return TextWriter(stem, vocabulary.size) if stretch is None else RunningTextWriter(stem, vocabulary.size)
+    return TextWriter(stem, vocabulary.size) if context_length is None else RunningTextWriter(stem, vocabulary.size)
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -345,8 +345,8 @@ def _record(folder: Path) -> dict[str, Any]:
 
 
 def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:
-    stretch = record["config"]["context_length"]
-    target = open_column(folder / f"{split}.target", stretch)
+    context_length = record["config"]["context_length"]
+    target = open_column(folder / f"{split}.target", context_length)
     source = None if record["config"]["source"] is None else open_column(folder / f"{split}.source", None)
     if source is not None and len(source) != len(target):
         raise damaged(folder / f"{split}.source", f"{len(source):,} sources and {len(target):,} targets")
@@ -377,7 +377,7 @@ def _check_vocabularies(config: DataConfig, vocabularies: tuple[VocabularyType |
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """One at a time in this folder: the others wait, and find the work done."""
     try:
         import fcntl

@@ -9,14 +9,14 @@ from typing import Literal, get_args
 from regard.core.config import Config, Count
 from regard.core.errors import InvalidArgument, InvalidData, Problem
 from regard.data import caption_datasets, huggingface_datasets, text
-from regard.data.image_store import ImageStore, Member, open_album
+from regard.data.image_store import ImageStore, Member, open_image_store
 from regard.data.synthetic import scenes
 from regard.data.text import Errors
 
 TokenizerKind = Literal["bpe", "unigram", "characters", "words", "bytes"]
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
-Change = Literal["crop", "flip", "colour"]
+AugmentKind = Literal["crop", "flip", "color"]
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 BYTES = 256
 
@@ -41,7 +41,7 @@ class FieldConfig(Config):
     max_tokens: Count | None = None  # training examples with more tokens are left out, and counted
     image_size: Count = scenes.SIDE  # pixels a side of an image, which is made square
     # How images change each time they are trained on. "flip" is wrong where captions say left and right.
-    augment: tuple[Change, ...] | None = None
+    augment: tuple[AugmentKind, ...] | None = None
 
     def conflicts(self) -> Iterator[Problem]:
         texts = ("tokenizer", "vocab_size", "lowercase", "max_tokens")
@@ -62,7 +62,7 @@ class FieldConfig(Config):
             yield Problem("vocab_size", f"at least {least}, for {why}", str(self.vocab_size), "Raise it.")
 
     @property
-    def cutting(self) -> tuple[object, ...]:
+    def tokenization(self) -> tuple[object, ...]:
         """What two texts must agree on to share one vocabulary."""
         return self.kind, self.tokenizer, self.vocab_size, self.lowercase
 
@@ -110,16 +110,16 @@ class DataConfig(Config):
         return [field.column for field in self._fields if field.column is not None]
 
     @property
-    def from_pictures(self) -> bool:
+    def reads_images(self) -> bool:
         """Whether pictures are read from files."""
         return self.source is not None and self.source.kind == "image" and self.synthetic is None
 
-    def told_with_captions(self, files: Sequence[str]) -> bool:
+    def is_caption_list(self, files: Sequence[str]) -> bool:
         """Whether these are lists in one of the forms of `captioned`."""
-        return self.from_pictures and not self.columns and text.form(files[0]) in caption_datasets.FORMS
+        return self.reads_images and not self.columns and text.form(files[0]) in caption_datasets.FORMS
 
     @property
-    def one_vocabulary(self) -> bool:
+    def has_shared_vocab(self) -> bool:
         return self.shared_vocab and self.source is not None and self.source.kind == self.target.kind == "text"
 
     def _wrong_files(self) -> Iterator[Problem]:
@@ -133,7 +133,7 @@ class DataConfig(Config):
                 yield Problem(
                     "encoding_errors", "nothing here: no files are read", repr(self.encoding_errors), "Leave it out."
                 )
-        if self.images is not None and not self.from_pictures:
+        if self.images is not None and not self.reads_images:
             yield Problem("images", "nothing here: no pictures are read from files", repr(self.images), "Leave it out.")
         if self.seed and self.synthetic in (None, "spelling"):
             yield Problem("seed", "nothing here: nothing is drawn", str(self.seed), "Leave it out.")
@@ -164,7 +164,7 @@ class DataConfig(Config):
             elif len(named) < len(self._fields):
                 names = " and ".join(["source.column"] * (self.source is not None) + ["target.column"])
                 yield Problem(split, f"{names}, to say what to read", f"a table ({files[0]})", "Name the columns.")
-        elif self.told_with_captions(files):
+        elif self.is_caption_list(files):
             most, _ = caption_datasets.FORMS[text.form(files[0])]
             if len(files) > most:
                 wanted = "captions, and the names of the split's pictures" if most > 1 else "one file of JSON"
@@ -191,7 +191,7 @@ class DataConfig(Config):
                 )
         if self.target.kind == "image":
             yield Problem("target.kind", "'text' or 'label': no pictures are made", "'image'", "Change it.")
-        if self.one_vocabulary and self.source and self.source.cutting != self.target.cutting:
+        if self.has_shared_vocab and self.source and self.source.tokenization != self.target.tokenization:
             got = "different settings of tokens, vocabulary or lower"
             yield Problem(
                 "shared_vocab", "false, unless source and target are cut alike", got, "Set shared_vocab = false."
@@ -243,12 +243,12 @@ def _read(config: DataConfig, split: Split) -> Iterator[Example]:
         rows = huggingface_datasets.rows(files[0], named)
     elif named:
         rows = text.rows(files[0], named, config.encoding_errors)
-    elif config.told_with_captions(files):
+    elif config.is_caption_list(files):
         rows = caption_datasets.rows(files, split, config.encoding_errors)
     else:
         rows = text.parallel(files, config.encoding_errors)
     beside = Path() if huggingface_datasets.is_dataset(files[0]) else Path(files[0]).parent
-    album = open_album(config.images or beside) if config.from_pictures else None
+    album = open_image_store(config.images or beside) if config.reads_images else None
     for row in rows:
         source = row[0] if album is None else _picture(files[0], album, row[0])
         yield Example(source if config.source else None, row[-1])

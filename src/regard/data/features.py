@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.core.atomic_io import naming, whole_file
+from regard.core.atomic_io import atomic_file, named_os_errors
 from regard.core.errors import InvalidData
-from regard.data.arrays import FeatureColumn, ImageColumn, mapped
-from regard.data.corpus import PrepareProgress, alone
+from regard.data.arrays import FeatureColumn, ImageColumn, memory_map
+from regard.data.corpus import PrepareProgress, folder_lock
 
 FORMAT = 1
 AT_ONCE = 32  # pictures that are computed together
@@ -24,15 +24,15 @@ def features(pictures: ImageColumn, see: See, *, by: str, folder: Path, progress
     Those there are already, of the same pictures by the same network, are opened. A run that is killed leaves nothing
     that could be taken for them, and the next one clears it away.
     """
-    with naming(folder, "a folder to write to"):
+    with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"features-{_key(pictures, by)}.npy"
-    with alone(folder):
+    with folder_lock(folder):
         for left in folder.glob(".features-*.tmp"):
             left.unlink()
         if not path.exists():
             _write(path, pictures, see, progress)
-    found = FeatureColumn(pictures, mapped(path))
+    found = FeatureColumn(pictures, memory_map(path))
     if len(found.grids) != len(pictures.pixels):
         got = f"{len(found.grids):,} for {len(pictures.pixels):,} pictures"
         raise InvalidData(path, wanted="features of every picture", got=got, remedy="Delete it: it is made again.")
@@ -42,7 +42,7 @@ def features(pictures: ImageColumn, see: See, *, by: str, folder: Path, progress
 def _write(path: Path, pictures: ImageColumn, see: See, progress: PrepareProgress) -> None:
     count = len(pictures.pixels)
     try:
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             for first in range(0, count, AT_ONCE):
                 seen = see(pictures.pixels[first : first + AT_ONCE])
                 if first == 0:

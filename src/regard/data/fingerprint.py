@@ -18,7 +18,7 @@ Files = Mapping[Split, list[dict[str, str]]]  # what was found of each file of a
 
 def fingerprints(config: DataConfig, progress: Callable[[str, int], None]) -> Files:
     files = {split: [_of_file(path, config.columns) for path in config.files(split)] for split in config.splits}
-    if config.from_pictures:
+    if config.reads_images:
         packed = config.images if config.images is not None and is_zip(config.images) else None
         whole = None if packed is None else _of_file(packed)["sha256"]
         for split, found in files.items():

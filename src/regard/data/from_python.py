@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from regard.core.atomic_io import naming
+from regard.core.atomic_io import named_os_errors
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.data.examples import SPLITS, Example
@@ -21,7 +21,7 @@ PythonRows = Iterable[
 ]  # targets alone, pairs, or rows with named columns
 
 
-def with_given(settings: Mapping[str, Any], given: Mapping[str, PythonRows], folder: Path) -> dict[str, Any]:
+def with_python_data(settings: Mapping[str, Any], given: Mapping[str, PythonRows], folder: Path) -> dict[str, Any]:
     """The table [data] of a recipe with these splits, by name, written to the folder."""
     for split in given:
         if split not in SPLITS:
@@ -37,7 +37,7 @@ def with_given(settings: Mapping[str, Any], given: Mapping[str, PythonRows], fol
             field = dict(field or {})
             columns.append(field["column"] if field.get("column") is not None else side)
             changed[side] = field | {"column": columns[-1]}
-    with naming(folder, "a folder to write to"):
+    with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
     return changed | {split: str(_written(split, rows, columns, folder)) for split, rows in given.items()}
 

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from regard.core.errors import InvalidData
 from regard.data.text import readable
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 LARGEST = 1 << 28  # bytes of a picture in a zip file; some kilobytes of it may unpack to terabytes
 
 
@@ -44,7 +44,7 @@ class FolderStore:
         """The picture's path; where there is none, that which was told, for whoever reads it to refuse."""
         plain = self.path / told
         for place in (plain, self.path / plain.name):
-            for candidate in (place, *(place.with_name(stem(place.name) + ending) for ending in ENDINGS)):
+            for candidate in (place, *(place.with_name(stem(place.name) + ending) for ending in EXTENSIONS)):
                 if os.path.exists(candidate):
                     return candidate
         return plain
@@ -93,7 +93,7 @@ class ZipStore:
 ImageStore = FolderStore | ZipStore
 
 
-def open_album(path: str | Path) -> ImageStore:
+def open_image_store(path: str | Path) -> ImageStore:
     """What lies in a folder, or in a file whose name ends in .zip."""
     path = Path(path)
     if is_zip(path):
@@ -110,7 +110,7 @@ def is_zip(path: str | Path) -> bool:
 def stem(name: str) -> str:
     """A name without the ending of a picture, where it has one."""
     start, dot, ending = name.rpartition(".")
-    return start if start and dot + ending.lower() in ENDINGS else name
+    return start if start and dot + ending.lower() in EXTENSIONS else name
 
 
 @contextmanager

@@ -19,17 +19,17 @@ from regard.data.synthetic.scenes import Scene
 from regard.data.text import readable
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # none that runs a program, as EPS does
-LARGEST = 1 << 26  # pixels; a file of some kilobytes may claim to hold billions
+MAX_PIXELS = 1 << 26  # pixels; a file of some kilobytes may claim to hold billions
 CELL = 16  # pixels a side that count as one token in a batch's budget
 
 Pixels = NDArray[np.uint8]
-Picture = str | Path | Member | Scene | Pixels  # a file, packed or not, drawn as it is needed, or an array (Y, X, 3)
+ImageInput = str | Path | Member | Scene | Pixels  # a file, packed or not, drawn as it is needed, or an array (Y, X, 3)
 
 
-def pixels(picture: object, size: int) -> Pixels:
+def load_image(picture: object, size: int) -> Pixels:
     """A `Picture` as it is stored: (size, size, 3)."""
     if isinstance(picture, str | Path | Member):
-        return read_picture(picture, size)
+        return read_image(picture, size)
     found: Any = picture.draw() if isinstance(picture, Scene) else picture
     if not isinstance(found, np.ndarray) or found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] != 3:
         got = f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else repr(found)[:60]
@@ -43,23 +43,23 @@ def pixels(picture: object, size: int) -> Pixels:
     return _square(_pillow().fromarray(found), size)
 
 
-def normalised(batch: NDArray[np.uint8]) -> torch.Tensor:
+def normalize(batch: NDArray[np.uint8]) -> torch.Tensor:
     """What a network reads: from (B, Y, X, 3) of 0 to 255 to (B, 3, Y, X) of -1 to 1."""
     channels = torch.from_numpy(np.ascontiguousarray(batch.transpose(0, 3, 1, 2)))
     return channels.to(torch.float32).div_(127.5).sub_(1.0)
 
 
-def token_worth(size: int) -> int:
+def image_token_cost(size: int) -> int:
     """How many tokens of a batch's budget a picture takes."""
     return max(1, size // CELL) ** 2
 
 
-def read_picture(path: str | Path | Member, size: int) -> Pixels:
+def read_image(path: str | Path | Member, size: int) -> Pixels:
     """The picture of a file, (size, size, 3); whatever is wrong with it, the error names the file."""
     return _square(_upright(path), size)
 
 
-def as_shown(picture: str | Path | Member, longest: int) -> Pixels:
+def read_thumbnail(picture: str | Path | Member, longest: int) -> Pixels:
     """The picture of a file as people look at it, in its own proportions; its longer side has so many pixels."""
     image = _upright(picture)
     width, height = (max(1, round(side * longest / max(image.size))) for side in image.size)
@@ -73,7 +73,7 @@ def _upright(path: str | Path | Member) -> Any:
     try:
         with image_class.open(BytesIO(content), formats=FORMATS) as image:
             width, height = image.size
-            if width * height > LARGEST:
+            if width * height > MAX_PIXELS:
                 raise _too_large(path, f"{width:,} × {height:,}")
             return _as_rgb(image)
     except InvalidData:
@@ -132,7 +132,7 @@ def _square(image: Any, size: int) -> Pixels:
 
 
 def _too_large(path: str | Path | Member, got: str) -> InvalidData:
-    wanted = f"at most {LARGEST:,} pixels"
+    wanted = f"at most {MAX_PIXELS:,} pixels"
     return InvalidData(path, wanted=wanted, got=got, remedy="Make it smaller, if you trust it.")
 
 

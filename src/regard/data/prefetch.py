@@ -11,7 +11,7 @@ from regard.core.errors import InvalidArgument, RegardError
 Item = TypeVar("Item")
 
 
-def ahead(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
+def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
     """The same items, made in a thread up to `depth` ahead of their use; the thread ends with this iterator.
 
     What the thread raises is raised here. If it is gone without a word, as after a fork, that is an error too.

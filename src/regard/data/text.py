@@ -273,10 +273,10 @@ def _value(path: str | Path, number: int, row: dict[str, Any], column: str, erro
         raise InvalidData(
             path, number, wanted=f"a text or a number in {column!r}", got=repr(value), remedy="Write a text."
         )
-    return unicode(path, number, value, column, errors)
+    return well_formed_text(path, number, value, column, errors)
 
 
-def unicode(path: str | Path, number: int | None, value: str, key: str, errors: Errors) -> str:
+def well_formed_text(path: str | Path, number: int | None, value: str, key: str, errors: Errors) -> str:
     """A text of JSON, where an escape may stand for half a character."""
     try:
         return value.encode("utf-8", "strict").decode()

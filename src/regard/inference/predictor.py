@@ -13,7 +13,7 @@ from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens
 from regard.core.shapes import Float, Tensor
-from regard.data.images import Picture, normalised, pixels, token_worth
+from regard.data.images import ImageInput, image_token_cost, load_image, normalize
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
@@ -24,7 +24,7 @@ from regard.inference.score import SequenceScore, score, together
 from regard.interpret.output_attention import coverage_reranker, output_attention, require_cross_attention
 from regard.model.eval_mode import evaluating
 from regard.model.positions import Learned
-from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
+from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model
 from regard.recipe.recipe import Recipe
 
 Vocabulary = Tokenizer | Labels
@@ -56,7 +56,7 @@ class Output:
 class Predictor:
     """What `regard.load` returns."""
 
-    model: Seq2Seq | Classifier | MaskedTokens
+    model: Model
     recipe: Recipe
     source: Vocabulary | None  # None: the model reads nothing, or pictures
     target: Vocabulary
@@ -72,7 +72,7 @@ class Predictor:
         """The same with these options of [decode] unless told otherwise: beam=5, int8=True, …"""
         return replace(self, recipe=replace(self.recipe, decode=self._config(options)))
 
-    def predict(self, texts: Iterable[str | Picture], **options: Any) -> list[str]:
+    def predict(self, texts: Iterable[str | ImageInput], **options: Any) -> list[str]:
         """An output for each text, in order: what follows from it, its label, or how it goes on.
 
         A model of pictures takes their paths, or arrays of uint8 (height, width, 3). Options are those of a recipe's
@@ -82,7 +82,7 @@ class Predictor:
 
     def outputs(
         self,
-        texts: Iterable[str | Picture],
+        texts: Iterable[str | ImageInput],
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
@@ -117,7 +117,7 @@ class Predictor:
 
     def stream(
         self,
-        text: str | Picture,
+        text: str | ImageInput,
         *,
         prefix: str = "",
         banned: Sequence[str] = (),
@@ -138,7 +138,7 @@ class Predictor:
         config = self._config(
             {**options, "beam_size": 1, "num_hypotheses": 1, "beam_groups": 1, "coverage_penalty": 0.0}
         )
-        if not isinstance(self.target, Tokenizer) or isinstance(self.model, MaskedTokens):
+        if not isinstance(self.target, Tokenizer) or isinstance(self.model, MaskedLanguageModel):
             wanted, remedy = "one that gives sequences", "Ask another model, or use predict."
             raise InvalidArgument("model", wanted=wanted, got=type(self.model).__name__, remedy=remedy)
         texts = _checked("text", [text], pictures=self.picture_size is not None)
@@ -168,7 +168,7 @@ class Predictor:
 
     def as_found(
         self,
-        texts: Sequence[str | Picture],
+        texts: Sequence[str | ImageInput],
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
@@ -185,7 +185,7 @@ class Predictor:
         `lines` are where the texts stand in their file, counted from 1: for messages, and for what is drawn.
         """
         config = self._config(options)
-        if isinstance(self.model, MaskedTokens):
+        if isinstance(self.model, MaskedLanguageModel):
             raise InvalidArgument(
                 "model",
                 wanted="one that gives sequences or labels",
@@ -361,14 +361,14 @@ class Predictor:
 
     def _sizes(self, numbers: list[Any]) -> list[int]:
         """How many tokens each input counts for."""
-        one = 1 if self.picture_size is None else token_worth(self.picture_size)
+        one = 1 if self.picture_size is None else image_token_cost(self.picture_size)
         return [len(row) if isinstance(row, list) else one for row in numbers]
 
     def _collate(self, numbers: Sequence[Any]) -> Any:
         """A batch of what `_numbers` gave, as the encoder takes it."""
         device = next(self.model.parameters()).device
         if (size := self.picture_size) is not None:
-            return normalised(np.stack([pixels(picture, size) for picture in numbers])).to(device)
+            return normalize(np.stack([load_image(picture, size) for picture in numbers])).to(device)
         if isinstance(self.source, Labels):
             return torch.tensor(numbers, device=device)
         return Tokens.of([[*row, END] for row in numbers], device=device)

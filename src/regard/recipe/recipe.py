@@ -92,18 +92,18 @@ def read_tables(source: str | Path | Mapping[str, Any], changes: Sequence[str] =
     """The tables of a recipe with changes, unchecked."""
     table = dict(source) if isinstance(source, Mapping) else read_toml(Path(source))
     for change in changes:
-        table = changed(table, change)
+        table = with_setting(table, change)
     return table
 
 
-def our_recipes() -> list[Path]:
+def shipped_recipes() -> list[Path]:
     """Those that come with Regard."""
     return sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 
 
 def find_recipe(name: str) -> Path:
     """The file of this name, or the recipe of ours that bears it."""
-    ours = {path.stem: path for path in our_recipes()}
+    ours = {path.stem: path for path in shipped_recipes()}
     if Path(name).is_file() or name.endswith(".toml"):
         return Path(name)
     if name not in ours:
@@ -123,7 +123,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InvalidArgument(str(path), wanted="a TOML file", got=str(error), remedy="Mend that line.") from None
 
 
-def changed(table: Mapping[str, Any], change: str) -> dict[str, Any]:
+def with_setting(table: Mapping[str, Any], change: str) -> dict[str, Any]:
     """The tables with one key set, as `key=value` says; a value that is no TOML is taken as text."""
     key, equals, value = change.partition("=")
     parts = key.strip().split(".")
@@ -167,7 +167,7 @@ def _wrong_model(model: Mapping[str, Any], data: DataConfig | None) -> list[Prob
     kind = encoder.get("kind") if isinstance(encoder, Mapping) else None
     reads = ENCODERS[kind][0] if kind in ENCODERS else None
     sizes = {"num_labels": 2} if pool is not None else {"vocab_size": 300}
-    if reads in ("tokens", "label") and (pool is not None or (data is not None and not data.one_vocabulary)):
+    if reads in ("tokens", "label") and (pool is not None or (data is not None and not data.has_shared_vocab)):
         sizes["source_vocab_size"] = 300
     try:
         with torch.device("meta"):

@@ -1,27 +1,24 @@
 """Chooses the engine of a search: compiled C++ on a CPU, CUDA graphs on a GPU, plain PyTorch for everything else."""
 
-from typing import cast
-
-from torch import nn
-
 from regard.core.shapes import Float, Int, Tensor
-from regard.model.interfaces import Decoder, DecoderState, Source
+from regard.model.interfaces import AnyDecoder, DecoderState, Source
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 from regard.runtime.cpu.engine import CpuEngine
 from regard.runtime.cuda.cuda_graphs import autocast
 from regard.runtime.cuda.engine import CudaEngine
-from regard.runtime.interfaces import Encoded, Engine, EngineDecoder, EngineOptions
+from regard.runtime.interfaces import Engine, EngineDecoder, EngineOptions
 
 
 class PyTorchDecoder(EngineDecoder):
     """The decoder itself."""
 
-    def __init__(self, decoder: nn.Module) -> None:
-        self.decoder = cast(Decoder[DecoderState], decoder)
+    def __init__(self, decoder: AnyDecoder) -> None:
+        self.decoder = decoder
 
-    def start(self, memory: Encoded | None, *, batch: int, capacity: int, beams: int = 1) -> DecoderState:
-        return self.decoder.start(cast(Memory | None, memory), batch=batch, capacity=capacity, beams=beams)
+    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> DecoderState:
+        state: DecoderState = self.decoder.start(memory, batch=batch, capacity=capacity, beams=beams)
+        return state
 
     def step(self, tokens: Int[Tensor, " rows"], state: DecoderState) -> tuple[Float[Tensor, "rows V"], DecoderState]:
         return self.decoder.step(tokens, state)
@@ -33,10 +30,9 @@ class PyTorchEngine(Engine):
     def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> PyTorchDecoder:
         return PyTorchDecoder(model.decoder)
 
-    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Encoded | None:
+    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
         with autocast(half):
-            memory: Encoded | None = model.encode(source)
-        return memory
+            return model.encode(source)
 
 
 ENGINES: tuple[Engine, ...] = (CpuEngine(), CudaEngine(), PyTorchEngine())  # the first that supports a model is used
@@ -47,6 +43,6 @@ def decoder_for(model: Seq2Seq, options: EngineOptions) -> EngineDecoder:
     return next(it for engine in ENGINES if (it := engine.decoder_for(model, options)) is not None)
 
 
-def encode(model: Seq2Seq, source: Source, *, half: bool = False) -> Encoded:
+def encode(model: Seq2Seq, source: Source, *, half: bool = False) -> Memory:
     """The memory of a source, by the first engine that supports the encoder; with `half`, in bfloat16."""
     return next(it for engine in ENGINES if (it := engine.encode(model, source, half=half)) is not None)

@@ -14,8 +14,6 @@ from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 
-Encoded = Memory | list[Memory]  # one memory, or that of each member of an ensemble
-
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -32,7 +30,7 @@ class EngineDecoder(ABC):
     static: bool = False  # every step is the same kernels on the same memory, so that a CUDA graph can record it
 
     @abstractmethod
-    def start(self, memory: Encoded | None, *, batch: int, capacity: int, beams: int = 1) -> DecoderState:
+    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> DecoderState:
         """The state before the first token. With a capacity of 0 it can only be admitted into another state."""
 
     @abstractmethod
@@ -52,7 +50,7 @@ class Engine(ABC):
         """The model's decoder as this engine executes it."""
 
     @abstractmethod
-    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Encoded | None:
+    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
         """The memory of a source; with `half`, linear layers in bfloat16."""
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from regard.model.rnn_decoder import RnnState
+from regard.model.interfaces import CarriedState
 from regard.runtime.cuda.host_future import HostFuture
 from regard.training.schedules import ValidationHistory
 
@@ -39,4 +39,4 @@ class PendingUpdate:
     step: int  # its number
     tokens: int
     told: HostFuture
-    carried: RnnState | None  # into the next, if it counts
+    carried: CarriedState | None  # into the next, if it counts

@@ -10,9 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import nn
 
-from regard.core.sequence import Tokens
+from regard.core.sequence import Packed, Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
@@ -21,8 +20,8 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
-from regard.evaluation.caption_metrics import CaptionTokens, DocumentFrequency, TfIdfVector, consensus
-from regard.evaluation.ptb_tokenizer import tokens
+from regard.evaluation.caption_metrics import CaptionTokens, DocumentFrequency, TfIdfVector, cider_d
+from regard.evaluation.ptb_tokenizer import tokenize
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
@@ -52,13 +51,15 @@ class SelfCriticalReward:
     def _words(self, ids: Any) -> CaptionTokens:
         """Of a target, as numbers; what is unknown among words stands for none of those that are known."""
         apart = self.recipe.data.target.tokenizer == "words"
-        return tokens(" ".join(self.target.pieces(ids[1:-1])) if apart else self.target.decode(ids[1:-1]))
+        return tokenize(" ".join(self.target.pieces(ids[1:-1])) if apart else self.target.decode(ids[1:-1]))
 
     def __call__(self, model: Seq2Seq, batch: Batch, step: int) -> tuple[Tokens, Float[Tensor, " B"]]:
         was_training = model.training
         model.eval()
         with torch.inference_mode():
-            memory: Memory = model.encode(batch.source)
+            assert not isinstance(batch.source, Packed)
+            memory = model.encode(batch.source)
+            assert memory is not None
             plain = DecodeConfig(max_length=self.recipe.decode.max_length)
             likeliest = self._said(model, memory, plain)
             seed = self.recipe.train.seed * STEPS + step * self.ranks.world + self.ranks.rank
@@ -75,15 +76,14 @@ class SelfCriticalReward:
 
     def reward(self, row: int, said: Hypothesis) -> float:
         """CIDEr-D of an output to this example of the corpus."""
-        words = (*tokens(self.target.decode(said.tokens)), *[STOP] * said.ended)
-        return consensus(self.rarity.weigh(words), self.weighed(int(self.which[row])))
+        words = (*tokenize(self.target.decode(said.tokens)), *[STOP] * said.ended)
+        return cider_d(self.rarity.weigh(words), self.weighed(int(self.which[row])))
 
     def _weighed(self, picture: int) -> list[TfIdfVector]:
         return [self.rarity.weigh(reference) for reference in self.references[picture]]
 
     def _said(self, model: Seq2Seq, memory: Memory, config: DecodeConfig) -> list[Hypothesis]:
         """One output for each row of a memory."""
-        reader = Seq2Seq(nn.Identity(), model.decoder)  # of what was read already
         found: dict[int, Hypothesis] = {}
         places = range(len(memory.states))
 
@@ -91,6 +91,6 @@ class SelfCriticalReward:
             return memory.reorder(torch.tensor(rows, device=memory.states.device))
 
         inputs = [Request(row, memory.states.shape[1]) for row in places]
-        for row, hypotheses in search(SearchTask(reader, collate, config), inputs):
+        for row, hypotheses in search(SearchTask(model, collate, config), inputs):
             found[row] = hypotheses[0]
         return [found[row] for row in places]

@@ -19,17 +19,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.checkpoint import store
-from regard.core.atomic_io import sweep
+from regard.core.atomic_io import remove_leftovers
 from regard.core.errors import Diverged, InterruptedTraining, TrainingFailed
+from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.core.sanitize import as_json_line
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
-from regard.model.rnn_decoder import RnnState
+from regard.model.interfaces import CarriedState
+from regard.model.seq2seq import Model
 from regard.runtime.cuda.graphed_update import GraphedUpdate
 from regard.runtime.cuda.host_future import HostFuture
-from regard.training.config import METRICS, TrainConfig
+from regard.training.config import TrainConfig
 from regard.training.distributed import ALONE, GradientBuckets, ProcessGroup
-from regard.training.objective import Model, Objective, Speak, first_state
+from regard.training.objective import Objective, Speak, first_state
 from regard.training.optimizers import WeightAverage, make_optimiser, moments, put_moments, step_if_finite
 from regard.training.run_state import PendingUpdate, RunState
 from regard.training.schedules import Validation, ValidationHistory, rate_at
@@ -211,8 +213,8 @@ class Trainer:
             self.position = replace(position, skipped=position.skipped + 1)
 
     def _gradient(
-        self, batch: Batch, expected: int, carried: RnnState | None
-    ) -> tuple[Float[Tensor, ""], int, RnnState | None]:
+        self, batch: Batch, expected: int, carried: CarriedState | None
+    ) -> tuple[Float[Tensor, ""], int, CarriedState | None]:
         """The loss of a batch, its gradient added to the weights'; for how many predictions, and what is carried on."""
         batch, step = batch.to(self.device), self.position.step
         with self._precision():
@@ -220,7 +222,7 @@ class Trainer:
                 loss, count, carried = self.objective(self.model, batch, step=step, carried=carried)
             else:
                 loss, count = self.sharded(batch, step)
-        if batch.lent:
+        if batch.borrowed:
             loss, count = loss * 0.0, 0
         torch.autograd.backward(loss / expected)
         return loss.detach(), count, carried
@@ -261,7 +263,7 @@ class Trainer:
         """The signal that ends the run here; with several ranks, once all know of it."""
         return self.asked_to_stop if self.ranks.alone else self.agreed_to_stop
 
-    def _first_state(self) -> RnnState | None:
+    def _first_state(self) -> CarriedState | None:
         """What is carried into an epoch's first batch, in the lanes of this rank."""
         return None if self.lanes is None else first_state(self.model, len(self.ranks.places(self.lanes)))
 
@@ -306,7 +308,7 @@ class Trainer:
     def _note(self, log: Any, found: Validation) -> None:
         """How validation went, and whether this is the best so far."""
         step, config = self.position.step, self.config
-        value, better = found.values[config.monitor], METRICS[config.monitor]
+        value, better = found.values[config.monitor], HIGHER_IS_BETTER[config.monitor]
         course = self.position.course.after(value, step, config, higher_is_better=better)
         self.position = replace(self.position, course=course)
         event = {"event": "validation", "step": step, **found.values, "best": course.best_step == step}
@@ -333,8 +335,8 @@ class Trainer:
         kept = moments(self.model, self.optimiser)
         if self.carried is not None:
             lanes = self.lanes or 0
-            kept |= {f"carried.{i}": self.ranks.spread(h, 1, lanes) for i, h in enumerate(self.carried.hidden)}
-            kept["carried.context"] = self.ranks.spread(self.carried.context, 0, lanes)
+            tensors = self.carried.tensors()
+            kept |= {f"carried.{name}": self.ranks.spread(tensor, 0, lanes) for name, tensor in tensors.items()}
         if self.mean is not None:
             kept |= {f"weight.{name}": tensor.detach().clone() for name, tensor in self.model.named_parameters()}
         with self.averaged():
@@ -371,14 +373,14 @@ class Trainer:
         store.put_weights(self.model, weights, folder)
         put_moments(self.model, self.optimiser, saved)
         if self.carried is not None:
-            hidden = tuple(saved[f"carried.{i}"].to(self.device) for i in range(len(self.carried.hidden)))
-            every = replace(self.carried, hidden=hidden, context=saved["carried.context"].to(self.device))
+            names = self.carried.tensors()
+            every = self.carried.with_tensors({name: saved[f"carried.{name}"].to(self.device) for name in names})
             self.carried = every.reorder(self.ranks.places(self.lanes or 0).to(self.device))
         state.pop("data")
         self.position = RunState(**state | {"course": ValidationHistory(**state["course"])})
         if self.ranks.first:
             cut(self.run / "log.jsonl", self.position.step)
-            sweep(self.run)
+            remove_leftovers(self.run)
 
     def _precision(self) -> Any:
         if self.config.precision == "bfloat16":
@@ -402,4 +404,4 @@ def _sharded(model: Model, objective: Objective, ranks: ProcessGroup, device: st
 
 def _taken(group: list[Batch]) -> int:
     """How many batches of the epoch all ranks have taken with these."""
-    return sum(batch.stands_for for batch in group)
+    return sum(batch.plan_batches for batch in group)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from rich.cells import cell_len
 
-from regard.core.atomic_io import whole_file
+from regard.core.atomic_io import atomic_file
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
@@ -52,7 +52,7 @@ def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | No
         wanted, remedy = "a map that asks a picture", "Draw 'heat' or 'lines'."
         raise InvalidArgument("view", wanted=wanted, got=f"{of.name!r}, which does not", remedy=remedy)
     content = VIEWS[view or ("picture" if regions else "heat")](look, of, path.suffix)
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         file.write(content)
 
 

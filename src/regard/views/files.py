@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from regard.core.atomic_io import whole_file
+from regard.core.atomic_io import atomic_file
 from regard.interpret.look import Look
 from regard.views.figures import SHEETS, draw
 
@@ -17,7 +17,7 @@ def write_html(look: Look, path: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         file.write(text.encode(errors="replace"))  # the name of a picture's file may hold bytes that are no text
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from regard.core.atomic_io import whole_file
+from regard.core.atomic_io import atomic_file
 from regard.core.config import nearest as nearest_spelling
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
@@ -137,10 +137,10 @@ class WordVectors:
                 got=f"width {embedding.dim}",
                 remedy="Build the model, or learn the vectors, with the other's width.",
             )
-        if len(vocabulary) != embedding.vocabulary:
+        if len(vocabulary) != embedding.vocab_size:
             raise InvalidArgument(
                 "vocabulary",
-                wanted=f"a token for each of the embedding's {embedding.vocabulary} rows",
+                wanted=f"a token for each of the embedding's {embedding.vocab_size} rows",
                 got=f"{len(vocabulary)} tokens",
                 remedy="Give the vocabulary that the model was built for, in its order.",
             )
@@ -242,7 +242,7 @@ def _malformed(path: Path, line: int, wanted: str, got: str) -> InvalidArgument:
 @contextmanager
 def _written(path: Path) -> Iterator[IO[bytes]]:
     """The file to write, packed where its name says so."""
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         if path.suffix == ".gz":
             # neither name nor time inside: the same vectors give the same bytes
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:

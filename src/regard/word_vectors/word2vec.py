@@ -87,7 +87,7 @@ class Word2VecBatch:
         return self.around[:, side : side + self.near.shape[1]]
 
 
-def learn_words(
+def train_word2vec(
     sentences: Iterable[Sequence[str]] | Callable[[], Iterable[Sequence[str]]],
     config: Word2VecConfig | None = None,
     *,
@@ -158,7 +158,7 @@ def read_corpus(sentences: Iterable[Sequence[str]], least_count: int) -> WordCor
     return WordCorpus(tuple(spelling[i] for i in order), counts[order], kept[kept >= 0], sentence_of[kept >= 0])
 
 
-def keep_chance(counts: np.ndarray, subsample: float) -> np.ndarray:
+def keep_probability(counts: np.ndarray, subsample: float) -> np.ndarray:
     """How likely an occurrence of each word stays in the text, by the rule of the original program."""
     if not subsample:
         return np.ones(len(counts))
@@ -171,7 +171,9 @@ def batches(
 ) -> Iterator[tuple[float, Word2VecBatch]]:
     """One epoch: the text thinned out and cut into blocks, in random order; each with the part of the epoch done."""
     size, side, nothing = config.block, config.window, len(corpus.words)
-    stays = random.random(len(corpus.ids), dtype=np.float32) < keep_chance(corpus.counts, config.sample)[corpus.ids]
+    stays = (
+        random.random(len(corpus.ids), dtype=np.float32) < keep_probability(corpus.counts, config.sample)[corpus.ids]
+    )
     ids, sentence = corpus.ids[stays], corpus.sentence[stays]
     if not len(ids):
         return  # of a short text, every word may be thinned out
@@ -211,11 +213,11 @@ def update(
         down, bend = bag.mT @ down, (bag.mT @ bend[..., None])[..., 0]
     for matrix, places, step, bends in ((inner, fetched, down, bend), (outer, foretold, down_outer, bend_outer)):
         flat = places.flatten()
-        step = step.flatten(0, 1) * paced(flat, bends.flatten(), len(matrix), rate)[:, None]
+        step = step.flatten(0, 1) * capped_rate(flat, bends.flatten(), len(matrix), rate)[:, None]
         matrix.index_add_(0, flat, step)
 
 
-def paced(places: Int[Tensor, " T"], bends: Float[Tensor, " T"], size: int, rate: float) -> Float[Tensor, " T"]:
+def capped_rate(places: Int[Tensor, " T"], bends: Float[Tensor, " T"], size: int, rate: float) -> Float[Tensor, " T"]:
     """The rate at each place: less where the loss bends too sharply for it, over all places of the word.
 
     A batch sums what its examples ask of a word, all seen from where the word stood before. For a word in very many of

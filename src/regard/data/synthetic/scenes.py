@@ -21,10 +21,10 @@ LIGHT = 215  # of the paper, at least
 GRAIN = 12  # the strongest noise, either way
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 Vertices = tuple[tuple[float, float], ...]
 
-COLOURS: dict[str, Colour] = {  # in the order in which a caption names them
+COLORS: dict[str, Color] = {  # in the order in which a caption names them
     "red": (205, 35, 35),
     "orange": (240, 140, 25),
     "yellow": (235, 215, 30),
@@ -48,15 +48,15 @@ KINDS: dict[str, Vertices] = {
 @dataclass(frozen=True)
 class Shape:
     kind: str
-    colour: str
-    tint: Colour  # the colour as it is here
+    color: str
+    tint: Color  # the colour as it is here
     x: float  # of the middle, in pixels
     y: float
     radius: float
 
     @property
     def name(self) -> str:
-        return f"{'an' if self.colour[0] in 'aeiou' else 'a'} {self.colour} {self.kind}"
+        return f"{'an' if self.color[0] in 'aeiou' else 'a'} {self.color} {self.kind}"
 
     @property
     def box(self) -> Box:
@@ -85,7 +85,7 @@ class Scene:
     """One to three shapes, in the order of the caption, and how they are drawn."""
 
     shapes: tuple[Shape, ...]
-    paper: Colour
+    paper: Color
     smooth: bool  # whether edges are anti-aliased
     grain: int  # the noise is at most this, either way
     noise: int  # which noise
@@ -131,19 +131,19 @@ def relation(one: Shape, other: Shape) -> str:
 
 def draw_scene(chance: Callable[[], float]) -> Scene:
     """Any scene whose caption leaves no doubt: no two colours alike, none over another, each clearly to one side."""
-    count, colours = 1 + _below(chance, 3), list(COLOURS)
-    while len(colours) > count:
-        colours.pop(_below(chance, len(colours)))
-    kinds = [list(KINDS)[_below(chance, len(KINDS))] for _ in colours]
-    tints = [_stray(chance, COLOURS[colour]) for colour in colours]
+    count, colors = 1 + _below(chance, 3), list(COLORS)
+    while len(colors) > count:
+        colors.pop(_below(chance, len(colors)))
+    kinds = [list(KINDS)[_below(chance, len(KINDS))] for _ in colors]
+    tints = [_stray(chance, COLORS[color]) for color in colors]
     while True:
-        radii = [RADII[0] + _below(chance, int((RADII[1] - RADII[0]) * GRID) + 1) / GRID for _ in colours]
+        radii = [RADII[0] + _below(chance, int((RADII[1] - RADII[0]) * GRID) + 1) / GRID for _ in colors]
         places = [(_within(chance, radius), _within(chance, radius)) for radius in radii]
         if _clear(places, radii):
             break
     shapes = tuple(
-        Shape(kind, colour, tint, x, y, radius)
-        for kind, colour, tint, radius, (x, y) in zip(kinds, colours, tints, radii, places, strict=True)
+        Shape(kind, color, tint, x, y, radius)
+        for kind, color, tint, radius, (x, y) in zip(kinds, colors, tints, radii, places, strict=True)
     )
     light = 256 - LIGHT
     paper = LIGHT + _below(chance, light), LIGHT + _below(chance, light), LIGHT + _below(chance, light)
@@ -154,9 +154,9 @@ def _below(chance: Callable[[], float], number: int) -> int:
     return int(chance() * number)
 
 
-def _stray(chance: Callable[[], float], colour: Colour) -> Colour:
+def _stray(chance: Callable[[], float], color: Color) -> Color:
     """Much the same colour."""
-    red, green, blue = (min(255, max(0, part + _below(chance, 2 * TINT + 1) - TINT)) for part in colour)
+    red, green, blue = (min(255, max(0, part + _below(chance, 2 * TINT + 1) - TINT)) for part in color)
     return red, green, blue
 
 

@@ -21,7 +21,7 @@ class Neighbors(NamedTuple):
 
     @staticmethod
     def of(offsets: SequenceOffsets) -> "Neighbors":
-        return Neighbors(offsets.places, offsets.to_come)
+        return Neighbors(offsets.positions, offsets.remaining)
 
 
 def unfold(x: Float[Tensor, "N W"], neighbors: Neighbors, taps: range) -> Float[Tensor, "N KW"]:

@@ -14,7 +14,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from regard.core.atomic_io import cache_folder, whole_file
+from regard.core.atomic_io import atomic_file, cache_folder
 from regard.core.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def _compile(command: list[str], path: Path) -> None:
         done = subprocess.run([*command, "-o", str(built)], capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
             raise OSError(done.stderr.strip().partition("\n")[0] or f"{command[0]} ended with {done.returncode}")
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             file.write(built.read_bytes())
 
 

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from regard.core.shapes import Float, Int, Tensor
 from regard.model.capture import capturing_here
 from regard.model.interfaces import DecoderState
-from regard.model.kv_cache import Slots, put_rows
+from regard.model.kv_cache import Slots, write_rows
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
 from regard.runtime.cpu.weight_layout import Count, Pointer, PositionTable, Scratch, WeightLayout
-from regard.runtime.interfaces import Encoded, EngineDecoder
+from regard.runtime.interfaces import EngineDecoder
 from regard.runtime.published_attention import publish
 
 
@@ -65,9 +65,9 @@ class NativeState(DecoderState):
 
     def admit(self, slots: Slots, fresh: "NativeState") -> "NativeState":
         self.admitted[slots] = self.time
-        sources = [put_rows(mine, slots, new) for mine, new in zip(self.sources, fresh.sources, strict=True)]
+        sources = [write_rows(mine, slots, new) for mine, new in zip(self.sources, fresh.sources, strict=True)]
         self.sources = [source for source in sources if source is not None]
-        mask = put_rows(self.mask, slots, fresh.mask)
+        mask = write_rows(self.mask, slots, fresh.mask)
         assert mask is not None
         self.mask = mask
         return self
@@ -104,11 +104,10 @@ class NativeDecoder(EngineDecoder):
             for cross in crosses
         ]
 
-    def start(self, memory: Encoded | None, *, batch: int, capacity: int, beams: int = 1) -> NativeState:
+    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> NativeState:
         if memory is None:
             sources, mask = [], torch.zeros(batch, 0, dtype=torch.uint8)
         else:
-            assert isinstance(memory, Memory)
             sources = [F.linear(memory.states, weight, bias) for weight, bias in self.source_projections]  # (B, S, 2 W)
             mask = memory.mask.to(torch.uint8)
         return NativeState(

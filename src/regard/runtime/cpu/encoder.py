@@ -35,10 +35,10 @@ class NativeEncoder:
     def __call__(self, source: Tokens) -> Memory:
         mask = source.mask
         packing = Packing.of(mask)
-        rows, max_length = len(packing.real), mask.shape[1]
-        tokens = source.ids.flatten()[packing.real]
+        rows, max_length = len(packing.indices), mask.shape[1]
+        tokens = source.ids.flatten()[packing.indices]
         offsets = F.pad(source.lengths.cumsum(0), (1, 0))
-        sequence = packing.real // max_length
+        sequence = packing.indices // max_length
         scratch, x, normed = self.weights.scratch(rows, max_length)
         tensors = (tokens, offsets, sequence)
         size = (len(self.attentions), rows, 3 * self.table.width)

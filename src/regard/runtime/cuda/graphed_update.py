@@ -85,5 +85,6 @@ def batch_tensors(batch: Batch) -> list[Tensor]:
         if isinstance(side, Tokens):
             tensors.append(side.ids)
         elif isinstance(side, Packed):
-            tensors += [side.ids, side.ends.offsets, side.ends.places, *(() if side.gold is None else (side.gold,))]
+            tensors += [side.ids, side.offsets.cu_seqlens, side.offsets.positions]
+            tensors += [] if side.gold is None else [side.gold]
     return tensors

@@ -16,13 +16,13 @@ from regard.kernels.decode.step import StepLinear, StepNorm
 from regard.model.capture import capturing_here
 from regard.model.embedding import Projection
 from regard.model.interfaces import DecoderState
-from regard.model.kv_cache import Slots, put_rows
+from regard.model.kv_cache import Slots, write_rows
 from regard.model.memory import Memory
 from regard.model.positions import Add
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.model.transformer_block import TransformerBlock
-from regard.runtime.interfaces import Encoded, EngineDecoder
+from regard.runtime.interfaces import EngineDecoder
 from regard.runtime.published_attention import publish
 
 MAX_POSITIONS = 4096  # where the position encoding has no limit
@@ -65,7 +65,7 @@ class StaticState(DecoderState):
 
     def admit(self, slots: Slots, fresh: "StaticState") -> "StaticState":
         self.admitted[slots] = self.time
-        source, mask = put_rows(self.source, slots, fresh.source), put_rows(self.mask, slots, fresh.mask)
+        source, mask = write_rows(self.source, slots, fresh.source), write_rows(self.mask, slots, fresh.mask)
         assert source is not None
         assert mask is not None
         self.source, self.mask = source, mask
@@ -186,13 +186,12 @@ class StaticDecoder(EngineDecoder):
             final_norm=[_norm(decoder.stack.norm)] if self.norm_first else [],
         )
 
-    def start(self, memory: Encoded | None, *, batch: int, capacity: int, beams: int = 1) -> StaticState:
+    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> StaticState:
         layers, device = len(self.weights.layers), self.weights.embed_tokens.device
         if memory is None:
             source = torch.zeros(batch, 0, layers, 2, self.dim, dtype=self.dtype, device=device)
             mask = torch.zeros(batch, 0, dtype=torch.bool, device=device)
         else:
-            assert isinstance(memory, Memory)
             assert self.weights.source_kv is not None
             projected = self.weights.source_kv(memory.states.to(self.dtype))
             source, mask = projected.view(*projected.shape[:2], layers, 2, self.dim), memory.mask

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from regard.core.atomic_io import whole_file
+from regard.core.atomic_io import atomic_file
 
 
 def cut(path: Path, step: int) -> None:
@@ -17,5 +17,5 @@ def cut(path: Path, step: int) -> None:
                 kept.append(line + b"\n")
         except (ValueError, KeyError):  # a line that a kill cut short, maybe within a letter
             continue
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         file.write(b"".join(kept))
