@@ -15,7 +15,7 @@ from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
 from regard.runtime.cpu.weight_layout import Count, Pointer, PositionTable, Scratch, WeightLayout
 from regard.runtime.interfaces import EngineDecoder
-from regard.runtime.published_attention import publish
+from regard.runtime.published_attention import publish, publish_step
 
 
 class _StepArguments(ctypes.Structure):
@@ -161,14 +161,10 @@ class NativeDecoder(EngineDecoder):
 
     def _publish(self, queries: Float[Tensor, "layers 2 rows W"], state: NativeState) -> None:
         """Publish the attention of the last step, layer by layer, to captures in this thread."""
-        past = torch.arange(state.time)
-        parents = state.parents[:, :, : state.time].long()  # (B, K, M)
-        visible = (past >= state.admitted[:, None]).repeat_interleave(state.beams, 0)  # (B K, M)
+        batch, heads = len(state.mask), self.table.heads
         for layer, (self_attn, cross_attn) in enumerate(self.attentions):
-            cache = state.cache[layer, :, : state.time].transpose(1, 2)  # (B, K, M, 2, W)
-            own = cache.gather(1, parents[..., None, None].expand_as(cache)).flatten(0, 1)
-            publish(self_attn(), queries[layer, 0][:, None], own, visible, self.table.heads)
+            cache, parents = state.cache[layer, :, : state.time], state.parents[:, :, : state.time]
+            publish_step(self_attn(), queries[layer, 0], cache, parents, state.admitted, heads)
             if cross_attn is not None:
-                source = state.sources[layer].view(*state.mask.shape, 2, -1).repeat_interleave(state.beams, 0)
-                mask = state.mask.bool().repeat_interleave(state.beams, 0)
-                publish(cross_attn(), queries[layer, 1][:, None], source, mask, self.table.heads)
+                source, query = state.sources[layer].view(*state.mask.shape, 2, -1), queries[layer, 1]
+                publish(cross_attn(), query.view(batch, state.beams, -1), source, state.mask.bool()[:, None], heads)

@@ -55,6 +55,6 @@ class NativeEncoder:
         if projections is not None:
             for self_attn, packed in zip(self.attentions, projections, strict=True):
                 padded = packing.unpack(packed).view(*mask.shape, 3, -1)  # queries, keys and values
-                publish(self_attn(), padded[:, :, 0], padded[:, :, 1:], mask, self.table.heads)
+                publish(self_attn(), padded[:, :, 0], padded[:, :, 1:], mask[:, None], self.table.heads)
         states = packing.unpack(normed if self.table.norm_first else x)
         return Memory(states, mask, masked_mean(states, mask))

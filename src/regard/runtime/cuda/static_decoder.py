@@ -23,7 +23,7 @@ from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.model.transformer_block import TransformerBlock
 from regard.runtime.interfaces import EngineDecoder
-from regard.runtime.published_attention import publish
+from regard.runtime.published_attention import publish, publish_step
 
 MAX_POSITIONS = 4096  # where the position encoding has no limit
 ALIGNMENT = 64  # the vocabulary is padded to a multiple of it: products of odd sizes take twice as long
@@ -216,34 +216,23 @@ class StaticDecoder(EngineDecoder):
             projected, x = step.norm_linear(x, next(norms), layer.qkv_proj, post_norm=post_norm)
             context = step.self_attention(projected, state.cache[number], state.parents, admitted, time, heads)
             if captured:
-                self._publish_self_attention(number, projected[:, : self.dim], state)
+                past, query = state.cache[number, :, : state.steps], projected[:, : self.dim]  # with this step
+                parents = state.parents[..., : state.steps]
+                publish_step(self.attentions[number][0](), query.contiguous(), past, parents, admitted, heads)
             x = step.add_linear(x, context, layer.out_proj)
             if layer.cross_q_proj is not None and layer.cross_out_proj is not None:
                 query, x = step.norm_linear(x, next(norms), layer.cross_q_proj, post_norm=post_norm)
                 context = step.cross_attention(query, state.source[:, :, number], state.mask, heads)
-                if captured:
-                    self._publish_cross_attention(number, query, state)
+                cross_attn = self.attentions[number][1]
+                if captured and cross_attn is not None:
+                    queries = query.view(len(state.mask), -1, self.dim)
+                    publish(cross_attn(), queries, state.source[:, :, number], state.mask[:, None], heads)
                 x = step.add_linear(x, context, layer.cross_out_proj)
             hidden, x = step.norm_linear(x, next(norms), layer.ffn_up, post_norm=post_norm, activation=self.activation)
             x = step.add_linear(x, hidden, layer.ffn_down)
         logits, _ = step.norm_linear(x, next(norms), weights.project, post_norm=post_norm)
         state.time += 1
         return logits[:, : self.vocab_size], state
-
-    def _publish_self_attention(self, number: int, query: Float[Tensor, "rows W"], state: StaticState) -> None:
-        beams, length = state.parents.shape[1], state.steps  # with the step at hand
-        parents = state.parents[..., :length].long().clone()
-        parents[..., -1] = torch.arange(beams, device=parents.device)
-        cache = state.cache[number, :, :length].transpose(1, 2)  # (B, K, M, 2, W)
-        own = cache.gather(1, parents[..., None, None].expand_as(cache)).flatten(0, 1)
-        visible = torch.arange(length, device=parents.device) >= state.admitted[:, None]
-        publish(self.attentions[number][0](), query[:, None], own, visible.repeat_interleave(beams, 0), self.heads)
-
-    def _publish_cross_attention(self, number: int, query: Float[Tensor, "rows W"], state: StaticState) -> None:
-        beams, cross_attn = state.parents.shape[1], self.attentions[number][1]
-        assert cross_attn is not None
-        source = state.source[:, :, number].repeat_interleave(beams, 0)
-        publish(cross_attn(), query[:, None], source, state.mask.repeat_interleave(beams, 0), self.heads)
 
     def _norms(self) -> Iterator[StepNorm | None]:
         """In the order of use: before each sublayer and at the end, or after each sublayer."""
