@@ -121,12 +121,12 @@ def dot_rows(rounds: int) -> Iterator[str]:
         yield line
         lse = sdpa.attend(spec, value)[1]
         yield row("64 rows of every head", lambda: exact.weights(spec, picks, lse), rounds, base)[0]
-        summarise = lambda: exact.summarise(spec, top=16, lse=lse)  # noqa: E731
+        summarise = lambda: exact.summarize(spec, top=16, lse=lse)  # noqa: E731
         yield row("top-16, entropy and distance of every row", summarise, rounds, base)[0]
         found = exact.weights(spec, picks, lse)
         scores = query[:, :, picks].double() @ key.double().mT / 8
         yield f"\n- rows: {relative(found, scores.softmax(-1)):.1e}"
-        summary = exact.summarise(spec, top=16, lse=lse)
+        summary = exact.summarize(spec, top=16, lse=lse)
         logs = scores.log_softmax(-1)
         wanted = -(logs.exp() * logs).sum(-1)
         best = scores.softmax(-1).topk(16)

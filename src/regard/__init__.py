@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from regard.interpret.look import Look
     from regard.interpret.maps import AttentionMap
     from regard.kernels.attention.bias import DistanceBias
+    from regard.kernels.attention.score_function import ScoreFunction
     from regard.kernels.attention.weights import Summary
     from regard.model.attention import attend, attention_summary, attention_weights, self_attend
     from regard.model.build import build
@@ -33,7 +34,17 @@ if TYPE_CHECKING:
     from regard.model.kv_cache import KeyValue, KeyValueCache
     from regard.model.memory import Memory
     from regard.model.multihead import MultiHead
-    from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal
+    from regard.model.positions import (
+        Add,
+        Alibi,
+        Concatenate,
+        Learned,
+        PositionBias,
+        PositionEncoding,
+        RelativeBias,
+        Rotary,
+        Sinusoidal,
+    )
     from regard.model.scores import (
         SCORES,
         Additive,
@@ -62,6 +73,7 @@ _HOMES = {
     "regard.api.look": ("look",),
     "regard.api.train": ("train",),
     "regard.kernels.attention.bias": ("DistanceBias",),
+    "regard.kernels.attention.score_function": ("ScoreFunction",),
     "regard.kernels.attention.weights": ("Summary",),
     "regard.interpret.look": ("Look",),
     "regard.interpret.maps": ("AttentionMap",),
@@ -69,7 +81,10 @@ _HOMES = {
     "regard.model.build": ("build",),
     "regard.model.capture": ("AttentionCall", "capture_attention"),
     "regard.model.multihead": ("MultiHead",),
-    "regard.model.positions": ("Add", "Alibi", "Concatenate", "Learned", "RelativeBias", "Rotary", "Sinusoidal"),
+    "regard.model.positions": (
+        "Add", "Alibi", "Concatenate", "Learned", "PositionBias", "PositionEncoding", "RelativeBias", "Rotary",
+        "Sinusoidal",
+    ),
     "regard.model.scores": (
         "SCORES", "Additive", "Bilinear", "Dot", "ProjectedKeys", "ReducedRank", "ScaledDot", "Score", "Uniform",
     ),
@@ -107,6 +122,8 @@ __all__ = [
     "Look",
     "Memory",
     "MultiHead",
+    "PositionBias",
+    "PositionEncoding",
     "Predictor",
     "ProjectedKeys",
     "ReducedRank",
@@ -115,6 +132,7 @@ __all__ = [
     "Rotary",
     "ScaledDot",
     "Score",
+    "ScoreFunction",
     "SelfAttention2d",
     "Sinusoidal",
     "Summary",

@@ -12,7 +12,7 @@ from torch import nn
 
 import regard
 from regard.api import train as train_verb
-from regard.api.dry_run import outlook
+from regard.api.dry_run import dry_run
 from regard.api.train import prepared, train
 from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
@@ -135,7 +135,7 @@ def test_packed_others_equal_padded_ones(kind, way, monkeypatch):
     )
     model = regard.build(sides | {"vocab_size": 20}).to(DEVICE)
     objective, given = Objective(label_smoothing=0.1), batch(source=encoder is not None)
-    monkeypatch.setattr(varlen, "WIDEST", 8)  # heads of 16 are walked
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", 8)  # heads of 16 are walked
     monkeypatch.setattr(rnn_cuda, "can_launch", triton_launch.can_launch)  # in float32 too
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     got, changes = gradients(model, pack_batch(given, room(filled=True)), objective)
@@ -195,9 +195,9 @@ def test_long_sequences_go_another_way(causal):
     ends, kind = SequenceOffsets.of([200, 3, 0, 130]).to(DEVICE), varlen.HeadLayout(4, 2, 16, 0.25, causal)
     asked = torch.randn(333, 8 * 16, device=DEVICE, requires_grad=True)
     into = torch.randn(333, 64, device=DEVICE)
-    wanted = varlen._padded(*varlen._roles(asked, None, kind), kind, ends, ends)
+    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(kind, asked, None, ends, ends))
     expected = torch.autograd.grad(wanted, asked, into)[0]
-    got = varlen.attend(asked.bfloat16(), None, kind, ends, ends)
+    got = varlen.attend(varlen.PackedAttentionSpec(kind, asked.bfloat16(), None, ends, ends))
     near(got, wanted, 1e-2)
     near(torch.autograd.grad(got, asked, into.bfloat16())[0], expected, 1e-2)
 
@@ -211,9 +211,10 @@ def test_what_a_program_cannot_hold_goes_another_way(dtype, kind):
     ends, dim = SequenceOffsets.of([128, 3, 0, 70]).to(DEVICE), (kind.heads + 2 * kind.kv_heads) * kind.dim
     asked = torch.randn(201, dim, device=DEVICE, requires_grad=True)
     into = torch.randn(201, kind.heads * kind.dim, device=DEVICE)
-    wanted = varlen._padded(*varlen._roles(asked, None, kind), kind, ends, ends)
+    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(kind, asked, None, ends, ends))
     expected = torch.autograd.grad(wanted, asked, into)[0]
-    got, tolerance = varlen.attend(asked.to(dtype), None, kind, ends, ends), 1e-2 if dtype == torch.bfloat16 else 1e-5
+    tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-5
+    got = varlen.attend(varlen.PackedAttentionSpec(kind, asked.to(dtype), None, ends, ends))
     near(got, wanted, tolerance)
     near(torch.autograd.grad(got, asked, into.to(dtype))[0], expected, tolerance)
 
@@ -222,8 +223,8 @@ def test_what_a_program_cannot_hold_goes_another_way(dtype, kind):
 @pytest.mark.parametrize("heads", [1, 2])
 def test_wide_heads_are_walked(heads, causal, way, monkeypatch):
     """Parts of 16 numbers of 40; sequences of every tile, one that sees nothing, and one that nobody asks."""
-    monkeypatch.setattr(varlen, "WIDEST", 32)
-    monkeypatch.setattr(varlen, "PART", 16)
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", 32)
+    monkeypatch.setattr(varlen, "LOOP_STEP", 16)
     monkeypatch.setattr(varlen, "TILES", (16, 32))
     ends, around = SequenceOffsets.of([3, 20, 5, 0, 7]).to(DEVICE), SequenceOffsets.of([9, 17, 0, 4, 32]).to(DEVICE)
     around = ends if causal else around
@@ -231,18 +232,19 @@ def test_wide_heads_are_walked(heads, causal, way, monkeypatch):
     asked = torch.randn(35, heads * 40, device=DEVICE, requires_grad=True)
     known = torch.randn(len(around.positions), 2 * heads * 40, device=DEVICE, requires_grad=True)
     into = torch.randn(35, heads * 40, device=DEVICE)
-    got = varlen.attend(asked, known, kind, ends, around)
+    got = varlen.attend(varlen.PackedAttentionSpec(kind, asked, known, ends, around))
     found = torch.autograd.grad(got, (asked, known), into)
-    wanted = varlen._padded(*varlen._roles(asked, known, kind), kind, ends, around)
+    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(kind, asked, known, ends, around))
     for mine, theirs in zip((got, *found), (wanted, *torch.autograd.grad(wanted, (asked, known), into)), strict=True):
         near(mine, theirs)
 
 
 def test_heads_that_share_keys_are_not_walked(way, monkeypatch):
-    monkeypatch.setattr(varlen, "WIDEST", 8)
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", 8)
     monkeypatch.setattr(varlen._Short, "apply", lambda *_: pytest.fail("walked"))
     ends = SequenceOffsets.of([5, 3]).to(DEVICE)
-    same = varlen.attend(torch.ones(8, 64, device=DEVICE), None, varlen.HeadLayout(2, 1, 16, 1.0), ends, ends)
+    kind, asked = varlen.HeadLayout(2, 1, 16, 1.0), torch.ones(8, 64, device=DEVICE)
+    same = varlen.attend(varlen.PackedAttentionSpec(kind, asked, None, ends, ends))
     near(same, torch.ones(8, 32, device=DEVICE))
 
 
@@ -304,15 +306,16 @@ def test_dropout_drops_the_same_in_the_backward(way):
     assert not torch.equal(total, again)
 
 
-@pytest.mark.parametrize("widest", [varlen.WIDEST, 4], ids=["held", "walked"])
+@pytest.mark.parametrize("widest", [varlen.MAX_HELD_DIM, 4], ids=["held", "walked"])
 def test_attention_drops_the_same_in_the_backward(widest, way, monkeypatch):
     """Values that are the unit vectors make outputs weights; their gradient sums what was let through."""
-    monkeypatch.setattr(varlen, "WIDEST", widest)
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", widest)
     n = 5
     ends, kind = SequenceOffsets.of([n, n]).to(DEVICE), varlen.HeadLayout(1, 1, n, 1.0, False, 0.5)
     asked = torch.zeros(2 * n, n, device=DEVICE)
     value = torch.eye(n, device=DEVICE).repeat(2, 1).requires_grad_()
-    out = varlen.attend(asked, torch.cat((torch.zeros_like(value), value), 1), kind, ends, ends)
+    known = torch.cat((torch.zeros_like(value), value), 1)
+    out = varlen.attend(varlen.PackedAttentionSpec(kind, asked, known, ends, ends))
     out.sum().backward()
     let = torch.cat([part.detach().sum(0) for part in out.chunk(2)])
     near(value.grad.mean(1), let)
@@ -347,7 +350,7 @@ def test_ends():
 
 
 def test_the_first_batch_is_shown_as_text(tmp_path):
-    examples = [line for line in outlook(Recipe.of(LEARNED), tmp_path).splitlines() if line.startswith("  target")]
+    examples = [line for line in dry_run(Recipe.of(LEARNED), tmp_path).splitlines() if line.startswith("  target")]
     assert len(examples) == 3
     words = Path(LETTERS).read_text().splitlines()
     assert all(line.split()[1] in words and line.endswith("</s>)") for line in examples)

@@ -77,7 +77,7 @@ def plainly(model: nn.Module, given: object) -> dict[str, torch.Tensor]:
     def materialised(module, spec, value, out):
         weights = reference.softmax(reference.scores(spec))
         found.setdefault(names[module], []).append(weights[0])
-        return (weights @ reference.spread(value, weights.shape[1])).to(out.dtype)
+        return (weights @ reference.repeat_heads(value, weights.shape[1])).to(out.dtype)
 
     with intercepting(materialised):
         forward(model, given)
@@ -469,7 +469,7 @@ def _scaled(model, look, name: str, at: tuple[int, int, int], factor: float, of:
         if rows <= at[1] < rows + spec.n:
             weights[0, at[0], at[1] - rows, at[2]] *= factor
         rows += spec.n
-        return weights @ reference.spread(value, weights.shape[1])
+        return weights @ reference.repeat_heads(value, weights.shape[1])
 
     with intercepting(changed):
         logits = look.forced()

@@ -69,7 +69,7 @@ def test_added_and_concatenated(name):
     out = beside(x[..., :6], start=3)
     assert out.shape[-1] == beside.out_dim(6) == 6 + WIDTH
     torch.testing.assert_close(out, torch.cat((x[..., :6], table.expand(2, 5, WIDTH)), -1))
-    with pytest.raises(ValueError, match=f"x: wanted width {WIDTH}.*got width 6.*Concatenate"):
+    with pytest.raises(ValueError, match=f"x: wanted dim {WIDTH}.*got dim 6.*Concatenate"):
         regard.Add(ABSOLUTE[name])(x[..., :6])
 
 
@@ -107,18 +107,18 @@ def test_alibi_is_slope_times_distance(n, m):
 
 
 def test_relative_buckets_are_those_of_t5():
-    """The values that T5's published code gives for 32 buckets and a furthest distance of 128."""
+    """The values that T5's published code gives for 32 buckets and a maximal distance of 128."""
     distance = torch.tensor(
         [-500, -128, -127, -100, -64, -33, -16, -15, -9, -8, -7, -1, 0, 1, 7, 8, 12, 16, 32, 64, 127, 500]
     )
     both = [15, 15, 15, 15, 14, 12, 10, 9, 8, 8, 7, 1, 0, 17, 23, 24, 25, 26, 28, 30, 31, 31]
     behind = [31, 31, 31, 30, 26, 21, 16, 15, 9, 8, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     assert regard.RelativeBias(2).bucket(distance).tolist() == both
-    assert regard.RelativeBias(2, ahead=False).bucket(distance).tolist() == behind
+    assert regard.RelativeBias(2, bidirectional=False).bucket(distance).tolist() == behind
 
 
 def test_relative_bias_is_learned():
-    relative, x = regard.RelativeBias(2, buckets=8, furthest=10), torch.randn(1, 2, 20, 4)
+    relative, x = regard.RelativeBias(2, buckets=8, max_distance=10), torch.randn(1, 2, 20, 4)
     regard.attend(x, x, x, bias=relative(20, 20)).square().sum().backward()
     used = relative.bucket(torch.arange(-19, 20)).unique()
     assert len(used) == 7  # a key ahead is at least one place ahead: the bucket for none is idle
@@ -128,11 +128,11 @@ def test_relative_bias_is_learned():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: regard.Sinusoidal(7), "width: wanted an even number; got 7"),
-        (lambda: regard.Rotary(5), "width: wanted an even width of a head; got 5"),
+        (lambda: regard.Sinusoidal(7), "dim: wanted an even number; got 7"),
+        (lambda: regard.Rotary(5), "dim: wanted an even head dim; got 5"),
         (lambda: regard.RelativeBias(2, buckets=2), "at least 4 buckets"),
-        (lambda: regard.RelativeBias(2, buckets=32, furthest=4), "furthest beyond the 8 exact ones"),
-        (lambda: regard.MultiHead(16, 4, rotary=regard.Rotary(8)), r"heads of width 4; got Rotary\(8\)"),
+        (lambda: regard.RelativeBias(2, buckets=32, max_distance=4), "max_distance beyond the 8 exact ones"),
+        (lambda: regard.MultiHead(16, 4, rotary=regard.Rotary(8)), r"heads of dim 4; got Rotary\(8\)"),
     ],
 )
 def test_impossible_positions_are_refused(make, message):

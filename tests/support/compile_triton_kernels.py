@@ -14,7 +14,15 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
 from regard.core.sequence import SequenceOffsets
 from regard.kernels import triton_launch
-from regard.kernels.attention import additive, additive_triton, varlen, varlen_triton, varlen_wide_triton, weights_cuda
+from regard.kernels.attention import (
+    additive,
+    additive_triton,
+    varlen,
+    varlen_triton,
+    varlen_wide_triton,
+    weights,
+    weights_triton,
+)
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
@@ -59,11 +67,15 @@ made: list = []
 
 def main() -> None:
     triton.runtime.driver.set_active(Device())
-    for name in ("additive_scores", "weigh", "d_weigh", "additive_gradient", "dot_rows", "dot_summary"):
-        setattr(additive_triton, name, Compiled(getattr(additive_triton, name)))
+    for module, names in (
+        (additive_triton, ("additive_scores", "weighted_values", "d_weighted_values", "additive_gradient")),
+        (weights_triton, ("dot_weights", "dot_summary")),
+    ):
+        for name in names:
+            setattr(module, name, Compiled(getattr(module, name)))
     for module, names in (
         (additive, ("ROWS", "KEYS", "OWN", "COLUMNS", "TILE", "WIDTH")),
-        (weights_cuda, ("ROWS", "KEYS")),
+        (weights, ("ROWS", "KEYS")),
     ):
         for name in names:  # small tiles compile soonest
             setattr(module, name, 16)
@@ -72,18 +84,18 @@ def main() -> None:
     for dtype, allowed, reach, dropped in ((torch.bfloat16, None, (None, None), 0), (torch.float32, mask, (3, 0), 9)):
         query, key, value = (torch.zeros(1, 2, n, 20, dtype=dtype) for _ in range(3))
         launch = additive._Launch(reach, dropped, seed, allowed, query, key, torch.zeros(1, 20), value)
-        launch.pace["FAST"] = dtype == torch.bfloat16
+        launch.speed["FAST"] = dtype == torch.bfloat16
         out, lse, kept = launch.forward()
         launch.backward(out, lse, kept, out)
         spec = AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask(allowed, *reach))
-        weights_cuda.weights(spec, slice(0, n), lse)
-        weights_cuda.summarise(spec, 5, torch.ones(n), lse)
+        weights.triton_weights(spec, slice(0, n), lse)
+        weights.triton_summary(spec, 5, torch.ones(n), lse)
     for module, names in (
         (residual_norm_triton, ("add_norm", "add_norm_backward")),
         (linear_triton, ("activation_backward",)),
         (cross_entropy_triton, ("cross_entropy", "r_drop_cross_entropy")),
-        (varlen_triton, ("look", "d_look")),
-        (varlen_wide_triton, ("wide_look", "d_wide_look")),
+        (varlen_triton, ("short_attention", "d_short_attention")),
+        (varlen_wide_triton, ("wide_attention", "d_wide_attention")),
         (conv_unfold_triton, ("unfold", "unfold_backward")),
         (rnn_triton, ("step", "d_step")),
     ):

@@ -11,7 +11,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Int, Tensor
 from regard.interpret.sites import places
 from regard.kernels.attention import reference
-from regard.kernels.attention.spec import AttentionSpec, spread, widened
+from regard.kernels.attention.spec import AttentionSpec, repeat_heads, widened
 from regard.model.capture import intercepting
 from regard.model.eval_mode import evaluating
 
@@ -53,7 +53,7 @@ def slopes(forced: RepeatableForward, of: int | None = None) -> dict[str, Weight
             weights.requires_grad_()
         if module in names:
             kept.setdefault(names[module], []).append(weights)
-        return (weights @ widened(spread(value, weights.shape[1]))).to(out.dtype)
+        return (weights @ widened(repeat_heads(value, weights.shape[1]))).to(out.dtype)
 
     with torch.enable_grad(), evaluating(forced.model), intercepting(plainly):
         chosen = _log_probability(forced, of)

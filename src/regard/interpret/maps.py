@@ -16,7 +16,7 @@ from regard.interpret.sites import AttentionSite, places
 from regard.interpret.summaries import RowSummaries, summarise
 from regard.kernels.attention import weights as exact
 from regard.kernels.attention.blockwise import BLOCK
-from regard.kernels.attention.spec import spread, widened
+from regard.kernels.attention.spec import repeat_heads, widened
 from regard.model.capture import AttentionCall, Pick, picked
 from regard.model.interfaces import AttentionModule
 
@@ -157,7 +157,7 @@ class AttentionMap(AttentionSite):
         heard = self._heard()
         spec, (n, m) = heard.spec, self.size
         if self.row_words is None and self.key_words is None:
-            for _, rows, low, seen in exact.tiles(spec, heard.lse):
+            for _, rows, low, seen in exact.weight_blocks(spec, heard.lse):
                 visible = spec.visible.tile(rows, low, low + seen.shape[-1], n, m, seen.device)
                 count = torch.full((1, 1), seen.shape[-1]) if visible is None else visible.expand_as(seen)[0].sum(-1)
                 yield rows, low, seen[0], count
@@ -219,7 +219,7 @@ def joined(steps: list[AttentionCall]) -> AttentionCall:
 def _norms(heard: AttentionCall, heads: int) -> Float[Tensor, "H M"]:
     """Of each key's value, as it arrives after the projection behind the heads."""
     assert heard.value is not None
-    value = widened(spread(heard.value, heads))[0]  # (H, M, E)
+    value = widened(repeat_heads(heard.value, heads))[0]  # (H, M, E)
     assert isinstance(heard.source, AttentionModule)
     each = heard.source.output_weight.view(-1, heads, value.shape[-1]).to(value.dtype)  # (W, H, E)
     return torch.stack([(value[head] @ each[:, head].mT).norm(dim=-1) for head in range(heads)])

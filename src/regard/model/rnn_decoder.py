@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from regard.core.config import Config, Count, Probability
+from regard.core.config import Count, Probability
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -20,6 +20,7 @@ from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import AttentionModule, CarriedState, StatefulDecoder
 from regard.model.kv_cache import Slots, beam_rows, sequence_rows, write_masks, write_rows
 from regard.model.memory import Memory, PackedMemory
+from regard.model.part_config import NO_SOURCE, DecoderConfig, UnusedKeys
 from regard.model.rnn_encoder import MODULES, CellName, by_hand
 from regard.model.scores import SCORES, ProjectedKeys, ScoreName
 
@@ -28,7 +29,9 @@ Hidden = tuple[Float[Tensor, "layers rows W"], ...]  # one tensor, or two for an
 
 
 @dataclass(frozen=True)
-class RnnDecoderConfig(Config):
+class RnnDecoderConfig(DecoderConfig):
+    packable, packed_memory, carries_state = True, False, True
+
     cell: CellName = "gru"
     dim: Count = 256
     layers: Count = 1
@@ -48,6 +51,26 @@ class RnnDecoderConfig(Config):
             )
         if self.context_gate and self.attention != "bahdanau":
             yield Problem("context_gate", "false unless attention = 'bahdanau'", "true", "Leave it out.")
+
+    @property
+    def attends(self) -> bool:
+        return self.attention != "none"
+
+    @property
+    def reads_summary(self) -> bool:
+        return self.initial_state == "summary" or not self.attends
+
+    def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
+        if self.attends and self.score in ("dot", "scaled_dot") and self.dim != memory_dim:
+            got = f"{self.dim} and {memory_dim}"
+            yield Problem("score", f"equal widths for {self.score!r}", got, "Or 'bilinear'.")
+
+    def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
+        if not has_memory:
+            keys = ("attention",) if self.attends else ()
+            yield from ((key, NO_SOURCE) for key in (*keys, "initial_state", "input_feeding", "score"))
+        elif not self.attends:
+            yield "score", "with attention = 'none' there is nothing to score"
 
 
 @dataclass(frozen=True)
@@ -135,7 +158,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         parts = 2 if config.cell == "lstm" else 1
         begins = memory_dim is not None and config.initial_state == "summary"
         self.begin = nn.Linear(source, parts * config.layers * config.dim) if begins else None
-        self.score = None if self.looks == "none" else SCORES[config.score](config.dim, source, None, None)
+        self.score = None if self.looks == "none" else SCORES[config.score].build(config.dim, source)
         self.join = None if self.looks == "none" else nn.Linear(config.dim + source, config.dim)
         self.gate = nn.Linear(config.dim, 1) if config.context_gate and self.looks == "bahdanau" else None
         self.dropout = Dropout(config.dropout)
@@ -174,7 +197,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         A list of `weights` is added to: where each step looked, with its gradient.
         """
         hand = state.keys is not None and by_hand(self.project.weight, targets, state.keys)
-        if self.one_by_one and hand and not capture.intercepted():
+        if self.one_by_one and hand and self._fused_score(state) and not capture.intercepted():
             return self._carry_by_hand(targets, state, weights)
         embedded = self.dropout(self.embed_tokens(targets))
         if not self.one_by_one:
@@ -289,6 +312,12 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         with torch.no_grad():
             for query in asked:
                 self._look(query[:, None], state)
+
+    def _fused_score(self, state: RnnState) -> bool:
+        """Whether the recurrent attention kernels support the score."""
+        if self.score is None or state.keys is None or not self.score.linear_queries:
+            return False
+        return attention_rnn.supports(self.score.score_function(state.keys.shape[-1]))
 
     def _source(self, state: RnnState, like: Tensor) -> attention_rnn.AttentionSource:
         assert self.score is not None

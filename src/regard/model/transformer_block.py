@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from regard.core.config import Config, Count, Probability, Range
+from regard.core.config import Count, Probability, Range
 from regard.core.errors import Problem
 from regard.core.sequence import Packing, SequenceOffsets
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -22,6 +22,7 @@ from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.memory import Memory, PackedMemory
 from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
+from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys, not_packable_score
 from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal, Start
 from regard.model.scores import ScoreName
 
@@ -29,7 +30,9 @@ PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "
 
 
 @dataclass(frozen=True)
-class TransformerConfig(Config):
+class TransformerConfig(EncoderConfig, DecoderConfig):
+    packable = shardable = has_blocks = True
+
     dim: Count = 256
     layers: Count = 3
     heads: Count = 4
@@ -69,7 +72,29 @@ class TransformerConfig(Config):
             got = f"'concatenate' with positions = {self.positions!r}"
             yield Problem("position_mode", "'add' unless positions are sinusoidal or learned", got, "Leave it out.")
         if self.cls_token and self.causal:
-            yield Problem("cls_token", "false in a causal encoder", "true", "What stands first would see nothing.")
+            yield Problem("cls_token", "false in a causal encoder", "true", "The first position would see nothing.")
+
+    @property
+    def head_norm_eps(self) -> float:
+        return self.norm_eps
+
+    def not_packable(self) -> str | None:
+        if self.positions in ("alibi", "relative"):
+            return f"positions = {self.positions!r}"
+        return not_packable_score(self.score) or ("cls_token = True" if self.cls_token else None)
+
+    def mlm_conflicts(self) -> Iterator[Problem]:
+        if self.causal:
+            yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
+
+    def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
+        if self.positions != "learned":
+            yield "max_positions", "only learned positions have a longest sequence"
+
+    def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
+        yield from self.unused_as_encoder(None)
+        yield "causal", "a decoder is always causal"
+        yield "cls_token", "no pool reads a decoder"
 
 
 JOINS: dict[str, Callable[[Sinusoidal | Learned], nn.Module]] = {"add": Add, "concatenate": Concatenate}
@@ -179,12 +204,12 @@ class TransformerBlock(nn.Module):
         """
         if ends is not None:
             return self._forward_packed(given, ends, causal, strung)
-        attend = self.self_attn if packing is None else partial(self.self_attn.packed, packing=packing)
-        given = self._add(given, self.norm1, lambda h: attend(h, mask=mask, causal=causal, bias=bias))
+        attend = partial(self.self_attn, mask=mask, causal=causal, bias=bias, packing=packing)
+        given = self._add(given, self.norm1, attend)
         if source is not None:
             assert self.cross_attn is not None
-            memory = self.cross_attn.remember(source, around)
-            read = partial(self.cross_attn.read, memory=memory, mask=memory_mask, packing=packing)
+            memory = self.cross_attn.project_memory(source, around)
+            read = partial(self.cross_attn.attend_memory, memory=memory, mask=memory_mask, packing=packing)
             given = self._add(given, self.norm2, read)
         return self._add(given, self.ffn_norm, self.ffn)
 
@@ -194,7 +219,9 @@ class TransformerBlock(nn.Module):
         given = self._add(given, self.norm1, lambda h: self.self_attn.forward_packed(h, ends, causal=causal))
         if memory is not None:
             assert self.cross_attn is not None
-            cross = partial(self.cross_attn.forward_packed, ends=ends, source=memory.states, around=memory.offsets)
+            cross = partial(
+                self.cross_attn.forward_packed, offsets=ends, source=memory.states, source_offsets=memory.offsets
+            )
             given = self._add(given, self.norm2, cross)
         return self._add(given, self.ffn_norm, self.ffn)
 
@@ -216,7 +243,7 @@ class TransformerBlock(nn.Module):
         x = self.residual.step(x, self.norm1, self.dropout, attend)
         if memory is not None:
             assert self.cross_attn is not None
-            read = partial(self.cross_attn.read, memory=memory, mask=memory_mask)
+            read = partial(self.cross_attn.attend_memory, memory=memory, mask=memory_mask)
             x = self.residual.step(x, self.norm2, self.dropout, read)
         return self.residual.step(x, self.ffn_norm, self.dropout, self.ffn)
 
@@ -237,7 +264,7 @@ class InputLayer(nn.Module):
             case "alibi":
                 self.relative_bias = Alibi(config.heads)
             case "relative":
-                self.relative_bias = RelativeBias(config.heads, ahead=ahead)
+                self.relative_bias = RelativeBias(config.heads, bidirectional=ahead)
         if config.position_mode == "concatenate":
             self.position_proj = nn.Linear(2 * config.dim, config.dim)
         self.norm = _norm(config) if config.norm_input else nn.Identity()
