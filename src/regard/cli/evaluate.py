@@ -125,7 +125,7 @@ def verify(path: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a
 
     Example: regard verify runs/dates
     """
-    from regard.inference import load
+    from regard.checkpoint import format as checkpoint_format
 
-    for folder, files in load.verify(path):
+    for folder, files in checkpoint_format.verify(path):
         print(f"{folder}: {files} files, all as they were saved")

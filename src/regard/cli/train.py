@@ -44,16 +44,16 @@ def train(
 
     found = read_recipe(find_recipe(recipe), set_ or ())
     if dry_run:
-        from regard.api.dry_run import outlook
+        from regard.api.dry_run import dry_run as describe
 
-        print(outlook(found, cache))
+        print(describe(found, cache))
         return
     from regard.api import train
 
     progress = TrainingProgress(sys.stderr)
     try:
         model = train.train(
-            found, out, resume=resume, cache=cache, allow_changed_data=allow_changed_data, tell=progress
+            found, out, resume=resume, cache=cache, allow_changed_data=allow_changed_data, on_event=progress
         )
     finally:
         progress.close()
