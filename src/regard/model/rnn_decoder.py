@@ -259,7 +259,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     def _run_layers(self, x: Float[Tensor, "B T I"], hidden: Hidden) -> tuple[Float[Tensor, "B T W"], Hidden]:
         """The outputs of the last layer, and the final states of all layers."""
         batch, length, _ = x.shape
-        if not (torch.is_grad_enabled() and rnn_cuda.takes(x)):
+        if not (torch.is_grad_enabled() and rnn_cuda.can_launch(x)):
             out, after = self.rnn(x, _pack(tuple(part.to(x.dtype) for part in hidden)))
             return out, after if isinstance(after, tuple) else (after,)
         rows, last = x.transpose(0, 1).flatten(0, 1), list[Hidden]()

@@ -16,8 +16,8 @@ from regard.core.sequence import Packing, SequenceOffsets
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, DistanceBias
 from regard.kernels.layers.dropout import Dropout
-from regard.kernels.layers.linear import ACTIVATIONS, product
-from regard.kernels.layers.residual_norm import PendingResidual, join
+from regard.kernels.layers.linear import ACTIVATIONS, linear
+from regard.kernels.layers.residual_norm import PendingResidual, add_norm
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.memory import Memory, PackedMemory
 from regard.model.module_list import TypedModuleList
@@ -63,24 +63,22 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     activation_checkpointing: bool = False  # recompute activations in the backward
 
     def conflicts(self) -> Iterator[Problem]:
-        kind, rotary = POSITIONS[self.positions], issubclass(POSITIONS[self.positions], Rotary)
-        multiple = f"a multiple of {kind.multiple_of} for {self.positions} positions"
+        positions = POSITIONS[self.positions]
+        rotary, encoded = issubclass(positions, Rotary), issubclass(positions, PositionEncoding)
         if self.dim % self.heads:
             yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), "Change one of the two.")
-        elif rotary and self.dim // self.heads % kind.multiple_of:
-            yield Problem("heads", f"dim / heads to be {multiple}", str(self.heads), "Change heads or dim.")
-        if not rotary and self.dim % kind.multiple_of:
-            yield Problem("dim", multiple, str(self.dim), "Change one of the two.")
+        elif rotary and self.dim // self.heads % positions.multiple_of:
+            wanted = f"heads of a dim that is a multiple of {positions.multiple_of}, for {self.positions} positions"
+            yield Problem("heads", wanted, str(self.heads), "Change heads or dim.")
+        if encoded and self.dim % positions.multiple_of:
+            wanted = f"a multiple of {positions.multiple_of}, for {self.positions} positions"
+            yield Problem("dim", wanted, str(self.dim), "Change one of the two.")
         if self.kv_heads is not None and self.heads % self.kv_heads:
             yield Problem("kv_heads", f"a divisor of heads = {self.heads}", str(self.kv_heads), "1 always is one.")
         if not SCORES[self.score].content_based and (self.qk_norm or rotary):
-            yield Problem(
-                "score",
-                "a score that depends on queries and keys",
-                repr(self.score),
-                "Or leave out qk_norm and rotary.",
-            )
-        if self.position_mode == "concatenate" and not issubclass(kind, PositionEncoding):
+            wanted = "a score that depends on queries and keys, for rotary positions or qk_norm"
+            yield Problem("score", wanted, repr(self.score), "Change one of the two.")
+        if self.position_mode == "concatenate" and not encoded:
             got = f"'concatenate' with positions = {self.positions!r}"
             yield Problem("position_mode", "'add' unless positions are sinusoidal or learned", got, "Leave it out.")
         if self.cls_token and self.causal:
@@ -128,11 +126,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
         if self.gate is None:
-            hidden = product(x, self.up.weight, self.up.bias, self.kind)
+            hidden = linear(x, self.up.weight, self.up.bias, self.kind)
         else:
-            gate = product(x, self.gate.weight, self.gate.bias, self.kind)
-            hidden = gate * product(x, self.up.weight, self.up.bias)
-        return product(self.dropout(hidden), self.down.weight, self.down.bias)
+            gate = linear(x, self.gate.weight, self.gate.bias, self.kind)
+            hidden = gate * linear(x, self.up.weight, self.up.bias)
+        return linear(self.dropout(hidden), self.down.weight, self.down.bias)
 
 
 Sublayer = Callable[[Tensor], Tensor]
@@ -146,7 +144,7 @@ class PreNorm:
 
     @staticmethod
     def forward(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> PendingResidual:
-        x, h = join(given, dropout, norm)
+        x, h = add_norm(given, dropout, norm)
         return PendingResidual(x, sublayer(h))
 
     @staticmethod
@@ -163,7 +161,7 @@ class PostNorm:
 
     @staticmethod
     def step(x: Tensor, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> Tensor:
-        return join(PendingResidual(x, sublayer(x)), dropout, norm)[1]
+        return add_norm(PendingResidual(x, sublayer(x)), dropout, norm)[1]
 
 
 class TransformerBlock(nn.Module):
@@ -181,8 +179,8 @@ class TransformerBlock(nn.Module):
             dropout=config.attention_dropout,
             qk_norm=config.qk_norm,
         )
-        kind = POSITIONS[config.positions]
-        self.self_attn = make(rotary=kind(config.dim // config.heads) if issubclass(kind, Rotary) else None)
+        positions = POSITIONS[config.positions]
+        self.self_attn = make(rotary=positions(config.dim // config.heads) if issubclass(positions, Rotary) else None)
         self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
         self.ffn = FeedForward(config)
         self.norm1 = _norm(config)
@@ -269,11 +267,11 @@ class InputLayer(nn.Module):
         self.position_encoding: nn.Module | None = None
         self.position_proj: nn.Linear | None = None
         self.relative_bias: PositionBias | None = None
-        kind = POSITIONS[config.positions]
-        if issubclass(kind, PositionEncoding):
-            self.position_encoding = JOINS[config.position_mode](kind.build(config.dim, config.max_positions))
-        elif issubclass(kind, PositionBias):
-            self.relative_bias = kind.build(config.heads, bidirectional=bidirectional)
+        positions = POSITIONS[config.positions]
+        if issubclass(positions, PositionEncoding):
+            self.position_encoding = JOINS[config.position_mode](positions.build(config.dim, config.max_positions))
+        elif issubclass(positions, PositionBias):
+            self.relative_bias = positions.build(config.heads, bidirectional=bidirectional)
         if config.position_mode == "concatenate":
             self.position_proj = nn.Linear(2 * config.dim, config.dim)
         self.norm = _norm(config) if config.norm_input else nn.Identity()
@@ -370,7 +368,7 @@ class TransformerStack(nn.Module):
             again = self.activation_checkpointing and self.training
             run = way(block)
             given = checkpoint(run, given, use_reentrant=False) if again else run(given)
-        return join(given, self.dropout, self.norm)[1]
+        return add_norm(given, self.dropout, self.norm)[1]
 
 
 def _norm(config: TransformerConfig) -> nn.Module:
