@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.api.dry_run import outlook
+from regard.api.dry_run import dry_run
 from regard.api.evaluate import evaluate
 from regard.api.train import train
 from regard.core.config import read
@@ -595,7 +595,7 @@ def few(monkeypatch):
 @pytest.mark.parametrize("name", SMALL)
 def test_our_recipes_learn(name, tmp_path, few):
     recipe = read_recipe(find_recipe(name), [*SMALL[name], *SHORT])
-    shown = outlook(recipe, tmp_path / "cache")
+    shown = dry_run(recipe, tmp_path / "cache")
     assert "source  a picture of 64 × 64 pixels" in shown
     made = train(recipe, tmp_path / "run", cache=tmp_path / "cache")
     known = list(examples(recipe.data, "train"))

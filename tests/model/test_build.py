@@ -26,15 +26,15 @@ TARGETS = torch.randint(30, (3, 5))
 
 
 def source(kind: str):
-    reads = ENCODERS[kind][0]
+    reads = ENCODERS[kind].config.reads
     if reads == "image":
         return torch.rand(3, 3, 8, 12)
     return torch.arange(3) if reads == "label" else Tokens.of([[1, 2, 3], [4], [5, 6]])
 
 
 def test_the_tables_here_are_complete():
-    assert ENCODER.keys() == ENCODERS.keys()
-    assert DECODER.keys() == DECODERS.keys()
+    assert ENCODER.keys() == set(ENCODERS)
+    assert DECODER.keys() == set(DECODERS)
 
 
 @pytest.mark.parametrize(("reads", "says"), list(product(ENCODER, DECODER)))
@@ -55,7 +55,7 @@ def test_a_language_model_has_no_encoder(says):
 def test_any_encoder_with_any_pool(reads, pool):
     model = regard.build(
         {"encoder": {"kind": reads, **ENCODER[reads]}, "pool": {"kind": pool}, "num_labels": 4}
-        | ({} if ENCODERS[reads][0] == "image" else {"source_vocab_size": 30})
+        | ({} if ENCODERS[reads].config.reads == "image" else {"source_vocab_size": 30})
     )
     assert model(source(reads)).shape == (3, 4)
 
@@ -114,7 +114,7 @@ REFUSED = {
     "a backbone from nowhere": ({"encoder": {"kind": "cnn", "backbone": {"kind": "resnet18"}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.backbone.weights: wanted torchvision's file of resnet18; got none."]),
     "questions of odd width": ({"encoder": {"kind": "cnn", "dim": 6, "queries": 2}, "decoder": {"kind": "rnn"}, "vocab_size": 9}, ["model.encoder.dim: wanted a multiple of 4 with queries"]),
     "no questions": ({"encoder": {"kind": "cnn", "queries": 0}, "decoder": {"kind": "rnn"}, "vocab_size": 9}, ["model.encoder.queries: wanted"]),
-    "questions for a pool": ({"encoder": {"kind": "cnn", "queries": 2}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.queries: wanted nothing here: nothing here begins from a summary; got 2."]),
+    "questions for a pool": ({"encoder": {"kind": "cnn", "queries": 2}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.queries: wanted nothing here: nothing here reads the summary; got 2."]),
     "questions for a Transformer": ({"encoder": {"kind": "cnn", "queries": 2}, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.encoder.queries: wanted nothing here"]),
     "questions for a start from zero": ({"encoder": {"kind": "cnn", "queries": 2}, "decoder": {"kind": "rnn", "initial_state": "zero"}, "vocab_size": 9}, ["model.encoder.queries: wanted nothing here"]),
     "nested": ({"encoder": {"kind": "vit", "transformer": {"widht": 1}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.transformer.widht: "]),

@@ -119,7 +119,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 @cache
 def _hints(cls: type) -> dict[str, Any]:
     """What each field may be."""
-    return get_type_hints(cls, include_extras=True)
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(cls)}
 
 
 def _as_python(value: Any, hint: Any) -> Any:

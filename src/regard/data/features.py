@@ -1,16 +1,21 @@
-"""What a frozen backbone sees in pictures: computed once, kept in half precision, and mapped ever after."""
+"""What a frozen backbone sees in pictures: computed once, kept in half precision, and memory_map ever after."""
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from regard.core.atomic_io import atomic_file, named_os_errors
-from regard.core.errors import InvalidData
+from regard.core.errors import InvalidData, TrainingFailed
 from regard.data.arrays import FeatureColumn, ImageColumn, memory_map
-from regard.data.corpus import PrepareProgress, folder_lock
+from regard.data.corpus import Corpus, Prepared, PrepareProgress, folder_lock
+from regard.data.images import normalize
+from regard.model.vision import GridEncoder
+from regard.model.weights import fingerprint
 
 FORMAT = 1
 AT_ONCE = 32  # pictures that are computed together
@@ -60,3 +65,25 @@ def _key(pictures: ImageColumn, by: str) -> str:
     for first in range(0, len(pictures.pixels), AT_ONCE):
         together.update(pictures.pixels[first : first + AT_ONCE].tobytes())
     return together.hexdigest()[:32]
+
+
+def cache_features(data: Prepared, encoder: GridEncoder, folder: Path, progress: PrepareProgress) -> Prepared:
+    """The training and validation data with the features of a frozen backbone in place of images."""
+    key, device = fingerprint(encoder.backbone), next(encoder.parameters()).device
+
+    @torch.inference_mode()
+    def encode(pixels: NDArray[np.uint8]) -> NDArray[np.float16]:
+        states = encoder.features(normalize(pixels).to(device)).states.half()
+        if not states.isfinite().all():
+            raise TrainingFailed(
+                "features: wanted numbers that float16 can hold; got some that it cannot. "
+                "Check the backbone's weights, or train without freezing it."
+            )
+        return np.asarray(states.cpu().numpy(), dtype=np.float16)
+
+    def cached(corpus: Corpus | None) -> Corpus | None:
+        if corpus is None or not isinstance(corpus.source, ImageColumn):
+            return corpus
+        return replace(corpus, source=features(corpus.source, encode, by=key, folder=folder, progress=progress))
+
+    return replace(data, train=cached(data.train), valid=cached(data.valid))

@@ -1,29 +1,35 @@
-"""Encoders without order, which others build on or are compared with: a label, and a bag of words."""
+"""Encoders without order: of a label, and of a bag of tokens."""
 
 from dataclasses import dataclass
 
 import torch
 
-from regard.core.config import Config, Count
+from regard.core.config import Count
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
 from regard.model.embedding import Embedding
 from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory, masked_mean
+from regard.model.part_config import EncoderConfig
 
 
 @dataclass(frozen=True)
-class LabelConfig(Config):
+class LabelConfig(EncoderConfig):
+    reads = "label"
+    shardable = True
+
     dim: Count = 256
 
 
 @dataclass(frozen=True)
-class BagConfig(Config):
+class BagConfig(EncoderConfig):
+    shardable = True
+
     dim: Count = 256
 
 
 class LabelEncoder(Encoder):
-    """A label is a memory of one state."""
+    """The embedding of a label, as a memory of one state."""
 
     def __init__(self, config: LabelConfig, embedding: Embedding) -> None:
         super().__init__()
@@ -36,7 +42,7 @@ class LabelEncoder(Encoder):
 
 
 class BagEncoder(Encoder):
-    """The embeddings themselves, and their mean."""
+    """Token embeddings, with their mean as summary."""
 
     def __init__(self, config: BagConfig, embedding: Embedding) -> None:
         super().__init__()

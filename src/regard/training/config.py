@@ -1,4 +1,4 @@
-"""What a recipe's [train] table may say."""
+"""The [train] table of a recipe."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,61 +10,72 @@ from regard.core.metric_names import MetricName
 from regard.model.scheduled_sampling import ScheduledSampling
 
 Positive = Annotated[float, Range(0.0)]
+DEFAULT_STEPS = 10_000
 
 
 @dataclass(frozen=True)
 class TrainConfig(Config):
-    max_steps: Count = 10_000  # updates at most
+    # Updates at most. With max_epochs as well, the run ends at whichever comes first; without either, after 10,000.
+    max_steps: Count | None = None
+    max_epochs: Count | None = None  # passes over the training data at most
     batch_tokens: Count = 4096  # rows times the longest sequence of a batch, at most
-    # Batches of all lengths, not each of one: with more padding, but then no update is made by short examples alone.
+    # Batches of examples of all lengths: more padding, but no update is computed from short examples alone.
     mixed_lengths: bool = False
-    accumulate_steps: Count = 1  # batches to one update; the loss is weighted by tokens over all of them
-    learning_rate: Positive = 1e-3  # the highest learning rate
+    accumulate_steps: Count = 1  # batches per update; the loss is weighted by tokens over all of them
+    # "muon" trains the matrices of hidden layers with Muon (https://kellerjordan.github.io/posts/muon), all other
+    # weights with AdamW (https://arxiv.org/abs/1711.05101); "adamw" trains all with AdamW.
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    learning_rate: Positive = 1e-3  # the peak
     min_learning_rate: Positive = 0.0  # where cosine and linear end
-    warmup_steps: Annotated[int, Range(0.0)] = 400  # updates until the highest rate
+    warmup_steps: Annotated[int, Range(0.0)] = 400  # updates until the peak
     lr_schedule: Literal["inverse_root", "cosine", "linear", "plateau", "constant"] = "inverse_root"
-    plateau: Count = 2  # validations without progress until the rate halves, for that schedule
-    betas: tuple[Probability, ...] = (0.9, 0.98)
-    eps: Positive = 1e-9
+    plateau: Count = 2  # validations without progress until the plateau schedule halves the learning rate
+    betas: tuple[Probability, ...] = (0.9, 0.98)  # of AdamW
+    eps: Positive = 1e-9  # of AdamW
     weight_decay: Positive = 0.0  # of matrices; never of biases, norms and embeddings
-    clip_norm: Positive | None = 1.0  # the gradient's norm, at most; 0: whatever it is
-    label_smoothing: Probability = 0.1  # of the gold token, spread over all others
-    mask_probability: Probability = 0.15  # of the tokens, for a masked-token head
-    r_drop: Positive = 0.0  # of two readings with other dropout: what their disagreement counts; 0: one reading
-    scheduled_sampling: ScheduledSampling | None = None  # how much of the decoder's input is gold; None: all
-    # Weight of a penalty on what a recurrent decoder looks at too little or too often, in all steps of a sequence
-    # together (doubly stochastic attention, https://arxiv.org/abs/1502.03044); it is part of the loss in the log.
+    clip_norm: Positive | None = 1.0  # maximum norm of the gradient; 0: no clipping
+    label_smoothing: Probability = 0.1  # probability taken from the gold token and spread over the vocabulary
+    mask_probability: Probability = 0.15  # of a token, for a masked-token head
+    # Weight of the R-Drop term, the symmetric KL divergence between two forward passes with different dropout masks
+    # (https://arxiv.org/abs/2106.14448).
+    r_drop: Positive = 0.0
+    scheduled_sampling: ScheduledSampling | None = None  # None: the decoder's inputs are the gold tokens
+    # Weight of the penalty of doubly stochastic attention (https://arxiv.org/abs/1502.03044): the attention that a
+    # recurrent decoder pays to each source position should sum to 1 over all steps. It is part of the logged loss.
     doubly_stochastic: Positive = 0.0
-    carry_state: bool = False  # running text: a recurrent state goes on from batch to batch
-    ema_decay: Probability | None = (
-        None  # decay of a running mean of the weights, which is then what validates and is kept
-    )
-    average_checkpoints: Count = 1  # how many of the last checkpoints make the final weights
-    # Learn from samples of the model's own, by how much better each is than its likeliest output, and not from targets,
-    # whose smoothing then means nothing (https://arxiv.org/abs/1612.00563)
+    carry_state: bool = False  # running text: the recurrent state is carried from batch to batch
+    ema_decay: Probability | None = None  # decay of a moving average of the weights, which is validated and saved
+    average_checkpoints: Count = 1  # how many of the last checkpoints are averaged into the final weights
+    # Self-critical training (https://arxiv.org/abs/1612.00563): sampled outputs, weighted by how far their reward
+    # exceeds that of the greedy output, take the place of the targets; label smoothing has no effect.
     reward: Literal["cider"] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
-    # Sequences lie end to end, those of a batch of any length; `batch_tokens` are those of the longer side. Of
-    # Transformers and convolutions there is no padding then. Recurrent steps go on until the batch's longest has ended,
-    # or on a GPU, where all batches have one shape, the corpus's.
+    # Sequences of any length are concatenated without padding; `batch_tokens` counts the longer side. Recurrent layers
+    # run as many steps as the longest sequence of the batch has, or on a GPU, where all batches have one shape, of the
+    # corpus.
     packed: bool = False
-    # Running text, or packed batches, on a GPU: the work on a batch is recorded and replayed, to the same result.
+    # Running text or packed batches on a GPU: forward and backward are captured as CUDA graphs, with equal results.
     cuda_graphs: bool = False
-    fsdp: bool = False  # several processes: weights, gradients and moments are divided among them (docs/scale.md)
+    fsdp: bool = False  # several processes: weights, gradients and optimizer state are sharded (docs/scale.md)
     distributed_timeout: Count = 600  # seconds that one process waits for another
-    log_every: Count = 50
-    loggers: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # beside the run's log.jsonl
-    validate_every: Count = 500
+    log_every: Count = 50  # updates
+    loggers: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # in addition to the run's log.jsonl
+    validate_every: Count = 500  # updates
     monitor: MetricName = "loss"
     patience: Count | None = None  # validations without a better metric until training stops
     log_samples: Annotated[int, Range(0.0)] = 3  # outputs shown at each validation
-    keep_checkpoints: Count = 3  # checkpoints beside the best
-    freeze: tuple[str, ...] | None = None  # patterns of names that are not trained: "encoder.*"
-    unfreeze_after: Count | None = None  # epochs after which these are trained too; None: never
-    init_from: str | None = None  # a checkpoint whose weights, and vocabularies, are the beginning
+    keep_checkpoints: Count = 3  # in addition to the best
+    freeze: tuple[str, ...] | None = None  # patterns of names of weights that are not trained: "encoder.*"
+    unfreeze_after: Count | None = None  # epochs after which frozen weights are trained too; None: never
+    init_from: str | None = None  # a checkpoint whose weights and vocabularies training starts from
     on_nan: Literal["stop", "skip"] = "stop"  # when the loss or its gradient is not finite
     seed: Annotated[int, Range(0.0)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.max_steps is None and self.max_epochs is None:
+            object.__setattr__(self, "max_steps", DEFAULT_STEPS)
+        super().__post_init__()
 
     def conflicts(self) -> Iterator[Problem]:
         if self.reward is not None and self.scheduled_sampling is not None:
@@ -76,7 +87,7 @@ class TrainConfig(Config):
             )
         if len(self.betas) != 2:
             yield Problem("betas", "two numbers", str(list(self.betas)), "As in betas = [0.9, 0.98].")
-        if self.warmup_steps > self.max_steps:
+        if self.max_steps is not None and self.warmup_steps > self.max_steps:
             yield Problem(
                 "warmup_steps", f"at most max_steps = {self.max_steps}", str(self.warmup_steps), "Warm up for less."
             )
@@ -90,7 +101,7 @@ class TrainConfig(Config):
         if self.ema_decay is not None and self.average_checkpoints > 1:
             yield Problem(
                 "average_checkpoints",
-                "1 with ema_decay, which is a mean already",
+                "1 with ema_decay, which averages already",
                 str(self.average_checkpoints),
                 "Choose one of the two.",
             )
@@ -98,15 +109,15 @@ class TrainConfig(Config):
             yield Problem("unfreeze_after", "nothing unless freeze is there", str(self.unfreeze_after), "Leave it out.")
         if self.carry_state and self.scheduled_sampling is not None:
             yield Problem("carry_state", "false with scheduled_sampling", "true", "Choose one of the two.")
-        apart = {  # each reads a batch in its own way, has a loss of its own, or another hold of the weights
+        exclusive = {  # each computes a batch or its loss in its own way, or stores weights differently
             "cuda_graphs": ("accumulate_steps", "carry_state", "scheduled_sampling", "reward"),
             "packed": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "mixed_lengths": ("packed",),
             "r_drop": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "doubly_stochastic": ("scheduled_sampling", "reward"),
-            "fsdp": ("scheduled_sampling", "reward", "cuda_graphs", "unfreeze_after"),
+            "fsdp": ("scheduled_sampling", "reward", "cuda_graphs", "unfreeze_after", "optimizer"),
         }
-        for name, others in apart.items():
+        for name, others in exclusive.items():
             for other in others if getattr(self, name) else ():
                 if getattr(self, other) != TrainConfig.__dataclass_fields__[other].default:
                     got = str(getattr(self, name))
