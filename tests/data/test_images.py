@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.api.dry_run import outlook
+from regard.api.dry_run import dry_run
 from regard.api.evaluate import evaluate
 from regard.api.train import train
 from regard.core.config import read
@@ -22,11 +22,14 @@ from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe, Miss
 from regard.data import arrays
 from regard.data.arrays import ImageColumn
 from regard.data.batching import batches
+from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import Prepared, prepare
-from regard.data.examples import SPLITS, DataConfig, FieldConfig, examples
+from regard.data.example import SPLITS
 from regard.data.images import MAX_PIXELS, image_token_cost, load_image, normalize, read_image
+from regard.data.sources import examples
+from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import COLORS, KINDS, SIDE, Scene, Shape, relation
-from regard.data.synthetic.tasks import SIZES, shapes
+from regard.data.synthetic.shapes import shapes
 from regard.inference.load import load
 from regard.recipe.recipe import Recipe, find_recipe, read_recipe
 
@@ -505,7 +508,7 @@ def test_truncated_pixels_are_refused(tmp_path, table):
 
 
 def test_long_captions_leave_their_pictures_out(tmp_path, table):
-    made = prepare(replace(table, target=replace(table.target, max_length=1)), tmp_path / "out")
+    made = prepare(replace(table, target=replace(table.target, max_tokens=1)), tmp_path / "out")
     assert made.record["splits"]["train"]["left_out"] == {"target.longest": 4}
     assert made.train.source.which.tolist() == [0, 1, 0, 2]
     assert len(made.train.source.pixels) == 3
@@ -595,7 +598,7 @@ def few(monkeypatch):
 @pytest.mark.parametrize("name", SMALL)
 def test_our_recipes_learn(name, tmp_path, few):
     recipe = read_recipe(find_recipe(name), [*SMALL[name], *SHORT])
-    shown = outlook(recipe, tmp_path / "cache")
+    shown = dry_run(recipe, tmp_path / "cache")
     assert "source  a picture of 64 × 64 pixels" in shown
     made = train(recipe, tmp_path / "run", cache=tmp_path / "cache")
     known = list(examples(recipe.data, "train"))

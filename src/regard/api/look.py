@@ -11,8 +11,10 @@ from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
-from regard.data.examples import DataConfig, Split, examples
+from regard.data.config import DataConfig
+from regard.data.example import Split
 from regard.data.images import Pixels, load_image
+from regard.data.sources import examples
 from regard.data.text import TABLES, form
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig

@@ -19,8 +19,8 @@ from regard.core.atomic_io import cache_folder, named_os_errors, remove_leftover
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.core.sequence import pinned
 from regard.data.batching import Batch, PackedCapacity, batches, shift_contexts, stateful_batches
+from regard.data.config import AugmentKind
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
-from regard.data.examples import AugmentKind
 from regard.data.from_python import PythonRows, with_python_data
 from regard.data.prefetch import prefetch
 from regard.inference.load import load

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from regard.core.shapes import Float, Tensor
-from regard.data.examples import AugmentKind
+from regard.data.config import AugmentKind
 
 DRAWS = 8  # numbers a picture takes, whichever changes are asked for
 AREA = 0.6  # of a crop, at least

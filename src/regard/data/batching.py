@@ -20,8 +20,8 @@ from regard.core.errors import InvalidArgument
 from regard.core.sequence import FeatureGrids, Packed, SequenceOffsets, Tokens
 from regard.data.arrays import Ids, Indices, RunningTextColumn
 from regard.data.augmentation import DRAWS, augment
+from regard.data.config import AugmentKind
 from regard.data.corpus import Corpus
-from regard.data.examples import AugmentKind
 from regard.data.tokenizer import PAD
 
 POOL = 1 << 16

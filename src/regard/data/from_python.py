@@ -14,7 +14,7 @@ from typing import Any
 from regard.core.atomic_io import named_os_errors
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
-from regard.data.examples import SPLITS, Example
+from regard.data.example import SPLITS, Example
 
 PythonRows = Iterable[
     str | Example | Sequence[Any] | Mapping[str, Any]

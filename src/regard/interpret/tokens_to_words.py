@@ -7,7 +7,7 @@ from itertools import groupby
 import torch
 
 from regard.core.shapes import Tensor
-from regard.data.examples import SPECIALS
+from regard.data.config import SPECIALS
 from regard.data.tokenizer import Tokenizer
 from regard.interpret.maps import TokenGroups
 

@@ -10,8 +10,8 @@ import torch
 
 from regard.core.config import nearest, read
 from regard.core.errors import InvalidArgument, InvalidRecipe, Problem
+from regard.data.config import DataConfig
 from regard.data.corpus import Prepared
-from regard.data.examples import DataConfig
 from regard.decoding.config import DecodeConfig
 from regard.model.build import ENCODERS, build
 from regard.model.rnn_decoder import RnnDecoderConfig
