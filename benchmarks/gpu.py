@@ -38,7 +38,7 @@ from torch.nn import functional as F
 import kernels
 import regard
 from convolutions import DILATIONS, WIDTH, PlainConvolutions
-from regard.core.sequence import Packed, Tokens, pinned
+from regard.core.sequence import Packed, Tokens, pin_memory
 from regard.data.batching import Batch, PackedCapacity, pack_batch
 from regard.data.tokenizer import END, PAD, START
 from regard.decoding import search
@@ -380,7 +380,7 @@ def stepped(model: Any, loss: Callable[[Batch], torch.Tensor], batches: list[Bat
 
 def trained(model: Any, batches: list[Batch]) -> Run:
     """The training loop's own updates, from batches in the host's memory, pinned as the loop is given them."""
-    packed, batches = isinstance(batches[0].targets, Packed), [pinned(batch) for batch in batches]
+    packed, batches = isinstance(batches[0].targets, Packed), [pin_memory(batch) for batch in batches]
     replay = batches[0].source is None or packed
     config = TrainConfig(
         max_steps=1 << 30, warmup_steps=0, learning_rate=1e-5, precision="bfloat16", cuda_graphs=replay, packed=packed

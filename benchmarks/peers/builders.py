@@ -30,7 +30,7 @@ def regard_model(encoder: dict[str, Any], decoder: dict[str, Any]) -> Contestant
         packing = Packing.of(batch.wanted_mask)
         memory = model.encode(Tokens(batch.source, batch.source_lengths))
         states = model.decoder.hidden(batch.given, memory, packing)
-        gold = batch.wanted.flatten()[packing.real]
+        gold = batch.wanted.flatten()[packing.indices]
         return token_loss(states, model.decoder.project, gold, label_smoothing=SMOOTHING) / len(gold)
 
     return model, loss

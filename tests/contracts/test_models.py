@@ -52,8 +52,8 @@ def test_padding_is_never_looked_at(name):
 @torch.no_grad()
 def test_an_empty_sentence_has_an_empty_memory(name):
     found = encoder(name)(Tokens.of([[1, 2], []]))
-    assert not found.mask[1, found.units :].any()
-    assert found.units or (found.summary[1] == 0).all()
+    assert not found.mask[1, found.cls_tokens :].any()
+    assert found.cls_tokens or (found.summary[1] == 0).all()
     assert found.states.isfinite().all()
 
 

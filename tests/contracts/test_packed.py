@@ -228,7 +228,7 @@ def test_wide_heads_are_walked(heads, causal, way, monkeypatch):
     around = ends if causal else around
     kind = varlen.HeadLayout(heads, heads, 40, 0.3, causal)
     asked = torch.randn(35, heads * 40, device=DEVICE, requires_grad=True)
-    known = torch.randn(len(around.places), 2 * heads * 40, device=DEVICE, requires_grad=True)
+    known = torch.randn(len(around.positions), 2 * heads * 40, device=DEVICE, requires_grad=True)
     into = torch.randn(35, heads * 40, device=DEVICE)
     got = varlen.attend(asked, known, kind, ends, around)
     found = torch.autograd.grad(got, (asked, known), into)
@@ -335,14 +335,14 @@ def test_the_loss_of_rows_that_count(r_drop, way, monkeypatch):
 
 def test_ends():
     ends = SequenceOffsets.of([3, 0, 2])
-    assert ends.offsets.tolist() == [0, 3, 3, 5]
-    assert ends.places.tolist() == [0, 1, 2, 0, 1]
+    assert ends.cu_seqlens.tolist() == [0, 3, 3, 5]
+    assert ends.positions.tolist() == [0, 1, 2, 0, 1]
     assert ends.mask.tolist() == [[True, True, True], [False] * 3, [True, True, False]]
     x = torch.arange(5.0)[:, None]
-    assert torch.equal(ends.laid(ends.padded(x)), x)
+    assert torch.equal(ends.pack(ends.pad(x)), x)
     assert ends.rows.tolist() == [0, 0, 0, 2, 2]
-    assert ends.to_come.tolist() == [2, 1, 0, 1, 0]
-    assert ends.twice().offsets.tolist() == [0, 3, 3, 5, 8, 8, 10]
+    assert ends.remaining.tolist() == [2, 1, 0, 1, 0]
+    assert ends.duplicate().cu_seqlens.tolist() == [0, 3, 3, 5, 8, 8, 10]
 
 
 def test_the_first_batch_is_shown_as_text(tmp_path):
@@ -405,7 +405,7 @@ def test_an_epoch_lays_every_example_once(corpus, filled):
         assert len(each.source.ids) <= room.positions[0]
         assert len(each.targets.ids) <= room.positions[1]
         assert int((each.targets.gold >= 0).sum()) == each.tokens
-    shapes = {(each.source.ids.shape, each.targets.ids.shape, each.source.ends.offsets.shape) for each in made}
+    shapes = {(each.source.ids.shape, each.targets.ids.shape, each.source.offsets.cu_seqlens.shape) for each in made}
     assert (len(shapes) == 1) == filled
     used = sum(each.tokens for each in made[:-1]) / (len(made) - 1)
     assert used > 0.9 * room.positions[1]  # the room is used
@@ -417,7 +417,7 @@ def test_a_batch_has_no_more_sequences_than_there_is_room_for(corpus):
     usual = PackedCapacity.of(corpus, 160, filled=True)
     full = replace(usual, rows=usual.fillers((0, 0)) + 1)
     made = list(batches(corpus, budget=160, seed=3, epoch=1, capacity=full))
-    assert {len(side.ends.offsets) for each in made for side in (each.source, each.targets)} == {full.rows + 1}
+    assert {len(side.offsets.cu_seqlens) for each in made for side in (each.source, each.targets)} == {full.rows + 1}
     assert sorted(torch.cat([each.rows for each in made]).tolist()) == list(range(len(corpus)))
     fewer = max(len(each.rows) for each in made)
     assert fewer < max(len(each.rows) for each in batches(corpus, budget=160, seed=3, epoch=1, capacity=usual))
@@ -489,5 +489,5 @@ def test_what_is_replayed_is_the_batch_at_hand(tmp_path, monkeypatch):
 
 
 def copied(side):
-    ends = SequenceOffsets(side.ends.offsets.clone(), side.ends.places.clone(), side.ends.longest)
-    return replace(side, ids=side.ids.clone(), ends=ends, gold=None if side.gold is None else side.gold.clone())
+    ends = SequenceOffsets(side.offsets.cu_seqlens.clone(), side.offsets.positions.clone(), side.offsets.max_length)
+    return replace(side, ids=side.ids.clone(), offsets=ends, gold=None if side.gold is None else side.gold.clone())

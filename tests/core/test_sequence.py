@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.core.sequence import Packing, Tokens
 from regard.kernels.layers.dropout import Dropout
-from regard.training.objective import repeat_batch
+from regard.training.objective import twice
 from support import models
 from support.models import WIDTH, decoder, encoder, memory, source
 
@@ -30,7 +30,7 @@ def test_packed_encoder_equals_padded(name, monkeypatch):
         return found.states.masked_fill(~found.mask[..., None], 0.0)
 
     packed = with_gradient(module, states)
-    monkeypatch.setattr(Packing, "where_it_pays", staticmethod(lambda mask: None))
+    monkeypatch.setattr(Packing, "where_useful", staticmethod(lambda mask: None))
     padded = with_gradient(module, states)
     torch.testing.assert_close(packed, padded, atol=1e-5, rtol=1e-4)
 
@@ -54,7 +54,7 @@ def test_packing_and_back():
     assert torch.equal(back, x.masked_fill(~mask[..., None], 0.0))
     (gradient,) = torch.autograd.grad(back.sum(), x)
     assert torch.equal(gradient, mask[..., None].expand_as(x).float())
-    assert Packing.where_it_pays(torch.ones_like(mask)) is None
+    assert Packing.where_useful(torch.ones_like(mask)) is None
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean():
@@ -97,7 +97,7 @@ def test_lengths_stay_with_the_host():
     rows = [[5, 6, 7], [8]]
     moved = Tokens.of(rows).to("meta")
     for tokens in (Tokens.of(rows), moved, moved.to("meta"), Tokens.of(rows, device="meta")):
-        assert tokens.counts.tolist() == [3, 1]
-        assert repeat_batch(tokens).counts.tolist() == [3, 1, 3, 1]
+        assert tokens.host_lengths.tolist() == [3, 1]
+        assert repeat_batch(tokens).host_lengths.tolist() == [3, 1, 3, 1]
     with pytest.raises(NotImplementedError):
-        replace(moved, counted=None).counts.tolist()
+        replace(moved, host_copy=None).host_lengths.tolist()

@@ -18,8 +18,9 @@ from regard.interpret.sites import places
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.kernels.attention import reference
 from regard.model.capture import capture_attention, intercepting
+from regard.model.embedding import Projection
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
-from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
+from regard.model.seq2seq import Classifier, MaskedLanguageModel, Seq2Seq
 from regard.recipe.recipe import Recipe
 from regard.views.terminal import told as terminal
 from support.models import DECODERS, ENCODERS, WIDTH, decoder, encoder, lively, one, source
@@ -30,7 +31,12 @@ SAID = [5, 6, 7, 3, END]
 
 def family() -> dict[str, tuple]:
     """Every encoder under a pool, every decoder with a source and without, and one that finds hidden tokens."""
-    made = {"hidden tokens": lambda: (MaskedTokens(encoder("transformer"), nn.Linear(WIDTH, 11)).eval(), "transformer")}
+    made = {
+        "hidden tokens": lambda: (
+            MaskedLanguageModel(encoder("transformer"), Projection(WIDTH, 11)).eval(),
+            "transformer",
+        )
+    }
     for name in ENCODERS:
         made[f"{name} → label"] = lambda name=name: (_classifier(name), name)
     for name in DECODERS:

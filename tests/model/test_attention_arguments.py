@@ -60,7 +60,7 @@ REFUSED = {
     "rotary without looking": (lambda: regard.MultiHead(8, 4, score="uniform", rotary=regard.Rotary(2)), "score: .*'uniform'"),
     "score of no width": (lambda: regard.Additive(8, 8, 0), "at least 1; got 8, 0, None"),
     "cache of another batch": (lambda: step_into(Q, Q[:1]), r"cache: .*\(2, 4, 2\).*got \(1, 4, 2\)"),
-    "beams by a mask": (lambda: regard.MultiHead(8, 4).remember(Q).reorder(torch.tensor([False, True])), "index: wanted the numbers of rows.*torch.bool"),
+    "beams by a mask": (lambda: regard.MultiHead(8, 4).remember(Q).reorder(torch.tensor([False, True])), "index: wanted row numbers.*torch.bool"),
     "cache that is full": (lambda: fill(2), "cache: wanted at most 2 positions.*got 3.*larger capacity"),
 }  # fmt: skip
 

@@ -75,7 +75,7 @@ def test_a_unit_is_no_place_of_the_source():
         {"encoder": encoder, "pool": {"kind": "first"}, "num_labels": 4, "source_vocab_size": 30}
     ).eval()
     memory = pooled.encoder(tokens)
-    assert memory.units == 1
+    assert memory.cls_tokens == 1
     assert memory.states.shape[1] == memory.mask.shape[1] == tokens.ids.shape[1] + 1
     assert torch.equal(pooled.pool(memory), memory.states[:, 0])
     pooled.encoder.cls_token.embedding.data += 1.0

@@ -18,7 +18,7 @@ from regard.data.images import Pixels, read_image, read_thumbnail
 from regard.inference.predictor import Output, Predictor
 from regard.interpret.output_attention import require_cross_attention
 from regard.interpret.regions import CaptionRegions, regions, words
-from regard.model.seq2seq import Classifier, MaskedTokens
+from regard.model.seq2seq import Classifier, MaskedLanguageModel
 from regard.views import caption_overlay as views
 
 CHUNK = 64  # pictures at once
@@ -60,7 +60,7 @@ def caption(
     With `draw`, a folder gets a PNG and an SVG of each, and index.html with all of them once all are there. Options are
     those of `Predictor.outputs`.
     """
-    if predictor.picture_size is None or isinstance(predictor.model, Classifier | MaskedTokens):
+    if predictor.picture_size is None or isinstance(predictor.model, Classifier | MaskedLanguageModel):
         wanted, remedy = "a model from pictures to texts", "`regard predict` takes any model."
         raise InvalidArgument("model", wanted=wanted, got="another", remedy=remedy)
     with nullcontext() if draw is None else _OverlayWriter(predictor, draw) as desk:

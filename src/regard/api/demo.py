@@ -17,7 +17,6 @@ from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import END, START, Tokenizer
 from regard.inference.predictor import Predictor
 from regard.model.capture import AttentionCall, capture_attention
-from regard.model.rnn_decoder import RnnDecoder
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import find_recipe, read_recipe
 from regard.training.telemetry.progress import TrainingProgress
@@ -68,8 +67,7 @@ def looked_at(predictor: Predictor, text: str) -> tuple[str, Float[Tensor, "T S"
     heard: list[AttentionCall] = []
     with capture_attention(heard.append):
         predictor.model(Tokens.of([source]), torch.tensor([target]))
-    decoder = predictor.model.decoder
-    looker = decoder if isinstance(decoder, RnnDecoder) else decoder.stack.layers[-1].cross_attn  # type: ignore[union-attr, index]
+    looker = predictor.model.decoder.cross_attentions[-1]
     looks = [one.weights() for one in heard if one.source is looker]  # a look at each step, or one for all
     weights = torch.cat([look.reshape(-1, *look.shape[-2:]).mean(0) for look in looks])
     return output, weights, [*predictor.target.pieces(target[1:]), "⏎"], [*predictor.source.pieces(source[:-1]), "⏎"]

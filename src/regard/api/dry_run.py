@@ -10,8 +10,9 @@ from regard.core.sequence import Packed, Tokens
 from regard.data.batching import Batch
 from regard.data.corpus import Prepared
 from regard.data.tokenizer import Labels, Tokenizer
+from regard.model.seq2seq import Model
 from regard.recipe.recipe import Recipe
-from regard.training.objective import Model, Objective
+from regard.training.objective import Objective
 
 
 def outlook(recipe: Recipe, cache: Path | None = None) -> str:

@@ -20,8 +20,8 @@ from regard.evaluation.report import MetricResult, Report, Row, SystemOutputs, j
 from regard.evaluation.validation import mean_loss, perplexity
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
+from regard.model.seq2seq import Model
 from regard.recipe.recipe import Recipe
-from regard.training.objective import Model
 from regard.training.schedules import Validation
 
 CHUNK = 1024  # sources that a model is given at once

@@ -31,7 +31,7 @@ from regard.interpret.summaries import Head, Mean
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick, capture_attention, picked
 from regard.model.eval_mode import evaluating
-from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
+from regard.model.seq2seq import Classifier, MaskedLanguageModel, Seq2Seq
 from regard.recipe.recipe import Recipe
 
 CHUNK = 1024  # rows of logits at once
@@ -67,7 +67,7 @@ def look(
     Weights are exact, the output is the one that the model gives anyway, and only what is asked for is computed.
     """
     inner = model.model if isinstance(model, Predictor) else model
-    if not isinstance(inner, Seq2Seq | Classifier | MaskedTokens) or isinstance(inner, Ensemble):
+    if not isinstance(inner, Seq2Seq | Classifier | MaskedLanguageModel) or isinstance(inner, Ensemble):
         wanted, remedy = "one that regard.load or regard.build gives", "regard.capture_attention hears any module."
         raise InvalidArgument("model", wanted=wanted, got=type(inner).__name__, remedy=remedy)
     with evaluating(inner):
@@ -107,7 +107,7 @@ def _with_vocabularies(
         return RepeatableForward(inner, batch, None, answer), replace(scene, label=model.target.decode)
     assert isinstance(model.target, Tokenizer)
     running = model.recipe.data.context_length is not None  # a text without ends
-    if isinstance(inner, MaskedTokens):
+    if isinstance(inner, MaskedLanguageModel):
         if output is not None:
             wanted, remedy = "none for a model that finds hidden tokens", "Leave it out."
             raise InvalidArgument("output", wanted=wanted, got=repr(output), remedy=remedy)
@@ -115,6 +115,7 @@ def _with_vocabularies(
         return RepeatableForward(inner, Tokens.of([whole], device=device), None, None), replace(
             scene, source=TokenSequence.of(whole, model.target)
         )
+    assert isinstance(inner, Seq2Seq)
     begun = [] if model.recipe.data.source is not None else numbers
     if output is not None:
         ids = [*begun, *model.target.encode(output), *([] if running else [END])]
@@ -133,7 +134,7 @@ def _scene(model: Predictor, text: Any, numbers: Any) -> LookInput:
 
 
 def _alone(
-    model: Seq2Seq | Classifier | MaskedTokens, source: Any, output: Any, options: dict[str, Any]
+    model: Seq2Seq | Classifier | MaskedLanguageModel, source: Any, output: Any, options: dict[str, Any]
 ) -> tuple[RepeatableForward, LookInput]:
     """A model without vocabularies: its tokens are called by their numbers."""
     device, begun, scene = next(model.parameters()).device, [], LookInput("")
@@ -237,7 +238,7 @@ def _looked(
                 raise InvalidArgument(name, wanted=told, got="none", remedy="They count from 0.")
     read: Text | Image | None = None if source is None else Text(source.names(words))
     if scene.picture is not None and memories[-1].grid is not None:
-        read = Image(scene.picture, memories[-1].grid, memories[-1].units)
+        read = Image(scene.picture, memories[-1].grid, memories[-1].cls_tokens)
     output, answers = _output(forced, scene, logits, words)
     return Look(scene.title, read, output, tuple(recorder.maps), replace(forced, answers=answers))
 
@@ -288,7 +289,7 @@ def _output(
 ) -> tuple[GeneratedText | Label | None, Tensor | None]:
     """What was said with its log-probabilities, and the numbers of that."""
     answers = forced.answers
-    if isinstance(forced.model, MaskedTokens):
+    if isinstance(forced.model, MaskedLanguageModel):
         return None, None
     if scene.said is None:
         answers = logits.argmax(-1) if answers is None else answers

@@ -17,7 +17,7 @@ from regard.checkpoint.card import card
 from regard.checkpoint.format import Vocabularies, checkpoint_texts, read_vocabularies
 from regard.core.atomic_io import cache_folder, named_os_errors, remove_leftovers
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
-from regard.core.sequence import pinned
+from regard.core.sequence import pin_memory
 from regard.data.batching import Batch, PackedCapacity, batches, shift_contexts, stateful_batches
 from regard.data.config import AugmentKind
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
@@ -26,10 +26,9 @@ from regard.data.prefetch import prefetch
 from regard.inference.load import load
 from regard.inference.predictor import Predictor, Vocabulary
 from regard.model.build import build
-from regard.model.seq2seq import MaskedTokens
+from regard.model.seq2seq import MaskedLanguageModel, Model
 from regard.recipe.recipe import Recipe, read_tables
 from regard.training.distributed import ALONE, ProcessGroup, joined
-from regard.training.objective import Model
 from regard.training.optimizers import freeze
 from regard.training.scst import SelfCriticalReward
 from regard.training.telemetry.loggers import logged
@@ -57,7 +56,7 @@ def _prepared_after(before: Predictor, recipe: Recipe, cache: Path | None, tell:
     """With the vocabularies of a model that is started from. What a masked-token head learned on is now the source."""
     data = recipe.data
     given: tuple[Vocabulary | None, Vocabulary | None] = before.source, before.target
-    if isinstance(before.model, MaskedTokens) and data.source is not None:
+    if isinstance(before.model, MaskedLanguageModel) and data.source is not None:
         given = (before.target, before.target if data.has_shared_vocab else None)
     return prepare(data, cache or cache_folder(), vocabularies=given, progress=_progress(tell))
 
@@ -380,7 +379,7 @@ def epochs(recipe: Recipe, corpus: Corpus, ranks: ProcessGroup = ALONE) -> Calla
                 mixed=config.mixed_lengths,
                 **among,
             )
-        return prefetch(map(pinned, made) if on_gpu else made)
+        return prefetch(map(pin_memory, made) if on_gpu else made)
 
     return epoch_batches
 

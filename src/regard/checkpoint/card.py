@@ -3,8 +3,8 @@
 from typing import Any
 
 from regard.data.corpus import Prepared
+from regard.model.seq2seq import Model
 from regard.recipe.recipe import Recipe
-from regard.training.objective import Model
 
 CARD = """---
 library_name: regard

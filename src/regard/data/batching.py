@@ -58,8 +58,8 @@ class Batch:
             if isinstance(side, Tokens)
         }
         if isinstance(self.targets, Packed):
-            longest = {"source": self.source.ends.longest} if isinstance(self.source, Packed) else {}
-            longest["target"] = self.targets.ends.longest
+            longest = {"source": self.source.offsets.max_length} if isinstance(self.source, Packed) else {}
+            longest["target"] = self.targets.offsets.max_length
         told = [f"the longest {name} {length:,} tokens" for name, length in longest.items()]
         if isinstance(self.source, torch.Tensor) and self.source.ndim == 4:
             told.insert(0, f"pictures of {self.source.shape[3]} × {self.source.shape[2]} pixels")

@@ -3,22 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Any
 
 import torch
-from torch import nn
 
 from regard.core.errors import InvalidArgument
+from regard.core.sequence import Packing
 from regard.core.shapes import Float, Int, Tensor
+from regard.model.interfaces import AnyDecoder, Decoder, DecoderState, Encoder, Source
+from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
+from regard.model.module_list import TypedModuleList
 from regard.model.seq2seq import Seq2Seq
 
 
 @dataclass(frozen=True)
-class EnsembleState:
+class EnsembleState(DecoderState):
     """What each member knows after some steps."""
 
-    members: list[Any]
+    members: list[DecoderState]
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "EnsembleState":
         return EnsembleState([state.reorder(index) for state in self.members])
@@ -26,45 +28,61 @@ class EnsembleState:
     def follow(self, parents: Int[Tensor, "B K"]) -> "EnsembleState":
         return EnsembleState([state.follow(parents) for state in self.members])
 
-    def admit(self, rows: Int[Tensor, " n"], fresh: "EnsembleState") -> "EnsembleState":
-        return EnsembleState([mine.admit(rows, new) for mine, new in zip(self.members, fresh.members, strict=True)])
+    def admit(self, slots: Slots, fresh: "EnsembleState") -> "EnsembleState":
+        return EnsembleState([mine.admit(slots, new) for mine, new in zip(self.members, fresh.members, strict=True)])
 
 
-class Encoders(nn.Module):
-    """The memories of all members."""
+@dataclass(frozen=True)
+class EnsembleMemory(Memory):
+    """The memories of all members; as a memory by itself, that of the first."""
 
-    def __init__(self, members: Sequence[nn.Module]) -> None:
+    members: tuple[Memory, ...] = ()
+
+
+class EnsembleEncoder(Encoder):
+    """The encoders of all members."""
+
+    def __init__(self, members: Sequence[Encoder]) -> None:
         super().__init__()
-        self.members = nn.ModuleList(members)
+        self.members, self.dim = TypedModuleList[Encoder](members), members[0].dim
 
-    def forward(self, source: Any) -> list[Memory]:
-        return [member(source) for member in self.members]
+    def forward(self, source: Source) -> EnsembleMemory:
+        memories: tuple[Memory, ...] = tuple(member(source) for member in self.members)
+        return EnsembleMemory(**vars(memories[0]), members=memories)
 
 
-class Decoders(nn.Module):
+class EnsembleDecoder(Decoder[EnsembleState]):
     """A decoder whose logits are the logarithm of its members' mean probability."""
 
-    cross_attentions: Sequence[nn.Module] = ()  # whose weights could be compared
+    cross_attentions = ()  # the members' attention weights are not comparable
 
-    def __init__(self, members: Sequence[nn.Module]) -> None:
+    def __init__(self, members: Sequence[AnyDecoder]) -> None:
         super().__init__()
-        self.members = nn.ModuleList(members)
-        self.project = members[0].project
+        self.members, self.project = TypedModuleList[AnyDecoder](members), members[0].project
 
-    def forward(self, targets: Int[Tensor, "B T"], memories: list[Memory] | None = None) -> Float[Tensor, "B T V"]:
-        given = [None] * len(self.members) if memories is None else memories
-        return _mean([member(targets, memory) for member, memory in zip(self.members, given, strict=True)])
+    def hidden(
+        self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
+    ) -> Float[Tensor, "*lead W"]:
+        raise NotImplementedError("the members of an ensemble have no common hidden states")
 
-    def start(
-        self, memories: list[Memory] | None, *, batch: int, capacity: int, beams: int | None = None
-    ) -> EnsembleState:
-        given = [None] * len(self.members) if memories is None else memories
-        sizes = {"batch": batch, "capacity": capacity, "beams": beams}
-        members = zip(self.members, given, strict=True)
-        return EnsembleState([member.start(memory, **sizes) for member, memory in members])  # type: ignore[operator]
+    def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
+        members = zip(self.members, self._memories(memory), strict=True)
+        return _mean([member(targets, each) for member, each in members])
+
+    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> EnsembleState:
+        members = zip(self.members, self._memories(memory), strict=True)
+        return EnsembleState(
+            [member.start(each, batch=batch, capacity=capacity, beams=beams) for member, each in members]
+        )
+
+    def _memories(self, memory: Memory | None) -> Sequence[Memory | None]:
+        if memory is None:
+            return [None] * len(self.members)
+        assert isinstance(memory, EnsembleMemory)
+        return memory.members
 
     def step(self, tokens: Int[Tensor, " rows"], state: EnsembleState) -> tuple[Float[Tensor, "rows V"], EnsembleState]:
-        steps = [member.step(tokens, each) for member, each in zip(self.members, state.members, strict=True)]  # type: ignore[operator]
+        steps = [member.step(tokens, each) for member, each in zip(self.members, state.members, strict=True)]
         return _mean([logits for logits, _ in steps]), EnsembleState([moved for _, moved in steps])
 
 
@@ -75,7 +93,7 @@ class Ensemble(Seq2Seq):
         if not models or not all(isinstance(model, Seq2Seq) for model in models):
             got = ", ".join(type(model).__name__ for model in models) or "none"
             raise InvalidArgument("models", wanted="models that give sequences", got=got, remedy="Leave others out.")
-        sizes = [len(model.decoder.project.weight) for model in models]  # type: ignore[union-attr, arg-type]
+        sizes = [len(model.decoder.project.weight) for model in models]
         encoders = [model.encoder for model in models if model.encoder is not None]
         if len(set(sizes)) > 1 or len(encoders) not in (0, len(models)):
             raise InvalidArgument(
@@ -84,7 +102,9 @@ class Ensemble(Seq2Seq):
                 got=f"vocabularies of {', '.join(map(str, sizes))}; {len(encoders)} of {len(models)} with a source",
                 remedy="Train them on the same data.",
             )
-        super().__init__(Encoders(encoders) if encoders else None, Decoders([model.decoder for model in models]))
+        super().__init__(
+            EnsembleEncoder(encoders) if encoders else None, EnsembleDecoder([model.decoder for model in models])
+        )
 
 
 def _mean(logits: Sequence[Float[Tensor, "*shape V"]]) -> Float[Tensor, "*shape V"]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
-from regard.core.sequence import side_by_side
+from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
 from regard.data.tokenizer import END, MASK, PAD, START
 from regard.decoding.beam import BeamSearch
@@ -255,7 +255,7 @@ class SearchBatch:
         )
         state = None
         if self.fixed:
-            nothing = None if self.memory is None else self.memory.blank(places, sizes.source)
+            nothing = None if self.memory is None else self.memory.empty(places, sizes.source)
             with precision(self.half):
                 state = self.decoder.start(nothing, batch=places, capacity=sizes.ahead, beams=self.beams)
         known = new((places, 4 + sizes.prefix), -1)
@@ -351,7 +351,7 @@ class SearchBatch:
             self.desk.admit(rows, entering)
 
     def _table(self, known: list[list[int]]) -> Int[Tensor, "n known"]:
-        table = side_by_side(known, 4 + self.sizes.prefix, -1)
+        table = pad_lists(known, 4 + self.sizes.prefix, -1)
         return table.pin_memory() if self.device.type == "cuda" else table
 
     def _constrain(self, place: int, one: int) -> None:

@@ -9,8 +9,9 @@ import torch
 from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch, evaluation_batches, stateful_batches
 from regard.data.corpus import Corpus
-from regard.model.rnn_decoder import RnnState
-from regard.training.objective import Model, Objective, first_state
+from regard.model.interfaces import CarriedState
+from regard.model.seq2seq import Model
+from regard.training.objective import Objective, first_state
 
 
 @torch.no_grad()
@@ -22,7 +23,7 @@ def mean_loss(model: Model, corpus: Corpus, *, budget: int, masked: float = 0.15
     """
     device = next(model.parameters()).device
     objective, total, count = Objective(masked=masked), 0.0, 0
-    state: RnnState | None = None
+    state: CarriedState | None = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for batch in _lanes_to_the_end(corpus, budget) if carry else evaluation_batches(corpus, budget=budget):
@@ -46,9 +47,9 @@ def _lanes_to_the_end(corpus: Corpus, budget: int) -> Iterator[Batch]:
         )
 
 
-def _of_lanes(state: RnnState, rows: int) -> RnnState:
+def _of_lanes(state: CarriedState, rows: int) -> CarriedState:
     """The state of the last so many lanes."""
-    lanes_before = state.hidden[0].shape[1]
+    lanes_before = len(next(iter(state.tensors().values())))
     return state if rows == lanes_before else state.reorder(torch.arange(lanes_before - rows, lanes_before))
 
 

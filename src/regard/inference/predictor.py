@@ -24,7 +24,7 @@ from regard.inference.score import SequenceScore, score, together
 from regard.interpret.output_attention import coverage_reranker, output_attention, require_cross_attention
 from regard.model.eval_mode import evaluating
 from regard.model.positions import Learned
-from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
+from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model
 from regard.recipe.recipe import Recipe
 
 Vocabulary = Tokenizer | Labels
@@ -56,7 +56,7 @@ class Output:
 class Predictor:
     """What `regard.load` returns."""
 
-    model: Seq2Seq | Classifier | MaskedTokens
+    model: Model
     recipe: Recipe
     source: Vocabulary | None  # None: the model reads nothing, or pictures
     target: Vocabulary
@@ -138,7 +138,7 @@ class Predictor:
         config = self._config(
             {**options, "beam_size": 1, "num_hypotheses": 1, "beam_groups": 1, "coverage_penalty": 0.0}
         )
-        if not isinstance(self.target, Tokenizer) or isinstance(self.model, MaskedTokens):
+        if not isinstance(self.target, Tokenizer) or isinstance(self.model, MaskedLanguageModel):
             wanted, remedy = "one that gives sequences", "Ask another model, or use predict."
             raise InvalidArgument("model", wanted=wanted, got=type(self.model).__name__, remedy=remedy)
         texts = _checked("text", [text], pictures=self.picture_size is not None)
@@ -185,7 +185,7 @@ class Predictor:
         `lines` are where the texts stand in their file, counted from 1: for messages, and for what is drawn.
         """
         config = self._config(options)
-        if isinstance(self.model, MaskedTokens):
+        if isinstance(self.model, MaskedLanguageModel):
             raise InvalidArgument(
                 "model",
                 wanted="one that gives sequences or labels",

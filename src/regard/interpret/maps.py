@@ -6,7 +6,6 @@ grows with N + M, and that of an answer with what was asked.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -19,8 +18,7 @@ from regard.kernels.attention import weights as exact
 from regard.kernels.attention.blockwise import BLOCK
 from regard.kernels.attention.spec import spread, widened
 from regard.model.capture import AttentionCall, Pick, picked
-from regard.model.multihead import MultiHead
-from regard.model.rnn_decoder import RnnDecoder
+from regard.model.interfaces import AttentionModule
 
 
 @dataclass(frozen=True)
@@ -222,14 +220,8 @@ def _norms(heard: AttentionCall, heads: int) -> Float[Tensor, "H M"]:
     """Of each key's value, as it arrives after the projection behind the heads."""
     assert heard.value is not None
     value = widened(spread(heard.value, heads))[0]  # (H, M, E)
-    out: Any
-    if isinstance(heard.source, RnnDecoder):
-        assert heard.source.join is not None
-        out = heard.source.join.weight[:, -value.shape[-1] :]  # what was seen stands behind the state
-    else:
-        assert isinstance(heard.source, MultiHead)
-        out = heard.source.out_proj.weight
-    each = out.unflatten(1, (heads, -1)).to(value.dtype)  # (W, H, E)
+    assert isinstance(heard.source, AttentionModule)
+    each = heard.source.output_weight.view(-1, heads, value.shape[-1]).to(value.dtype)  # (W, H, E)
     return torch.stack([(value[head] @ each[:, head].mT).norm(dim=-1) for head in range(heads)])
 
 

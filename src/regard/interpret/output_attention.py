@@ -12,7 +12,6 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
 from regard.model.capture import AttentionCall, capture_attention
 from regard.model.interfaces import Source
-from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 
 Reranker = Callable[[Source, Sequence[Hypothesis]], list[Hypothesis]]  # a source as a batch of one, and its outputs
@@ -49,7 +48,8 @@ def output_attention(
     longest = max(map(len, targets), default=0)
     if not longest:
         return []
-    memory: Memory = reads.encode(source)
+    memory = reads.encode(source)
+    assert memory is not None
     rows = torch.zeros(len(targets), dtype=torch.int64, device=memory.states.device)
     padded = torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in targets], device=rows.device)
 
@@ -75,10 +75,11 @@ def coverage_reranker(model: nn.Module, config: DecodeConfig, first: int) -> Rer
     reads = require_cross_attention("coverage_penalty", model)
 
     def rerank(source: Source, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-        units = reads.encode(source).units
+        memory = reads.encode(source)
+        assert memory is not None
         ranked = []
         for each, weights in zip(hypotheses, output_attention(reads, source, hypotheses, first), strict=True):
-            received = weights.mean((0, 1)).sum(0)[units:]  # (S,)
+            received = weights.mean((0, 1)).sum(0)[memory.cls_tokens :]  # (S,)
             coverage = float(received.clamp(torch.finfo(torch.float32).tiny, 1.0).log().sum())
             score = None if each.score is None else each.score + config.coverage_penalty * coverage
             ranked.append(each._replace(score=score))

@@ -39,7 +39,7 @@ def regions(predictor: Predictor) -> CaptionRegions:
     if memory.grid is None:
         wanted, remedy = "an encoder whose states lie on a grid", "Choose another model."
         raise InvalidArgument("model", wanted=wanted, got=type(predictor.model.encoder).__name__, remedy=remedy)
-    return CaptionRegions(memory.units, *memory.grid)
+    return CaptionRegions(memory.cls_tokens, *memory.grid)
 
 
 def words(predictor: Predictor, output: Output, grid: CaptionRegions) -> list[RegionWord]:

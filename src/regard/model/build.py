@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from torch import nn
-
 from regard.core.config import Config, Count, nearest, read
 from regard.core.errors import InvalidRecipe, Problem
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
@@ -13,13 +11,13 @@ from regard.model.embedding import Embedding, Projection
 from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool, PoolConfig
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
-from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
+from regard.model.seq2seq import Classifier, MaskedLanguageModel, Seq2Seq
 from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, LabelEncoder
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_block import TransformerConfig
 from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn, cnn_transformer, vit
 
-Make = Callable[..., nn.Module]
+Make = Callable[..., Any]
 
 # name -> what it reads, its configuration, and what makes it
 ENCODERS: dict[str, tuple[Literal["tokens", "label", "image"], type[Config], Make]] = {
@@ -62,7 +60,7 @@ class ModelOptions(Config):
 KEYS = ("encoder", "decoder", "pool", *ModelOptions.__dataclass_fields__)
 
 
-def build(model: Mapping[str, Any]) -> Seq2Seq | Classifier | MaskedTokens:
+def build(model: Mapping[str, Any]) -> Seq2Seq | Classifier | MaskedLanguageModel:
     """The model that this table describes.
 
     >>> import regard
@@ -234,7 +232,7 @@ def _assemble(
     encoder: tuple[Config, Make] | None,
     decoder: tuple[Config, Make] | None,
     pool: tuple[Config, Make] | None,
-) -> Seq2Seq | Classifier | MaskedTokens:
+) -> Seq2Seq | Classifier | MaskedLanguageModel:
     target = None
     if decoder is not None:
         target = Embedding(cast(int, parts.vocab_size), _dim(decoder[0]), scaled=parts.scale_embeddings)
@@ -250,7 +248,7 @@ def _assemble(
             front = make(config, source)
     if decoder is not None and target is not None:
         config, make = decoder
-        project = Projection(target.dim, target.vocabulary, tied=None if parts.tie_embeddings == "none" else target)
+        project = Projection(target.dim, target.vocab_size, tied=None if parts.tie_embeddings == "none" else target)
         return Seq2Seq(front, make(config, target, project, None if encoder is None else _dim(encoder[0])))
     assert front is not None
     assert encoder is not None
@@ -259,7 +257,7 @@ def _assemble(
         return Classifier(front, make(config, _dim(encoder[0])), cast(int, parts.num_labels), _dropout(encoder[0]))
     tied = source if parts.tie_embeddings == "target" else None
     project = Projection(_dim(encoder[0]), cast(int, parts.vocab_size), tied=tied)
-    return MaskedTokens(front, project, getattr(encoder[0], "norm_eps", 1e-5))
+    return MaskedLanguageModel(front, project, getattr(encoder[0], "norm_eps", 1e-5))
 
 
 def _dropout(config: Config) -> float:

@@ -16,8 +16,9 @@ from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.linear import product
 from regard.kernels.layers.residual_norm import PendingResidual, join
 from regard.model.embedding import Embedding, Projection
-from regard.model.kv_cache import KeyValue, beam_rows, put_masks, sentence_rows
-from regard.model.memory import Memory, PackedMemory, at_last, masked_mean
+from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
+from regard.model.kv_cache import KeyValue, Slots, beam_rows, sequence_rows, write_masks
+from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
 from regard.model.scores import ScoreName
@@ -77,7 +78,7 @@ class ConvLayer(nn.Module):
         return out
 
 
-class ConvEncoder(nn.Module):
+class ConvEncoder(Encoder):
     """Tokens to a memory of one state each."""
 
     def __init__(self, config: ConvConfig, embedding: Embedding) -> None:
@@ -86,23 +87,24 @@ class ConvEncoder(nn.Module):
         self.layers = TypedModuleList[ConvLayer](ConvLayer(config, d, causal=config.causal) for d in config.dilations)
         self.norm, self.dropout = nn.LayerNorm(config.dim), Dropout(config.dropout)
 
-    def forward(self, source: Tokens) -> Memory:
+    def forward(self, source: Source) -> Memory:
+        assert isinstance(source, Tokens)
         x, mask = self.dropout(self.embed_tokens(source.ids)), source.mask
         for layer in self.layers:
             x = layer(x, mask)
         states = self.norm(x)
-        return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
+        return Memory(states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask))
 
     def forward_packed(self, source: Packed) -> PackedMemory:
         """Of sequences laid end to end."""
-        given, sides = PendingResidual(self.dropout(self.embed_tokens(source.ids))), Sides.of(source.ends)
+        given, sides = PendingResidual(self.dropout(self.embed_tokens(source.ids))), Sides.of(source.offsets)
         for layer in self.layers:
             given = layer.forward_packed(given, self.dropout, sides)
-        return PackedMemory(join(given, self.dropout, self.norm)[1], source.ends)
+        return PackedMemory(join(given, self.dropout, self.norm)[1], source.offsets)
 
 
 @dataclass(frozen=True)
-class ConvState:
+class ConvState(DecoderState):
     """What a convolutional decoder knows after some steps, of K hypotheses for each of B sentences."""
 
     seen: list[Float[Tensor, "rows _ W"]]  # the last inputs of each layer, as far back as it reaches
@@ -111,8 +113,7 @@ class ConvState:
     beams: int = 1
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "ConvState":
-        """The state whose sentence i is sentence index[i] of this one, with all its hypotheses."""
-        rows = sentence_rows(index, self.beams)
+        rows = sequence_rows(index, self.beams, index.device)
         return replace(
             self,
             seen=[seen[rows] for seen in self.seen],
@@ -121,24 +122,22 @@ class ConvState:
         )
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "ConvState":
-        """The state whose hypothesis k of sentence b goes on from hypothesis parents[b, k]."""
         return self if self.beams == 1 else replace(self, seen=[seen[beam_rows(parents)] for seen in self.seen])
 
-    def admit(self, rows: Int[Tensor, " n"], fresh: "ConvState") -> "ConvState":
-        """The sentences of a state that has not stepped yet, in the place of these."""
-        among = sentence_rows(rows, self.beams)
+    def admit(self, slots: Slots, fresh: "ConvState") -> "ConvState":
+        rows = sequence_rows(slots, self.beams, self.seen[0].device)
         return replace(
             self,
-            seen=[mine.index_copy(0, among, new) for mine, new in zip(self.seen, fresh.seen, strict=True)],
+            seen=[mine.index_copy(0, rows, new) for mine, new in zip(self.seen, fresh.seen, strict=True)],
             memories=[
-                None if mine is None or new is None else mine.put(rows, new)
+                None if mine is None or new is None else mine.write(slots, new)
                 for mine, new in zip(self.memories, fresh.memories, strict=True)
             ],
-            memory_mask=put_masks(self.memory_mask, rows, fresh.memory_mask),
+            memory_mask=write_masks(self.memory_mask, slots, fresh.memory_mask),
         )
 
 
-class ConvDecoder(nn.Module):
+class ConvDecoder(Decoder[ConvState]):
     """Tokens so far, and a memory that every layer looks at, to logits of the next token."""
 
     def __init__(self, config: ConvConfig, embedding: Embedding, project: Projection, memory_dim: int | None) -> None:
@@ -152,13 +151,8 @@ class ConvDecoder(nn.Module):
         self.norm, self.dropout = nn.LayerNorm(config.dim), Dropout(config.dropout)
 
     @property
-    def cross_attentions(self) -> list[nn.Module]:
-        """The modules that look at the source, first to last."""
+    def cross_attentions(self) -> list[MultiHead]:
         return list(self.looks)
-
-    def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
-        logits: Tensor = self.project(self.hidden(targets, memory))
-        return logits
 
     def hidden(
         self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
@@ -172,9 +166,9 @@ class ConvDecoder(nn.Module):
         normed: Tensor = self.norm(x if packing is None else packing.pack(x))
         return normed
 
-    def hidden_packed(self, targets: Packed, memory: PackedMemory | None) -> Float[Tensor, "N W"]:
-        """The same of sequences laid end to end."""
-        given, sides = PendingResidual(self.dropout(self.embed_tokens(targets.ids))), Sides.of(targets.ends)
+    def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
+        assert not isinstance(memory, Memory)
+        given, sides = PendingResidual(self.dropout(self.embed_tokens(targets.ids))), Sides.of(targets.offsets)
         dropout = self.dropout if memory is None else UNDROPPED  # of what is to be added: a look is as it is
         for i, layer in enumerate(self.layers):
             given = layer.forward_packed(given, dropout, sides)
@@ -182,19 +176,19 @@ class ConvDecoder(nn.Module):
                 x, out = given
                 assert out is not None
                 x = layer.dropout.onto(x, out)
-                given = PendingResidual(x, self.looks[i].forward_packed(x, targets.ends, memory.states, memory.ends))
+                given = PendingResidual(
+                    x, self.looks[i].forward_packed(x, targets.offsets, memory.states, memory.offsets)
+                )
         return join(given, dropout, self.norm)[1]
 
-    def start(
-        self, memory: Memory | None, *, batch: int, capacity: int | None = None, beams: int | None = None
-    ) -> ConvState:
-        """The state before the first token; any number of tokens may follow, so `capacity` is not needed."""
-        new, several = self.project.weight.new_zeros, beams or 1
+    def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> ConvState:
+        """The state before the first token. Its size does not depend on `capacity`."""
+        new = self.project.weight.new_zeros
         return ConvState(
-            [new(batch * several, layer.reach, self.dim) for layer in self.layers],
+            [new(batch * beams, layer.reach, self.dim) for layer in self.layers],
             [None if memory is None else self.looks[i].remember(memory.states) for i in range(len(self.layers))],
             None if memory is None else memory.mask[:, None],
-            several,
+            beams,
         )
 
     def step(self, tokens: Int[Tensor, " B"], state: ConvState) -> tuple[Float[Tensor, "B V"], ConvState]:

@@ -7,8 +7,8 @@ V vocabulary, N tokens of packed sequences.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from torch import nn
 
@@ -18,9 +18,19 @@ from regard.model.embedding import Embedding, Projection
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory, PackedMemory
 
-# Token ids with lengths, label ids (B,), pixels (B, 3, Y, X), or precomputed features of a frozen backbone.
-Source = Tokens | FeatureGrids | Tensor
+# Token ids with lengths, label ids (B,), pixels (B, 3, Y, X), features of a frozen backbone, or a memory.
+Source = Tokens | Tensor | FeatureGrids | Memory
 StateType = TypeVar("StateType", bound="DecoderState")  # the shape checks of the tests do not support Self
+CarriedType = TypeVar("CarriedType", bound="CarriedState")
+
+
+class AttentionModule(nn.Module, ABC):
+    """A module that attends and is the `source` of the attention calls it makes, as captured by `capture_attention`."""
+
+    @property
+    @abstractmethod
+    def output_weight(self) -> Float[Tensor, "W HE"]:
+        """The matrix that maps the heads' attended values, side by side, to what the module passes on."""
 
 
 class Encoder(nn.Module, ABC):
@@ -57,6 +67,22 @@ class DecoderState(ABC):
         """The state with the sequences of `fresh`, which has not stepped yet, in these slots."""
 
 
+class CarriedState(DecoderState):
+    """A state from which a decoder can read on: of a fixed size, whatever the number of tokens before it."""
+
+    @abstractmethod
+    def detached(self: CarriedType) -> CarriedType:
+        """The same state without gradient to earlier tokens: truncated back-propagation through time."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """What changes from step to step, by name, for a checkpoint; sequences are the first axis of each tensor."""
+
+    @abstractmethod
+    def with_tensors(self: CarriedType, tensors: Mapping[str, Tensor]) -> CarriedType:
+        """The state with what `tensors` returned, of as many sequences as these hold."""
+
+
 class Decoder(nn.Module, ABC, Generic[StateType]):
     """Predicts the next token from the tokens so far and, unless it is a language model, a memory."""
 
@@ -65,7 +91,7 @@ class Decoder(nn.Module, ABC, Generic[StateType]):
 
     @property
     @abstractmethod
-    def cross_attentions(self) -> Sequence[nn.Module]:
+    def cross_attentions(self) -> Sequence[AttentionModule]:
         """The modules that attend to the memory, first layer to last; empty for a language model."""
 
     @abstractmethod
@@ -93,6 +119,26 @@ class Decoder(nn.Module, ABC, Generic[StateType]):
     @abstractmethod
     def step(self, tokens: Int[Tensor, " BK"], state: StateType) -> tuple[Float[Tensor, "BK V"], StateType]:
         """Logits after one more token of every hypothesis (those of a sequence side by side), and the new state."""
+
+
+class StatefulDecoder(Decoder[CarriedType]):
+    """A decoder that reads a text part by part, each from the state in which the last ended: a recurrent one.
+
+    Its attention weights are part of the computation and can be returned with their gradient.
+    """
+
+    @abstractmethod
+    def carry(
+        self, targets: Int[Tensor, "B T"], state: CarriedType, weights: list[Float[Tensor, "B _ S"]] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], CarriedType]:
+        """Hidden states of the next T tokens of each sequence, and the state after them.
+
+        weights   a list to which the attention weights are appended, with their gradient, in parts along T
+        """
+
+
+# A decoder whose kind of state is not known. Search and training hold one and hand its own states back to it.
+AnyDecoder = Decoder[Any]
 
 
 class Pool(nn.Module, ABC):

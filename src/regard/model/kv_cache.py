@@ -1,4 +1,4 @@
-"""What a decoder carries from step to step: objects that can be reordered, never tensors hidden on a module."""
+"""Key/value caches and the row operations of decoder states: reorder, follow hypotheses, write new sequences."""
 
 from dataclasses import dataclass
 
@@ -8,23 +8,23 @@ from torch.nn import functional as F
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 
-Slots = Int[Tensor, " n"] | slice  # by number, or one after another, which a GPU writes faster and is not told of
+Slots = Int[Tensor, " n"] | slice  # indices, or consecutive slots, which need no index tensor on a GPU
 
 
 @dataclass(frozen=True)
 class KeyValue:
-    """What a source offers to attention, projected once and read as often as wanted."""
+    """Projected keys and values of a source, computed once and attended to any number of times."""
 
     key: Float[Tensor, "B G M D"]
     value: Float[Tensor, "B G M E"]
 
     def reorder(self, index: Tensor) -> "KeyValue":
-        """What row index[i] offers, as row i."""
+        """Keys and values whose row i is row index[i] of these."""
         check_index(index)
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
 
-    def put(self, rows: Tensor, other: "KeyValue") -> "KeyValue":
-        """Others in the place of these rows, in the memory of this one where there is room."""
+    def write(self, rows: Slots, other: "KeyValue") -> "KeyValue":
+        """Replace these rows by those of `other`, in place unless `other` is longer."""
         longer = other.key.shape[2] - self.key.shape[2]
         key, value = (F.pad(x, (0, 0, 0, longer)) if longer > 0 else x for x in (self.key, self.value))
         key[rows, :, : other.key.shape[2]] = other.key
@@ -33,19 +33,21 @@ class KeyValue:
 
 
 class KeyValueCache:
-    """Keys and values of the positions seen so far, in memory laid out once for `capacity` positions."""
+    """Keys and values of the positions so far, in tensors allocated once for `capacity` positions."""
 
     def __init__(self, like: KeyValue, capacity: int) -> None:
-        """An empty cache for keys and values shaped, typed and placed like these."""
+        """An empty cache for keys and values of this batch, heads, dims, dtype and device."""
         if capacity < 0:
-            raise InvalidArgument("capacity", wanted="a count", got=str(capacity), remedy="Say how many positions.")
+            raise InvalidArgument(
+                "capacity", wanted="a count", got=str(capacity), remedy="Give the number of positions."
+            )
         self.length = 0
         self._key, self._value = (
             tensor.new_zeros(*tensor.shape[:2], capacity, tensor.shape[3]) for tensor in (like.key, like.value)
         )
 
     def __len__(self) -> int:
-        """How many sequences."""
+        """The number of sequences."""
         return len(self._key)
 
     @property
@@ -54,22 +56,24 @@ class KeyValueCache:
 
     @property
     def filled(self) -> KeyValue:
+        """Views of the positions written so far."""
         return KeyValue(self._key[:, :, : self.length], self._value[:, :, : self.length])
 
     def append(self, new: KeyValue) -> None:
+        """Write the next positions."""
         end = self.length + new.key.shape[2]
         rows = [(*x.shape[:2], x.shape[3]) for x in (new.key, self._key, new.value, self._value)]
         if rows[0] != rows[1] or rows[2] != rows[3]:
             raise InvalidArgument(
                 "cache",
-                wanted=f"(batch, heads, width) of {rows[1]} and {rows[3]}, as it was laid out",
+                wanted=f"keys and values of (batch, heads, dim) {rows[1]} and {rows[3]}, as allocated",
                 got=f"{rows[0]} and {rows[2]}",
-                remedy="Start a cache for this batch and this layer.",
+                remedy="Make a cache for this batch and this layer.",
             )
         if end > self.capacity:
             raise InvalidArgument(
                 "cache",
-                wanted=f"at most {self.capacity} positions, for which it was laid out",
+                wanted=f"at most {self.capacity} positions, its capacity",
                 got=f"{end}",
                 remedy="Make the cache with a larger capacity.",
             )
@@ -84,23 +88,23 @@ class KeyValueCache:
         self._value[:, :, self.length : end] = new.value
         self.length = end
 
-    def forget(self, count: int) -> None:
-        """Drop the oldest positions, to make room."""
+    def drop_oldest(self, count: int) -> None:
+        """Discard the first `count` positions."""
         left = self.length - count
         for tensor in (self._key, self._value):
             tensor[:, :, :left] = tensor[:, :, count : self.length].clone()
         self.length = left
 
     def reorder(self, index: Tensor) -> "KeyValueCache":
-        """A cache whose row i is row index[i] of this one; this one stays as it is."""
+        """A new cache whose row i is row index[i] of this one."""
         filled = self.filled.reorder(index)
         moved = KeyValueCache(filled, self.capacity)
         moved.append(filled)
         return moved
 
 
-def put_rows(x: Tensor | None, rows: Slots, new: Tensor | None) -> Tensor | None:
-    """The sequences `new` (n, S', …) in the place of these rows of x (B, S, …); what is shorter ends in zeros."""
+def write_rows(x: Tensor | None, rows: Slots, new: Tensor | None) -> Tensor | None:
+    """Write sequences `new` (n, S', …) into rows of x (B, S, …), in place if they fit; the shorter is zero-padded."""
     if x is None or new is None:
         return None
     longer = new.shape[1] - x.shape[1]
@@ -112,28 +116,30 @@ def put_rows(x: Tensor | None, rows: Slots, new: Tensor | None) -> Tensor | None
     return x
 
 
-def put_masks(mask: Tensor | None, rows: Tensor, new: Tensor | None) -> Bool[Tensor, "B 1 S"] | None:
-    turned = put_rows(None if mask is None else mask.mT, rows, None if new is None else new.mT)
+def write_masks(mask: Tensor | None, rows: Slots, new: Tensor | None) -> Bool[Tensor, "B 1 S"] | None:
+    turned = write_rows(None if mask is None else mask.mT, rows, None if new is None else new.mT)
     return None if turned is None else turned.mT
 
 
 def beam_rows(parents: Int[Tensor, "B K"]) -> Int[Tensor, " BK"]:
-    """Among all rows, K a sentence, those that these parents within their sentences are."""
+    """Row indices of these parents, among all rows, K per sequence."""
     batch, beams = parents.shape
     return (parents + torch.arange(batch, device=parents.device)[:, None] * beams).flatten()
 
 
-def sentence_rows(index: Int[Tensor, " n"], beams: int) -> Int[Tensor, " nK"]:
-    """Among all rows, K a sentence, those of these sentences."""
-    return (index[:, None] * beams + torch.arange(beams, device=index.device)).flatten()
+def sequence_rows(slots: Slots, beams: int, device: torch.device) -> Int[Tensor, " nK"]:
+    """The rows of these sequences, of K rows each."""
+    if isinstance(slots, slice):
+        slots = torch.arange(slots.start or 0, slots.stop, device=device)
+    return (slots[:, None] * beams + torch.arange(beams, device=device)).flatten()
 
 
 def check_index(index: Tensor) -> None:
-    """Refuse what does not name rows by number: a boolean mask would silently repeat one of them."""
+    """Refuse anything but row numbers: a boolean mask would select rows 0 and 1 over and over."""
     if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
         raise InvalidArgument(
             "index",
-            wanted="the numbers of rows, one-dimensional",
+            wanted="row numbers, one-dimensional",
             got=f"{index.dtype} of shape {tuple(index.shape)}",
-            remedy="Use mask.nonzero()[:, 0] to turn a boolean mask into numbers.",
+            remedy="Use mask.nonzero()[:, 0] for a boolean mask.",
         )

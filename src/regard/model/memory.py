@@ -1,4 +1,4 @@
-"""What an encoder hands to a decoder or a pool. Text and images meet here: nobody after this knows which it was."""
+"""Memory: what an encoder passes to a decoder or a pool, the same for text and images."""
 
 from dataclasses import dataclass
 
@@ -10,44 +10,45 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 
 @dataclass(frozen=True)
 class Memory:
-    states: Float[Tensor, "B S W"]  # one a token, or a region of an image
-    mask: Bool[Tensor, "B S"]  # True where there is one
-    summary: Float[Tensor, "B W"]  # all of it in one vector: what a decoder without attention starts from
+    states: Float[Tensor, "B S W"]  # one per token or image region
+    mask: Bool[Tensor, "B S"]  # False at padding
+    summary: Float[Tensor, "B W"]  # one vector per sequence, from which a decoder without attention starts
     grid: tuple[int, int] | None = None  # rows and columns of the regions, for images
-    units: int = 0  # how many of the first states stand for no place of the source: learned ones that saw it all
+    cls_tokens: int = 0  # how many of the first states are learned tokens, not positions of the source
 
     def reorder(self, index: Int[Tensor, " beams"]) -> "Memory":
-        return Memory(self.states[index], self.mask[index], self.summary[index], self.grid, self.units)
+        """The memory whose sequence i is sequence index[i] of this one."""
+        return Memory(self.states[index], self.mask[index], self.summary[index], self.grid, self.cls_tokens)
 
     def first(self, count: int) -> "Memory":
-        """A copy of so many rows."""
+        """A copy of the first sequences."""
         states, mask, summary = (x[:count].clone() for x in (self.states, self.mask, self.summary))
-        return Memory(states, mask, summary, self.grid, self.units)
+        return Memory(states, mask, summary, self.grid, self.cls_tokens)
 
-    def blank(self, batch: int, length: int) -> "Memory":
-        """Of other sizes, with nothing there."""
+    def empty(self, batch: int, length: int) -> "Memory":
+        """A memory of this dtype and device in which everything is masked."""
         new = self.states.new_zeros
         mask = new(batch, length, dtype=torch.bool)
         summary = self.summary.new_zeros(batch, self.summary.shape[1])
-        return Memory(new(batch, length, self.states.shape[2]), mask, summary, self.grid, self.units)
+        return Memory(new(batch, length, self.states.shape[2]), mask, summary, self.grid, self.cls_tokens)
 
 
 @dataclass(frozen=True)
 class PackedMemory:
-    """The memory of sequences laid end to end."""
+    """The memory of a packed batch."""
 
     states: Float[Tensor, "N W"]
-    ends: SequenceOffsets
+    offsets: SequenceOffsets
 
 
 def masked_mean(states: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B W"]:
-    """The mean of the states that are there; zeros where none is."""
+    """The mean of each sequence's states; zeros for an empty sequence."""
     kept = states.masked_fill(~mask[..., None], 0.0)
     return kept.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
 
 
-def at_last(states: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B W"]:
-    """The state at each sequence's own end; zeros where there is none."""
+def last_state(states: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B W"]:
+    """The last state of each sequence; zeros for an empty sequence."""
     lengths = mask.sum(1)
     index = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[2])
     return states.gather(1, index)[:, 0].masked_fill((lengths == 0)[:, None], 0.0)

@@ -14,12 +14,13 @@ from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.layers.linear import product
 from regard.model.attention import Window, attend_spec, check_mask, fold_bias, visibility
+from regard.model.interfaces import AttentionModule
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.positions import Rotary
 from regard.model.scores import SCORES, Dot, ScaledDot
 
 
-class MultiHead(nn.Module):
+class MultiHead(AttentionModule):
     """Attention with one projection per role, split into heads that are a batch axis (https://arxiv.org/abs/1706.03762).
 
     width         of the queries, and of what comes out
@@ -82,6 +83,11 @@ class MultiHead(nn.Module):
             if bias:
                 nn.init.zeros_(projection.bias)
 
+    @property
+    def output_weight(self) -> Float[Tensor, "W HE"]:
+        weight: Tensor = self.out_proj.weight
+        return weight
+
     def forward(
         self,
         x: Tensor,
@@ -135,7 +141,7 @@ class MultiHead(nn.Module):
         if source is None and self._as_they_are:
             asked, known = _projected(x, self.q_proj, self.k_proj, self.v_proj), None
         else:
-            asked, known = self._turned(x, x if source is None else source, ends.places)
+            asked, known = self._turned(x, x if source is None else source, ends.positions)
         seen = varlen.attend(asked, known, kind, ends, ends if around is None else around)
         return product(seen, self.out_proj.weight, self.out_proj.bias)
 

@@ -7,7 +7,8 @@ from torch import nn
 
 from regard.core.config import Config, Count
 from regard.core.shapes import Float, Tensor
-from regard.model.memory import Memory, at_last, masked_mean
+from regard.model.interfaces import Pool
+from regard.model.memory import Memory, last_state, masked_mean
 from regard.model.multihead import MultiHead
 from regard.model.scores import ScoreName
 
@@ -24,7 +25,7 @@ class AttentionPoolConfig(Config):
     score: ScoreName = "scaled_dot"
 
 
-class MeanPool(nn.Module):
+class MeanPool(Pool):
     """The mean of all states that are there."""
 
     def __init__(self, config: PoolConfig, dim: int) -> None:
@@ -35,7 +36,7 @@ class MeanPool(nn.Module):
         return masked_mean(memory.states, memory.mask)
 
 
-class LastPool(nn.Module):
+class LastPool(Pool):
     """The state at each sequence's own end."""
 
     def __init__(self, config: PoolConfig, dim: int) -> None:
@@ -43,10 +44,10 @@ class LastPool(nn.Module):
         self.dim = dim
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
-        return at_last(memory.states, memory.mask)
+        return last_state(memory.states, memory.mask)
 
 
-class FirstPool(nn.Module):
+class FirstPool(Pool):
     """The state of the first position, which a global unit or a class token holds."""
 
     def __init__(self, config: PoolConfig, dim: int) -> None:
@@ -57,7 +58,7 @@ class FirstPool(nn.Module):
         return memory.states[:, 0]
 
 
-class AttentionPool(nn.Module):
+class AttentionPool(Pool):
     """Learned queries, as many as wanted, each asking the memory; their answers side by side."""
 
     def __init__(self, config: AttentionPoolConfig, dim: int) -> None:

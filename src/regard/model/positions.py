@@ -196,7 +196,7 @@ def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
 
 def _encode(positions: Sinusoidal | Learned, x: Tensor, start: Start) -> Tensor:
     if isinstance(start, SequenceOffsets):
-        first, last = 0, start.longest - x.shape[-2]
+        first, last = 0, start.max_length - x.shape[-2]
     else:
         first, last = (start, start) if isinstance(start, int) else (int(start.min()), int(start.max()))
     if first < 0:
@@ -209,7 +209,7 @@ def _encode(positions: Sinusoidal | Learned, x: Tensor, start: Start) -> Tensor:
             remedy="Shorten the input, build the table with a larger limit, or use sinusoidal positions.",
         )
     if isinstance(start, SequenceOffsets):
-        places = start.places
+        places = start.positions
     else:
         steps = torch.arange(x.shape[-2], device=x.device)
         places = steps + (start if isinstance(start, int) else start[:, None])

@@ -1,6 +1,6 @@
 """Recurrent decoders, without attention and with it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,8 +17,9 @@ from regard.kernels.recurrent import attention_rnn, rnn, rnn_cuda
 from regard.model import capture
 from regard.model.attention import attend, attention_weights
 from regard.model.embedding import Embedding, Projection
-from regard.model.kv_cache import beam_rows, put_masks, put_rows, sentence_rows
-from regard.model.memory import Memory
+from regard.model.interfaces import AttentionModule, CarriedState, StatefulDecoder
+from regard.model.kv_cache import Slots, beam_rows, sequence_rows, write_masks, write_rows
+from regard.model.memory import Memory, PackedMemory
 from regard.model.rnn_encoder import MODULES, CellName, by_hand
 from regard.model.scores import SCORES, ProjectedKeys, ScoreName
 
@@ -50,7 +51,7 @@ class RnnDecoderConfig(Config):
 
 
 @dataclass(frozen=True)
-class RnnState:
+class RnnState(CarriedState):
     """What a recurrent decoder knows after some steps, of K hypotheses for each of B sentences."""
 
     hidden: Hidden  # (layers, B · K, W) each
@@ -61,8 +62,7 @@ class RnnState:
     beams: int = 1
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "RnnState":
-        """The state whose sentence i is sentence index[i] of this one, with all its hypotheses."""
-        rows = sentence_rows(index, self.beams)
+        rows = sequence_rows(index, self.beams, index.device)
         return replace(
             self,
             hidden=tuple(h[:, rows] for h in self.hidden),
@@ -73,22 +73,20 @@ class RnnState:
         )
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "RnnState":
-        """The state whose hypothesis k of sentence b goes on from hypothesis parents[b, k]."""
         if self.beams == 1:
             return self
         rows = beam_rows(parents)
         return replace(self, hidden=tuple(h[:, rows] for h in self.hidden), context=self.context[rows])
 
-    def admit(self, rows: Int[Tensor, " n"], fresh: "RnnState") -> "RnnState":
-        """The sentences of a state that has not stepped yet, in the place of these."""
-        among = sentence_rows(rows, self.beams)
+    def admit(self, slots: Slots, fresh: "RnnState") -> "RnnState":
+        rows = sequence_rows(slots, self.beams, self.context.device)
         return replace(
             self,
-            hidden=tuple(h.index_copy(1, among, new) for h, new in zip(self.hidden, fresh.hidden, strict=True)),
-            context=self.context.index_copy(0, among, fresh.context),
-            keys=put_rows(self.keys, rows, fresh.keys),
-            values=put_rows(self.values, rows, fresh.values),
-            mask=put_masks(self.mask, rows, fresh.mask),
+            hidden=tuple(h.index_copy(1, rows, new) for h, new in zip(self.hidden, fresh.hidden, strict=True)),
+            context=self.context.index_copy(0, rows, fresh.context),
+            keys=write_rows(self.keys, slots, fresh.keys),
+            values=write_rows(self.values, slots, fresh.values),
+            mask=write_masks(self.mask, slots, fresh.mask),
         )
 
     def widened(self) -> "RnnState":
@@ -98,11 +96,18 @@ class RnnState:
         return replace(self, hidden=hidden, context=widened(self.context), keys=keys, values=values)
 
     def detached(self) -> "RnnState":
-        """The same, with no gradient to what came before: truncated back-propagation through time."""
         return replace(self, hidden=tuple(h.detach() for h in self.hidden), context=self.context.detach())
 
+    def tensors(self) -> dict[str, Tensor]:
+        hidden = {f"hidden.{i}": h.transpose(0, 1) for i, h in enumerate(self.hidden)}
+        return {**hidden, "context": self.context}
 
-class RnnDecoder(nn.Module):
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "RnnState":
+        hidden = tuple(tensors[f"hidden.{i}"].transpose(0, 1).contiguous() for i in range(len(self.hidden)))
+        return replace(self, hidden=hidden, context=tensors["context"])
+
+
+class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     """Tokens so far, and a memory where there is one, to logits of the next token.
 
     Where a step does not depend on what was seen before it (no attention; looking after the step without feeding), the
@@ -137,29 +142,29 @@ class RnnDecoder(nn.Module):
         self.parts = parts  # of a hidden state
 
     @property
-    def cross_attentions(self) -> list[nn.Module]:
-        """The modules that look at the source, first to last."""
+    def cross_attentions(self) -> list[AttentionModule]:
         return [] if self.score is None else [self]
 
-    def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
-        logits: Tensor = self.project(self.hidden(targets, memory))
-        return logits
+    @property
+    def output_weight(self) -> Float[Tensor, "W C"]:
+        assert self.join is not None
+        weight: Tensor = self.join.weight
+        return weight[:, self.dim :]  # the context comes after the hidden state
 
     def hidden(
         self,
         targets: Int[Tensor, "B T"],
         memory: Memory | None = None,
         packing: Packing | None = None,
-        weights: Looks | None = None,
     ) -> Float[Tensor, "*lead W"]:
-        """What `project` turns into logits; with a packing, of the tokens it names alone, packed."""
-        states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]), weights)
+        states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]))
         return states if packing is None else packing.pack(states)
 
-    def hidden_packed(self, targets: Packed, memory: Memory | None) -> Float[Tensor, "N W"]:
-        """The same of sequences laid end to end; steps go through all of them side by side."""
-        ends = targets.ends
-        return self.hidden(ends.padded(targets.ids), memory, ends.packing)
+    def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
+        """As `hidden`, for packed sequences, which are padded here: a step computes all of them at once."""
+        assert not isinstance(memory, PackedMemory)
+        ends = targets.offsets
+        return self.hidden(ends.pad(targets.ids), memory, ends.packing)
 
     def carry(
         self, targets: Int[Tensor, "B T"], state: RnnState, weights: Looks | None = None
@@ -182,12 +187,10 @@ class RnnDecoder(nn.Module):
             out = torch.cat(outs, 1) if outs else embedded.new_zeros(*targets.shape, self.dim)
         return out, state
 
-    def start(
-        self, memory: Memory | None, *, batch: int, capacity: int | None = None, beams: int | None = None
-    ) -> RnnState:
-        """The state before the first token; any number of tokens may follow, so `capacity` is not needed."""
+    def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> RnnState:
+        """The state before the first token. Its size does not depend on `capacity`."""
         state = self._start(memory, batch)
-        if beams is None or beams == 1:
+        if beams == 1:
             return state
         return replace(
             state,

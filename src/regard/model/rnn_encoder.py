@@ -10,11 +10,12 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.core.config import Config, Count, Probability
 from regard.core.errors import Problem
-from regard.core.sequence import Packed, Packing, Tokens, sent
+from regard.core.sequence import Packed, Packing, Tokens, to_device
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.recurrent import rnn, rnn_cuda
 from regard.model.embedding import Embedding
+from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory
 
 CellName = Literal["elman", "gru", "lstm"]
@@ -47,7 +48,7 @@ class Schedule:
     def of(source: Tokens) -> "Schedule":
         """Made by the host, so that it need not wait for a GPU."""
         batch, longest = source.ids.shape
-        counts = source.counts.clamp(min=1)  # an empty one has one token here
+        counts = source.host_lengths.clamp(min=1)  # an empty one has one token here
         lengths, order = counts.sort(descending=True, stable=True)
         step, column = torch.arange(longest)[:, None], torch.arange(batch)
         there = step < lengths  # (S, B)
@@ -57,7 +58,7 @@ class Schedule:
         last = torch.empty_like(order).index_copy_(0, order, first[lengths - 1] + column)
         places = torch.cat(((order * longest + step)[there], turned[there], last))
         rows = int(sizes.sum())
-        tokens, turned, last = sent(places, source.ids.device).split((rows, rows, batch))  # type: ignore[no-untyped-call]
+        tokens, turned, last = to_device(places, source.ids.device).split((rows, rows, batch))  # type: ignore[no-untyped-call]
         there_are = [size for size in sizes.tolist() if size]
         return Schedule(there_are, Packing(tokens, batch, longest), Packing(turned, 1, rows), last)
 
@@ -76,7 +77,7 @@ class Schedule:
         )
 
 
-class RnnEncoder(nn.Module):
+class RnnEncoder(Encoder):
     """Tokens to a memory of one state each; the summary is the last state of each direction."""
 
     def __init__(self, config: RnnConfig, embedding: Embedding) -> None:
@@ -93,14 +94,15 @@ class RnnEncoder(nn.Module):
         )
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, source: Tokens) -> Memory:
+    def forward(self, source: Source) -> Memory:
+        assert isinstance(source, Tokens)
         if self._scans(source):
             return self._memory(source, *self._scanned(source, Schedule.of(source)))
         return self._memory(source, *self._packed(source))
 
     def forward_packed(self, source: Packed) -> Memory:
         """Of sequences laid end to end; steps go through all of them side by side."""
-        tokens = Tokens(source.ends.padded(source.ids), source.ends.offsets.diff().long())
+        tokens = Tokens(source.offsets.pad(source.ids), source.offsets.cu_seqlens.diff().long())
         return self._memory(tokens, *self._scanned(tokens, Schedule.even(tokens)))
 
     def _memory(self, source: Tokens, states: Float[Tensor, "B S W"], summary: Float[Tensor, "B W"]) -> Memory:
@@ -116,7 +118,7 @@ class RnnEncoder(nn.Module):
     def _packed(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         # Packed, so that the backward direction starts at each sentence's own end. An empty one counts as one token
         # here, and as none in what is handed on.
-        lengths = source.counts.clamp(min=1)
+        lengths = source.host_lengths.clamp(min=1)
         packed = pack_padded_sequence(
             self.dropout(self.embed_tokens(source.ids)), lengths, batch_first=True, enforce_sorted=False
         )
@@ -128,7 +130,7 @@ class RnnEncoder(nn.Module):
 
     def _scanned(self, source: Tokens, when: Schedule) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         """The same by steps of our own: where PyTorch's gradient of packed steps is slow, or of too few bits."""
-        x = self.dropout(self.embed_tokens(source.ids.flatten()[when.tokens.real]))  # (rows, W)
+        x = self.dropout(self.embed_tokens(source.ids.flatten()[when.tokens.indices]))  # (rows, W)
         weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
         for layer in range(self.rnn.num_layers):
             below = self.dropout(x) if layer else x

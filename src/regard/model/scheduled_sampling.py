@@ -8,16 +8,15 @@ convolutions predict all words at once from the gold ones, mix those predictions
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import exp
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
-from torch import nn
 
 from regard.core.config import Config, Count, Range
 from regard.core.errors import Problem
 from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.model.interfaces import AnyDecoder, StatefulDecoder
 from regard.model.memory import Memory
-from regard.model.rnn_decoder import RnnDecoder
 
 Share = Annotated[float, Range(0.0, 1.0)]
 
@@ -65,7 +64,7 @@ class ScheduledSampling(Config):
 
 
 def force(
-    decoder: nn.Module,
+    decoder: AnyDecoder,
     targets: Int[Tensor, "B T"],
     memory: Memory | None,
     forcing: ScheduledSampling,
@@ -82,7 +81,7 @@ def force(
         logits: Tensor = decoder(targets, memory)
         return logits
     gold = _choose(targets, share, forcing.mode, generator)
-    if isinstance(decoder, RnnDecoder):
+    if isinstance(decoder, StatefulDecoder):
         return _step_by_step(decoder, targets, memory, gold)
     with torch.no_grad():
         inputs = targets
@@ -95,11 +94,12 @@ def force(
 
 
 def _step_by_step(
-    decoder: RnnDecoder, targets: Int[Tensor, "B T"], memory: Memory | None, gold: Bool[Tensor, "B T"]
+    decoder: AnyDecoder, targets: Int[Tensor, "B T"], memory: Memory | None, gold: Bool[Tensor, "B T"]
 ) -> Float[Tensor, "B T V"]:
-    state: Any = decoder.start(memory, batch=targets.shape[0])
+    batch, length = targets.shape
+    state = decoder.start(memory, batch=batch, capacity=length)
     tokens, every = targets[:, 0], []
-    for t in range(targets.shape[1]):
+    for t in range(length):
         tokens = torch.where(gold[:, t], targets[:, t], tokens)
         logits, state = decoder.step(tokens, state)
         every.append(logits)

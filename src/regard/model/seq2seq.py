@@ -1,73 +1,77 @@
-"""Whole models: one sentence of the grammar each.
+"""Whole models: an encoder, a decoder or both, with what turns their states into an output."""
 
-source ──Encoder──▶ Memory ──Decoder──▶ logits          (or Memory ──Pool──▶ label)
-"""
-
-from typing import Any
+from abc import ABC
 
 from torch import nn
 
 from regard.core.shapes import Float, Int, Tensor
+from regard.model.embedding import Projection
+from regard.model.interfaces import AnyDecoder, Encoder, Pool, Source
 from regard.model.memory import Memory
 from regard.model.summary import describe
 
 
-class Seq2Seq(nn.Module):
-    """Anything to a sequence. Without an encoder, a language model."""
+class Model(nn.Module, ABC):
+    """A model that `build` returns: a `Seq2Seq`, a `Classifier` or a `MaskedLanguageModel`."""
 
-    def __init__(self, encoder: nn.Module | None, decoder: nn.Module) -> None:
+    encoder: Encoder | None
+
+    def encode(self, source: Source | None) -> Memory | None:
+        """The memory of a batch of sources, a memory as it is; None for a language model."""
+        if self.encoder is None or isinstance(source, Memory):
+            return source if isinstance(source, Memory) else None
+        memory: Memory = self.encoder(source)
+        return memory
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+
+class Seq2Seq(Model):
+    """Any source to a sequence of tokens; without an encoder, a language model."""
+
+    def __init__(self, encoder: Encoder | None, decoder: AnyDecoder) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
 
-    def encode(self, source: Any) -> Any:
-        """The memory of a source, as the decoder takes it; None for a language model."""
-        return None if self.encoder is None else self.encoder(source)
-
-    def __repr__(self) -> str:
-        return describe(self)
-
-    def forward(self, source: Any, targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """Logits of the token after each of the targets, which begin with the token that starts a sentence."""
+    def forward(self, source: Source | None, targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        """Logits of the token after each target. The first target is the start token."""
         logits: Tensor = self.decoder(targets, self.encode(source))
         return logits
 
-    def log_probabilities(self, source: Any, targets: Int[Tensor, "B T1"]) -> Float[Tensor, "B T"]:
-        """The log-probability of each target after the first, given those before it; in float32, never a product."""
+    def log_probabilities(self, source: Source | None, targets: Int[Tensor, "B T1"]) -> Float[Tensor, "B T"]:
+        """The log-probability in float32 of each target after the first, given those before it."""
         logits: Tensor = self(source, targets[:, :-1])
-        chosen = targets[:, 1:, None]
-        return logits.float().log_softmax(-1).gather(-1, chosen)[..., 0]
+        return logits.float().log_softmax(-1).gather(-1, targets[:, 1:, None])[..., 0]
 
 
-class Classifier(nn.Module):
-    """Anything to a label."""
+class Classifier(Model):
+    """Any source to a label."""
 
-    def __init__(self, encoder: nn.Module, pool: nn.Module, labels: int, dropout: float = 0.0) -> None:
+    encoder: Encoder
+
+    def __init__(self, encoder: Encoder, pool: Pool, labels: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.encoder, self.pool = encoder, pool
         self.dropout = nn.Dropout(dropout)
-        self.out = nn.Linear(int(pool.dim), labels)  # type: ignore[arg-type]
+        self.classifier = nn.Linear(pool.dim, labels)
 
-    def forward(self, source: Any) -> Float[Tensor, "B labels"]:
-        logits: Tensor = self.out(self.dropout(self.pool(self.encoder(source))))
+    def forward(self, source: Source) -> Float[Tensor, "B labels"]:
+        logits: Tensor = self.classifier(self.dropout(self.pool(self.encoder(source))))
         return logits
 
-    def __repr__(self) -> str:
-        return describe(self)
 
+class MaskedLanguageModel(Model):
+    """An encoder with a head that predicts the token at each position, some of which are masked (arXiv:1810.04805)."""
 
-class MaskedTokens(nn.Module):
-    """What stands at each position of a sequence, some of whose tokens are hidden: pre-training for an encoder."""
+    encoder: Encoder
 
-    def __init__(self, encoder: nn.Module, project: nn.Module, epsilon: float = 1e-5) -> None:
+    def __init__(self, encoder: Encoder, project: Projection, eps: float = 1e-5) -> None:
         super().__init__()
         self.encoder, self.project = encoder, project
-        dim = int(encoder.dim)  # type: ignore[arg-type]
-        self.turn = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.LayerNorm(dim, epsilon))
+        self.transform = nn.Sequential(nn.Linear(encoder.dim, encoder.dim), nn.GELU(), nn.LayerNorm(encoder.dim, eps))
 
-    def forward(self, source: Any) -> Float[Tensor, "B S V"]:
+    def forward(self, source: Source) -> Float[Tensor, "B S V"]:
         memory: Memory = self.encoder(source)
-        logits: Tensor = self.project(self.turn(memory.states[:, memory.units :]))
+        logits: Tensor = self.project(self.transform(memory.states[:, memory.cls_tokens :]))
         return logits
-
-    def __repr__(self) -> str:
-        return describe(self)

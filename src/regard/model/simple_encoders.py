@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from regard.core.config import Config, Count
 from regard.core.sequence import Tokens
-from regard.core.shapes import Int, Tensor
+from regard.core.shapes import Tensor
 from regard.model.embedding import Embedding
+from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory, masked_mean
 
 
@@ -22,29 +22,27 @@ class BagConfig(Config):
     dim: Count = 256
 
 
-class LabelEncoder(nn.Module):
+class LabelEncoder(Encoder):
     """A label is a memory of one state."""
-
-    causal = False
 
     def __init__(self, config: LabelConfig, embedding: Embedding) -> None:
         super().__init__()
         self.embed_tokens, self.dim = embedding, embedding.dim
 
-    def forward(self, labels: Int[Tensor, " B"]) -> Memory:
-        state = self.embed_tokens(labels)
-        return Memory(state[:, None], torch.ones_like(labels, dtype=torch.bool)[:, None], state)
+    def forward(self, source: Source) -> Memory:
+        assert isinstance(source, Tensor)
+        state = self.embed_tokens(source)
+        return Memory(state[:, None], torch.ones_like(source, dtype=torch.bool)[:, None], state)
 
 
-class BagEncoder(nn.Module):
+class BagEncoder(Encoder):
     """The embeddings themselves, and their mean."""
-
-    causal = False
 
     def __init__(self, config: BagConfig, embedding: Embedding) -> None:
         super().__init__()
         self.embed_tokens, self.dim = embedding, embedding.dim
 
-    def forward(self, source: Tokens) -> Memory:
+    def forward(self, source: Source) -> Memory:
+        assert isinstance(source, Tokens)
         states = self.embed_tokens(source.ids)
         return Memory(states, source.mask, masked_mean(states, source.mask))

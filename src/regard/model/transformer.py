@@ -3,20 +3,20 @@
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
 
 from regard.core.sequence import Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, tile
 from regard.model.embedding import Embedding, Projection
-from regard.model.kv_cache import KeyValue, KeyValueCache, put_masks
-from regard.model.memory import Memory, PackedMemory, at_last, masked_mean
+from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
+from regard.model.kv_cache import KeyValue, KeyValueCache, Slots, write_masks
+from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.multihead import MultiHead
 from regard.model.positions import Start
 from regard.model.transformer_block import ClsToken, InputLayer, TransformerConfig, TransformerStack
 
 
-class TransformerEncoder(nn.Module):
+class TransformerEncoder(Encoder):
     """Tokens to a memory of one state each."""
 
     def __init__(self, config: TransformerConfig, embedding: Embedding) -> None:
@@ -27,27 +27,28 @@ class TransformerEncoder(nn.Module):
         self.input_layer = InputLayer(config, ahead=not config.causal)
         self.stack = TransformerStack(config)
 
-    def forward(self, source: Tokens) -> Memory:
+    def forward(self, source: Source) -> Memory:
+        assert isinstance(source, Tokens)
         x, mask = self.embed_tokens(source.ids), source.mask
         if self.cls_token is not None:
             x, mask = self.cls_token(x, mask)
         x, length = self.input_layer(x), x.shape[1]
-        packing, bias = Packing.where_it_pays(mask), self.input_layer.bias(length, length)
+        packing, bias = Packing.where_useful(mask), self.input_layer.bias(length, length)
         states = self.stack(x, mask=mask[:, None], causal=self.causal, bias=bias, packing=packing)
         # Zeros in the padding either way, so that one path cannot be told from the other.
         states = states.masked_fill(~mask[..., None], 0.0) if packing is None else packing.unpack(states)
         if self.cls_token is not None:
-            return Memory(states, mask, states[:, 0], units=1)
-        return Memory(states, mask, at_last(states, mask) if self.causal else masked_mean(states, mask))
+            return Memory(states, mask, states[:, 0], cls_tokens=1)
+        return Memory(states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask))
 
     def forward_packed(self, source: Packed) -> PackedMemory:
         """Of sequences laid end to end. Without `unit`, and without positions that are told by distance."""
-        x = self.input_layer(self.embed_tokens(source.ids), source.ends)
-        return PackedMemory(self.stack.forward_packed(x, source.ends, causal=self.causal), source.ends)
+        x = self.input_layer(self.embed_tokens(source.ids), source.offsets)
+        return PackedMemory(self.stack.forward_packed(x, source.offsets, causal=self.causal), source.offsets)
 
 
 @dataclass
-class TransformerState:
+class TransformerState(DecoderState):
     """What a Transformer decoder knows after some steps, of K hypotheses for each of B sentences.
 
     The hypotheses of a sentence share one cache: K positions a step, of which each sees its own ancestors' alone. So
@@ -68,7 +69,6 @@ class TransformerState:
         return self.caches[0].length // self.beams
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "TransformerState":
-        """The state whose sentence i is sentence index[i] of this one, with all its hypotheses."""
         return replace(
             self,
             caches=[cache.reorder(index) for cache in self.caches],
@@ -79,7 +79,6 @@ class TransformerState:
         )
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "TransformerState":
-        """The state whose hypothesis k of sentence b goes on from hypothesis parents[b, k]."""
         if self.beams == 1:
             return self
         assert self.visible is not None
@@ -88,21 +87,20 @@ class TransformerState:
         self.visible[:, :, :seen] = past.gather(1, parents[..., None].expand_as(past))
         return self
 
-    def admit(self, rows: Int[Tensor, " n"], fresh: "TransformerState") -> "TransformerState":
-        """The sentences of a state that has not stepped yet, in the place of these."""
+    def admit(self, slots: Slots, fresh: "TransformerState") -> "TransformerState":
         cache = self.caches[0]
         if self.visible is None:
-            self.visible = torch.zeros(len(cache), 1, cache.capacity, dtype=torch.bool, device=rows.device)
+            self.visible = cache.filled.key.new_zeros(len(cache), 1, cache.capacity, dtype=torch.bool)
             self.visible[:, :, : cache.length] = True
         if self.entered is None:
-            self.entered = torch.zeros(len(cache), dtype=torch.int64, device=rows.device)
-        self.visible[rows] = False
-        self.entered[rows] = self.time
+            self.entered = cache.filled.key.new_zeros(len(cache), dtype=torch.int64)
+        self.visible[slots] = False
+        self.entered[slots] = self.time
         self.memories = [
-            None if mine is None or new is None else mine.put(rows, new)
+            None if mine is None or new is None else mine.write(slots, new)
             for mine, new in zip(self.memories, fresh.memories, strict=True)
         ]
-        self.memory_mask = put_masks(self.memory_mask, rows, fresh.memory_mask)
+        self.memory_mask = write_masks(self.memory_mask, slots, fresh.memory_mask)
         return self
 
     def make_room(self) -> None:
@@ -113,11 +111,11 @@ class TransformerState:
         assert self.visible is not None
         old = cache.capacity // self.beams // 2 * self.beams
         for each in self.caches:
-            each.forget(old)
+            each.drop_oldest(old)
         self.visible = torch.cat((self.visible[:, :, old:], torch.zeros_like(self.visible[:, :, :old])), -1)
 
 
-class TransformerDecoder(nn.Module):
+class TransformerDecoder(Decoder[TransformerState]):
     """Tokens so far, and a memory where there is one, to logits of the next token."""
 
     def __init__(self, config: TransformerConfig, embedding: Embedding, project: Projection, memory_dim: int | None):
@@ -128,12 +126,7 @@ class TransformerDecoder(nn.Module):
 
     @property
     def cross_attentions(self) -> list[MultiHead]:
-        """The modules that look at the source, first to last."""
         return [block.cross_attn for block in self.stack.layers if block.cross_attn is not None]
-
-    def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
-        logits: Tensor = self.project(self.hidden(targets, memory))
-        return logits
 
     def hidden(
         self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
@@ -146,25 +139,24 @@ class TransformerDecoder(nn.Module):
         states: Tensor = self.stack(x, causal=True, bias=bias, memory=memory, packing=packing)
         return states
 
-    def hidden_packed(self, targets: Packed, memory: PackedMemory | None) -> Float[Tensor, "N W"]:
-        """The same of sequences laid end to end. Without positions that are told by distance."""
-        x = self.input_layer(self.embed_tokens(targets.ids), targets.ends)
-        return self.stack.forward_packed(x, targets.ends, causal=True, memory=memory)
+    def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
+        """As `hidden`, for packed sequences; not with positions that bias the scores."""
+        assert not isinstance(memory, Memory)
+        x = self.input_layer(self.embed_tokens(targets.ids), targets.offsets)
+        return self.stack.forward_packed(x, targets.offsets, causal=True, memory=memory)
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int | None = None) -> TransformerState:
-        """The state before the first token, with room for `capacity` tokens; for several hypotheses a sentence."""
-        nothing = self.project.weight.new_zeros(batch, 0, self.embed_tokens.dim)
-        several = beams is not None and beams > 1
-        room = capacity * (beams or 1)
+    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> TransformerState:
+        empty = self.project.weight.new_zeros(batch, 0, self.embed_tokens.dim)
+        capacity *= beams
         memories: list[KeyValue | None] = [None] * len(self.stack.layers)
         if memory is not None:
             memories = [cross.remember(memory.states) for cross in self.cross_attentions]
         return TransformerState(
-            [block.self_attn.start(nothing, room) for block in self.stack.layers],
+            [block.self_attn.start(empty, capacity) for block in self.stack.layers],
             memories,
             None if memory is None else memory.mask[:, None],
-            beams or 1,
-            visible=torch.zeros(batch, beams or 1, room, dtype=torch.bool, device=nothing.device) if several else None,
+            beams,
+            visible=None if beams == 1 else empty.new_zeros(batch, beams, capacity, dtype=torch.bool),
         )
 
     def step(self, tokens: Int[Tensor, " B"], state: TransformerState) -> tuple[Float[Tensor, "B V"], TransformerState]:

@@ -194,7 +194,7 @@ class TransformerBlock(nn.Module):
         given = self._add(given, self.norm1, lambda h: self.self_attn.forward_packed(h, ends, causal=causal))
         if memory is not None:
             assert self.cross_attn is not None
-            cross = partial(self.cross_attn.forward_packed, ends=ends, source=memory.states, around=memory.ends)
+            cross = partial(self.cross_attn.forward_packed, ends=ends, source=memory.states, around=memory.offsets)
             given = self._add(given, self.norm2, cross)
         return self._add(given, self.ffn_norm, self.ffn)
 
@@ -298,7 +298,7 @@ class TransformerStack(nn.Module):
         """With a packing, what comes out is packed."""
         memory_mask = source = around = None
         if memory is not None:
-            memory_mask, around = memory.mask[:, None], Packing.where_it_pays(memory.mask)
+            memory_mask, around = memory.mask[:, None], Packing.where_useful(memory.mask)
             source = memory.states if around is None else around.pack(memory.states)
 
         return self._through(

@@ -13,6 +13,7 @@ from regard.core.errors import Problem
 from regard.core.sequence import FeatureGrids
 from regard.core.shapes import Float, Tensor
 from regard.model.backbones import BackboneConfig, backbone
+from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
@@ -123,10 +124,8 @@ class LearnedQueries(nn.Module):
         return summary
 
 
-class GridEncoder(nn.Module):
+class GridEncoder(Encoder):
     """A backbone's feature map as a memory of regions; normalised, as most of a picture looks much the same."""
-
-    causal = False
 
     def __init__(self, backbone: nn.Module, channels: int, dim: int, queries: int | None = None) -> None:
         super().__init__()
@@ -138,18 +137,17 @@ class GridEncoder(nn.Module):
         """What the backbone alone makes of pictures; while it is frozen, once is enough."""
         return FeatureGrids(self.backbone(images).permute(0, 2, 3, 1))
 
-    def forward(self, images: Float[Tensor, "B colours Y X"] | FeatureGrids) -> Memory:
-        grids = images if isinstance(images, FeatureGrids) else self.features(images)
+    def forward(self, source: Source) -> Memory:
+        assert isinstance(source, FeatureGrids | Tensor)
+        grids = source if isinstance(source, FeatureGrids) else self.features(source)
         _, rows, columns, _ = grids.states.shape
         regions = grids.states.flatten(1, 2).to(self.project.weight.dtype)  # (B, S, C)
         memory = _regions(self.norm(self.project(regions)), (rows, columns))
         return memory if self.questions is None else replace(memory, summary=self.questions(memory))
 
 
-class GridTransformer(nn.Module):
+class GridTransformer(Encoder):
     """A memory of regions whose regions have asked one another: over a CNN's grid, or over patches of pixels."""
-
-    causal = False
 
     def __init__(self, config: TransformerConfig, regions: nn.Module) -> None:
         super().__init__()
@@ -161,8 +159,8 @@ class GridTransformer(nn.Module):
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
         self.input_layer = InputLayer(config, ahead=True)
 
-    def forward(self, images: Float[Tensor, "B colours Y X"] | FeatureGrids) -> Memory:
-        memory: Memory = self.regions(images)
+    def forward(self, source: Source) -> Memory:
+        memory: Memory = self.regions(source)
         assert memory.grid is not None
         x, mask = memory.states, memory.mask
         if self.places is not None:
@@ -171,7 +169,7 @@ class GridTransformer(nn.Module):
             x, mask = self.cls_token(x, mask)
         states = self.stack(self.input_layer(x))
         if self.cls_token is not None:
-            return Memory(states, mask, states[:, 0], memory.grid, units=1)
+            return Memory(states, mask, states[:, 0], memory.grid, cls_tokens=1)
         return Memory(states, mask, states.mean(1), memory.grid)
 
 

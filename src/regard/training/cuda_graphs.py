@@ -91,5 +91,10 @@ def _inputs(batch: Batch) -> list[Tensor]:
         if isinstance(side, Tokens):
             found.append(side.ids)
         elif isinstance(side, Packed):
-            found += [side.ids, side.ends.offsets, side.ends.places, *(() if side.gold is None else (side.gold,))]
+            found += [
+                side.ids,
+                side.offsets.cu_seqlens,
+                side.offsets.positions,
+                *(() if side.gold is None else (side.gold,)),
+            ]
     return found

@@ -15,9 +15,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from regard.core.shapes import Tensor
 from regard.data.batching import Batch
+from regard.model.seq2seq import Model
 from regard.model.transformer_block import TransformerBlock
 from regard.training.distributed import ProcessGroup
-from regard.training.objective import Model, Objective
+from regard.training.objective import Objective
 
 
 class ShardedModel(nn.Module):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,12 +14,11 @@ from regard.core.sequence import FeatureGrids, Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.batching import Batch
 from regard.data.tokenizer import MASK
-from regard.model.rnn_decoder import RnnDecoder, RnnState
+from regard.model.interfaces import CarriedState, StatefulDecoder
 from regard.model.scheduled_sampling import ScheduledSampling, force
-from regard.model.seq2seq import Classifier, MaskedTokens, Seq2Seq
+from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
 from regard.training.losses import logit_loss, token_loss, unevenness
 
-Model = Seq2Seq | Classifier | MaskedTokens
 # What a model says itself to the sources of a batch, at an update of this number, and what each is worth.
 Speak = Callable[[Seq2Seq, Batch, int], tuple[Tokens, Float[Tensor, " B"]]]
 SPECIALS = 5  # tokens that are never hidden: padding, start, end, unknown, mask
@@ -37,8 +36,8 @@ class Objective:
     speak: Speak | None = None  # learn from this, and not from the batch's targets
 
     def __call__(
-        self, model: Model, batch: Batch, *, step: int = 0, carried: RnnState | None = None
-    ) -> tuple[Float[Tensor, ""], int, RnnState | None]:
+        self, model: Model, batch: Batch, *, step: int = 0, carried: CarriedState | None = None
+    ) -> tuple[Float[Tensor, ""], int, CarriedState | None]:
         """The summed loss, how many predictions it sums over, and the state that goes on where one was carried.
 
         With agreement a batch is read twice, with other dropout, and the loss is the mean of both and what they
@@ -51,8 +50,9 @@ class Objective:
             assert isinstance(model, Seq2Seq)
             return self._end_to_end(model, batch.source, batch.targets, batch.tokens)
         assert isinstance(batch.targets, Tokens)
-        if isinstance(model, MaskedTokens):
+        if isinstance(model, MaskedLanguageModel):
             return self._hidden_tokens(model, batch.targets)
+        assert isinstance(model, Seq2Seq)
         if self.speak is not None:
             return self._own_words(model, batch, step, self.speak)
         return self._next_tokens(model, batch, step, carried)
@@ -62,22 +62,27 @@ class Objective:
         return self._loss(logits, gold, logit_loss), len(gold), None
 
     def _next_tokens(
-        self, model: Seq2Seq, batch: Batch, step: int, carried: RnnState | None
-    ) -> tuple[Tensor, int, RnnState | None]:
+        self, model: Seq2Seq, batch: Batch, step: int, carried: CarriedState | None
+    ) -> tuple[Tensor, int, CarriedState | None]:
         inputs, gold, there = shifted(batch.targets)  # type: ignore[arg-type]
-        decoder: Any = model.decoder
+        decoder, source = model.decoder, batch.source
+        assert not isinstance(source, Packed)
         packing = None if batch.tokens == gold.numel() else Packing.of(there, batch.tokens)  # without asking the device
-        gold = gold.flatten() if packing is None else gold.flatten()[packing.real]
+        gold = gold.flatten() if packing is None else gold.flatten()[packing.indices]
         if carried is not None:
+            assert isinstance(decoder, StatefulDecoder)
             states, carried = decoder.carry(inputs, carried.detached())
             states = states if packing is None else packing.pack(states)
         elif self.forcing is not None and self.forcing.share(step) < 1.0:
-            logits = force(decoder, inputs, model.encode(batch.source), self.forcing, step=step)
+            logits = force(decoder, inputs, model.encode(source), self.forcing, step=step)
             logits = logits.flatten(0, 1) if packing is None else packing.pack(logits)
             return logit_loss(logits.float(), gold, label_smoothing=self.label_smoothing), len(gold), None
         elif self.doubly_stochastic:
-            memory, weights = model.encode(batch.source), list[Tensor]()
-            states = decoder.hidden(inputs, memory, packing, weights)
+            memory, weights = model.encode(source), list[Tensor]()
+            assert isinstance(decoder, StatefulDecoder)
+            assert memory is not None
+            states, _ = decoder.carry(inputs, decoder.start(memory, batch=len(inputs), capacity=0), weights)
+            states = states if packing is None else packing.pack(states)
             penalty = self.doubly_stochastic * unevenness(torch.cat(weights, 1), there, memory.mask)
             states = states.flatten(0, 1) if packing is None else states
             return (
@@ -86,11 +91,11 @@ class Objective:
                 None,
             )
         elif self.r_drop:
-            source = None if batch.source is None else twice(batch.source)
+            source = None if source is None else twice(source)
             packing = None if packing is None else Packing.of(twice(there), 2 * batch.tokens)
             states = decoder.hidden(twice(inputs), model.encode(source), packing)
         else:
-            states = decoder.hidden(inputs, model.encode(batch.source), packing)
+            states = decoder.hidden(inputs, model.encode(source), packing)
         states = states.flatten(0, 1) if packing is None else states
         return self._loss(states, gold, partial(token_loss, project=decoder.project)), len(gold), carried
 
@@ -98,9 +103,9 @@ class Objective:
         gold = targets.gold
         assert gold is not None
         if self.r_drop:
-            source, targets = None if source is None else source.twice(), targets.twice()
-        encoder, decoder = cast(Any, model.encoder), cast(Any, model.decoder)
-        memory = None if encoder is None else encoder.forward_packed(source)
+            source, targets = None if source is None else source.duplicate(), targets.duplicate()
+        decoder = model.decoder
+        memory = None if model.encoder is None else model.encoder.forward_packed(source)
         states = decoder.hidden_packed(targets, memory)
         return self._loss(states, gold, partial(token_loss, project=decoder.project)), tokens, None
 
@@ -108,22 +113,22 @@ class Objective:
         """Make likelier what is worth more than nothing, and less likely what is worth less."""
         targets, worth = speak(model, batch, step)
         inputs, said, there = shifted(targets)
-        decoder: Any = model.decoder
-        packing = Packing.of(there, int((targets.counts - 1).sum()))
+        decoder = model.decoder
+        assert not isinstance(batch.source, Packed)
+        packing = Packing.of(there, int((targets.host_lengths - 1).sum()))
         with undropped(model):  # as it spoke: what is pushed away must be as likely as it was when it was drawn
             logits = decoder.project(decoder.hidden(inputs, model.encode(batch.source), packing)).float()
-        surprise = F.cross_entropy(logits, said.flatten()[packing.real], reduction="none")
-        return (surprise * worth[packing.real // packing.length]).sum(), len(surprise), None
+        surprise = F.cross_entropy(logits, said.flatten()[packing.indices], reduction="none")
+        return (surprise * worth[packing.indices // packing.length]).sum(), len(surprise), None
 
-    def _hidden_tokens(self, model: MaskedTokens, tokens: Tokens) -> tuple[Tensor, int, None]:
-        project: Any = model.project
-        shown, hidden = hide(tokens, self.masked, project.weight.shape[0])
+    def _hidden_tokens(self, model: MaskedLanguageModel, tokens: Tokens) -> tuple[Tensor, int, None]:
+        shown, hidden = hide(tokens, self.masked, len(model.project.weight))
         gold = tokens.ids[hidden]
         if self.r_drop:
             shown, hidden = twice(shown), twice(hidden)
         memory = model.encoder(shown)
-        turned = model.turn(memory.states[:, memory.units :][hidden])
-        return self._loss(turned, gold, partial(token_loss, project=project)), len(gold), None
+        turned = model.transform(memory.states[:, memory.cls_tokens :][hidden])
+        return self._loss(turned, gold, partial(token_loss, project=model.project)), len(gold), None
 
     def _loss(self, rows: Tensor, gold: Tensor, of: Callable[..., Tensor]) -> Tensor:
         """Of one row for each gold token; with agreement, of two: first all of one reading, then all of the other."""
@@ -137,7 +142,7 @@ class Objective:
 def twice(side: Any) -> Any:
     """A batch of tokens, pictures or numbers, and the same after it."""
     if isinstance(side, Tokens):
-        return Tokens(twice(side.ids), twice(side.lengths), None if side.counted is None else twice(side.counted))
+        return Tokens(twice(side.ids), twice(side.lengths), None if side.host_copy is None else twice(side.host_copy))
     if isinstance(side, FeatureGrids):
         return FeatureGrids(twice(side.states))
     return torch.cat((side, side))
@@ -183,8 +188,9 @@ def hide(tokens: Tokens, share: float, vocabulary: int) -> tuple[Tokens, Bool[Te
     return replace(tokens, ids=shown), hidden
 
 
-def first_state(model: nn.Module, rows: int) -> RnnState:
+def first_state(model: Model, rows: int) -> CarriedState:
     """What a recurrent language model carries into the first stretch of its text."""
     decoder = model.decoder
-    assert isinstance(decoder, RnnDecoder)
-    return decoder.start(None, batch=rows)
+    assert isinstance(decoder, StatefulDecoder)
+    state: CarriedState = decoder.start(None, batch=rows, capacity=0)
+    return state

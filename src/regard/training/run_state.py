@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from regard.kernels.triton_launch import HostFuture
-from regard.model.rnn_decoder import RnnState
+from regard.model.interfaces import CarriedState
 from regard.training.schedules import ValidationHistory
 
 
@@ -39,4 +39,4 @@ class PendingUpdate:
     step: int  # its number
     tokens: int
     told: HostFuture
-    carried: RnnState | None  # into the next, if it counts
+    carried: CarriedState | None  # into the next, if it counts

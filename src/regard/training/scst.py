@@ -10,9 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import nn
 
-from regard.core.sequence import Tokens
+from regard.core.sequence import Packed, Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
@@ -58,7 +57,9 @@ class SelfCriticalReward:
         was_training = model.training
         model.eval()
         with torch.inference_mode():
-            memory: Memory = model.encode(batch.source)
+            assert not isinstance(batch.source, Packed)
+            memory = model.encode(batch.source)
+            assert memory is not None
             plain = DecodeConfig(max_length=self.recipe.decode.max_length)
             likeliest = self._said(model, memory, plain)
             seed = self.recipe.train.seed * STEPS + step * self.ranks.world + self.ranks.rank
@@ -83,7 +84,6 @@ class SelfCriticalReward:
 
     def _said(self, model: Seq2Seq, memory: Memory, config: DecodeConfig) -> list[Hypothesis]:
         """One output for each row of a memory."""
-        reader = Seq2Seq(nn.Identity(), model.decoder)  # of what was read already
         found: dict[int, Hypothesis] = {}
         places = range(len(memory.states))
 
@@ -91,6 +91,6 @@ class SelfCriticalReward:
             return memory.reorder(torch.tensor(rows, device=memory.states.device))
 
         inputs = [Request(row, memory.states.shape[1]) for row in places]
-        for row, hypotheses in search(SearchTask(reader, collate, config), inputs):
+        for row, hypotheses in search(SearchTask(model, collate, config), inputs):
             found[row] = hypotheses[0]
         return [found[row] for row in places]

@@ -25,11 +25,12 @@ from regard.core.sanitize import as_json_line
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.kernels.triton_launch import HostFuture
-from regard.model.rnn_decoder import RnnState
+from regard.model.interfaces import CarriedState
+from regard.model.seq2seq import Model
 from regard.training.config import METRICS, TrainConfig
 from regard.training.cuda_graphs import GraphedUpdate
 from regard.training.distributed import ALONE, GradientBuckets, ProcessGroup
-from regard.training.objective import Model, Objective, Speak, first_state
+from regard.training.objective import Objective, Speak, first_state
 from regard.training.optimizers import WeightAverage, make_optimiser, moments, put_moments, step_if_finite
 from regard.training.run_state import PendingUpdate, RunState
 from regard.training.schedules import Validation, ValidationHistory, rate_at
@@ -211,8 +212,8 @@ class Trainer:
             self.position = replace(position, skipped=position.skipped + 1)
 
     def _gradient(
-        self, batch: Batch, expected: int, carried: RnnState | None
-    ) -> tuple[Float[Tensor, ""], int, RnnState | None]:
+        self, batch: Batch, expected: int, carried: CarriedState | None
+    ) -> tuple[Float[Tensor, ""], int, CarriedState | None]:
         """The loss of a batch, its gradient added to the weights'; for how many predictions, and what is carried on."""
         batch, step = batch.to(self.device), self.position.step
         with self._precision():
@@ -261,7 +262,7 @@ class Trainer:
         """The signal that ends the run here; with several ranks, once all know of it."""
         return self.asked_to_stop if self.ranks.alone else self.agreed_to_stop
 
-    def _first_state(self) -> RnnState | None:
+    def _first_state(self) -> CarriedState | None:
         """What is carried into an epoch's first batch, in the lanes of this rank."""
         return None if self.lanes is None else first_state(self.model, len(self.ranks.places(self.lanes)))
 
@@ -333,8 +334,8 @@ class Trainer:
         kept = moments(self.model, self.optimiser)
         if self.carried is not None:
             lanes = self.lanes or 0
-            kept |= {f"carried.{i}": self.ranks.spread(h, 1, lanes) for i, h in enumerate(self.carried.hidden)}
-            kept["carried.context"] = self.ranks.spread(self.carried.context, 0, lanes)
+            tensors = self.carried.tensors()
+            kept |= {f"carried.{name}": self.ranks.spread(tensor, 0, lanes) for name, tensor in tensors.items()}
         if self.mean is not None:
             kept |= {f"weight.{name}": tensor.detach().clone() for name, tensor in self.model.named_parameters()}
         with self.averaged():
@@ -371,8 +372,8 @@ class Trainer:
         store.put_weights(self.model, weights, folder)
         put_moments(self.model, self.optimiser, saved)
         if self.carried is not None:
-            hidden = tuple(saved[f"carried.{i}"].to(self.device) for i in range(len(self.carried.hidden)))
-            every = replace(self.carried, hidden=hidden, context=saved["carried.context"].to(self.device))
+            names = self.carried.tensors()
+            every = self.carried.with_tensors({name: saved[f"carried.{name}"].to(self.device) for name in names})
             self.carried = every.reorder(self.ranks.places(self.lanes or 0).to(self.device))
         state.pop("data")
         self.position = RunState(**state | {"course": ValidationHistory(**state["course"])})

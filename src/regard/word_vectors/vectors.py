@@ -137,10 +137,10 @@ class WordVectors:
                 got=f"width {embedding.dim}",
                 remedy="Build the model, or learn the vectors, with the other's width.",
             )
-        if len(vocabulary) != embedding.vocabulary:
+        if len(vocabulary) != embedding.vocab_size:
             raise InvalidArgument(
                 "vocabulary",
-                wanted=f"a token for each of the embedding's {embedding.vocabulary} rows",
+                wanted=f"a token for each of the embedding's {embedding.vocab_size} rows",
                 got=f"{len(vocabulary)} tokens",
                 remedy="Give the vocabulary that the model was built for, in its order.",
             )

@@ -54,7 +54,7 @@ def attend(
     """
     tensors = (asked,) if known is None else (asked, known)
     if triton_launch.takes(*tensors):
-        walked = _walked(kind, max(ends.longest, around.longest), asked)
+        walked = _walked(kind, max(ends.max_length, around.max_length), asked)
         if walked is not None:
             asked, known = asked.contiguous(), None if known is None else known.contiguous()
             seed = asked.new_empty(1, dtype=torch.int64)
@@ -93,13 +93,13 @@ def _padded(
     query: Tensor, key: Tensor, value: Tensor, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets
 ) -> Tensor:
     mask = around.mask[:, None, None]
-    query, key, value = (side.padded(x).transpose(1, 2) for side, x in ((ends, query), (around, key), (around, value)))
+    query, key, value = (side.pad(x).transpose(1, 2) for side, x in ((ends, query), (around, key), (around, value)))
     spec = AttentionSpec(
         DotScoreFunction(kind.scale), query, key, AttentionMask(mask, None, 0 if kind.causal else None)
     )
     kernel = sdpa if sdpa.supports(spec, value, kind.dropout) else blockwise
     out, _ = kernel.attend(spec, value, kind.dropout)  # (B, H, N, D)
-    return ends.laid(out.transpose(1, 2)).flatten(1)
+    return ends.pack(out.transpose(1, 2)).flatten(1)
 
 
 def _flash(
@@ -107,7 +107,8 @@ def _flash(
 ) -> Tensor:
     key, value = (x.repeat_interleave(kind.heads // kind.kv_heads, 1) for x in (key, value))
     out: Tensor = torch.ops.aten._flash_attention_forward(
-        query, key, value, ends.offsets, around.offsets, ends.longest, around.longest, kind.dropout, kind.causal, False,
+        query, key, value, ends.cu_seqlens, around.cu_seqlens, ends.max_length, around.max_length,
+        kind.dropout, kind.causal, False,
         scale=kind.scale,
     )[0]  # fmt: skip
     return out.flatten(1)
@@ -127,7 +128,7 @@ class _Short(torch.autograd.Function):
         out = asked.new_empty(len(asked), kind.heads * kind.dim)
         with triton_launch.on_device_of(asked):
             for tile in _tiles(walked, kind, ends, around):
-                kernel[(len(ends.offsets) - 1, kind.heads)](
+                kernel[(len(ends.cu_seqlens) - 1, kind.heads)](
                     query, key, value, out, *_common(kind, ends, around, seed, query, key), **tile
                 )
         ctx.save_for_backward(seed, asked, known)
@@ -148,7 +149,7 @@ class _Short(torch.autograd.Function):
         query, key, value = _roles(asked, known, kind)
         with triton_launch.on_device_of(asked):
             for tile in _tiles(walked, kind, ends, around):
-                kernel[(len(ends.offsets) - 1, kind.kv_heads)](
+                kernel[(len(ends.cu_seqlens) - 1, kind.kv_heads)](
                     query, key, value, d_out, *_roles(d_asked, d_known, kind),
                     *_common(kind, ends, around, seed, query, key), **tile,
                 )  # fmt: skip
@@ -161,14 +162,14 @@ def _common(
     steps = query.stride(0), key.stride(0), kind.heads * kind.dim
     dropped = dropped_of(kind.dropout)
     return [
-        ends.offsets, around.offsets, seed, *steps, kind.scale, dropped, kind.heads, kind.heads // kind.kv_heads,
+        ends.cu_seqlens, around.cu_seqlens, seed, *steps, kind.scale, dropped, kind.heads, kind.heads // kind.kv_heads,
         kind.dim,
     ]  # fmt: skip
 
 
 def _tiles(walked: bool, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets) -> Iterator[dict[str, Any]]:
     """What each launch is for: pairs that are longer than the one before can take, up to its own size."""
-    longest, before = max(ends.longest, around.longest), 0
+    longest, before = max(ends.max_length, around.max_length), 0
     for size in TILES:
         if before >= longest:
             break

@@ -21,7 +21,7 @@ class Sides(NamedTuple):
 
     @staticmethod
     def of(ends: SequenceOffsets) -> "Sides":
-        return Sides(ends.places, ends.to_come)
+        return Sides(ends.positions, ends.remaining)
 
 
 def windows(x: Float[Tensor, "N W"], sides: Sides, taps: range) -> Float[Tensor, "N KW"]:

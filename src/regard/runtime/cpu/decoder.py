@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from regard.core.sequence import Packing, Tokens
 from regard.core.shapes import Float, Int, Tensor
 from regard.model.embedding import Projection
-from regard.model.kv_cache import put_rows
+from regard.model.kv_cache import write_rows
 from regard.model.memory import Memory, masked_mean
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
@@ -92,9 +92,9 @@ class NativeState:
 
     def admit(self, rows: Int[Tensor, " n"], fresh: "NativeState") -> "NativeState":
         self.first[rows] = self.time
-        sources = [put_rows(mine, rows, new) for mine, new in zip(self.sources, fresh.sources, strict=True)]
+        sources = [write_rows(mine, rows, new) for mine, new in zip(self.sources, fresh.sources, strict=True)]
         self.sources = [source for source in sources if source is not None]
-        mask = put_rows(self.mask, rows, fresh.mask)
+        mask = write_rows(self.mask, rows, fresh.mask)
         assert mask is not None
         self.mask = mask
         return self
@@ -195,10 +195,10 @@ class NativeEncoder:
     def __call__(self, source: Tokens) -> Memory:
         mask = source.mask
         packing = Packing.of(mask)
-        rows, longest = len(packing.real), mask.shape[1]
-        tokens = source.ids.flatten()[packing.real]
+        rows, longest = len(packing.indices), mask.shape[1]
+        tokens = source.ids.flatten()[packing.indices]
         begins = F.pad(source.lengths.cumsum(0), (1, 0))
-        sentence = packing.real // longest
+        sentence = packing.indices // longest
         room, x, normed = self.weights.room(rows, longest)
         tensors = (tokens, begins, sentence)
         table = _Reading(*(each.data_ptr() for each in tensors), self.places.pointer(longest), rows, longest, room)

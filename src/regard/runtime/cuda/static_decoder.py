@@ -19,7 +19,7 @@ from regard.kernels.decode import step
 from regard.kernels.decode.step import StepLinear, StepNorm
 from regard.kernels.triton_launch import present
 from regard.model.embedding import Projection
-from regard.model.kv_cache import Slots, put_rows
+from regard.model.kv_cache import Slots, write_rows
 from regard.model.memory import Memory
 from regard.model.positions import Add
 from regard.model.transformer import TransformerDecoder
@@ -66,7 +66,7 @@ class StaticState:
 
     def admit(self, rows: Slots, fresh: "StaticState") -> "StaticState":
         self.first[rows] = self.time
-        source, mask = put_rows(self.source, rows, fresh.source), put_rows(self.mask, rows, fresh.mask)
+        source, mask = write_rows(self.source, rows, fresh.source), write_rows(self.mask, rows, fresh.mask)
         assert source is not None
         assert mask is not None
         self.source, self.mask = source, mask
