@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from regard.model.weights import load_weights
 
 import regard
 from regard.checkpoint import store
@@ -139,7 +138,7 @@ def test_a_pickle_is_never_opened(name, tmp_path, monkeypatch):
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
-from regard.checkpoint import store
+from regard.checkpoint import store as checkpoint
 run, at = Path(sys.argv[1]), int(sys.argv[2])
 calls = 0
 def dying(function):
@@ -154,9 +153,10 @@ for name in ("fsync", "rename", "replace", "mkdir", "open"):
     setattr(os, name, dying(getattr(os, name)))
 Path.write_bytes = dying(Path.write_bytes)
 store.save_file = dying(store.save_file)
+import regard.files
 texts = {"config.json": "{}", "training.json": "{}"}
 store.write(store.step_folder(run, 2), texts, {"model.safetensors": {"w": torch.ones(3)}})
-store.prune(run, store.steps(run)[-1:])
+store.prune(run, 1, set())
 print("done")
 """
 
@@ -246,4 +246,4 @@ def test_weights_of_another_model_are_named(tmp_path):
     with pytest.raises(
         regard.CheckpointRefused, match=r"an unknown more; no bias; weight of shape \(2, 2\) for \(4, 3\)"
     ):
-        load_weights(model, {"weight": torch.ones(2, 2), "more": torch.ones(1)}, "there")
+        store.put_weights(model, {"weight": torch.ones(2, 2), "more": torch.ones(1)}, "there")

@@ -12,7 +12,7 @@ from torch import nn
 
 import regard
 from regard.api import train as train_verb
-from regard.api.dry_run import dry_run
+from regard.api.dry_run import outlook
 from regard.api.train import prepared, train
 from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
@@ -346,7 +346,7 @@ def test_ends():
 
 
 def test_the_first_batch_is_shown_as_text(tmp_path):
-    examples = [line for line in dry_run(Recipe.of(LEARNED), tmp_path).splitlines() if line.startswith("  target")]
+    examples = [line for line in outlook(Recipe.of(LEARNED), tmp_path).splitlines() if line.startswith("  target")]
     assert len(examples) == 3
     words = Path(LETTERS).read_text().splitlines()
     assert all(line.split()[1] in words and line.endswith("</s>)") for line in examples)

@@ -447,7 +447,7 @@ def test_workers_change_nothing(tmp_path, table, monkeypatch):
     found = []
     for workers, at_once in ((1, 64), (4, 64), (3, 2)):
         monkeypatch.setattr(arrays, "WORKERS", workers)
-        monkeypatch.setattr(arrays, "AT_ONCE", at_once)
+        monkeypatch.setattr(arrays, "CHUNK", at_once)
         made = prepare(table, tmp_path / f"{workers} {at_once}")
         found.append((made.key, made.train.source.pixels.tobytes(), made.train.source.which.tolist()))
     assert found[0] == found[1] == found[2]

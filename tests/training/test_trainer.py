@@ -15,15 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from regard.model.weights import weights_of
-from regard.training.checkpointing import average_checkpoints
-from regard.training.monitor import Validation, ValidationHistory
 from torch.nn import functional as F
 
 import regard
-from regard.api.train import epochs, make_model, prepared, train
+from regard.api.train import average, epochs, make_model, prepared, train
 from regard.checkpoint import store
-from regard.checkpoint.format import regular_steps
 from regard.core.errors import InterruptedTraining
 from regard.core.sanitize import as_json_line
 from regard.data import batching as batches_module
@@ -34,9 +30,9 @@ from regard.evaluation.validation import mean_loss
 from regard.recipe.recipe import Recipe, read_recipe
 from regard.training.config import TrainConfig
 from regard.training.cuda_graphs import GraphedUpdate, RecordedGraph
-from regard.training.objective import Objective, mask_tokens, shift_targets
-from regard.training.schedules import learning_rate_at
-from regard.training.telemetry.log_file import truncate_log
+from regard.training.objective import Objective, hide, shifted
+from regard.training.schedules import Validation, ValidationHistory, rate_at
+from regard.training.telemetry.log_file import cut
 from regard.training.trainer import Trainer
 
 TRANSFORMER = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 32}
@@ -184,7 +180,7 @@ def test_accumulated_batches_weigh_by_their_tokens(r_drop, tmp_path, cache):
     model, objective = made.model.train(), Objective(recipe.train.label_smoothing)
     losses = [objective(model, batch)[:2] for batch in group]
     wanted = torch.autograd.grad(sum(loss for loss, _ in losses) / sum(n for _, n in losses), list(model.parameters()))
-    made.updater.optimizer.step = lambda: None
+    made.optimiser.step = lambda: None
     made._update(group)
     for parameter, gradient in zip(model.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
@@ -214,10 +210,11 @@ def test_batches_of_nothing_teach_nothing(name, changes, tmp_path, cache):
 
     def noted(group):
         nothing = all(row >= 40 for batch in group for row in batch.rows.tolist())
-        before = {name: tensor.clone() for name, tensor in weights_of(made.model).items()}
-        update(group)
+        before = {name: tensor.clone() for name, tensor in store.weights_of(made.model).items()}
+        rate = update(group)
         still.append(nothing)
-        assert same(before, weights_of(made.model)) == nothing
+        assert same(before, store.weights_of(made.model)) == nothing
+        return rate
 
     made._update = noted
     assert made.fit().step == 12
@@ -225,11 +222,8 @@ def test_batches_of_nothing_teach_nothing(name, changes, tmp_path, cache):
 
 
 KINDS = {
-    "text": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "decoder": TRANSFORMER | {"dropout": 0.3}}, "vocab_size"),
-    "label": (
-        {"encoder": TRANSFORMER | {"dropout": 0.3}, "pool": {"kind": "mean"}, "source_vocab_size": 30},
-        "num_labels",
-    ),
+    "text": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "decoder": TRANSFORMER | {"dropout": 0.3}}, "vocabulary"),
+    "label": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "pool": {"kind": "mean"}, "source_vocab_size": 30}, "labels"),
 }
 
 
@@ -286,7 +280,7 @@ def test_an_epoch_of_batches_of_all_lengths(cache, text):
 
 
 def test_what_reads_a_text_once_is_refused_beside_agreement():
-    with pytest.raises(regard.InvalidRecipe, match=r"train.r_drop: wanted nothing with scheduled_sampling"):
+    with pytest.raises(regard.InvalidRecipe, match=r"train.r_drop: wanted nothing with forcing"):
         read_recipe(table(RNN, RNN, r_drop=1.0, scheduled_sampling={"teacher_forcing": 0.5}))
 
 
@@ -329,7 +323,7 @@ def test_without_a_gpu_replay_says_so_and_changes_nothing(tmp_path, cache, text)
     train(recipe, tmp_path / "launched", cache=cache)
     told = []
     again = recipe | {"train": SHORT | {"cuda_graphs": True, "device": "cpu"}}
-    train(again, tmp_path / "replayed", cache=cache, on_event=told.append)
+    train(again, tmp_path / "replayed", cache=cache, tell=told.append)
     assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
     assert [e["message"] for e in told if e["event"] == "warning" and "train.cuda_graphs: wanted a GPU" in e["message"]]
 
@@ -390,7 +384,7 @@ def dropout_free() -> dict:
 
 def test_decoder_reads_what_stands_before_what_it_says():
     tokens = regard.Tokens.of([[1, 7, 8, 2], [1, 9, 2]])
-    inputs, gold, there = shift_targets(tokens)
+    inputs, gold, there = shifted(tokens)
     assert inputs[0].tolist() == [1, 7, 8]
     assert gold[0].tolist() == [7, 8, 2]
     assert there.tolist() == [[True, True, True], [True, True, False]]
@@ -401,7 +395,7 @@ def test_hidden_tokens_are_hidden_as_bert_hides_them():
     ids = torch.randint(5, 100, (50, 200))
     ids[:, 0] = 1
     tokens = regard.Tokens(ids, torch.full((50,), 200))
-    shown, hidden = mask_tokens(tokens, 0.15, 100)
+    shown, hidden = hide(tokens, 0.15, 100)
     assert not hidden[:, 0].any()
     assert abs(float(hidden.float().mean()) - 0.15) < 0.01
     assert torch.equal(shown.ids[~hidden], ids[~hidden])
@@ -409,7 +403,7 @@ def test_hidden_tokens_are_hidden_as_bert_hides_them():
     kept = float((shown.ids[hidden] == ids[hidden]).float().mean())
     assert abs(masked - 0.8) < 0.03
     assert abs(kept - 0.1) < 0.03
-    one, found = mask_tokens(regard.Tokens(torch.tensor([[1, 7, 2]]), torch.tensor([3])), 0.0, 100)
+    one, found = hide(regard.Tokens(torch.tensor([[1, 7, 2]]), torch.tensor([3])), 0.0, 100)
     assert found.tolist() == [[False, True, False]]
     assert one.ids.shape == (1, 3)
 
@@ -425,29 +419,30 @@ RATES = {
 def test_rates(schedule):
     config = TrainConfig(max_steps=12, warmup_steps=4, learning_rate=0.5, lr_schedule=schedule)
     for step in range(12):
-        assert learning_rate_at(step, config) == pytest.approx(0.5 * RATES[schedule](step))
+        assert rate_at(step, config) == pytest.approx(0.5 * RATES[schedule](step))
 
 
 def test_cosine_ends_at_its_final_rate():
     config = TrainConfig(max_steps=100, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1, lr_schedule="cosine")
-    assert learning_rate_at(9, config) == pytest.approx(1.0)
-    assert learning_rate_at(54, config) == pytest.approx(0.55)
-    assert learning_rate_at(99, config) == pytest.approx(0.1)
+    assert rate_at(9, config) == pytest.approx(1.0)
+    assert rate_at(54, config) == pytest.approx(0.55)
+    assert rate_at(99, config) == pytest.approx(0.1)
 
 
-def test_validation_history_stops_early_and_halves_the_rate():
+def test_a_course_stops_and_halves():
     config = TrainConfig(lr_schedule="plateau", plateau=2, patience=3)
-    history = ValidationHistory()
+    course = ValidationHistory()
     for step, loss in enumerate([3.0, 2.0, 2.5, 2.5, 2.5]):
-        assert not history.exhausted(config)
-        history = history.after({"loss": loss}, step, config)
-    assert (history.best, history.best_step, history.waited, history.factor) == (2.0, 1, 3, 0.5)
-    assert history.after({"loss": 2.0}, 5, config) == ValidationHistory(2.0, 5, 4, 0.25)  # the last of equals
-    unknown = ValidationHistory().after({"loss": math.nan}, 0, config)
-    assert unknown.after({"loss": 9.0}, 1, config) == ValidationHistory(9.0, 1)
-    assert history.exhausted(config)
-    higher = replace(config, monitor="accuracy")
-    assert ValidationHistory(best=1.0, best_step=0).after({"accuracy": 2.0}, 1, higher).best == 2.0
+        assert not course.over(config)
+        course = course.after(loss, step, config, higher_is_better=False)
+    assert (course.best, course.best_step, course.waited, course.factor) == (2.0, 1, 3, 0.5)
+    assert course.after(2.0, 5, config, higher_is_better=False) == ValidationHistory(
+        2.0, 5, 4, 0.25
+    )  # the last of equals
+    unknown = ValidationHistory().after(math.nan, 0, config, higher_is_better=False)
+    assert unknown.after(9.0, 1, config, higher_is_better=False) == ValidationHistory(9.0, 1)
+    assert course.over(config)
+    assert ValidationHistory(best=1.0, best_step=0).after(2.0, 1, config, higher_is_better=True).best == 2.0
 
 
 def test_the_best_is_kept_and_loaded(tmp_path, cache):
@@ -456,7 +451,7 @@ def test_the_best_is_kept_and_loaded(tmp_path, cache):
     made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
     made.fit()
     assert store.steps(tmp_path) == [4, 12]
-    assert made.state.history.best_step == 4
+    assert made.position.course.best_step == 4
 
 
 def test_early_stopping(tmp_path, cache):
@@ -482,7 +477,7 @@ def unwaiting(monkeypatch) -> None:
 
     def made(self, *given, **options):
         right(self, *given, **options)
-        self.asynchronous = True
+        self.lags = True
 
     monkeypatch.setattr(Trainer, "__init__", made)
 
@@ -521,7 +516,7 @@ def test_a_log_is_cut_line_by_line(tmp_path):
     told = [{"step": 1, "text": "one\u2028line\x85"}, {"step": 2, "loss": math.inf}, {"step": 3}]
     whole = "".join(as_json_line(each) + "\n" for each in told).encode()
     path.write_bytes(whole + '{"step": 1, "text": "é'.encode()[:-1])
-    truncate_log(tmp_path, 2)
+    cut(path, 2)
     assert path.read_bytes() == whole[: whole.rindex(b'{"step": 3')]
     assert json.loads(path.read_bytes().split(b"\n")[1])["loss"] is None
 
@@ -578,7 +573,7 @@ def test_out_of_memory_names_the_batch_and_changes_nothing(tmp_path, cache, monk
         regard.TrainingFailed, match=r"a batch of \d+ examples, the longest source \d+ tokens.*batch_tokens"
     ):
         made.fit()
-    assert made.state.step == 0
+    assert made.position.step == 0
     assert same(before, dict(made.model.named_parameters()))
 
 
@@ -607,7 +602,7 @@ ENDS = {"an error": lambda: os.stat("/nowhere/at/all"), "an exit": sys.exit}
 @pytest.mark.parametrize("name", ENDS)
 def test_a_reader_that_ends_is_named_and_the_run_resumes(name, tmp_path, cache, whole, monkeypatch):
     """Whatever ends the thread that makes batches ahead: a clear error, and a run that ends as if it had not."""
-    right, count = batches_module._collated, 0
+    right, count = batches_module._collate, 0
 
     def wrong(corpus, rows, room=None):
         nonlocal count
@@ -617,7 +612,7 @@ def test_a_reader_that_ends_is_named_and_the_run_resumes(name, tmp_path, cache, 
                 ENDS[name]()
         return right(corpus, rows, room)
 
-    monkeypatch.setattr(batches_module, "_collated", wrong)
+    monkeypatch.setattr(batches_module, "_collate", wrong)
     with pytest.raises(regard.TrainingFailed, match=r"step \d+: wanted its batches; got .*resume") as caught:
         train(table(), tmp_path, cache=cache)
     assert caught.value.exit_code == 1
@@ -636,21 +631,21 @@ def test_outputs_end_where_learned_positions_do(tmp_path, cache):
 
 @pytest.mark.parametrize("at", [4, 12])
 def test_what_was_learned_before_a_validation_that_fails_is_saved(at, tmp_path, cache, whole, monkeypatch):
-    validated = Trainer._validation
+    validated = Trainer._validated
 
     def fails(self, validate):
-        if self.state.step == at:
+        if self.position.step == at:
             raise RuntimeError("no memory for it")
         return validated(self, validate)
 
-    monkeypatch.setattr(Trainer, "_validation", fails)
+    monkeypatch.setattr(Trainer, "_validated", fails)
     with pytest.raises(RuntimeError, match="no memory for it"):
         train(table(), tmp_path, cache=cache)
     assert store.steps(tmp_path)[-1] == at
-    assert at not in regular_steps(tmp_path)
+    assert at not in store.regular(tmp_path)
     monkeypatch.undo()
     train(table(), tmp_path, cache=cache, resume=True)
-    assert regular_steps(tmp_path) == regular_steps(whole) == [4, 8, 12]
+    assert store.regular(tmp_path) == store.regular(whole) == [4, 8, 12]
     assert same(weights(tmp_path), weights(whole))
     assert log(tmp_path) == log(whole)
 
@@ -702,7 +697,7 @@ def test_changed_data_are_allowed_when_asked_for(tmp_path, cache):
     assert store.steps(tmp_path / "run")[-1] == 16
     assert after.target.hash == before.target.hash
     again = train(more, tmp_path / "run", cache=cache, resume=True)  # these are now the data of the run
-    assert same(weights_of(again.model), weights_of(after.model))
+    assert same(store.weights_of(again.model), store.weights_of(after.model))
 
 
 def test_evaluating_a_run_prepares_nothing_again(tmp_path):
@@ -715,17 +710,17 @@ def test_evaluating_a_run_prepares_nothing_again(tmp_path):
     assert made.source is not None
 
 
-def test_a_damaged_checkpoint_is_skipped(copy, cache, whole, caplog):
+def test_a_damaged_checkpoint_is_passed_over(copy, cache, whole, capsys):
     last, told = store.step_folder(copy, 12), []
     damaged = bytearray((last / "model.safetensors").read_bytes())
     damaged[-1] ^= 1
     (last / "model.safetensors").write_bytes(damaged)
     shutil.copytree(last, copy / "step-00000011")
     regard.load(copy)
-    assert "damaged checkpoint skipped: " in caplog.text
-    train(table(), copy, cache=cache, resume=True, on_event=told.append)
+    assert "passed over: " in capsys.readouterr().err
+    train(table(), copy, cache=cache, resume=True, tell=told.append)
     assert [event["step"] for event in told if event["event"] == "resumed"] == [8]
-    assert any("damaged checkpoint skipped" in event.get("message", "") for event in told)
+    assert any("passed over" in event.get("message", "") for event in told)
     assert same(weights(whole), weights(copy))
 
 
@@ -737,7 +732,7 @@ def test_frozen_weights_stay_and_others_learn(tmp_path, cache):
     moved = {name for name, p in made.model.named_parameters() if not torch.equal(p, before[name])}
     assert moved
     assert not any(name.startswith("encoder.") for name in moved)
-    with pytest.raises(regard.InvalidRecipe, match=r"train.freeze: wanted patterns that match.*'encodr"):
+    with pytest.raises(regard.InvalidRecipe, match=r"train.freeze: wanted patterns that fit.*'encodr"):
         trainer(read_recipe(table(freeze=["encodr.*"])), cache, tmp_path)
 
 
@@ -748,9 +743,10 @@ def test_what_was_frozen_learns_after_its_epochs(tmp_path, cache):
     update, moved = made._update, {False: set(), True: set()}
 
     def noted(group):
-        later = made.state.epoch >= 1
-        update(group)
+        later = made.position.epoch >= 1
+        found = update(group)
         moved[later] |= {name for name, p in made.model.named_parameters() if not torch.equal(p, before[name])}
+        return found
 
     made._update = noted
     made.fit()
@@ -766,11 +762,11 @@ def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):
     recipe = read_recipe(table(init_from=str(whole)))
     data = prepared(recipe, cache)
     model = make_model(recipe, recipe.sized(data))
-    assert same(weights_of(model), weights_of(first.model))
+    assert same(store.weights_of(model), store.weights_of(first.model))
     assert data.target.hash == first.target.hash
     recipe, told = read_recipe(table(TRANSFORMER | {"ffn_dim": 48}, init_from=str(whole))), []
-    make_model(recipe, recipe.sized(data), on_event=told.append)
-    assert "weights match and were copied; initialized anew: encoder.stack.layers.0.ffn.up" in told[0]["message"]
+    make_model(recipe, recipe.sized(data), tell=told.append)
+    assert "weights fit, and were taken; drawn anew: encoder.stack.layers.0.ffn.up" in told[0]["message"]
 
 
 FINE_TUNED = {
@@ -792,8 +788,8 @@ def test_what_found_hidden_tokens_is_fine_tuned(name, tmp_path, cache):
     tuned = SHORT | {"init_from": str(tmp_path / "first")}
     recipe = {"data": data, "model": {"encoder": TRANSFORMER} | model, "train": tuned}
     made = make_model(read_recipe(recipe), read_recipe(recipe).sized(prepared(read_recipe(recipe), cache)))
-    theirs = weights_of(first.model)
-    mine = weights_of(made)
+    theirs = store.weights_of(first.model)
+    mine = store.weights_of(made)
     assert all(torch.equal(mine[key], theirs[key]) for key in theirs if key.startswith("encoder."))
     found = train(recipe, tmp_path / "run", cache=cache)
     assert found.source.hash == first.target.hash
@@ -811,22 +807,22 @@ def test_averaged_weights_are_the_mean(tmp_path, cache):
     for step in (4, 8, 12):
         folder = store.step_folder(tmp_path, step)
         every.append(store.tensors(store.read(folder), "model.safetensors", folder))
-    for name, tensor in weights_of(found.model).items():
+    for name, tensor in store.weights_of(found.model).items():
         torch.testing.assert_close(tensor, sum(each[name] for each in every) / 3)
     assert found.folder == tmp_path / "averaged"
     (store.step_folder(tmp_path, 8) / "model.safetensors").write_bytes(b"")
     told = []
-    mean = average_checkpoints(tmp_path, 3, told.append)
+    mean = average(tmp_path, 3, told.append)
     torch.testing.assert_close(mean[name], (every[0][name] + every[2][name]) / 2)
-    assert [event["message"].partition(":")[0] for event in told] == ["left out of the average"]
+    assert [event["message"].partition(":")[0] for event in told] == ["passed over in the mean"]
 
 
 def test_a_run_that_goes_on_averages_anew(tmp_path, cache):
     first = train(table(average_checkpoints=2), tmp_path, cache=cache)
     more = train(table(average_checkpoints=2, max_steps=16), tmp_path, cache=cache, resume=True)
-    assert not same(weights_of(first.model), weights_of(more.model))
+    assert not same(store.weights_of(first.model), store.weights_of(more.model))
     again = regard.load(tmp_path)
-    assert same(weights_of(again.model), weights_of(more.model))
+    assert same(store.weights_of(again.model), store.weights_of(more.model))
 
 
 def test_a_run_that_was_stopped_averages_what_one_that_was_not_does(tmp_path, cache):
@@ -838,14 +834,14 @@ def test_a_run_that_was_stopped_averages_what_one_that_was_not_does(tmp_path, ca
     assert store.steps(tmp_path / "parts") == [8, 12, 16, 19]
     parts = train(recipe, tmp_path / "parts", cache=cache, resume=True)
     assert store.steps(tmp_path / "parts") == store.steps(tmp_path / "whole") == [16, 20, 22]
-    assert same(weights_of(parts.model), weights_of(whole.model))
+    assert same(store.weights_of(parts.model), store.weights_of(whole.model))
 
 
 def test_where_a_run_was_stopped_it_may_end(tmp_path, cache):
     interrupted(table(average_checkpoints=2), tmp_path / "parts", 7, cache)
     parts = train(table(average_checkpoints=2, max_steps=7), tmp_path / "parts", cache=cache, resume=True)
     whole = train(table(average_checkpoints=2, max_steps=7), tmp_path / "whole", cache=cache)
-    assert same(weights_of(parts.model), weights_of(whole.model))
+    assert same(store.weights_of(parts.model), store.weights_of(whole.model))
     assert [line for line in log(tmp_path / "parts") if line["event"] == "validation"] == [
         line for line in log(tmp_path / "whole") if line["event"] == "validation"
     ]
@@ -867,9 +863,9 @@ def test_the_running_mean_is_what_is_kept(tmp_path, cache):
     made = trainer(recipe, cache, tmp_path)
     made.fit()
     kept = weights(tmp_path)
-    means = dict(zip(made.ema.names, made.ema.means, strict=True))
+    means = dict(zip(made.mean.names, made.mean.means, strict=True))
     assert same(kept, means)
-    assert not same(kept, weights_of(made.model))
+    assert not same(kept, store.weights_of(made.model))
 
 
 def test_a_loaded_model_predicts_as_it_did(copy, cache):
@@ -887,7 +883,7 @@ from pathlib import Path
 from regard.api.train import train
 import json
 recipe, run, cache = json.loads(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
-train(recipe, run, cache=cache, resume=True, on_event=lambda event: print(event["event"], flush=True))
+train(recipe, run, cache=cache, resume=True, tell=lambda event: print(event["event"], flush=True))
 """
 
 
