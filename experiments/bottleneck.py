@@ -42,7 +42,7 @@ def measure(
     steps: int = 600,
 ) -> Found:
     models = {f"without, {dim} wide": (dim, "none") for dim in widths}
-    models[f"with attention, {widths[0]} wide"] = (widths[0], "before")
+    models[f"with attention, {widths[0]} wide"] = (widths[0], "bahdanau")
     with tempfile.TemporaryDirectory() as folder:
         learned = [
             learn(gru(dim, attention), task, steps, rate=0.042 / dim**0.5, folder=Path(folder) / name)

@@ -59,7 +59,7 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
 
         def taught(task: Task, kind: str) -> regard.Predictor:
-            model = transformer(dim, layers, heads=4, position=kind)
+            model = transformer(dim, layers, heads=4, positions=kind)
             return learn(model, task, steps, rate, Path(folder) / f"{task.answer.__name__}-{kind}")
 
         backwards = {kind: taught(task, kind) for kind in kinds}

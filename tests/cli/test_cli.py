@@ -353,7 +353,7 @@ def test_models_are_evaluated_on_other_files(place, tmp_path):
         "sources: wanted a file for a model to read": ["--references", file],
         "references: wanted none for loss": ["--sources", file, "--references", file, "--metric", "loss"],
         "split: wanted one of train, valid, test; got 'dev'": ["--split", "dev", "--metric", "bleu"],
-        "character_error_rate, for the model gives texts; got 'f1'": ["--metric", "f1"],
+        "character_error_rate, as the model generates texts; got 'f1'": ["--metric", "f1"],
     }
     for message, arguments in refused.items():
         with pytest.raises(InvalidArgument, match=re.escape(message)):
@@ -363,7 +363,7 @@ def test_models_are_evaluated_on_other_files(place, tmp_path):
 def test_the_help_of_evaluate_explains_every_metric():
     shown = re.sub(r"\s+", " ", command("evaluate", "--help").stdout)
     for name, metric in METRICS.items():
-        assert f"{name} {'↑' if metric.higher else '↓'} {metric.tells}" in shown
+        assert f"{name} {'↑' if metric.higher_is_better else '↓'} {metric.description}" in shown
 
 
 def test_prepare_says_what_there_is(place):

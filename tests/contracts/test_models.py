@@ -9,7 +9,8 @@ from torch.nn import functional as F
 import regard
 from regard.core.sequence import Tokens
 from regard.model.memory import Memory
-from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool, PoolConfig
+from regard.model.part_config import PoolConfig
+from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool
 from regard.model.positions import SinusoidalGrid
 from regard.model.seq2seq import Classifier, Seq2Seq
 from regard.model.vision import CnnConfig, cnn

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from regard.core.sanitize import printable
-from regard.evaluation.report import judge, report
-from regard.evaluation.report_text import told
+from regard.evaluation.report import collect, report
+from regard.evaluation.report_text import report_text
 from regard.views import caption_overlay, charts
 from regard.views.canvas import SvgCanvas
 from regard.views.caption_overlay import Drawing
@@ -41,7 +41,7 @@ def test_ordinary_text_is_shown_as_it_is(name):
     text = ORDINARY[name]
     assert printable(text) == text
     assert charts.text(text) == text
-    assert text in told(report([judge("one", [(("", [text]), text)], ["f1"])]))  # class by class
+    assert text in report_text(report([collect("one", [(("", [text]), text)], ["f1"])]))  # class by class
     assert "�" not in heat_map(torch.ones(1, 1), [text], [text])  # which are cut to fit
     drawn, sheet = Drawing(text, np.zeros((4, 4, 3), np.uint8), [text], torch.ones(1, 2, 2)), SvgCanvas(9, 9)
     sheet.text((0, 0), text)

@@ -1,4 +1,4 @@
-"""Metrics of captions: against the COCO evaluation's own figures, pinned and, where it is installed, computed anew."""
+"""Caption metrics against the COCO evaluation: pinned scores, and its own code where it is installed."""
 
 import gzip
 import os
@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.api.evaluate import OF_CAPTIONS, EvaluationInputs, _usual_metrics
+from regard.api.evaluate import CAPTION_METRICS, EvaluationInputs, _default_metrics
 from regard.evaluation import wordnet
-from regard.evaluation.bootstrap import resampled
-from regard.evaluation.caption_metrics import ORDERS, common
-from regard.evaluation.meteor import align
-from regard.evaluation.metrics import METRICS, score, start
-from regard.evaluation.ptb_tokenizer import tokens
-from regard.evaluation.report import judge, report
-from regard.evaluation.stemmer import stem
+from regard.evaluation.bootstrap import resample_counts
+from regard.evaluation.caption_metrics import MAX_ORDER, lcs_length
+from regard.evaluation.meteor import align, stem
+from regard.evaluation.metrics import METRICS, new_statistics, score
+from regard.evaluation.ptb_tokenizer import tokenize
+from regard.evaluation.report import collect, report
+from regard.evaluation.report_text import metric_heading
 from regard.recipe.recipe import Recipe
 
-# What the Java tokenizer of the COCO evaluation makes of them (Stanford's 3.4.1), less the punctuation that it drops.
+# Captions and their tokens by the COCO evaluation's Java tokenizer (Stanford's 3.4.1), without dropped punctuation.
 CUT = {
     "Don't you think it's John's dog?": "do n't you think it 's john 's dog",
     "They've said I'm here, she'd've gone, we'll see.": "they 've said i 'm here she 'd 've gone we 'll see",
@@ -52,8 +52,8 @@ CUT = {
 
 
 @pytest.mark.parametrize("caption", CUT)
-def test_captions_are_cut_as_the_coco_evaluation_cuts_them(caption):
-    assert " ".join(tokens(caption)) == CUT[caption]
+def test_tokens_are_those_of_the_coco_evaluation(caption):
+    assert " ".join(tokenize(caption)) == CUT[caption]
 
 
 STEMS = {
@@ -66,7 +66,7 @@ STEMS = {
 
 
 @pytest.mark.parametrize("word", STEMS)
-def test_stems_are_snowballs(word):
+def test_stems_are_those_of_snowballs_english_stemmer(word):
     assert stem(word) == STEMS[word]
 
 
@@ -93,7 +93,7 @@ PINNED = {
 
 
 @pytest.mark.parametrize("name", PINNED)
-def test_pinned_figures(name):
+def test_pinned_figures(name, no_wordnet):
     assert score(name, OUTPUTS, REFERENCES) == pytest.approx(PINNED[name], rel=1e-9)
 
 
@@ -102,9 +102,9 @@ def theirs(outputs: list[str], references: list[list[str]]) -> dict[str, float]:
     bleu = pytest.importorskip("pycocoevalcap.bleu.bleu", reason=reason)
     rouge = pytest.importorskip("pycocoevalcap.rouge.rouge", reason=reason)
     cider = pytest.importorskip("pycocoevalcap.cider.cider", reason=reason)
-    gold = {i: [" ".join(tokens(each)) for each in found] for i, found in enumerate(references)}
-    said = {i: [" ".join(tokens(each))] for i, each in enumerate(outputs)}
-    blues, _ = bleu.Bleu(ORDERS).compute_score(gold, said, verbose=0)
+    gold = {i: [" ".join(tokenize(each)) for each in found] for i, found in enumerate(references)}
+    said = {i: [" ".join(tokenize(each))] for i, each in enumerate(outputs)}
+    blues, _ = bleu.Bleu(MAX_ORDER).compute_score(gold, said, verbose=0)
     found = {f"bleu{n}": value for n, value in enumerate(blues, 1)}
     return found | {
         "rouge_l": rouge.Rouge().compute_score(gold, said)[0],
@@ -165,38 +165,38 @@ def test_common_subsequences_are_the_obvious_ones():
     chance = random.Random(0)
     for _ in range(300):
         one, other = (chance.choices("abcd", k=chance.randint(0, 15)) for _ in range(2))
-        assert common(one, other) == plain_common(one, other), (one, other)
+        assert lcs_length(one, other) == plain_common(one, other), (one, other)
 
 
-@pytest.mark.parametrize("name", OF_CAPTIONS)
-def test_a_resample_scores_as_its_pictures_would(name):
-    """Where what CIDEr calls rare is what the whole set calls so."""
+@pytest.mark.parametrize("name", CAPTION_METRICS)
+def test_a_resample_scores_as_its_images_would(name):
+    """CIDEr keeps the document frequencies of the whole set."""
     outputs, references = drawn(20, 2)
-    tally = start([name])[name]
-    tally.add(outputs[:7], references[:7])
-    tally.add(outputs[7:], references[7:])
-    (counts,) = resampled(20, 3)
-    for value, row in zip(tally.values(counts), counts.astype(int), strict=True):
+    statistics = new_statistics([name])[name]
+    statistics.add(outputs[:7], references[:7])
+    statistics.add(outputs[7:], references[7:])
+    (counts,) = resample_counts(20, 3)
+    for value, row in zip(statistics.values(counts), counts.astype(int), strict=True):
         rows = np.repeat(np.arange(20), row)
-        again = start([name])[name]
+        again = new_statistics([name])[name]
         again.add([outputs[i] for i in rows], [references[i] for i in rows])
         if name == "cider":
-            each = [tally.values(np.ones((1, 1)), np.array([i]))[0] for i in range(20)]
+            each = [statistics.values(np.ones((1, 1)), np.array([i]))[0] for i in range(20)]
             assert value == pytest.approx(np.mean([each[i] for i in rows]))
         else:
             assert value == pytest.approx(again.values(np.ones((1, 20)))[0])
 
 
-def test_cider_is_of_all_that_was_added():
-    """The same examples are worth less where their words are common, and a figure asked for early is not kept."""
-    tally = start(["cider"])["cider"]
-    tally.add(["a dog"], [["a dog"]])
-    assert tally.values(np.ones((1, 1)))[0] == 0.0  # of one picture nothing is rare
-    tally.add(["a cat"], [["a cat"]])
-    assert tally.values(np.ones((1, 2)))[0] > 1.0
+def test_cider_uses_the_document_frequencies_of_everything_added():
+    """A value computed before more examples are added is not cached."""
+    statistics = new_statistics(["cider"])["cider"]
+    statistics.add(["a dog"], [["a dog"]])
+    assert statistics.values(np.ones((1, 1)))[0] == 0.0  # with one image every document frequency is 1 of 1
+    statistics.add(["a cat"], [["a cat"]])
+    assert statistics.values(np.ones((1, 2)))[0] > 1.0
 
 
-def test_meteor_by_hand():
+def test_meteor_by_hand(no_wordnet):
     # "a dog runs" on "the dogs run": two content words by their stems, of lengths 0.25 + 2 × 0.75 each, in one piece
     precision = recall = 2 * 0.75 * 0.6 / 1.75
     mean = precision * recall / (0.85 * precision + 0.15 * recall)
@@ -217,7 +217,7 @@ ALIGNED = {
 
 
 @pytest.mark.parametrize("case", ALIGNED)
-def test_alignments_cover_most_in_fewest_pieces(case):
+def test_alignments_match_most_words_in_fewest_chunks(case):
     output, reference, wanted = ALIGNED[case]
     found = align(output.split(), reference.split())
     assert (len(found.pairs), found.chunks) == wanted
@@ -225,10 +225,11 @@ def test_alignments_cover_most_in_fewest_pieces(case):
         assert found.pairs == ((0, 1, 1.0),)  # the same word before one with its stem
 
 
-def test_synonyms_count_where_wordnet_is_there(tmp_path, monkeypatch):
-    plain = score("meteor", ["a canine ran"], [["a dog went"]])
+@pytest.fixture
+def tiny_wordnet(tmp_path, monkeypatch):
+    """A WordNet of four lemmas: dog and canine share a synset, as do run and go."""
     files = {
-        "index.noun": "  1 a licence\ndog n 2 0 2 1 00000001 00000002\ncanine n 1 2 @ ~ 1 0 00000002\n",
+        "index.noun": "  1 a license\ndog n 2 0 2 1 00000001 00000002\ncanine n 1 2 @ ~ 1 0 00000002\n",
         "index.verb": "run v 1 0 1 0 00000009\ngo v 1 0 1 0 00000009\n",
         "index.adj": "",
         "index.adv": "",
@@ -237,31 +238,64 @@ def test_synonyms_count_where_wordnet_is_there(tmp_path, monkeypatch):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))
-    wordnet.synonyms.cache_clear()
-    try:
-        assert score("meteor", ["a canine ran"], [["a dog went"]]) > plain
-        assert [pair[2] for pair in align(["canines", "ran"], ["dogs", "goes"]).pairs] == [0.8, 0.8]
-        tally = start(["meteor"])["meteor"]
-        assert "exact+stem+synonym" in tally.signature()
-    finally:
-        wordnet.synonyms.cache_clear()
+    wordnet.wordnet.cache_clear()
+    yield
+    wordnet.wordnet.cache_clear()
 
 
-def test_a_figure_says_how_it_was_computed():
+@pytest.fixture
+def no_wordnet(tmp_path, monkeypatch):
+    monkeypatch.setenv("WNSEARCHDIR", str(tmp_path / "missing"))
+    wordnet.wordnet.cache_clear()
+    yield
+    wordnet.wordnet.cache_clear()
+
+
+def weights(output: str, reference: str) -> list[float]:
+    return [weight for _, _, weight in align(output.split(), reference.split()).pairs]
+
+
+def test_wordnet_adds_synonyms(tiny_wordnet):
+    assert weights("canines ran", "dogs goes") == [0.8, 0.8]
+    # "a canine ran" on "a dog went": every word matches in one chunk, of lengths 0.25 + 2 × 0.75
+    assert score("meteor", ["a canine ran"], [["a dog went"]]) == pytest.approx((0.25 + 2 * 0.75 * 0.8) / 1.75)
+
+
+def test_an_inflection_matches_by_its_stem_also_with_wordnet(tiny_wordnet):
+    """The forms dog and dogs share stem and synset; the matchers' order is exact, stem, synonym."""
+    assert weights("a dog", "a dogs") == [1.0, 0.6]
+    assert weights("a dog", "a dog") == [1.0, 1.0]
+    assert weights("she ran", "she run") == [1.0, 0.8]  # an irregular form has another stem
+
+
+def test_without_wordnet_synonyms_do_not_match(no_wordnet):
+    assert weights("a canine ran", "a dog went") == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("files", "matchers"), [("no_wordnet", "exact, stem"), ("tiny_wordnet", "exact, stem, synonym")]
+)
+def test_meteor_is_named_by_its_matchers(files, matchers, request):
+    request.getfixturevalue(files)
+    assert metric_heading("meteor") == f"meteor ({matchers}) ↑"
+    assert new_statistics(["meteor"])["meteor"].signature().startswith(f"METEOR ({matchers}), no paraphrases")
+
+
+def test_results_carry_signatures():
     rows = (((i, found), output) for i, (output, found) in enumerate(PICTURES))
-    found = report([judge("captions", rows, OF_CAPTIONS, measure=lambda _: 1)], resamples=50)
+    found = report([collect("captions", rows, CAPTION_METRICS, source_length=lambda _: 1)], resamples=50)
     figures = found.systems[0].metrics
-    assert figures["cider"].signature == "CIDEr-D|tok:ptb|n:4|sigma:6|df:6 pictures"
+    assert figures["cider"].signature == "CIDEr-D|tok:ptb|n:4|sigma:6|df:6 images"
     assert "no paraphrases" in figures["meteor"].signature
     for name, value in figures.items():
         assert value.low <= value.value <= value.high
-        assert METRICS[name].higher
+        assert METRICS[name].higher_is_better
 
 
-def test_captions_of_photographs_are_judged_by_these():
+def test_caption_metrics_are_the_default_for_captions():
     data = {"source": {"kind": "image", "column": "file"}, "target": {"column": "caption"}}
     model = {"encoder": {"kind": "cnn"}, "decoder": {"kind": "rnn"}}
     photographs = Recipe.of({"data": {"train": "t.csv", **data}, "model": model, "train": {"monitor": "loss"}})
-    assert _usual_metrics(photographs, EvaluationInputs()) == ["loss", "perplexity", *OF_CAPTIONS]
+    assert _default_metrics(photographs, EvaluationInputs()) == ["loss", "perplexity", *CAPTION_METRICS]
     scenes = Recipe.of({"data": {"synthetic": "shapes", "source": {"kind": "image"}}, "model": model})
-    assert _usual_metrics(scenes, EvaluationInputs()) == ["loss", "perplexity", "accuracy", "character_error_rate"]
+    assert _default_metrics(scenes, EvaluationInputs()) == ["loss", "perplexity", "accuracy", "character_error_rate"]

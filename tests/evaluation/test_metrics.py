@@ -1,4 +1,4 @@
-"""Metrics against sacreBLEU and against figures worked out by hand; intervals, p-values, lengths; memory and speed."""
+"""Metrics against sacreBLEU and by hand; confidence intervals, p-values, length buckets; memory and speed."""
 
 import random
 import time
@@ -11,17 +11,17 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
 from regard.core.errors import InvalidArgument
-from regard.evaluation.bootstrap import bootstrap, interval, p_value, resampled
-from regard.evaluation.length_buckets import spans
-from regard.evaluation.metrics import METRICS, check, score, start
-from regard.evaluation.report import judge, report
-from regard.evaluation.report_text import told
-from regard.evaluation.statistics import edit_distance
-from regard.training import config as training
+from regard.core.metric_names import HIGHER_IS_BETTER
+from regard.evaluation.bootstrap import bootstrap, confidence_interval, p_value, resample_counts
+from regard.evaluation.length_buckets import length_buckets
+from regard.evaluation.metrics import METRICS, Metric, check_metrics, new_statistics, register_metric, score
+from regard.evaluation.report import collect, report
+from regard.evaluation.report_text import report_text
+from regard.evaluation.statistics import Statistics, edit_distance, per_example
 
 WORDS = ["the", "a", "small", "red", "dog", "cat", "house", "sees", "near", "and", "Paris", "3.5", "it's", ",", "."]
 THEIRS = {"bleu": BLEU, "bleu_lower": partial(BLEU, lowercase=True), "chrf": CHRF, "ter": TER}
-OURS = [name for name, metric in METRICS.items() if "text" in metric.tasks and metric.tally]
+OURS = [name for name, metric in METRICS.items() if "text" in metric.tasks and metric.statistics]
 
 
 def sentences(count: int, seed: int, longest: int = 14) -> list[str]:
@@ -65,11 +65,11 @@ def theirs(name: str, outputs: list[str], references: list[list[str]]) -> tuple[
     return metric.corpus_score(outputs, streams).score, str(metric.get_signature())
 
 
-def tallied(name: str, outputs: list[str], references: list[list[str]], chunk: int = 7):
-    tally = start([name])[name]
+def collected(name: str, outputs: list[str], references: list[list[str]], chunk: int = 7):
+    statistics = new_statistics([name])[name]
     for i in range(0, len(outputs), chunk):
-        tally.add(outputs[i : i + chunk], references[i : i + chunk])
-    return tally
+        statistics.add(outputs[i : i + chunk], references[i : i + chunk])
+    return statistics
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
@@ -78,17 +78,17 @@ def test_scores_and_signatures_are_those_of_sacrebleu(name, corpus):
     outputs, references = CORPORA[corpus]
     value, signature = theirs(name, outputs, references)
     assert score(name, outputs, references) == pytest.approx(value, abs=1e-6)
-    tally = tallied(name, outputs, references)
-    assert tally.values(np.ones((1, len(outputs))))[0] == pytest.approx(value, abs=1e-6)
-    assert tally.signature() == signature
+    statistics = collected(name, outputs, references)
+    assert statistics.values(np.ones((1, len(outputs))))[0] == pytest.approx(value, abs=1e-6)
+    assert statistics.signature() == signature
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
 @pytest.mark.parametrize("name", THEIRS)
 def test_a_resample_scores_as_its_sentences_would(name, corpus):
     outputs, references = CORPORA[corpus]
-    (counts,) = resampled(len(outputs), 3)
-    for value, row in zip(tallied(name, outputs, references).values(counts), counts.astype(int), strict=True):
+    (counts,) = resample_counts(len(outputs), 3)
+    for value, row in zip(collected(name, outputs, references).values(counts), counts.astype(int), strict=True):
         rows = np.repeat(np.arange(len(outputs)), row)
         again = theirs(name, [outputs[i] for i in rows], [references[i] for i in rows])[0]
         assert value == pytest.approx(again, abs=1e-6)
@@ -123,14 +123,14 @@ def test_by_hand(case):
 
 
 def test_classes_of_a_resample_are_those_that_are_there():
-    tally = tallied("f1", list("xxxyz"), [[g] for g in "xxyyy"], chunk=2)
+    statistics = collected("f1", list("xxxyz"), [[g] for g in "xxyyy"], chunk=2)
     only_x = np.array([[1.0, 2.0, 0.0, 0.0, 0.0]])  # z and y are not drawn, and do not count as failures
-    assert tally.values(only_x)[0] == 1.0
-    assert tally.values(np.ones((1, 2)), among=np.array([3, 4]))[0] == pytest.approx((2 / 3 + 0) / 2)
+    assert statistics.values(only_x)[0] == 1.0
+    assert statistics.values(np.ones((1, 2)), indices=np.array([3, 4]))[0] == pytest.approx((2 / 3 + 0) / 2)
 
 
-def test_every_class_is_told():
-    rows = tallied("recall", list("xxxyz"), [[g] for g in "xxyyy"], chunk=2).table()
+def test_the_class_table_lists_every_class():
+    rows = collected("recall", list("xxxyz"), [[g] for g in "xxyyy"], chunk=2).table()
     assert [row["label"] for row in rows] == ["x", "y", "z"]
     assert rows[0] == {"label": "x", "precision": 2 / 3, "recall": 1.0, "f1": 4 / 5, "references": 2, "outputs": 3}
     assert rows[1]["recall"] == pytest.approx(1 / 3)
@@ -151,7 +151,7 @@ def plain_edit_distance(a, b) -> int:
     return row[-1]
 
 
-def test_edit_distance_is_the_obvious_one():
+def test_edit_distance_equals_the_dynamic_program():
     chance = random.Random(1)
     for longest in [4] * 500 + [12] * 500 + [150] * 5:
         a, b = (["ab", "c", "d"][: chance.randint(1, 3)] for _ in range(2))
@@ -167,10 +167,10 @@ def test_intervals_are_seeded_and_near_sacrebleus():
     outputs = noisy(gold, 0.3, 4)
     everything = np.arange(len(gold))
     for name in ("bleu", "chrf", "ter"):
-        tally = tallied(name, outputs, plain(gold))
-        low, high = interval(bootstrap([tally], everything)[0])
-        assert (low, high) == interval(bootstrap([tally], everything)[0])
-        assert (low, high) != interval(bootstrap([tally], everything, seed=2)[0])
+        statistics = collected(name, outputs, plain(gold))
+        low, high = confidence_interval(bootstrap([statistics], everything)[0])
+        assert (low, high) == confidence_interval(bootstrap([statistics], everything)[0])
+        assert (low, high) != confidence_interval(bootstrap([statistics], everything, seed=2)[0])
         score_ = THEIRS[name]().corpus_score(outputs, [gold], n_bootstrap=1000)
         assert (high - low) / 2 == pytest.approx(score_._ci, rel=0.1)
         assert low < score_.score < high
@@ -178,13 +178,13 @@ def test_intervals_are_seeded_and_near_sacrebleus():
 
 def test_an_interval_of_accuracy_is_the_binomials():
     outputs = ["a"] * 300 + ["b"] * 100
-    low, high = interval(bootstrap([tallied("accuracy", outputs, [["a"]] * 400)], np.arange(400), 4000)[0])
+    low, high = confidence_interval(bootstrap([collected("accuracy", outputs, [["a"]] * 400)], np.arange(400), 4000)[0])
     half = 1.96 * (0.75 * 0.25 / 400) ** 0.5
     assert (low, high) == pytest.approx((0.75 - half, 0.75 + half), abs=0.005)
 
 
 def test_draws_are_with_replacement_and_each_as_likely():
-    counts = np.concatenate(list(resampled(50, 4000)))
+    counts = np.concatenate(list(resample_counts(50, 4000)))
     assert counts.shape == (4000, 50)
     assert (counts.sum(1) == 50).all()
     assert counts.mean(0) == pytest.approx(np.ones(50), abs=0.1)
@@ -196,13 +196,13 @@ PAIRS = {"far apart": (0.3, 0.4, True), "alike": (0.30, 0.302, False), "the bett
 
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
-def test_systems_are_told_apart_where_sacrebleu_does(name, pair):
+def test_p_values_agree_with_sacrebleus(name, pair):
     first, second, apart = PAIRS[pair]
     gold = sentences(250, 5)
     outputs = [noisy(gold, first, 6), noisy(gold, second, 7)]
     found = report(
         [
-            judge(f"{i}", (((g, [g]), o) for g, o in zip(gold, said, strict=True)), [name])
+            collect(f"{i}", (((g, [g]), o) for g, o in zip(gold, said, strict=True)), [name])
             for i, said in enumerate(outputs)
         ]
     )
@@ -240,12 +240,12 @@ FEW = {
 
 @pytest.mark.parametrize("name", ["accuracy", "bleu", "error_rate"])
 @pytest.mark.parametrize("case", FEW)
-def test_few_examples_tell_nothing_for_certain(case, name):
+def test_p_values_of_few_examples_are_bounded(case, name):
     """By hand: n fair coins fall alike, either way, in 2 of 2ⁿ cases."""
     examples, right, p = FEW[case]
     gold, wrong = "the red dog sees it", "no word at all here"
     said = [[wrong] * examples, [gold] * right + [wrong] * (examples - right)]
-    found = report([judge(f"{i}", (((gold, [gold]), o) for o in each), [name]) for i, each in enumerate(said)])
+    found = report([collect(f"{i}", (((gold, [gold]), o) for o in each), [name]) for i, each in enumerate(said)])
     assert found.systems[1].metrics[name].p == pytest.approx(p)
 
 
@@ -253,22 +253,24 @@ def test_p_values_are_even_where_there_is_no_difference():
     """Of systems that are equally good, one in twenty seems to differ at 0.05."""
     chance, found = np.random.default_rng(0), []
     for _ in range(200):
-        tallies = [tallied("accuracy", chance.choice(["a", "b"], 200).tolist(), [["a"]] * 200, 200) for _ in range(2)]
-        drawn = bootstrap(tallies, np.arange(200), 200)
-        values = [tally.values(np.ones((1, 200)))[0] for tally in tallies]
+        statistics = [
+            collected("accuracy", chance.choice(["a", "b"], 200).tolist(), [["a"]] * 200, 200) for _ in range(2)
+        ]
+        drawn = bootstrap(statistics, np.arange(200), 200)
+        values = [statistics.values(np.ones((1, 200)))[0] for statistics in statistics]
         found.append(p_value(values[1] - values[0], drawn[1] - drawn[0], 200))
     assert 0.01 <= np.mean(np.array(found) < 0.05) <= 0.1
     assert 0.4 < np.mean(found) < 0.6
 
 
-def test_a_thousand_resamples_of_a_thousand_sentences_take_no_time():
+def test_a_thousand_resamples_of_a_thousand_sentences_take_a_second():
     gold = sentences(1000, 8)
     names = [
         name for name in (*OURS, "f1") if name != "meteor"
     ]  # which keeps sums as BLEU does, and takes long to count
-    tallies = [tallied(name, noisy(gold, 0.3, 9), plain(gold), 1000) for name in names]
+    statistics = [collected(name, noisy(gold, 0.3, 9), plain(gold), 1000) for name in names]
     began = time.process_time()
-    bootstrap(tallies, np.arange(1000))
+    bootstrap(statistics, np.arange(1000))
     assert time.process_time() - began < 1.0  # of all metrics together
 
 
@@ -278,19 +280,19 @@ def test_a_thousand_resamples_of_a_thousand_sentences_take_no_time():
 def test_groups_by_length_hold_everything_once():
     lengths = [len(text.split()) for text in sentences(500, 10, 40)]
     for groups, count in (("4", 4), ("10,20", 3), ("1", 1), ("100", 40), ("50,60", 1)):
-        found = spans(lengths, groups)
+        found = length_buckets(lengths, groups)
         assert len(found) == count
-        assert sorted(row for span in found for row in span.rows) == list(range(500))
+        assert sorted(row for span in found for row in span.indices) == list(range(500))
         for span in found:
-            assert all(span.first <= lengths[row] <= span.last for row in span.rows)
-    sizes = [len(span.rows) for span in spans(lengths, "4")]
+            assert all(span.first <= lengths[row] <= span.last for row in span.indices)
+    sizes = [len(span.indices) for span in length_buckets(lengths, "4")]
     assert max(sizes) - min(sizes) < 30
 
 
 @pytest.mark.parametrize("groups", ["0", "x", "", "-1", "5,x"])
-def test_what_is_no_group_is_refused(groups):
+def test_invalid_length_buckets_are_refused(groups):
     with pytest.raises(InvalidArgument, match=r"a number of groups \(4\), or their ends"):
-        spans([1, 2], groups)
+        length_buckets([1, 2], groups)
 
 
 @pytest.mark.parametrize("name", [*(name for name in OURS if name != "cider"), "f1"])  # rare is what is so in all
@@ -298,7 +300,7 @@ def test_a_group_scores_as_it_would_alone(name):
     gold = sentences(80, 11)
     outputs = noisy(gold, 0.3, 12)
     both = [
-        judge(which, (((g, [g]), o) for g, o in zip(gold, said, strict=True)), [name])
+        collect(which, (((g, [g]), o) for g, o in zip(gold, said, strict=True)), [name])
         for which, said in {"a": outputs, "b": gold}.items()
     ]
     found = report(both, by_length="3,8", resamples=50)
@@ -317,7 +319,7 @@ def test_a_group_scores_as_it_would_alone(name):
 # --- the whole ---------------------------------------------------------------
 
 
-def test_memory_holds_numbers_and_no_texts():
+def test_memory_grows_by_the_statistics_only():
     def stream(count):
         chance = random.Random(0)
         for _ in range(count):
@@ -325,11 +327,11 @@ def test_memory_holds_numbers_and_no_texts():
             yield (text, [text]), text.replace("7", "1")
 
     names = ["bleu", "chrf", "accuracy", "error_rate"]
-    judge("warm", stream(10), names)
+    collect("warm", stream(10), names)
 
     def peak(count):
         tracemalloc.start()
-        judge("a system", stream(count), names)
+        collect("a system", stream(count), names)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -341,20 +343,25 @@ def test_memory_holds_numbers_and_no_texts():
 
 
 def test_different_examples_are_not_compared():
-    one = judge("one", [(("s", ["a"]), "a")], ["accuracy"])
+    one = collect("one", [(("s", ["a"]), "a")], ["accuracy"])
     for other in ((("s", ["b"]), "a"), (("t", ["a"]), "a"), (("s", ["a", "b"]), "a")):
         with pytest.raises(InvalidArgument, match="other: wanted the same sources and references as one"):
-            report([one, judge("other", [other], ["accuracy"])])
+            report([one, collect("other", [other], ["accuracy"])])
 
 
-def test_a_report_reads_well():
+def test_a_report_as_text():
     gold = ["x", "y", "x", "y"]
     systems = {"old": ["x", "x", "x", "x"], "new": gold}
     judged = [
-        judge(name, (((g, [g]), o) for g, o in zip(gold, said, strict=True)), ["accuracy", "f1"], known={"loss": 0.5})
+        collect(
+            name,
+            (((g, [g]), o) for g, o in zip(gold, said, strict=True)),
+            ["accuracy", "f1"],
+            model_metrics={"loss": 0.5},
+        )
         for name, said in systems.items()
     ]
-    lines = told(report(judged, resamples=100)).splitlines()
+    lines = report_text(report(judged, resamples=100)).splitlines()
     assert lines[0].split() == ["metric", "system", "value", "95%", "interval", "difference", "p"]
     assert lines[1].split() == ["loss", "↓", "old", "0.5000", "–", "–", "–"]
     assert lines[3].split()[:4] == ["accuracy", "↑", "old", "50.00%"]
@@ -362,7 +369,7 @@ def test_a_report_reads_well():
     assert lines[4].split()[7] == "+50.00%"
     assert "new, class by class" in lines
     assert "4 examples; bootstrap of 100 resamples, seed 1" in lines
-    alone = told(report(judged[:1], resamples=100)).splitlines()
+    alone = report_text(report(judged[:1], resamples=100)).splitlines()
     assert alone[0].split() == ["metric", "value", "95%", "interval"]
     assert not any("paired" in line for line in alone)
 
@@ -373,20 +380,20 @@ def test_a_report_reads_well():
 @pytest.mark.parametrize("task", ["text", "label", "language", None])
 def test_a_metric_that_does_not_fit_is_refused(task):
     for name, metric in METRICS.items():
-        if metric.tally is None if task is None else task not in metric.tasks:
+        if metric.statistics is None if task is None else task not in metric.tasks:
             with pytest.raises(InvalidArgument, match="metric: wanted one of"):
-                check([name], task)
+                check_metrics([name], task)
         else:
-            check([name], task)
+            check_metrics([name], task)
 
 
 def test_an_unknown_metric_names_the_nearest():
     with pytest.raises(InvalidArgument, match=r"got 'blue'. Did you mean 'bleu'\?"):
-        check(["accuracy", "blue"], "text")
+        check_metrics(["accuracy", "blue"], "text")
 
 
-def test_training_and_evaluation_agree_which_way_is_up():
-    assert {name: METRICS[name].higher for name in training.METRICS} == training.METRICS
+def test_the_metrics_are_those_of_the_table_that_training_reads():
+    assert {name: metric.higher_is_better for name, metric in METRICS.items()} == HIGHER_IS_BETTER
 
 
 def test_as_many_outputs_as_references():
@@ -394,3 +401,16 @@ def test_as_many_outputs_as_references():
         score("bleu", ["a", "b"], [["a"]])
     with pytest.raises(InvalidArgument, match="got 0 and 0"):
         score("bleu", [], [])
+
+
+def test_a_registered_metric_is_evaluated_and_can_be_monitored(monkeypatch):
+    def wordy() -> Statistics:
+        return per_example(("words",), lambda output, own: [float(len(output.split()))], lambda sums: sums[:, 0])
+
+    monkeypatch.setattr("regard.evaluation.metrics.METRICS", dict(METRICS))
+    monkeypatch.setattr("regard.evaluation.metrics.HIGHER_IS_BETTER", table := dict(HIGHER_IS_BETTER))
+    register_metric("words", Metric("words of the outputs", wordy, higher_is_better=False))
+    assert score("words", ["a b", "c"], [["x"], ["y"]]) == 3
+    assert table["words"] is False
+    with pytest.raises(InvalidArgument, match="a metric name that is not taken; got 'words'"):
+        register_metric("words", Metric("again", wordy))

@@ -8,7 +8,7 @@ from regard.api.pointing_game import named, point
 from regard.core.errors import InvalidArgument
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.shapes import shapes
-from regard.evaluation.pointing_game import covered, pointed
+from regard.evaluation.pointing_game import box_coverage, pointing_score
 from regard.interpret.regions import RegionWord
 
 
@@ -16,19 +16,19 @@ def test_even_weights_point_at_chance():
     chance = torch.Generator().manual_seed(0)
     for _ in range(50):
         (left, right), (top, bottom) = torch.rand(2, 2, generator=chance).sort(1).values.tolist()
-        found = pointed([(torch.full((5, 7), 0.1), (left, top, right, bottom))])
+        found = pointing_score([(torch.full((5, 7), 0.1), (left, top, right, bottom))])
         assert found.inside == pytest.approx(found.chance, abs=1e-5)
-        assert float(covered(5, 7, (left, top, right, bottom)).mean()) == pytest.approx(found.chance, abs=1e-5)
+        assert float(box_coverage(5, 7, (left, top, right, bottom)).mean()) == pytest.approx(found.chance, abs=1e-5)
 
 
 def test_weights_inside_a_box_are_counted_by_hand():
     weights = torch.tensor([[1.0, 3.0], [0.0, 4.0]])
-    found = pointed([(weights, (0.5, 0.0, 1.0, 0.5)), (weights, (0.75, 0.0, 1.0, 1.0))])
+    found = pointing_score([(weights, (0.5, 0.0, 1.0, 0.5)), (weights, (0.75, 0.0, 1.0, 1.0))])
     assert found.words == 2
     assert found.inside == pytest.approx((3 / 8 + (3 + 4) / 2 / 8) / 2)
     assert found.chance == pytest.approx(1 / 4)
     assert found.hits == pytest.approx(1 / 2)  # the middle of the heaviest, at 0.75, 0.75, is on the second's edge
-    assert pointed([]) is None
+    assert pointing_score([]) is None
 
 
 def perfect(scene, grid=8):
@@ -39,7 +39,7 @@ def perfect(scene, grid=8):
         box = here or box
         weights = torch.ones(grid, grid)
         if here or text in ("circle", "square", "triangle", "cross"):
-            weights = covered(grid, grid, tuple(edge / SIDE for edge in box))
+            weights = box_coverage(grid, grid, tuple(edge / SIDE for edge in box))
         said.append(RegionWord(text, weights))
     return said
 
@@ -50,9 +50,9 @@ def test_each_word_is_held_to_the_shape_that_it_names():
         found = named(scene, perfect(scene))
         assert [len(looks) for looks in found.values()] == [len(scene.shapes)] * 2
         for looks in found.values():
-            assert pointed(looks).inside > 0.6  # less than all, as regions reach over a box's edge
+            assert pointing_score(looks).inside > 0.6  # less than all, as regions reach over a box's edge
             turned = [(weights.flip(0, 1), box) for weights, box in looks]
-            assert pointed(turned).inside < pointed(looks).inside
+            assert pointing_score(turned).inside < pointing_score(looks).inside
 
 
 def test_a_captioner_of_scenes_is_measured():

@@ -26,15 +26,15 @@ TARGETS = torch.randint(30, (3, 5))
 
 
 def source(kind: str):
-    reads = ENCODERS[kind][0]
+    reads = ENCODERS[kind].config.reads
     if reads == "image":
         return torch.rand(3, 3, 8, 12)
     return torch.arange(3) if reads == "label" else Tokens.of([[1, 2, 3], [4], [5, 6]])
 
 
 def test_the_tables_here_are_complete():
-    assert ENCODER.keys() == ENCODERS.keys()
-    assert DECODER.keys() == DECODERS.keys()
+    assert ENCODER.keys() == set(ENCODERS)
+    assert DECODER.keys() == set(DECODERS)
 
 
 @pytest.mark.parametrize(("reads", "says"), list(product(ENCODER, DECODER)))
@@ -55,7 +55,7 @@ def test_a_language_model_has_no_encoder(says):
 def test_any_encoder_with_any_pool(reads, pool):
     model = regard.build(
         {"encoder": {"kind": reads, **ENCODER[reads]}, "pool": {"kind": pool}, "num_labels": 4}
-        | ({} if ENCODERS[reads][0] == "image" else {"source_vocab_size": 30})
+        | ({} if ENCODERS[reads].config.reads == "image" else {"source_vocab_size": 30})
     )
     assert model(source(reads)).shape == (3, 4)
 

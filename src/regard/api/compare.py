@@ -11,12 +11,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from regard.api.evaluate import EvaluationInputs, is_file, judge_systems
+from regard.api.evaluate import EvaluationInputs, collect_systems, is_file
 from regard.api.look import look
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.bootstrap import RESAMPLES
-from regard.evaluation.report import Report, Row, SystemOutputs, report
+from regard.evaluation.report import Report, Row, SystemStatistics, report
 from regard.evaluation.statistics import ConfusionMatrix, edit_distance
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
@@ -94,7 +94,7 @@ def side_by_side(
     speaks = not any(recipe.data.source is None for recipe in recipes)  # language models have no outputs to compare
     with ExitStack() as stack:
         said = [stack.enter_context(TemporaryFile("w+", encoding="ascii")) for _ in found]
-        judged = judge_systems(
+        judged = collect_systems(
             [(str(system), one) for system, one in zip(systems, found, strict=True)],
             on,
             metrics=metrics,
@@ -134,14 +134,14 @@ def _difference(outputs: Sequence[str]) -> float:
 
 
 def _sentence(
-    said: _Said, judged: Sequence[SystemOutputs], systems: Sequence[str | Path | Predictor]
+    said: _Said, judged: Sequence[SystemStatistics], systems: Sequence[str | Path | Predictor]
 ) -> ComparedExample:
     difference, number, (source, references), outputs = said
     answers = []
     for one, system, output in zip(judged, systems, outputs, strict=True):
         scores = {
             name: float(tally.values(np.ones((1, 1)), np.array([number]))[0])
-            for name, tally in one.tallies.items()
+            for name, tally in one.statistics.items()
             if name not in OF_MANY and not isinstance(tally, ConfusionMatrix)
         }
         attention = _attention(system, source) if isinstance(system, Predictor) and output else None

@@ -7,14 +7,23 @@ from regard.api.compare import ComparedExample, Comparison, SystemAnswer
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import printable
 from regard.evaluation.report import Report, System
-from regard.evaluation.report_text import NONE, figure_rows, headed, length_tables, notes, shown, table, told
+from regard.evaluation.report_text import (
+    MISSING,
+    format_value,
+    length_tables,
+    metric_heading,
+    metric_rows,
+    notes,
+    report_text,
+    table,
+)
 from regard.views import charts
 
 
 def as_text(found: Comparison) -> str:
     """Figures, then the sentences that differ most."""
     names = [system.name for system in found.report.systems]
-    return "\n\n".join([told(found.report), *(_sentence_told(each, names) for each in found.sentences)])
+    return "\n\n".join([report_text(found.report), *(_sentence_told(each, names) for each in found.sentences)])
 
 
 def _sentence_told(sentence: ComparedExample, names: Sequence[str]) -> str:
@@ -27,7 +36,7 @@ def _sentence_told(sentence: ComparedExample, names: Sequence[str]) -> str:
 
 
 def _scores(answer: SystemAnswer) -> str:
-    return "  ".join(f"{name} {shown(name, value)}" for name, value in answer.scores.items())
+    return "  ".join(f"{name} {format_value(name, value)}" for name, value in answer.scores.items())
 
 
 def as_figure(found: Comparison) -> str:
@@ -43,10 +52,10 @@ def _figures(report: Report) -> list[str]:
     groups = report.systems[0].lengths
     return [
         charts.lines(
-            f"{headed(name)} by source length",
+            f"{metric_heading(name)} by source length",
             [f"{group.first}–{group.last}" if group.first < group.last else str(group.first) for group in groups],
             [charts.ChartLine(system.name, _points(system, name)) for system in report.systems],
-            partial(shown, name),
+            partial(format_value, name),
         )
         for name in (groups[0].metrics if groups else ())
     ]
@@ -63,9 +72,9 @@ def as_page(found: Comparison) -> str:
     """All of it as one file of HTML, with a map of attention for each answer that has one."""
     report = found.report
     names = [system.name for system in report.systems]
-    parts = [charts.table(figure_rows(report))]
-    for drawing, (heading, rows) in zip(_figures(report), length_tables(report), strict=True):
-        parts += [f"<h2>{charts.text(heading)}</h2>", f"<figure>{drawing}</figure>", charts.table(rows)]
+    parts = [charts.table(metric_rows(report))]
+    for drawing, (title, rows) in zip(_figures(report), length_tables(report), strict=True):
+        parts += [f"<h2>{charts.text(title)}</h2>", f"<figure>{drawing}</figure>", charts.table(rows)]
     if found.sentences:
         parts.append("<h2>Where outputs differ most</h2>")
     for sentence in found.sentences:
@@ -76,10 +85,12 @@ def as_page(found: Comparison) -> str:
 
 def _section(sentence: ComparedExample, names: Sequence[str]) -> list[str]:
     metrics = list(dict.fromkeys(name for answer in sentence.answers for name in answer.scores))
-    rows = [["", "text", *map(headed, metrics)], ["source", sentence.source, *[""] * len(metrics)]]
+    rows = [["", "text", *map(metric_heading, metrics)], ["source", sentence.source, *[""] * len(metrics)]]
     rows += [["reference", one, *[""] * len(metrics)] for one in sentence.references]
     for name, answer in zip(names, sentence.answers, strict=True):
-        cells = [shown(metric, answer.scores[metric]) if metric in answer.scores else NONE for metric in metrics]
+        cells = [
+            format_value(metric, answer.scores[metric]) if metric in answer.scores else MISSING for metric in metrics
+        ]
         rows.append([name, answer.output, *cells])
     maps = [
         f"<figure>{charts.heat_map(name, seen.rows, seen.keys, seen.weights)}</figure>"

@@ -1,4 +1,4 @@
-"""How trained models, or outputs that lie in files, do on data."""
+"""Evaluate trained models, or files of outputs, on data: `regard evaluate`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from regard.data.example import Example, Split
 from regard.data.sources import examples
 from regard.data.tokenizer import lowered
 from regard.evaluation.bootstrap import RESAMPLES
-from regard.evaluation.metrics import METRICS, TaskName, check, score
-from regard.evaluation.report import MetricResult, Report, Row, SystemOutputs, judge, report
+from regard.evaluation.metrics import METRICS, TaskName, check_metrics, score
+from regard.evaluation.report import MetricResult, Report, Row, SystemStatistics, collect, report
 from regard.evaluation.validation import mean_loss, perplexity
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
@@ -24,16 +24,16 @@ from regard.model.seq2seq import Model
 from regard.recipe.recipe import Recipe
 from regard.training.schedules import Validation
 
-CHUNK = 1024  # sources that a model is given at once
-OF_CAPTIONS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]
-OUTPUTS_ALONE = ["bleu", "chrf"]  # the usual metrics where there is no model whose task would tell
+CHUNK = 1024  # sources per call of a model
+CAPTION_METRICS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]
+OUTPUT_METRICS = ["bleu", "chrf"]  # the default for files of outputs without a model
 
 
 @dataclass(frozen=True)
 class EvaluationInputs:
-    """What systems are judged on: a split of a model's own data, or files whose lines belong together."""
+    """The examples to evaluate on: a split of the model's own data, or parallel files of sources and references."""
 
-    split: str | None = None  # "test" unless told
+    split: str | None = None  # default: "test"
     sources: str | Path | None = None
     references: tuple[str | Path, ...] = ()
 
@@ -56,7 +56,7 @@ def evaluate(
     metrics: Sequence[str] | None = None,
     cache: Path | None = None,
 ) -> dict[str, MetricResult]:
-    """How a trained model does on a split of its own data."""
+    """The metrics of a trained model on a split of its own data; `metrics` defaults to those of its task."""
     return dict(compare([model], split=split, metrics=metrics, cache=cache).systems[0].metrics)
 
 
@@ -74,33 +74,36 @@ def compare(
     device: str = "cpu",
     decode: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Systems beside each other, each a trained model or a file of outputs, one a line.
+    """Evaluate several systems on the same examples, each a trained model or a file of outputs, one per line.
 
-    They are judged on a split of the models' own data ("test" unless told), or on files of sources and references that
-    belong line to line. Metrics are the usual ones of the task where none are named. `keep` is called with every output
-    of the model, in order. `decode` changes keys of the models' [decode].
+    split                  a split of the models' own data, "test" by default; or
+    sources, references    parallel files, line by line
+    metrics                default: those of the task
+    by_length              also by source length: a number of buckets ("4") or their ends ("10,15,20")
+    keep                   called with every output of the one model, in order
+    decode                 overrides keys of the models' [decode]
     """
     on = EvaluationInputs(split, sources, tuple(references))
     models = sum(not is_file(system) for system in systems)
     if keep is not None and models != 1:
-        wanted, remedy = "one model, whose outputs to keep", "Evaluate one at a time."
+        wanted, remedy = "one model whose outputs to keep", "Evaluate one at a time."
         raise InvalidArgument("outputs", wanted=wanted, got=str(models), remedy=remedy)
     each = None if keep is None else lambda system, output: None if is_file(systems[system]) else keep(output)
     named = [
         (str(system.folder or "model") if isinstance(system, Predictor) else str(system), system) for system in systems
     ]
-    judged = judge_systems(
+    collected = collect_systems(
         named, on, metrics=metrics, by_length=by_length, keep=each, cache=cache, device=device, decode=decode
     )
-    return report(judged, resamples=resamples, by_length=by_length)
+    return report(collected, resamples=resamples, by_length=by_length)
 
 
 def is_file(system: str | Path | Predictor) -> bool:
-    """Whether a system is a file of outputs, and no model."""
+    """Whether a system is a file of outputs rather than a model."""
     return isinstance(system, str | Path) and Path(system).is_file()
 
 
-def judge_systems(
+def collect_systems(
     named: Sequence[tuple[str, str | Path | Predictor]],
     on: EvaluationInputs,
     *,
@@ -110,11 +113,11 @@ def judge_systems(
     cache: Path | None,
     device: str,
     decode: Mapping[str, Any] | None = None,
-) -> list[SystemOutputs]:
-    """What is kept of each system's outputs; `keep` is called with its number and every output, in order."""
+) -> list[SystemStatistics]:
+    """The statistics of each system; `keep` is called with its number and every output, in order."""
     models = [i for i, (_, system) in enumerate(named) if not is_file(system)]
-    _check_questions(on, len(models), by_length)
-    judged: dict[int, SystemOutputs] = {}
+    _check_inputs(on, len(models), by_length)
+    collected: dict[int, SystemStatistics] = {}
     recipe = None
 
     def kept(i: int, pairs: Iterator[tuple[Row, str]]) -> Iterator[tuple[Row, str]]:
@@ -123,26 +126,29 @@ def judge_systems(
                 keep(i, output)
             yield row, output
 
-    for i in models:  # before files, which may be outputs for the data of one
+    for i in models:  # before the files, which may be outputs on the data of one of them
         name, system = named[i]
         model = system if isinstance(system, Predictor) else load(system, device=device)
         model = model.searching(**decode) if decode else model
-        metrics = metrics or _usual_metrics(model.recipe, on)
-        judged[i] = _judge_model(name, model, on, metrics, None if keep is None else partial(kept, i), cache)
+        metrics = metrics or _default_metrics(model.recipe, on)
+        collected[i] = _collect_model(name, model, on, metrics, None if keep is None else partial(kept, i), cache)
         recipe = recipe or model.recipe
     for i, (name, path) in enumerate(named):
         if i in models:
             continue
         assert not isinstance(path, Predictor)
-        metrics = metrics or OUTPUTS_ALONE
-        check(metrics, None if recipe is None else _task(recipe))
-        told = [metric for metric in metrics if METRICS[metric].tally is not None]
-        pairs = kept(i, _lines_beside(Path(path), on.rows(recipe)))
-        judged[i] = judge(name, pairs, told, measure=_length(recipe))
-    return [judged[i] for i in range(len(named))]
+        metrics = metrics or OUTPUT_METRICS
+        check_metrics(metrics, None if recipe is None else _task(recipe))
+        pairs = kept(i, _zip_lines(Path(path), on.rows(recipe)))
+        collected[i] = collect(name, pairs, _of_outputs(metrics), source_length=_source_length(recipe))
+    return [collected[i] for i in range(len(named))]
 
 
-def _check_questions(on: EvaluationInputs, models: int, by_length: str | None) -> None:
+def _of_outputs(metrics: Sequence[str]) -> list[str]:
+    return [metric for metric in metrics if METRICS[metric].statistics is not None]
+
+
+def _check_inputs(on: EvaluationInputs, models: int, by_length: str | None) -> None:
     def refuse(argument: str, wanted: str, got: str, remedy: str) -> None:
         raise InvalidArgument(argument, wanted=wanted, got=got, remedy=remedy)
 
@@ -157,63 +163,71 @@ def _check_questions(on: EvaluationInputs, models: int, by_length: str | None) -
         refuse("sources", f"a file {why}", "none", "Add --sources FILE.")
 
 
-def _judge_model(
+def _collect_model(
     name: str,
     model: Predictor,
     on: EvaluationInputs,
     metrics: Sequence[str],
     kept: Callable[[Iterator[tuple[Row, str]]], Iterator[tuple[Row, str]]] | None,
     cache: Path | None,
-) -> SystemOutputs:
+) -> SystemStatistics:
     task = _task(model.recipe)
-    check(metrics, task)
-    if on.references and (task == "language" or any(METRICS[metric].tally is None for metric in metrics)):
+    check_metrics(metrics, task)
+    outputs = _of_outputs(metrics)
+    if on.references and (task == "language" or len(outputs) < len(metrics)):
         raise InvalidArgument(
             "references",
-            wanted="none for loss and perplexity, which are of prepared data",
+            wanted="none for loss and perplexity, which need prepared data",
             got=str(on.references[0]),
             remedy="Leave it out, or name other metrics.",
         )
-    outputs = [metric for metric in metrics if METRICS[metric].tally is not None]
-    known = {}
+    model_metrics = {}
     if len(outputs) < len(metrics):
         loss = _loss(model, on.split or "test", cache)
-        known = {metric: loss if metric == "loss" else perplexity(loss) for metric in metrics if metric not in outputs}
-    pairs = _predicted(model, on.rows(model.recipe)) if outputs or kept else iter(())
-    return judge(name, kept(pairs) if kept else pairs, outputs, known=known, measure=_length(model.recipe))
+        model_metrics = {
+            metric: loss if metric == "loss" else perplexity(loss) for metric in metrics if metric not in outputs
+        }
+    pairs = _predict(model, on.rows(model.recipe)) if outputs or kept else iter(())
+    return collect(
+        name,
+        kept(pairs) if kept else pairs,
+        outputs,
+        model_metrics=model_metrics,
+        source_length=_source_length(model.recipe),
+    )
 
 
 def _loss(model: Predictor, split: str, cache: Path | None) -> float:
     recipe = model.recipe
     data = prepare(recipe.data, cache or cache_folder(), vocabularies=(model.source, model.target))
-    corpus = getattr(data, _there(recipe, split))
+    corpus = getattr(data, _split(recipe, split))
     return corpus_loss(model.model, corpus, recipe)
 
 
 def corpus_loss(model: Model, corpus: Corpus, recipe: Recipe) -> float:
-    """The mean loss of a prediction, read as the recipe reads in training."""
+    """The mean loss on a corpus, batched and carried as the recipe says for training."""
     train = recipe.train
     return mean_loss(model, corpus, budget=train.batch_tokens, masked=train.mask_probability, carry=train.carry_state)
 
 
-def _there(recipe: Recipe, split: str) -> Split:
-    for found in recipe.data.splits:
-        if found == split:
-            return found
+def _split(recipe: Recipe, split: str) -> Split:
+    for known in recipe.data.splits:
+        if known == split:
+            return known
     raise InvalidArgument(
-        "split", wanted=f"one of {', '.join(recipe.data.splits)}", got=repr(split), remedy="Or add it to data."
+        "split", wanted=f"one of {', '.join(recipe.data.splits)}", got=repr(split), remedy="Or add it to [data]."
     )
 
 
-def _predicted(model: Predictor, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
+def _predict(model: Predictor, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
     numbered = enumerate(rows, start=1)
     while chunk := dict(islice(numbered, CHUNK)):
-        found = dict(model.as_found([source for source, _ in chunk.values()], lines=list(chunk)))
-        yield from ((row, found[i][0].text) for i, row in enumerate(chunk.values()))
+        outputs = dict(model.as_found([source for source, _ in chunk.values()], lines=list(chunk)))
+        yield from ((row, outputs[i][0].text) for i, row in enumerate(chunk.values()))
 
 
-def _lines_beside(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
-    """Each example with the line that is its output."""
+def _zip_lines(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
+    """Each example with its output, the line of the same number."""
     lines = text.lines(path)
     for count, (row, line) in enumerate(zip_longest(rows, lines)):
         if row is None or line is None:
@@ -229,26 +243,26 @@ def _lines_beside(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
 
 
 def rows_of(recipe: Recipe, split: str) -> Iterator[tuple[Any, list[str]]]:
-    """Every source of a split (a text or a picture) with its references.
+    """Every source of a split (a text or an image) with its references.
 
-    Pronunciations of one word come together, as do captions of one picture, wherever in the files they stand.
+    All captions of an image, and all pronunciations of a word, are references of one example.
     """
-    found = examples(recipe.data, _there(recipe, split))
+    split_examples = examples(recipe.data, _split(recipe, split))
     if recipe.data.reads_images and recipe.data.target.kind == "text":
         captions: dict[Any, list[str]] = {}
-        for example in found:
-            captions.setdefault(example.source, []).append(_as_written(example, recipe))
+        for example in split_examples:
+            captions.setdefault(example.source, []).append(_reference(example, recipe))
         yield from captions.items()
     elif recipe.data.synthetic == "spelling":
-        for source, same in groupby(found, key=lambda example: example.source):
-            yield source or "", [_as_written(example, recipe) for example in same]
+        for source, same in groupby(split_examples, key=lambda example: example.source):
+            yield source or "", [_reference(example, recipe) for example in same]
     else:
-        for example in found:
-            yield example.source or "", [_as_written(example, recipe)]
+        for example in split_examples:
+            yield example.source or "", [_reference(example, recipe)]
 
 
-def _as_written(example: Example, recipe: Recipe) -> str:
-    """The reference as the model would write it: in small letters where it knows no others."""
+def _reference(example: Example, recipe: Recipe) -> str:
+    """The reference, lower-cased if the model's target is."""
     return lowered(example.target) if recipe.data.target.lowercase else example.target
 
 
@@ -258,13 +272,13 @@ def _task(recipe: Recipe) -> TaskName:
     return "label" if recipe.data.target.kind == "label" else "text"
 
 
-def _usual_metrics(recipe: Recipe, on: EvaluationInputs) -> list[str]:
+def _default_metrics(recipe: Recipe, on: EvaluationInputs) -> list[str]:
     known = {"language": ["loss", "perplexity"], "label": ["loss"], "text": ["loss", "perplexity"]}[_task(recipe)]
-    return ([] if on.references else known) + _usual_of_outputs(recipe)
+    return ([] if on.references else known) + _default_output_metrics(recipe)
 
 
-def _usual_of_outputs(recipe: Recipe) -> list[str]:
-    """Where one answer is right, whether it was given and how far off it was; else what the field reports."""
+def _default_output_metrics(recipe: Recipe) -> list[str]:
+    """Accuracy and error rate where there is one correct answer; otherwise what is usually reported."""
     if _task(recipe) == "language":
         return []
     if _task(recipe) == "label":
@@ -272,21 +286,21 @@ def _usual_of_outputs(recipe: Recipe) -> list[str]:
     if recipe.data.synthetic or recipe.train.monitor in ("accuracy", "error_rate"):
         return ["accuracy", "error_rate" if recipe.data.target.tokenizer == "words" else "character_error_rate"]
     assert recipe.data.source is not None
-    return OF_CAPTIONS if recipe.data.source.kind == "image" else ["bleu", "chrf"]
+    return CAPTION_METRICS if recipe.data.source.kind == "image" else ["bleu", "chrf"]
 
 
-def _length(recipe: Recipe | None) -> Callable[[Any], int]:
-    """Of a source: in characters where the model reads those, else in words; pictures have none."""
+def _source_length(recipe: Recipe | None) -> Callable[[Any], int]:
+    """The length of a source: in characters if those are its tokens, else in words; 1 for images."""
     source = recipe.data.source if recipe is not None else None
     if source is not None and source.kind == "image":
-        return lambda picture: 1
+        return lambda image: 1
     if source is not None and source.tokenizer in ("characters", "bytes"):
         return len
     return lambda text: len(text.split())
 
 
 def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
-    """Loss always; outputs where the metric needs them or samples are to be shown."""
+    """The validation of a training run: the loss, and outputs if the monitored metric or samples need them."""
     rows = [] if recipe.data.source is None else list(rows_of(recipe, "valid"))
     metric = recipe.train.monitor
 
@@ -295,14 +309,14 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
         loss = corpus_loss(model, data.valid, recipe)
         values = {"loss": loss, "perplexity": perplexity(loss)}
         predictor = Predictor(model, recipe, data.source, data.target)
-        decoded = metric not in values
-        shown = rows if decoded else rows[: recipe.train.log_samples]
-        outputs = predictor.predict([source for source, _ in shown]) if shown else []
-        if decoded:
-            values[metric] = score(metric, outputs, [gold for _, gold in rows])
+        needs_outputs = metric not in values
+        decoded = rows if needs_outputs else rows[: recipe.train.log_samples]
+        outputs = predictor.predict([source for source, _ in decoded]) if decoded else []
+        if needs_outputs:
+            values[metric] = score(metric, outputs, [references for _, references in rows])
         samples = [
-            {"source": str(source), "output": output, "reference": gold[0]}
-            for (source, gold), output in zip(shown, outputs, strict=True)
+            {"source": str(source), "output": output, "reference": references[0]}
+            for (source, references), output in zip(decoded, outputs, strict=True)
         ]
         return Validation(values, samples[: recipe.train.log_samples])
 

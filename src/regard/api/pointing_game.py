@@ -7,7 +7,7 @@ from typing import Any
 from regard.core.shapes import Tensor
 from regard.data.synthetic.scenes import KINDS, SIDE, Scene
 from regard.data.synthetic.shapes import shapes
-from regard.evaluation.pointing_game import BoundingBox, PointingScore, pointed
+from regard.evaluation.pointing_game import BoundingBox, PointingScore, pointing_score
 from regard.inference.predictor import Predictor
 from regard.interpret.output_attention import require_cross_attention
 from regard.interpret.regions import RegionWord, regions, words
@@ -26,7 +26,7 @@ def point(predictor: Predictor, count: int = 200) -> tuple[int, dict[str, Pointi
             right += 1
             for what, found in named(scene, words(predictor, outputs[0], grid)).items():
                 looks[what] += found
-    return right, {what: pointed(found) for what, found in looks.items()}
+    return right, {what: pointing_score(found) for what, found in looks.items()}
 
 
 def named(scene: Scene, said: Sequence[RegionWord]) -> dict[str, list[Look]]:

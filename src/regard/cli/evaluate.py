@@ -33,7 +33,9 @@ class WithMetrics(TyperCommand):
         from regard.evaluation.metrics import METRICS
 
         with formatter.section("Metrics (↑ higher is better, ↓ lower)"):
-            formatter.write_dl([(f"{name} {'↑' if m.higher else '↓'}", m.tells) for name, m in METRICS.items()])
+            formatter.write_dl(
+                [(f"{name} {'↑' if m.higher_is_better else '↓'}", m.description) for name, m in METRICS.items()]
+            )
 
 
 def evaluate(
@@ -68,7 +70,7 @@ def evaluate(
     """
     from regard.api.evaluate import compare
     from regard.core.atomic_io import atomic_file
-    from regard.evaluation.report_text import told
+    from regard.evaluation.report_text import report_text
 
     with atomic_file(outputs) if outputs else nullcontext() as file:
         found = compare(
@@ -84,7 +86,7 @@ def evaluate(
             device=device,
             decode=options_of(set_),
         )
-    print(json.dumps(asdict(found), ensure_ascii=False) if as_json else told(found))
+    print(json.dumps(asdict(found), ensure_ascii=False) if as_json else report_text(found))
 
 
 def score(

@@ -126,7 +126,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 @cache
 def _hints(cls: type) -> dict[str, Any]:
     """The type annotation of each field."""
-    return get_type_hints(cls, include_extras=True)
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(cls)}
 
 
 def _as_python(value: Any, hint: Any) -> Any:
@@ -144,7 +145,7 @@ def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[
         if not _fits(value, hints[key]):
             options = _options(hints[key])
             remedy = nearest(str(value), options) if options else "Change it, or leave it out for the default."
-            yield Problem(f"{where}{key}", _describe(hints[key]), repr(value), remedy)
+            yield Problem(f"{where}{key}", describe(hints[key]), repr(value), remedy)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -167,18 +168,19 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
-def _describe(hint: Any) -> str:
+def describe(hint: Any) -> str:
+    """The values that an annotation allows, in words."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return (
-            str(arguments[1]) if isinstance(arguments[1], Registry) else f"{_describe(arguments[0])} of {arguments[1]}"
+            str(arguments[1]) if isinstance(arguments[1], Registry) else f"{describe(arguments[0])} of {arguments[1]}"
         )
     if origin is Literal:
         return "one of " + ", ".join(map(repr, arguments))
     if origin in (Union, UnionType):
-        return " or ".join(_describe(argument) for argument in arguments if argument is not NoneType)
+        return " or ".join(describe(argument) for argument in arguments if argument is not NoneType)
     if origin is tuple:
-        return f"a list, each item {_describe(arguments[0])}"
+        return f"a list, each item {describe(arguments[0])}"
     if is_dataclass(hint):
         return "a table"
     return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[hint]

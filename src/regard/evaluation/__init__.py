@@ -1,1 +1,1 @@
-"""How good a model is, in the numbers its field uses."""
+"""Evaluation metrics, their bootstrap intervals and significance tests, and reports of several systems."""

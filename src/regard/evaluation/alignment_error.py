@@ -1,6 +1,6 @@
-"""Links between the words of a text and of its translation, and how well those that were found meet a reference.
+"""Word alignments in Pharaoh format, and the alignment error rate (https://aclanthology.org/J03-1002).
 
-Written as Pharaoh does, word of the source, word of the target, from 0: `0-0 1-2` are sure, `2?1` is possible.
+A link is source word, target word, counted from 0: `0-0` is a sure link, `2?1` a possible one.
 """
 
 import re
@@ -15,34 +15,34 @@ LINK = re.compile(r"(\d+)([-?])(\d+)", re.ASCII)
 
 @dataclass(frozen=True)
 class Links:
-    """What a reference says: links that must be found, and all that may be, these among them."""
+    """A reference alignment."""
 
     sure: frozenset[Link]
-    possible: frozenset[Link]
+    possible: frozenset[Link]  # including the sure links
 
 
 def read_links(line: str, sizes: tuple[int, int], path: object, number: int) -> Links:
-    """Of a line of a file, between so many words of a source and of a target."""
+    """The links of line `number` of a file; `sizes` are the numbers of source and target words."""
     sure, possible = set(), set()
-    for told in line.split():
-        found = LINK.fullmatch(told)
-        link = None if found is None else (int(found[1]), int(found[3]))
-        if found is None or link is None or link[0] >= sizes[0] or link[1] >= sizes[1]:
+    for text in line.split():
+        match = LINK.fullmatch(text)
+        link = None if match is None else (int(match[1]), int(match[3]))
+        if match is None or link is None or link[0] >= sizes[0] or link[1] >= sizes[1]:
             raise InvalidData(
                 path,
                 number,
                 wanted=f"links as 0-0 and 1?2 between {sizes[0]} words and {sizes[1]}",
-                got=told,
-                remedy="Words are what spaces part, and count from 0.",
+                got=text,
+                remedy="Words are separated by spaces and counted from 0.",
             )
         possible.add(link)
-        if found[2] == "-":
+        if match[2] == "-":
             sure.add(link)
     return Links(frozenset(sure), frozenset(possible))
 
 
 def pharaoh(links: Collection[Link]) -> str:
-    """As a line.
+    """Links as a line in Pharaoh format.
 
     >>> pharaoh([(1, 2), (0, 0)])
     '0-0 1-2'
@@ -52,7 +52,7 @@ def pharaoh(links: Collection[Link]) -> str:
 
 @dataclass
 class Agreement:
-    """Counts over all sentences so far, and what follows from them (https://aclanthology.org/J03-1002)."""
+    """Counts of links over all sentences added, and the precision, recall and error rate computed from them."""
 
     found: int = 0
     sure: int = 0
@@ -60,28 +60,28 @@ class Agreement:
     found_possible: int = 0
 
     def add(self, links: Collection[Link], reference: Links) -> None:
-        """One more sentence."""
-        found = set(links)
-        self.found += len(found)
+        """Add the links of one sentence."""
+        predicted = set(links)
+        self.found += len(predicted)
         self.sure += len(reference.sure)
-        self.found_sure += len(found & reference.sure)
-        self.found_possible += len(found & reference.possible)
+        self.found_sure += len(predicted & reference.sure)
+        self.found_possible += len(predicted & reference.possible)
 
     @property
     def precision(self) -> float:
-        """The share of links found that are possible; 0 where none was found."""
+        """The fraction of predicted links that are possible; 0 without any."""
         return self.found_possible / max(1, self.found)
 
     @property
     def recall(self) -> float:
-        """The share of sure links that were found; 0 where none is wanted."""
+        """The fraction of sure links that were predicted; 0 without any."""
         return self.found_sure / max(1, self.sure)
 
     @property
     def error_rate(self) -> float:
-        """AER: 0 where all that is sure was found, and nothing that is not even possible."""
-        wanted = self.found + self.sure
-        return 1 - (self.found_sure + self.found_possible) / wanted if wanted else 0.0
+        """AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|); 0 without any links."""
+        total = self.found + self.sure
+        return 1 - (self.found_sure + self.found_possible) / total if total else 0.0
 
     def as_dict(self) -> dict[str, float]:
         return {"alignment_error_rate": self.error_rate, "precision": self.precision, "recall": self.recall}

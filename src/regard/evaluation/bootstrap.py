@@ -1,14 +1,14 @@
-"""How sure a figure is, from its examples drawn again; and whether two systems differ by more than chance.
+"""Bootstrap confidence intervals of metrics, and paired significance tests of two systems.
 
-The bootstrap: as many examples as there are, drawn from them with replacement, a thousand times. Every metric and
-every system sees the same draws, which is what pairs them (https://aclanthology.org/W04-3250).
+A resample draws as many examples as there are, with replacement. Every metric and every system is computed on the same
+resamples, which makes the test a paired one (https://aclanthology.org/W04-3250).
 """
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from regard.evaluation.statistics import Array, StatisticRows, Statistics
+from regard.evaluation.statistics import Array, Indices, Statistics
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
@@ -16,8 +16,8 @@ SEED = 1
 BLOCK = 2**22  # counts in memory at once
 
 
-def resampled(examples: int, resamples: int, seed: int = SEED) -> Iterator[Array]:
-    """How often each example was drawn (R, N), some resamples at a time."""
+def resample_counts(examples: int, resamples: int, seed: int = SEED) -> Iterator[Array]:
+    """How often each example was drawn (R, N), in blocks of resamples."""
     random = np.random.default_rng(seed)
     block = max(1, BLOCK // examples)
     for start in range(0, resamples, block):
@@ -28,29 +28,30 @@ def resampled(examples: int, resamples: int, seed: int = SEED) -> Iterator[Array
 
 
 def bootstrap(
-    tallies: Sequence[Statistics], among: StatisticRows, resamples: int = RESAMPLES, seed: int = SEED
+    statistics: Sequence[Statistics], indices: Indices, resamples: int = RESAMPLES, seed: int = SEED
 ) -> Array:
-    """The figure of every tally (T, R) in every resample of these examples."""
-    found = [[tally.values(counts, among) for tally in tallies] for counts in resampled(len(among), resamples, seed)]
-    return np.concatenate([np.stack(block) for block in found], axis=1)
+    """The metric of each statistics (T, R) in every resample of the examples at `indices`."""
+    blocks = [
+        np.stack([one.values(counts, indices) for one in statistics])
+        for counts in resample_counts(len(indices), resamples, seed)
+    ]
+    return np.concatenate(blocks, axis=1)
 
 
-def interval(figures: Array, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Where the middle of the resamples lies."""
+def confidence_interval(values: Array, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The percentile interval of bootstrap values."""
     outside = (1 - confidence) / 2
-    low, high = np.quantile(figures, [outside, 1 - outside])
+    low, high = np.quantile(values, [outside, 1 - outside])
     return float(low), float(high)
 
 
 def p_value(difference: float, differences: Array, examples: int) -> float:
-    """How often chance alone parts two systems as far as they are, in either direction.
+    """Two-sided p-value of a difference, from its values in the resamples.
 
-    What chance does is how the resamples' differences lie about their own mean. A system beside itself has 1.
-
-    Of few examples, or such as all differ alike, resamples hardly vary, and would call any difference certain. Were the
-    systems equally good, each example might as well have come out the other way round, as a coin falls; all of N fall
-    alike, to either side, in 2 of 2ᴺ cases. No test that knows the pairs alone can be surer than that, nor is this one:
-    one example has 1, two have at least 0.5, and below 0.05 it takes six.
+    The null distribution is the resampled differences centered at their mean. The p-value is at least 2 / 2ᴺ for N
+    examples, the smallest that a paired sign test can give: with few examples, or examples that all differ alike,
+    resamples hardly vary and would call any difference certain. So one example gives 1 and two at least 0.5, and
+    p < 0.05 needs six.
     """
     by_chance = np.abs(differences - differences.mean())
     p = float((np.sum(by_chance >= abs(difference)) + 1) / (len(differences) + 1))

@@ -1,4 +1,4 @@
-"""Groups of examples by the length of their source."""
+"""Buckets of examples by source length."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,47 +6,46 @@ from dataclasses import dataclass
 import numpy as np
 
 from regard.core.errors import InvalidArgument
-from regard.evaluation.statistics import StatisticRows
+from regard.evaluation.statistics import Indices
 
 
 @dataclass(frozen=True)
-class LengthRange:
-    """The lengths from `first` to `last`, both in it, and which examples have them."""
+class LengthBucket:
+    """Lengths from `first` to `last` inclusive, and the indices of the examples in that range."""
 
     first: int
     last: int
-    rows: StatisticRows
+    indices: Indices
 
 
-def spans(lengths: Iterable[int], groups: str) -> list[LengthRange]:
-    """Examples in groups of rising length, from the shortest to the longest.
+def length_buckets(lengths: Iterable[int], groups: str) -> list[LengthBucket]:
+    """Buckets of increasing length that cover all examples.
 
-    `groups` is how many, each of about as many examples as the others ("4"), or where each ends ("10,15,20").
+    `groups` is the number of buckets, of about equal size ("4"), or the last length of each ("10,15,20").
 
-    >>> [(s.first, s.last, len(s.rows)) for s in spans([1, 2, 3, 4, 5, 6, 7, 30], "2")]
+    >>> [(b.first, b.last, len(b.indices)) for b in length_buckets([1, 2, 3, 4, 5, 6, 7, 30], "2")]
     [(1, 4, 4), (5, 30, 4)]
-    >>> [(s.first, s.last, len(s.rows)) for s in spans([1, 2, 3, 4, 5, 6, 7, 30], "3,10")]
+    >>> [(b.first, b.last, len(b.indices)) for b in length_buckets([1, 2, 3, 4, 5, 6, 7, 30], "3,10")]
     [(1, 3, 3), (4, 10, 4), (11, 30, 1)]
     """
-    numbers = _numbers(groups)
-    found = np.fromiter(lengths, dtype=np.int64)
-    shortest, longest = int(found.min()), int(found.max())
-    ends = numbers
+    edges = _numbers(groups)
+    array = np.fromiter(lengths, dtype=np.int64)
+    shortest, longest = int(array.min()), int(array.max())
     if "," not in groups:
-        count = numbers[0]
-        ends = np.quantile(found, np.arange(1, count) / count, method="inverted_cdf").astype(int).tolist()
-    inside = sorted({end for end in ends if shortest <= end < longest})
-    firsts, lasts = [shortest, *(end + 1 for end in inside)], [*inside, longest]
+        quantiles = np.arange(1, edges[0]) / edges[0]
+        edges = np.quantile(array, quantiles, method="inverted_cdf").astype(int).tolist()
+    inside = sorted({edge for edge in edges if shortest <= edge < longest})
+    firsts, lasts = [shortest, *(edge + 1 for edge in inside)], [*inside, longest]
     return [
-        LengthRange(first, last, np.flatnonzero((found >= first) & (found <= last)))
+        LengthBucket(first, last, np.flatnonzero((array >= first) & (array <= last)))
         for first, last in zip(firsts, lasts, strict=True)
     ]
 
 
 def _numbers(groups: str) -> list[int]:
     try:
-        found = [int(part) for part in groups.split(",") if part.strip()]
-        if min(found) < 1:
+        numbers = [int(part) for part in groups.split(",") if part.strip()]
+        if min(numbers) < 1:
             raise ValueError
     except ValueError:
         raise InvalidArgument(
@@ -55,4 +54,4 @@ def _numbers(groups: str) -> list[int]:
             got=repr(groups),
             remedy="Lengths are counted from 1.",
         ) from None
-    return found
+    return numbers

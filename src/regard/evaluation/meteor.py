@@ -1,146 +1,161 @@
-"""METEOR: how well the words of a caption can be laid upon those of a reference (https://aclanthology.org/W14-3348).
+"""METEOR with the matchers exact, stem and, if WordNet is installed, synonym (https://aclanthology.org/W14-3348).
 
-Words match if they are the same, have the same stem or, where WordNet is there, a meaning in common. The parameters are
-those of METEOR 1.5 for English. What that tool has beyond this is a table of paraphrases, so its figures are a little
-higher; and its list of function words, which count less than others, is another than ours.
+Parameters are those of METEOR 1.5 for English. Two things differ from that tool: there is no paraphrase matcher (its
+table is large), so scores are lower than its default; and the list of function words is our own. The label and the
+signature therefore name the matchers in use.
 """
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import snowballstemmer
 
-from regard.evaluation.ptb_tokenizer import tokens
-from regard.evaluation.statistics import Array, References, SumStatistics
-from regard.evaluation.stemmer import stem
-from regard.evaluation.wordnet import synonyms
+from regard.evaluation import wordnet as wordnet_files
+from regard.evaluation.ptb_tokenizer import tokenize
+from regard.evaluation.statistics import Array, SumStatistics, per_example
+from regard.evaluation.wordnet import wordnet
 
 ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
-EXACT, STEM, SYNONYM = 1.0, 0.6, 0.8
-BEAM = 40  # alignments that are followed at once
-# Words of which any text is full, one in a thousand and more.
-FUNCTION_WORDS = """
+EXACT, STEM, SYNONYM = 1.0, 0.6, 0.8  # weights of the matchers; a pair of words takes the first that matches
+BEAM_SIZE = 40
+# Words that make up more than one in a thousand words of any text.
+_FUNCTION_WORDS = """
     a an the this that these those and or but so if than as of to in on at by for with from into over about after
     between up out i you he she it we they them her my your his its our their who which what when where is
     are was were be been do did has have had will would can could may should not no there all any some such other
     more most one two also only new first last year years people time said ' s
 """
-LIGHT = frozenset(FUNCTION_WORDS.split())
-PART = re.compile(r"\w+(?:[.,]\w+)*\.?|[^\w\s-]")
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+WORD_PART = re.compile(r"\w+(?:[.,]\w+)*\.?|[^\w\s-]")
 COLUMNS = (
-    "output_length", "reference_length", "output_matches", "reference_matches",  # weighed
+    "output_length", "reference_length", "output_matches", "reference_matches",  # weighted
     "matches", "chunks", "output_tokens", "reference_tokens",
 )  # fmt: skip
 
 
 class MeteorAlignment(NamedTuple):
-    """An output's words laid upon those of a reference, word by word. Of two alignments the lesser is the better."""
+    """A partial alignment of output words to reference words. Smaller tuples are better."""
 
-    left: int = 0  # words of the output that match nothing
-    chunks: int = 0  # pieces that it falls into
-    loss: float = 0.0  # how far matches are from the same word
-    distance: int = 0  # by how much they moved
-    last: int = -2  # the place that the word before was laid upon; -2: none
-    taken: int = 0  # a bit for each place of the reference
-    pairs: tuple[tuple[int, int, float], ...] = ()  # output's place, reference's place, weight
+    unmatched: int = 0  # output words without a match
+    chunks: int = 0  # runs of matches that are contiguous on both sides
+    loss: float = 0.0  # sum of 1 - weight over the matches
+    distance: int = 0  # sum of |i - j| over the matches
+    last: int = -2  # reference position of the previous output word; -2: unmatched
+    used: int = 0  # bit set of matched reference positions
+    pairs: tuple[tuple[int, int, float], ...] = ()  # output position, reference position, weight
 
-    def extended(self, i: int, j: int, weight: float) -> "MeteorAlignment":
-        left, chunks, loss, distance, last, taken, pairs = self
+    def match(self, i: int, j: int, weight: float) -> "MeteorAlignment":
+        unmatched, chunks, loss, distance, last, used, pairs = self
         chunks += last != j - 1
         return MeteorAlignment(
-            left, chunks, loss + 1 - weight, distance + abs(i - j), j, taken | 1 << j, (*pairs, (i, j, weight))
+            unmatched, chunks, loss + 1 - weight, distance + abs(i - j), j, used | 1 << j, (*pairs, (i, j, weight))
         )
 
-    def skipped(self) -> "MeteorAlignment":
-        return self._replace(left=self.left + 1, last=-2)
+    def skip(self) -> "MeteorAlignment":
+        return self._replace(unmatched=self.unmatched + 1, last=-2)
+
+
+def matchers() -> str:
+    """The matchers in use on this machine: "exact, stem" or "exact, stem, synonym"."""
+    return "exact, stem" if wordnet_files.folder() is None else "exact, stem, synonym"
 
 
 def meteor() -> SumStatistics:
-    """Of all captions together, each beside the reference it fits best."""
+    """Corpus METEOR; each output counts with the reference of its highest score."""
 
-    def measure(outputs: Sequence[str], references: References) -> list[Array]:
-        return [_best(_words(output), found) for output, found in zip(outputs, references, strict=True)]
+    def best(output: str, references: Sequence[str]) -> Array:
+        words = _words(output)
+        rows = np.stack([_row(words, _words(reference)) for reference in references])
+        row: Array = rows[aggregate(rows).argmax()]
+        return row
 
-    def sign() -> str:
-        means = "+synonym" if synonyms() else ""
-        return f"METEOR 1.5 en, exact+stem{means}, no paraphrases|tok:ptb|a:{ALPHA}|b:{BETA}|g:{GAMMA}|d:{DELTA}"
+    def describe() -> str:
+        parameters = f"a:{ALPHA}|b:{BETA}|g:{GAMMA}|d:{DELTA}"
+        return f"METEOR ({matchers()}), no paraphrases, own function words|tok:ptb|{parameters}"
 
-    return SumStatistics(COLUMNS, measure, figure, sign)
+    return per_example(COLUMNS, best, aggregate, describe)
 
 
-def figure(sums: Array) -> Array:
-    """Of sums (R, 8) of the columns."""
+def aggregate(sums: Array) -> Array:
+    """The score (R,) of sums (R, 8) of the columns."""
     lengths, matches = sums[:, 0:2], sums[:, 2:4]
     precision, recall = (matches / np.where(lengths > 0, lengths, 1.0)).T
-    weighed = ALPHA * precision + (1 - ALPHA) * recall
-    mean = precision * recall / np.where(weighed > 0, weighed, 1.0)
+    weighted = ALPHA * precision + (1 - ALPHA) * recall
+    mean = precision * recall / np.where(weighted > 0, weighted, 1.0)
     matched, chunks, words = sums[:, 4], sums[:, 5], sums[:, 6:8]
-    whole = (chunks == 1) & (words == matched[:, None]).all(1)
-    pieces = np.where(whole, 0.0, chunks / np.maximum(matched, 1))
-    found: Array = mean * (1 - GAMMA * pieces**BETA)
-    return found
+    identical = (chunks == 1) & (words == matched[:, None]).all(1)
+    fragmentation = np.where(identical, 0.0, chunks / np.maximum(matched, 1))
+    score: Array = mean * (1 - GAMMA * fragmentation**BETA)
+    return score
 
 
-def _best(output: Sequence[str], references: Sequence[str]) -> Array:
-    rows = np.stack([_row(output, _words(reference)) for reference in references])
-    found: Array = rows[figure(rows).argmax()]
-    return found
+@lru_cache(1 << 16)
+def stem(word: str) -> str:
+    """The stem of a lower-case English word by Snowball's English (Porter2) stemmer.
+
+    >>> [stem(word) for word in ("running", "dogs", "flies", "happily", "played")]
+    ['run', 'dog', 'fli', 'happili', 'play']
+    """
+    return str(snowballstemmer.EnglishStemmer().stemWord(word))
 
 
 def _words(caption: str) -> list[str]:
-    """The tokens of a caption; compounds and contractions in their parts."""
-    return [part for token in tokens(caption) for part in PART.findall(token)]
+    """The tokens of a caption, with compounds and contractions split."""
+    return [part for token in tokenize(caption) for part in WORD_PART.findall(token)]
 
 
 def _row(output: Sequence[str], reference: Sequence[str]) -> Array:
-    found = align(output, reference)
-    given = sum(_weight(output[i]) * weight for i, _, weight in found.pairs)
-    wanted = sum(_weight(reference[j]) * weight for _, j, weight in found.pairs)
+    alignment = align(output, reference)
+    output_matches = sum(_weight(output[i]) * weight for i, _, weight in alignment.pairs)
+    reference_matches = sum(_weight(reference[j]) * weight for _, j, weight in alignment.pairs)
     lengths = sum(map(_weight, output)), sum(map(_weight, reference))
-    return np.array([*lengths, given, wanted, len(found.pairs), found.chunks, len(output), len(reference)], np.float64)
+    counts = len(alignment.pairs), alignment.chunks, len(output), len(reference)
+    return np.array([*lengths, output_matches, reference_matches, *counts], np.float64)
 
 
 def _weight(word: str) -> float:
-    return 1 - DELTA if word in LIGHT else DELTA
+    return 1 - DELTA if word in FUNCTION_WORDS else DELTA
 
 
 def align(output: Sequence[str], reference: Sequence[str]) -> MeteorAlignment:
-    """The best alignment that a beam finds.
+    """The best alignment found by a beam search over the output's words.
 
     >>> align("a dog runs".split(), "the dogs run".split()).pairs
     ((1, 1, 0.6), (2, 2, 0.6))
     """
     choices = list(_matches(output, reference))
-    wanted = np.zeros(len(reference))
-    for found in choices:
-        wanted[list(found)] += 1
+    candidates = np.zeros(len(reference))  # output words that could match each reference word
+    for matches in choices:
+        candidates[list(matches)] += 1
     beam = [MeteorAlignment()]
-    for i, found in enumerate(choices):
-        contested = all(wanted[j] > 1 for j in found)  # only then is it worth leaving the word out
+    for i, matches in enumerate(choices):
+        contested = all(candidates[j] > 1 for j in matches)  # only then can skipping the word pay off
         best: dict[tuple[int, int], MeteorAlignment] = {}
-        for each in beam:
-            following = [each.extended(i, j, weight) for j, weight in found.items() if not each.taken >> j & 1]
-            for one in [*following, each.skipped()] if contested or not following else following:
-                key = one.taken, one.last
+        for alignment in beam:
+            extended = [alignment.match(i, j, weight) for j, weight in matches.items() if not alignment.used >> j & 1]
+            for one in [*extended, alignment.skip()] if contested or not extended else extended:
+                key = one.used, one.last
                 best[key] = min(best.get(key, one), one)
-        beam = sorted(best.values())[:BEAM]
+        beam = sorted(best.values())[:BEAM_SIZE]
     return beam[0]
 
 
 def _matches(output: Sequence[str], reference: Sequence[str]) -> Iterator[dict[int, float]]:
-    """For each word of the output the places of the reference that it matches, and how well."""
-    known = synonyms()
+    """For each output word: the reference positions it matches, with the weight of the first matcher that matches."""
+    database = wordnet()
     stems = [stem(word) for word in reference]
-    meanings = [known.of(word) if known else frozenset() for word in reference]
+    synsets = [database.synsets(word) if database else frozenset() for word in reference]
     for word in output:
-        mine, means = stem(word), known.of(word) if known else frozenset()
-        found = {}
+        own_stem, own_synsets = stem(word), database.synsets(word) if database else frozenset()
+        matches = {}
         for j, other in enumerate(reference):
             if word == other:
-                found[j] = EXACT
-            elif means & meanings[j]:
-                found[j] = SYNONYM
-            elif mine == stems[j]:
-                found[j] = STEM
-        yield found
+                matches[j] = EXACT
+            elif own_stem == stems[j]:
+                matches[j] = STEM
+            elif own_synsets & synsets[j]:
+                matches[j] = SYNONYM
+        yield matches

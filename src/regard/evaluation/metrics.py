@@ -1,4 +1,4 @@
-"""The metrics: what each is called, what it says, and of what."""
+"""The table of metrics: description, direction, the tasks each applies to, and its `Statistics`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,118 +9,136 @@ import numpy as np
 
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
+from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.evaluation import caption_metrics, sacrebleu_statistics
-from regard.evaluation.meteor import meteor
-from regard.evaluation.statistics import Statistics, edits, exact, f1, macro, micro_f1, precision, recall
+from regard.evaluation.meteor import matchers, meteor
+from regard.evaluation.statistics import (
+    Statistics,
+    edit_rate,
+    exact_match,
+    f1,
+    macro_average,
+    micro_f1,
+    precision,
+    recall,
+)
 
-TaskName = Literal[
-    "text", "label", "language"
-]  # a sequence or a label is given; or tokens are scored and nothing given
+TaskName = Literal["text", "label", "language"]  # sequences are generated, labels predicted, or tokens only scored
 TEXT: tuple[TaskName, ...] = ("text",)
 LABEL: tuple[TaskName, ...] = ("label",)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure, and whom it suits."""
+    """A metric of the table `METRICS`.
 
-    tells: str
-    tally: Callable[[], Statistics] | None  # None: a model's own probabilities, without any output
+    description         one line, shown by `regard evaluate --help`
+    statistics          makes its empty `Statistics`; None: computed from the model's probabilities, without outputs
+    tasks               the tasks it applies to
+    higher_is_better    its direction
+    percent             a fraction that is shown in percent
+    digits              decimals shown, unless in percent
+    variant             names how it is computed on this machine, shown behind its name in tables
+    """
+
+    description: str
+    statistics: Callable[[], Statistics] | None
     tasks: tuple[TaskName, ...] = TEXT
-    higher: bool = True  # is better
-    share: bool = False  # of one, and shown in percent
-    digits: int = 2  # shown behind the point, where it is no share
+    higher_is_better: bool = True
+    percent: bool = False
+    digits: int = 2
+    variant: Callable[[], str] | None = None
 
 
-METRICS = {
-    "loss": Metric(
-        "minus the log-probability of a token, or label; in nats",
-        None,
-        ("text", "label", "language"),
-        higher=False,
-        digits=4,
-    ),
-    "perplexity": Metric("e to the loss", None, ("text", "language"), higher=False),
-    "bleu": Metric("word n-grams that outputs share with references, 0 to 100; sacreBLEU's", sacrebleu_statistics.bleu),
-    "bleu_lower": Metric("the same, capitals and small letters alike", partial(sacrebleu_statistics.bleu, lower=True)),
-    "chrf": Metric("character n-grams that they share, 0 to 100; sacreBLEU's", sacrebleu_statistics.chrf),
-    "ter": Metric(
-        "edits and shifts to a reference, for 100 words; sacreBLEU's", sacrebleu_statistics.ter, higher=False
-    ),
-    **{
-        f"bleu{order}": Metric(
-            f"of captions: word n-grams up to {order} that they share, 0 to 1; COCO's",
-            partial(caption_metrics.bleu, order),
-            digits=4,
-        )
-        for order in range(1, caption_metrics.ORDERS + 1)
-    },
-    "rouge_l": Metric("of captions: longest common subsequences, 0 to 1; COCO's", caption_metrics.rouge_l, digits=4),
-    "meteor": Metric("of captions: words, stems and synonyms that can be aligned, 0 to 1", meteor, digits=4),
-    "cider": Metric(
-        "of captions: n-grams that they share, rare ones more, 0 to 10; CIDEr-D", caption_metrics.Cider, digits=4
-    ),
-    "accuracy": Metric(
-        "the share of outputs that are a reference, exactly: labels, or whole sequences",
-        exact,
-        ("text", "label"),
-        share=True,
-    ),
-    "error_rate": Metric(
-        "edits to the nearest reference for each of its words, or phonemes (what spaces part): WER, PER",
-        partial(edits, str.split),
-        higher=False,
-        share=True,
-    ),
-    "character_error_rate": Metric(
-        "the same of characters, spaces among them: CER", partial(edits, str), higher=False, share=True
-    ),
-    "f1": Metric("precision and recall in one; the mean over classes", partial(macro, f1), LABEL, share=True),
-    "f1_micro": Metric("the same of all classes together, which is accuracy", micro_f1, LABEL, share=True),
-    "precision": Metric(
-        "of the outputs of a class, the share that is right; the mean over classes",
-        partial(macro, precision),
-        LABEL,
-        share=True,
-    ),
-    "recall": Metric(
-        "of the references of a class, the share that was found; the mean over classes",
-        partial(macro, recall),
-        LABEL,
-        share=True,
-    ),
-}
+METRICS: dict[str, Metric] = {}
 
 
-def check(names: Sequence[str], task: TaskName | None) -> None:
-    """Refuse what there is not, and what says nothing of this task; None: of outputs whose task is not known."""
+def register_metric(name: str, metric: Metric) -> None:
+    """Add a metric, for `regard evaluate` and as `train.monitor`."""
+    if name in METRICS:
+        remedy = "Choose another name."
+        raise InvalidArgument("name", wanted="a metric name that is not taken", got=repr(name), remedy=remedy)
+    METRICS[name] = metric
+    HIGHER_IS_BETTER[name] = metric.higher_is_better
+
+
+def _builtin(
+    name: str,
+    description: str,
+    statistics: Callable[[], Statistics] | None,
+    tasks: tuple[TaskName, ...] = TEXT,
+    *,
+    percent: bool = False,
+    digits: int = 2,
+    variant: Callable[[], str] | None = None,
+) -> None:
+    METRICS[name] = Metric(description, statistics, tasks, HIGHER_IS_BETTER[name], percent, digits, variant)
+
+
+_builtin("loss", "mean cross-entropy of a token, or label, in nats", None, ("text", "label", "language"), digits=4)
+_builtin("perplexity", "exp(loss)", None, ("text", "language"))
+_builtin("bleu", "BLEU, 0 to 100, by sacreBLEU", sacrebleu_statistics.bleu)
+_builtin("bleu_lower", "BLEU, ignoring case", partial(sacrebleu_statistics.bleu, lowercase=True))
+_builtin("chrf", "chrF2 (character n-grams), 0 to 100, by sacreBLEU", sacrebleu_statistics.chrf)
+_builtin("ter", "translation edit rate: edits and shifts per 100 words, by sacreBLEU", sacrebleu_statistics.ter)
+for _order in range(1, caption_metrics.MAX_ORDER + 1):
+    _builtin(
+        f"bleu{_order}", f"captions: BLEU-{_order}, 0 to 1, as COCO", partial(caption_metrics.bleu, _order), digits=4
+    )
+_builtin("rouge_l", "captions: ROUGE-L, 0 to 1, as COCO", caption_metrics.rouge_l, digits=4)
+_builtin("meteor", "captions: METEOR without paraphrases, 0 to 1", meteor, digits=4, variant=matchers)
+_builtin("cider", "captions: CIDEr-D, 0 to 10, as COCO", caption_metrics.Cider, digits=4)
+_builtin(
+    "accuracy",
+    "fraction of labels, or whole sequences, that equal a reference",
+    exact_match,
+    ("text", "label"),
+    percent=True,
+)
+_builtin(
+    "error_rate",
+    "edits per reference token, split at spaces: word or phoneme error rate",
+    partial(edit_rate, str.split),
+    percent=True,
+)
+_builtin("character_error_rate", "edits per reference character", partial(edit_rate, str), percent=True)
+_builtin("f1", "macro-averaged F1", partial(macro_average, f1), LABEL, percent=True)
+_builtin("f1_micro", "micro-averaged F1, equal to accuracy", micro_f1, LABEL, percent=True)
+_builtin("precision", "macro-averaged precision", partial(macro_average, precision), LABEL, percent=True)
+_builtin("recall", "macro-averaged recall", partial(macro_average, recall), LABEL, percent=True)
+
+
+def check_metrics(names: Sequence[str], task: TaskName | None) -> None:
+    """Refuse unknown metrics and those that do not apply to this task; None: outputs whose task is unknown."""
     for name in names:
         if name not in METRICS:
             raise InvalidArgument(
                 "metric", wanted=f"one of {', '.join(METRICS)}", got=repr(name), remedy=nearest(name, METRICS)
             )
-        if task is None and METRICS[name].tally is None:
+        if task is None and METRICS[name].statistics is None:
             raise InvalidArgument("metric", wanted="one of outputs", got=repr(name), remedy="It needs a model: a run.")
         if task is not None and task not in METRICS[name].tasks:
-            fitting = ", ".join(found for found, metric in METRICS.items() if task in metric.tasks)
-            gives = {"text": "gives texts", "label": "gives labels", "language": "gives no outputs to compare"}[task]
+            fitting = ", ".join(other for other, metric in METRICS.items() if task in metric.tasks)
+            kind = {"text": "generates texts", "label": "predicts labels", "language": "has no outputs to compare"}[
+                task
+            ]
             raise InvalidArgument(
                 "metric",
-                wanted=f"one of {fitting}, for the model {gives}",
+                wanted=f"one of {fitting}, as the model {kind}",
                 got=repr(name),
-                remedy="Leave it out for the usual ones.",
+                remedy="Leave it out for the default metrics.",
             )
 
 
-def start(names: Sequence[str]) -> dict[str, Statistics]:
-    """An empty tally of each of these that is of outputs."""
-    found = {name: METRICS[name].tally for name in names}
-    return {name: tally() for name, tally in found.items() if tally is not None}
+def new_statistics(names: Sequence[str]) -> dict[str, Statistics]:
+    """Empty statistics of each of these metrics that is computed from outputs."""
+    makers = {name: METRICS[name].statistics for name in names}
+    return {name: make() for name, make in makers.items() if make is not None}
 
 
 def score(name: str, outputs: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """A figure of outputs, each beside its references."""
-    check([name], None)
+    """A metric of outputs, each with its references."""
+    check_metrics([name], None)
     if len(outputs) != len(references) or not outputs:
         raise InvalidArgument(
             "outputs",
@@ -128,6 +146,6 @@ def score(name: str, outputs: Sequence[str], references: Sequence[Sequence[str]]
             got=f"{len(outputs):,} and {len(references):,}",
             remedy="Give an output for each.",
         )
-    tally = start([name])[name]
-    tally.add(outputs, references)
-    return float(tally.values(np.ones((1, len(outputs))))[0])
+    statistics = new_statistics([name])[name]
+    statistics.add(outputs, references)
+    return float(statistics.values(np.ones((1, len(outputs))))[0])

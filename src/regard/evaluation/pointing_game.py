@@ -1,4 +1,4 @@
-"""Whether attention points at what is named: how much of a word's weight falls into a box of the picture."""
+"""The pointing game: how much of a word's attention falls into the bounding box of what the word names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,23 +7,23 @@ import torch
 
 from regard.core.shapes import Float, Tensor
 
-BoundingBox = tuple[float, float, float, float]  # left, top, right, bottom, as shares of the picture's sides
+BoundingBox = tuple[float, float, float, float]  # left, top, right, bottom, as fractions of the image's sides
 
 
 @dataclass(frozen=True)
 class PointingScore:
-    """The mean over words."""
+    """Means over words."""
 
     words: int
-    inside: float  # share of the weight in the box of what the word names
-    chance: float  # the box's share of the picture, which even weights would give
-    hits: float  # share of words whose heaviest region has its middle in the box
+    inside: float  # fraction of the weight inside the box
+    chance: float  # the box's fraction of the image, which uniform weights would give
+    hits: float  # fraction of words whose region of largest weight has its center in the box
 
 
-def covered(rows: int, columns: int, box: BoundingBox) -> Float[Tensor, "rows columns"]:
-    """The share of each region that a box covers.
+def box_coverage(rows: int, columns: int, box: BoundingBox) -> Float[Tensor, "rows columns"]:
+    """The fraction of each region of a grid that a box covers.
 
-    >>> covered(2, 2, (0.25, 0.0, 1.0, 0.5))
+    >>> box_coverage(2, 2, (0.25, 0.0, 1.0, 0.5))
     tensor([[0.5000, 1.0000],
             [0.0000, 0.0000]])
     """
@@ -36,17 +36,17 @@ def _overlap(parts: int, start: float, end: float) -> Float[Tensor, " parts"]:
     return (edges[1:].clamp(max=end) - edges[:-1].clamp(min=start)).clamp(min=0) * parts
 
 
-def pointed(looks: Sequence[tuple[Float[Tensor, "rows columns"], BoundingBox]]) -> PointingScore | None:
-    """Of words, each with its weights and the box of what it names; None of no words."""
-    if not looks:
+def pointing_score(maps: Sequence[tuple[Float[Tensor, "rows columns"], BoundingBox]]) -> PointingScore | None:
+    """The score of words, each given by its attention map and the box of what it names; None without words."""
+    if not maps:
         return None
     inside, chance, hits = 0.0, 0.0, 0
-    for weights, box in looks:
+    for weights, box in maps:
         rows, columns = weights.shape
-        inside += float((weights * covered(rows, columns, box)).sum() / weights.sum())
+        inside += float((weights * box_coverage(rows, columns, box)).sum() / weights.sum())
         left, top, right, bottom = box
         chance += (right - left) * (bottom - top)
         row, column = divmod(int(weights.argmax()), columns)
         hits += top <= (row + 0.5) / rows <= bottom and left <= (column + 0.5) / columns <= right
-    count = len(looks)
+    count = len(maps)
     return PointingScore(count, inside / count, chance / count, hits / count)

@@ -1,8 +1,8 @@
-"""Captions as those who compare captioners cut them: Penn Treebank tokens in small letters, most punctuation dropped.
+"""The caption tokenizer of the COCO evaluation: lower-cased Penn Treebank tokens without most punctuation.
 
-The rules are those of the tokenizer that the COCO evaluation uses, its oddities included, as figures are compared with
-others' figures: brackets stay as -lrb- and -rrb- (the list of what is dropped has them in capitals), and so does a run
-of marks such as "!!".
+It reproduces the output of Stanford's tokenizer as that evaluation calls it, including its oddities, so that scores are
+comparable: brackets stay as -lrb- and -rrb- (its list of dropped tokens has them in upper case), and so does a run of
+marks such as "!!".
 """
 
 import re
@@ -12,12 +12,12 @@ from html import unescape
 LETTER = r"[^\W\d_²³¹]"
 DROPPED = {"''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"}
 BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
-WRITTEN = str.maketrans(
+REPLACED = str.maketrans(
     dict.fromkeys("‘’‛´", "'")
     | dict.fromkeys("“”„«»", '"')
     | {"…": "...", "–": "--", "—": "--", "½": " 1/2", "¼": " 1/4", "¾": " 3/4", "€": "$", "£": "#", "¢": " cents "}
 )
-# Words that keep their full stop.
+# Abbreviations, which keep their full stop.
 TITLES = "mr mrs ms messrs dr drs prof gen adm capt cpl sgt lt col maj cmdr brig pvt gov sen sens rep reps pres hon rev"
 NAMES = "st ste ave blvd rd mt ft jr sr bros inc co cos corp ltd cie assn univ est dept bldg sq tel ext ph ph.d"
 TIMES = "jan feb mar apr jun jul aug sep sept oct nov dec mon tue tues wed thu thurs fri vs etc al cf mo"
@@ -29,11 +29,11 @@ def _one_of(words: str) -> str:
     return "|".join(sorted(map(re.escape, words.split()), key=len, reverse=True))
 
 
-# Tried in this order at each place. What has groups becomes several tokens.
+# Alternatives are tried in this order at each position. A match with groups becomes one token per group.
 TOKEN = re.compile(
     rf"""
       (?:https?://|www\.)[^\s"<>()]*[^\s"<>().,;:!?']
-    | [\w.+-]*\w@\w+(?:[.-]\w+)*                                       # an address
+    | [\w.+-]*\w@\w+(?:[.-]\w+)*                                       # an e-mail address
     | [#@]{LETTER}\w* | </?{LETTER}[^<>]*>                             # a tag
     | (can)(not)\b | (gon|wan)(na)\b(?!') | (got)(ta)\b(?!') | (gim|lem)(me)\b(?!')
     | ('t)(is|was)\b | (more)('n)\b | (y')(all)\b | d'ye\b
@@ -42,36 +42,36 @@ TOKEN = re.compile(
     | (?:{_one_of(f"{TITLES} {NAMES} {TIMES} {STATES}")})\.(?!\w) | (?:{_one_of(BEFORE_NUMBERS)})\.(?=\s*\d)
     | [a-hj-xz]'(?-i:[A-Z])[\w-]* | [dol]'{LETTER}{{2,}}(?:-\w+)*      # O'Neil, o'clock
     | {LETTER}*[aeiouy]'[aeiou]{LETTER}*                               # ma'am, Hawai'i
-    | '(?:s|m|d|ll|re|ve)\b | n't\b                                    # what contractions end in
+    | '(?:s|m|d|ll|re|ve)\b | n't\b                                    # contraction suffixes
     | (?-i:[A-Z]+(?:&[A-Z]+)+)                                         # Q&A
     | (?:{LETTER}|\d)+?(?=n't\b)
     | (?<!\w)[-+]?(?:\d+(?:[.,:]\d+)++|\d++(?!\w|-\w|/\w)|\.\d++)
     | (?:{LETTER}|\d)+(?:[.!?]{LETTER}\w*)*(?:[-_/](?:{LETTER}|\d)+)*
-    | [:;=]['-]?[()dp](?!\w)                                           # a smile
+    | [:;=]['-]?[()dp](?!\w)                                           # an emoticon
     | \.{{2,}} | [!?]+ | -{{2,}} | '' | ``
-    | [^\s\w\u20a0-\u20cf\u2600-\U0010ffff] | [²³¹_]                   # anything but pictures of things
+    | [^\s\w\u20a0-\u20cf\u2600-\U0010ffff] | [²³¹_]                   # anything but emoji
     """,
     re.VERBOSE | re.IGNORECASE,
 )
 
 
-@lru_cache(2048)  # several metrics ask for the same captions, one after the other
-def tokens(caption: str) -> tuple[str, ...]:
-    """The tokens that count.
+@lru_cache(2048)  # several metrics tokenize the same captions, one after the other
+def tokenize(caption: str) -> tuple[str, ...]:
+    """The tokens of a caption.
 
-    >>> tokens("A man's dog doesn't run (yet)...")
+    >>> tokenize("A man's dog doesn't run (yet)...")
     ('a', 'man', "'s", 'dog', 'does', "n't", 'run', '-lrb-', 'yet', '-rrb-')
     """
-    found: list[str] = []
-    for match in TOKEN.finditer(unescape(caption).translate(WRITTEN)):
+    tokenize: list[str] = []
+    for match in TOKEN.finditer(unescape(caption).translate(REPLACED)):
         parts = [part for part in match.groups() if part] or [match[0]]
-        found += [written for part in parts if (written := _written(part.lower())) not in DROPPED]
-    return tuple(found)
+        tokenize += [token for part in parts if (token := _normalized(part.lower())) not in DROPPED]
+    return tuple(tokenize)
 
 
-def _written(token: str) -> str:
+def _normalized(token: str) -> str:
     if token == '"':
         return "''"
     if len(token) > 1 and set(token) in ({"."}, {"-"}):
         return "..." if token[0] == "." else "--"
-    return "".join(BRACKETS.get(letter, letter) for letter in token)
+    return "".join(BRACKETS.get(character, character) for character in token)

@@ -1,6 +1,6 @@
-"""Systems beside each other: figures, intervals, p-values, and how they do on short and on long sources.
+"""Reports of one or several systems: metrics, confidence intervals, p-values, and metrics by source length.
 
-Examples stream through `judge`, a chunk at a time; what stays of them are the numbers of their tallies.
+Examples stream through `collect` in chunks; only their statistics are kept.
 """
 
 import hashlib
@@ -13,29 +13,29 @@ from typing import Any
 import numpy as np
 
 from regard.core.errors import InvalidArgument
-from regard.evaluation.bootstrap import CONFIDENCE, RESAMPLES, SEED, bootstrap, interval, p_value
-from regard.evaluation.length_buckets import spans
-from regard.evaluation.metrics import METRICS, start
-from regard.evaluation.statistics import ConfusionMatrix, StatisticRows, Statistics
+from regard.evaluation.bootstrap import CONFIDENCE, RESAMPLES, SEED, bootstrap, confidence_interval, p_value
+from regard.evaluation.length_buckets import length_buckets
+from regard.evaluation.metrics import METRICS, new_statistics
+from regard.evaluation.statistics import ConfusionMatrix, Indices, Statistics
 
-CHUNK = 128  # examples that are held at once
-Row = tuple[Any, Sequence[str]]  # a source, text or picture, and its references
+CHUNK = 128  # examples in memory at once
+Row = tuple[Any, Sequence[str]]  # a source, text or image, and its references
 
 
 @dataclass(frozen=True)
-class SystemOutputs:
-    """What is kept of a system's outputs on a set of examples."""
+class SystemStatistics:
+    """The statistics of a system's outputs on a set of examples."""
 
     name: str
-    tallies: Mapping[str, Statistics]
+    statistics: Mapping[str, Statistics]  # by metric
     lengths: Sequence[int]  # of the sources
     content: str  # a hash of sources and references
-    known: Mapping[str, float]  # what its model says without outputs: loss and perplexity
+    model_metrics: Mapping[str, float]  # computed without outputs: loss and perplexity
 
 
 @dataclass(frozen=True)
 class MetricResult:
-    """A figure; where its examples can be drawn again an interval, and beside another system a difference."""
+    """A metric's value, with a bootstrap interval if it has one, and the difference from the first system."""
 
     value: float
     low: float | None = None
@@ -43,13 +43,13 @@ class MetricResult:
     difference: float | None = None  # from the first system
     p: float | None = None
     higher_is_better: bool = True
-    signature: str | None = None  # how exactly it was computed, where that has a name
-    totals: Mapping[str, float] | None = None  # what it was computed from
+    signature: str | None = None  # how exactly it was computed
+    totals: Mapping[str, float] | None = None  # the sums it was computed from
 
 
 @dataclass(frozen=True)
 class LengthGroup:
-    """The examples whose sources are so long."""
+    """Metrics on the examples of one length bucket."""
 
     first: int
     last: int
@@ -59,17 +59,17 @@ class LengthGroup:
 
 @dataclass(frozen=True)
 class System:
-    """All that is told of one system."""
+    """The results of one system."""
 
     name: str
     metrics: Mapping[str, MetricResult]
-    classes: Sequence[Mapping[str, Any]]  # of labels: precision, recall and F1 of each
-    lengths: Sequence[LengthGroup]  # where they were asked for
+    classes: Sequence[Mapping[str, Any]]  # for labels: precision, recall and F1 of each class
+    lengths: Sequence[LengthGroup]  # if requested
 
 
 @dataclass(frozen=True)
 class Report:
-    """Systems on the same examples; differences are from the first of them."""
+    """Systems on the same examples; differences are from the first system."""
 
     examples: int
     resamples: int
@@ -78,54 +78,54 @@ class Report:
     systems: Sequence[System]
 
 
-def judge(
+def collect(
     name: str,
     pairs: Iterable[tuple[Row, str]],
     metrics: Sequence[str],
     *,
-    known: Mapping[str, float] | None = None,
-    measure: Callable[[str], int] = lambda source: len(source.split()),
-) -> SystemOutputs:
-    """Go through examples and outputs once."""
-    tallies, lengths, seen = start(metrics), array("i"), hashlib.sha256()
+    model_metrics: Mapping[str, float] | None = None,
+    source_length: Callable[[str], int] = lambda source: len(source.split()),
+) -> SystemStatistics:
+    """The statistics of a stream of examples and outputs."""
+    statistics, lengths, content = new_statistics(metrics), array("i"), hashlib.sha256()
     pairs = iter(pairs)
     while chunk := list(islice(pairs, CHUNK)):
         rows, outputs = [row for row, _ in chunk], [output for _, output in chunk]
         for source, references in rows:
-            seen.update(repr((source, list(references))).encode("utf-8", "surrogatepass"))
-        for tally in tallies.values():
-            tally.add(outputs, [references for _, references in rows])
-        lengths.extend(measure(source) for source, _ in rows)
-    return SystemOutputs(name, tallies, lengths, seen.hexdigest(), known or {})
+            content.update(repr((source, list(references))).encode("utf-8", "surrogatepass"))
+        for one in statistics.values():
+            one.add(outputs, [references for _, references in rows])
+        lengths.extend(source_length(source) for source, _ in rows)
+    return SystemStatistics(name, statistics, lengths, content.hexdigest(), model_metrics or {})
 
 
-def report(judged: Sequence[SystemOutputs], *, resamples: int = RESAMPLES, by_length: str | None = None) -> Report:
-    """Every system with intervals, and beside the first one."""
-    _check_same(judged)
-    lengths = judged[0].lengths
-    if (by_length or judged[0].tallies) and not lengths:
+def report(systems: Sequence[SystemStatistics], *, resamples: int = RESAMPLES, by_length: str | None = None) -> Report:
+    """Every system's metrics with intervals, and their differences from the first system."""
+    _check_same_examples(systems)
+    lengths = systems[0].lengths
+    if (by_length or systems[0].statistics) and not lengths:
         raise InvalidArgument(
             "by-length" if by_length else "references",
             wanted="at least one example with an output",
             got="none",
-            remedy="Leave it out." if by_length else "Look into the file.",
+            remedy="Leave it out." if by_length else "Check the file.",
         )
-    groups = spans(lengths, by_length) if by_length else []
-    everything = _figures(judged, np.arange(len(lengths)), resamples)
-    parts = [_figures(judged, span.rows, resamples) for span in groups]
-    systems = []
-    for i, one in enumerate(judged):
-        by_group = [
-            LengthGroup(span.first, span.last, len(span.rows), part[i])
-            for span, part in zip(groups, parts, strict=True)
+    buckets = length_buckets(lengths, by_length) if by_length else []
+    overall = _results(systems, np.arange(len(lengths)), resamples)
+    by_bucket = [_results(systems, bucket.indices, resamples) for bucket in buckets]
+    results = []
+    for i, system in enumerate(systems):
+        groups = [
+            LengthGroup(bucket.first, bucket.last, len(bucket.indices), found[i])
+            for bucket, found in zip(buckets, by_bucket, strict=True)
         ]
-        systems.append(System(one.name, _known(one) | everything[i], _classes(one.tallies), by_group))
-    return Report(len(lengths), resamples, CONFIDENCE, SEED, systems)
+        results.append(System(system.name, _model_results(system) | overall[i], _classes(system.statistics), groups))
+    return Report(len(lengths), resamples, CONFIDENCE, SEED, results)
 
 
-def _check_same(judged: Sequence[SystemOutputs]) -> None:
-    first = judged[0]
-    for other in judged[1:]:
+def _check_same_examples(systems: Sequence[SystemStatistics]) -> None:
+    first = systems[0]
+    for other in systems[1:]:
         if other.content != first.content:
             raise InvalidArgument(
                 other.name,
@@ -135,32 +135,35 @@ def _check_same(judged: Sequence[SystemOutputs]) -> None:
             )
 
 
-def _known(judged: SystemOutputs) -> dict[str, MetricResult]:
-    """Without intervals: these are means over tokens, which two systems need not cut alike."""
-    return {name: MetricResult(value, higher_is_better=METRICS[name].higher) for name, value in judged.known.items()}
+def _model_results(system: SystemStatistics) -> dict[str, MetricResult]:
+    """Loss and perplexity, without intervals: they are means over tokens, which may differ between systems."""
+    return {
+        name: MetricResult(value, higher_is_better=METRICS[name].higher_is_better)
+        for name, value in system.model_metrics.items()
+    }
 
 
-def _figures(judged: Sequence[SystemOutputs], among: StatisticRows, resamples: int) -> list[dict[str, MetricResult]]:
-    """Every system on these examples, which are drawn again for intervals and p-values."""
-    names = list(judged[0].tallies)
-    if not names or not len(among):
-        return [{} for _ in judged]
-    tallies = [one.tallies[name] for one in judged for name in names]
-    drawn = bootstrap(tallies, among, resamples)
-    values = [float(tally.values(np.ones((1, len(among))), among)[0]) for tally in tallies]
-    found: list[dict[str, MetricResult]] = [{} for _ in judged]
-    for i, tally in enumerate(tallies):
+def _results(systems: Sequence[SystemStatistics], indices: Indices, resamples: int) -> list[dict[str, MetricResult]]:
+    """Every system's metrics on the examples at `indices`, with bootstrap intervals and p-values."""
+    names = list(systems[0].statistics)
+    if not names or not len(indices):
+        return [{} for _ in systems]
+    statistics = [system.statistics[name] for system in systems for name in names]
+    resampled = bootstrap(statistics, indices, resamples)
+    values = [float(one.values(np.ones((1, len(indices))), indices)[0]) for one in statistics]
+    results: list[dict[str, MetricResult]] = [{} for _ in systems]
+    for i, one in enumerate(statistics):
         system, metric = divmod(i, len(names))
-        name, (low, high) = names[metric], interval(drawn[i])
+        name, (low, high) = names[metric], confidence_interval(resampled[i])
         difference = p = None
         if system:
             difference = values[i] - values[metric]
-            p = p_value(difference, drawn[i] - drawn[metric], len(among))
-        found[system][name] = MetricResult(
-            values[i], low, high, difference, p, METRICS[name].higher, tally.signature(), tally.totals(among)
+            p = p_value(difference, resampled[i] - resampled[metric], len(indices))
+        results[system][name] = MetricResult(
+            values[i], low, high, difference, p, METRICS[name].higher_is_better, one.signature(), one.totals(indices)
         )
-    return found
+    return results
 
 
-def _classes(tallies: Mapping[str, Statistics]) -> list[dict[str, Any]]:
-    return next((tally.table() for tally in tallies.values() if isinstance(tally, ConfusionMatrix)), [])
+def _classes(statistics: Mapping[str, Statistics]) -> list[dict[str, Any]]:
+    return next((one.table() for one in statistics.values() if isinstance(one, ConfusionMatrix)), [])

@@ -1,4 +1,4 @@
-"""A report as text, for people."""
+"""A report as plain text."""
 
 from collections.abc import Sequence
 
@@ -6,33 +6,29 @@ from regard.core.sanitize import printable
 from regard.evaluation.metrics import METRICS
 from regard.evaluation.report import MetricResult, Report
 
-NONE = "–"
+MISSING = "–"
 
 
-def told(report: Report) -> str:
-    """Figures with intervals; differences and p-values where there are several systems; classes; lengths."""
-    figures = table(figure_rows(report), left=2 if len(report.systems) > 1 else 1)
-    lengths = [f"{heading}\n{table(rows)}" for heading, rows in length_tables(report)]
-    return "\n\n".join([figures, *_classes(report), *lengths, *notes(report)])
+def report_text(report: Report) -> str:
+    """Metrics with intervals, differences and p-values of several systems, classes, length buckets, and notes."""
+    metrics = table(metric_rows(report), left=2 if len(report.systems) > 1 else 1)
+    lengths = [f"{metric_heading}\n{table(rows)}" for metric_heading, rows in length_tables(report)]
+    return "\n\n".join([metrics, *_classes(report), *lengths, *notes(report)])
 
 
-def figure_rows(report: Report) -> list[list[str]]:
-    """Every metric of every system, under a row of headings."""
+def metric_rows(report: Report) -> list[list[str]]:
+    """A row of headings, then a row for every metric and system."""
     several = len(report.systems) > 1
     heads = ["metric", *(["system"] if several else []), "value", f"{report.confidence:.0%} interval"]
     rows = [heads + (["difference", "p"] if several else [])]
     for name in dict.fromkeys(name for system in report.systems for name in system.metrics):
         for system in report.systems:
-            found = system.metrics.get(name)
-            if found is None:
+            result = system.metrics.get(name)
+            if result is None:
                 continue
-            row = [
-                headed(name),
-                *([system.name] if several else []),
-                shown(name, found.value),
-                _interval(name, found),
-            ]
-            rows.append(row + ([shown(name, found.difference, sign="+"), _p(found.p)] if several else []))
+            names = [metric_heading(name), system.name] if several else [metric_heading(name)]
+            row = [*names, format_value(name, result.value), _interval(name, result)]
+            rows.append(row + ([format_value(name, result.difference, sign="+"), _p(result.p)] if several else []))
     return rows
 
 
@@ -42,14 +38,14 @@ def _classes(report: Report) -> list[str]:
         if system.classes:
             rows = [["label", "precision", "recall", "f1", "references", "outputs"]]
             for one in system.classes:
-                shares = [f"{one[name]:.2%}" for name in rows[0][1:4]]
-                rows.append([printable(one["label"]), *shares, f"{one['references']:,}", f"{one['outputs']:,}"])
+                percentages = [f"{one[name]:.2%}" for name in rows[0][1:4]]
+                rows.append([printable(one["label"]), *percentages, f"{one['references']:,}", f"{one['outputs']:,}"])
             tables.append(f"{system.name}, class by class\n{table(rows)}")
     return tables
 
 
 def length_tables(report: Report) -> list[tuple[str, list[list[str]]]]:
-    """A heading and a table for each metric: systems, by source length."""
+    """For each metric a heading and a table, with a row per system and a column per length bucket."""
     groups = report.systems[0].lengths
     if not groups:
         return []
@@ -59,15 +55,15 @@ def length_tables(report: Report) -> list[tuple[str, list[list[str]]]]:
         rows = [["", *heads]]
         for system in report.systems:
             cells = [group.metrics.get(name) for group in system.lengths]
-            rows.append([system.name, *(NONE if one is None else _with_half(name, one) for one in cells)])
-        tables.append((f"{headed(name)} by source length (examples)", rows))
+            rows.append([system.name, *(MISSING if one is None else _with_half(name, one) for one in cells)])
+        tables.append((f"{metric_heading(name)} by source length (examples)", rows))
     return tables
 
 
 def notes(report: Report) -> list[str]:
-    """How the figures came about."""
-    signed = {name: found.signature for name, found in report.systems[0].metrics.items() if found.signature}
-    lines = [f"{name}: {signature}" for name, signature in signed.items()]
+    """Signatures of the metrics, and how intervals and p-values were computed."""
+    results = report.systems[0].metrics.items()
+    lines = [f"{name}: {result.signature}" for name, result in results if result.signature]
     if report.examples:
         lines.append(f"{report.examples:,} examples; bootstrap of {report.resamples:,} resamples, seed {report.seed}")
     if len(report.systems) > 1:
@@ -76,7 +72,7 @@ def notes(report: Report) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Columns side by side, the first `left` of them flush left and the others right."""
+    """Aligned columns: the first `left` of them to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "   ".join(
@@ -88,30 +84,31 @@ def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     return "\n".join(lines)
 
 
-def headed(name: str) -> str:
-    return f"{name} {'↑' if METRICS[name].higher else '↓'}"
+def metric_heading(name: str) -> str:
+    """A metric's name, its variant if it has one, and its direction."""
+    metric = METRICS[name]
+    variant = f" ({metric.variant()})" if metric.variant else ""
+    return f"{name}{variant} {'↑' if metric.higher_is_better else '↓'}"
 
 
-def shown(name: str, value: float | None, sign: str = "") -> str:
+def format_value(name: str, value: float | None, sign: str = "") -> str:
     if value is None:
-        return NONE
-    if METRICS[name].share:
-        return f"{value:{sign}.2%}"
-    return f"{value:{sign}.{METRICS[name].digits}f}"
+        return MISSING
+    return f"{value:{sign}.2%}" if METRICS[name].percent else f"{value:{sign}.{METRICS[name].digits}f}"
 
 
-def _interval(name: str, found: MetricResult) -> str:
-    if found.low is None or found.high is None:
-        return NONE
-    return f"{shown(name, found.low)} to {shown(name, found.high)}"
+def _interval(name: str, result: MetricResult) -> str:
+    if result.low is None or result.high is None:
+        return MISSING
+    return f"{format_value(name, result.low)} to {format_value(name, result.high)}"
 
 
-def _with_half(name: str, found: MetricResult) -> str:
-    """A figure and half the width of its interval."""
-    assert found.low is not None
-    assert found.high is not None
-    return f"{shown(name, found.value)} ± {shown(name, (found.high - found.low) / 2)}"
+def _with_half(name: str, result: MetricResult) -> str:
+    """A value and half the width of its interval."""
+    assert result.low is not None
+    assert result.high is not None
+    return f"{format_value(name, result.value)} ± {format_value(name, (result.high - result.low) / 2)}"
 
 
 def _p(p: float | None) -> str:
-    return NONE if p is None else f"{p:.4f}"
+    return MISSING if p is None else f"{p:.4f}"

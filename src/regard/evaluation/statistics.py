@@ -1,8 +1,7 @@
-"""What a metric keeps of each example: a few numbers and never a text.
+"""Sufficient statistics of metrics: a few numbers per example, from which a metric is computed on any subset.
 
-From these numbers comes every figure that may be wanted later: of all examples, of the long ones, of examples drawn
-again and again. All are one question, what the figure is where each example counts so many times, and it is answered
-for many such countings at once.
+Every question asked of a metric (its value on all examples, on one length bucket, on a bootstrap resample) is the same:
+its value if each example counts a given number of times. `Statistics.values` answers it for many such counts at once.
 """
 
 from abc import ABC, abstractmethod
@@ -15,207 +14,227 @@ from numpy.typing import NDArray
 from regard.core.errors import InvalidArgument
 
 Array = NDArray[np.float64]
-StatisticRows = NDArray[np.int64]
-References = Sequence[Sequence[str]]  # of each example at least one
+Indices = NDArray[np.int64]
+References = Sequence[Sequence[str]]  # at least one per example
+StatisticsRow = Sequence[int] | Sequence[float] | Array  # the numbers kept of one example
 
 
 class Statistics(ABC):
-    """The numbers of the examples so far."""
+    """The statistics of one metric over the examples added so far."""
 
     @abstractmethod
     def add(self, outputs: Sequence[str], references: References) -> None:
-        """More examples, in their order."""
+        """Add examples: one output each, with all of its references."""
 
     @abstractmethod
-    def values(self, counts: Array, among: StatisticRows | None = None) -> Array:
-        """The figures (R,) where example n, of all or of those `among`, is there counts[r, n] times."""
+    def values(self, counts: Array, indices: Indices | None = None) -> Array:
+        """The metric (R,) for each row of counts (R, N): example n counts counts[r, n] times.
+
+        N runs over all examples in the order they were added, or over those at `indices`.
+        """
 
     @abstractmethod
-    def totals(self, among: StatisticRows) -> dict[str, float]:
-        """What the figure of these examples is computed from."""
+    def totals(self, indices: Indices) -> dict[str, float]:
+        """The named sums over these examples from which the metric is computed."""
 
     def signature(self) -> str | None:
-        """How exactly the figure is computed, where that has a name."""
+        """A description of how exactly the metric is computed, as sacreBLEU's; None if there is only one way."""
         return None
 
 
 class SumStatistics(Statistics):
-    """A row of numbers an example, and a figure that needs no more than their sums."""
+    """Statistics of a metric that is a function of sums over examples.
+
+    columns     names of the K numbers kept per example
+    measure     (outputs, references) -> rows (N, K)
+    aggregate   sums (R, K) -> metric (R,)
+    describe    () -> signature
+    """
 
     def __init__(
         self,
         columns: Sequence[str],
-        measure: Callable[[Sequence[str], References], Sequence[Sequence[float] | Array]],
-        figure: Callable[[Array], Array],
-        sign: Callable[[], str] | None = None,
+        measure: Callable[[Sequence[str], References], Sequence[StatisticsRow]],
+        aggregate: Callable[[Array], Array],
+        describe: Callable[[], str] | None = None,
     ) -> None:
-        """`measure` gives the rows (N, K) of examples, `figure` the figures (R,) of sums (R, K)."""
-        self.columns, self.measure, self.figure, self.sign = columns, measure, figure, sign
-        self.rows: list[Array] = []
+        self.columns, self.measure, self.aggregate, self.describe = columns, measure, aggregate, describe
+        self.blocks: list[Array] = []
 
     def add(self, outputs: Sequence[str], references: References) -> None:
-        self.rows.append(np.array(self.measure(outputs, references), dtype=np.float64))
+        self.blocks.append(np.array(self.measure(outputs, references), dtype=np.float64))
 
-    def values(self, counts: Array, among: StatisticRows | None = None) -> Array:
+    def values(self, counts: Array, indices: Indices | None = None) -> Array:
         rows = self._rows()
-        return self.figure(counts @ (rows if among is None else rows[among]))
+        return self.aggregate(counts @ (rows if indices is None else rows[indices]))
 
-    def totals(self, among: StatisticRows) -> dict[str, float]:
-        return dict(zip(self.columns, self._rows()[among].sum(0).tolist(), strict=True))
+    def totals(self, indices: Indices) -> dict[str, float]:
+        return dict(zip(self.columns, self._rows()[indices].sum(0).tolist(), strict=True))
 
     def signature(self) -> str | None:
-        return self.sign() if self.sign else None
+        return self.describe() if self.describe else None
 
     def _rows(self) -> Array:
-        if len(self.rows) > 1:
-            self.rows = [np.concatenate(self.rows)]
-        return self.rows[0]
+        if len(self.blocks) > 1:
+            self.blocks = [np.concatenate(self.blocks)]
+        return self.blocks[0]
+
+
+def per_example(
+    columns: Sequence[str],
+    measure: Callable[[str, Sequence[str]], StatisticsRow],
+    aggregate: Callable[[Array], Array],
+    describe: Callable[[], str] | None = None,
+) -> SumStatistics:
+    """`SumStatistics` whose `measure` takes one output and its references."""
+
+    def measure_all(outputs: Sequence[str], references: References) -> list[StatisticsRow]:
+        return [measure(output, own) for output, own in zip(outputs, references, strict=True)]
+
+    return SumStatistics(columns, measure_all, aggregate, describe)
 
 
 class ConfusionMatrix(Statistics):
-    """The label of each example and the label that was given, and a figure of how often they met, class by class."""
+    """Reference label and predicted label of every example; the metric is a function of counts per class.
 
-    def __init__(self, figure: Callable[[Array, Array, Array], Array]) -> None:
-        """`figure` takes, a row a counting and a column a class, how often it was right, given, and wanted."""
-        self.figure = figure
-        self.classes: dict[str, int] = {}  # in the order in which they came
-        self.wanted: list[StatisticRows] = []
-        self.given: list[StatisticRows] = []
+    aggregate   (true positives, predicted, references), each (R, C) -> metric (R,)
+    """
+
+    def __init__(self, aggregate: Callable[[Array, Array, Array], Array]) -> None:
+        self.aggregate = aggregate
+        self.classes: dict[str, int] = {}  # in order of first occurrence
+        self.references: list[Indices] = []
+        self.predicted: list[Indices] = []
 
     def add(self, outputs: Sequence[str], references: References) -> None:
-        several = next((len(found) for found in references if len(found) != 1), 1)
+        several = next((len(labels) for labels in references if len(labels) != 1), 1)
         if several != 1:
             raise InvalidArgument(
                 "references",
                 wanted="one label an example, for precision, recall and F1",
                 got=f"{several} for one of them",
-                remedy="Use accuracy, which takes any of them.",
+                remedy="Use accuracy, which accepts any of several.",
             )
-        self.wanted.append(self._numbers([found[0] for found in references]))
-        self.given.append(self._numbers(outputs))
+        self.references.append(self._class_ids([labels[0] for labels in references]))
+        self.predicted.append(self._class_ids(outputs))
 
-    def values(self, counts: Array, among: StatisticRows | None = None) -> Array:
-        return self.figure(*self._met(counts, among))
+    def values(self, counts: Array, indices: Indices | None = None) -> Array:
+        return self.aggregate(*self._per_class(counts, indices))
 
-    def totals(self, among: StatisticRows) -> dict[str, float]:
-        right, _, _ = self._met(np.ones((1, len(among))), among)
-        return {"right": float(right.sum()), "examples": float(len(among))}
+    def totals(self, indices: Indices) -> dict[str, float]:
+        correct, _, _ = self._per_class(np.ones((1, len(indices))), indices)
+        return {"correct": float(correct.sum()), "examples": float(len(indices))}
 
     def table(self) -> list[dict[str, Any]]:
-        """Every class by itself, in alphabetical order."""
-        right, given, wanted = self._met(np.ones((1, sum(map(len, self.given)))), None)
-        columns = {"precision": precision, "recall": recall, "f1": f1}
-        figures = {name: compute(right, given, wanted)[0] for name, compute in columns.items()}
+        """Precision, recall, F1 and counts of every class, in alphabetical order."""
+        counts = self._per_class(np.ones((1, sum(map(len, self.predicted)))), None)
+        columns = {
+            name: compute(*counts)[0] for name, compute in (("precision", precision), ("recall", recall), ("f1", f1))
+        }
+        _, predicted, references = counts
         return [
-            {"label": label, **{name: float(column[i]) for name, column in figures.items()}}
-            | {"references": int(wanted[0, i]), "outputs": int(given[0, i])}
+            {"label": label, **{name: float(column[i]) for name, column in columns.items()}}
+            | {"references": int(references[0, i]), "outputs": int(predicted[0, i])}
             for label, i in sorted(self.classes.items())
         ]
 
-    def _numbers(self, labels: Sequence[str]) -> StatisticRows:
+    def _class_ids(self, labels: Sequence[str]) -> Indices:
         return np.array([self.classes.setdefault(label, len(self.classes)) for label in labels])
 
-    def _met(self, counts: Array, among: StatisticRows | None) -> tuple[Array, Array, Array]:
-        wanted, given = np.concatenate(self.wanted), np.concatenate(self.given)
-        if among is not None:
-            wanted, given = wanted[among], given[among]
-        right = counts * (wanted == given)
-        return self._by_class(right, wanted), self._by_class(counts, given), self._by_class(counts, wanted)
+    def _per_class(self, counts: Array, indices: Indices | None) -> tuple[Array, Array, Array]:
+        references, predicted = np.concatenate(self.references), np.concatenate(self.predicted)
+        if indices is not None:
+            references, predicted = references[indices], predicted[indices]
+        correct = counts * (references == predicted)
+        return self._sum(correct, references), self._sum(counts, predicted), self._sum(counts, references)
 
-    def _by_class(self, counts: Array, numbers: StatisticRows) -> Array:
-        """(R, N) summed into (R, C)."""
-        order = np.argsort(numbers, kind="stable")
-        there, starts = np.unique(numbers[order], return_index=True)
+    def _sum(self, counts: Array, classes: Indices) -> Array:
+        """(R, N) summed by class into (R, C)."""
+        order = np.argsort(classes, kind="stable")
+        present, starts = np.unique(classes[order], return_index=True)
         sums = np.zeros((len(counts), len(self.classes)))
-        sums[:, there] = np.add.reduceat(counts[:, order], starts, axis=1)
+        sums[:, present] = np.add.reduceat(counts[:, order], starts, axis=1)
         return sums
 
 
-def precision(right: Array, given: Array, wanted: Array) -> Array:
-    """Of each class, the share of outputs that are right; 0 where it was never given."""
-    return right / np.maximum(given, 1)
+def precision(correct: Array, predicted: Array, references: Array) -> Array:
+    """Per class, the fraction of predictions that are correct; 0 if it was never predicted."""
+    return correct / np.maximum(predicted, 1)
 
 
-def recall(right: Array, given: Array, wanted: Array) -> Array:
-    """Of each class, the share of references that were found; 0 where it was never wanted."""
-    return right / np.maximum(wanted, 1)
+def recall(correct: Array, predicted: Array, references: Array) -> Array:
+    """Per class, the fraction of references that were predicted; 0 if there are none."""
+    return correct / np.maximum(references, 1)
 
 
-def f1(right: Array, given: Array, wanted: Array) -> Array:
-    """The harmonic mean of both."""
-    return 2 * right / np.maximum(given + wanted, 1)
+def f1(correct: Array, predicted: Array, references: Array) -> Array:
+    """Per class, the harmonic mean of precision and recall."""
+    return 2 * correct / np.maximum(predicted + references, 1)
 
 
-def macro(figure: Callable[[Array, Array, Array], Array]) -> ConfusionMatrix:
-    """The mean over the classes that there are, in references or outputs; each counts alike."""
+def macro_average(metric: Callable[[Array, Array, Array], Array]) -> ConfusionMatrix:
+    """The unweighted mean over the classes that occur, in references or predictions."""
 
-    def mean(right: Array, given: Array, wanted: Array) -> Array:
-        there = given + wanted > 0
-        found: Array = (figure(right, given, wanted) * there).sum(1) / there.sum(1)
-        return found
+    def mean(correct: Array, predicted: Array, references: Array) -> Array:
+        present = predicted + references > 0
+        value: Array = (metric(correct, predicted, references) * present).sum(1) / present.sum(1)
+        return value
 
     return ConfusionMatrix(mean)
 
 
 def micro_f1() -> ConfusionMatrix:
-    """F1 of the counts of all classes together."""
+    """F1 of the counts summed over classes."""
 
-    def together(right: Array, given: Array, wanted: Array) -> Array:
-        found: Array = 2 * right.sum(1) / (given.sum(1) + wanted.sum(1))
-        return found
+    def pooled(correct: Array, predicted: Array, references: Array) -> Array:
+        value: Array = 2 * correct.sum(1) / (predicted.sum(1) + references.sum(1))
+        return value
 
-    return ConfusionMatrix(together)
-
-
-def exact() -> SumStatistics:
-    """How many outputs are one of their references."""
-
-    def measure(outputs: Sequence[str], references: References) -> list[list[float]]:
-        return [[float(output in found), 1.0] for output, found in zip(outputs, references, strict=True)]
-
-    return SumStatistics(("right", "examples"), measure, _share)
+    return ConfusionMatrix(pooled)
 
 
-def edits(cut: Callable[[str], Sequence[str]]) -> SumStatistics:
-    """Edits to the nearest reference and its length; of equally near ones the longest."""
+def exact_match() -> SumStatistics:
+    """The fraction of outputs that equal one of their references."""
+    return per_example(("correct", "examples"), lambda output, own: [float(output in own), 1.0], _ratio)
 
-    def nearest(output: str, found: Sequence[str]) -> tuple[int, int]:
-        said = cut(output)
-        choices = [(edit_distance(said, pieces), len(pieces)) for pieces in map(cut, found)]
+
+def edit_rate(split: Callable[[str], Sequence[str]]) -> SumStatistics:
+    """Edit distance to the nearest reference divided by its length; among equally near references, the longest."""
+
+    def nearest(output: str, references: Sequence[str]) -> tuple[int, int]:
+        tokens = split(output)
+        choices = [(edit_distance(tokens, reference), len(reference)) for reference in map(split, references)]
         return min(choices, key=lambda choice: (choice[0], -choice[1]))
 
-    def measure(outputs: Sequence[str], references: References) -> list[tuple[int, int]]:
-        return [nearest(output, found) for output, found in zip(outputs, references, strict=True)]
-
-    return SumStatistics(("edits", "reference_tokens"), measure, _share)
+    return per_example(("edits", "reference_tokens"), nearest, _ratio)
 
 
-def _share(sums: Array) -> Array:
+def _ratio(sums: Array) -> Array:
     return sums[:, 0] / np.maximum(sums[:, 1], 1)
 
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
-    """The fewest insertions, deletions and replacements that make one of the other.
+    """Levenshtein distance: the fewest insertions, deletions and substitutions that turn `a` into `b`.
 
     >>> edit_distance("kitten", "sitting")
     3
 
-    A column of the usual table at a time, as two whole numbers with a bit for each cell: where going down one cell
-    adds one, and where it takes one away (https://doi.org/10.1145/316542.316550).
+    Myers' bit-parallel algorithm (https://doi.org/10.1145/316542.316550): one column of the dynamic program at a time,
+    as two integers with a bit per cell, where the value rises by one to the next cell and where it falls by one.
     """
     if not a:
         return len(b)
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for i, token in enumerate(a):
-        places[token] = places.get(token, 0) | 1 << i
+        positions[token] = positions.get(token, 0) | 1 << i
     every, last = (1 << len(a)) - 1, 1 << len(a) - 1
-    down, up, distance = every, 0, len(a)
+    rises, falls, distance = every, 0, len(a)
     for token in b:
-        same = places.get(token, 0)
-        straight = same | up
-        same |= ((same & down) + down) ^ down
-        more, less = up | ~(same | down), down & same
-        distance += bool(more & last) - bool(less & last)
-        more, less = more << 1 | 1, less << 1
-        down, up = (less | ~(straight | more)) & every, more & straight & every
+        match = positions.get(token, 0)
+        vertical = match | falls
+        match |= ((match & rises) + rises) ^ rises
+        right_rises, right_falls = falls | ~(match | rises), rises & match
+        distance += bool(right_rises & last) - bool(right_falls & last)
+        right_rises, right_falls = right_rises << 1 | 1, right_falls << 1
+        rises, falls = (right_falls | ~(vertical | right_rises)) & every, right_rises & vertical & every
     return distance

@@ -1,4 +1,4 @@
-"""How sure a model is of what a corpus says, without any output."""
+"""Loss and perplexity of a model on a corpus."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,26 +16,27 @@ from regard.training.objective import Objective, first_state
 
 @torch.no_grad()
 def mean_loss(model: Model, corpus: Corpus, *, budget: int, masked: float = 0.15, carry: bool = False) -> float:
-    """The loss of a prediction, over all that the corpus asks for; without smoothing, dropout or forcing.
+    """Mean cross-entropy over all targets of the corpus, without label smoothing, dropout or scheduled sampling.
 
-    Hidden tokens are drawn, the same each time. `carry`, for a recurrent model of running text: each stretch goes on
-    from the state in which the one before it ended, as in training.
+    budget   tokens per batch
+    masked   probability of masking a token, for masked language models; the masks are the same in every call
+    carry    for a recurrent language model: each segment continues from the state after the one before, as in training
     """
     device = next(model.parameters()).device
     objective, total, count = Objective(masked=masked), 0.0, 0
     state: CarriedState | None = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for batch in _lanes_to_the_end(corpus, budget) if carry else evaluation_batches(corpus, budget=budget):
+        for batch in _all_lanes(corpus, budget) if carry else evaluation_batches(corpus, budget=budget):
             if carry:
-                state = first_state(model, len(batch.rows)) if state is None else _of_lanes(state, len(batch.rows))
+                state = first_state(model, len(batch.rows)) if state is None else _last_lanes(state, len(batch.rows))
             loss, tokens, state = objective(model, batch.to(device), carried=state)
             total, count = total + float(loss), count + tokens
     return total / max(1, count)
 
 
-def _lanes_to_the_end(corpus: Corpus, budget: int) -> Iterator[Batch]:
-    """Running text in lanes of one length, then what is left of it, where the last lane ended."""
+def _all_lanes(corpus: Corpus, budget: int) -> Iterator[Batch]:
+    """Running text in lanes of equal length, then the remainder as one lane that continues the last."""
     text = corpus.target
     assert isinstance(text, RunningTextColumn)
     rows = max(1, min(budget, len(text.ids) - 1) // text.context_length)
@@ -47,12 +48,12 @@ def _lanes_to_the_end(corpus: Corpus, budget: int) -> Iterator[Batch]:
         )
 
 
-def _of_lanes(state: CarriedState, rows: int) -> CarriedState:
-    """The state of the last so many lanes."""
+def _last_lanes(state: CarriedState, rows: int) -> CarriedState:
+    """The state of the last `rows` lanes."""
     lanes_before = len(next(iter(state.tensors().values())))
     return state if rows == lanes_before else state.reorder(torch.arange(lanes_before - rows, lanes_before))
 
 
 def perplexity(loss: float) -> float:
-    """Of a mean loss in nats."""
+    """The exponential of a mean loss in nats, bounded so that it does not overflow."""
     return exp(min(loss, 700.0))

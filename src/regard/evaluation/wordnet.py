@@ -1,16 +1,13 @@
-"""Which English words mean the same, where WordNet's files are there to say so.
-
-They are its "dict" folder: $WNSEARCHDIR, or where Debian puts it.
-"""
+"""Synonyms by WordNet's database files, if they are installed: the folder $WNSEARCHDIR, or Debian's."""
 
 import os
 from functools import cache
 from pathlib import Path
 
-PARTS = ("noun", "verb", "adj", "adv")
+PARTS_OF_SPEECH = ("noun", "verb", "adj", "adv")
 FOLDER = "/usr/share/wordnet"
-# Endings, and what stands in their place in a dictionary.
-ENDINGS = {
+# Inflectional suffixes and what replaces them in the lemma (WordNet's morphy rules).
+SUFFIXES = {
     "noun": "s: ses:s xes:x zes:z ches:ch shes:sh men:man ies:y",
     "verb": "s: ies:y es:e es: ed:e ed: ing:e ing:",
     "adj": "er: est: er:e est:e",
@@ -18,44 +15,51 @@ ENDINGS = {
 }
 
 
-class Synonyms:
-    """Words as sets of meanings; two words that share one are synonyms."""
+class WordNet:
+    """The synsets of words; two words that share one are synonyms."""
 
     def __init__(self, folder: Path) -> None:
-        self.meanings = {part: _index(folder / f"index.{part}") for part in PARTS}
-        self.irregular = {part: _irregular(folder / f"{part}.exc") for part in PARTS}
+        self.synsets_of = {part: _index(folder / f"index.{part}") for part in PARTS_OF_SPEECH}
+        self.exceptions = {part: _exceptions(folder / f"{part}.exc") for part in PARTS_OF_SPEECH}
 
-    def of(self, word: str) -> frozenset[str]:
-        """All meanings of a word, whatever its form."""
-        found: set[str] = set()
-        for part, meanings in self.meanings.items():
-            forms = {word, *self.irregular[part].get(word, ())}
-            for ending in ENDINGS[part].split():
-                end, _, instead = ending.partition(":")
-                if word.endswith(end):
-                    forms.add(word.removesuffix(end) + instead)
-            for form in forms:
-                found.update(f"{part} {meaning}" for meaning in meanings.get(form, ()))
-        return frozenset(found)
+    def synsets(self, word: str) -> frozenset[str]:
+        """All synsets of a word in any inflected form."""
+        result: set[str] = set()
+        for part, synsets_of in self.synsets_of.items():
+            lemmas = {word, *self.exceptions[part].get(word, ())}
+            for rule in SUFFIXES[part].split():
+                suffix, _, replacement = rule.partition(":")
+                if word.endswith(suffix):
+                    lemmas.add(word.removesuffix(suffix) + replacement)
+            for lemma in lemmas:
+                result.update(f"{part} {synset}" for synset in synsets_of.get(lemma, ()))
+        return frozenset(result)
+
+
+def folder() -> Path | None:
+    """The folder of WordNet's files; None if it is not installed."""
+    path = Path(os.environ.get("WNSEARCHDIR", FOLDER))
+    return path if (path / "index.noun").is_file() else None
 
 
 @cache
-def synonyms() -> Synonyms | None:
-    """Those of this machine; None where there are no such files."""
-    folder = Path(os.environ.get("WNSEARCHDIR", FOLDER))
-    return Synonyms(folder) if (folder / "index.noun").is_file() else None
+def wordnet() -> WordNet | None:
+    """The installed WordNet, read once; None if there is none."""
+    path = folder()
+    return None if path is None else WordNet(path)
 
 
 def _index(path: Path) -> dict[str, tuple[str, ...]]:
-    """Each word with the numbers of its meanings, which end its line; lines that begin with a space are its licence."""
-    found = {}
+    """Lemma -> synset offsets, which end its line. Lines that begin with a space are the license."""
+    index = {}
     for line in path.read_text("utf-8").splitlines():
         if not line.startswith(" "):
-            word, _, count, *rest = line.split()
-            found[word] = tuple(rest[-int(count) :])
-    return found
+            lemma, _, count, *rest = line.split()
+            index[lemma] = tuple(rest[-int(count) :])
+    return index
 
 
-def _irregular(path: Path) -> dict[str, list[str]]:
+def _exceptions(path: Path) -> dict[str, list[str]]:
+    """Irregular form -> lemmas."""
     lines = path.read_text("utf-8").splitlines() if path.is_file() else []
-    return {word: forms for word, *forms in map(str.split, filter(str.strip, lines))}
+    return {word: lemmas for word, *lemmas in map(str.split, filter(str.strip, lines))}

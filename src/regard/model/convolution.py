@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.config import Config, Count, Probability
+from regard.core.config import Count, Probability
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -21,13 +21,16 @@ from regard.model.kv_cache import KeyValue, Slots, beam_rows, sequence_rows, wri
 from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
+from regard.model.part_config import NO_SOURCE, DecoderConfig, EncoderConfig, UnusedKeys, not_packable_score
 from regard.model.scores import ScoreName
 
 UNDROPPED = Dropout(0.0)
 
 
 @dataclass(frozen=True)
-class ConvConfig(Config):
+class ConvConfig(EncoderConfig, DecoderConfig):
+    packable = True
+
     dim: Count = 256
     kernel_size: Count = 3
     dilations: tuple[Count, ...] = (1, 2, 4, 8)  # one layer each
@@ -39,6 +42,21 @@ class ConvConfig(Config):
     def conflicts(self) -> Iterator[Problem]:
         if self.dim % self.heads:
             yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), "Change one of the two.")
+
+    def not_packable(self) -> str | None:
+        return not_packable_score(self.score)
+
+    def mlm_conflicts(self) -> Iterator[Problem]:
+        if self.causal:
+            yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
+
+    def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
+        return ((key, "this encoder has no attention") for key in ("score", "heads"))
+
+    def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
+        yield "causal", "a decoder is always causal"
+        if not has_memory:
+            yield from ((key, NO_SOURCE) for key in ("score", "heads"))
 
 
 class ConvLayer(nn.Module):

@@ -1,28 +1,30 @@
 """From a memory to one vector: sequence to label."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from regard.core.config import Config, Count
+from regard.core.config import Count
+from regard.core.errors import Problem
 from regard.core.shapes import Float, Tensor
 from regard.model.interfaces import Pool
 from regard.model.memory import Memory, last_state, masked_mean
 from regard.model.multihead import MultiHead
+from regard.model.part_config import PoolConfig
 from regard.model.scores import ScoreName
 
 
 @dataclass(frozen=True)
-class PoolConfig(Config):
-    """A pool without choices."""
-
-
-@dataclass(frozen=True)
-class AttentionPoolConfig(Config):
+class AttentionPoolConfig(PoolConfig):
     queries: Count = 1
     heads: Count = 1
     score: ScoreName = "scaled_dot"
+
+    def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
+        if memory_dim % self.heads:
+            yield Problem("heads", f"a divisor of the encoder's dim = {memory_dim}", str(self.heads), "Change one.")
 
 
 class MeanPool(Pool):

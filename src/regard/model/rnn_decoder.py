@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from regard.core.config import Config, Count, Probability
+from regard.core.config import Count, Probability
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -20,6 +20,7 @@ from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import AttentionModule, CarriedState, StatefulDecoder
 from regard.model.kv_cache import Slots, beam_rows, sequence_rows, write_masks, write_rows
 from regard.model.memory import Memory, PackedMemory
+from regard.model.part_config import NO_SOURCE, DecoderConfig, UnusedKeys
 from regard.model.rnn_encoder import MODULES, CellName, by_hand
 from regard.model.scores import SCORES, ProjectedKeys, ScoreName
 
@@ -28,7 +29,9 @@ Hidden = tuple[Float[Tensor, "layers rows W"], ...]  # one tensor, or two for an
 
 
 @dataclass(frozen=True)
-class RnnDecoderConfig(Config):
+class RnnDecoderConfig(DecoderConfig):
+    packable, packed_memory, carries_state = True, False, True
+
     cell: CellName = "gru"
     dim: Count = 256
     layers: Count = 1
@@ -48,6 +51,26 @@ class RnnDecoderConfig(Config):
             )
         if self.context_gate and self.attention != "bahdanau":
             yield Problem("context_gate", "false unless attention = 'bahdanau'", "true", "Leave it out.")
+
+    @property
+    def attends(self) -> bool:
+        return self.attention != "none"
+
+    @property
+    def reads_summary(self) -> bool:
+        return self.initial_state == "summary" or not self.attends
+
+    def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
+        if self.attends and self.score in ("dot", "scaled_dot") and self.dim != memory_dim:
+            got = f"{self.dim} and {memory_dim}"
+            yield Problem("score", f"equal widths for {self.score!r}", got, "Or 'bilinear'.")
+
+    def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
+        if not has_memory:
+            keys = ("attention",) if self.attends else ()
+            yield from ((key, NO_SOURCE) for key in (*keys, "initial_state", "input_feeding", "score"))
+        elif not self.attends:
+            yield "score", "with attention = 'none' there is nothing to score"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.core.config import Config, Count, Probability
+from regard.core.config import Count, Probability
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing, Tokens, to_device
 from regard.core.shapes import Float, Int, Tensor
@@ -17,13 +17,16 @@ from regard.kernels.recurrent import rnn, rnn_cuda
 from regard.model.embedding import Embedding
 from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory
+from regard.model.part_config import EncoderConfig
 
 CellName = Literal["elman", "gru", "lstm"]
 MODULES = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 @dataclass(frozen=True)
-class RnnConfig(Config):
+class RnnConfig(EncoderConfig):
+    packable, packed_memory = True, False
+
     cell: CellName = "gru"
     dim: Count = 256
     layers: Count = 1
@@ -33,6 +36,10 @@ class RnnConfig(Config):
     def conflicts(self) -> Iterator[Problem]:
         if self.bidirectional and self.dim % 2:
             yield Problem("dim", "an even number for two directions", str(self.dim), "Half goes to each.")
+
+    def mlm_conflicts(self) -> Iterator[Problem]:
+        if not self.bidirectional:
+            yield Problem("bidirectional", "true for a masked-token head", "false", "A state must see both sides.")
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,27 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.core.config import Config, Count
+from regard.core.config import Count
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
 from regard.model.embedding import Embedding
 from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory, masked_mean
+from regard.model.part_config import EncoderConfig
 
 
 @dataclass(frozen=True)
-class LabelConfig(Config):
+class LabelConfig(EncoderConfig):
+    reads = "label"
+    shardable = True
+
     dim: Count = 256
 
 
 @dataclass(frozen=True)
-class BagConfig(Config):
+class BagConfig(EncoderConfig):
+    shardable = True
+
     dim: Count = 256
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from regard.core.config import Config, Count, Probability, Range
+from regard.core.config import Count, Probability, Range
 from regard.core.errors import Problem
 from regard.core.sequence import Packing, SequenceOffsets
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -22,6 +22,7 @@ from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.memory import Memory, PackedMemory
 from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
+from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys, not_packable_score
 from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal, Start
 from regard.model.scores import ScoreName
 
@@ -29,7 +30,9 @@ PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "
 
 
 @dataclass(frozen=True)
-class TransformerConfig(Config):
+class TransformerConfig(EncoderConfig, DecoderConfig):
+    packable = shardable = has_blocks = True
+
     dim: Count = 256
     layers: Count = 3
     heads: Count = 4
@@ -69,7 +72,29 @@ class TransformerConfig(Config):
             got = f"'concatenate' with positions = {self.positions!r}"
             yield Problem("position_mode", "'add' unless positions are sinusoidal or learned", got, "Leave it out.")
         if self.cls_token and self.causal:
-            yield Problem("cls_token", "false in a causal encoder", "true", "What stands first would see nothing.")
+            yield Problem("cls_token", "false in a causal encoder", "true", "The first position would see nothing.")
+
+    @property
+    def head_norm_eps(self) -> float:
+        return self.norm_eps
+
+    def not_packable(self) -> str | None:
+        if self.positions in ("alibi", "relative"):
+            return f"positions = {self.positions!r}"
+        return not_packable_score(self.score) or ("cls_token = True" if self.cls_token else None)
+
+    def mlm_conflicts(self) -> Iterator[Problem]:
+        if self.causal:
+            yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
+
+    def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
+        if self.positions != "learned":
+            yield "max_positions", "only learned positions have a longest sequence"
+
+    def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
+        yield from self.unused_as_encoder(None)
+        yield "causal", "a decoder is always causal"
+        yield "cls_token", "no pool reads a decoder"
 
 
 JOINS: dict[str, Callable[[Sinusoidal | Learned], nn.Module]] = {"add": Add, "concatenate": Concatenate}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.config import Config, Count
+from regard.core.config import Count
 from regard.core.errors import Problem
 from regard.core.sequence import FeatureGrids
 from regard.core.shapes import Float, Tensor
@@ -16,6 +16,7 @@ from regard.model.backbones import BackboneConfig, backbone
 from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
+from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
 from regard.model.positions import SinusoidalGrid
 from regard.model.transformer_block import ClsToken, InputLayer, TransformerConfig, TransformerStack
@@ -41,7 +42,9 @@ class SelfAttention2d(nn.Module):
 
 
 @dataclass(frozen=True)
-class CnnConfig(Config):
+class CnnConfig(EncoderConfig):
+    reads = "image"
+
     dim: Count = 256  # of a region's state
     channels: tuple[Count, ...] = (32, 64, 128)  # one stage each, which halves the picture
     attention: bool = False  # a self-attention block after the last stage
@@ -53,26 +56,63 @@ class CnnConfig(Config):
             wanted = "a multiple of 4 with queries, which ask for rows and columns"
             yield Problem("dim", wanted, str(self.dim), "Change it, or leave queries out.")
 
+    def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
+        yield from _unused_stages(self.backbone)
+        if decoder is None or not decoder.reads_summary:
+            yield "queries", "nothing here begins from a summary"
+
 
 @dataclass(frozen=True)
-class CnnTransformerConfig(Config):
+class _GridTransformerConfig(EncoderConfig):
+    """A Transformer over a grid of image regions."""
+
+    reads = "image"
+
+    @property
+    def blocks(self) -> TransformerConfig:
+        config: TransformerConfig = self.transformer  # type: ignore[attr-defined]
+        return config
+
+    @property
+    def states_dim(self) -> int:
+        return self.blocks.dim
+
+    @property
+    def output_dropout(self) -> float:
+        return self.blocks.dropout
+
+    def conflicts(self) -> Iterator[Problem]:
+        return _on_a_grid(self.blocks)
+
+
+@dataclass(frozen=True)
+class CnnTransformerConfig(_GridTransformerConfig):
     channels: tuple[Count, ...] = (32, 64, 128)
     attention: bool = False
     backbone: BackboneConfig | None = None
     transformer: TransformerConfig = field(default_factory=TransformerConfig)
 
-    def conflicts(self) -> Iterator[Problem]:
-        return _on_a_grid(self.transformer)
+    def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
+        return _unused_stages(self.backbone)
 
 
 @dataclass(frozen=True)
-class VitConfig(Config):
+class VitConfig(_GridTransformerConfig):
+    shardable = has_blocks = True
+
     patch_size: Count = 16
     transformer: TransformerConfig = field(default_factory=TransformerConfig)
-    patch_ffn_dim: Count | None = None  # a perceptron of so many reads each patch; None: one linear map
+    patch_ffn_dim: Count | None = None  # patches are embedded by an MLP of this hidden dim; None: one linear map
 
-    def conflicts(self) -> Iterator[Problem]:
-        return _on_a_grid(self.transformer)
+    def image_conflicts(self, size: int) -> Iterator[Problem]:
+        if size % self.patch_size:
+            wanted = f"a divisor of data.source.image_size = {size}"
+            yield Problem("patch_size", wanted, str(self.patch_size), "Change one.")
+
+
+def _unused_stages(backbone: BackboneConfig | None) -> UnusedKeys:
+    keys = () if backbone is None else ("channels", "attention")
+    return ((key, "the backbone has its own stages") for key in keys)
 
 
 def _on_a_grid(config: TransformerConfig) -> Iterator[Problem]:

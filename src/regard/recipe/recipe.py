@@ -164,8 +164,8 @@ def _wrong_model(model: Mapping[str, Any], data: DataConfig | None) -> list[Prob
         if key in model
     ]
     encoder, pool = model.get("encoder"), model.get("pool")
-    kind = encoder.get("kind") if isinstance(encoder, Mapping) else None
-    reads = ENCODERS[kind][0] if kind in ENCODERS else None
+    kind = encoder.get("kind", "") if isinstance(encoder, Mapping) else ""
+    reads = ENCODERS[kind].config.reads if kind in ENCODERS else None
     sizes = {"num_labels": 2} if pool is not None else {"vocab_size": 300}
     if reads in ("tokens", "label") and (pool is not None or (data is not None and not data.has_shared_vocab)):
         sizes["source_vocab_size"] = 300

@@ -6,28 +6,10 @@ from typing import Annotated, Literal
 
 from regard.core.config import Config, Count, Probability, Range
 from regard.core.errors import Problem
+from regard.core.metric_names import MetricName
 from regard.model.scheduled_sampling import ScheduledSampling
 
 Positive = Annotated[float, Range(0.0)]
-MonitorName = Literal[
-    "loss", "perplexity", "accuracy", "bleu", "chrf", "error_rate",
-    "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "meteor", "cider",
-]  # fmt: skip
-METRICS: dict[MonitorName, bool] = {  # name -> whether higher is better
-    "loss": False,
-    "perplexity": False,
-    "accuracy": True,  # of labels, or of whole sequences
-    "bleu": True,
-    "chrf": True,
-    "error_rate": False,  # edits for each token of the reference: phonemes, characters, words
-    "bleu1": True,  # of captions, as are those that follow
-    "bleu2": True,
-    "bleu3": True,
-    "bleu4": True,
-    "rouge_l": True,
-    "meteor": True,
-    "cider": True,
-}
 
 
 @dataclass(frozen=True)
@@ -73,7 +55,7 @@ class TrainConfig(Config):
     log_every: Count = 50
     loggers: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # beside the run's log.jsonl
     validate_every: Count = 500
-    monitor: MonitorName = "loss"
+    monitor: MetricName = "loss"
     patience: Count | None = None  # validations without a better metric until training stops
     log_samples: Annotated[int, Range(0.0)] = 3  # outputs shown at each validation
     keep_checkpoints: Count = 3  # checkpoints beside the best

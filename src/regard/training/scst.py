@@ -20,8 +20,8 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
-from regard.evaluation.caption_metrics import CaptionTokens, DocumentFrequency, TfIdfVector, consensus
-from regard.evaluation.ptb_tokenizer import tokens
+from regard.evaluation.caption_metrics import CaptionTokens, DocumentFrequency, TfIdfVector, cider_d
+from regard.evaluation.ptb_tokenizer import tokenize
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
@@ -51,7 +51,7 @@ class SelfCriticalReward:
     def _words(self, ids: Any) -> CaptionTokens:
         """Of a target, as numbers; what is unknown among words stands for none of those that are known."""
         apart = self.recipe.data.target.tokenizer == "words"
-        return tokens(" ".join(self.target.pieces(ids[1:-1])) if apart else self.target.decode(ids[1:-1]))
+        return tokenize(" ".join(self.target.pieces(ids[1:-1])) if apart else self.target.decode(ids[1:-1]))
 
     def __call__(self, model: Seq2Seq, batch: Batch, step: int) -> tuple[Tokens, Float[Tensor, " B"]]:
         was_training = model.training
@@ -76,8 +76,8 @@ class SelfCriticalReward:
 
     def reward(self, row: int, said: Hypothesis) -> float:
         """CIDEr-D of an output to this example of the corpus."""
-        words = (*tokens(self.target.decode(said.tokens)), *[STOP] * said.ended)
-        return consensus(self.rarity.weigh(words), self.weighed(int(self.which[row])))
+        words = (*tokenize(self.target.decode(said.tokens)), *[STOP] * said.ended)
+        return cider_d(self.rarity.weigh(words), self.weighed(int(self.which[row])))
 
     def _weighed(self, picture: int) -> list[TfIdfVector]:
         return [self.rarity.weigh(reference) for reference in self.references[picture]]

@@ -21,13 +21,14 @@ import torch
 from regard.checkpoint import store
 from regard.core.atomic_io import remove_leftovers
 from regard.core.errors import Diverged, InterruptedTraining, TrainingFailed
+from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.core.sanitize import as_json_line
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.kernels.triton_launch import HostFuture
 from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
-from regard.training.config import METRICS, TrainConfig
+from regard.training.config import TrainConfig
 from regard.training.cuda_graphs import GraphedUpdate
 from regard.training.distributed import ALONE, GradientBuckets, ProcessGroup
 from regard.training.objective import Objective, Speak, first_state
@@ -307,7 +308,7 @@ class Trainer:
     def _note(self, log: Any, found: Validation) -> None:
         """How validation went, and whether this is the best so far."""
         step, config = self.position.step, self.config
-        value, better = found.values[config.monitor], METRICS[config.monitor]
+        value, better = found.values[config.monitor], HIGHER_IS_BETTER[config.monitor]
         course = self.position.course.after(value, step, config, higher_is_better=better)
         self.position = replace(self.position, course=course)
         event = {"event": "validation", "step": step, **found.values, "best": course.best_step == step}
