@@ -15,7 +15,7 @@ from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import prepare
 from regard.data.example import Example
 from regard.data.sources import examples
-from regard.recipe.recipe import read_recipe
+from regard.recipe.load import read_recipe
 
 SIDES = {"source": FieldConfig(column="de", tokenizer="bytes"), "target": FieldConfig(column="en", tokenizer="bytes")}
 
