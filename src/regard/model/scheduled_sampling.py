@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import torch
 
-from regard.core.config import Config, Count, Range
+from regard.core.config import Config, Count, Range, doc
 from regard.core.errors import Problem
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.model.interfaces import AnyDecoder, StatefulDecoder
@@ -25,12 +25,20 @@ Share = Annotated[float, Range(0.0, 1.0)]
 class ScheduledSampling(Config):
     """How much of a decoder's input is gold, over the steps of training."""
 
-    teacher_forcing: Share = 1.0  # the share of gold tokens: 1 is teacher forcing, 0 free running, 0.3 the ratio 3:7
-    final_teacher_forcing: Share | None = None  # where a schedule ends; None: the share stays as it is
-    over_steps: Count | None = None  # how many training steps the schedule takes
-    schedule: Literal["linear", "exponential", "sigmoid"] = "linear"
-    mode: Literal["token", "ratio"] = "token"  # each token by chance, or exactly that share of each sentence
-    passes: Count = 1  # how often a parallel decoder predicts before its inputs are taken as they are
+    teacher_forcing: Share = doc(
+        1.0,
+        "probability of feeding the gold token: 1 is teacher forcing, 0 free running "
+        "(https://arxiv.org/abs/1506.03099)",
+    )
+    final_teacher_forcing: Share | None = doc(None, "probability at the end of the schedule; left out: constant")
+    over_steps: Count | None = doc(None, "updates that the schedule takes")
+    schedule: Literal["linear", "exponential", "sigmoid"] = doc("linear", "shape of the schedule")
+    mode: Literal["token", "ratio"] = doc(
+        "token", "draw each token independently, or exactly that share of each sequence"
+    )
+    passes: Count = doc(
+        1, "forward passes of a parallel decoder to produce its own predictions (https://arxiv.org/abs/1906.07651)"
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if (self.final_teacher_forcing is None) != (self.over_steps is None):
