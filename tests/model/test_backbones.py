@@ -25,7 +25,7 @@ from regard.data.images import normalize
 from regard.data.synthetic.sampling import SIZES
 from regard.inference.load import load
 from regard.model.backbones import BackboneConfig, FrozenBatchNorm, _same, backbone
-from regard.recipe.recipe import read_recipe
+from regard.recipe.load import read_recipe
 
 LITE = BackboneConfig("efficientnet-lite0")
 

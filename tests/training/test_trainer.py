@@ -27,7 +27,8 @@ from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch, batches
 from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
-from regard.recipe.recipe import Recipe, read_recipe
+from regard.recipe.load import read_recipe
+from regard.recipe.recipe import Recipe
 from regard.training.config import TrainConfig
 from regard.training.cuda_graphs import GraphedUpdate, RecordedGraph
 from regard.training.objective import Objective, hide, shifted

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from regard.checkpoint.store import mismatch, weights_of
-from regard.core.config import read
 from regard.core.errors import InvalidArgument, MissingExtra, TrainingFailed
 from regard.core.shapes import Tensor
 from regard.data.arrays import ImageColumn
@@ -36,12 +35,8 @@ def weights_file(config: BackboneConfig) -> Path:
 
 def backbone_of(recipe: Recipe) -> BackboneConfig | None:
     """The backbone that a recipe names, if it names one."""
-    table = recipe.model.get("encoder", {}).get("backbone")
-    if table is None:
-        return None
-    config = read(BackboneConfig, table, "model.encoder.backbone")
-    assert isinstance(config, BackboneConfig)
-    return config
+    encoder = recipe.model.encoder
+    return None if encoder is None else getattr(encoder.config, "backbone", None)
 
 
 def put_pretrained(model: torch.nn.Module, config: BackboneConfig) -> None:

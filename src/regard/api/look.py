@@ -333,7 +333,7 @@ def look_over(
 def pairs_of(recipe: Recipe, data: Sequence[str]) -> Iterator[tuple[Any, str | None]]:
     """Texts and outputs of a split of the recipe's own data, or of files like those that it was trained on."""
     config, split = data_of(recipe, data)
-    alone, masked = config.source is None, recipe.model.get("head") is not None
+    alone, masked = config.source is None, recipe.model.predicts == "masked tokens"
     for each in examples(config, split):
         if each.source or each.target:
             yield (each.target, None if masked else "") if alone else (each.source, each.target)

@@ -27,7 +27,8 @@ from regard.inference.load import load
 from regard.inference.predictor import Predictor, Vocabulary
 from regard.model.build import build
 from regard.model.seq2seq import MaskedLanguageModel, Model
-from regard.recipe.recipe import Recipe, read_tables
+from regard.recipe.load import check_files, read_tables
+from regard.recipe.recipe import Recipe
 from regard.training.distributed import ALONE, ProcessGroup, joined
 from regard.training.optimizers import freeze
 from regard.training.scst import SelfCriticalReward
@@ -47,6 +48,7 @@ def prepared(
     recipe: Recipe, cache: Path | None = None, tell: Tell = silent, vocabularies: Vocabularies | None = None
 ) -> Prepared:
     """The recipe's data in numbers: made once, then found again by their content."""
+    check_files(recipe)
     if vocabularies is None and recipe.train.init_from is not None:
         return _prepared_after(load(recipe.train.init_from), recipe, cache, tell)
     return prepare(recipe.data, cache or cache_folder(), vocabularies=vocabularies, progress=_progress(tell))
@@ -339,7 +341,9 @@ def _changed(then: Recipe, now: Recipe, *of: str) -> str:
 
 def _waste(recipe: Recipe, corpus: Corpus) -> str | None:
     """What to say where recurrent steps of packed batches mostly go on after their sequences have ended."""
-    if not (recipe.train.packed and device_of(recipe) == "cuda" and recipe.model["decoder"].get("kind") == "rnn"):
+    decoder = recipe.model.decoder
+    recurrent = decoder is not None and decoder.config.carries_state
+    if not (recipe.train.packed and device_of(recipe) == "cuda" and recurrent):
         return None
     room = PackedCapacity.of(corpus, recipe.train.batch_tokens)
     cells, tokens = room.rows * max(room.longest), max(room.positions)

@@ -120,7 +120,7 @@ def search_options(beam: int | None, changes: list[str]) -> dict[str, Any]:
     from regard.core.config import nearest
     from regard.core.errors import InvalidArgument
     from regard.decoding.config import DecodeConfig
-    from regard.recipe.recipe import with_setting
+    from regard.recipe.load import with_setting
 
     options: dict[str, Any] = {"beam_size": beam}
     for change in changes:
