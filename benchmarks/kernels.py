@@ -121,12 +121,12 @@ def dot_rows(rounds: int) -> Iterator[str]:
         yield line
         lse = sdpa.attend(spec, value)[1]
         yield row("64 rows of every head", lambda: exact.weights(spec, picks, lse), rounds, base)[0]
-        summarise = lambda: exact.summarise(spec, top=16, lse=lse)  # noqa: E731
+        summarise = lambda: exact.summarize(spec, top=16, lse=lse)  # noqa: E731
         yield row("top-16, entropy and distance of every row", summarise, rounds, base)[0]
         found = exact.weights(spec, picks, lse)
         scores = query[:, :, picks].double() @ key.double().mT / 8
         yield f"\n- rows: {relative(found, scores.softmax(-1)):.1e}"
-        summary = exact.summarise(spec, top=16, lse=lse)
+        summary = exact.summarize(spec, top=16, lse=lse)
         logs = scores.log_softmax(-1)
         wanted = -(logs.exp() * logs).sum(-1)
         best = scores.softmax(-1).topk(16)
@@ -148,7 +148,7 @@ def table(rounds: int) -> Iterator[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
-    if not torch.cuda.is_available() or not triton_launch.present(torch.device("cuda:0")):
+    if not torch.cuda.is_available() or not triton_launch.available(torch.device("cuda:0")):
         raise SystemExit("needs a CUDA device, and Triton that works there")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, regard {regard.__version__}")
     for line in table(parser.parse_args().rounds):

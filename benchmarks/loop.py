@@ -53,7 +53,7 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
     from regard.api.train import epochs, make_model, prepared
     from regard.recipe.load import read_recipe
     from regard.training.objective import Objective
-    from regard.training.optimizers import make_optimiser
+    from regard.training.optimizers import Optimizer
     from regard.training.trainer import Trainer
 
     recipe = read_recipe(recipe_table)
@@ -63,22 +63,23 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
     config = recipe.train
     make = epochs(recipe, data.train)
     trainer = Trainer(ours, config, epoch_batches=make, texts={}, run=cache, data_key="")
-    optimiser, objective = make_optimiser(bare, config), Objective(config.label_smoothing)
+    optimizer, objective = Optimizer(bare, config), Objective(config.label_smoothing)
     ready, groups = make(0, 0), trainer._groups()
     ours.train()
 
     def loop() -> None:
         for group in islice(groups, updates):
-            trainer._event(trainer._update(group), 1.0)
+            trainer._update(group)
+            trainer._train_event(1.0)
 
     def alone(batches: list[Any]) -> None:
         bare.train()
         for batch in batches:
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad()
             loss, count, _ = objective(bare, batch)
             torch.autograd.backward(loss / count)
-            torch.nn.utils.clip_grad_norm_(bare.parameters(), config.clip or float("inf"))
-            optimiser.step()
+            torch.nn.utils.clip_grad_norm_(bare.parameters(), config.clip_norm or float("inf"))
+            optimizer.step()
 
     loop()
     alone(list(islice(ready, updates)))

@@ -68,7 +68,7 @@ def learn(recipe: Mapping[str, Any], minutes: float, run: Path, cache: Path) -> 
                 raise TimeUp
 
     try:
-        model = regard.train(recipe, run, cache=cache, tell=tell)
+        model = regard.train(recipe, run, cache=cache, on_event=tell)
     except TimeUp:
         model = regard.load(run)
     return model, int(step)

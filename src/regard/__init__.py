@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.api.ablate import ablate, prune
-    from regard.api.align import Alignment, AlignmentHeads, align, with_markup
+    from regard.api.align import align, with_markup
     from regard.api.evaluate import compare, evaluate
     from regard.api.look import look
     from regard.api.train import train
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from regard.core.sequence import Tokens
     from regard.inference.load import load
     from regard.inference.predictor import Predictor
+    from regard.interpret.alignment import Alignment, AlignmentHeads
     from regard.interpret.look import Look
     from regard.interpret.maps import AttentionMap
     from regard.kernels.attention.bias import DistanceBias
+    from regard.kernels.attention.score_function import ScoreFunction
     from regard.kernels.attention.weights import Summary
     from regard.model.attention import attend, attention_summary, attention_weights, self_attend
     from regard.model.build import build
@@ -33,7 +35,17 @@ if TYPE_CHECKING:
     from regard.model.kv_cache import KeyValue, KeyValueCache
     from regard.model.memory import Memory
     from regard.model.multihead import MultiHead
-    from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal
+    from regard.model.positions import (
+        Add,
+        Alibi,
+        Concatenate,
+        Learned,
+        PositionBias,
+        PositionEncoding,
+        RelativeBias,
+        Rotary,
+        Sinusoidal,
+    )
     from regard.model.scores import (
         SCORES,
         Additive,
@@ -57,19 +69,24 @@ _HOMES = {
         "CheckpointRefused", "Diverged", "InvalidArgument", "InvalidRecipe", "RegardError", "TrainingFailed",
     ),
     "regard.api.ablate": ("ablate", "prune"),
-    "regard.api.align": ("Alignment", "AlignmentHeads", "align", "with_markup"),
+    "regard.api.align": ("align", "with_markup"),
     "regard.api.evaluate": ("compare", "evaluate"),
     "regard.api.look": ("look",),
     "regard.api.train": ("train",),
     "regard.kernels.attention.bias": ("DistanceBias",),
+    "regard.kernels.attention.score_function": ("ScoreFunction",),
     "regard.kernels.attention.weights": ("Summary",),
+    "regard.interpret.alignment": ("Alignment", "AlignmentHeads"),
     "regard.interpret.look": ("Look",),
     "regard.interpret.maps": ("AttentionMap",),
     "regard.model.attention": ("attend", "attention_summary", "attention_weights", "self_attend"),
     "regard.model.build": ("build",),
     "regard.model.capture": ("AttentionCall", "capture_attention"),
     "regard.model.multihead": ("MultiHead",),
-    "regard.model.positions": ("Add", "Alibi", "Concatenate", "Learned", "RelativeBias", "Rotary", "Sinusoidal"),
+    "regard.model.positions": (
+        "Add", "Alibi", "Concatenate", "Learned", "PositionBias", "PositionEncoding", "RelativeBias", "Rotary",
+        "Sinusoidal",
+    ),
     "regard.model.scores": (
         "SCORES", "Additive", "Bilinear", "Dot", "ProjectedKeys", "ReducedRank", "ScaledDot", "Score", "Uniform",
     ),
@@ -107,6 +124,8 @@ __all__ = [
     "Look",
     "Memory",
     "MultiHead",
+    "PositionBias",
+    "PositionEncoding",
     "Predictor",
     "ProjectedKeys",
     "ReducedRank",
@@ -115,6 +134,7 @@ __all__ = [
     "Rotary",
     "ScaledDot",
     "Score",
+    "ScoreFunction",
     "SelfAttention2d",
     "Sinusoidal",
     "Summary",

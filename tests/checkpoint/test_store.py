@@ -17,6 +17,7 @@ import torch
 import regard
 from regard.checkpoint import store
 from regard.core.atomic_io import atomic_file, remove_leftovers
+from regard.model.weights import load_weights
 
 TEXTS = {"config.json": '{"a": 1}\n', "tokenizer.json": '{"model": {}}\n', "README.md": "# A model\n"}
 
@@ -138,7 +139,7 @@ def test_a_pickle_is_never_opened(name, tmp_path, monkeypatch):
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
-from regard.checkpoint import store as checkpoint
+from regard.checkpoint import store
 run, at = Path(sys.argv[1]), int(sys.argv[2])
 calls = 0
 def dying(function):
@@ -153,10 +154,9 @@ for name in ("fsync", "rename", "replace", "mkdir", "open"):
     setattr(os, name, dying(getattr(os, name)))
 Path.write_bytes = dying(Path.write_bytes)
 store.save_file = dying(store.save_file)
-import regard.files
 texts = {"config.json": "{}", "training.json": "{}"}
 store.write(store.step_folder(run, 2), texts, {"model.safetensors": {"w": torch.ones(3)}})
-store.prune(run, 1, set())
+store.prune(run, store.steps(run)[-1:])
 print("done")
 """
 
@@ -246,4 +246,4 @@ def test_weights_of_another_model_are_named(tmp_path):
     with pytest.raises(
         regard.CheckpointRefused, match=r"an unknown more; no bias; weight of shape \(2, 2\) for \(4, 3\)"
     ):
-        store.put_weights(model, {"weight": torch.ones(2, 2), "more": torch.ones(1)}, "there")
+        load_weights(model, {"weight": torch.ones(2, 2), "more": torch.ones(1)}, "there")

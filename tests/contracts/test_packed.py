@@ -12,7 +12,7 @@ from torch import nn
 
 import regard
 from regard.api import train as train_verb
-from regard.api.dry_run import outlook
+from regard.api.dry_run import dry_run
 from regard.api.train import prepared, train
 from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
@@ -20,13 +20,14 @@ from regard.core.sequence import SequenceOffsets, Tokens
 from regard.data.batching import Batch, PackedCapacity, batches, pack_batch
 from regard.kernels import triton_launch
 from regard.kernels.attention import varlen
-from regard.kernels.layers import conv_unfold, residual_norm
+from regard.kernels.layers import conv_unfold, cross_entropy, residual_norm
 from regard.kernels.layers.dropout import Dropout
-from regard.kernels.layers.residual_norm import PendingResidual, join
+from regard.kernels.layers.residual_norm import PendingResidual, add_norm
 from regard.kernels.recurrent import rnn_cuda
 from regard.recipe.recipe import Recipe
-from regard.training import losses as losses
-from regard.training.cuda_graphs import GraphedUpdate, RecordedGraph, _inputs
+from regard.runtime.cuda import cuda_graphs, graphed_update
+from regard.runtime.cuda.graphed_update import GraphedUpdate
+from regard.training import losses
 from regard.training.losses import plain_token_loss, token_loss
 from regard.training.objective import Objective
 from support.poison import poison
@@ -73,20 +74,20 @@ TARGETS = [[1, 5, 6, 2], [1, 7, 8, 9, 10, 2], [1, 2], [1, 12, 13, 2]]
 def way(request, monkeypatch):
     """PyTorch's way, and through the kernels: on a GPU, else in Triton's interpreter."""
     if request.param == "plain":
-        monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
+        monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
         return
     pytest.importorskip("triton", reason="needs Triton, which is there for Linux on x86_64")
     if DEVICE == "cpu":
         if os.environ.get("TRITON_INTERPRET") != "1":
             pytest.skip("needs a GPU, or TRITON_INTERPRET=1 before Triton is imported")
-        monkeypatch.setattr(triton_launch, "takes", lambda *tensors: True)
+        monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: True)
     poison(monkeypatch)
     monkeypatch.setattr(residual_norm, "PROGRAMS", 3)
     monkeypatch.setattr(residual_norm, "TILE", 128)
-    monkeypatch.setattr(residual_norm, "BACK", 32)
+    monkeypatch.setattr(residual_norm, "BACKWARD_TILE", 32)
     monkeypatch.setattr(conv_unfold, "ROWS", 4)
     monkeypatch.setattr(conv_unfold, "COLUMNS", 16)
-    monkeypatch.setattr(losses, "TILE", {"U": 2, "C": 16})
+    monkeypatch.setattr(cross_entropy, "TILE", {"U": 2, "C": 16})
     monkeypatch.setattr(losses, "_at_once", lambda device: 20 * 6)
 
 
@@ -119,7 +120,7 @@ def test_packed_equals_padded(kind, r_drop, filled, way, monkeypatch):
     model = regard.build({"encoder": side, "decoder": side, "vocab_size": 20, "tie_embeddings": "all"}).to(DEVICE)
     objective = Objective(label_smoothing=0.1, r_drop=r_drop)
     got, changes = gradients(model, pack_batch(batch(), room(filled=filled)), objective)
-    monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
+    monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
     wanted, expected = gradients(model, batch(), objective)
     near(got, wanted)
     for name, change in changes.items():
@@ -134,12 +135,12 @@ def test_packed_others_equal_padded_ones(kind, way, monkeypatch):
     )
     model = regard.build(sides | {"vocab_size": 20}).to(DEVICE)
     objective, given = Objective(label_smoothing=0.1), batch(source=encoder is not None)
-    monkeypatch.setattr(varlen, "WIDEST", 8)  # heads of 16 are walked
-    monkeypatch.setattr(rnn_cuda, "takes", triton_launch.takes)  # in float32 too
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", 8)  # heads of 16 are walked
+    monkeypatch.setattr(rnn_cuda, "can_launch", triton_launch.can_launch)  # in float32 too
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     got, changes = gradients(model, pack_batch(given, room(filled=True)), objective)
     for module in (triton_launch, rnn_cuda):
-        monkeypatch.setattr(module, "takes", lambda *tensors: False)
+        monkeypatch.setattr(module, "can_launch", lambda *tensors: False)
     wanted, expected = gradients(model, given, objective)
     near(got, wanted)
     for name, change in changes.items():
@@ -156,7 +157,7 @@ def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
         if isinstance(module, Dropout):
             module.p = 1.0
     got, _ = gradients(model, pack_batch(batch(), room(filled=True)), Objective())
-    monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
+    monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
     wanted, _ = gradients(model, batch(), Objective())
     near(got, wanted)
 
@@ -164,7 +165,7 @@ def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
 def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
     model = regard.build({"decoder": SIDE, "vocab_size": 20}).to(DEVICE)
     got, changes = gradients(model, pack_batch(batch(source=False), room(filled=True)), Objective())
-    monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
+    monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
     wanted, expected = gradients(model, batch(source=False), Objective())
     near(got, wanted)
     for name, change in changes.items():
@@ -194,9 +195,9 @@ def test_long_sequences_go_another_way(causal):
     ends, kind = SequenceOffsets.of([200, 3, 0, 130]).to(DEVICE), varlen.HeadLayout(4, 2, 16, 0.25, causal)
     asked = torch.randn(333, 8 * 16, device=DEVICE, requires_grad=True)
     into = torch.randn(333, 64, device=DEVICE)
-    wanted = varlen._padded(*varlen._roles(asked, None, kind), kind, ends, ends)
+    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(kind, asked, None, ends, ends))
     expected = torch.autograd.grad(wanted, asked, into)[0]
-    got = varlen.attend(asked.bfloat16(), None, kind, ends, ends)
+    got = varlen.attend(varlen.PackedAttentionSpec(kind, asked.bfloat16(), None, ends, ends))
     near(got, wanted, 1e-2)
     near(torch.autograd.grad(got, asked, into.bfloat16())[0], expected, 1e-2)
 
@@ -210,9 +211,10 @@ def test_what_a_program_cannot_hold_goes_another_way(dtype, kind):
     ends, dim = SequenceOffsets.of([128, 3, 0, 70]).to(DEVICE), (kind.heads + 2 * kind.kv_heads) * kind.dim
     asked = torch.randn(201, dim, device=DEVICE, requires_grad=True)
     into = torch.randn(201, kind.heads * kind.dim, device=DEVICE)
-    wanted = varlen._padded(*varlen._roles(asked, None, kind), kind, ends, ends)
+    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(kind, asked, None, ends, ends))
     expected = torch.autograd.grad(wanted, asked, into)[0]
-    got, tolerance = varlen.attend(asked.to(dtype), None, kind, ends, ends), 1e-2 if dtype == torch.bfloat16 else 1e-5
+    tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-5
+    got = varlen.attend(varlen.PackedAttentionSpec(kind, asked.to(dtype), None, ends, ends))
     near(got, wanted, tolerance)
     near(torch.autograd.grad(got, asked, into.to(dtype))[0], expected, tolerance)
 
@@ -221,8 +223,8 @@ def test_what_a_program_cannot_hold_goes_another_way(dtype, kind):
 @pytest.mark.parametrize("heads", [1, 2])
 def test_wide_heads_are_walked(heads, causal, way, monkeypatch):
     """Parts of 16 numbers of 40; sequences of every tile, one that sees nothing, and one that nobody asks."""
-    monkeypatch.setattr(varlen, "WIDEST", 32)
-    monkeypatch.setattr(varlen, "PART", 16)
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", 32)
+    monkeypatch.setattr(varlen, "LOOP_STEP", 16)
     monkeypatch.setattr(varlen, "TILES", (16, 32))
     ends, around = SequenceOffsets.of([3, 20, 5, 0, 7]).to(DEVICE), SequenceOffsets.of([9, 17, 0, 4, 32]).to(DEVICE)
     around = ends if causal else around
@@ -230,18 +232,19 @@ def test_wide_heads_are_walked(heads, causal, way, monkeypatch):
     asked = torch.randn(35, heads * 40, device=DEVICE, requires_grad=True)
     known = torch.randn(len(around.positions), 2 * heads * 40, device=DEVICE, requires_grad=True)
     into = torch.randn(35, heads * 40, device=DEVICE)
-    got = varlen.attend(asked, known, kind, ends, around)
+    got = varlen.attend(varlen.PackedAttentionSpec(kind, asked, known, ends, around))
     found = torch.autograd.grad(got, (asked, known), into)
-    wanted = varlen._padded(*varlen._roles(asked, known, kind), kind, ends, around)
+    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(kind, asked, known, ends, around))
     for mine, theirs in zip((got, *found), (wanted, *torch.autograd.grad(wanted, (asked, known), into)), strict=True):
         near(mine, theirs)
 
 
 def test_heads_that_share_keys_are_not_walked(way, monkeypatch):
-    monkeypatch.setattr(varlen, "WIDEST", 8)
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", 8)
     monkeypatch.setattr(varlen._Short, "apply", lambda *_: pytest.fail("walked"))
     ends = SequenceOffsets.of([5, 3]).to(DEVICE)
-    same = varlen.attend(torch.ones(8, 64, device=DEVICE), None, varlen.HeadLayout(2, 1, 16, 1.0), ends, ends)
+    kind, asked = varlen.HeadLayout(2, 1, 16, 1.0), torch.ones(8, 64, device=DEVICE)
+    same = varlen.attend(varlen.PackedAttentionSpec(kind, asked, None, ends, ends))
     near(same, torch.ones(8, 32, device=DEVICE))
 
 
@@ -250,7 +253,7 @@ def test_windows(taps, way):
     """Against a definition written out position by position."""
     lengths = [5, 0, 1, 30, 7]
     x = torch.randn(43, 20, device=DEVICE, requires_grad=True)
-    got = conv_unfold.windows(x, conv_unfold.Sides.of(SequenceOffsets.of(lengths).to(DEVICE)), taps)
+    got = conv_unfold.unfold(x, conv_unfold.Neighbors.of(SequenceOffsets.of(lengths).to(DEVICE)), taps)
     wanted = []
     for rows in x.split(lengths):
         for place in range(len(rows)):
@@ -283,10 +286,10 @@ def test_sums_and_norms(kind, added, way, monkeypatch):
     given = PendingResidual(x, change if added else None)
     into = [torch.randn(3, 5, 12, device=DEVICE) for _ in range(2)]
     wrt = [x, *([change] if added else []), *norm.parameters()]
-    got = join(given, Dropout(0.0), norm)
+    got = add_norm(given, Dropout(0.0), norm)
     found = torch.autograd.grad(got, wrt, into)
-    monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
-    wanted = join(given, Dropout(0.0), norm)
+    monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
+    wanted = add_norm(given, Dropout(0.0), norm)
     for mine, theirs in zip((*got, *found), (*wanted, *torch.autograd.grad(wanted, wrt, into)), strict=True):
         near(mine, theirs)
 
@@ -294,24 +297,25 @@ def test_sums_and_norms(kind, added, way, monkeypatch):
 def test_dropout_drops_the_same_in_the_backward(way):
     norm, dropout = nn.LayerNorm(64).to(DEVICE), Dropout(0.25)
     x, change = torch.zeros(40, 64, device=DEVICE), torch.ones(40, 64, device=DEVICE, requires_grad=True)
-    total, _ = join(PendingResidual(x, change), dropout, norm)
+    total, _ = add_norm(PendingResidual(x, change), dropout, norm)
     total.sum().backward()
     assert torch.equal(change.grad, total.detach())
     assert 0.2 < (total == 0).float().mean() < 0.3
     assert total.max().item() == pytest.approx(4 / 3, rel=1e-4)
-    again, _ = join(PendingResidual(x, change), dropout, norm)
+    again, _ = add_norm(PendingResidual(x, change), dropout, norm)
     assert not torch.equal(total, again)
 
 
-@pytest.mark.parametrize("widest", [varlen.WIDEST, 4], ids=["held", "walked"])
+@pytest.mark.parametrize("widest", [varlen.MAX_HELD_DIM, 4], ids=["held", "walked"])
 def test_attention_drops_the_same_in_the_backward(widest, way, monkeypatch):
     """Values that are the unit vectors make outputs weights; their gradient sums what was let through."""
-    monkeypatch.setattr(varlen, "WIDEST", widest)
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", widest)
     n = 5
     ends, kind = SequenceOffsets.of([n, n]).to(DEVICE), varlen.HeadLayout(1, 1, n, 1.0, False, 0.5)
     asked = torch.zeros(2 * n, n, device=DEVICE)
     value = torch.eye(n, device=DEVICE).repeat(2, 1).requires_grad_()
-    out = varlen.attend(asked, torch.cat((torch.zeros_like(value), value), 1), kind, ends, ends)
+    known = torch.cat((torch.zeros_like(value), value), 1)
+    out = varlen.attend(varlen.PackedAttentionSpec(kind, asked, known, ends, ends))
     out.sum().backward()
     let = torch.cat([part.detach().sum(0) for part in out.chunk(2)])
     near(value.grad.mean(1), let)
@@ -346,7 +350,7 @@ def test_ends():
 
 
 def test_the_first_batch_is_shown_as_text(tmp_path):
-    examples = [line for line in outlook(Recipe.of(LEARNED), tmp_path).splitlines() if line.startswith("  target")]
+    examples = [line for line in dry_run(Recipe.of(LEARNED), tmp_path).splitlines() if line.startswith("  target")]
     assert len(examples) == 3
     words = Path(LETTERS).read_text().splitlines()
     assert all(line.split()[1] in words and line.endswith("</s>)") for line in examples)
@@ -460,7 +464,7 @@ def test_a_packed_run_resumes_as_if_it_had_not_stopped(side, tmp_path):
     assert losses_[-1] < losses_[0]
 
 
-def test_what_is_replayed_is_the_batch_at_hand(tmp_path, monkeypatch):
+def test_a_replay_computes_the_current_batch(tmp_path, monkeypatch):
     """A recording for machines without a GPU: it computes again, from what stands in its inputs by then."""
     right, recorded = PackedCapacity.of, []
     monkeypatch.setattr(
@@ -468,20 +472,14 @@ def test_what_is_replayed_is_the_batch_at_hand(tmp_path, monkeypatch):
     )
     train(LEARNED, tmp_path / "launched", cache=tmp_path)
 
-    def record(self, batch, compute):
-        loss, gradients = torch.zeros(()), [torch.zeros_like(parameter) for parameter in self.parameters]
-        still = replace(batch, source=copied(batch.source), targets=copied(batch.targets))
+    def static(batch):
+        recorded.append(batch)
+        return right_batch(replace(batch, source=copied(batch.source), targets=copied(batch.targets)))
 
-        def play():
-            loss.copy_(compute(still))
-            for parameter, gradient in zip(self.parameters, gradients, strict=True):
-                gradient.copy_(parameter.grad)
-
-        recorded.append(play)
-        return RecordedGraph(play, _inputs(still), loss, gradients)
-
-    monkeypatch.setattr(GraphedUpdate, "_record", record)
-    monkeypatch.setattr(GraphedUpdate, "works", property(lambda self: True, lambda self, value: None), raising=False)
+    right_batch, enabled = graphed_update.RecordedBatch, property(lambda self: True, lambda self, value: None)
+    monkeypatch.setattr(graphed_update, "RecordedBatch", static)
+    monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: work)
+    monkeypatch.setattr(GraphedUpdate, "enabled", enabled, raising=False)
     train(LEARNED | {"train": TRAIN | {"cuda_graphs": True}}, tmp_path / "replayed", cache=tmp_path)
     assert len(recorded) == 1
     launched, replayed = weights(tmp_path / "launched"), weights(tmp_path / "replayed")

@@ -90,7 +90,7 @@ def test_a_second_derivative_is_refused_and_not_forgotten(kernel, monkeypatch):
     query, key, value = (torch.randn(1, 2, 10, 8, requires_grad=True) for _ in range(3))
     spec = AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask(behind=3), None)
     out, _ = kernel.attend(spec, value)
-    with pytest.raises(regard.RegardError, match="gradient of its gradient"):
+    with pytest.raises(regard.RegardError, match="create_graph=True"):
         torch.autograd.grad(out.sum(), query, create_graph=True)
     (first,) = torch.autograd.grad(reference.attend(spec, value)[0].sum(), query, create_graph=True)
     assert torch.autograd.grad(first.square().sum(), query)[0].isfinite().all()

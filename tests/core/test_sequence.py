@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.core.sequence import Packing, Tokens
 from regard.kernels.layers.dropout import Dropout
-from regard.training.objective import twice
+from regard.training.objective import repeat_batch
 from support import models
 from support.models import WIDTH, decoder, encoder, memory, source
 
@@ -98,6 +98,6 @@ def test_lengths_stay_with_the_host():
     moved = Tokens.of(rows).to("meta")
     for tokens in (Tokens.of(rows), moved, moved.to("meta"), Tokens.of(rows, device="meta")):
         assert tokens.host_lengths.tolist() == [3, 1]
-        assert twice(tokens).host_lengths.tolist() == [3, 1, 3, 1]
+        assert repeat_batch(tokens).host_lengths.tolist() == [3, 1, 3, 1]
     with pytest.raises(NotImplementedError):
         replace(moved, host_copy=None).host_lengths.tolist()

@@ -18,7 +18,7 @@ from regard.data.batching import evaluation_batches
 from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
 from regard.inference.predictor import Predictor
-from regard.training.objective import Model, shifted
+from regard.training.objective import Model, shift_targets
 
 HERE = Path(__file__).parent
 TEXTS = ["the cat sat", "a dog ran home", "où est le chat ?", "", "the end of it all"]
@@ -67,7 +67,7 @@ def measured(found: Predictor, examples: list[Any]) -> dict[str, Any]:
         if isinstance(batch.targets, torch.Tensor):
             logits = model(batch.source)
         else:
-            inputs, _, _ = shifted(batch.targets)
+            inputs, _, _ = shift_targets(batch.targets)
             logits = model(batch.source, inputs)
     return {
         "loss": mean_loss(model, corpus, budget=512),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.kernels import triton_launch
-from regard.kernels.attention import additive, reference, weights, weights_cuda
+from regard.kernels.attention import additive, reference, weights
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
@@ -39,7 +39,7 @@ MASKS = {
 def _poisoned(monkeypatch):
     """Whatever a kernel leaves unwritten is a NaN, and small cases have many tiles and pieces."""
     poison(monkeypatch)
-    for module, names in ((additive, ("ROWS", "KEYS", "OWN", "COLUMNS", "TILE")), (weights_cuda, ("ROWS", "KEYS"))):
+    for module, names in ((additive, ("ROWS", "KEYS", "OWN", "COLUMNS", "TILE")), (weights, ("ROWS", "KEYS"))):
         for name in names:
             monkeypatch.setattr(module, name, TILE)
     monkeypatch.setattr(additive, "WIDTH", 16)
@@ -189,14 +189,14 @@ def test_rows_and_summaries_equal_plain(mask, dtype):
         torch.tensor([n - 1, 3, 3], device=DEVICE),
         torch.empty(0, dtype=torch.int64, device=DEVICE),
     ):
-        found = weights_cuda.weights(spec, picks, lse)
+        found = weights.triton_weights(spec, picks, lse)
         torch.testing.assert_close(found, wanted[:, :, picks], atol=1e-6, rtol=1e-5)
     on = (torch.arange(m, device=DEVICE) % 3 == 0).float()
-    expected = weights.summarise(on_cpu(spec), top=top, on=on.cpu(), lse=lse.cpu())
-    found = weights.Summary(*(x.cpu() for x in weights_cuda.summarise(spec, top, on, lse)))
+    expected = weights.summarize(on_cpu(spec), top=top, on=on.cpu(), lse=lse.cpu())
+    found = weights.Summary(*(x.cpu() for x in vars(weights.triton_summary(spec, top, on, lse)).values()))
     for name in ("entropy", "distance", "top_weights", "top_keys", "mass"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), atol=1e-5, rtol=1e-4)
-    assert weights_cuda.summarise(spec, 0, None, lse)[2].shape[-1] == 0
+    assert weights.triton_summary(spec, 0, None, lse).top_weights.shape[-1] == 0
 
 
 @torch.no_grad()
@@ -205,17 +205,17 @@ def test_of_equal_weights_the_first_keys_come_first():
     key[:, :, 30] = 2.0
     spec = AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask())
     lse = reference.scores(spec).logsumexp(-1)
-    *_, top_keys, _ = weights_cuda.summarise(spec, 6, None, lse)
+    top_keys = weights.triton_summary(spec, 6, None, lse).top_keys
     assert top_keys[0, 0].tolist() == [[30, 0, 1, 2, 3, 4]] * 3
 
 
 def test_a_cpu_never_asks_for_them():
     query, key, value = (torch.ones(1, 1, 3, 2) for _ in range(3))
-    assert not triton_launch.takes(query)
+    assert not triton_launch.can_launch(query)
     assert not additive.supports(
         AttentionSpec(AdditiveScoreFunction(torch.ones(1, 2)), query, key, AttentionMask()), value, 0.0
     )
-    assert not weights_cuda.supports(AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask()))
+    assert not weights.triton_supports(AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask()))
 
 
 @pytest.mark.slow

@@ -16,15 +16,15 @@ REFUSED = {
     "one vector": (lambda: regard.attend(torch.randn(8), K, V), r"query: .*\(8,\).*x\[None\]"),
     "other dtype": (lambda: regard.attend(Q, K.double(), V), "key: wanted torch.float32 on cpu.*got torch.float64"),
     "keys without values": (lambda: regard.attend(Q, K, V[:, :4]), "value: wanted one value a key, 5 of them; got 4"),
-    "widths differ": (lambda: regard.attend(Q, K[..., :6], V), "key: wanted the query's width, 8, as ScaledDot.*width 6.*Bilinear"),
+    "dims differ": (lambda: regard.attend(Q, K[..., :6], V), "key: wanted the query's dim, 8, for ScaledDot.*dim 6.*Bilinear"),
     "batches differ": (lambda: regard.attend(Q, torch.randn(3, 5, 8), V), r"leading axes that broadcast; got query \(2, 3, 8\), key \(3, 5, 8\)"),
-    "score of another width": (lambda: regard.attend(Q, K, V, score=regard.Bilinear(8, 9)), "key: wanted width 9.*got width 8"),
-    "additive of another width": (lambda: regard.attend(Q, K, V, score=regard.Additive(7, 8, 4)), "query: wanted width 7.*got width 8"),
+    "score of another dim": (lambda: regard.attend(Q, K, V, score=regard.Bilinear(8, 9)), "key: wanted dim 9.*got dim 8"),
+    "additive of another dim": (lambda: regard.attend(Q, K, V, score=regard.Additive(7, 8, 4)), "query: wanted dim 7.*got dim 8"),
     "float mask": (lambda: regard.attend(Q, K, V, mask=torch.zeros(3, 5)), "mask: wanted a boolean tensor, True = may attend; got torch.float32.*bias="),
     "integer mask": (lambda: regard.attend(Q, K, V, mask=torch.ones(3, 5, dtype=torch.int)), r"mask: wanted a boolean.*int32.*mask.bool\(\)"),
     "mask that cannot broadcast": (lambda: regard.attend(Q, K, V, mask=torch.ones(2, 5, dtype=torch.bool)), r"mask: wanted a shape that broadcasts to \(2, 3, 5\).*got \(2, 5\).*mask\[:, None, :\]"),
     "mask with too many axes": (lambda: regard.attend(Q, K, V, mask=torch.ones(1, 2, 3, 5, dtype=torch.bool)), r"broadcasts to \(2, 3, 5\)"),
-    "boolean bias": (lambda: regard.attend(Q, K, V, bias=torch.ones(3, 5, dtype=torch.bool)), "bias: wanted numbers.*torch.bool.*mask="),
+    "boolean bias": (lambda: regard.attend(Q, K, V, bias=torch.ones(3, 5, dtype=torch.bool)), "bias: wanted a floating-point tensor.*torch.bool.*mask="),
     "bias that cannot broadcast": (lambda: regard.attend(Q, K, V, bias=torch.ones(3, 4)), r"bias: .*\(2, 3, 5\); got \(3, 4\)"),
     "distances that are too few": (lambda: regard.attend(Q, K, V, bias=regard.DistanceBias(torch.ones(6))), r"bias: .*\(2, 7\); got \(6,\)"),
     "negative window": (lambda: regard.attend(Q, K, V, window=-1), "window: wanted a number of keys ≥ 0.*got -1"),
@@ -35,16 +35,16 @@ REFUSED = {
     "heads that do not exist": (lambda: regard.attention_weights(HEADED, HEADED, heads=4), "heads: wanted whole numbers from -4 to 3"),
     "log-sum-exp of another shape": (lambda: regard.attention_weights(Q, K, lse=torch.ones(2, 5)), r"lse: .*\(2, 3\); got \(2, 5\)"),
     "negative top": (lambda: regard.attention_summary(Q, K, top=-1), "top: wanted a count"),
-    "turning heads of another width": (lambda: regard.Rotary(4)(Q, torch.arange(3)), r"x: wanted heads of width 4.*got width 8.*Rotary\(8\)"),
+    "turning heads of another dim": (lambda: regard.Rotary(4)(Q, torch.arange(3)), r"x: wanted heads of dim 4.*got dim 8.*Rotary\(8\)"),
     "slopes of no heads": (lambda: regard.Alibi(0), "heads: wanted at least 1; got 0"),
     "places before the first": (lambda: regard.Add(regard.Learned(8, 5))(Q, start=-1), "start: wanted a position of at least 0; got -1"),
-    "keys marked by numbers": (lambda: regard.attention_summary(Q, K, on=torch.ones(5)), r"on: wanted one boolean a key, shape \(5,\)"),
-    "heads that do not divide": (lambda: regard.MultiHead(10, 4), "heads: wanted a divisor of the width 10; got 4. The nearest is 5"),
-    "key heads that do not divide": (lambda: regard.MultiHead(12, 4, kv_heads=3), "key_heads: wanted a divisor of heads = 4; got 3"),
+    "keys marked by numbers": (lambda: regard.attention_summary(Q, K, on=torch.ones(5)), r"on: wanted one boolean per key, shape \(5,\)"),
+    "heads that do not divide": (lambda: regard.MultiHead(10, 4), "heads: wanted a divisor of the dim 10; got 4. The nearest is 5"),
+    "key heads that do not divide": (lambda: regard.MultiHead(12, 4, kv_heads=3), "kv_heads: wanted a divisor of heads = 4; got 3"),
     "no heads": (lambda: regard.MultiHead(12, 0), "at least 1; got 12, 0"),
-    "unknown score": (lambda: regard.MultiHead(12, 4, score="addtive"), "score: wanted one of dot.*Did you mean 'additive'"),
+    "unknown score": (lambda: regard.MultiHead(12, 4, score="addtive"), "score: wanted one of 'dot'.*Did you mean 'additive'"),
     "dropout of a layer": (lambda: regard.MultiHead(12, 4, dropout=1.5), "dropout: .*got 1.5"),
-    "input of another width": (lambda: regard.MultiHead(12, 4)(Q), r"\(batch, positions, 12\); got shape \(2, 3, 8\)"),
+    "input of another dim": (lambda: regard.MultiHead(12, 4)(Q), r"\(batch, positions, 12\); got shape \(2, 3, 8\)"),
     "input without a batch": (lambda: regard.MultiHead(8, 4)(Q[0]), r"\(batch, positions, 8\); got shape \(3, 8\).*x\[None\]"),
     "padding mask without queries": (lambda: regard.MultiHead(8, 4)(Q, mask=torch.ones(2, 3, dtype=torch.bool)), r"mask: .*got shape \(2, 3\).*mask\[:, None\]"),
     "float mask of a layer": (lambda: regard.MultiHead(8, 4)(Q, mask=torch.ones(2, 1, 3)), "mask: wanted a boolean"),
@@ -54,13 +54,13 @@ REFUSED = {
     "bias on another device": (lambda: regard.attend(Q, K, V, bias=torch.ones(3, 5, device="meta")), "bias: .*on cpu; got .* on meta"),
     "heads that the score has not": (lambda: regard.attend(HEADED, HEADED, HEADED, score=regard.Additive(8, 8, 4, heads=3)), r"query: wanted a head axis of 3.*got 4 in shape \(2, 4, 5, 8\)"),
     "source of another batch": (lambda: regard.MultiHead(8, 4)(Q, torch.randn(1, 5, 8)), r"memory: .*\(2, 4, 5\).*got \(1, 4, 5, 2\)"),
-    "memory of another layer": (lambda: regard.MultiHead(8, 4).read(Q, regard.MultiHead(8, 8).remember(Q)), "memory: .*from this layer"),
+    "memory of another layer": (lambda: regard.MultiHead(8, 4).attend_memory(Q, regard.MultiHead(8, 8).project_memory(Q)), "memory: .*from this layer"),
     "layer of another dtype": (lambda: regard.MultiHead(8, 4)(Q.double()), "wanted torch.float32 on cpu, as the layer; got torch.float64"),
-    "head width of nothing": (lambda: regard.MultiHead(8, 4, head_dim=0), "at least 1; got 8, 4, 4, 0"),
+    "head dim of nothing": (lambda: regard.MultiHead(8, 4, head_dim=0), "at least 1; got 8, 4, 4, 0"),
     "rotary without looking": (lambda: regard.MultiHead(8, 4, score="uniform", rotary=regard.Rotary(2)), "score: .*'uniform'"),
-    "score of no width": (lambda: regard.Additive(8, 8, 0), "at least 1; got 8, 0, None"),
+    "score of no dim": (lambda: regard.Additive(8, 8, 0), "at least 1; got 8, 0, None"),
     "cache of another batch": (lambda: step_into(Q, Q[:1]), r"cache: .*\(2, 4, 2\).*got \(1, 4, 2\)"),
-    "beams by a mask": (lambda: regard.MultiHead(8, 4).remember(Q).reorder(torch.tensor([False, True])), "index: wanted row numbers.*torch.bool"),
+    "beams by a mask": (lambda: regard.MultiHead(8, 4).project_memory(Q).reorder(torch.tensor([False, True])), "index: wanted row numbers.*torch.bool"),
     "cache that is full": (lambda: fill(2), "cache: wanted at most 2 positions.*got 3.*larger capacity"),
 }  # fmt: skip
 
@@ -68,13 +68,13 @@ REFUSED = {
 @torch.no_grad()
 def fill(capacity: int) -> None:
     layer = regard.MultiHead(8, 4)
-    layer.step(Q, layer.start(Q, capacity))
+    layer.step(Q, layer.empty_cache(Q, capacity))
 
 
 @torch.no_grad()
 def step_into(started: torch.Tensor, stepped: torch.Tensor) -> None:
     layer = regard.MultiHead(8, 4)
-    layer.step(stepped, layer.start(started, 9))
+    layer.step(stepped, layer.empty_cache(started, 9))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -88,15 +88,15 @@ def test_refused(name):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("regard.attend([1.0], x, x)", "query: wanted a floating-point tensor (..., positions, width); got [1.0]."),
+        ("regard.attend([1.0], x, x)", "query: wanted a floating-point tensor (..., positions, dim); got [1.0]."),
         ("regard.attend(x, x, x, window=(1.5, 2))", "window: wanted a number of keys ≥ 0"),
         ("regard.attend(x, x, x, score=regard.Dot)", "score: wanted a score such as regard.Additive(8, 8, 4), or None"),
         ("regard.attend(x, x, x, score='dot')", "or None; got 'dot'. Make one: regard.Dot()"),
         ("regard.attention_weights(x, x, rows='all')", "rows: wanted whole numbers from -3 to 2; got 'all'"),
-        ("regard.attention_summary(x, x, on=[True])", "on: wanted one boolean a key, shape (3,); got [True]"),
+        ("regard.attention_summary(x, x, on=[True])", "on: wanted one boolean per key, shape (3,); got [True]"),
         ("regard.attention_summary(x, x, top=1.5)", "top: wanted a count; got 1.5"),
-        ("regard.attend(x, x, x, bias=1.0)", "bias: wanted numbers to add to the scores"),
-        ("regard.MultiHead(8, 2, score=regard.Dot())", "score: wanted one of dot, scaled_dot"),
+        ("regard.attend(x, x, x, bias=1.0)", "bias: wanted a floating-point tensor"),
+        ("regard.MultiHead(8, 2, score=regard.Dot())", "score: wanted one of 'dot', 'scaled_dot'"),
         ("regard.MultiHead(8, 2)([1])", "wanted (batch, positions, 8); got [1]"),
         ("regard.attend(x, x, x, mask=[True])", "mask: wanted a boolean tensor, True = may attend; got [True]."),
     ],
@@ -111,7 +111,7 @@ def test_refused_where_nothing_checks_types(call, message):
 def test_a_cache_refuses_what_needs_gradient():
     layer = regard.MultiHead(8, 4)
     with torch.no_grad():
-        cache = layer.start(Q, 5)
+        cache = layer.empty_cache(Q, 5)
     with pytest.raises(ValueError, match=r"cache: .*torch.no_grad\(\)"):
         layer.step(Q, cache)
     assert cache.length == 0

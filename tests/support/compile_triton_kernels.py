@@ -1,4 +1,4 @@
-"""Compiles every kernel of `looking_gpu` and of training for an H200, without one. Prints how many.
+"""Compiles the attention and training kernels for an H200, without one. Prints how many.
 
 A program, not a test: Triton asks once in a process whether it is to interpret.
 """
@@ -14,11 +14,26 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
 from regard.core.sequence import SequenceOffsets
 from regard.kernels import triton_launch
-from regard.kernels.attention import additive, additive_triton, varlen, varlen_wide_triton, weights_cuda
+from regard.kernels.attention import (
+    additive,
+    additive_triton,
+    varlen,
+    varlen_triton,
+    varlen_wide_triton,
+    weights,
+    weights_triton,
+)
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.layers import conv_unfold, conv_unfold_triton, residual_norm, training_triton
+from regard.kernels.layers import (
+    conv_unfold,
+    conv_unfold_triton,
+    cross_entropy_triton,
+    linear_triton,
+    residual_norm,
+    residual_norm_triton,
+)
 from regard.kernels.recurrent import rnn_cuda, rnn_triton
 from regard.kernels.recurrent.rnn import CELLS, StepSchedule
 from regard.training import losses
@@ -52,11 +67,15 @@ made: list = []
 
 def main() -> None:
     triton.runtime.driver.set_active(Device())
-    for name in ("additive_scores", "weigh", "d_weigh", "additive_gradient", "dot_rows", "dot_summary"):
-        setattr(additive_triton, name, Compiled(getattr(additive_triton, name)))
+    for module, names in (
+        (additive_triton, ("additive_scores", "weighted_values", "d_weighted_values", "additive_gradient")),
+        (weights_triton, ("dot_weights", "dot_summary")),
+    ):
+        for name in names:
+            setattr(module, name, Compiled(getattr(module, name)))
     for module, names in (
         (additive, ("ROWS", "KEYS", "OWN", "COLUMNS", "TILE", "WIDTH")),
-        (weights_cuda, ("ROWS", "KEYS")),
+        (weights, ("ROWS", "KEYS")),
     ):
         for name in names:  # small tiles compile soonest
             setattr(module, name, 16)
@@ -65,17 +84,23 @@ def main() -> None:
     for dtype, allowed, reach, dropped in ((torch.bfloat16, None, (None, None), 0), (torch.float32, mask, (3, 0), 9)):
         query, key, value = (torch.zeros(1, 2, n, 20, dtype=dtype) for _ in range(3))
         launch = additive._Launch(reach, dropped, seed, allowed, query, key, torch.zeros(1, 20), value)
-        launch.pace["FAST"] = dtype == torch.bfloat16
+        launch.speed["FAST"] = dtype == torch.bfloat16
         out, lse, kept = launch.forward()
         launch.backward(out, lse, kept, out)
         spec = AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask(allowed, *reach))
-        weights_cuda.weights(spec, slice(0, n), lse)
-        weights_cuda.summarise(spec, 5, torch.ones(n), lse)
-    for name in ("join", "d_join", "d_activate", "look", "d_look", "surprise", "paired_surprise"):
-        setattr(training_triton, name, Compiled(getattr(training_triton, name)))
-    for module, name in ((varlen_wide_triton, "wide_look"), (conv_unfold_triton, "gather"), (rnn_triton, "step")):
-        for each in (name, f"d_{name}"):
-            setattr(module, each, Compiled(getattr(module, each)))
+        weights.triton_weights(spec, slice(0, n), lse)
+        weights.triton_summary(spec, 5, torch.ones(n), lse)
+    for module, names in (
+        (residual_norm_triton, ("add_norm", "add_norm_backward")),
+        (linear_triton, ("activation_backward",)),
+        (cross_entropy_triton, ("cross_entropy", "r_drop_cross_entropy")),
+        (varlen_triton, ("short_attention", "d_short_attention")),
+        (varlen_wide_triton, ("wide_attention", "d_wide_attention")),
+        (conv_unfold_triton, ("unfold", "unfold_backward")),
+        (rnn_triton, ("step", "d_step")),
+    ):
+        for name in names:
+            setattr(module, name, Compiled(getattr(module, name)))
     for dtype, dropout in ((torch.bfloat16, 0.1), (torch.float32, 0.0)):
         training(dtype, dropout)
     convolutions(torch.bfloat16)
@@ -103,13 +128,13 @@ def training(dtype, dropout) -> None:
     seed, weight = torch.zeros(1, dtype=torch.int64), torch.ones(40)
     for added, bias in ((low, weight), (None, None)):
         ctx = Context()
-        residual_norm._Join.forward(ctx, x, added, weight, bias, seed, 1e-5, int(dropout * 65536), dtype)
-        residual_norm._Join.backward(ctx, None if added is None else x, low)
+        residual_norm._AddNorm.forward(ctx, x, added, weight, bias, seed, 1e-5, int(dropout * 65536), dtype)
+        residual_norm._AddNorm.backward(ctx, None if added is None else x, low)
     ends, ctx = SequenceOffsets.of([5, 3]), Context()
     varlen._Short.forward(ctx, False, varlen.HeadLayout(4, 2, 5, 1.0, True, dropout), ends, ends, seed, low, None)
     varlen._Short.backward(ctx, low[:, :20])
-    for agreement in (0.0, 1.0):
-        losses._on_gpu(low, low[:6], low[0, :6], torch.zeros(8, dtype=torch.int64), 0.1, agreement, 4, (True,) * 3)
+    for r_drop in (0.0, 1.0):
+        losses._on_gpu(low, low[:6], low[0, :6], torch.zeros(8, dtype=torch.int64), 0.1, r_drop, 4, (True,) * 3)
 
 
 @torch.no_grad()
@@ -119,8 +144,8 @@ def convolutions(dtype) -> None:
     seed = torch.zeros(1, dtype=torch.int64)
     varlen._Short.forward(ctx, True, varlen.HeadLayout(1, 1, 512, 1.0, True, 0.1), ends, ends, seed, low, None)
     varlen._Short.backward(ctx, low[:, :512])
-    conv_unfold._Windows.forward(ctx, low[:, :512].contiguous(), *conv_unfold.Sides.of(ends), range(-2, 3, 2))
-    conv_unfold._Windows.backward(ctx, low)
+    conv_unfold._Unfold.forward(ctx, low[:, :512].contiguous(), *conv_unfold.Neighbors.of(ends), range(-2, 3, 2))
+    conv_unfold._Unfold.backward(ctx, low)
 
 
 @torch.no_grad()

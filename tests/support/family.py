@@ -12,13 +12,34 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import regard
 from regard.kernels.attention import blockwise, reference, sdpa, small_kv
 from regard.model import attention, capture
 
 N, M, WIDTH, VALUE_WIDTH = 5, 7, 6, 4
+
+
+@dataclass(frozen=True)
+class ReluScoreFunction(regard.ScoreFunction):
+    """w · relu(q + k): a score function of the user's own, with a learnable weight, unknown to the package."""
+
+    weight: Tensor  # (1, D)
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        hidden = torch.relu(query[:, :, :, None] + key[:, :, None])  # (B, H, R, C, D)
+        return (hidden @ self.weight.to(hidden.dtype)[:, None, :, None])[..., 0]
+
+
+class ReluScore(regard.Score):
+    def __init__(self, dim: int, heads: int = 1) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(heads, dim))
+
+    def score_function(self, dim: int) -> regard.ScoreFunction:
+        return ReluScoreFunction(self.weight)
+
 
 SCORES: dict[str, Callable[[], regard.Score]] = {
     "dot": regard.Dot,
@@ -27,6 +48,7 @@ SCORES: dict[str, Callable[[], regard.Score]] = {
     "reduced_rank": lambda: regard.ReducedRank(WIDTH, WIDTH + 2, 3),
     "additive": lambda: regard.Additive(WIDTH, WIDTH + 2, 9),
     "uniform": regard.Uniform,
+    "relu": lambda: ReluScore(WIDTH),
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -156,8 +178,8 @@ def path(name: str) -> Iterator[Attend]:
 
 
 def has(path_name: str, score: str) -> bool:
-    """Whether the path knows the score: these two take products alone."""
-    return not (path_name.startswith(("fused", "few")) and score == "additive")
+    """Whether the path supports the score: these two take dot products only."""
+    return not (path_name.startswith(("fused", "few")) and score in ("additive", "relu"))
 
 
 def sees(i: int, j: int, n: int, m: int, *, causal: bool, window: Any, fault: str | None = None) -> bool:
@@ -185,6 +207,8 @@ def score_of(module: regard.Score, q: Tensor, k: Tensor) -> Tensor:
         case regard.Additive():
             hidden = q @ p["query_weight"] + k @ p["key_weight"] + p["key_bias"][0]
             return p["weight"][0] @ torch.tanh(hidden)
+        case ReluScore():
+            return p["weight"][0] @ torch.relu(q + k)
         case regard.Uniform():
             return q.new_zeros(())
     raise TypeError(module)

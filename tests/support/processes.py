@@ -1,9 +1,9 @@
-"""Runs of several processes, for tests: each takes a list of jobs, and says what became of every one.
+"""Runs of several ranks, for tests: every process works through a list of jobs and records the result of each.
 
     python tests/support/processes.py JOBS.json
 
-A job is a call of `regard.train`: {"name", "recipe", "run", "cache"}, with "resume", "changes" of one rank's recipe
-({"1": ["train.learning_rate=0.1"]}), and its "end", a signal that a rank sends itself: {"rank": 1, "update": 5,
+A job is a call of `regard.train`: {"name", "recipe", "run", "cache"}, optionally "resume", "changes" of one rank's
+recipe ({"1": ["train.learning_rate=0.1"]}), and "end", a signal that a rank sends itself: {"rank": 1, "update": 5,
 "signal": 15}.
 """
 
@@ -22,27 +22,27 @@ LIMIT = 300  # seconds, for any number of processes together; a quiet machine ne
 
 
 def free_ports(count: int) -> list[int]:
-    """Below those that a system gives to whoever connects: one that is listened at minutes later must be free then."""
-    found = set[int]()
-    while len(found) < count:
+    """Ports below the ephemeral range, so that they are still free when a job binds them minutes later."""
+    ports = set[int]()
+    while len(ports) < count:
         port = random.SystemRandom().randrange(15000, 32000)
-        with suppress(OSError), socket.socket() as held:
-            held.bind(("127.0.0.1", port))
-            found.add(port)
-    return list(found)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            ports.add(port)
+    return list(ports)
 
 
 def started(world: int, jobs: list[dict], folder: Path) -> list[subprocess.Popen]:
-    """So many processes that do these jobs, one after the other, without torchrun."""
+    """Start `world` processes that work through these jobs, without torchrun."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(len(jobs))
     (folder / "jobs.json").write_text(json.dumps([job | {"port": port} for job, port in zip(jobs, ports, strict=True)]))
     command = [sys.executable, __file__, str(folder / "jobs.json")]
-    there = os.environ | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
             command,
-            env=there | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -58,30 +58,30 @@ def end(processes: list[subprocess.Popen]) -> None:
 
 
 def done(world: int, jobs: list[dict], folder: Path) -> list[dict[str, dict]]:
-    """What became of the jobs at each rank; none of them may take longer than the limit."""
+    """The results of the jobs at each rank, all within the time limit."""
     processes = started(world, jobs, folder)
     try:
-        told = [process.communicate(timeout=LIMIT)[0] for process in processes]
+        output = [process.communicate(timeout=LIMIT)[0] for process in processes]
     finally:
         end(processes)
-    assert [process.returncode for process in processes] == [0] * world, "\n".join(told)
-    return what_became(world, folder)
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(output)
+    return results(world, folder)
 
 
-def what_became(world: int, folder: Path) -> list[dict[str, dict]]:
+def results(world: int, folder: Path) -> list[dict[str, dict]]:
     return [json.loads((folder / f"done-{rank}.json").read_text()) for rank in range(world)]
 
 
 def work(path: Path) -> None:
     rank = int(os.environ["RANK"])
-    found = {}
+    outcomes = {}
     for job in json.loads(path.read_text()):
         if "port" in job:
             os.environ["MASTER_PORT"] = str(job["port"])
-        found[job["name"]] = work_on(job, rank)
-    (path.parent / f"done-{rank}.json").write_text(json.dumps(found))
+        outcomes[job["name"]] = work_on(job, rank)
+    (path.parent / f"done-{rank}.json").write_text(json.dumps(outcomes))
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        sys.exit(max(became["code"] for became in found.values()))
+        sys.exit(max(outcome["code"] for outcome in outcomes.values()))
 
 
 def work_on(job: dict, rank: int) -> dict:
@@ -89,19 +89,19 @@ def work_on(job: dict, rank: int) -> dict:
     from regard.core.errors import RegardError
     from regard.training.trainer import Trainer
 
-    update, rows, told, last = Trainer._update, [], [], time.monotonic()
+    update, rows, events, last = Trainer._update, [], [], time.monotonic()
 
     def noted(self, group):
         nonlocal last
         end, last = job.get("end"), time.monotonic()
         first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-        if end and first and (end["rank"], end["update"]) == (rank, self.position.step + 1):
+        if end and first and (end["rank"], end["update"]) == (rank, self.state.step + 1):
             os.kill(os.getpid(), end["signal"])
         rows.append([row for batch in group if not batch.borrowed for row in batch.rows.tolist()])
         return update(self, group)
 
     Trainer._update = noted
-    became = {"error": None, "code": 0}
+    outcome = {"error": None, "code": 0}
     try:
         train(
             job["recipe"],
@@ -109,13 +109,13 @@ def work_on(job: dict, rank: int) -> dict:
             cache=Path(job["cache"]),
             resume=job.get("resume", False),
             changes=job.get("changes", {}).get(str(rank), ()),
-            tell=lambda event: told.append(event["event"]),
+            on_event=lambda event: events.append(event["event"]),
         )
     except RegardError as error:
-        became = {"error": str(error), "code": error.exit_code}
+        outcome = {"error": str(error), "code": error.exit_code}
     finally:
         Trainer._update = update
-    return became | {"rows": rows, "told": told, "waited": time.monotonic() - last}
+    return outcome | {"rows": rows, "events": events, "waited": time.monotonic() - last}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from regard.core.errors import InvalidArgument, RegardError
 from regard.data.corpus import folder_lock
 from regard.recipe.load import read_recipe
 from regard.training import distributed as module
-from regard.training.distributed import ALONE, joined
+from regard.training.distributed import SINGLE_PROCESS, process_group
 from support import processes
 
 STILL = dropout_free()  # without dropout, whose random numbers are each rank's own
@@ -72,13 +72,13 @@ def two(folder) -> list[dict[str, dict]]:
     """What became of everything that two processes do here, all in one start of them."""
     with folder_lock(folder):
         if (folder / "two").exists():
-            return processes.what_became(2, folder / "two")
+            return processes.results(2, folder / "two")
         return _by_two(folder)
 
 
 def _by_two(folder: Path) -> list[dict[str, dict]]:
     plain, dropped = jobs(folder, ["transformer"])[0], table()
-    told_to_stop = {"final_teacher_forcing": {"rank": 1, "update": 5, "signal": signal.SIGTERM}}
+    told_to_stop = {"end": {"rank": 1, "update": 5, "signal": signal.SIGTERM}}
     other = folder / "other.txt"
     other.write_text(Path(PAIRS["train"][0]).read_text() + "more\n")
     texts, path = ["abc def"] * 9 + [""] * 40, folder / "empty.txt"
@@ -160,8 +160,8 @@ def test_ranks_see_each_example_once(folder, two):
 
 
 def test_the_first_rank_alone_speaks(two):
-    assert "validation" in two[0]["transformer"]["told"]
-    assert two[1]["transformer"]["told"] == []
+    assert "validation" in two[0]["transformer"]["events"]
+    assert two[1]["transformer"]["events"] == []
 
 
 def test_stopped_on_one_rank_all_stop_and_the_run_ends_as_if_it_had_not(folder, two):
@@ -215,9 +215,7 @@ def test_what_several_processes_cannot_do_is_refused(two):
 def test_a_frozen_rank_ends_the_run_in_time(folder):
     (job,) = jobs(folder, ["transformer"], run=str(folder / "frozen"))
     job["recipe"] = table(STILL, STILL, distributed_timeout=3)
-    both = processes.started(
-        2, [job | {"final_teacher_forcing": {"rank": 1, "update": 3, "signal": signal.SIGSTOP}}], folder / "freeze"
-    )
+    both = processes.started(2, [job | {"end": {"rank": 1, "update": 3, "signal": signal.SIGSTOP}}], folder / "freeze")
     try:
         said, _ = both[0].communicate(timeout=processes.LIMIT)
     finally:
@@ -292,10 +290,10 @@ def test_four_processes_and_checkpoints_between_one_two_and_four(folder, two):
 def test_alone_nothing_is_exchanged(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-    with joined("cpu", 1) as ranks:
-        assert ranks is ALONE
-        assert ranks.gathered([1.0, 2.0]) == [[1.0, 2.0]]
-        ranks.agree({"anything": 1})
+    with process_group("cpu", 1) as group:
+        assert group is SINGLE_PROCESS
+        assert group.all_gather([1.0, 2.0]) == [[1.0, 2.0]]
+        group.check_equal({"anything": 1})
 
 
 WRONG = {
@@ -313,7 +311,7 @@ def test_an_environment_that_torchrun_did_not_make_is_refused(name, monkeypatch)
         monkeypatch.setenv(key, value)
     with (
         pytest.raises(InvalidArgument, match=r"ranks: wanted RANK, WORLD_SIZE, LOCAL_RANK in the environment"),
-        joined("cpu", 1),
+        process_group("cpu", 1),
     ):
         pass
 
@@ -323,7 +321,7 @@ def test_nobody_to_meet_is_told_in_time(monkeypatch):
     there = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     for key, value in there.items():
         monkeypatch.setenv(key, value)
-    with pytest.raises(RegardError, match="rank 1 of 2: wanted to meet the others"), joined("cpu", 1):
+    with pytest.raises(RegardError, match="rank 1 of 2: wanted to meet the others"), process_group("cpu", 1):
         pass
 
 
@@ -354,7 +352,7 @@ def test_gradients_go_in_buckets_that_the_model_decides(monkeypatch):
     monkeypatch.setattr(module, "BUCKET", 4 * 230)
     model = torch.nn.Sequential(*(torch.nn.Linear(10, 20) for _ in range(5)))
     model[0].requires_grad_(False)
-    gradients = module.GradientBuckets(model, ALONE)
+    gradients = module.GradientBuckets(model, SINGLE_PROCESS)
     gradients.expect()
     names = {parameter: name for name, parameter in model.named_parameters()}
     assert [[names[p] for p in bucket] for bucket in gradients.buckets] == [

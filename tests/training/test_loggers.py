@@ -79,7 +79,7 @@ def test_wandb_gets_the_figures_of_the_log_and_goes_on_with_its_run(tmp_path, wa
 @pytest.mark.parametrize("fails", ["log", "finish"])
 def test_a_logger_that_fails_is_told_of_once_and_stops_nothing(fails, tmp_path, wandb):
     wandb.fails, told = fails, []
-    train(recipe("wandb"), tmp_path / "run", cache=tmp_path / "cache", tell=told.append)
+    train(recipe("wandb"), tmp_path / "run", cache=tmp_path / "cache", on_event=told.append)
     warnings = [event["message"] for event in told if event["event"] == "warning"]
     assert warnings == [f"wandb is left alone from here on: RuntimeError('{fails}: no answer')"]
     assert [line["step"] for line in written(tmp_path / "run")] == [2, 2, 4, 4]

@@ -14,7 +14,7 @@ from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
 from regard.training import losses
-from regard.training.losses import plain_token_loss, token_loss, unevenness
+from regard.training.losses import doubly_stochastic_penalty, plain_token_loss, token_loss
 from regard.training.objective import Objective
 from support.models import VOCABULARY, WIDTH, encoder, memory, one, source, words
 
@@ -97,12 +97,12 @@ def looking(**options):
     return RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), WIDTH)
 
 
-def test_unevenness_by_hand():
+def test_the_penalty_by_hand():
     weights = torch.tensor([[[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]], [[0.1, 0.2, 0.7], [9.0, 9.0, 9.0]]])
     steps = torch.tensor([[True, True], [True, False]])
     regions = torch.tensor([[True, True, False], [True, True, True]])
     wanted = 0.3**2 + 0.3**2 + 0.9**2 + 0.8**2 + 0.3**2
-    assert float(unevenness(weights, steps, regions)) == pytest.approx(wanted)
+    assert float(doubly_stochastic_penalty(weights, steps, regions)) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_penalty_is_of_the_weights_that_were_used(options):
     with torch.no_grad(), regard.capture_attention(heard.append):
         plain, count, _ = Objective()(model, batch)
     used = torch.cat([each.weights() for each in heard], 1)  # (3, T, S)
-    penalty = unevenness(used, TARGETS.mask[:, 1:], read.mask)
+    penalty = doubly_stochastic_penalty(used, TARGETS.mask[:, 1:], read.mask)
     penalised = Objective(doubly_stochastic=0.7)
     loss, tokens, carried = penalised(model, batch)
     assert (tokens, carried) == (count, None)
@@ -133,7 +133,7 @@ def test_the_penalty_evens_looks_out():
     def penalty():
         weights = []
         decoder.hidden(TARGETS.ids[:, :-1], everywhere, None, weights)
-        return unevenness(torch.cat(weights, 1), there, everywhere.mask)
+        return doubly_stochastic_penalty(torch.cat(weights, 1), there, everywhere.mask)
 
     with torch.autocast("cpu", torch.bfloat16):
         low = penalty()

@@ -12,9 +12,10 @@ from regard.data.batching import batches
 from regard.data.corpus import prepare
 from regard.data.synthetic.sampling import SIZES
 from regard.decoding.hypothesis import Hypothesis
+from regard.evaluation.cider_reward import STOP, CiderReward
 from regard.recipe.recipe import Recipe
 from regard.training.objective import Objective
-from regard.training.scst import STOP, SelfCriticalReward
+from regard.training.scst import SelfCriticalSampler
 
 TRAIN = {
     "max_steps": 30,
@@ -51,27 +52,29 @@ def few(monkeypatch):
 
 def critic(given: Recipe, folder):
     data = prepare(given.data, folder)
-    return SelfCriticalReward(given, data.train, data.target), data, make_model(given, given.sized(data))
+    reward = CiderReward(data.train, data.target, word_tokens=True)
+    sampler = SelfCriticalSampler(reward, max_length=given.decode.max_length, seed=given.train.seed)
+    return sampler, data, make_model(given, given.sized(data))
 
 
 @pytest.mark.parametrize("decoder", ["rnn", "transformer"])
 def test_samples_are_worth_what_cider_says_beyond_the_likeliest(decoder, tmp_path, few):
-    speak, data, model = critic(recipe(decoder, reward="cider"), tmp_path)
+    sampler, data, model = critic(recipe(decoder, reward="cider"), tmp_path)
     (batch,) = batches(data.train, budget=1000, seed=1, epoch=0)
     model.train()
-    said, worth = speak(model, batch, 7)
+    sampled, advantages = sampler(model, batch, 7)
     assert model.training
-    again, same = speak(model, batch, 7)
-    assert torch.equal(said.ids, again.ids)
-    assert torch.equal(worth, same)
-    assert not torch.equal(said.ids, speak(model, batch, 8)[0].ids)
-    assert worth.shape == (8,)
+    again, same = sampler(model, batch, 7)
+    assert torch.equal(sampled.ids, again.ids)
+    assert torch.equal(advantages, same)
+    assert not torch.equal(sampled.ids, sampler(model, batch, 8)[0].ids)
+    assert advantages.shape == (8,)
     gold = [Hypothesis(tuple(data.train.target.row(row)[1:-1].tolist()), None, None, True) for row in range(8)]
-    best = [speak.reward(row, each) for row, each in enumerate(gold)]
+    best = [sampler.reward(row, each) for row, each in enumerate(gold)]
     assert min(best) > 9.0  # the only reference itself: ten, or a little less where an order has no rare n-gram
-    broken = [speak.reward(row, Hypothesis(each.tokens, None, None, False)) for row, each in enumerate(gold)]
+    broken = [sampler.reward(row, Hypothesis(each.tokens, None, None, False)) for row, each in enumerate(gold)]
     assert all(cut < whole for cut, whole in zip(broken, best, strict=True))  # it did not end
-    assert speak.references[0][0][-1] == STOP
+    assert sampler.reward.references[0][0][-1] == STOP
 
 
 def test_what_is_worth_more_becomes_likelier(tmp_path, few):
@@ -88,10 +91,10 @@ def test_what_is_worth_more_becomes_likelier(tmp_path, few):
 
     gold = gradient(Objective())
     for worth in (1.0, -0.5):
-        own = Objective(speak=lambda model, batch, step, worth=worth: (batch.targets, torch.full((8,), worth)))
+        own = Objective(sampler=lambda model, batch, step, worth=worth: (batch.targets, torch.full((8,), worth)))
         assert torch.allclose(gradient(own), worth * gold, atol=1e-5)
     first = torch.zeros(8).index_fill(0, torch.tensor([0]), 1.0)
-    alone = gradient(Objective(speak=lambda model, batch, step: (batch.targets, first)))
+    alone = gradient(Objective(sampler=lambda model, batch, step: (batch.targets, first)))
     short = Tokens(batch.targets.ids[:1], batch.targets.lengths[:1])
     logits = model(batch.source[:1], short.ids[:, :-1])[short.mask[:, 1:]]
     model.zero_grad()

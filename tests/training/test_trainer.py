@@ -18,8 +18,9 @@ import torch
 from torch.nn import functional as F
 
 import regard
-from regard.api.train import average, epochs, make_model, prepared, train
+from regard.api.train import epochs, make_model, prepared, total_steps, train
 from regard.checkpoint import store
+from regard.checkpoint.format import regular_steps
 from regard.core.errors import InterruptedTraining
 from regard.core.sanitize import as_json_line
 from regard.data import batching as batches_module
@@ -27,13 +28,17 @@ from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch, batches
 from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
+from regard.model.weights import weights_of
 from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
+from regard.runtime.cuda import cuda_graphs, graphed_update
+from regard.runtime.cuda.graphed_update import GraphedUpdate
+from regard.training.checkpointing import average_checkpoints
 from regard.training.config import TrainConfig
-from regard.training.cuda_graphs import GraphedUpdate, RecordedGraph
-from regard.training.objective import Objective, hide, shifted
-from regard.training.schedules import Validation, ValidationHistory, rate_at
-from regard.training.telemetry.log_file import cut
+from regard.training.monitor import Validation, ValidationHistory
+from regard.training.objective import Objective, mask_tokens, shift_targets
+from regard.training.schedules import learning_rate_at
+from regard.training.telemetry.log_file import truncate_log
 from regard.training.trainer import Trainer
 
 TRANSFORMER = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 32}
@@ -128,6 +133,8 @@ MEMBERS = {
     "plateau": table(lr_schedule="plateau", plateau=1),
     "frozen at first": table(freeze=["encoder.*"], unfreeze_after=1, weight_decay=0.1),
     "clipped, decayed": table(clip_norm=0.1, weight_decay=0.1),
+    "muon": table(optimizer="muon", weight_decay=0.1),
+    "epochs": table(max_steps=None, max_epochs=2, batch_tokens=128, lr_schedule="cosine"),
 }
 
 
@@ -153,6 +160,75 @@ def test_a_language_model_resumes_exactly(decoder, tmp_path, cache, text):
     interrupted(recipe, tmp_path / "parts", 7, cache)
     train(recipe, tmp_path / "parts", cache=cache, resume=True)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def epochs_recipe(**changes) -> dict:
+    return table(max_steps=None, batch_tokens=512, log_every=100, validate_every=1000, **changes)
+
+
+def test_a_run_ends_after_its_epochs(tmp_path, cache):
+    """Each example is trained on once an epoch; the last update is logged, validated and saved."""
+    recipe = read_recipe(epochs_recipe(max_epochs=2))
+    assert recipe.train.max_steps is None
+    corpus = prepared(recipe, cache).train
+    planned = len(list(batches_module.plan(corpus, budget=512, seed=1, epoch=0)))
+    assert total_steps(recipe, corpus) == 2 * planned
+    assert total_steps(read_recipe(epochs_recipe(max_epochs=2, accumulate_steps=3)), corpus) == 2 * -(-planned // 3)
+    train(recipe, tmp_path, cache=cache)
+    assert regular_steps(tmp_path) == [2 * planned]
+    assert [(line["event"], line["step"]) for line in log(tmp_path)] == [
+        ("train", 2 * planned),
+        ("validation", 2 * planned),
+    ]
+    assert log(tmp_path)[0]["epoch"] == 1
+    state = json.loads((store.step_folder(tmp_path, 2 * planned) / "training.json").read_text())
+    assert (state["epoch"], state["batch"]) == (2, 0)
+
+
+def test_stopped_after_the_last_update_a_run_of_epochs_ends_the_same(tmp_path, cache):
+    recipe = epochs_recipe(max_epochs=1)
+    train(recipe, tmp_path / "whole", cache=cache)
+    last = store.steps(tmp_path / "whole")[-1]
+    interrupted(recipe, tmp_path / "parts", last, cache)
+    assert regular_steps(tmp_path / "parts") == []
+    train(recipe, tmp_path / "parts", cache=cache, resume=True)
+    assert log(tmp_path / "whole") == log(tmp_path / "parts")
+    ends = [store.read(store.step_folder(tmp_path / run, last)) for run in ("whole", "parts")]
+    assert ends[0] == ends[1]
+    longer = train(epochs_recipe(max_epochs=2), tmp_path / "parts", cache=cache, resume=True)
+    both = train(epochs_recipe(max_epochs=2), tmp_path / "both", cache=cache)
+    assert same(weights_of(longer.model), weights_of(both.model))
+
+
+def test_steps_or_epochs_whichever_comes_first(tmp_path, cache):
+    assert TrainConfig().max_steps == 10_000
+    assert TrainConfig(max_epochs=3).max_steps is None
+    train(table(max_steps=3, max_epochs=2, warmup_steps=1), tmp_path / "steps", cache=cache)
+    assert store.steps(tmp_path / "steps") == [3]
+    recipe = read_recipe(epochs_recipe(max_epochs=1) | {"train": SHORT | {"max_steps": 500, "max_epochs": 1}})
+    expected = total_steps(recipe, prepared(recipe, cache).train)
+    assert expected < 500
+    train(recipe, tmp_path / "epochs", cache=cache)
+    assert store.steps(tmp_path / "epochs")[-1] == expected
+
+
+def test_muon_trains_hidden_matrices_only(tmp_path, cache):
+    made = trainer(read_recipe(table(optimizer="muon")), cache, tmp_path)
+    optimizer = made.updater.optimizer
+    names = {parameter: name for name, parameter in made.model.named_parameters()}
+    matrices = {names[p] for group in optimizer.muon.param_groups for p in group["params"]}
+    others = {names[p] for group in optimizer.adamw.param_groups for p in group["params"]}
+    assert matrices | others == set(names.values())
+    assert not matrices & others
+    assert "encoder.stack.layers.0.ffn.up.weight" in matrices
+    assert "decoder.stack.layers.0.cross_attn.q_proj.weight" in matrices
+    assert not any("embed" in name or "project" in name or name.endswith("bias") for name in matrices)
+    made.fit()
+    saved = optimizer.state_tensors()
+    assert {key.partition(".")[2] for key in saved if key.startswith("momentum_buffer.")} == matrices
+    assert {key.partition(".")[2] for key in saved if key.startswith("exp_avg.")} == others
+    with pytest.raises(regard.InvalidRecipe, match=r"train.fsdp: wanted nothing with optimizer"):
+        read_recipe(table(optimizer="muon", fsdp=True))
 
 
 def test_another_seed_gives_other_weights(tmp_path, cache, whole):
@@ -181,7 +257,7 @@ def test_accumulated_batches_weigh_by_their_tokens(r_drop, tmp_path, cache):
     model, objective = made.model.train(), Objective(recipe.train.label_smoothing)
     losses = [objective(model, batch)[:2] for batch in group]
     wanted = torch.autograd.grad(sum(loss for loss, _ in losses) / sum(n for _, n in losses), list(model.parameters()))
-    made.optimiser.step = lambda: None
+    made.updater.optimizer.step = lambda: None
     made._update(group)
     for parameter, gradient in zip(model.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
@@ -211,11 +287,10 @@ def test_batches_of_nothing_teach_nothing(name, changes, tmp_path, cache):
 
     def noted(group):
         nothing = all(row >= 40 for batch in group for row in batch.rows.tolist())
-        before = {name: tensor.clone() for name, tensor in store.weights_of(made.model).items()}
-        rate = update(group)
+        before = {name: tensor.clone() for name, tensor in weights_of(made.model).items()}
+        update(group)
         still.append(nothing)
-        assert same(before, store.weights_of(made.model)) == nothing
-        return rate
+        assert same(before, weights_of(made.model)) == nothing
 
     made._update = noted
     assert made.fit().step == 12
@@ -223,8 +298,11 @@ def test_batches_of_nothing_teach_nothing(name, changes, tmp_path, cache):
 
 
 KINDS = {
-    "text": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "decoder": TRANSFORMER | {"dropout": 0.3}}, "vocabulary"),
-    "label": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "pool": {"kind": "mean"}, "source_vocab_size": 30}, "labels"),
+    "text": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "decoder": TRANSFORMER | {"dropout": 0.3}}, "vocab_size"),
+    "label": (
+        {"encoder": TRANSFORMER | {"dropout": 0.3}, "pool": {"kind": "mean"}, "source_vocab_size": 30},
+        "num_labels",
+    ),
 }
 
 
@@ -281,7 +359,7 @@ def test_an_epoch_of_batches_of_all_lengths(cache, text):
 
 
 def test_what_reads_a_text_once_is_refused_beside_agreement():
-    with pytest.raises(regard.InvalidRecipe, match=r"train.r_drop: wanted nothing with forcing"):
+    with pytest.raises(regard.InvalidRecipe, match=r"train.r_drop: wanted nothing with scheduled_sampling"):
         read_recipe(table(RNN, RNN, r_drop=1.0, scheduled_sampling={"teacher_forcing": 0.5}))
 
 
@@ -324,7 +402,7 @@ def test_without_a_gpu_replay_says_so_and_changes_nothing(tmp_path, cache, text)
     train(recipe, tmp_path / "launched", cache=cache)
     told = []
     again = recipe | {"train": SHORT | {"cuda_graphs": True, "device": "cpu"}}
-    train(again, tmp_path / "replayed", cache=cache, tell=told.append)
+    train(again, tmp_path / "replayed", cache=cache, on_event=told.append)
     assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
     assert [e["message"] for e in told if e["event"] == "warning" and "train.cuda_graphs: wanted a GPU" in e["message"]]
 
@@ -342,27 +420,21 @@ def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache
     train(recipe, tmp_path / "launched", cache=cache)
     recorded = []
 
-    def record(self, batch, compute):
-        ids, loss = batch.targets.ids.clone(), torch.zeros(())
-        gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
-        still = replace(batch, targets=replace(batch.targets, ids=ids))
+    def static(batch):
+        ids = batch.targets.ids.clone()
         recorded.append(ids.shape)
+        return right(replace(batch, targets=replace(batch.targets, ids=ids)))
 
-        def play():
-            loss.copy_(compute(still))
-            for parameter, gradient in zip(self.parameters, gradients, strict=True):
-                gradient.copy_(parameter.grad)
-
-        return RecordedGraph(play, [ids], loss, gradients)
-
+    right = graphed_update.RecordedBatch
     before, padded = GraphedUpdate.__call__, []
 
     def called(self, batch, compute):
-        self.works = True
+        self.enabled = True
         padded.append((batch.targets.ids.shape,) in self.recorded and int(batch.targets.lengths.min()) < 49)
         return before(self, batch, compute)
 
-    monkeypatch.setattr(GraphedUpdate, "_record", record)
+    monkeypatch.setattr(graphed_update, "RecordedBatch", static)
+    monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: work)
     monkeypatch.setattr(GraphedUpdate, "__call__", called)
     train(recipe | {"train": recipe["train"] | {"cuda_graphs": True}}, tmp_path / "replayed", cache=cache)
     assert recorded
@@ -385,7 +457,7 @@ def dropout_free() -> dict:
 
 def test_decoder_reads_what_stands_before_what_it_says():
     tokens = regard.Tokens.of([[1, 7, 8, 2], [1, 9, 2]])
-    inputs, gold, there = shifted(tokens)
+    inputs, gold, there = shift_targets(tokens)
     assert inputs[0].tolist() == [1, 7, 8]
     assert gold[0].tolist() == [7, 8, 2]
     assert there.tolist() == [[True, True, True], [True, True, False]]
@@ -396,7 +468,7 @@ def test_hidden_tokens_are_hidden_as_bert_hides_them():
     ids = torch.randint(5, 100, (50, 200))
     ids[:, 0] = 1
     tokens = regard.Tokens(ids, torch.full((50,), 200))
-    shown, hidden = hide(tokens, 0.15, 100)
+    shown, hidden = mask_tokens(tokens, 0.15, 100)
     assert not hidden[:, 0].any()
     assert abs(float(hidden.float().mean()) - 0.15) < 0.01
     assert torch.equal(shown.ids[~hidden], ids[~hidden])
@@ -404,7 +476,7 @@ def test_hidden_tokens_are_hidden_as_bert_hides_them():
     kept = float((shown.ids[hidden] == ids[hidden]).float().mean())
     assert abs(masked - 0.8) < 0.03
     assert abs(kept - 0.1) < 0.03
-    one, found = hide(regard.Tokens(torch.tensor([[1, 7, 2]]), torch.tensor([3])), 0.0, 100)
+    one, found = mask_tokens(regard.Tokens(torch.tensor([[1, 7, 2]]), torch.tensor([3])), 0.0, 100)
     assert found.tolist() == [[False, True, False]]
     assert one.ids.shape == (1, 3)
 
@@ -420,30 +492,29 @@ RATES = {
 def test_rates(schedule):
     config = TrainConfig(max_steps=12, warmup_steps=4, learning_rate=0.5, lr_schedule=schedule)
     for step in range(12):
-        assert rate_at(step, config) == pytest.approx(0.5 * RATES[schedule](step))
+        assert learning_rate_at(step, config) == pytest.approx(0.5 * RATES[schedule](step))
 
 
 def test_cosine_ends_at_its_final_rate():
     config = TrainConfig(max_steps=100, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1, lr_schedule="cosine")
-    assert rate_at(9, config) == pytest.approx(1.0)
-    assert rate_at(54, config) == pytest.approx(0.55)
-    assert rate_at(99, config) == pytest.approx(0.1)
+    assert learning_rate_at(9, config) == pytest.approx(1.0)
+    assert learning_rate_at(54, config) == pytest.approx(0.55)
+    assert learning_rate_at(99, config) == pytest.approx(0.1)
 
 
-def test_a_course_stops_and_halves():
+def test_validation_history_stops_early_and_halves_the_rate():
     config = TrainConfig(lr_schedule="plateau", plateau=2, patience=3)
-    course = ValidationHistory()
+    history = ValidationHistory()
     for step, loss in enumerate([3.0, 2.0, 2.5, 2.5, 2.5]):
-        assert not course.over(config)
-        course = course.after(loss, step, config, higher_is_better=False)
-    assert (course.best, course.best_step, course.waited, course.factor) == (2.0, 1, 3, 0.5)
-    assert course.after(2.0, 5, config, higher_is_better=False) == ValidationHistory(
-        2.0, 5, 4, 0.25
-    )  # the last of equals
-    unknown = ValidationHistory().after(math.nan, 0, config, higher_is_better=False)
-    assert unknown.after(9.0, 1, config, higher_is_better=False) == ValidationHistory(9.0, 1)
-    assert course.over(config)
-    assert ValidationHistory(best=1.0, best_step=0).after(2.0, 1, config, higher_is_better=True).best == 2.0
+        assert not history.exhausted(config)
+        history = history.after({"loss": loss}, step, config)
+    assert (history.best, history.best_step, history.waited, history.factor) == (2.0, 1, 3, 0.5)
+    assert history.after({"loss": 2.0}, 5, config) == ValidationHistory(2.0, 5, 4, 0.25)  # the last of equals
+    unknown = ValidationHistory().after({"loss": math.nan}, 0, config)
+    assert unknown.after({"loss": 9.0}, 1, config) == ValidationHistory(9.0, 1)
+    assert history.exhausted(config)
+    higher = replace(config, monitor="accuracy")
+    assert ValidationHistory(best=1.0, best_step=0).after({"accuracy": 2.0}, 1, higher).best == 2.0
 
 
 def test_the_best_is_kept_and_loaded(tmp_path, cache):
@@ -452,7 +523,7 @@ def test_the_best_is_kept_and_loaded(tmp_path, cache):
     made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
     made.fit()
     assert store.steps(tmp_path) == [4, 12]
-    assert made.position.course.best_step == 4
+    assert made.state.history.best_step == 4
 
 
 def test_early_stopping(tmp_path, cache):
@@ -478,7 +549,7 @@ def unwaiting(monkeypatch) -> None:
 
     def made(self, *given, **options):
         right(self, *given, **options)
-        self.lags = True
+        self.asynchronous = True
 
     monkeypatch.setattr(Trainer, "__init__", made)
 
@@ -517,7 +588,7 @@ def test_a_log_is_cut_line_by_line(tmp_path):
     told = [{"step": 1, "text": "one\u2028line\x85"}, {"step": 2, "loss": math.inf}, {"step": 3}]
     whole = "".join(as_json_line(each) + "\n" for each in told).encode()
     path.write_bytes(whole + '{"step": 1, "text": "é'.encode()[:-1])
-    cut(path, 2)
+    truncate_log(tmp_path, 2)
     assert path.read_bytes() == whole[: whole.rindex(b'{"step": 3')]
     assert json.loads(path.read_bytes().split(b"\n")[1])["loss"] is None
 
@@ -574,7 +645,7 @@ def test_out_of_memory_names_the_batch_and_changes_nothing(tmp_path, cache, monk
         regard.TrainingFailed, match=r"a batch of \d+ examples, the longest source \d+ tokens.*batch_tokens"
     ):
         made.fit()
-    assert made.position.step == 0
+    assert made.state.step == 0
     assert same(before, dict(made.model.named_parameters()))
 
 
@@ -605,13 +676,13 @@ def test_a_reader_that_ends_is_named_and_the_run_resumes(name, tmp_path, cache, 
     """Whatever ends the thread that makes batches ahead: a clear error, and a run that ends as if it had not."""
     right, count = batches_module._collate, 0
 
-    def wrong(corpus, rows, room=None):
+    def wrong(corpus, rows, capacity=None):
         nonlocal count
         if threading.current_thread().name == "regard-ahead":
             count += 1
             if count == 8:
                 ENDS[name]()
-        return right(corpus, rows, room)
+        return right(corpus, rows, capacity)
 
     monkeypatch.setattr(batches_module, "_collate", wrong)
     with pytest.raises(regard.TrainingFailed, match=r"step \d+: wanted its batches; got .*resume") as caught:
@@ -632,21 +703,21 @@ def test_outputs_end_where_learned_positions_do(tmp_path, cache):
 
 @pytest.mark.parametrize("at", [4, 12])
 def test_what_was_learned_before_a_validation_that_fails_is_saved(at, tmp_path, cache, whole, monkeypatch):
-    validated = Trainer._validated
+    validated = Trainer._validation
 
     def fails(self, validate):
-        if self.position.step == at:
+        if self.state.step == at:
             raise RuntimeError("no memory for it")
         return validated(self, validate)
 
-    monkeypatch.setattr(Trainer, "_validated", fails)
+    monkeypatch.setattr(Trainer, "_validation", fails)
     with pytest.raises(RuntimeError, match="no memory for it"):
         train(table(), tmp_path, cache=cache)
     assert store.steps(tmp_path)[-1] == at
-    assert at not in store.regular(tmp_path)
+    assert at not in regular_steps(tmp_path)
     monkeypatch.undo()
     train(table(), tmp_path, cache=cache, resume=True)
-    assert store.regular(tmp_path) == store.regular(whole) == [4, 8, 12]
+    assert regular_steps(tmp_path) == regular_steps(whole) == [4, 8, 12]
     assert same(weights(tmp_path), weights(whole))
     assert log(tmp_path) == log(whole)
 
@@ -698,7 +769,7 @@ def test_changed_data_are_allowed_when_asked_for(tmp_path, cache):
     assert store.steps(tmp_path / "run")[-1] == 16
     assert after.target.hash == before.target.hash
     again = train(more, tmp_path / "run", cache=cache, resume=True)  # these are now the data of the run
-    assert same(store.weights_of(again.model), store.weights_of(after.model))
+    assert same(weights_of(again.model), weights_of(after.model))
 
 
 def test_evaluating_a_run_prepares_nothing_again(tmp_path):
@@ -711,17 +782,17 @@ def test_evaluating_a_run_prepares_nothing_again(tmp_path):
     assert made.source is not None
 
 
-def test_a_damaged_checkpoint_is_passed_over(copy, cache, whole, capsys):
+def test_a_damaged_checkpoint_is_skipped(copy, cache, whole, caplog):
     last, told = store.step_folder(copy, 12), []
     damaged = bytearray((last / "model.safetensors").read_bytes())
     damaged[-1] ^= 1
     (last / "model.safetensors").write_bytes(damaged)
     shutil.copytree(last, copy / "step-00000011")
     regard.load(copy)
-    assert "passed over: " in capsys.readouterr().err
-    train(table(), copy, cache=cache, resume=True, tell=told.append)
+    assert "damaged checkpoint skipped: " in caplog.text
+    train(table(), copy, cache=cache, resume=True, on_event=told.append)
     assert [event["step"] for event in told if event["event"] == "resumed"] == [8]
-    assert any("passed over" in event.get("message", "") for event in told)
+    assert any("damaged checkpoint skipped" in event.get("message", "") for event in told)
     assert same(weights(whole), weights(copy))
 
 
@@ -733,7 +804,7 @@ def test_frozen_weights_stay_and_others_learn(tmp_path, cache):
     moved = {name for name, p in made.model.named_parameters() if not torch.equal(p, before[name])}
     assert moved
     assert not any(name.startswith("encoder.") for name in moved)
-    with pytest.raises(regard.InvalidRecipe, match=r"train.freeze: wanted patterns that fit.*'encodr"):
+    with pytest.raises(regard.InvalidRecipe, match=r"train.freeze: wanted patterns that match.*'encodr"):
         trainer(read_recipe(table(freeze=["encodr.*"])), cache, tmp_path)
 
 
@@ -744,10 +815,9 @@ def test_what_was_frozen_learns_after_its_epochs(tmp_path, cache):
     update, moved = made._update, {False: set(), True: set()}
 
     def noted(group):
-        later = made.position.epoch >= 1
-        found = update(group)
+        later = made.state.epoch >= 1
+        update(group)
         moved[later] |= {name for name, p in made.model.named_parameters() if not torch.equal(p, before[name])}
-        return found
 
     made._update = noted
     made.fit()
@@ -763,11 +833,11 @@ def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):
     recipe = read_recipe(table(init_from=str(whole)))
     data = prepared(recipe, cache)
     model = make_model(recipe, recipe.sized(data))
-    assert same(store.weights_of(model), store.weights_of(first.model))
+    assert same(weights_of(model), weights_of(first.model))
     assert data.target.hash == first.target.hash
     recipe, told = read_recipe(table(TRANSFORMER | {"ffn_dim": 48}, init_from=str(whole))), []
-    make_model(recipe, recipe.sized(data), tell=told.append)
-    assert "weights fit, and were taken; drawn anew: encoder.stack.layers.0.ffn.up" in told[0]["message"]
+    make_model(recipe, recipe.sized(data), on_event=told.append)
+    assert "weights match and were copied; initialized anew: encoder.stack.layers.0.ffn.up" in told[0]["message"]
 
 
 FINE_TUNED = {
@@ -789,8 +859,8 @@ def test_what_found_hidden_tokens_is_fine_tuned(name, tmp_path, cache):
     tuned = SHORT | {"init_from": str(tmp_path / "first")}
     recipe = {"data": data, "model": {"encoder": TRANSFORMER} | model, "train": tuned}
     made = make_model(read_recipe(recipe), read_recipe(recipe).sized(prepared(read_recipe(recipe), cache)))
-    theirs = store.weights_of(first.model)
-    mine = store.weights_of(made)
+    theirs = weights_of(first.model)
+    mine = weights_of(made)
     assert all(torch.equal(mine[key], theirs[key]) for key in theirs if key.startswith("encoder."))
     found = train(recipe, tmp_path / "run", cache=cache)
     assert found.source.hash == first.target.hash
@@ -808,22 +878,22 @@ def test_averaged_weights_are_the_mean(tmp_path, cache):
     for step in (4, 8, 12):
         folder = store.step_folder(tmp_path, step)
         every.append(store.tensors(store.read(folder), "model.safetensors", folder))
-    for name, tensor in store.weights_of(found.model).items():
+    for name, tensor in weights_of(found.model).items():
         torch.testing.assert_close(tensor, sum(each[name] for each in every) / 3)
     assert found.folder == tmp_path / "averaged"
     (store.step_folder(tmp_path, 8) / "model.safetensors").write_bytes(b"")
     told = []
-    mean = average(tmp_path, 3, told.append)
+    mean = average_checkpoints(tmp_path, 3, told.append)
     torch.testing.assert_close(mean[name], (every[0][name] + every[2][name]) / 2)
-    assert [event["message"].partition(":")[0] for event in told] == ["passed over in the mean"]
+    assert [event["message"].partition(":")[0] for event in told] == ["left out of the average"]
 
 
 def test_a_run_that_goes_on_averages_anew(tmp_path, cache):
     first = train(table(average_checkpoints=2), tmp_path, cache=cache)
     more = train(table(average_checkpoints=2, max_steps=16), tmp_path, cache=cache, resume=True)
-    assert not same(store.weights_of(first.model), store.weights_of(more.model))
+    assert not same(weights_of(first.model), weights_of(more.model))
     again = regard.load(tmp_path)
-    assert same(store.weights_of(again.model), store.weights_of(more.model))
+    assert same(weights_of(again.model), weights_of(more.model))
 
 
 def test_a_run_that_was_stopped_averages_what_one_that_was_not_does(tmp_path, cache):
@@ -835,14 +905,14 @@ def test_a_run_that_was_stopped_averages_what_one_that_was_not_does(tmp_path, ca
     assert store.steps(tmp_path / "parts") == [8, 12, 16, 19]
     parts = train(recipe, tmp_path / "parts", cache=cache, resume=True)
     assert store.steps(tmp_path / "parts") == store.steps(tmp_path / "whole") == [16, 20, 22]
-    assert same(store.weights_of(parts.model), store.weights_of(whole.model))
+    assert same(weights_of(parts.model), weights_of(whole.model))
 
 
 def test_where_a_run_was_stopped_it_may_end(tmp_path, cache):
     interrupted(table(average_checkpoints=2), tmp_path / "parts", 7, cache)
     parts = train(table(average_checkpoints=2, max_steps=7), tmp_path / "parts", cache=cache, resume=True)
     whole = train(table(average_checkpoints=2, max_steps=7), tmp_path / "whole", cache=cache)
-    assert same(store.weights_of(parts.model), store.weights_of(whole.model))
+    assert same(weights_of(parts.model), weights_of(whole.model))
     assert [line for line in log(tmp_path / "parts") if line["event"] == "validation"] == [
         line for line in log(tmp_path / "whole") if line["event"] == "validation"
     ]
@@ -864,9 +934,9 @@ def test_the_running_mean_is_what_is_kept(tmp_path, cache):
     made = trainer(recipe, cache, tmp_path)
     made.fit()
     kept = weights(tmp_path)
-    means = dict(zip(made.mean.names, made.mean.means, strict=True))
+    means = dict(zip(made.ema.names, made.ema.means, strict=True))
     assert same(kept, means)
-    assert not same(kept, store.weights_of(made.model))
+    assert not same(kept, weights_of(made.model))
 
 
 def test_a_loaded_model_predicts_as_it_did(copy, cache):
@@ -884,7 +954,7 @@ from pathlib import Path
 from regard.api.train import train
 import json
 recipe, run, cache = json.loads(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
-train(recipe, run, cache=cache, resume=True, tell=lambda event: print(event["event"], flush=True))
+train(recipe, run, cache=cache, resume=True, on_event=lambda event: print(event["event"], flush=True))
 """
 
 

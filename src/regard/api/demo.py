@@ -1,4 +1,4 @@
-"""The demonstration: two models learn to read dates, and show where they look while they write."""
+"""`regard demo`: an RNN with attention and a Transformer learn to normalize dates, and show their attention."""
 
 import shutil
 import sys
@@ -22,12 +22,12 @@ from regard.recipe.load import find_recipe, read_recipe
 from regard.training.telemetry.progress import TrainingProgress
 from regard.views.terminal import heat_map
 
-SHOWN = {"dates-rnn": "An RNN with attention", "dates": "A Transformer"}
+RECIPES = {"dates-rnn": "An RNN with attention", "dates": "A Transformer"}
 NEXT = """
 Your own data next, a sentence a line in two files:
 
   regard recipes translation > my.toml        # then write your files' names into [data]
-  regard train my.toml --out runs/mine        # stop it, kill it: --resume goes on to the same end
+  regard train my.toml --out runs/mine        # stop it, kill it: --resume continues to the same result
   echo "..." | regard predict runs/mine
 """
 
@@ -35,43 +35,38 @@ Your own data next, a sentence a line in two files:
 def run(seed: int, out: Path | None) -> None:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder:
-        for name, title in SHOWN.items():
-            _say(f"\n{title} learns dates in several languages ({name}.toml):")
+        for name, title in RECIPES.items():
+            _report(f"\n{title} learns dates in several languages ({name}.toml):")
             recipe = read_recipe(find_recipe(name), [f"train.seed={seed}", "train.log_samples=0", "train.device='cpu'"])
             progress = TrainingProgress(sys.stderr)
-            model = train(recipe, Path(folder) / name, cache=Path(folder) / "data", tell=progress)
+            model = train(recipe, Path(folder) / name, cache=Path(folder) / "data", on_event=progress)
             progress.close()
-            found = evaluate(model, cache=Path(folder) / "data")
-            print(f"\n{title}: {found['accuracy'].value:.1%} of 1,000 dates that it never saw, without a mistake.")
+            accuracy = evaluate(model, cache=Path(folder) / "data")["accuracy"].value
+            print(f"\n{title}: {accuracy:.1%} of 1,000 dates that it never saw, without a mistake.")
             for text, _ in islice(rows_of(recipe, "test"), 2):
-                show(model, text)
-    _say(f"\n{time.perf_counter() - began:.0f} s in all")
+                output, weights, rows, columns = last_attention(model, text)
+                print(f"\n{text} → {output}\n")
+                print(heat_map(weights, rows, columns, width=shutil.get_terminal_size().columns))
+    _report(f"\n{time.perf_counter() - began:.0f} s in all")
     print(NEXT)
 
 
-def show(model: Predictor, text: str) -> None:
-    """A date, what the model makes of it, and where each character of that looked."""
-    output, weights, rows, columns = looked_at(model, text)
-    print(f"\n{text} → {output}\n")
-    print(heat_map(weights, rows, columns, width=shutil.get_terminal_size().columns))
-
-
 @torch.no_grad()
-def looked_at(predictor: Predictor, text: str) -> tuple[str, Float[Tensor, "T S"], list[str], list[str]]:
-    """The output for a text, the exact weights of its last look at the source, and what rows and columns are."""
+def last_attention(predictor: Predictor, text: str) -> tuple[str, Float[Tensor, "T S"], list[str], list[str]]:
+    """The output for a text, its last cross-attention (mean of heads), and the labels of rows and columns."""
     assert isinstance(predictor.source, Tokenizer)
     assert isinstance(predictor.target, Tokenizer)
     assert isinstance(predictor.model, Seq2Seq)
     output = predictor.predict([text])[0]
     source, target = [*predictor.source.encode(text), END], [START, *predictor.target.encode(output)]
-    heard: list[AttentionCall] = []
-    with capture_attention(heard.append):
+    calls: list[AttentionCall] = []
+    with capture_attention(calls.append):
         predictor.model(Tokens.of([source]), torch.tensor([target]))
-    looker = predictor.model.decoder.cross_attentions[-1]
-    looks = [one.weights() for one in heard if one.source is looker]  # a look at each step, or one for all
-    weights = torch.cat([look.reshape(-1, *look.shape[-2:]).mean(0) for look in looks])
-    return output, weights, [*predictor.target.pieces(target[1:]), "⏎"], [*predictor.source.pieces(source[:-1]), "⏎"]
+    last = predictor.model.decoder.cross_attentions[-1]
+    weights = [call.weights() for call in calls if call.source is last]  # of each step, or of all at once
+    mean = torch.cat([each.reshape(-1, *each.shape[-2:]).mean(0) for each in weights])
+    return output, mean, [*predictor.target.pieces(target[1:]), "⏎"], [*predictor.source.pieces(source[:-1]), "⏎"]
 
 
-def _say(message: str) -> None:
+def _report(message: str) -> None:
     print(message, file=sys.stderr, flush=True)

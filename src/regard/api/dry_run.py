@@ -1,4 +1,4 @@
-"""What a recipe would do, before it does it."""
+"""`regard train --dry-run`: the settings, model, first batch and memory of a recipe, without training."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +15,8 @@ from regard.recipe.recipe import Recipe
 from regard.training.objective import Objective
 
 
-def outlook(recipe: Recipe, cache: Path | None = None) -> str:
-    """What a recipe would do: all its settings, the model, the first batch as text, and the memory that takes."""
+def dry_run(recipe: Recipe, cache: Path | None = None) -> str:
+    """All settings of a recipe, its model, the first batch as text, and the memory that training takes."""
     data = prepared(recipe, cache)
     assert data.train is not None
     model = make_model(recipe, recipe.sized(data))
@@ -25,34 +25,34 @@ def outlook(recipe: Recipe, cache: Path | None = None) -> str:
     lines += ["", repr(model), "", f"first batch: {batch.shape}"]
     for row in range(min(3, len(batch.rows))):
         lines += [f"  {side:<7} {text}" for side, text in _as_text(batch, row, data)]
-    held = _held(model, batch.to(next(model.parameters()).device), recipe)
-    numbers = sum(p.numel() for p in model.parameters())
+    activations = _saved_bytes(model, batch.to(next(model.parameters()).device), recipe)
+    weights = sum(p.numel() for p in model.parameters())
     lines += [
         "",
-        f"memory: {16 * numbers / 2**20:,.0f} MiB for weights, gradients and the optimiser, "
-        f"and about {held / 2**20:,.0f} MiB for what the backward needs of such a batch",
+        f"memory: {16 * weights / 2**20:,.0f} MiB for weights, gradients and the optimizer, "
+        f"and about {activations / 2**20:,.0f} MiB for the activations of such a batch",
     ]
     return "\n".join(lines)
 
 
 def _as_text(batch: Batch, row: int, data: Prepared) -> Iterator[tuple[str, str]]:
-    for side, given, vocabulary in (("source", batch.source, data.source), ("target", batch.targets, data.target)):
-        if isinstance(given, Tokens | Packed) and isinstance(vocabulary, Tokenizer):
-            ids = given.row(row)
-            yield side, f"{vocabulary.decode(ids)}   ({' '.join(vocabulary.pieces(ids))})"
-        elif isinstance(given, torch.Tensor) and isinstance(vocabulary, Labels):
-            yield side, vocabulary.decode(int(given[row]))
-        elif isinstance(given, torch.Tensor) and given.ndim == 4:
-            yield side, f"a picture of {given.shape[3]} × {given.shape[2]} pixels"
+    for name, side, vocabulary in (("source", batch.source, data.source), ("target", batch.targets, data.target)):
+        if isinstance(side, Tokens | Packed) and isinstance(vocabulary, Tokenizer):
+            ids = side.row(row)
+            yield name, f"{vocabulary.decode(ids)}   ({' '.join(vocabulary.pieces(ids))})"
+        elif isinstance(side, torch.Tensor) and isinstance(vocabulary, Labels):
+            yield name, vocabulary.decode(int(side[row]))
+        elif isinstance(side, torch.Tensor) and side.ndim == 4:
+            yield name, f"an image of {side.shape[3]} × {side.shape[2]} pixels"
 
 
-def _held(model: Model, batch: Batch, recipe: Recipe) -> int:
-    """The bytes of all tensors that a forward keeps for its backward, each once, less the weights themselves."""
-    held: dict[int, int] = {}
+def _saved_bytes(model: Model, batch: Batch, recipe: Recipe) -> int:
+    """The bytes of all storages that the forward pass saves for the backward pass, without the weights."""
+    storages: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        held[storage.data_ptr()] = storage.nbytes()
+        storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     config = recipe.train
@@ -63,7 +63,7 @@ def _held(model: Model, batch: Batch, recipe: Recipe) -> int:
         doubly_stochastic=config.doubly_stochastic,
     )
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        loss = objective(model.train(), batch)  # kept alive, or memory would be given out twice
+        loss = objective(model.train(), batch)  # kept alive, so that no storage is reused
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     assert loss
-    return sum(size for pointer, size in held.items() if pointer not in own)
+    return sum(size for pointer, size in storages.items() if pointer not in own)

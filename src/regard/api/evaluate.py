@@ -22,7 +22,7 @@ from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.model.seq2seq import Model
 from regard.recipe.recipe import Recipe
-from regard.training.schedules import Validation
+from regard.training.monitor import Validation
 
 CHUNK = 1024  # sources per call of a model
 CAPTION_METRICS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]

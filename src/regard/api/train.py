@@ -1,6 +1,5 @@
-"""Train a recipe, from its data to its best model."""
+"""`regard train`: from a recipe and its data to the best model of a run."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,61 +9,55 @@ from typing import Any
 import torch
 
 from regard import __version__
-from regard.api.backbones import backbone_of, identity, put_pretrained, seen_once, weights_file
 from regard.api.evaluate import validation
 from regard.checkpoint import store
-from regard.checkpoint.card import card
-from regard.checkpoint.format import Vocabularies, checkpoint_texts, read_vocabularies
-from regard.core.atomic_io import cache_folder, named_os_errors, remove_leftovers
-from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
+from regard.checkpoint.card import model_card
+from regard.checkpoint.format import (
+    AVERAGED,
+    CARD,
+    TRAINING_STATE,
+    WEIGHTS,
+    Vocabularies,
+    checkpoint_texts,
+    read_config,
+    read_vocabularies,
+)
+from regard.core.atomic_io import cache_folder
+from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
 from regard.core.sequence import pin_memory
-from regard.data.batching import Batch, PackedCapacity, batches, shift_contexts, stateful_batches
+from regard.data.batching import Batch, PackedCapacity, batches, plan, shift_contexts, stateful_batches
 from regard.data.config import AugmentKind
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
+from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
 from regard.data.prefetch import prefetch
+from regard.data.tokenizer import Tokenizer
+from regard.evaluation.cider_reward import CiderReward
 from regard.inference.load import load
 from regard.inference.predictor import Predictor, Vocabulary
+from regard.model.backbones import BackboneConfig
 from regard.model.build import build
+from regard.model.pretrained import grid_encoder, load_pretrained, weights_file
 from regard.model.seq2seq import MaskedLanguageModel, Model
+from regard.model.weights import fingerprint, load_weights, weights_of
 from regard.recipe.load import check_files, read_tables
 from regard.recipe.recipe import Recipe
-from regard.training.distributed import ALONE, ProcessGroup, joined
+from regard.training.checkpointing import average_checkpoints
+from regard.training.config import TrainConfig
+from regard.training.distributed import SINGLE_PROCESS, ProcessGroup, process_group
 from regard.training.optimizers import freeze
-from regard.training.scst import SelfCriticalReward
+from regard.training.run_folder import Checkpoint, open_run
+from regard.training.scst import SelfCriticalSampler
+from regard.training.telemetry.log_file import EventHandler, ignore_event
 from regard.training.telemetry.loggers import logged
 from regard.training.trainer import Trainer
 
-Tell = Callable[[dict[str, Any]], None]
-WASTE = 8  # recurrent steps for each token, from which on one is told
-Found = tuple[int, dict[str, bytes], list[str]]  # a checkpoint: its step, its files, and what is wrong with those after
-
-
-def silent(event: dict[str, Any]) -> None:
-    """Tell nobody."""
-
-
-def prepared(
-    recipe: Recipe, cache: Path | None = None, tell: Tell = silent, vocabularies: Vocabularies | None = None
-) -> Prepared:
-    """The recipe's data in numbers: made once, then found again by their content."""
-    check_files(recipe)
-    if vocabularies is None and recipe.train.init_from is not None:
-        return _prepared_after(load(recipe.train.init_from), recipe, cache, tell)
-    return prepare(recipe.data, cache or cache_folder(), vocabularies=vocabularies, progress=_progress(tell))
-
-
-def _prepared_after(before: Predictor, recipe: Recipe, cache: Path | None, tell: Tell) -> Prepared:
-    """With the vocabularies of a model that is started from. What a masked-token head learned on is now the source."""
-    data = recipe.data
-    given: tuple[Vocabulary | None, Vocabulary | None] = before.source, before.target
-    if isinstance(before.model, MaskedLanguageModel) and data.source is not None:
-        given = (before.target, before.target if data.has_shared_vocab else None)
-    return prepare(data, cache or cache_folder(), vocabularies=given, progress=_progress(tell))
-
-
-def _progress(tell: Tell) -> PrepareProgress:
-    return lambda stage, number: tell({"event": "prepare", "stage": stage, "examples": number})
+WASTE = 8  # recurrent steps per token above which packed batches get a warning
+# Keys of [train] that may change when a run is resumed.
+RESUMABLE = {
+    "max_steps", "max_epochs", "validate_every", "log_every", "loggers", "keep_checkpoints", "patience", "log_samples",
+    "device", "cuda_graphs", "fsdp", "distributed_timeout",
+}  # fmt: skip
 
 
 def train(
@@ -76,83 +69,274 @@ def train(
     resume: bool = False,
     cache: Path | None = None,
     allow_changed_data: bool = False,
-    tell: Tell = silent,
+    on_event: EventHandler = ignore_event,
 ) -> Predictor:
-    """Train what the recipe says, with checkpoints in the folder `run`; the best model, ready to predict.
+    """Train the model of a recipe, with checkpoints in the folder `run`. Returns the best model, ready to predict.
 
-    `data` gives splits ("train", "valid", "test") as iterables instead of files: of texts, of (source, target), or of
-    mappings whose keys are the recipe's columns. Each is read once. Processes that torchrun started train one model,
-    and each of them gets it; the first one writes and tells.
+    data       splits ("train", "valid", "test") as iterables instead of files: of texts, of (source, target) pairs, or
+               of mappings whose keys are the recipe's columns; each is read once
+    changes    of the recipe: "train.learning_rate=0.001"
+    resume     continue from the run's last intact checkpoint
+    on_event   called with each event of the run: start, train, validation, checkpoint, warning, ...
+
+    Processes started by torchrun train one model and all return it; rank 0 writes and reports.
     """
     recipe = _read(recipe, changes, data, cache)
     run = Path(run)
-    with joined(device_of(recipe), recipe.train.distributed_timeout) as ranks:
-        _check_alike(recipe, ranks)
-        found = _room_for_all(run, resume, ranks)
-        step, names = None if found is None else found[0], recipe.train.loggers or ()
-        with logged(names if ranks.first else (), run, recipe.as_dict(), step, tell if ranks.first else silent) as tell:
-            if resume and found is None:
-                tell({"event": "warning", "message": f"{run} has no checkpoint to resume from: training begins"})
-            return _train(recipe, run, found, cache, allow_changed_data, tell, ranks)
+    with process_group(device_of(recipe), recipe.train.distributed_timeout) as group:
+        _check_ranks(recipe, group)
+        checkpoint = open_run(run, resume=resume, process_group=group)
+        step = None if checkpoint is None else checkpoint[0]
+        names, handler = (recipe.train.loggers or (), on_event) if group.is_main else ((), ignore_event)
+        with logged(names, run, recipe.as_dict(), step, handler) as on_event:
+            if resume and checkpoint is None:
+                _warn(on_event, f"{run} has no checkpoint to resume from: training begins")
+            return _train(recipe, run, checkpoint, cache, allow_changed_data, on_event, group)
 
 
 def _train(
     recipe: Recipe,
     run: Path,
-    found: Found | None,
+    checkpoint: Checkpoint | None,
     cache: Path | None,
     allow_changed_data: bool,
-    tell: Tell,
-    ranks: ProcessGroup,
+    on_event: EventHandler,
+    group: ProcessGroup,
 ) -> Predictor:
-    if found is None and (config := backbone_of(recipe)) is not None:
-        weights_file(config)  # refused before any work is done, if it is not there
-    corpora = prepared(recipe, cache, tell, None if found is None else _vocabularies(found, run))
-    if corpora.train is None:
+    if checkpoint is None and (backbone := backbone_of(recipe)) is not None:
+        weights_file(backbone)  # a missing file is refused before the data are prepared
+    data = prepared(recipe, cache, on_event, None if checkpoint is None else _vocabularies(checkpoint, run))
+    if data.train is None:
         raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
-    table = recipe.sized(corpora)
-    if found is not None:
-        step, content, wrong = found
-        folder = store.step_folder(run, step)
-        for line in wrong:
-            tell({"event": "warning", "message": f"passed over: {line}"})
-        _check_same(content, folder, corpora, recipe, allow_changed_data)
-    model = make_model(recipe, table, found, run, divided=recipe.train.fsdp and not ranks.alone, tell=tell)
-    ranks.agree({"data": corpora.key, "weights": None if ranks.alone else identity(model)})
-    corpora = seen_once(recipe, model, corpora, cache or cache_folder(), _progress(tell))
-    assert corpora.train is not None
-    texts = checkpoint_texts(recipe.as_dict(), corpora, table, __version__) | {
-        "README.md": card(recipe, corpora, model)
-    }
+    table = recipe.sized(data)
+    if checkpoint is not None:
+        for problem in checkpoint[2]:
+            _warn(on_event, f"damaged checkpoint skipped: {problem}")
+        _check_resumable(checkpoint, run, data, recipe, allow_changed_data)
+    model = make_model(
+        recipe, table, checkpoint, run, sharded=recipe.train.fsdp and not group.single, on_event=on_event
+    )
+    group.check_equal({"data": data.key, "weights": None if group.single else fingerprint(model)})
+    data = with_cached_features(recipe, model, data, cache or cache_folder(), _progress(on_event))
+    assert data.train is not None
+    texts = checkpoint_texts(recipe.as_dict(), data, table, __version__) | {CARD: _card(recipe, data, model)}
+    config, steps = recipe.train, total_steps(recipe, data.train)
     trainer = Trainer(
         model,
-        recipe.train,
-        epoch_batches=epochs(recipe, corpora.train, ranks),
+        config,
+        epoch_batches=epochs(recipe, data.train, group),
         texts=texts,
         run=run,
-        data_key=corpora.key,
-        lanes=_lanes(recipe) if recipe.train.carry_state else None,
-        validate=None if corpora.valid is None else validation(recipe, corpora),
-        speak=None if recipe.train.reward is None else SelfCriticalReward(recipe, corpora.train, corpora.target, ranks),
-        tell=tell,
-        ranks=ranks,
+        data_key=data.key,
+        total_steps=steps,
+        lanes=_lanes(recipe) if config.carry_state else None,
+        validate=None if data.valid is None else validation(recipe, data),
+        sampler=None if config.reward is None else _sampler(recipe, data, group),
+        on_event=on_event,
+        process_group=group,
         device=device_of(recipe),
     )
-    if found is not None:
-        trainer.resume(content, folder)
-        tell({"event": "resumed", "step": step})
-    if (waste := _waste(recipe, corpora.train)) is not None:
-        tell({"event": "warning", "message": waste})
-    tell({"event": "start", "model": repr(model), "steps": recipe.train.max_steps, "device": str(trainer.device)})
-    final = run / "averaged"
+    if checkpoint is not None:
+        trainer.resume(checkpoint[1], store.step_folder(run, checkpoint[0]))
+        on_event({"event": "resumed", "step": checkpoint[0]})
+    if (message := _padding_warning(recipe, data.train)) is not None:
+        _warn(on_event, message)
+    on_event({"event": "start", "model": repr(model), "steps": steps, "device": str(trainer.device)})
+    average = run / AVERAGED
     if not trainer.done:
-        if ranks.first:
-            shutil.rmtree(final, ignore_errors=True)  # the mean of checkpoints that will not be the last
+        if group.is_main:
+            shutil.rmtree(average, ignore_errors=True)  # of checkpoints that are no longer the last ones
         trainer.fit()
-    if recipe.train.average_checkpoints > 1 and ranks.first and not final.exists():
-        store.write(final, texts, {"model.safetensors": average(run, recipe.train.average_checkpoints, tell)})
-    ranks.gathered([0])  # when the first has written all
-    return load(final if recipe.train.average_checkpoints > 1 else run, device=str(trainer.device))
+    if config.average_checkpoints > 1 and group.is_main and not average.exists():
+        store.write(average, texts, {WEIGHTS: average_checkpoints(run, config.average_checkpoints, on_event)})
+    group.all_gather([0])  # wait until rank 0 has written everything
+    return load(average if config.average_checkpoints > 1 else run, device=str(trainer.device))
+
+
+def prepared(
+    recipe: Recipe,
+    cache: Path | None = None,
+    on_event: EventHandler = ignore_event,
+    vocabularies: Vocabularies | None = None,
+) -> Prepared:
+    """The tokenized data of a recipe, from the cache if they were prepared before.
+
+    Vocabularies are those given, those of the model that training starts from, or learned from the training data.
+    """
+    check_files(recipe)
+    given: tuple[Vocabulary | None, Vocabulary | None] | None = vocabularies
+    if given is None and recipe.train.init_from is not None:
+        before = load(recipe.train.init_from)
+        given = before.source, before.target
+        if (
+            isinstance(before.model, MaskedLanguageModel) and recipe.data.source is not None
+        ):  # its tokens are now the source's
+            given = before.target, before.target if recipe.data.has_shared_vocab else None
+    return prepare(recipe.data, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
+
+
+def make_model(
+    recipe: Recipe,
+    table: Mapping[str, Any],
+    checkpoint: Checkpoint | None = None,
+    run: Path = Path(),
+    sharded: bool = False,
+    on_event: EventHandler = ignore_event,
+) -> Model:
+    """The model before its first update, frozen as the recipe says, with pretrained weights or those of a checkpoint.
+
+    It is moved to the device unless it is to be sharded.
+    """
+    torch.manual_seed(recipe.train.seed)
+    model = build(table)
+    if checkpoint is not None:
+        folder = store.step_folder(run, checkpoint[0])
+        load_weights(model, store.tensors(checkpoint[1], WEIGHTS, folder), folder)
+    else:
+        if (backbone := backbone_of(recipe)) is not None:
+            load_pretrained(model, backbone)
+        if recipe.train.init_from is not None:
+            _init_from(model, recipe.train.init_from, on_event)
+    if recipe.train.freeze is not None:
+        freeze(model, recipe.train.freeze)
+    return model if sharded else model.to(device_of(recipe))
+
+
+def _init_from(model: Model, path: str, on_event: EventHandler) -> None:
+    """Copy the weights of a checkpoint whose names and shapes match."""
+    before = load(path)
+    own, others = weights_of(model), weights_of(before.model)
+    matching = {name for name in own.keys() & others.keys() if own[name].shape == others[name].shape}
+    if not matching:
+        raise CheckpointRefused(f"{before.folder}: wanted weights of such a model; got none that match.")
+    with torch.no_grad():
+        for name in matching:
+            own[name].copy_(others[name])
+    if rest := [name for name in own if name not in matching]:
+        names = ", ".join(rest[:3]) + (", …" if len(rest) > 3 else "")
+        count = f"{len(matching)} of {len(own)} weights"
+        _warn(on_event, f"{before.folder}: {count} match and were copied; initialized anew: {names}")
+
+
+def with_cached_features(
+    recipe: Recipe, model: Model, data: Prepared, cache: Path, progress: PrepareProgress
+) -> Prepared:
+    """The data with cached features in place of images, where neither the backbone nor the images ever change."""
+    encoder = grid_encoder(model)
+    if encoder is None or any(p.requires_grad for p in encoder.backbone.parameters()):
+        return data
+    if recipe.train.unfreeze_after is not None or _augment(recipe):
+        return data
+    return cache_features(data, encoder, cache, progress)
+
+
+def backbone_of(recipe: Recipe) -> BackboneConfig | None:
+    """The pretrained backbone that a recipe names, if any."""
+    encoder = recipe.model.encoder
+    return None if encoder is None else getattr(encoder.config, "backbone", None)
+
+
+def device_of(recipe: Recipe) -> str:
+    device = recipe.train.device
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InvalidRecipe([Problem("train.device", "a GPU that PyTorch can use", "none", "Set it to 'cpu'.")])
+    return device
+
+
+def epochs(
+    recipe: Recipe, corpus: Corpus, group: ProcessGroup = SINGLE_PROCESS
+) -> Callable[[int, int], Iterator[Batch]]:
+    """A function from an epoch and its first batch to this rank's batches, prefetched by a thread."""
+    config, shard = recipe.train, {"rank": group.rank, "world": group.world_size}
+    on_gpu = device_of(recipe) == "cuda"
+    capacity = _capacity(recipe, corpus)
+
+    def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
+        if config.carry_state:
+            assert recipe.data.context_length is not None
+            made = stateful_batches(
+                corpus, rows=_lanes(recipe), context_length=recipe.data.context_length, start=start, **shard
+            )
+        else:
+            made = batches(
+                shift_contexts(corpus, seed=config.seed, epoch=epoch),
+                budget=config.batch_tokens,
+                seed=config.seed,
+                epoch=epoch,
+                start=start,
+                together=config.accumulate_steps,
+                augment=_augment(recipe),
+                device=device_of(recipe),
+                capacity=capacity,
+                mixed=config.mixed_lengths,
+                **shard,
+            )
+        return prefetch(map(pin_memory, made) if on_gpu else made)
+
+    return epoch_batches
+
+
+def total_steps(recipe: Recipe, corpus: Corpus) -> int:
+    """The updates of a run, by `max_steps` and `max_epochs`.
+
+    Epochs are counted as the first: where batches are planned in several pools, others may have a few more or fewer.
+    """
+    config = recipe.train
+    if config.max_epochs is None:
+        assert config.max_steps is not None
+        return config.max_steps
+    if config.carry_state:
+        assert recipe.data.context_length is not None
+        number = sum(
+            1 for _ in stateful_batches(corpus, rows=_lanes(recipe), context_length=recipe.data.context_length)
+        )
+    else:
+        first = shift_contexts(corpus, seed=config.seed, epoch=0)
+        planned = plan(
+            first,
+            budget=config.batch_tokens,
+            seed=config.seed,
+            epoch=0,
+            capacity=_capacity(recipe, corpus),
+            mixed=config.mixed_lengths,
+        )
+        number = sum(1 for _ in planned)
+    steps = config.max_epochs * -(-number // config.accumulate_steps)
+    return steps if config.max_steps is None else min(steps, config.max_steps)
+
+
+def _capacity(recipe: Recipe, corpus: Corpus) -> PackedCapacity | None:
+    """Of packed batches. On a GPU all are filled to one shape, with CUDA graphs and without, for equal results."""
+    if not recipe.train.packed:
+        return None
+    return PackedCapacity.of(corpus, recipe.train.batch_tokens, filled=device_of(recipe) == "cuda")
+
+
+def _augment(recipe: Recipe) -> tuple[AugmentKind, ...]:
+    return () if recipe.data.source is None else recipe.data.source.augment or ()
+
+
+def _lanes(recipe: Recipe) -> int:
+    assert recipe.data.context_length is not None
+    return max(1, recipe.train.batch_tokens // recipe.data.context_length)
+
+
+def _sampler(recipe: Recipe, data: Prepared, group: ProcessGroup) -> SelfCriticalSampler:
+    assert data.train is not None
+    assert isinstance(data.target, Tokenizer)
+    reward = CiderReward(data.train, data.target, word_tokens=recipe.data.target.tokenizer == "words")
+    return SelfCriticalSampler(reward, max_length=recipe.decode.max_length, seed=recipe.train.seed, process_group=group)
+
+
+def _card(recipe: Recipe, data: Prepared, model: Model) -> str:
+    default = TrainConfig()
+    changed = {key: value for key, value in vars(recipe.train).items() if value != getattr(default, key)}
+    settings = {"max_steps": recipe.train.max_steps, "seed": recipe.train.seed, **changed}
+    title = {"Seq2Seq": "A sequence model", "Classifier": "A classifier"}.get(type(model).__name__, "An encoder")
+    rows = {f"train.{key}": value for key, value in settings.items()}
+    return model_card(title, repr(model), data.record["splits"], rows)
 
 
 def _read(
@@ -169,229 +353,77 @@ def _read(
     return Recipe.of(tables)
 
 
-def make_model(
-    recipe: Recipe,
-    table: Mapping[str, Any],
-    found: Found | None = None,
-    run: Path = Path(),
-    divided: bool = False,
-    tell: Tell = silent,
-) -> Model:
-    """The model at its first step, from the seed and from others' weights, or as a checkpoint of the run has it.
-
-    It is frozen where the recipe says. If it will be divided among GPUs, it is not put on one.
-    """
-    torch.manual_seed(recipe.train.seed)
-    model = build(table)
-    if found is None:
-        _first_weights(model, recipe, tell)
-    else:
-        folder = store.step_folder(run, found[0])
-        store.put_weights(model, store.tensors(found[1], "model.safetensors", folder), folder)
-    if recipe.train.freeze is not None:
-        freeze(model, recipe.train.freeze)
-    return model if divided else model.to(device_of(recipe))
-
-
-def _first_weights(model: Model, recipe: Recipe, tell: Tell) -> None:
-    if (config := backbone_of(recipe)) is not None:
-        put_pretrained(model, config)
-    if recipe.train.init_from is not None:
-        before = load(recipe.train.init_from)
-        mine, theirs = store.weights_of(model), store.weights_of(before.model)
-        fit = {name for name in mine.keys() & theirs.keys() if mine[name].shape == theirs[name].shape}
-        if not fit:
-            raise CheckpointRefused(f"{before.folder}: wanted weights of such a model; got none that fit.")
-        with torch.no_grad():
-            for name in fit:
-                mine[name].copy_(theirs[name])
-        if others := [name for name in mine if name not in fit]:
-            some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
-            message = f"{before.folder}: {len(fit)} of {len(mine)} weights fit, and were taken; drawn anew: {some}"
-            tell({"event": "warning", "message": message})
-
-
-def device_of(recipe: Recipe) -> str:
-    wanted = recipe.train.device
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise InvalidRecipe([Problem("train.device", "a GPU that PyTorch can use", "none", "Set it to 'cpu'.")])
-    return wanted
-
-
-def average(run: Path, count: int, tell: Tell) -> dict[str, torch.Tensor]:
-    """The mean of the weights of a run's last regular checkpoints, of those that are whole."""
-    total, taken = dict[str, torch.Tensor](), 0
-    for step in store.regular(run)[-count:]:
-        folder = store.step_folder(run, step)
-        try:
-            content = store.read(folder)
-        except CheckpointRefused as error:
-            tell({"event": "warning", "message": f"passed over in the mean: {error}"})
-            continue
-        taken += 1
-        for name, tensor in store.tensors(content, "model.safetensors", folder).items():
-            total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return {name: (tensor / taken).float() for name, tensor in total.items()}
-
-
-def _room_for(run: Path, resume: bool) -> Found | None:
-    """Make the folder, or find where to go on; known to be writable before any work is done."""
-    with named_os_errors(run, "a folder to write to"):
-        run.mkdir(parents=True, exist_ok=True)
-        probe = run / f".{os.getpid()}.tmp"
-        probe.write_bytes(b"")
-        probe.unlink()
-    if resume:
-        remove_leftovers(run)
-        return store.newest(run)
-    if store.steps(run):
-        raise InvalidArgument(
-            str(run),
-            wanted="a folder without checkpoints",
-            got=f"{len(store.steps(run))} of them",
-            remedy="Go on with --resume, or choose another folder.",
-        )
-    (run / "log.jsonl").unlink(missing_ok=True)
-    return None
-
-
-def _room_for_all(run: Path, resume: bool, ranks: ProcessGroup) -> Found | None:
-    """The first rank makes the folder or finds where to go on; the others must see it there."""
-    if ranks.alone:
-        return _room_for(run, resume)
-    found = _room_for(run, resume) if ranks.first else None
-    probe, mark = run / ".ranks.tmp", os.getpid()
-    if ranks.first:
-        probe.write_text(str(mark))
-    try:
-        mark, step = map(int, ranks.gathered([mark, -1 if found is None else found[0]])[0])
-        sees = probe.exists() and probe.read_text() == str(mark)
-        blind = [str(rank) for rank, (seen,) in enumerate(ranks.gathered([sees])) if not seen]
-    finally:
-        if ranks.first:
-            probe.unlink(missing_ok=True)
-    if blind:
-        raise InvalidArgument(
-            str(run),
-            wanted="a folder that all processes see",
-            got=f"one that rank {', '.join(blind)} does not",
-            remedy="Put it on a disk that the machines share.",
-        )
-    if ranks.first or step < 0:
-        return found
-    return step, store.read(store.step_folder(run, step)), []
-
-
-def _check_alike(recipe: Recipe, ranks: ProcessGroup) -> None:
-    """Processes train one model if they have one recipe, but for where its files lie, and one version of everything."""
-    if ranks.alone:
+def _check_ranks(recipe: Recipe, group: ProcessGroup) -> None:
+    """All ranks must have the same recipe, apart from the paths of its files, and the same versions."""
+    if group.single:
         return
-    places = ("data.train", "data.valid", "data.test", "data.images")
-    said = {key: value for key, value in recipe.settings() if key not in places}
-    ranks.agree(said | {"regard": __version__, "torch": torch.__version__, "device": device_of(recipe)})
+    paths = ("data.train", "data.valid", "data.test", "data.images")
+    settings = {key: value for key, value in recipe.settings() if key not in paths}
+    group.check_equal(settings | {"regard": __version__, "torch": torch.__version__, "device": device_of(recipe)})
     config = recipe.train
     problems = []
     if config.cuda_graphs:
         problems.append(Problem("train.cuda_graphs", "false with several processes", "true", "Leave it out."))
-    if config.carry_state and _lanes(recipe) < ranks.world:
-        wanted = f"data.context_length times the {ranks.world} processes, for a lane of text in each"
+    if config.carry_state and _lanes(recipe) < group.world_size:
+        wanted = f"data.context_length times the {group.world_size} processes, for a lane of text in each"
         problems.append(Problem("train.batch_tokens", wanted, str(config.batch_tokens), "Raise it."))
     if problems:
         raise InvalidRecipe(problems)
 
 
-def _vocabularies(found: Found, run: Path) -> Vocabularies:
-    """Those the weights were trained with, whatever would be learned from the data of today."""
-    step, content, _ = found
+def _vocabularies(checkpoint: Checkpoint, run: Path) -> Vocabularies:
+    """Those that the weights were trained with, whatever the present data would give."""
+    step, content, _ = checkpoint
     return read_vocabularies(content, store.step_folder(run, step))
 
 
-def _check_same(content: Mapping[str, bytes], folder: Path, data: Prepared, recipe: Recipe, allow: bool) -> None:
-    """A run goes on with the data and the recipe it began with."""
-    state = store.document(content, "training.json", folder)
-    config = store.document(content, "config.json", folder)
-    then, now = Recipe.of(config["recipe"]), recipe
-    if state.get("data") != data.key and not allow:
+def _check_resumable(checkpoint: Checkpoint, run: Path, data: Prepared, recipe: Recipe, allow_changed: bool) -> None:
+    """A run resumes with the data and the recipe that it began with."""
+    step, content, _ = checkpoint
+    folder = store.step_folder(run, step)
+    before = Recipe.of(read_config(content, folder)["recipe"])
+    if store.document(content, TRAINING_STATE, folder).get("data") != data.key and not allow_changed:
         raise CheckpointRefused(
-            f"{folder}: wanted the data that the run began with; got others{_changed(then, now, 'data.')}. "
+            f"{folder}: wanted the data that the run began with; got others{_changed(before, recipe, 'data.')}. "
             "Put them back, or allow it with --allow-changed-data."
         )
-    free = {
-        "max_steps", "validate_every", "log_every", "loggers", "keep_checkpoints", "patience", "log_samples", "device",
-        "cuda_graphs", "fsdp", "distributed_timeout",
-    }  # fmt: skip
-    same = replace(now.train, **{key: getattr(then.train, key) for key in free})
-    if then.model != now.model or then.train != same or _augment(then) != _augment(now):
-        changed = _changed(then, replace(now, train=same), "model.", "train.", "data.source.augment")
+    same = replace(recipe.train, **{key: getattr(before.train, key) for key in RESUMABLE})
+    if before.model != recipe.model or before.train != same or _augment(before) != _augment(recipe):
+        changed = _changed(before, replace(recipe, train=same), "model.", "train.", "data.source.augment")
         raise CheckpointRefused(
             f"{folder}: wanted the recipe that the run began with; got another{changed}. "
-            f"On resuming, only {', '.join(sorted(free))} of [train] may change."
+            f"On resuming, only {', '.join(sorted(RESUMABLE))} of [train] may change."
         )
 
 
-def _changed(then: Recipe, now: Recipe, *of: str) -> str:
-    """The keys of these tables that say something else now, in brackets."""
-    before, after = ({key: value for key, value in each.settings() if key.startswith(of)} for each in (then, now))
-    keys = [key for key in dict.fromkeys((*before, *after)) if before.get(key) != after.get(key)]
-    told = "; ".join(f"{key} = {after.get(key)!r}, which was {before.get(key)!r}" for key in keys)
-    return told and f" ({told})"
+def _changed(before: Recipe, now: Recipe, *tables: str) -> str:
+    """The keys of these tables whose values differ, in parentheses."""
+    old, new = ({key: value for key, value in each.settings() if key.startswith(tables)} for each in (before, now))
+    keys = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
+    changes = "; ".join(f"{key} = {new.get(key)!r}, which was {old.get(key)!r}" for key in keys)
+    return changes and f" ({changes})"
 
 
-def _waste(recipe: Recipe, corpus: Corpus) -> str | None:
-    """What to say where recurrent steps of packed batches mostly go on after their sequences have ended."""
+def _padding_warning(recipe: Recipe, corpus: Corpus) -> str | None:
+    """A warning where most recurrent steps of packed batches lie behind the end of their sequences."""
     decoder = recipe.model.decoder
     recurrent = decoder is not None and decoder.config.carries_state
     if not (recipe.train.packed and device_of(recipe) == "cuda" and recurrent):
         return None
-    room = PackedCapacity.of(corpus, recipe.train.batch_tokens)
-    cells, tokens = room.rows * max(room.longest), max(room.positions)
-    if cells <= WASTE * tokens:
+    capacity = PackedCapacity.of(corpus, recipe.train.batch_tokens)
+    steps, tokens = capacity.rows * max(capacity.longest), max(capacity.positions)
+    if steps <= WASTE * tokens:
         return None
     return (
-        f"train.packed: {room.rows:,} sequences of a batch take as many steps as the corpus's longest, "
-        f"{max(room.longest):,}: {cells:,} for {tokens:,} tokens. Take the longest out of the data, or leave "
+        f"train.packed: {capacity.rows:,} sequences of a batch take as many steps as the corpus's longest, "
+        f"{max(capacity.longest):,}: {steps:,} for {tokens:,} tokens. Take the longest out of the data, or leave "
         "train.packed out."
     )
 
 
-def epochs(recipe: Recipe, corpus: Corpus, ranks: ProcessGroup = ALONE) -> Callable[[int, int], Iterator[Batch]]:
-    """An epoch's batches from the n-th on, or a rank's share of them."""
-    config, among = recipe.train, {"rank": ranks.rank, "world": ranks.world}
-    on_gpu = device_of(recipe) == "cuda"
-    # Filled there, replayed or not, so that both are the same.
-    room = PackedCapacity.of(corpus, config.batch_tokens, filled=on_gpu) if config.packed else None
-
-    def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
-        if config.carry_state:
-            assert recipe.data.context_length is not None
-            made = stateful_batches(
-                corpus, rows=_lanes(recipe), context_length=recipe.data.context_length, start=start, **among
-            )
-        else:
-            made = batches(
-                shift_contexts(corpus, seed=config.seed, epoch=epoch),
-                budget=config.batch_tokens,
-                seed=config.seed,
-                epoch=epoch,
-                start=start,
-                together=config.accumulate_steps,
-                augment=_augment(recipe),
-                device=device_of(recipe),
-                capacity=room,
-                mixed=config.mixed_lengths,
-                **among,
-            )
-        return prefetch(map(pin_memory, made) if on_gpu else made)
-
-    return epoch_batches
+def _progress(on_event: EventHandler) -> PrepareProgress:
+    return lambda stage, number: on_event({"event": "prepare", "stage": stage, "examples": number})
 
 
-def _augment(recipe: Recipe) -> tuple[AugmentKind, ...]:
-    return () if recipe.data.source is None else recipe.data.source.augment or ()
-
-
-def _lanes(recipe: Recipe) -> int:
-    assert recipe.data.context_length is not None
-    return max(1, recipe.train.batch_tokens // recipe.data.context_length)
+def _warn(on_event: EventHandler, message: str) -> None:
+    on_event({"event": "warning", "message": message})

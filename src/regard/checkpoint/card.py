@@ -1,10 +1,7 @@
-"""The card of a model: what it is, what it was trained on and how, in words for people."""
+"""The model card of a checkpoint (README.md): what the model is, its data and its settings, for people."""
 
+from collections.abc import Mapping
 from typing import Any
-
-from regard.data.corpus import Prepared
-from regard.model.seq2seq import Model
-from regard.recipe.recipe import Recipe
 
 CARD = """---
 library_name: regard
@@ -42,18 +39,10 @@ model.predict(["..."])
 """
 
 
-def card(recipe: Recipe, data: Prepared, model: Model) -> str:
-    splits: dict[str, Any] = data.record["splits"]
-    lines = [f"- {name}: {found['examples']:,} examples" for name, found in splits.items()]
-    for name, found in splits.items():
-        lines += [f"- left out of {name}: {n:,} ({why})" for why, n in found["left_out"].items() if n]
-    plain = type(recipe.train)()
-    changed = {key: value for key, value in vars(recipe.train).items() if value != getattr(plain, key)}
-    settings = {"max_steps": recipe.train.max_steps, "seed": recipe.train.seed, **changed}
-    title = {"Seq2Seq": "A sequence model", "Classifier": "A classifier"}.get(type(model).__name__, "An encoder")
-    return CARD.format(
-        title=title,
-        model=repr(model),
-        data="\n".join(lines),
-        settings="\n".join(f"| train.{key} | {value} |" for key, value in sorted(settings.items())),
-    )
+def model_card(title: str, model: str, splits: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """The card from a title, the model's description, the counts of each data split, and settings by their keys."""
+    lines = [f"- {name}: {split['examples']:,} examples" for name, split in splits.items()]
+    for name, split in splits.items():
+        lines += [f"- left out of {name}: {n:,} ({reason})" for reason, n in split["left_out"].items() if n]
+    rows = (f"| {key} | {value} |" for key, value in sorted(settings.items()))
+    return CARD.format(title=title, model=model, data="\n".join(lines), settings="\n".join(rows))

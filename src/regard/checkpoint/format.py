@@ -1,23 +1,34 @@
-"""The text files of a checkpoint: config.json and the vocabularies, written and read back.
+"""The files of a checkpoint, config.json and the vocabularies written and read back, and the checkpoints of a run.
 
-config.json holds the resolved recipe, the model's own table (with the sizes that the data gave it), the versions it was
-written with, and the file, kind and SHA-256 of each vocabulary.
+    config.json            the resolved recipe, the model's table (with the sizes that the data gave it), versions, and
+                           the file, kind and SHA-256 of each vocabulary
+    model.safetensors      the weights
+    tokenizer.json         the vocabulary (and source_tokenizer.json, where the source has one of its own)
+    training.json          the progress of the run; training.safetensors the optimizer state and the like
+    README.md              the model card
+
+A run is a folder of numbered checkpoints, with their average in averaged/ if the recipe asks for it.
 """
 
-from collections.abc import Mapping
+import json
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard.checkpoint import store
-from regard.core.errors import CheckpointRefused
+from regard.core.errors import CheckpointRefused, InvalidArgument
 from regard.data.corpus import Prepared, VocabularyType
 from regard.data.tokenizer import Labels, Tokenizer
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
+TRAINING_STATE, TRAINING_TENSORS = "training.json", "training.safetensors"
+CARD, AVERAGED = "README.md", "averaged"
+log = logging.getLogger(__name__)
 Vocabularies = tuple[VocabularyType | None, VocabularyType]  # source, target
 
 
@@ -82,3 +93,55 @@ def _vocabulary(content: Mapping[str, bytes], entry: Mapping[str, Any], folder: 
             f"{folder / name}: wanted the vocabulary that the model was trained with; got another. Put it back."
         )
     return vocabulary
+
+
+def regular_steps(run: Path) -> list[int]:
+    """The steps of checkpoints that were saved at a validation, not because the run was stopped."""
+    return [step for step in store.steps(run) if _regular(store.step_folder(run, step))]
+
+
+def _regular(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / TRAINING_STATE).read_bytes())["validated"])
+    except (OSError, ValueError, KeyError, TypeError):  # damaged, or without a training state
+        return True
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint that a path means: itself; of a run, the average of its last checkpoints, or the best."""
+    if (path / store.MANIFEST).exists():
+        return path
+    if (path / AVERAGED).is_dir():
+        return path / AVERAGED
+    _check_folder(path)
+    newest = store.newest(path)
+    if newest is None:
+        raise CheckpointRefused(f"{path}: wanted a run with a checkpoint; got none. Train first.")
+    step, content, problems = newest
+    for problem in problems:
+        log.warning("damaged checkpoint skipped: %s", problem)
+    state = store.document(content, TRAINING_STATE, store.step_folder(path, step))
+    best = state["history"]["best_step"]
+    return store.step_folder(path, step if best is None else best)
+
+
+def verify(path: str | Path) -> Iterator[tuple[Path, int]]:
+    """Check every byte of each checkpoint at or in a folder. Yields its path and the number of its files."""
+    path = Path(path)
+    if (path / store.MANIFEST).exists():
+        yield path, store.verify(path)
+        return
+    _check_folder(path)
+    folders = [store.step_folder(path, step) for step in store.steps(path)]
+    folders += [path / AVERAGED] if (path / AVERAGED).is_dir() else []
+    if not folders:
+        raise CheckpointRefused(f"{path}: wanted a checkpoint, or a run with some; got neither. Train first.")
+    for folder in folders:
+        yield folder, store.verify(folder)
+
+
+def _check_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise InvalidArgument(
+            str(path), wanted="the folder of a run or a checkpoint", got="no folder", remedy="Check the spelling."
+        )

@@ -2,15 +2,20 @@
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from regard.core.atomic_io import atomic_file, named_os_errors
-from regard.core.errors import InvalidData
+from regard.core.errors import InvalidData, TrainingFailed
 from regard.data.arrays import FeatureColumn, ImageColumn, memory_map
-from regard.data.corpus import PrepareProgress, folder_lock
+from regard.data.corpus import Corpus, Prepared, PrepareProgress, folder_lock
+from regard.data.images import normalize
+from regard.model.vision import GridEncoder
+from regard.model.weights import fingerprint
 
 FORMAT = 1
 BATCH = 32  # images per forward pass
@@ -62,3 +67,25 @@ def _key(images: ImageColumn, by: str) -> str:
     for first in range(0, len(images.pixels), BATCH):
         digest.update(images.pixels[first : first + BATCH].tobytes())
     return digest.hexdigest()[:32]
+
+
+def cache_features(data: Prepared, encoder: GridEncoder, folder: Path, progress: PrepareProgress) -> Prepared:
+    """The training and validation data with the features of a frozen backbone in place of images."""
+    key, device = fingerprint(encoder.backbone), next(encoder.parameters()).device
+
+    @torch.inference_mode()
+    def encode(pixels: NDArray[np.uint8]) -> NDArray[np.float16]:
+        states = encoder.features(normalize(pixels).to(device)).states.half()
+        if not states.isfinite().all():
+            raise TrainingFailed(
+                "features: wanted numbers that float16 can hold; got some that it cannot. "
+                "Check the backbone's weights, or train without freezing it."
+            )
+        return np.asarray(states.cpu().numpy(), dtype=np.float16)
+
+    def cached(corpus: Corpus | None) -> Corpus | None:
+        if corpus is None or not isinstance(corpus.source, ImageColumn):
+            return corpus
+        return replace(corpus, source=features(corpus.source, encode, by=key, folder=folder, progress=progress))
+
+    return replace(data, train=cached(data.train), valid=cached(data.valid))

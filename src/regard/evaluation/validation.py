@@ -23,7 +23,7 @@ def mean_loss(model: Model, corpus: Corpus, *, budget: int, masked: float = 0.15
     carry    for a recurrent language model: each segment continues from the state after the one before, as in training
     """
     device = next(model.parameters()).device
-    objective, total, count = Objective(masked=masked), 0.0, 0
+    objective, total, count = Objective(mask_probability=masked), 0.0, 0
     state: CarriedState | None = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

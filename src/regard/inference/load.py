@@ -1,19 +1,19 @@
-"""From a checkpoint's folder, or a run's, to a model at work; and the texts that every checkpoint carries."""
+"""Load a trained model from the folder of a checkpoint or of a run."""
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from regard.checkpoint import store
-from regard.checkpoint.format import WEIGHTS, read_config, read_vocabularies
+from regard.checkpoint.format import WEIGHTS, find_checkpoint, read_config, read_vocabularies
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.model.build import build
 from regard.model.seq2seq import Seq2Seq
+from regard.model.weights import load_weights
 from regard.recipe.recipe import Recipe
 
 
@@ -28,7 +28,7 @@ def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Pre
     if kind not in ("cpu", "cuda") or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
         wanted = "cpu, or cuda (cuda:1, …) where PyTorch finds a GPU"
         raise InvalidArgument("device", wanted=wanted, got=repr(device), remedy="Use cpu.")
-    folder = best_of(Path(path))
+    folder = find_checkpoint(Path(path))
     content = store.read(folder)
     try:
         config = read_config(content, folder)
@@ -37,7 +37,7 @@ def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Pre
         model = build(config["model"])
     except (KeyError, TypeError, AttributeError, InvalidRecipe) as error:
         raise CheckpointRefused(f"{folder}/config.json: wanted a model's; got {error!r}. It is not ours.") from None
-    store.put_weights(model, store.tensors(content, WEIGHTS, folder), folder)
+    load_weights(model, store.tensors(content, WEIGHTS, folder), folder)
     return Predictor(model.to(device).eval(), recipe, source, target, folder)
 
 
@@ -65,43 +65,3 @@ def _together(members: Sequence[Predictor]) -> Predictor:
                 remedy="Train them on the same prepared data.",
             )
     return replace(first, model=Ensemble(models))
-
-
-def best_of(path: Path) -> Path:
-    """The checkpoint that a path means: itself, or of a run the mean of its last ones, or the best."""
-    if (path / store.MANIFEST).exists():
-        return path
-    if (path / "averaged").is_dir():
-        return path / "averaged"
-    _check_folder(path)
-    found = store.newest(path)
-    if found is None:
-        raise CheckpointRefused(f"{path}: wanted a run with a checkpoint; got none. Train first.")
-    step, content, wrong = found
-    for line in wrong:
-        print(f"regard: passed over: {line}", file=sys.stderr)
-    state = store.document(content, "training.json", store.step_folder(path, step))
-    best = state["course"]["best_step"]
-    return store.step_folder(path, step if best is None else best)
-
-
-def _check_folder(path: Path) -> None:
-    if not path.is_dir():
-        raise InvalidArgument(
-            str(path), wanted="the folder of a run or a checkpoint", got="no folder", remedy="Check the spelling."
-        )
-
-
-def verify(path: str | Path) -> Iterator[tuple[Path, int]]:
-    """Each checkpoint at or in a folder, with the number of its files, once every byte was checked."""
-    path = Path(path)
-    if (path / store.MANIFEST).exists():
-        yield path, store.verify(path)
-        return
-    _check_folder(path)
-    folders = [store.step_folder(path, step) for step in store.steps(path)]
-    folders += [path / "averaged"] if (path / "averaged").is_dir() else []
-    if not folders:
-        raise CheckpointRefused(f"{path}: wanted a checkpoint, or a run with some; got neither. Train first.")
-    for folder in folders:
-        yield folder, store.verify(folder)

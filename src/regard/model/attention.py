@@ -1,4 +1,4 @@
-"""Attention over queries, keys and values: the one entry through which every model of the family attends."""
+"""Attention over queries, keys and values: the entry through which every model attends, padded or packed."""
 
 from math import prod, sqrt
 
@@ -6,18 +6,22 @@ import torch
 from torch import nn
 
 from regard.core.errors import InvalidArgument
-from regard.core.shapes import LogSumExp, Tensor
-from regard.kernels.attention import additive, blockwise, sdpa, small_kv
+from regard.core.shapes import Tensor
+from regard.kernels.attention import additive, blockwise, sdpa, small_kv, varlen
 from regard.kernels.attention.bias import Bias, DistanceBias, bias_values, with_values
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction, ScoreFunction
-from regard.kernels.attention.spec import AttentionSpec
+from regard.kernels.attention.spec import AttentionKernel, AttentionSpec
+from regard.kernels.attention.varlen import PackedAttentionSpec
 from regard.kernels.attention.weights import Summary
 from regard.model import capture
 from regard.model.capture import Pick
 from regard.model.scores import Dot, ProjectedKeys, ScaledDot, Score, Scoring
 
 Window = int | tuple[int | None, int | None]
+
+# In order of preference; the last one supports every call.
+KERNELS: tuple[AttentionKernel, ...] = (small_kv, sdpa, additive, blockwise)
 
 
 def attend(
@@ -33,19 +37,19 @@ def attend(
     dropout: float = 0.0,
     source: nn.Module | None = None,
 ) -> Tensor:
-    """For each query, the mean of the values, weighted by how well the query fits each key.
+    """Attention: for each query the mean of the values, weighted by the softmax of the scores of query and keys.
 
-    query (..., N, D), key (..., M, D) and value (..., M, E) give (..., N, E). Leading axes broadcast; N and M are free.
+    query (..., N, D), key (..., M, D) and value (..., M, E) give (..., N, E). Leading axes broadcast.
 
-    score     how a query and a key fit; None is the scaled dot product
+    score     score of a query and a key; None is the scaled dot product
     mask      boolean, True = may attend, broadcastable to (..., N, M)
-    causal    no query sees a key after its own place; the last query stands at the last key, whatever N and M are
-    window    how many keys before and after its own place a query sees: one number, or a pair (None: no limit)
+    causal    mask keys after the query's position; the last query is aligned with the last key
+    window    attend to so many keys before and after the query's position: one number, or a pair (None: no limit)
     bias      added to the scores: a tensor that broadcasts to (..., N, M), or a `DistanceBias`
-    dropout   the probability with which a weight is dropped; pass 0.0 outside training
-    source    the module that asks, for those who listen
+    dropout   probability of dropping a weight; pass 0.0 outside training
+    source    the module that attends, recorded in captured calls
 
-    A query that may see nothing gets zeros, and sends no gradient. Memory grows with N + M, never with N × M.
+    A query that may attend to nothing gives zeros and zero gradient. Memory grows with N + M, never with N × M.
 
     >>> import regard, torch
     >>> query, key, value = torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 4)
@@ -78,11 +82,11 @@ def attention_weights(
     heads: Pick = None,
     lse: Tensor | None = None,
 ) -> Tensor:
-    """The exact weights (..., rows, M) that `attend` gives these rows and heads, before dropout.
+    """The exact weights (..., rows, M) of `attend` for these rows and heads, before dropout.
 
-    Arguments are those of `attend`. Weights do not depend on the value; given, it is checked as `attend` would.
-    `rows` and `heads` (the axis before the queries) choose; memory grows with what is asked for.
-    `lse` (..., N) is the log-sum-exp of each row where it is known already; the weights then carry no gradient.
+    Arguments are those of `attend`. The value does not matter; if given, it is checked as in `attend`.
+    `rows` and `heads` (the axis before the queries) select; memory grows with the selection.
+    `lse` (..., N) is the log-sum-exp of each row, where it is known; the weights then carry no gradient.
     """
     query, key, *values = _autocast(query, key, *(() if value is None else (value,)))
     check_tensors(dict(zip(("query", "key", "value"), (query, key, *values), strict=False)))
@@ -109,7 +113,7 @@ def attention_summary(
 ) -> Summary:
     """Entropy, mean distance, the `top` largest weights and the mass `on` some keys, for every row of weights.
 
-    Streamed: memory grows with N + M. `on` marks keys with True, shape (M,); the other arguments are `attend`'s.
+    Computed in blocks: memory grows with N + M. `on` (M,) is True at the keys of the mass; other arguments as `attend`.
     """
     query, key = _autocast(query, key)
     check_tensors({"query": query, "key": key})
@@ -125,23 +129,43 @@ def self_attend(
     causal: bool = False,
     window: Window | None = None,
 ) -> Tensor:
-    """Self-attention without parameters, softmax(X Xᵀ) X: each row of x (..., N, W) asks all rows for their mean."""
+    """Self-attention without parameters, softmax(X Xᵀ) X, of x (..., N, W)."""
     return attend(x, x, x, score=ScaledDot() if scaled else Dot(), mask=mask, causal=causal, window=window)
 
 
 def attend_spec(
     spec: AttentionSpec, value: Tensor, dropout: float, source: nn.Module | None, lead: tuple[int, ...]
 ) -> Tensor:
-    """Run a look-up through the best kernel there is for it, tell whoever listens, and let whoever changes it do so."""
-    kernel = next((each for each in (small_kv, sdpa, additive) if each.supports(spec, value, dropout)), blockwise)
-    out: Tensor
-    lse: LogSumExp
-    out, lse = kernel.attend(spec, value, dropout)
+    """Attention (B, H, N, E) by the first kernel that supports the call, published to captures and interceptors.
+
+    `lead` are the caller's batch axes, heads last, which the spec folds into (batch, heads).
+    """
+    out, lse = _first_supporting(spec, value, dropout).attend(spec, value, dropout)
     capture.publish(source, spec, lse, lead, value)
     return capture.intercept(source, spec, value, out)
 
 
-def visibility(mask: Tensor | None, causal: bool, window: Window | None) -> AttentionMask:
+def _first_supporting(spec: AttentionSpec, value: Tensor, dropout: float) -> AttentionKernel:
+    return next(kernel for kernel in KERNELS if kernel.supports(spec, value, dropout))
+
+
+def attend_packed(packed: PackedAttentionSpec, source: nn.Module | None) -> Tensor:
+    """As `attend_spec`, for packed sequences. Captures and interceptors get the call as it would be padded."""
+    out = varlen.attend(packed)
+    if capture.capturing():
+        spec, value = packed.padded()
+        with torch.no_grad():
+            _, lse = _first_supporting(spec, value, 0.0).attend(spec, value)
+        capture.publish(source, spec, lse, tuple(spec.query.shape[:2]), value)
+    if capture.intercepted():
+        spec, value = packed.padded()
+        padded = packed.offsets.pad(out.unflatten(1, (packed.layout.heads, -1))).transpose(1, 2)  # type: ignore[no-untyped-call]
+        replaced = capture.intercept(source, spec, value, padded)
+        out = out if replaced is padded else packed.pack(replaced)
+    return out
+
+
+def attention_mask(mask: Tensor | None, causal: bool, window: Window | None) -> AttentionMask:
     behind, ahead = _window(window)
     return AttentionMask(mask, behind, 0 if causal else ahead)
 
@@ -156,7 +180,7 @@ def _spec(
     window: Window | None,
     bias: Bias | None,
 ) -> tuple[AttentionSpec, tuple[int, ...]]:
-    """The look-up, and the leading axes that all broadcast to; a score with heads may have added to the query's."""
+    """The spec, and the leading axes that all broadcast to; a score with heads may have added some to the query's."""
     score_function: ScoreFunction
     if score is None:
         score_function = DotScoreFunction(1 / sqrt(max(1, query.shape[-1])))
@@ -170,7 +194,7 @@ def _spec(
     else:
         dtype = query.dtype
         query, key = score.queries(query), score.keys(key)
-        if not query.dtype == key.dtype == dtype:  # a score of wider parameters answers in their precision
+        if not query.dtype == key.dtype == dtype:  # the projections of a score may be wider
             query, key = query.to(dtype), key.to(dtype)
         score_function = score.score_function(query.shape[-1])
     lead = _lead({"query": query, "key": key} | ({} if value is None else {"value": value}))
@@ -178,9 +202,9 @@ def _spec(
         name = "ScaledDot" if score is None else type(score).__name__
         raise InvalidArgument(
             "key",
-            wanted=f"the query's width, {query.shape[-1]}, as {name} needs it",
-            got=f"width {key.shape[-1]} in shape {tuple(key.shape)}",
-            remedy="Project one of them, or use a score that joins two widths: Bilinear, ReducedRank or Additive.",
+            wanted=f"the query's dim, {query.shape[-1]}, for {name}",
+            got=f"dim {key.shape[-1]} in shape {tuple(key.shape)}",
+            remedy="Project one of them, or use a score of two dims: Bilinear, ReducedRank or Additive.",
         )
     folding = _folding(lead, score_function)
     shape = (*lead, query.shape[-2], key.shape[-2])
@@ -193,7 +217,7 @@ def _spec(
         score_function=score_function,
         query=_fold_batch(query if query.shape[:-2] == lead else query.expand(*lead, -1, -1), folding),
         key=_fold_batch(key, folding),
-        visible=visibility(mask, causal, window),
+        visible=attention_mask(mask, causal, window),
         bias=bias,
     )
     return spec, lead
@@ -202,12 +226,12 @@ def _spec(
 def _folding(lead: tuple[int, ...], score_function: ScoreFunction) -> tuple[int, ...]:
     """A single leading axis is the batch, unless the score has heads."""
     heads = 1 if score_function.weight is None else len(score_function.weight)
-    assert heads in (1, *lead[-1:])  # the score has checked its own
+    assert heads in (1, *lead[-1:])  # checked by the score
     return (1, *lead) if len(lead) == 1 and heads > 1 else lead
 
 
 def _fold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """Leading axes as two, (batch, heads), heads being the last of two or more; of size one where they broadcast."""
+    """Leading axes folded into (batch, heads): the last of two or more is heads. Broadcast axes stay of size one."""
     if tensor.dim() == 4 and len(lead) == 2:
         return tensor
     axes = (*(1,) * (len(lead) + 2 - tensor.dim()), *tensor.shape)
@@ -218,21 +242,22 @@ def _fold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
 
 
 def _fold_batch(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """The same with the batch at full size."""
+    """As `_fold`, with the batch axis expanded."""
     folded = _fold(tensor, lead)
     batch = prod(lead) if len(lead) < 2 else prod(lead[:-1])
     return folded if folded.shape[0] == batch else folded.expand(batch, *folded.shape[1:])
 
 
 def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor, folding: tuple[int, ...]) -> Bias:
+    """The bias in the query's dtype with leading axes folded, or InvalidArgument unless it broadcasts to `shape`."""
     lead, n, m = shape[:-2], shape[-2], shape[-1]
     values = bias_values(bias)
     if not isinstance(values, Tensor) or not values.is_floating_point() or values.device != query.device:
         raise InvalidArgument(
             "bias",
-            wanted=f"numbers to add to the scores, floating point, on {query.device}",
+            wanted=f"a floating-point tensor on {query.device}, added to the scores",
             got=f"{values.dtype} on {values.device}" if isinstance(values, Tensor) else repr(values),
-            remedy="A boolean that says who may attend belongs in mask=.",
+            remedy="A boolean mask goes in mask=.",
         )
     values = values.to(query.dtype)
     if isinstance(bias, DistanceBias):
@@ -257,17 +282,17 @@ def _fold_lse(lse: Tensor | None, spec: AttentionSpec, lead: tuple[int, ...]) ->
     if lse.shape != (*lead, spec.n):
         raise InvalidArgument(
             "lse",
-            wanted=f"one number a query, shape {(*lead, spec.n)}",
+            wanted=f"one number per query, shape {(*lead, spec.n)}",
             got=str(tuple(lse.shape)),
-            remedy="Leave it out and it is computed for the rows asked for.",
+            remedy="Leave it out and it is computed.",
         )
     return lse.reshape(spec.query.shape[:3])
 
 
 def _autocast(*tensors: Tensor) -> list[Tensor]:
-    """What torch.autocast does for PyTorch's own attention."""
+    """Cast as torch.autocast does for PyTorch's own attention."""
     if not all(isinstance(t, Tensor) and t.is_floating_point() for t in tensors):
-        return list(tensors)  # left for the checks to name
+        return list(tensors)  # refused by the checks
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return list(tensors)
@@ -275,14 +300,14 @@ def _autocast(*tensors: Tensor) -> list[Tensor]:
 
 
 def check_tensors(tensors: dict[str, Tensor]) -> None:
-    """Refuse what is not a floating-point tensor (..., positions, width) like the first."""
+    """Refuse anything but floating-point tensors (..., positions, dim) of the first one's dtype and device."""
     first = next(iter(tensors.values()))
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
             got = f"{tensor.dtype} of shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)
             raise InvalidArgument(
                 name,
-                wanted="a floating-point tensor (..., positions, width)",
+                wanted="a floating-point tensor (..., positions, dim)",
                 got=got,
                 remedy="Embed tokens first; give a single vector as x[None].",
             )
@@ -317,14 +342,14 @@ def _check_values(key: Tensor, value: Tensor) -> None:
     if key.shape[-2] != value.shape[-2]:
         raise InvalidArgument(
             "value",
-            wanted=f"one value a key, {key.shape[-2]} of them",
+            wanted=f"one value per key, {key.shape[-2]} of them",
             got=f"{value.shape[-2]} in shape {tuple(value.shape)}",
             remedy="Keys and values come in pairs, from the same sequence.",
         )
 
 
 def check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
-    """Refuse what is not a boolean mask on this device that broadcasts to (..., N, M)."""
+    """Refuse anything but a boolean mask on this device that broadcasts to (..., N, M)."""
     if isinstance(mask, Tensor) and mask.device != device:
         raise InvalidArgument(
             "mask",
@@ -338,7 +363,7 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> No
             "mask",
             wanted="a boolean tensor, True = may attend",
             got=str(mask.dtype) if isinstance(mask, Tensor) else repr(mask),
-            remedy="What is added to scores belongs in bias=; for 0 / -inf use mask == 0."
+            remedy="What is added to scores goes in bias=; for 0 / -inf use mask == 0."
             if floating
             else "Use mask.bool() if non-zero means that it may attend.",
         )

@@ -122,12 +122,18 @@ def intercepted() -> bool:
     return _intercepting
 
 
-def quiet() -> bool:
-    """Whether attention is neither captured nor intercepted in this thread (or task)."""
-    return not _callbacks.get() and _interceptor.get() is None
+def capturing_here() -> bool:
+    """Whether attention is captured in this thread (or task)."""
+    return bool(_callbacks.get())
+
+
+def intercepting_here() -> bool:
+    """Whether attention is intercepted in this thread (or task)."""
+    return _interceptor.get() is not None
 
 
 def intercept(source: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
+    """The output, or what the active interceptor replaces it by."""
     return _replacer(source, spec, value, out) if _intercepting else out
 
 
@@ -157,41 +163,43 @@ _publisher = _publish
 
 
 def weights(spec: AttentionSpec, lead: tuple[int, ...], rows: Pick, heads: Pick, lse: Tensor | None) -> Tensor:
+    """Exact weights (*lead, rows, keys) of these rows and heads."""
     if heads is not None:
         if len(lead) < 2:
             raise InvalidArgument(
                 "heads",
                 wanted="None: this attention has no head axis",
                 got=repr(heads),
-                remedy="Give queries of shape (..., heads, N, width) to choose among heads.",
+                remedy="Give queries of shape (..., heads, N, dim) to choose among heads.",
             )
         chosen = picked("heads", heads, lead[-1], spec.query.device)
         spec, lead = spec.for_heads(chosen), (*lead[:-1], len(chosen))
         lse = None if lse is None else lse[:, chosen]
-    which = slice(0, spec.n) if rows is None else picked("rows", rows, spec.n, spec.query.device)
-    found = exact.weights(spec, which, lse)
-    return found.reshape(*lead, *found.shape[2:])
+    selected = slice(0, spec.n) if rows is None else picked("rows", rows, spec.n, spec.query.device)
+    out = exact.weights(spec, selected, lse)
+    return out.reshape(*lead, *out.shape[2:])
 
 
 def summary(spec: AttentionSpec, lead: tuple[int, ...], top: int, on: Tensor | None, lse: Tensor | None) -> Summary:
+    """The summary of every row, with the caller's leading axes."""
     if type(top) is not int or top < 0:
         raise InvalidArgument("top", wanted="a count", got=str(top), remedy="Use 0 for none.")
     if on is not None:
         if not isinstance(on, Tensor) or on.dtype != torch.bool or on.shape != (spec.m,):
             raise InvalidArgument(
                 "on",
-                wanted=f"one boolean a key, shape ({spec.m},)",
+                wanted=f"one boolean per key, shape ({spec.m},)",
                 got=f"{on.dtype} of shape {tuple(on.shape)}" if isinstance(on, Tensor) else repr(on),
-                remedy="Mark with True the keys whose share of the weight you want.",
+                remedy="Mark with True the keys whose weight is summed.",
             )
         on = on.to(spec.query.device, torch.promote_types(spec.query.dtype, torch.float32))
-    found = exact.summarise(spec, top=min(top, spec.m), on=on, lse=lse)
+    folded = exact.summarize(spec, top=min(top, spec.m), on=on, lse=lse)
     return Summary(
-        entropy=found.entropy.reshape(*lead, spec.n),
-        distance=found.distance.reshape(*lead, spec.n),
-        top_weights=found.top_weights.reshape(*lead, *found.top_weights.shape[2:]),
-        top_keys=found.top_keys.reshape(*lead, *found.top_keys.shape[2:]),
-        mass=None if found.mass is None else found.mass.reshape(*lead, spec.n),
+        entropy=folded.entropy.reshape(*lead, spec.n),
+        distance=folded.distance.reshape(*lead, spec.n),
+        top_weights=folded.top_weights.reshape(*lead, *folded.top_weights.shape[2:]),
+        top_keys=folded.top_keys.reshape(*lead, *folded.top_keys.shape[2:]),
+        mass=None if folded.mass is None else folded.mass.reshape(*lead, spec.n),
     )
 
 
@@ -205,13 +213,13 @@ def picked(argument: str, pick: Pick, size: int, device: torch.device, *, strict
         indices = torch.empty(1, dtype=torch.bool)  # not numbers: refused below
     if indices.numel() == 0:
         indices = indices.long()
-    there = (indices >= -size) & (indices < size)
+    valid = (indices >= -size) & (indices < size)
     if indices.dtype.is_floating_point or indices.dtype in (torch.bool, torch.complex64):
         got = str(indices.dtype) if isinstance(pick, Tensor) else repr(pick)
-    elif strict and not there.all():
+    elif strict and not valid.all():
         got = str(indices.tolist())
     else:
-        return indices[there].long() % max(1, size)
+        return indices[valid].long() % max(1, size)
     raise InvalidArgument(
         argument,
         wanted=f"whole numbers from {-size} to {size - 1}",

@@ -1,6 +1,4 @@
-"""Multi-head attention: several look-ups side by side, for the parameters and the work of one wide one."""
-
-import difflib
+"""Multi-head attention: several attention heads computed as one batch axis."""
 
 import torch
 from torch import nn
@@ -12,8 +10,9 @@ from regard.kernels.attention import varlen
 from regard.kernels.attention.bias import Bias
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.layers.linear import product
-from regard.model.attention import Window, attend_spec, check_mask, fold_bias, visibility
+from regard.kernels.attention.varlen import HeadLayout, PackedAttentionSpec
+from regard.kernels.layers.linear import linear
+from regard.model.attention import Window, attend_packed, attend_spec, attention_mask, check_mask, fold_bias
 from regard.model.interfaces import AttentionModule
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.positions import Rotary
@@ -21,18 +20,21 @@ from regard.model.scores import SCORES, Dot, ScaledDot
 
 
 class MultiHead(AttentionModule):
-    """Attention with one projection per role, split into heads that are a batch axis (https://arxiv.org/abs/1706.03762).
+    """Multi-head attention (https://arxiv.org/abs/1706.03762), self- or cross-attention.
 
-    width         of the queries, and of what comes out
-    heads         how many look-ups; must divide the width unless `head_width` is given
-    source_width  of what is looked up, where that is not as wide as the queries (cross-attention)
-    key_heads     heads of keys and values, each shared by heads / key_heads query heads; 1 is multi-query attention
-    head_width    width of one head
-    score         a name in `regard.SCORES`
-    bias          whether the projections add a bias
-    dropout       probability of dropping a weight in training
-    normalise     scale queries and keys to unit mean square, with a learned gain (https://arxiv.org/abs/2010.04245)
-    rotary        rotate queries and keys by their positions
+    dim          of the queries and of the output
+    heads        number of query heads; must divide dim unless `head_dim` is given
+    source_dim   of the keys' and values' input, for cross-attention; default dim
+    kv_heads     heads of keys and values, each shared by heads / kv_heads query heads (grouped-query attention)
+    head_dim     dim of one head
+    score        a name in `regard.SCORES`
+    bias         whether the projections have a bias
+    dropout      probability of dropping an attention weight in training
+    qk_norm      RMS norm of queries and keys, with a learned gain (https://arxiv.org/abs/2010.04245)
+    rotary       rotary position embedding of queries and keys
+
+    `forward` computes padded sequences and `forward_packed` packed ones. For decoding, `project_memory` computes keys
+    and values once and `attend_memory` attends to them; `empty_cache` and `step` are self-attention with a cache.
     """
 
     def __init__(
@@ -53,17 +55,17 @@ class MultiHead(AttentionModule):
         kv_heads = heads if kv_heads is None else kv_heads
         _check(dim, heads, kv_heads, head_dim, score, dropout)
         head_dim = dim // heads if head_dim is None else head_dim
-        if score == "uniform" and (rotary is not None or qk_norm):
+        if not SCORES[score].content_based and (rotary is not None or qk_norm):
             raise InvalidArgument(
                 "score",
-                wanted="a score that looks at queries and keys, for rotary positions or normalised ones",
-                got="'uniform', which looks at neither",
-                remedy="Leave out rotary and normalise.",
+                wanted="a score that depends on queries and keys, for rotary or qk_norm",
+                got=f"{score!r}, which depends on neither",
+                remedy="Leave out rotary and qk_norm.",
             )
         if rotary is not None and rotary.dim != head_dim:
             raise InvalidArgument(
                 "rotary",
-                wanted=f"positions for heads of width {head_dim}",
+                wanted=f"positions for heads of dim {head_dim}",
                 got=f"Rotary({rotary.dim})",
                 remedy=f"Use Rotary({head_dim}).",
             )
@@ -74,7 +76,7 @@ class MultiHead(AttentionModule):
         self.k_proj = nn.Linear(source_dim, kv_heads * head_dim, bias)
         self.v_proj = nn.Linear(source_dim, kv_heads * head_dim, bias)
         self.out_proj = nn.Linear(heads * head_dim, dim, bias)
-        self.score = SCORES[score](head_dim, head_dim, heads, kv_heads)
+        self.score = SCORES[score].build(head_dim, head_dim, heads, kv_heads)
         self.q_norm = nn.RMSNorm(head_dim) if qk_norm else None
         self.k_norm = nn.RMSNorm(head_dim) if qk_norm else None
         self.rotary = rotary
@@ -97,70 +99,108 @@ class MultiHead(AttentionModule):
         causal: bool = False,
         window: Window | None = None,
         bias: Bias | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
-        """Attend from x (B, N, width) to the source (B, M, source_width), or to x itself: (B, N, width).
+        """Attend from x (B, N, dim) to the source (B, M, source_dim), or to x itself: (B, N, dim).
 
-        The mask is (B, N, M) or (B, heads, N, M), True = may attend; the bias broadcasts to (B, heads, N, M).
+        mask      (B, N, M) or (B, heads, N, M), True = may attend
+        causal, window, bias   as in `regard.attend`; the bias broadcasts to (B, heads, N, M)
+        packing   x and the output hold the tokens of a padded batch only, (tokens, dim)
         """
         if source is not None and self.rotary is not None:
             raise InvalidArgument(
                 "source",
-                wanted="none: rotary positions compare places in one and the same sequence",
+                wanted="none: rotary positions are distances within one sequence",
                 got=f"a second sequence of shape {tuple(source.shape)}",
                 remedy="Leave rotary=None for cross-attention.",
             )
         if source is not None:
-            return self.read(x, self.remember(source), mask=mask, causal=causal, window=window, bias=bias)
-        self._check_input("x", x, self.dim)
-        query, key, value = _together(x, self.q_proj, self.k_proj, self.v_proj)
-        memory = self._known(key, value)
-        return self._look(query, memory, mask=mask, causal=causal, window=window, bias=bias)
-
-    def packed(
-        self, x: Tensor, packing: Packing, *, mask: Tensor | None, causal: bool = False, bias: Bias | None = None
-    ) -> Tensor:
-        """Self-attention of a packed batch (positions, width), equal to `forward` of the padded one."""
-        query, key, value = _together(x, self.q_proj, self.k_proj, self.v_proj, packing=packing)
-        memory = self._known(key, value)
-        return self._look(query, memory, mask=mask, causal=causal, bias=bias, packing=packing)
+            memory = self.project_memory(source)
+            return self.attend_memory(x, memory, mask=mask, causal=causal, window=window, bias=bias, packing=packing)
+        if packing is None:
+            self._check_input("x", x, self.dim)
+        query, key, value = _project(x, self.q_proj, self.k_proj, self.v_proj, packing=packing)
+        memory = self._key_value(key, value)
+        return self._attend(query, memory, mask=mask, causal=causal, window=window, bias=bias, packing=packing)
 
     def forward_packed(
         self,
-        x: Tensor,
-        ends: SequenceOffsets,
-        source: Tensor | None = None,
-        around: SequenceOffsets | None = None,
+        x: Float[Tensor, "N W"],
+        offsets: SequenceOffsets,
+        source: Float[Tensor, "M V"] | None = None,
+        source_offsets: SequenceOffsets | None = None,
         *,
         causal: bool = False,
-    ) -> Tensor:
-        """Self-attention of sequences laid end to end (positions, width); or attention to others that are."""
+    ) -> Float[Tensor, "N W"]:
+        """Self-attention within packed sequences, or attention to the source sequence of the same index.
+
+        For scores that declare `packable`.
+        """
         score_function = self.score.score_function(self.head_dim)
+        if not (self.score.packable and varlen.supports(score_function)):
+            raise InvalidArgument(
+                "score",
+                wanted="a score that declares packable, for packed sequences",
+                got=type(self.score).__name__,
+                remedy="Use padded sequences, or 'dot', 'scaled_dot' or 'bilinear'.",
+            )
         assert isinstance(score_function, DotScoreFunction)
         dropout = self.dropout if self.training else 0.0
-        kind = varlen.HeadLayout(self.heads, self.kv_heads, self.head_dim, score_function.scale, causal, dropout)
-        if source is None and self._as_they_are:
-            asked, known = _projected(x, self.q_proj, self.k_proj, self.v_proj), None
+        layout = HeadLayout(self.heads, self.kv_heads, self.head_dim, score_function.scale, causal, dropout)
+        query: Tensor
+        kv: Tensor | None
+        if not self._unchanged:
+            query, kv = self._packed_query_kv(x, x if source is None else source, offsets.positions)
+        elif source is None:
+            query, kv = _fused_product(x, self.q_proj, self.k_proj, self.v_proj), None
         else:
-            asked, known = self._turned(x, x if source is None else source, ends.positions)
-        seen = varlen.attend(asked, known, kind, ends, ends if around is None else around)
-        return product(seen, self.out_proj.weight, self.out_proj.bias)
+            query, kv = _fused_product(x, self.q_proj), _fused_product(source, self.k_proj, self.v_proj)
+        spec = PackedAttentionSpec(layout, query, kv, offsets, offsets if source_offsets is None else source_offsets)
+        return linear(attend_packed(spec, self), self.out_proj.weight, self.out_proj.bias)
 
     @property
-    def _as_they_are(self) -> bool:
-        """Whether queries and keys meet as they were projected."""
+    def _unchanged(self) -> bool:
+        """Whether queries and keys are used as projected, without norm, rotation or projection of the score."""
         return self.rotary is None and self.q_norm is None and type(self.score) in (Dot, ScaledDot)
 
-    def _turned(self, x: Tensor, source: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries of one, keys and values of the other, side by side."""
-        if self._as_they_are:
-            return _projected(x, self.q_proj), _projected(source, self.k_proj, self.v_proj)
-        query, (key, value) = self.q_proj(x), _together(source, self.k_proj, self.v_proj)
+    def _packed_query_kv(self, x: Tensor, source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries (N, H · D), and keys and values side by side (M, 2 · G · D)."""
+        query, (key, value) = self.q_proj(x), _project(source, self.k_proj, self.v_proj)
         query, key = _split(query[None], self.heads), _split(key[None], self.kv_heads)  # (1, H, N, D)
-        query, key = _normalised(query, self.q_norm), _normalised(key, self.k_norm)
+        query, key = _normalized(query, self.q_norm), _normalized(key, self.k_norm)
         if self.rotary is not None:
-            query, key = self.rotary(query, places), self.rotary(key, places)
+            query, key = self.rotary(query, positions), self.rotary(key, positions)
         query, key = (x.transpose(1, 2).flatten(2)[0] for x in (self.score.queries(query), self.score.keys(key)))
         return query, torch.cat((key, value), -1)
+
+    def project_memory(self, source: Tensor, packing: Packing | None = None) -> KeyValue:
+        """The keys and values of a source (B, M, source_dim), or with a packing of its tokens (tokens, source_dim)."""
+        if packing is None:
+            self._check_input("source", source, self.source_dim)
+        return self._key_value(*_project(source, self.k_proj, self.v_proj, packing=packing))
+
+    def attend_memory(
+        self,
+        x: Tensor,
+        memory: KeyValue,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        window: Window | None = None,
+        bias: Bias | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """Attend from x to projected keys and values, the last query aligned with the last key. Else as `forward`."""
+        if packing is None:
+            self._check_input("x", x, self.dim)
+        query = self.q_proj(x)
+        if packing is not None:
+            query = packing.unpack(query)
+        return self._attend(query, memory, mask=mask, causal=causal, window=window, bias=bias, packing=packing)
+
+    def empty_cache(self, x: Tensor, capacity: int) -> KeyValueCache:
+        """An empty cache for the batch, dtype and device of x (B, N, dim) and `capacity` positions."""
+        return KeyValueCache(self.project_memory(x[:, :0]), capacity)
 
     def step(
         self,
@@ -172,71 +212,40 @@ class MultiHead(AttentionModule):
         visible: Tensor | None = None,
         position: int | Int[Tensor, " B"] | None = None,
     ) -> Tensor:
-        """Causal self-attention of the next N positions, usually one, adding them to the cache.
+        """Causal self-attention of the next N positions, usually one, which are appended to the cache.
 
-        Or, where `visible` (B, N, cached + N) says which of all positions each may see, of N that stand at the same
-        `position`, of all sequences or of each: hypotheses for one and the same place.
+        For N hypotheses at one `position` (of all sequences, or of each), the mask `visible` (B, N, cached + N) selects
+        what each attends to, instead of causality.
         """
-        before = cache.length
-        places = _places(before, x.shape[1], position, x.device) if self.rotary is not None else None
-        cache.append(self._remember(x, places))
+        length = cache.length
+        positions = None
+        if self.rotary is not None:
+            positions = _positions(length, x.shape[1], position, x.device)
+        self._check_input("source", x, self.source_dim)
+        cache.append(self._key_value(self.k_proj(x), self.v_proj(x), positions))
         try:
             self._check_input("x", x, self.dim)
-            causal = visible is None
-            return self._look(
-                self.q_proj(x), cache.filled, mask=visible, causal=causal, window=window, bias=bias, places=places
+            return self._attend(
+                self.q_proj(x),
+                cache.filled,
+                mask=visible,
+                causal=visible is None,
+                window=window,
+                bias=bias,
+                positions=positions,
             )
         except BaseException:
-            cache.length = before  # nothing is lost: the step can be asked for again
+            cache.length = length  # the step can be repeated
             raise
 
-    def start(self, x: Tensor, capacity: int) -> KeyValueCache:
-        """An empty cache for a batch such as x, with room for `capacity` positions."""
-        return KeyValueCache(self.remember(x[:, :0]), capacity)
-
-    def remember(self, source: Tensor, packing: Packing | None = None) -> KeyValue:
-        """The keys and values of a source (B, M, source_width), projected once for any number of reads.
-
-        With a packing, the source is packed (positions, source_width).
-        """
-        if packing is None:
-            self._check_input("source", source, self.source_dim)
-        key, value = _together(source, self.k_proj, self.v_proj, packing=packing)
-        return self._known(key, value)
-
-    def _remember(self, source: Tensor, places: Tensor | None) -> KeyValue:
-        self._check_input("source", source, self.source_dim)
-        return self._known(self.k_proj(source), self.v_proj(source), places)
-
-    def _known(self, key: Tensor, value: Tensor, places: Tensor | None = None) -> KeyValue:
-        key = _normalised(_split(key, self.kv_heads), self.k_norm)  # (B, G, M, D)
+    def _key_value(self, key: Tensor, value: Tensor, positions: Tensor | None = None) -> KeyValue:
+        """Keys and values by head from their projections (B, M, G · D); positions count from 0 by default."""
+        key = _normalized(_split(key, self.kv_heads), self.k_norm)  # (B, G, M, D)
         if self.rotary is not None:
-            key = self.rotary(key, _places(0, key.shape[2], None, key.device) if places is None else places)
+            key = self.rotary(key, _positions(0, key.shape[2], None, key.device) if positions is None else positions)
         return KeyValue(self.score.keys(key), _split(value, self.kv_heads))
 
-    def read(
-        self,
-        x: Tensor,
-        memory: KeyValue,
-        *,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        window: Window | None = None,
-        bias: Bias | None = None,
-        packing: Packing | None = None,
-    ) -> Tensor:
-        """Attend from x to what is remembered, the last query standing at the last key.
-
-        With a packing, x is packed (positions, width), and so is what comes out.
-        """
-        if packing is None:
-            self._check_input("x", x, self.dim)
-            query = self.q_proj(x)
-        else:
-            query = packing.unpack(self.q_proj(x))
-        return self._look(query, memory, mask=mask, causal=causal, window=window, bias=bias, packing=packing)
-
-    def _look(
+    def _attend(
         self,
         query: Tensor,
         memory: KeyValue,
@@ -246,20 +255,21 @@ class MultiHead(AttentionModule):
         window: Window | None = None,
         bias: Bias | None = None,
         packing: Packing | None = None,
-        places: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
+        """Attention of projected queries (B, N, H · D) and the output projection: the path of all padded entries."""
         batch, n, m = query.shape[0], query.shape[1], memory.key.shape[2]
         wanted = (batch, self.kv_heads, m)
         if not memory.key.shape[:3] == memory.value.shape[:3] == wanted or memory.value.shape[3] != self.head_dim:
             raise InvalidArgument(
                 "memory",
-                wanted=f"keys and values of (batch, heads, positions) {wanted}, from this layer's remember",
+                wanted=f"keys and values of (batch, heads, positions) {wanted}, from this layer's project_memory",
                 got=f"{tuple(memory.key.shape)} and {tuple(memory.value.shape)}",
-                remedy="Queries and source are one batch: repeat or reorder what is remembered to match.",
+                remedy="Queries and source are one batch: repeat or reorder the memory to match.",
             )
-        query = _normalised(_split(query, self.heads), self.q_norm)  # (B, H, N, D)
+        query = _normalized(_split(query, self.heads), self.q_norm)  # (B, H, N, D)
         if self.rotary is not None:
-            query = self.rotary(query, _places(m - n, n, None, query.device) if places is None else places)
+            query = self.rotary(query, _positions(m - n, n, None, query.device) if positions is None else positions)
         shape = (batch, self.heads, n, m)
         if mask is not None:
             mask = _head_axis(mask)
@@ -269,16 +279,16 @@ class MultiHead(AttentionModule):
             score_function=self.score.score_function(query.shape[-1]),
             query=query,
             key=memory.key,
-            visible=visibility(mask, causal, window),
+            visible=attention_mask(mask, causal, window),
             bias=None if bias is None else fold_bias(bias, shape, query, shape[:2]),
         )
         dropout = self.dropout if self.training else 0.0
         heads = attend_spec(spec, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
         joined = heads.transpose(1, 2).flatten(2)  # (B, N, H · D)
-        return product(joined if packing is None else packing.pack(joined), self.out_proj.weight, self.out_proj.bias)
+        return linear(joined if packing is None else packing.pack(joined), self.out_proj.weight, self.out_proj.bias)
 
     def _check_input(self, argument: str, x: Tensor, dim: int) -> None:
-        mine = self.out_proj.weight
+        weight = self.out_proj.weight
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != dim:
             raise InvalidArgument(
                 argument,
@@ -286,37 +296,38 @@ class MultiHead(AttentionModule):
                 got=f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x),
                 remedy="Batch comes first; a single sequence goes in as x[None].",
             )
-        if x.device != mine.device or (x.dtype != mine.dtype and not torch.is_autocast_enabled(x.device.type)):
+        if x.device != weight.device or (x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)):
             raise InvalidArgument(
                 argument,
-                wanted=f"{mine.dtype} on {mine.device}, as the layer",
+                wanted=f"{weight.dtype} on {weight.device}, as the layer",
                 got=f"{x.dtype} on {x.device}",
                 remedy="Convert one to the other, or run under torch.autocast.",
             )
 
     def extra_repr(self) -> str:
-        grouped = "" if self.kv_heads == self.heads else f", key_heads={self.kv_heads}"
-        return f"width={self.dim}, heads={self.heads}{grouped}, head_width={self.head_dim}"
+        grouped = "" if self.kv_heads == self.heads else f", kv_heads={self.kv_heads}"
+        return f"dim={self.dim}, heads={self.heads}{grouped}, head_dim={self.head_dim}"
 
 
-def _together(x: Tensor, *projections: nn.Linear, packing: Packing | None = None) -> tuple[Tensor, ...]:
-    """Several projections of one input as one product, unpacked where the input is packed."""
-    dims, projected = [projection.out_features for projection in projections], _projected(x, *projections)
+def _project(x: Tensor, *projections: nn.Linear, packing: Packing | None = None) -> tuple[Tensor, ...]:
+    """Several projections of one input, computed as one product; padded where the input is packed."""
+    projected, dims = _fused_product(x, *projections), [projection.out_features for projection in projections]
     return torch.split(projected if packing is None else packing.unpack(projected), dims, -1)
 
 
-def _projected(x: Tensor, *projections: nn.Linear) -> Tensor:
-    """Side by side."""
+def _fused_product(x: Tensor, *projections: nn.Linear) -> Tensor:
+    """Several projections of one input side by side."""
     if len(projections) == 1:
-        return product(x, projections[0].weight, projections[0].bias)
+        return linear(x, projections[0].weight, projections[0].bias)
     weight = torch.cat([projection.weight for projection in projections])
     biased = projections[0].bias is not None
-    return product(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
+    return linear(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
 
 
-def _places(
+def _positions(
     start: int, count: int, shared: int | Int[Tensor, " B"] | None, device: torch.device
-) -> Int[Tensor, "*each_of_B_in_all_heads S"]:
+) -> Int[Tensor, "*batch_and_heads S"]:
+    """Positions start, start + 1, …; or one position `shared` by all, or by those of each sequence (B, 1, count)."""
     if isinstance(shared, Tensor):
         return shared[:, None, None].expand(-1, 1, count)
     if shared is not None:
@@ -328,8 +339,8 @@ def _split(x: Float[Tensor, "B N HD"], heads: int) -> Float[Tensor, "B H N D"]:
     return x.unflatten(2, (heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _normalised(x: Tensor, norm: nn.RMSNorm | None) -> Tensor:
-    """In the norm's own precision, which under autocast is wider than the input's."""
+def _normalized(x: Tensor, norm: nn.RMSNorm | None) -> Tensor:
+    """The norm in its own dtype, which under autocast is wider than the input's."""
     return x if norm is None else norm(x.to(norm.weight.dtype)).to(x.dtype)
 
 
@@ -349,7 +360,7 @@ def _head_axis(mask: Tensor) -> Tensor:
 def _check(dim: int, heads: int, kv_heads: int, head_dim: int | None, score: str, dropout: float) -> None:
     if min(dim, heads, kv_heads, 1 if head_dim is None else head_dim) < 1:
         raise InvalidArgument(
-            "width, heads, key_heads, head_width",
+            "dim, heads, kv_heads, head_dim",
             wanted="numbers of at least 1",
             got=f"{dim}, {heads}, {kv_heads}, {head_dim}",
             remedy="One head is ordinary attention.",
@@ -358,22 +369,18 @@ def _check(dim: int, heads: int, kv_heads: int, head_dim: int | None, score: str
         divisors = [h for h in range(1, dim + 1) if dim % h == 0]
         raise InvalidArgument(
             "heads",
-            wanted=f"a divisor of the width {dim}",
+            wanted=f"a divisor of the dim {dim}",
             got=str(heads),
-            remedy=f"The nearest is {min(divisors, key=lambda h: abs(h - heads))}; or give head_width.",
+            remedy=f"The nearest is {min(divisors, key=lambda h: abs(h - heads))}; or give head_dim.",
         )
     if heads % kv_heads:
         raise InvalidArgument(
-            "key_heads",
+            "kv_heads",
             wanted=f"a divisor of heads = {heads}",
             got=str(kv_heads),
             remedy="1 shares one head of keys and values among all queries; leave it out to share none.",
         )
-    if not isinstance(score, str) or score not in SCORES:
-        near = difflib.get_close_matches(str(score), SCORES, n=1, cutoff=0.0)[0]
-        raise InvalidArgument(
-            "score", wanted=f"one of {', '.join(SCORES)}", got=repr(score), remedy=f"Did you mean {near!r}?"
-        )
+    SCORES[score]  # refuses an unknown name
     if not 0 <= dropout < 1:
         raise InvalidArgument(
             "dropout", wanted="a probability p, 0 ≤ p < 1", got=str(dropout), remedy="0.0 drops nothing."

@@ -1,78 +1,129 @@
-"""Positions: what tells attention, which sees a set, that its input is a sequence.
+"""Positions: how attention, which is invariant to order, learns the order of its input.
 
-Absolute positions are encoded and joined to the input (`Sinusoidal` or `Learned`, through `Add` or `Concatenate`);
-rotary ones turn queries and keys; relative ones are a bias on the scores (`Alibi`, `RelativeBias`).
+Three kinds. A `PositionEncoding` is a vector per position, joined to the input by `Add` or `Concatenate`; `Rotary`
+rotates queries and keys; a `PositionBias` is added to the scores. `POSITIONS` holds the names that recipes use.
 """
 
+from abc import ABC, abstractmethod
 from math import log
+from typing import Annotated, ClassVar
 
 import torch
 from torch import nn
 
 from regard.core.errors import InvalidArgument
+from regard.core.registry import Registry
 from regard.core.sequence import SequenceOffsets
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.attention.bias import DistanceBias
 
-# Where a sequence, or each of a batch, begins; or where sequences lie end to end.
+# The position of the first token, of all sequences or of each; or the offsets of packed sequences.
 Start = int | Int[Tensor, " B"] | SequenceOffsets
 
 
-class Sinusoidal(nn.Module):
-    """Sines and cosines of wavelengths from 2π to 2π · base; no parameters and no longest sequence.
+class Positions(nn.Module):
+    """Base of every kind of position information: what it declares to configurations. By itself: no positions."""
 
-    https://arxiv.org/abs/1706.03762
-    """
+    packable: ClassVar[bool] = True  # whether packed attention supports it
+    extrapolates: ClassVar[bool] = True  # whether positions beyond those of training are defined
+    multiple_of: ClassVar[int] = 1  # what the dim (of the model, or of a head for `Rotary`) must be a multiple of
 
-    limit = None
+
+class PositionEncoding(Positions, ABC):
+    """Absolute position encoding: a vector for each position."""
+
+    dim: int  # of a vector
+    limit: int | None = None  # positions are 0..limit-1; None: any
+
+    @classmethod
+    @abstractmethod
+    def build(cls, dim: int, max_positions: int) -> "PositionEncoding":
+        """An encoding of this dim; `max_positions` is the limit of those that have one."""
+
+    @abstractmethod
+    def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
+        """The vectors of these positions."""
+
+
+class PositionBias(Positions, ABC):
+    """Relative positions as a bias on the scores, a function of the distance from query to key, per head."""
+
+    packable = False
+
+    @classmethod
+    @abstractmethod
+    def build(cls, heads: int, *, bidirectional: bool) -> "PositionBias":
+        """A bias for so many heads; `bidirectional` unless keys after the query are always masked."""
+
+    @abstractmethod
+    def forward(self, n: int, m: int) -> DistanceBias:
+        """The bias (heads, n + m - 1) of n queries and m keys."""
+
+
+class Sinusoidal(PositionEncoding):
+    """Sines and cosines of wavelengths from 2π to 2π · base, without parameters (https://arxiv.org/abs/1706.03762)."""
+
+    multiple_of = 2
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
         if dim < 2 or dim % 2:
             raise InvalidArgument(
-                "width", wanted="an even number", got=str(dim), remedy="Sines and cosines come in pairs."
+                "dim", wanted="an even number", got=str(dim), remedy="Sines and cosines come in pairs."
             )
         self.dim, self.base = dim, base
+
+    @classmethod
+    def build(cls, dim: int, max_positions: int) -> PositionEncoding:
+        return cls(dim)
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
         angle = _angles(positions, self.dim, self.base)  # (..., S, W / 2)
         return torch.cat((angle.sin(), angle.cos()), -1)
 
 
-class Learned(nn.Module):
-    """A table of vectors, one a position, as long as the longest sequence it will ever see."""
+class Learned(PositionEncoding):
+    """A learned vector for each position below `limit`."""
+
+    extrapolates = False
+    limit: int
 
     def __init__(self, dim: int, limit: int) -> None:
         super().__init__()
         self.dim, self.limit = dim, limit
         self.table = nn.Parameter(torch.randn(limit, dim) * 0.02)
 
+    @classmethod
+    def build(cls, dim: int, max_positions: int) -> PositionEncoding:
+        return cls(dim, max_positions)
+
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
         return nn.functional.embedding(positions, self.table)
 
 
 class SinusoidalGrid(nn.Module):
-    """Places in an image: half of the width tells the row, half the column, as `Sinusoidal` tells a position."""
+    """Positions in an image grid: half of the dim encodes the row, half the column, each as `Sinusoidal` does."""
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
         if dim < 4 or dim % 4:
             raise InvalidArgument(
-                "width", wanted="a multiple of 4", got=str(dim), remedy="Rows and columns get sines and cosines each."
+                "dim", wanted="a multiple of 4", got=str(dim), remedy="Rows and columns get sines and cosines each."
             )
         self.dim = dim
         self.axis = Sinusoidal(dim // 2, base)
 
     def forward(self, rows: int, columns: int, device: torch.device | None = None) -> Float[Tensor, "S W"]:
+        """The vectors of all regions, row by row."""
         down = self.axis(torch.arange(rows, device=device))[:, None].expand(-1, columns, -1)
         across = self.axis(torch.arange(columns, device=device))[None].expand(rows, -1, -1)
         return torch.cat((down, across), -1).flatten(0, 1)  # (rows · columns, W)
 
 
 class Add(nn.Module):
-    """The input plus the encoding of its positions; widths must agree."""
+    """The input plus the encoding of its positions, of the same dim."""
 
-    def __init__(self, positions: Sinusoidal | Learned) -> None:
+    def __init__(self, positions: PositionEncoding) -> None:
         super().__init__()
         self.positions = positions
 
@@ -83,17 +134,17 @@ class Add(nn.Module):
         if x.shape[-1] != self.positions.dim:
             raise InvalidArgument(
                 "x",
-                wanted=f"width {self.positions.dim}, that of the positions added to it",
-                got=f"width {x.shape[-1]} in shape {tuple(x.shape)}",
-                remedy="Build the positions with the width of the input, or use Concatenate.",
+                wanted=f"dim {self.positions.dim}, that of the positions added to it",
+                got=f"dim {x.shape[-1]} in shape {tuple(x.shape)}",
+                remedy="Build the positions with the dim of the input, or use Concatenate.",
             )
         return x + _encode(self.positions, x, start)
 
 
 class Concatenate(nn.Module):
-    """The input beside the encoding of its positions; widths add up."""
+    """The input concatenated with the encoding of its positions."""
 
-    def __init__(self, positions: Sinusoidal | Learned) -> None:
+    def __init__(self, positions: PositionEncoding) -> None:
         super().__init__()
         self.positions = positions
 
@@ -105,17 +156,20 @@ class Concatenate(nn.Module):
         return torch.cat((x, encoded.expand(*x.shape[:-1], -1)), -1)
 
 
-class Rotary(nn.Module):
-    """Turns pairs of a head's dimensions by angles that grow with position, so that dot products see distance alone.
+class Rotary(Positions):
+    """Rotary position embedding: rotates pairs of a head's dimensions by angles proportional to the position.
 
-    Dimension i turns with dimension i + width / 2 (https://arxiv.org/abs/2104.09864).
+    Dot products then depend on the distance alone. Dimension i is paired with i + dim / 2
+    (https://arxiv.org/abs/2104.09864).
     """
+
+    multiple_of = 2
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
         if dim < 2 or dim % 2:
             raise InvalidArgument(
-                "width", wanted="an even width of a head", got=str(dim), remedy="Dimensions turn in pairs."
+                "dim", wanted="an even head dim", got=str(dim), remedy="Dimensions are rotated in pairs."
             )
         self.dim, self.base = dim, base
 
@@ -123,8 +177,8 @@ class Rotary(nn.Module):
         if x.shape[-1] != self.dim:
             raise InvalidArgument(
                 "x",
-                wanted=f"heads of width {self.dim}, for which these positions were built",
-                got=f"width {x.shape[-1]} in shape {tuple(x.shape)}",
+                wanted=f"heads of dim {self.dim}, for which these positions were built",
+                got=f"dim {x.shape[-1]} in shape {tuple(x.shape)}",
                 remedy=f"Use Rotary({x.shape[-1]}).",
             )
         angle = _angles(positions, self.dim, self.base)  # (..., S, D / 2)
@@ -133,44 +187,53 @@ class Rotary(nn.Module):
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
 
 
-class Alibi(nn.Module):
-    """A penalty that grows with distance, steeper in some heads than in others (https://arxiv.org/abs/2108.12409)."""
+class Alibi(PositionBias):
+    """ALiBi: a penalty linear in the distance, with a slope per head (https://arxiv.org/abs/2108.12409)."""
 
     slopes: Tensor
 
     def __init__(self, heads: int) -> None:
         super().__init__()
         if heads < 1:
-            raise InvalidArgument("heads", wanted="at least 1", got=str(heads), remedy="Each head has its slope.")
+            raise InvalidArgument("heads", wanted="at least 1", got=str(heads), remedy="Each head has a slope.")
         power = 2 ** (heads.bit_length() - 1)  # the largest power of two that is at most `heads`
         slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
         slopes += [2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]  # halfway between the others
         self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
+
+    @classmethod
+    def build(cls, heads: int, *, bidirectional: bool) -> PositionBias:
+        return cls(heads)
 
     def forward(self, n: int, m: int) -> DistanceBias:
         distance = DistanceBias.distances(n, m, self.slopes.device).abs()  # (L,)
         return DistanceBias(-self.slopes[:, None] * distance)  # (H, L)
 
 
-class RelativeBias(nn.Module):
-    """A learned number for each head and each bucket of distances, as in T5 (https://arxiv.org/abs/1910.10683).
+class RelativeBias(PositionBias):
+    """A learned bias for each head and each bucket of distances, as in T5 (https://arxiv.org/abs/1910.10683).
 
-    Half of the buckets hold one distance each; the rest grow logarithmically up to `furthest`, beyond which all are
-    alike. `ahead` says whether keys after the query are told apart too, for which half of the buckets go.
+    Half of the buckets hold one distance each; the rest grow logarithmically up to `max_distance`, beyond which all
+    distances share one. `bidirectional` gives half of the buckets to keys after the query.
     """
 
-    def __init__(self, heads: int, *, buckets: int = 32, furthest: int = 128, ahead: bool = True) -> None:
+    def __init__(self, heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
         super().__init__()
-        exact = buckets // (4 if ahead else 2)
-        if exact < 1 or furthest <= exact:
+        least = 4 if bidirectional else 2
+        exact = buckets // least
+        if exact < 1 or max_distance <= exact:
             raise InvalidArgument(
-                "buckets, furthest",
-                wanted=f"at least {4 if ahead else 2} buckets, and furthest beyond the {max(1, exact)} exact ones",
-                got=f"{buckets}, {furthest}",
+                "buckets, max_distance",
+                wanted=f"at least {least} buckets, and max_distance beyond the {max(1, exact)} exact ones",
+                got=f"{buckets}, {max_distance}",
                 remedy="32 buckets up to distance 128 are usual.",
             )
-        self.buckets, self.furthest, self.ahead = buckets, furthest, ahead
+        self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
         self.table = nn.Parameter(torch.zeros(heads, buckets))
+
+    @classmethod
+    def build(cls, heads: int, *, bidirectional: bool) -> PositionBias:
+        return cls(heads, bidirectional=bidirectional)
 
     def forward(self, n: int, m: int) -> DistanceBias:
         distance = DistanceBias.distances(n, m, self.table.device)
@@ -179,39 +242,54 @@ class RelativeBias(nn.Module):
     def bucket(self, distance: Int[Tensor, " L"]) -> Int[Tensor, " L"]:
         """The bucket of each signed distance, key minus query."""
         buckets, base = self.buckets, torch.zeros_like(distance)
-        if self.ahead:
+        if self.bidirectional:
             buckets //= 2
             base = (distance > 0) * buckets
-        apart = distance.abs() if self.ahead else (-distance).clamp(min=0)
+        magnitude = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
         exact = buckets // 2
-        grown = (apart.clamp(min=1) / exact).log() / log(self.furthest / exact) * (buckets - exact)
-        coarse = (exact + grown.long()).clamp(max=buckets - 1)
-        return base + torch.where(apart < exact, apart, coarse)
+        extra = (magnitude.clamp(min=1) / exact).log() / log(self.max_distance / exact) * (buckets - exact)
+        coarse = (exact + extra.long()).clamp(max=buckets - 1)
+        return base + torch.where(magnitude < exact, magnitude, coarse)
+
+
+POSITIONS: Registry[type[Positions]] = Registry(
+    "positions",
+    {
+        "sinusoidal": Sinusoidal,
+        "learned": Learned,
+        "rotary": Rotary,
+        "alibi": Alibi,
+        "relative": RelativeBias,
+        "none": Positions,
+    },
+)
+PositionName = Annotated[str, POSITIONS]
 
 
 def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
-    rate = base ** (-torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim)  # (width / 2,)
+    rate = base ** (-torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim)  # (dim / 2,)
     return positions[..., None] * rate
 
 
-def _encode(positions: Sinusoidal | Learned, x: Tensor, start: Start) -> Tensor:
+def _encode(positions: PositionEncoding, x: Tensor, start: Start) -> Tensor:
+    """The vectors of the positions of x (..., S, W), in its dtype; refuses positions below 0 or beyond the limit."""
     if isinstance(start, SequenceOffsets):
-        first, last = 0, start.max_length - x.shape[-2]
+        first, length = 0, start.max_length
     else:
         first, last = (start, start) if isinstance(start, int) else (int(start.min()), int(start.max()))
+        length = last + x.shape[-2]
     if first < 0:
         raise InvalidArgument("start", wanted="a position of at least 0", got=str(first), remedy="Count from 0.")
-    if positions.limit is not None and last + x.shape[-2] > positions.limit:
+    if positions.limit is not None and length > positions.limit:
         raise InvalidArgument(
             "x",
             wanted=f"at most {positions.limit} positions, the length of the learned table",
-            got=f"{last + x.shape[-2]}",
+            got=f"{length}",
             remedy="Shorten the input, build the table with a larger limit, or use sinusoidal positions.",
         )
     if isinstance(start, SequenceOffsets):
-        places = start.positions
+        index = start.positions
     else:
-        steps = torch.arange(x.shape[-2], device=x.device)
-        places = steps + (start if isinstance(start, int) else start[:, None])
-    encoded: Tensor = positions(places)
+        index = torch.arange(x.shape[-2], device=x.device) + (start if isinstance(start, int) else start[:, None])
+    encoded: Tensor = positions(index)
     return encoded.to(x.dtype)

@@ -70,7 +70,7 @@ class RnnDecoderConfig(DecoderConfig):
         return self.initial_state == "summary" or not self.attends
 
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
-        if self.attends and self.score in ("dot", "scaled_dot") and self.dim != memory_dim:
+        if self.attends and SCORES[self.score].equal_dims and self.dim != memory_dim:
             got = f"{self.dim} and {memory_dim}"
             yield Problem("score", f"equal widths for {self.score!r}", got, "Or 'bilinear'.")
 
@@ -167,7 +167,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         parts = 2 if config.cell == "lstm" else 1
         begins = memory_dim is not None and config.initial_state == "summary"
         self.begin = nn.Linear(source, parts * config.layers * config.dim) if begins else None
-        self.score = None if self.looks == "none" else SCORES[config.score](config.dim, source, None, None)
+        self.score = None if self.looks == "none" else SCORES[config.score].build(config.dim, source)
         self.join = None if self.looks == "none" else nn.Linear(config.dim + source, config.dim)
         self.gate = nn.Linear(config.dim, 1) if config.context_gate and self.looks == "bahdanau" else None
         self.dropout = Dropout(config.dropout)
@@ -206,7 +206,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         A list of `weights` is added to: where each step looked, with its gradient.
         """
         hand = state.keys is not None and by_hand(self.project.weight, targets, state.keys)
-        if self.one_by_one and hand and not capture.intercepted():
+        if self.one_by_one and hand and self._fused_score(state) and not capture.intercepted():
             return self._carry_by_hand(targets, state, weights)
         embedded = self.dropout(self.embed_tokens(targets))
         if not self.one_by_one:
@@ -272,7 +272,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     def _through(self, x: Float[Tensor, "B T I"], hidden: Hidden) -> tuple[Float[Tensor, "B T W"], Hidden]:
         """All layers, with the states that each one ends in."""
         batch, length, _ = x.shape
-        if not (torch.is_grad_enabled() and rnn_cuda.takes(x)):
+        if not (torch.is_grad_enabled() and rnn_cuda.can_launch(x)):
             out, after = self.rnn(x, _pack(tuple(part.to(x.dtype) for part in hidden)))
             return out, after if isinstance(after, tuple) else (after,)
         rows, last = x.transpose(0, 1).flatten(0, 1), list[Hidden]()
@@ -321,6 +321,12 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         with torch.no_grad():
             for query in asked:
                 self._look(query[:, None], state)
+
+    def _fused_score(self, state: RnnState) -> bool:
+        """Whether the recurrent attention kernels support the score."""
+        if self.score is None or state.keys is None or not self.score.linear_queries:
+            return False
+        return attention_rnn.supports(self.score.score_function(state.keys.shape[-1]))
 
     def _source(self, state: RnnState, like: Tensor) -> attention_rnn.AttentionSource:
         assert self.score is not None

@@ -1,45 +1,63 @@
-"""Score functions: how well a query and a key fit. All are interchangeable wherever attention is used.
+"""Scores: how well a query matches a key. All are interchangeable wherever attention is used.
 
-A score projects queries and keys into one space and leaves the rest to an energy there, so four of them share the
-fused dot-product kernels and all share one streamed one. Keys can be projected once per source and used for many
-queries: see `KeysReady`.
+A score projects queries and keys into one space and names the `ScoreFunction` to apply there, so four of them share the
+dot-product kernels and all share the blockwise one. Keys can be projected once per source: see `ProjectedKeys`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
-from typing import Literal
+from typing import Annotated, ClassVar
 
 import torch
 from torch import nn
 
 from regard.core.errors import InvalidArgument
+from regard.core.registry import Registry
 from regard.core.shapes import Float, Tensor
 from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction, ScoreFunction
 
 
 class Score(nn.Module, ABC):
-    """A score function with its parameters.
+    """A score with its parameters.
 
-    Those that have any take `heads` to hold them per head, for queries (..., heads, N, width), and `key_heads` where
-    several query heads share one head of keys.
+    Subclasses define `score_function`, and `queries` and `keys` where they project. Parameters per head have a leading
+    axis of `heads`, for queries (..., heads, N, dim), or of `kv_heads` where query heads share a head of keys.
     """
 
+    packable: ClassVar[bool] = False  # whether packed attention supports it: dot products that keep the head dim
+    equal_dims: ClassVar[bool] = False  # whether queries and keys must have the same dim
+    linear_queries: ClassVar[bool] = False  # whether `queries` is a linear map, which kernels may fold into weights
+    content_based: ClassVar[bool] = True  # whether scores depend on the queries and keys at all
+
+    @classmethod
+    def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> "Score":
+        """A score for these dims, with parameters per head where `heads` is given; called for a name in `SCORES`."""
+        if cls.equal_dims and query_dim != key_dim:
+            raise InvalidArgument(
+                "score",
+                wanted=f"queries and keys of one dim for {cls.__name__}",
+                got=f"dims {query_dim} and {key_dim}",
+                remedy="Make them equal, or use 'bilinear', 'reduced_rank' or 'additive'.",
+            )
+        return cls()
+
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
+        """The projected queries."""
         return query
 
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
+        """The projected keys."""
         return key
 
     @abstractmethod
     def score_function(self, dim: int) -> ScoreFunction:
-        """What is computed where queries and keys meet, `width` being the width there."""
+        """The function of projected queries and keys, of this dim."""
 
 
 @dataclass(frozen=True)
 class ProjectedKeys:
-    """A score whose keys already went through `score.keys`: once per source, then a step costs only its query."""
+    """A score whose keys were already projected by `score.keys`: once per source, then each step only its query."""
 
     score: Score
 
@@ -59,23 +77,33 @@ Scoring = Score | ProjectedKeys
 class Dot(Score):
     """q·k"""
 
+    packable = equal_dims = linear_queries = True
+
     def score_function(self, dim: int) -> ScoreFunction:
         return DotScoreFunction(1.0)
 
 
 class ScaledDot(Score):
-    """q·k / √width, so that the variance of a score does not grow with the width."""
+    """q·k / √dim, so that the variance of a score does not grow with the dim (https://arxiv.org/abs/1706.03762)."""
+
+    packable = equal_dims = linear_queries = True
 
     def score_function(self, dim: int) -> ScoreFunction:
         return DotScoreFunction(1 / sqrt(dim))
 
 
 class Bilinear(Score):
-    """qᵀ W k, the multiplicative score; W is applied to the keys, which are there once and asked many times."""
+    """qᵀ W k, the multiplicative score; W is applied to the keys (https://arxiv.org/abs/1508.04025)."""
+
+    packable = linear_queries = True
 
     def __init__(self, query_dim: int, key_dim: int, *, heads: int | None = None, kv_heads: int | None = None) -> None:
         super().__init__()
         self.weight = _matrix(key_dim, query_dim, kv_heads or heads)
+
+    @classmethod
+    def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> Score:
+        return cls(query_dim, key_dim, heads=heads, kv_heads=kv_heads)
 
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
         _check("key", key, self.weight)
@@ -88,12 +116,19 @@ class Bilinear(Score):
 class ReducedRank(Score):
     """(Uq)·(Vk), the bilinear score with W = UᵀV of low rank."""
 
+    linear_queries = True
+
     def __init__(
         self, query_dim: int, key_dim: int, rank: int, *, heads: int | None = None, kv_heads: int | None = None
     ) -> None:
         super().__init__()
         self.query_weight = _matrix(query_dim, rank, heads)
         self.key_weight = _matrix(key_dim, rank, kv_heads or heads)
+
+    @classmethod
+    def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> Score:
+        rank = max(1, min(query_dim, key_dim) // 4)
+        return cls(query_dim, key_dim, rank, heads=heads, kv_heads=kv_heads)
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
         _check("query", query, self.query_weight)
@@ -110,6 +145,8 @@ class ReducedRank(Score):
 class Additive(Score):
     """w · tanh(Uq + Vk + b), a perceptron with one hidden layer (https://arxiv.org/abs/1409.0473)."""
 
+    linear_queries = True
+
     def __init__(
         self, query_dim: int, key_dim: int, dim: int, *, heads: int | None = None, kv_heads: int | None = None
     ) -> None:
@@ -118,6 +155,10 @@ class Additive(Score):
         self.key_weight = _matrix(key_dim, dim, kv_heads or heads)
         self.key_bias = nn.Parameter(self.key_weight.new_zeros(*self.key_weight.shape[:-2], 1, dim))
         self.weight = nn.Parameter(torch.empty(heads or 1, dim).uniform_(-1, 1) * sqrt(3 / dim))
+
+    @classmethod
+    def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> Score:
+        return cls(query_dim, key_dim, query_dim, heads=heads, kv_heads=kv_heads)
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
         _check("query", query, self.query_weight)
@@ -132,7 +173,9 @@ class Additive(Score):
 
 
 class Uniform(Score):
-    """Every visible key alike: mean pooling, the baseline that any other score should beat."""
+    """0 for every pair: attention becomes the mean of the visible values, a baseline for the other scores."""
+
+    content_based, linear_queries = False, True
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N 1"]:
         return query.new_zeros(*query.shape[:-1], 1)
@@ -144,64 +187,43 @@ class Uniform(Score):
         return DotScoreFunction(1.0)
 
 
-def _same_dim(name: str, query_dim: int, key_dim: int) -> None:
-    if query_dim != key_dim:
-        raise InvalidArgument(
-            "score",
-            wanted=f"queries and keys of one width for {name!r}",
-            got=f"widths {query_dim} and {key_dim}",
-            remedy="Make them equal, or use 'bilinear', 'reduced_rank' or 'additive'.",
-        )
-
-
-def _dot(query_dim: int, key_dim: int, heads: int | None, kv_heads: int | None) -> Score:
-    _same_dim("dot", query_dim, key_dim)
-    return Dot()
-
-
-def _scaled_dot(query_dim: int, key_dim: int, heads: int | None, kv_heads: int | None) -> Score:
-    _same_dim("scaled_dot", query_dim, key_dim)
-    return ScaledDot()
-
-
-ScoreName = Literal["dot", "scaled_dot", "bilinear", "reduced_rank", "additive", "uniform"]
-
-# name -> how to make one: the widths of queries and keys, and how many heads of each (None: no head axis)
-SCORES: dict[str, Callable[[int, int, int | None, int | None], Score]] = {
-    "dot": _dot,
-    "scaled_dot": _scaled_dot,
-    "bilinear": lambda q, k, heads, kv_heads: Bilinear(q, k, heads=heads, kv_heads=kv_heads),
-    "reduced_rank": lambda q, k, heads, kv_heads: ReducedRank(
-        q, k, max(1, min(q, k) // 4), heads=heads, kv_heads=kv_heads
-    ),
-    "additive": lambda q, k, heads, kv_heads: Additive(q, k, q, heads=heads, kv_heads=kv_heads),
-    "uniform": lambda q, k, heads, kv_heads: Uniform(),
-}
+SCORES: Registry[type[Score]] = Registry(
+    "score",
+    {
+        "dot": Dot,
+        "scaled_dot": ScaledDot,
+        "bilinear": Bilinear,
+        "reduced_rank": ReducedRank,
+        "additive": Additive,
+        "uniform": Uniform,
+    },
+)
+ScoreName = Annotated[str, SCORES]
 
 
 def _matrix(rows: int, columns: int, heads: int | None) -> nn.Parameter:
-    """Glorot's uniform initialisation, for one matrix or one a head."""
+    """A matrix, or one per head, with Xavier uniform initialisation."""
     if min(rows, columns, heads or 1) < 1:
         raise InvalidArgument(
-            "widths and heads of a score", wanted="at least 1", got=f"{rows}, {columns}, {heads}", remedy="Check them."
+            "dims and heads of a score", wanted="at least 1", got=f"{rows}, {columns}, {heads}", remedy="Check them."
         )
     shape = (rows, columns) if heads is None else (heads, rows, columns)
     return nn.Parameter(torch.empty(shape).uniform_(-1, 1) * sqrt(6 / (rows + columns)))
 
 
 def _check(argument: str, tensor: Tensor, weight: Tensor) -> None:
-    """Refuse a tensor (..., positions, width) that these weights, one matrix or one a head, cannot project."""
+    """Refuse a tensor (..., positions, dim) that these weights, one matrix or one per head, cannot project."""
     if tensor.shape[-1] != weight.shape[-2]:
         raise InvalidArgument(
             argument,
-            wanted=f"width {weight.shape[-2]}, as the score was built for",
-            got=f"width {tensor.shape[-1]} in shape {tuple(tensor.shape)}",
-            remedy="Build the score with the widths of your queries and keys.",
+            wanted=f"dim {weight.shape[-2]}, for which the score was built",
+            got=f"dim {tensor.shape[-1]} in shape {tuple(tensor.shape)}",
+            remedy="Build the score with the dims of your queries and keys.",
         )
     if weight.dim() == 3 and tensor.dim() > 2 and tensor.shape[-3] not in (1, weight.shape[0]):
         raise InvalidArgument(
             argument,
-            wanted=f"a head axis of {weight.shape[0]} before the positions, as the score was built for",
+            wanted=f"a head axis of {weight.shape[0]} before the positions, for which the score was built",
             got=f"{tensor.shape[-3]} in shape {tuple(tensor.shape)}",
-            remedy="Give (..., heads, positions, width), or build the score without heads.",
+            remedy="Give (..., heads, positions, dim), or build the score without heads.",
         )

@@ -150,9 +150,9 @@ class TransformerDecoder(Decoder[TransformerState]):
         capacity *= beams
         memories: list[KeyValue | None] = [None] * len(self.stack.layers)
         if memory is not None:
-            memories = [cross.remember(memory.states) for cross in self.cross_attentions]
+            memories = [cross.project_memory(memory.states) for cross in self.cross_attentions]
         return TransformerState(
-            [block.self_attn.start(empty, capacity) for block in self.stack.layers],
+            [block.self_attn.empty_cache(empty, capacity) for block in self.stack.layers],
             memories,
             None if memory is None else memory.mask[:, None],
             beams,

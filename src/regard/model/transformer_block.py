@@ -16,17 +16,24 @@ from regard.core.sequence import Packing, SequenceOffsets
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, DistanceBias
 from regard.kernels.layers.dropout import Dropout
-from regard.kernels.layers.linear import ACTIVATIONS, product
-from regard.kernels.layers.residual_norm import PendingResidual, join
+from regard.kernels.layers.linear import ACTIVATIONS, linear
+from regard.kernels.layers.residual_norm import PendingResidual, add_norm
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.memory import Memory, PackedMemory
 from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
 from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys, not_packable_score
-from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal, Start
-from regard.model.scores import ScoreName
-
-PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
+from regard.model.positions import (
+    POSITIONS,
+    Add,
+    Concatenate,
+    PositionBias,
+    PositionEncoding,
+    PositionName,
+    Rotary,
+    Start,
+)
+from regard.model.scores import SCORES, ScoreName
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = doc(
         "relu", "activation of the feed-forward network; swiglu is gated (https://arxiv.org/abs/2002.05202)"
     )
-    positions: PositionKind = doc("sinusoidal", "position encoding")
+    positions: PositionName = doc("sinusoidal", "position encoding")
     position_mode: Literal["add", "concatenate"] = doc(
         "add", "add sinusoidal or learned positions to the embeddings, or concatenate them"
     )
@@ -66,19 +73,22 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     )
 
     def conflicts(self) -> Iterator[Problem]:
+        positions = POSITIONS[self.positions]
+        rotary, encoded = issubclass(positions, Rotary), issubclass(positions, PositionEncoding)
         if self.dim % self.heads:
             yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), "Change one of the two.")
-        elif self.positions == "rotary" and self.dim // self.heads % 2:
-            yield Problem(
-                "heads", "heads of even width for rotary positions", str(self.heads), "Change heads or width."
-            )
-        if self.positions == "sinusoidal" and self.dim % 2:
-            yield Problem("dim", "an even number for sinusoidal positions", str(self.dim), "Change one of the two.")
+        elif rotary and self.dim // self.heads % positions.multiple_of:
+            wanted = f"heads of a dim that is a multiple of {positions.multiple_of}, for {self.positions} positions"
+            yield Problem("heads", wanted, str(self.heads), "Change heads or dim.")
+        if encoded and self.dim % positions.multiple_of:
+            wanted = f"a multiple of {positions.multiple_of}, for {self.positions} positions"
+            yield Problem("dim", wanted, str(self.dim), "Change one of the two.")
         if self.kv_heads is not None and self.heads % self.kv_heads:
             yield Problem("kv_heads", f"a divisor of heads = {self.heads}", str(self.kv_heads), "1 always is one.")
-        if self.score == "uniform" and (self.qk_norm or self.positions == "rotary"):
-            yield Problem("score", "a score that looks at queries and keys", "'uniform'", "Or drop what turns them.")
-        if self.position_mode == "concatenate" and self.positions not in ("sinusoidal", "learned"):
+        if not SCORES[self.score].content_based and (self.qk_norm or rotary):
+            wanted = "a score that depends on queries and keys, for rotary positions or qk_norm"
+            yield Problem("score", wanted, repr(self.score), "Change one of the two.")
+        if self.position_mode == "concatenate" and not encoded:
             got = f"'concatenate' with positions = {self.positions!r}"
             yield Problem("position_mode", "'add' unless positions are sinusoidal or learned", got, "Leave it out.")
         if self.cls_token and self.causal:
@@ -89,7 +99,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         return self.norm_eps
 
     def not_packable(self) -> str | None:
-        if self.positions in ("alibi", "relative"):
+        if not POSITIONS[self.positions].packable:
             return f"positions = {self.positions!r}"
         return not_packable_score(self.score) or ("cls_token = True" if self.cls_token else None)
 
@@ -98,7 +108,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
             yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
-        if self.positions != "learned":
+        if POSITIONS[self.positions].extrapolates:
             yield "max_positions", "only learned positions have a longest sequence"
 
     def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
@@ -107,7 +117,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         yield "cls_token", "no pool reads a decoder"
 
 
-JOINS: dict[str, Callable[[Sinusoidal | Learned], nn.Module]] = {"add": Add, "concatenate": Concatenate}
+JOINS: dict[str, Callable[[PositionEncoding], nn.Module]] = {"add": Add, "concatenate": Concatenate}
 NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
 
@@ -126,11 +136,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
         if self.gate is None:
-            hidden = product(x, self.up.weight, self.up.bias, self.kind)
+            hidden = linear(x, self.up.weight, self.up.bias, self.kind)
         else:
-            gate = product(x, self.gate.weight, self.gate.bias, self.kind)
-            hidden = gate * product(x, self.up.weight, self.up.bias)
-        return product(self.dropout(hidden), self.down.weight, self.down.bias)
+            gate = linear(x, self.gate.weight, self.gate.bias, self.kind)
+            hidden = gate * linear(x, self.up.weight, self.up.bias)
+        return linear(self.dropout(hidden), self.down.weight, self.down.bias)
 
 
 Sublayer = Callable[[Tensor], Tensor]
@@ -144,7 +154,7 @@ class PreNorm:
 
     @staticmethod
     def forward(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> PendingResidual:
-        x, h = join(given, dropout, norm)
+        x, h = add_norm(given, dropout, norm)
         return PendingResidual(x, sublayer(h))
 
     @staticmethod
@@ -161,7 +171,7 @@ class PostNorm:
 
     @staticmethod
     def step(x: Tensor, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> Tensor:
-        return join(PendingResidual(x, sublayer(x)), dropout, norm)[1]
+        return add_norm(PendingResidual(x, sublayer(x)), dropout, norm)[1]
 
 
 class TransformerBlock(nn.Module):
@@ -179,7 +189,8 @@ class TransformerBlock(nn.Module):
             dropout=config.attention_dropout,
             qk_norm=config.qk_norm,
         )
-        self.self_attn = make(rotary=Rotary(config.dim // config.heads) if config.positions == "rotary" else None)
+        positions = POSITIONS[config.positions]
+        self.self_attn = make(rotary=positions(config.dim // config.heads) if issubclass(positions, Rotary) else None)
         self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
         self.ffn = FeedForward(config)
         self.norm1 = _norm(config)
@@ -214,12 +225,12 @@ class TransformerBlock(nn.Module):
         """
         if ends is not None:
             return self._forward_packed(given, ends, causal, strung)
-        attend = self.self_attn if packing is None else partial(self.self_attn.packed, packing=packing)
-        given = self._add(given, self.norm1, lambda h: attend(h, mask=mask, causal=causal, bias=bias))
+        attend = partial(self.self_attn, mask=mask, causal=causal, bias=bias, packing=packing)
+        given = self._add(given, self.norm1, attend)
         if source is not None:
             assert self.cross_attn is not None
-            memory = self.cross_attn.remember(source, around)
-            read = partial(self.cross_attn.read, memory=memory, mask=memory_mask, packing=packing)
+            memory = self.cross_attn.project_memory(source, around)
+            read = partial(self.cross_attn.attend_memory, memory=memory, mask=memory_mask, packing=packing)
             given = self._add(given, self.norm2, read)
         return self._add(given, self.ffn_norm, self.ffn)
 
@@ -229,7 +240,9 @@ class TransformerBlock(nn.Module):
         given = self._add(given, self.norm1, lambda h: self.self_attn.forward_packed(h, ends, causal=causal))
         if memory is not None:
             assert self.cross_attn is not None
-            cross = partial(self.cross_attn.forward_packed, ends=ends, source=memory.states, around=memory.offsets)
+            cross = partial(
+                self.cross_attn.forward_packed, offsets=ends, source=memory.states, source_offsets=memory.offsets
+            )
             given = self._add(given, self.norm2, cross)
         return self._add(given, self.ffn_norm, self.ffn)
 
@@ -251,7 +264,7 @@ class TransformerBlock(nn.Module):
         x = self.residual.step(x, self.norm1, self.dropout, attend)
         if memory is not None:
             assert self.cross_attn is not None
-            read = partial(self.cross_attn.read, memory=memory, mask=memory_mask)
+            read = partial(self.cross_attn.attend_memory, memory=memory, mask=memory_mask)
             x = self.residual.step(x, self.norm2, self.dropout, read)
         return self.residual.step(x, self.ffn_norm, self.dropout, self.ffn)
 
@@ -263,16 +276,12 @@ class InputLayer(nn.Module):
         super().__init__()
         self.position_encoding: nn.Module | None = None
         self.position_proj: nn.Linear | None = None
-        self.relative_bias: Alibi | RelativeBias | None = None
-        match config.positions:
-            case "sinusoidal":
-                self.position_encoding = JOINS[config.position_mode](Sinusoidal(config.dim))
-            case "learned":
-                self.position_encoding = JOINS[config.position_mode](Learned(config.dim, config.max_positions))
-            case "alibi":
-                self.relative_bias = Alibi(config.heads)
-            case "relative":
-                self.relative_bias = RelativeBias(config.heads, ahead=ahead)
+        self.relative_bias: PositionBias | None = None
+        positions = POSITIONS[config.positions]
+        if issubclass(positions, PositionEncoding):
+            self.position_encoding = JOINS[config.position_mode](positions.build(config.dim, config.max_positions))
+        elif issubclass(positions, PositionBias):
+            self.relative_bias = positions.build(config.heads, bidirectional=ahead)
         if config.position_mode == "concatenate":
             self.position_proj = nn.Linear(2 * config.dim, config.dim)
         self.norm = _norm(config) if config.norm_input else nn.Identity()
@@ -369,7 +378,7 @@ class TransformerStack(nn.Module):
             again = self.activation_checkpointing and self.training
             run = way(block)
             given = checkpoint(run, given, use_reentrant=False) if again else run(given)
-        return join(given, self.dropout, self.norm)[1]
+        return add_norm(given, self.dropout, self.norm)[1]
 
 
 def _norm(config: TransformerConfig) -> nn.Module:

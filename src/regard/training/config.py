@@ -1,4 +1,4 @@
-"""What a recipe's [train] table may say."""
+"""The [train] table of a recipe."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,11 +10,17 @@ from regard.core.metric_names import MetricName
 from regard.model.scheduled_sampling import ScheduledSampling
 
 Positive = Annotated[float, Range(0.0)]
+DEFAULT_STEPS = 10_000
 
 
 @dataclass(frozen=True)
 class TrainConfig(Config):
-    max_steps: Count = doc(10_000, "largest number of updates")
+    max_steps: Count | None = doc(None, "largest number of updates")
+    max_epochs: Count | None = doc(
+        None,
+        "largest number of passes over the training data; training ends at max_steps or max_epochs, whichever "
+        "comes first",
+    )
     batch_tokens: Count = doc(4096, "largest size of a batch: rows times the longest sequence")
     mixed_lengths: bool = doc(
         False,
@@ -22,6 +28,7 @@ class TrainConfig(Config):
         "short examples alone",
     )
     accumulate_steps: Count = doc(1, "batches per update; the loss is weighted by tokens over all of them")
+    optimizer: Literal["adamw", "muon"] = doc("adamw", "optimizer; muon for matrices and AdamW for the rest")
     learning_rate: Positive = doc(1e-3, "peak learning rate")
     min_learning_rate: Positive = doc(0.0, "final learning rate of the cosine and linear schedules")
     warmup_steps: Annotated[int, Range(0.0)] = doc(400, "updates of linear warmup to the peak learning rate")
@@ -88,6 +95,11 @@ class TrainConfig(Config):
     seed: Annotated[int, Range(0.0)] = doc(1, "seed of initialization, data order and dropout")
     device: Literal["auto", "cpu", "cuda"] = doc("auto", "device to train on")
 
+    def __post_init__(self) -> None:
+        if self.max_steps is None and self.max_epochs is None:
+            object.__setattr__(self, "max_steps", DEFAULT_STEPS)
+        super().__post_init__()
+
     def conflicts(self) -> Iterator[Problem]:
         if self.reward is not None and self.scheduled_sampling is not None:
             yield Problem(
@@ -98,7 +110,7 @@ class TrainConfig(Config):
             )
         if len(self.betas) != 2:
             yield Problem("betas", "two numbers", str(list(self.betas)), "As in betas = [0.9, 0.98].")
-        if self.warmup_steps > self.max_steps:
+        if self.max_steps is not None and self.warmup_steps > self.max_steps:
             yield Problem(
                 "warmup_steps", f"at most max_steps = {self.max_steps}", str(self.warmup_steps), "Warm up for less."
             )
@@ -112,7 +124,7 @@ class TrainConfig(Config):
         if self.ema_decay is not None and self.average_checkpoints > 1:
             yield Problem(
                 "average_checkpoints",
-                "1 with ema_decay, which is a mean already",
+                "1 with ema_decay, which averages already",
                 str(self.average_checkpoints),
                 "Choose one of the two.",
             )
@@ -120,15 +132,15 @@ class TrainConfig(Config):
             yield Problem("unfreeze_after", "nothing unless freeze is there", str(self.unfreeze_after), "Leave it out.")
         if self.carry_state and self.scheduled_sampling is not None:
             yield Problem("carry_state", "false with scheduled_sampling", "true", "Choose one of the two.")
-        apart = {  # each reads a batch in its own way, has a loss of its own, or another hold of the weights
+        exclusive = {  # each computes a batch or its loss in its own way, or stores weights differently
             "cuda_graphs": ("accumulate_steps", "carry_state", "scheduled_sampling", "reward"),
             "packed": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "mixed_lengths": ("packed",),
             "r_drop": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "doubly_stochastic": ("scheduled_sampling", "reward"),
-            "fsdp": ("scheduled_sampling", "reward", "cuda_graphs", "unfreeze_after"),
+            "fsdp": ("scheduled_sampling", "reward", "cuda_graphs", "unfreeze_after", "optimizer"),
         }
-        for name, others in apart.items():
+        for name, others in exclusive.items():
             for other in others if getattr(self, name) else ():
                 if getattr(self, other) != TrainConfig.__dataclass_fields__[other].default:
                     got = str(getattr(self, name))

@@ -1,8 +1,8 @@
-"""The processes that train one model together, as torchrun starts them: who they are and what they tell one another.
+"""Data-parallel training by the processes that torchrun starts: collectives, agreement checks, gradient buckets.
 
-Each has the whole model and reads its share of every batch. An update is the one that a single process would make:
-gradients are summed over all ranks and divided once, by all tokens. A rank that falls silent is named by the others,
-and all of them end within the time that the recipe gives.
+Each rank has the whole model and its share of every batch. An update equals that of a single process: gradients are
+summed over all ranks and divided once, by all target tokens. If a rank stops answering, the others name it and exit
+within `train.distributed_timeout`.
 """
 
 import json
@@ -23,192 +23,194 @@ from torch.distributed.rendezvous import rendezvous
 from regard.core.errors import InvalidArgument, TrainingFailed
 from regard.core.shapes import Int, Tensor
 
-BUCKET = 25 * 2**20  # bytes of gradients that are sent at once
-GRACE = 3.0  # seconds for the others to say that they wait too
+BUCKET = 25 * 2**20  # bytes of gradients in one all-reduce
+GRACE = 3.0  # seconds for the other ranks to report that they are waiting too
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The processes of a run, as one of them sees them. By itself, a process is rank 0 of 1."""
+    """The ranks of a run, seen from one of them. A process without torchrun is rank 0 of 1."""
 
     rank: int = 0
-    world: int = 1
-    store: Any = None  # where they met: it answers though a rank may not
+    world_size: int = 1
+    store: Any = None  # the rendezvous store: reachable even if a rank hangs
 
     @property
-    def alone(self) -> bool:
-        return self.world == 1
+    def single(self) -> bool:
+        return self.world_size == 1
 
     @property
-    def first(self) -> bool:
-        """Whether this is the one that writes and speaks."""
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which writes checkpoints, logs and reports."""
         return self.rank == 0
 
-    def gathered(self, numbers: Sequence[int | float]) -> list[list[float]]:
-        """These numbers of every rank, in their order. All wait here for the last."""
-        if self.alone:
+    def all_gather(self, numbers: Sequence[int | float]) -> list[list[float]]:
+        """The numbers of every rank, in rank order. Also a barrier."""
+        if self.single:
             return [[float(number) for number in numbers]]
-        mine = torch.tensor(numbers, dtype=torch.float64)
-        every = [torch.empty_like(mine) for _ in range(self.world)]
-        with self.answering():
-            dist.all_gather(every, mine)
-        return [each.tolist() for each in every]
+        own = torch.tensor(numbers, dtype=torch.float64)
+        gathered = [torch.empty_like(own) for _ in range(self.world_size)]
+        with self.communication():
+            dist.all_gather(gathered, own)
+        return [each.tolist() for each in gathered]
 
-    def texts(self, text: str) -> list[str]:
-        """What every rank says."""
-        mine = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-        lengths = [int(length) for (length,) in self.gathered([len(mine)])]
-        every = [torch.zeros(max(lengths), dtype=torch.uint8) for _ in lengths]
-        with self.answering():
-            dist.all_gather(every, nn.functional.pad(mine, (0, max(lengths) - len(mine))))
-        return [bytes(each[:length].tolist()).decode() for each, length in zip(every, lengths, strict=True)]
+    def all_gather_text(self, text: str) -> list[str]:
+        """The text of every rank, in rank order."""
+        own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        lengths = [int(length) for (length,) in self.all_gather([len(own)])]
+        gathered = [torch.zeros(max(lengths), dtype=torch.uint8) for _ in lengths]
+        with self.communication():
+            dist.all_gather(gathered, nn.functional.pad(own, (0, max(lengths) - len(own))))
+        return [bytes(each[:length].tolist()).decode() for each, length in zip(gathered, lengths, strict=True)]
 
-    def seed(self, seed: int, step: int) -> int:
-        """Of the random numbers of an update: each rank has its own, and the first one's are those of one alone."""
+    def seed_at(self, seed: int, step: int) -> int:
+        """The random seed of an update: one per rank; rank 0 has that of a single process."""
         shared = _mix(seed, step)
-        return shared if self.first else _mix(shared, self.rank)
+        return shared if self.is_main else _mix(shared, self.rank)
 
-    def places(self, count: int) -> Int[Tensor, " places"]:
-        """Which of so many lanes are this rank's."""
-        return torch.arange(self.rank, count, self.world)
+    def own_lanes(self, count: int) -> Int[Tensor, " lanes"]:
+        """Which of `count` lanes of running text belong to this rank."""
+        return torch.arange(self.rank, count, self.world_size)
 
-    def spread(self, mine: Tensor, dimension: int, count: int) -> Tensor:
-        """The lanes of all ranks, of which each gives its own along a dimension."""
-        if self.alone:
-            return mine
-        shape = (*mine.shape[:dimension], count, *mine.shape[dimension + 1 :])
-        every = mine.new_zeros(shape).index_copy_(dimension, self.places(count).to(mine.device), mine.detach())
-        with self.answering():
-            dist.all_reduce(every)
-        return every
+    def gather_lanes(self, own: Tensor, count: int) -> Tensor:
+        """The lanes of all ranks along the first axis, of which each rank has its own."""
+        if self.single:
+            return own
+        lanes = own.new_zeros(count, *own.shape[1:])
+        lanes.index_copy_(0, self.own_lanes(count).to(own.device), own.detach())
+        with self.communication():
+            dist.all_reduce(lanes)
+        return lanes
 
-    def agree(self, said: Mapping[str, Any]) -> None:
-        """All ranks say the same of each of these, or all refuse, naming the rank and what differs."""
-        if self.alone:
+    def check_equal(self, values: Mapping[str, Any]) -> None:
+        """Raise on every rank, naming rank and key, unless all ranks have the same values."""
+        if self.single:
             return
-        first, *others = (json.loads(text) for text in self.texts(json.dumps(said, sort_keys=True, default=str)))
-        apart = [
+        texts = self.all_gather_text(json.dumps(values, sort_keys=True, default=str))
+        first, *others = (json.loads(text) for text in texts)
+        differences = [
             f"{key} = {other.get(key)!r} at rank {rank} for {first.get(key)!r} at rank 0"
             for rank, other in enumerate(others, start=1)
             for key in sorted(first.keys() | other.keys())
             if first.get(key) != other.get(key)
         ]
-        if apart:
+        if differences:
+            more = f" and {len(differences) - 5} more" if len(differences) > 5 else ""
             raise InvalidArgument(
                 "ranks",
                 wanted="one recipe, one corpus and one version in all processes",
-                got="; ".join(apart[:5]) + (f" and {len(apart) - 5} more" if len(apart) > 5 else ""),
+                got="; ".join(differences[:5]) + more,
                 remedy="Start them all with the same.",
             )
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
-        """What goes wrong with an exchange in here is told as one rank's silence."""
+    def communication(self) -> Iterator[None]:
+        """Turns an error of a collective in this context into one that names the rank that does not answer."""
         try:
             yield
         except RuntimeError as error:
-            raise self.silence(error) from error
+            raise self.unresponsive(error) from error
 
-    def is_silence(self, error: RuntimeError) -> bool:
-        """Whether an error in the middle of something else came from an exchange."""
-        return not self.alone and (isinstance(error, dist.DistError) or "gloo" in str(error))
+    def is_communication_error(self, error: RuntimeError) -> bool:
+        """Whether an error raised during a backward pass came from a collective."""
+        return not self.single and (isinstance(error, dist.DistError) or "gloo" in str(error))
 
-    def silence(self, error: RuntimeError) -> TrainingFailed:
-        """Who does not answer: those who wait say so in the store, and the rest are named."""
-        others = set(range(self.world)) - {self.rank}
-        with suppress(Exception):  # the store may have gone with its host
+    def unresponsive(self, error: RuntimeError) -> TrainingFailed:
+        """An error that names the ranks that do not answer: those that do report it in the store."""
+        others = set(range(self.world_size)) - {self.rank}
+        with suppress(Exception):  # the store's host may be down as well
             self.store.set(f"waits/{self.rank}", "")
-            until = time.monotonic() + GRACE
-            while len(others) > 1 and time.monotonic() < until:
+            deadline = time.monotonic() + GRACE
+            while len(others) > 1 and time.monotonic() < deadline:
                 others -= {rank for rank in others if self.store.check([f"waits/{rank}"])}
                 time.sleep(0.05)
-        who = ", ".join(map(str, sorted(others))) or "any other"
+        silent = ", ".join(map(str, sorted(others))) or "any other"
         got = " ".join(str(error).split())
         return TrainingFailed(
-            f"rank {self.rank} of {self.world}: wanted an answer of every other; got none from rank {who} "
-            f"({got[:200]}). The last checkpoint is as it was: see what became of that one, and resume."
+            f"rank {self.rank} of {self.world_size}: wanted an answer of every other; got none from rank {silent} "
+            f"({got[:200]}). The last checkpoint is intact: check that process, and resume."
         )
 
 
-ALONE = ProcessGroup()
+SINGLE_PROCESS = ProcessGroup()
 
 
 def _mix(seed: int, step: int) -> int:
-    """One number from two, well apart for neighbours (the finaliser of SplitMix64)."""
+    """One seed from two numbers, with unrelated results for neighbors (the finalizer of SplitMix64)."""
     z = (seed * 0x9E3779B97F4A7C15 + step + 1) * 0xBF58476D1CE4E5B9 % 2**64
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
     return (z ^ (z >> 31)) % 2**63
 
 
 @contextmanager
-def joined(device: str, timeout: int) -> Iterator[ProcessGroup]:
-    """All processes that torchrun started, met and connected; without it, this one.
+def process_group(device: str, timeout: int) -> Iterator[ProcessGroup]:
+    """The processes that torchrun started, connected; without torchrun, this process alone.
 
-    None of them waits longer than `timeout` seconds for another. On GPUs, "cuda" means this process's own from here on.
+    No collective waits longer than `timeout` seconds. On GPUs, "cuda" is this process's own device from here on.
     """
-    rank, world, local = _environment()
-    if world == 1:
-        yield ALONE
+    rank, world_size, local_rank = _environment()
+    if world_size == 1:
+        yield SINGLE_PROCESS
         return
     if device == "cuda":
-        if local >= torch.cuda.device_count():
-            got = f"{torch.cuda.device_count()} for rank {rank}, number {local} here"
+        if local_rank >= torch.cuda.device_count():
+            got = f"{torch.cuda.device_count()} for rank {rank}, number {local_rank} on its machine"
             raise InvalidArgument("ranks", wanted="a GPU for each process", got=got, remedy="Start fewer a machine.")
-        torch.cuda.set_device(local)
+        torch.cuda.set_device(local_rank)
     backends = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     limit = timedelta(seconds=timeout)
     try:
-        store, rank, world = next(rendezvous("env://", timeout=limit))
-        store = _fresh(store, rank, world, timeout)
-        dist.init_process_group(backends, store=store, rank=rank, world_size=world, timeout=limit)
+        store, rank, world_size = next(rendezvous("env://", timeout=limit))
+        store = _private_store(store, rank, world_size, timeout)
+        dist.init_process_group(backends, store=store, rank=rank, world_size=world_size, timeout=limit)
     except (RuntimeError, ValueError) as error:
         got = " ".join(str(error).split())[:300]
         raise TrainingFailed(
-            f"rank {rank} of {world}: wanted to meet the others; got {got}. Start all of them, with torchrun."
+            f"rank {rank} of {world_size}: wanted to meet the others; got {got}. Start all of them, with torchrun."
         ) from error
-    done = False
+    completed = False
     try:
-        yield ProcessGroup(rank, world, store)
-        done = True
+        yield ProcessGroup(rank, world_size, store)
+        completed = True
     finally:
-        if done or device == "cpu":  # a GPU's exchange that will never end would be waited for
+        if completed or device == "cpu":  # on a GPU this would wait for a collective that never completes
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
 
-def _fresh(store: Any, rank: int, world: int, timeout: int) -> Any:
-    """The store under a name that these processes alone have.
+def _private_store(store: Any, rank: int, world_size: int, timeout: int) -> Any:
+    """The rendezvous store under a prefix that only these processes use.
 
-    After a restart torchrun's still holds what the processes before said, and who reads it looks for the dead. So the
-    first rank thinks of a name, the others answer it, and it shows them their answers.
+    After a restart torchrun's store still holds the keys of the processes before, whose addresses are dead. Rank 0
+    chooses a prefix, every other rank acknowledges it with a random token, and rank 0 publishes the tokens.
     """
-    mine = secrets.token_hex(8)
+    token = secrets.token_hex(8)
     if rank == 0:
-        store.set("regard/name", mine)
-        answers = [store.get(f"regard/{mine}/{other}").decode() for other in range(1, world)]  # waits for each
-        store.set(f"regard/{mine}/answers", " ".join(answers))
-        return dist.PrefixStore(f"regard/{mine}", store)  # type: ignore[attr-defined]
-    until, name = time.monotonic() + timeout, ""
-    while time.monotonic() < until:
-        if (heard := store.get("regard/name").decode()) != name:
-            name = heard
-            store.set(f"regard/{name}/{rank}", mine)
-        if store.check([shown := f"regard/{name}/answers"]) and mine in store.get(shown).decode().split():
-            return dist.PrefixStore(f"regard/{name}", store)  # type: ignore[attr-defined]
+        store.set("regard/name", token)
+        tokens = [store.get(f"regard/{token}/{other}").decode() for other in range(1, world_size)]  # waits for each
+        store.set(f"regard/{token}/answers", " ".join(tokens))
+        return dist.PrefixStore(f"regard/{token}", store)  # type: ignore[attr-defined]
+    deadline, prefix = time.monotonic() + timeout, ""
+    while time.monotonic() < deadline:
+        if (current := store.get("regard/name").decode()) != prefix:
+            prefix = current
+            store.set(f"regard/{prefix}/{rank}", token)
+        if store.check([key := f"regard/{prefix}/answers"]) and token in store.get(key).decode().split():
+            return dist.PrefixStore(f"regard/{prefix}", store)  # type: ignore[attr-defined]
         time.sleep(0.02)
-    raise RuntimeError(f"no first rank within {timeout} seconds")
+    raise RuntimeError(f"no rank 0 within {timeout} seconds")
 
 
 def _environment() -> tuple[int, int, int]:
-    """Rank, how many there are, and the number on this machine."""
+    """Rank, world size and local rank, as torchrun sets them."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     given = {name: os.environ[name] for name in names if name in os.environ}
     if "WORLD_SIZE" not in given:
         return 0, 1, 0
     try:
-        rank, world, local = (int(given[name]) for name in names)
-        if 0 <= rank < world and local >= 0:
-            return rank, world, local
+        rank, world_size, local_rank = (int(given[name]) for name in names)
+        if 0 <= rank < world_size and local_rank >= 0:
+            return rank, world_size, local_rank
     except (KeyError, ValueError):
         pass
     raise InvalidArgument(
@@ -220,64 +222,61 @@ def _environment() -> tuple[int, int, int]:
 
 
 class GradientBuckets:
-    """Sums the gradients of all ranks, the last layers' while the backward is still at work on the first.
+    """Sums the gradients over all ranks in buckets, overlapping communication with the backward pass.
 
-    They go in buckets whose content and order follow from the model alone, so that sums have the same bits in a run
-    that was stopped as in one that was not.
+    Content and order of the buckets depend on the model alone, so sums have the same bits in a resumed run.
     """
 
-    def __init__(self, model: nn.Module, ranks: ProcessGroup) -> None:
-        self.model, self.ranks = model, ranks
+    def __init__(self, model: nn.Module, process_group: ProcessGroup) -> None:
+        self.model, self.process_group = model, process_group
         self.buckets: list[list[nn.Parameter]] = []
-        self.place: dict[nn.Parameter, int] = {}  # the bucket of each weight
-        self.missing: list[int] = []  # gradients that each bucket still waits for
+        self.bucket_of: dict[nn.Parameter, int] = {}
+        self.missing: list[int] = []  # gradients that each bucket still lacks
         self.sent: list[tuple[Tensor, Any]] = []
 
     def expect(self) -> None:
-        """The next backward is the last of this update: send what is ready as it goes."""
+        """Announce that the next backward pass is the last of this update: buckets are sent as they fill."""
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        if len(trained) != len(self.place):  # at first, and once more when what was frozen is trained
+        if len(trained) != len(self.bucket_of):  # the first time, and when frozen weights are unfrozen
             self._arrange(trained)
         self.sent, self.missing = [], [len(bucket) for bucket in self.buckets]
 
     def send_rest(self) -> None:
-        """Send what waits for weights that this rank's batch had no use for, before anything else is exchanged."""
+        """Send the buckets with weights that this rank's batch did not use, before any other collective."""
         while len(self.sent) < len(self.buckets):
             self._send()
         self.missing = []
 
     def collect(self) -> None:
-        """Each weight's gradient becomes the sum over all ranks."""
+        """Set each weight's gradient to the sum over all ranks."""
         for bucket, (flat, work) in zip(self.buckets, self.sent, strict=True):
-            with self.ranks.answering():
+            with self.process_group.communication():
                 work.wait()
             for parameter, piece in zip(bucket, torch.split(flat, [p.numel() for p in bucket]), strict=True):
                 parameter.grad = piece.view_as(parameter)
 
     def _arrange(self, trained: list[nn.Parameter]) -> None:
-        self.buckets, room = [], 0
+        self.buckets, free = [], 0
         for parameter in reversed(trained):
-            if parameter.nbytes > room:
+            if parameter.nbytes > free:
                 self.buckets.append([])
-                room = BUCKET
+                free = BUCKET
             self.buckets[-1].append(parameter)
-            room -= parameter.nbytes
-            if parameter not in self.place:
+            free -= parameter.nbytes
+            if parameter not in self.bucket_of:
                 parameter.register_post_accumulate_grad_hook(self._ready)  # type: ignore[no-untyped-call]
-        self.place = {parameter: number for number, bucket in enumerate(self.buckets) for parameter in bucket}
+        self.bucket_of = {parameter: number for number, bucket in enumerate(self.buckets) for parameter in bucket}
 
     def _ready(self, parameter: Tensor) -> None:
         if not self.missing:
             return
-        self.missing[self.place[parameter]] -= 1  # type: ignore[index]
+        self.missing[self.bucket_of[parameter]] -= 1  # type: ignore[index]
         while len(self.sent) < len(self.buckets) and not self.missing[len(self.sent)]:
             self._send()
 
     def _send(self) -> None:
-        """The next bucket, on its way. All ranks send them in one order, whichever is ready first."""
-        gradients = (
-            p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in self.buckets[len(self.sent)]
-        )
-        flat = torch.cat(list(gradients))
-        with self.ranks.answering():
+        """Start the all-reduce of the next bucket. All ranks send buckets in the same order."""
+        bucket = self.buckets[len(self.sent)]
+        flat = torch.cat([p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in bucket])
+        with self.process_group.communication():
             self.sent.append((flat, dist.all_reduce(flat, async_op=True)))

@@ -1,7 +1,7 @@
-"""A model whose weights, gradients and moments are divided among the ranks, for models that fill more than one GPU.
+"""Fully sharded data parallelism: weights, gradients and optimizer state divided among the ranks.
 
-PyTorch's `fully_shard`, block by block: a block's weights are whole while it computes, and only then. Checkpoints hold
-whole tensors, gathered one by one, so they are those of any other run.
+PyTorch's `fully_shard`, block by block: the weights of a block are gathered only while it computes. Checkpoints hold
+whole tensors, gathered one by one, so they are the same as those of any other run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,12 +22,12 @@ from regard.training.objective import Objective
 
 
 class ShardedModel(nn.Module):
-    """A model with its objective: what is outside of blocks is whole from the forward to the end of the backward."""
+    """A model with its objective. Weights outside of blocks stay gathered from the forward through the backward."""
 
-    def __init__(self, model: Model, objective: Objective, ranks: ProcessGroup, device: str) -> None:
+    def __init__(self, model: Model, objective: Objective, process_group: ProcessGroup, device: str) -> None:
         super().__init__()
-        self.model, self.objective, self.ranks = model, objective, ranks
-        mesh = init_device_mesh(device, (ranks.world,))
+        self.model, self.objective, self.process_group = model, objective, process_group
+        mesh = init_device_mesh(device, (process_group.world_size,))
         blocks = [module for module in model.modules() if isinstance(module, TransformerBlock)]
         for module in (*blocks, self):
             sharded = fully_shard(module, mesh=mesh, reshard_after_forward=module is not self)
@@ -35,13 +35,13 @@ class ShardedModel(nn.Module):
             sharded.set_force_sum_reduction_for_comms(True)
 
     def forward(self, batch: Batch, step: int) -> tuple[Tensor, int]:
-        """The summed loss, and how many predictions it sums over."""
+        """The summed loss, and the number of predictions."""
         loss, count, _ = self.objective(self.model, batch, step=step)
         return loss, count
 
     @contextmanager
-    def gathered(self) -> Iterator[None]:
-        """With all weights whole on every rank, to be read and not to be trained."""
+    def unsharded(self) -> Iterator[None]:
+        """With all weights gathered on every rank, for inference."""
         parts: list[Any] = [module for module in self.modules() if isinstance(module, FSDPModule)]
         for part in parts:
             part.set_reshard_after_forward(False, recurse=False)
@@ -53,27 +53,28 @@ class ShardedModel(nn.Module):
                 part.reshard()
                 part.set_reshard_after_forward(part is not self, recurse=False)
 
-    def whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """These tensors undivided, in the first rank's memory. All ranks must ask; the others get nothing."""
-        found = {}
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The whole tensors, on rank 0's host; other ranks get none. A collective: all ranks must call it."""
+        gathered = {}
         for name, tensor in tensors.items():
-            full = self.undivided(tensor)
-            if self.ranks.first:
-                found[name] = full.detach().cpu()
-        return found
+            full = full_tensor(tensor)
+            if self.process_group.is_main:
+                gathered[name] = full.detach().cpu()
+        return gathered
 
-    def undivided(self, tensor: Tensor) -> Tensor:
-        """A whole tensor of one that may be divided. All ranks must ask."""
-        full: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        return full
-
-    def divided(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The part of this rank of every tensor of a checkpoint: of weights, and of what is kept for each of them."""
+    def scatter(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The shards of this rank of all tensors of a checkpoint: of weights, and of the optimizer state of each."""
         own = dict(self.model.named_parameters())
-        found = dict(tensors)
+        shards = dict(tensors)
         for name, tensor in tensors.items():
             like = own.get(name, own.get(name.partition(".")[2]))
             if isinstance(like, DTensor) and tensor.shape == like.shape:
                 moved = tensor.to(like.device)
-                found[name] = distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
-        return found
+                shards[name] = distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
+        return shards
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The whole of a tensor that may be sharded. A collective: all ranks must call it."""
+    full: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full

@@ -1,8 +1,7 @@
-"""What training makes small: minus the log-probability of the gold tokens, summed, never averaged on the way.
+"""Cross-entropy with label smoothing and R-Drop, summed over tokens, without materializing all logits.
 
-A vocabulary's logits are the largest tensor of a small model: a row of thousands of numbers for each token. Here they
-exist for a few rows at a time. Each chunk of rows goes from states to logits, to probabilities, to the gradient and
-back to the states' and the matrix's width while it is still in the cache.
+Logits are the largest tensor of a small model: thousands of numbers per token. Here they exist for a chunk of rows at
+a time, from hidden states to the gradients of states and projection, while the chunk is still in the cache.
 """
 
 from collections.abc import Sequence
@@ -13,12 +12,12 @@ from torch.nn import functional as F
 
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels import triton_launch
-from regard.kernels.layers.linear import d_activated, wide_product
+from regard.kernels.layers.cross_entropy import cross_entropy_
+from regard.kernels.layers.linear import activation_backward, matmul_float32
 from regard.model.embedding import Projection
 
 CHUNK = 2**22  # logits in memory at once, on a CPU
-SHARE_CUDA = 128  # bytes of a GPU's memory for each of them there
-TILE = {"U": 4, "C": 1024}  # logits of a row that a program reads at a time
+BYTES_PER_LOGIT = 128  # of a GPU's memory: its chunks have as many logits as this allows
 
 
 def token_loss(
@@ -29,13 +28,12 @@ def token_loss(
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """The sum over rows of the cross-entropy of their logits with the gold ones, some of it spread over all.
+    """The summed cross-entropy of the projected states with the gold tokens, of which those below 0 are ignored.
 
-    A row whose gold token is below 0 counts for nothing. With agreement, rows come in pairs, each one token that was
-    read twice, and each row's loss is larger by so many times its pair's disagreement: the mean of the divergences of
-    either prediction from the other. Exactly `plain_token_loss`, in a fraction of the memory.
+    With `r_drop`, rows come in pairs of the same token under two dropout masks, and the loss of each row is increased
+    by `r_drop` times the mean of the two KL divergences of its pair. Equals `plain_token_loss` with less memory.
     """
-    if not triton_launch.takes(states) and bool((gold < 0).any()):
+    if not triton_launch.can_launch(states) and bool((gold < 0).any()):
         states, gold = states[gold >= 0], gold[gold >= 0]
     settings = label_smoothing, r_drop
     loss: Tensor = _Chunked.apply(states, project.weight, project.bias, gold, *settings)  # type: ignore[no-untyped-call]
@@ -50,14 +48,14 @@ def plain_token_loss(
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """The same, with all logits at once."""
+    """The reference of `token_loss`, with all logits at once."""
     return logit_loss(project(states).float(), gold, label_smoothing=label_smoothing, r_drop=r_drop)
 
 
 def logit_loss(
     logits: Float[Tensor, "N V"], gold: Int[Tensor, " N"], *, label_smoothing: float = 0.0, r_drop: float = 0.0
 ) -> Float[Tensor, ""]:
-    """The same of logits that are there."""
+    """`token_loss` of logits that are computed already."""
     loss = F.cross_entropy(logits, gold, reduction="sum", label_smoothing=label_smoothing)
     if not r_drop:
         return loss
@@ -65,27 +63,27 @@ def logit_loss(
     return loss + r_drop * ((one.exp() - other.exp()) * (one - other)).sum()
 
 
-def unevenness(
-    weights: Float[Tensor, "B T S"], steps: Bool[Tensor, "B T"], regions: Bool[Tensor, "B S"]
+def doubly_stochastic_penalty(
+    weights: Float[Tensor, "B T S"], target_mask: Bool[Tensor, "B T"], source_mask: Bool[Tensor, "B S"]
 ) -> Float[Tensor, ""]:
-    """How far each region is from being looked at once, over all steps: the sum of (1 - its weights)².
+    """The sum over source positions of (1 - attention received over all target positions)².
 
     The penalty of doubly stochastic attention (https://arxiv.org/abs/1502.03044).
     """
-    looked = (weights * steps[..., None]).sum(1)  # (B, S)
-    return ((1 - looked).square() * regions).sum()
+    received = (weights * target_mask[..., None]).sum(1)  # (B, S)
+    return ((1 - received).square() * source_mask).sum()
 
 
 class _Chunked(torch.autograd.Function):
-    """The gradient is computed with the loss, as its own scale is all that the backward could still change."""
+    """Computes the gradients together with the loss; the backward pass only scales them."""
 
     @staticmethod
     def forward(
         ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, gold: Tensor, label_smoothing: float, r_drop: float
     ) -> Float[Tensor, ""]:
-        kind = states.device.type
-        if torch.is_autocast_enabled(kind):
-            low = torch.get_autocast_dtype(kind)
+        device = states.device.type
+        if torch.is_autocast_enabled(device):
+            low = torch.get_autocast_dtype(device)
             states, matrix, shift = states.to(low), weight.to(low), bias.to(low)
         else:
             matrix, shift = weight, bias
@@ -94,48 +92,48 @@ class _Chunked(torch.autograd.Function):
         d_states = torch.empty_like(states) if wanted[0] else None
         d_weight = torch.zeros_like(weight) if wanted[1] else None
         d_bias = torch.zeros_like(bias) if wanted[2] else None
-        vocabulary = weight.shape[0]
-        rows = max(1, _at_once(states.device) // vocabulary)
-        rows += rows % 2  # pairs stay together
-        if triton_launch.takes(states):
+        vocab_size = weight.shape[0]
+        rows = max(1, _chunk_size(states.device) // vocab_size)
+        rows += rows % 2  # R-Drop pairs stay together
+        if triton_launch.can_launch(states):
             parts = _on_gpu(states, matrix, shift, gold, label_smoothing, r_drop, rows, wanted)
             ctx.save_for_backward(*parts[1:])
             return parts[0]
-        spread = label_smoothing / vocabulary
+        share = label_smoothing / vocab_size
         for start in range(0, len(gold), rows):
             chunk = slice(start, start + rows)
-            here, answer = states[chunk], gold[chunk, None]
-            logits = torch.addmm(shift, here, matrix.mT)  # (rows, V)
-            given = logits.gather(1, answer).float()
+            inputs, labels = states[chunk], gold[chunk, None]
+            logits = torch.addmm(shift, inputs, matrix.mT)  # (rows, V)
+            gold_logits = logits.gather(1, labels).float()
             log_p = F.log_softmax(logits, -1, dtype=torch.float32)
-            right = log_p.gather(1, answer)
-            total -= (1 - label_smoothing) * right.sum() + label_smoothing * (right - given).sum()
+            gold_log_p = log_p.gather(1, labels)
+            total -= (1 - label_smoothing) * gold_log_p.sum() + label_smoothing * (gold_log_p - gold_logits).sum()
             if r_drop:
-                disagreement, d_apart = _apart(log_p)
-                total += r_drop * disagreement
+                divergence, d_divergence = _symmetric_kl(log_p)
+                total += r_drop * divergence
             if not any(wanted[:3]):
                 continue
             d_logits = log_p.exp_()
             if r_drop:
-                d_logits.add_(d_apart, alpha=r_drop)
-            d_logits.scatter_add_(1, answer, d_logits.new_full((1, 1), label_smoothing - 1).expand(len(answer), 1))
+                d_logits.add_(d_divergence, alpha=r_drop)
+            d_logits.scatter_add_(1, labels, d_logits.new_full((1, 1), label_smoothing - 1).expand(len(labels), 1))
             d_low = d_logits.to(states.dtype)
             if d_states is not None:
                 torch.mm(d_low, matrix, out=d_states[chunk])
             if d_weight is not None:
-                d_weight.addmm_(d_low.mT.to(d_weight.dtype), here.to(d_weight.dtype))
+                d_weight.addmm_(d_low.mT.to(d_weight.dtype), inputs.to(d_weight.dtype))
             if d_bias is not None:
                 d_bias += d_logits.sum(0)
-        if label_smoothing:  # every token's share, which is the same for all: no pass over the logits for it
+        if label_smoothing:  # the share of every token is linear in the logits: no pass over them is needed
             wide = torch.promote_types(states.dtype, torch.float32)
-            of_states, of_words = states.sum(0, dtype=wide), matrix.sum(0, dtype=wide)
-            total -= spread * (of_states @ of_words + len(gold) * shift.sum(dtype=wide))
+            state_sum, row_sum = states.sum(0, dtype=wide), matrix.sum(0, dtype=wide)
+            total -= share * (state_sum @ row_sum + len(gold) * shift.sum(dtype=wide))
             if d_states is not None:
-                d_states -= (spread * of_words).to(d_states.dtype)
+                d_states -= (share * row_sum).to(d_states.dtype)
             if d_weight is not None:
-                d_weight -= (spread * of_states).to(d_weight.dtype)
+                d_weight -= (share * state_sum).to(d_weight.dtype)
             if d_bias is not None:
-                d_bias -= spread * len(gold)
+                d_bias -= share * len(gold)
         ctx.save_for_backward(d_states, d_weight, d_bias)
         return total
 
@@ -146,41 +144,33 @@ class _Chunked(torch.autograd.Function):
         return (*scaled, None, None, None)
 
 
-def _at_once(device: torch.device) -> int:
+def _chunk_size(device: torch.device) -> int:
     """How many logits exist at a time."""
     if device.type != "cuda":
         return CHUNK
-    return max(CHUNK, torch.cuda.get_device_properties(device).total_memory // SHARE_CUDA)
+    return max(CHUNK, torch.cuda.get_device_properties(device).total_memory // BYTES_PER_LOGIT)
 
 
 def _on_gpu(
     states: Tensor, matrix: Tensor, shift: Tensor, gold: Tensor, label_smoothing: float, r_drop: float, rows: int,
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """The loss and the gradients of states, matrix and shift; a kernel turns logits into gradients where they lie."""
-    from regard.kernels.layers.training_triton import paired_surprise, surprise
-
+    """The loss and the gradients of states, matrix and bias; a kernel turns logits into their gradients in place."""
     losses = states.new_empty(len(gold), dtype=torch.float32)
     d_states = states.new_empty(states.shape) if wanted[0] else None
     d_matrix: Tensor | None = None
     d_shift: Tensor | None = None
     for start in range(0, len(gold), rows):
         chunk = slice(start, start + rows)
-        here, answer = states[chunk], gold[chunk]
-        d_logits = torch.addmm(shift, here, matrix.mT)
-        with triton_launch.on_device_of(states):
-            if r_drop:
-                paired_surprise[(len(answer) // 2,)](
-                    d_logits, answer, losses[chunk], label_smoothing, r_drop, len(matrix), **TILE
-                )
-            else:
-                surprise[(len(answer),)](d_logits, answer, losses[chunk], label_smoothing, len(matrix), **TILE)
+        inputs, labels = states[chunk], gold[chunk]
+        d_logits = torch.addmm(shift, inputs, matrix.mT)
+        cross_entropy_(d_logits, labels, losses[chunk], label_smoothing=label_smoothing, r_drop=r_drop)
         if d_states is not None:
             torch.mm(d_logits, matrix, out=d_states[chunk])
         if wanted[1]:
-            d_matrix = _plus(d_matrix, wide_product(d_logits.mT, here))
+            d_matrix = _plus(d_matrix, matmul_float32(d_logits.mT, inputs))
         if wanted[2]:
-            d_shift = _plus(d_shift, d_activated(d_logits, None, None)[1])
+            d_shift = _plus(d_shift, activation_backward(d_logits, None, None)[1])
     return losses.sum(), d_states, d_matrix, d_shift
 
 
@@ -188,11 +178,11 @@ def _plus(total: Tensor | None, more: Tensor) -> Tensor:
     return more if total is None else total.add_(more)
 
 
-def _apart(log_p: Float[Tensor, "N V"]) -> tuple[Float[Tensor, ""], Float[Tensor, "N V"]]:
-    """How far the predictions of all pairs of rows are apart, both ways, and its gradient for the logits."""
+def _symmetric_kl(log_p: Float[Tensor, "N V"]) -> tuple[Float[Tensor, ""], Float[Tensor, "N V"]]:
+    """The KL divergences of all pairs of rows, both ways, and their gradient for the logits."""
     pairs = log_p.view(-1, 2, log_p.shape[-1])  # (pairs, 2, V)
     p = pairs.exp()
     ratio = pairs - pairs.flip(1)
-    each = (p * ratio).sum(-1, keepdim=True)  # of either from the other
-    gradient = p * ratio.sub_(each).add_(1.0) - p.flip(1)
-    return each.sum(), gradient.flatten(0, 1)
+    divergences = (p * ratio).sum(-1, keepdim=True)  # of either row from the other
+    gradient = p * ratio.sub_(divergences).add_(1.0) - p.flip(1)
+    return divergences.sum(), gradient.flatten(0, 1)

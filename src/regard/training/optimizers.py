@@ -1,7 +1,8 @@
-"""AdamW, a running mean of the weights, and what of them a checkpoint keeps."""
+"""AdamW and Muon, freezing, the moving average of the weights, and the optimizer state in a checkpoint."""
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import isfinite
 
 import torch
@@ -10,78 +11,113 @@ from torch import nn
 from regard.core.config import nearest
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.shapes import Float, Tensor
-from regard.kernels.triton_launch import HostFuture
 from regard.model.embedding import Embedding
+from regard.model.seq2seq import Classifier
+from regard.runtime.cuda.host_future import HostFuture
 from regard.training.config import TrainConfig
 
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
-
-def freeze(model: nn.Module, patterns: tuple[str, ...]) -> int:
-    """Stop training of all weights whose names fit; how many numbers that is. A pattern that fits none is refused."""
-    names = dict(model.named_parameters())
+def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
+    """Exclude the weights whose names match from training. A pattern that matches none is refused."""
+    parameters = dict(model.named_parameters())
     problems = []
     for pattern in patterns:
-        fitting = fnmatch.filter(names, pattern)
-        if not fitting:
-            problems.append(
-                Problem("train.freeze", "patterns that fit names of weights", repr(pattern), nearest(pattern, names))
-            )
-        for name in fitting:
-            names[name].requires_grad_(False)
-    if not any(p.requires_grad for p in names.values()):
+        matches = fnmatch.filter(parameters, pattern)
+        if not matches:
+            hint = nearest(pattern, parameters)
+            problems.append(Problem("train.freeze", "patterns that match names of weights", repr(pattern), hint))
+        for name in matches:
+            parameters[name].requires_grad_(False)
+    if not any(p.requires_grad for p in parameters.values()):
         problems.append(Problem("train.freeze", "some weights left to train", repr(patterns), "Freeze fewer."))
     if problems:
         raise InvalidRecipe(problems)
-    return sum(p.numel() for p in names.values() if not p.requires_grad)
 
 
-def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """Weight decay is for matrices that multiply; biases, norms and embeddings go without."""
-    rows = {id(module.weight) for module in model.modules() if isinstance(module, Embedding)}
-    # What is frozen for a while has no gradient until then, and the optimiser passes over it.
-    trained = [p for p in model.parameters() if p.requires_grad or config.unfreeze_after is not None]
-    decayed = [p for p in trained if p.dim() > 1 and id(p) not in rows]
-    kept = {id(p) for p in decayed}
-    groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": [p for p in trained if id(p) not in kept], "weight_decay": 0.0},
-    ]
-    betas = (config.betas[0], config.betas[1])
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=config.eps, fused=True)
+class Optimizer:
+    """AdamW for all weights, or Muon for hidden matrices and AdamW for the rest, behind one interface.
 
-
-def step_if_finite(optimiser: torch.optim.AdamW, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> HostFuture:
-    """Change the weights by their gradients if loss and norm are finite; what these are, for who asks.
-
-    A GPU decides this itself, so that nobody waits for it.
+    AdamW: https://arxiv.org/abs/1711.05101. Weight decay applies to matrices, never to biases, norms and embeddings.
+    Muon: https://kellerjordan.github.io/posts/muon, with the update scaled to AdamW's so that both share one learning
+    rate (https://arxiv.org/abs/2502.16982).
     """
-    found = torch.stack((loss, norm.to(loss)))
-    told = HostFuture(found)
-    if norm.is_cuda:
-        optimiser.found_inf = (~found.isfinite().all()).float()  # type: ignore[attr-defined]
-        optimiser.step()
-    elif all(map(isfinite, told())):
-        optimiser.step()
-    return told
+
+    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+        self.model = model
+        # Weights that are frozen for the first epochs have no gradient until then: optimizers skip them.
+        trained = [p for p in model.parameters() if p.requires_grad or config.unfreeze_after is not None]
+        hidden = hidden_matrices(model) if config.optimizer == "muon" else set()
+        embeddings = {module.weight for module in model.modules() if isinstance(module, Embedding)}
+        matrices = [p for p in trained if p in hidden]
+        decayed = [p for p in trained if p not in hidden and p.dim() > 1 and p not in embeddings]
+        others = [p for p in trained if p not in hidden and (p.dim() <= 1 or p in embeddings)]
+        groups = [
+            {"params": parameters, "weight_decay": decay}
+            for parameters, decay in ((decayed, config.weight_decay), (others, 0.0))
+            if parameters
+        ]
+        betas = (config.betas[0], config.betas[1])
+        self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True) if groups else None
+        self.muon = (
+            torch.optim.Muon(matrices, lr=0.0, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
+            if matrices
+            else None
+        )
+        self.parts = [part for part in (self.adamw, self.muon) if part is not None]
+
+    def set_learning_rate(self, rate: float) -> None:
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = rate
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+    def step_if_finite(self, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> HostFuture:
+        """Update the weights if loss and gradient norm are finite; both values, copied to the host asynchronously.
+
+        On a GPU fused AdamW makes this decision on the device, so the host does not wait; Muon makes it wait.
+        """
+        values = torch.stack((loss, norm.to(loss)))
+        future = HostFuture(values)
+        if norm.is_cuda and self.muon is None:
+            self.adamw.found_inf = (~values.isfinite().all()).float()  # type: ignore[union-attr]
+            self.step()
+        elif all(map(isfinite, future())):
+            self.step()
+        return future
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """The state of each weight: "exp_avg.NAME", "exp_avg_sq.NAME" and "step.NAME", or "momentum_buffer.NAME"."""
+        return {
+            f"{key}.{name}": tensor
+            for part in self.parts
+            for name, parameter in self.model.named_parameters()
+            if parameter in part.state
+            for key, tensor in part.state[parameter].items()
+        }
+
+    def load_state_tensors(self, saved: Mapping[str, Tensor]) -> None:
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for part in self.parts:
+            keys = ("momentum_buffer",) if part is self.muon else ("exp_avg", "exp_avg_sq", "step")
+            for parameter in (p for group in part.param_groups for p in group["params"]):
+                if f"{keys[0]}.{names[parameter]}" in saved:
+                    part.state[parameter] = {
+                        key: saved[f"{key}.{names[parameter]}"].to(parameter.device, copy=True) for key in keys
+                    }
 
 
-def moments(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What the optimiser knows of each weight, by name."""
-    return {
-        f"{moment}.{name}": optimiser.state[parameter][moment]
-        for name, parameter in model.named_parameters()
-        if parameter in optimiser.state
-        for moment in MOMENTS
-    }
-
-
-def put_moments(model: nn.Module, optimiser: torch.optim.Optimizer, saved: Mapping[str, Tensor]) -> None:
-    for name, parameter in model.named_parameters():
-        if f"step.{name}" in saved:
-            optimiser.state[parameter] = {
-                moment: saved[f"{moment}.{name}"].to(parameter.device, copy=True) for moment in MOMENTS
-            }
+def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
+    """The 2-D weights of linear and recurrent layers, without embeddings and the projection to logits."""
+    output = {model.classifier.weight} if isinstance(model, Classifier) else set()
+    layers = (module for module in model.modules() if isinstance(module, nn.Linear | nn.RNNBase))
+    return {p for layer in layers for p in layer.parameters(recurse=False) if p.dim() == 2} - output
 
 
 class WeightAverage:
@@ -94,14 +130,22 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Early on the mean follows faster, or the first weights would weigh on it for long."""
+        """Average in the weights after update `step`, counted from 0. The decay is lower early in the run."""
         decay = min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(self.means, list(model.parameters()), 1 - decay)
 
+    @contextmanager
+    def swapped(self, model: nn.Module) -> Iterator[None]:
+        """The model with its averaged weights."""
+        self._swap(model)
+        try:
+            yield
+        finally:
+            self._swap(model)
+
     @torch.no_grad()
-    def swap(self, model: nn.Module) -> None:
-        """Exchange the model's weights and their means."""
+    def _swap(self, model: nn.Module) -> None:
         for mean, parameter in zip(self.means, model.parameters(), strict=True):
-            kept = parameter.detach().clone()
+            weight = parameter.detach().clone()
             parameter.copy_(mean)
-            mean.copy_(kept)
+            mean.copy_(weight)

@@ -1,42 +1,53 @@
-"""Where a run stands, and what of it is not known yet."""
+"""The progress of a run between two updates, and the update whose result is still on the device."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
-from regard.kernels.triton_launch import HostFuture
 from regard.model.interfaces import CarriedState
-from regard.training.schedules import ValidationHistory
+from regard.runtime.cuda.host_future import HostFuture
+from regard.training.monitor import ValidationHistory
 
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands between two updates."""
+    """The progress of a run between two updates, as training.json stores it."""
 
     step: int = 0  # updates made
     epoch: int = 0
-    batch: int = 0  # batches of this epoch taken
-    tokens: int = 0  # predictions trained on, in all
-    skipped: int = 0  # updates in a row that gave no finite gradient
+    batch: int = 0  # batches of this epoch consumed
+    tokens: int = 0  # predictions trained on
+    skipped: int = 0  # consecutive updates without a finite gradient
+    grad_norm: float | None = 0.0  # of the last update; None: not finite
     loss_since: float = 0.0  # summed since the last line of the log
     tokens_since: int = 0
-    course: ValidationHistory = field(default_factory=ValidationHistory)
-    checked: bool = True  # whether all is done that was due at this step: validation, where there is one
+    history: ValidationHistory = field(default_factory=ValidationHistory)
+    validated: bool = True  # whether the validation due at this step, if any, is done
 
-    def counting(self, tokens: int, loss: float) -> "RunState":
-        """With an update that changed the weights, on so many tokens."""
+    def counting(self, tokens: int, loss: float, grad_norm: float) -> "RunState":
+        """The state after an update that changed the weights, on so many tokens."""
         return replace(
             self,
             tokens=self.tokens + tokens,
             skipped=0,
+            grad_norm=grad_norm,
             loss_since=self.loss_since + loss,
             tokens_since=self.tokens_since + tokens,
         )
 
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunState":
+        return cls(**{**values, "history": ValidationHistory(**values["history"])})
+
 
 @dataclass(frozen=True)
 class PendingUpdate:
-    """An update whose loss and gradient's norm nobody has looked at yet."""
+    """An update that the device may still be computing."""
 
-    step: int  # its number
+    step: int  # counted from 1
     tokens: int
-    told: HostFuture
-    carried: CarriedState | None  # into the next, if it counts
+    loss_and_norm: HostFuture
+    carried: CarriedState | None  # the recurrent state for the next update, unless this one is skipped

@@ -1,29 +1,43 @@
-"""Being asked to stop."""
+"""SIGINT and SIGTERM end a run after the update in progress, with a checkpoint."""
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from regard.training.distributed import ProcessGroup
+
+
+@dataclass
+class StopRequest:
+    """Whether the run is to stop. With several ranks, all must agree on the update after which they do."""
+
+    received: int | None = None  # signal number, by this process
+    agreed: int | None = None  # signal number, known to all ranks
+
+    def pending(self, process_group: ProcessGroup) -> int | None:
+        return self.received if process_group.single else self.agreed
+
 
 @contextmanager
-def heard(hear: Callable[[int], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM are heard in here and end nothing. A second one is as sudden as ever."""
+def catch_stop_signals(request: StopRequest) -> Iterator[None]:
+    """Note SIGINT and SIGTERM in `request` instead of ending the process. A second one has its usual effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def note(number: int, frame: FrameType | None) -> None:
-        hear(number)
-        signal.signal(number, before[number])
+    def handle(number: int, frame: FrameType | None) -> None:
+        request.received = number
+        signal.signal(number, previous[number])
 
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, note)
+    previous: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in previous:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

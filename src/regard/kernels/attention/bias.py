@@ -1,4 +1,4 @@
-"""What is added to the scores before the softmax: any tensor, or a bias that depends on distance alone."""
+"""Attention biases, added to the scores before the softmax: a tensor, or a function of the distance alone."""
 
 from dataclasses import dataclass
 
@@ -11,17 +11,17 @@ from regard.kernels.attention.mask import RowRange, axis_tile
 
 @dataclass(frozen=True)
 class DistanceBias:
-    """A bias that depends on nothing but the distance from query to key: N + M - 1 numbers a head instead of N × M.
+    """A bias that depends only on the distance from query to key: N + M - 1 numbers per head instead of N × M.
 
-    `values[..., t]` is added where the key stands t - (M - 1) places after the query, the last query standing
-    at the last key. ALiBi and T5's relative positions are of this kind.
+    `values[..., t]` is added where the key is t - (M - 1) positions after the query; the last query is aligned with the
+    last key. ALiBi and T5's relative position bias are of this kind.
     """
 
     values: Float[Tensor, "*lead L"]
 
     @staticmethod
     def distances(n: int, m: int, device: torch.device | None = None) -> Tensor:
-        """The signed distances, key minus query, that `values` runs over."""
+        """The signed distances, key minus query, that `values` holds a number for."""
         return torch.arange(1 - m, max(n, 1 - m), device=device)  # (L,)
 
 
@@ -41,7 +41,7 @@ def tile(bias: Bias, rows: RowRange, low: int, high: int, n: int) -> Tensor:
     if not isinstance(bias, DistanceBias):
         return axis_tile(bias, rows, low, high)
     if isinstance(rows, slice):
-        # Row i reads values[n-1-i+low : n-1-i+high]: windows of one vector, the last row's first.
+        # Row i is values[n-1-i+low : n-1-i+high]: overlapping windows of one vector, in reverse order of rows.
         first, last, _ = rows.indices(n)
         if first >= last:
             return bias.values.new_zeros(*bias.values.shape[:-1], 0, high - low)
@@ -54,7 +54,7 @@ def tile(bias: Bias, rows: RowRange, low: int, high: int, n: int) -> Tensor:
 def add_gradient(
     gradient: Tensor, bias: Bias, scores: Float[Tensor, "B H R C"], rows: slice, low: int, high: int, n: int
 ) -> None:
-    """Add to `gradient`, shaped like the bias's values, what `tile` owes for these gradients of the scores."""
+    """Backward of `tile`: add to `gradient`, shaped like the bias's values, given the gradients of the scores."""
     if not isinstance(bias, DistanceBias):
         part = axis_tile(gradient, rows, low, high)
         part += scores.sum_to_size(part.shape)

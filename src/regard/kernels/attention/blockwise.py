@@ -1,7 +1,7 @@
-"""Attention in blocks of query rows, forwards and backwards, for any energy, mask, bias and dropout.
+"""Attention in blocks of query rows, for every score function, mask, bias and dropout, on every device.
 
-A block sees its whole run of keys at once, so its softmax is the plain one, and only a block of scores exists at a
-time: memory grows with N + M. The backward recomputes each block from the log-sum-exp instead of keeping it.
+A block holds the scores of its rows with all their keys, so its softmax needs no correction, and one block exists at a
+time: memory grows with N + M. The backward pass recomputes each block from the log-sum-exp.
 """
 
 from collections.abc import Iterator
@@ -13,28 +13,34 @@ import torch
 from regard.core.errors import RegardError
 from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
 from regard.kernels.attention import bias as biases
-from regard.kernels.attention.spec import AttentionSpec, Frame, spread, widened
-from regard.kernels.layers.dropout import dropped_of, scales
+from regard.kernels.attention.spec import AttentionSpec, Frame, repeat_heads, widened
+from regard.kernels.layers.dropout import dropout_scales, dropped_outcomes
 
-# How many scores exist at a time. Sixty-four rows of 4,096 keys in eight heads: the fastest of those tried on a CPU.
+# Scores that exist at a time. Sixty-four rows of 4,096 keys in eight heads: the fastest of those tried on a CPU.
 BLOCK = 2**21
+
+
+def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
+    return True
 
 
 def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
     heads = spec.query.shape[1]
     query, key, *others = spec.tensors
-    # Drawn on the CPU so that no device is waited for, and only when it will be used.
+    # Drawn on the CPU, to wait for no device, and only when it is used.
     seed = int(torch.randint(2**62, ())) if dropout > 0 else 0
-    out, lse = _Streamed.apply(spec.frame, dropout, seed, spread(value, heads), query, spread(key, heads), *others)  # type: ignore[no-untyped-call]
+    out, lse = _Blockwise.apply(
+        spec.frame, dropout, seed, repeat_heads(value, heads), query, repeat_heads(key, heads), *others
+    )  # type: ignore[no-untyped-call]
     return out, lse
 
 
 def blocks(spec: AttentionSpec) -> Iterator[tuple[slice, slice, int, int]]:
-    """Pieces of the batch × rows, each with the run of keys that its rows can see."""
+    """Slices of the batch and of the rows, each with the range of keys that its rows may attend to."""
     batch, heads, n, _ = spec.query.shape
-    a_row = max(1, heads * spec.m)
-    rows = max(1, min(n, 64, BLOCK // a_row))
-    items = max(1, BLOCK // (a_row * rows))
+    row_size = max(1, heads * spec.m)
+    rows = max(1, min(n, 64, BLOCK // row_size))
+    items = max(1, BLOCK // (row_size * rows))
     for b in range(0, batch, items):
         for i in range(0, n, rows):
             low, high = spec.visible.span(i, min(i + rows, n), n, spec.m)
@@ -43,6 +49,7 @@ def blocks(spec: AttentionSpec) -> Iterator[tuple[slice, slice, int, int]]:
 
 
 def batch_part(spec: AttentionSpec, part: slice) -> AttentionSpec:
+    """The spec of a slice of the batch."""
     allowed = spec.visible.allowed
     if allowed is not None and allowed.shape[0] > 1:
         allowed = allowed[part]
@@ -58,29 +65,29 @@ def batch_part(spec: AttentionSpec, part: slice) -> AttentionSpec:
     )
 
 
-def normalise(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights, overwriting the scores, and the log-sum-exp; a row of −∞ gives zeros and a log-sum-exp of zero."""
+def softmax_(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax, overwriting the scores, and the log-sum-exp; both are zero for a row of −∞."""
     peak = scores.amax(-1, keepdim=True)
     peak.masked_fill_(peak == -torch.inf, 0.0)
     weights = scores.sub_(peak).exp_()
     total = weights.sum(-1, keepdim=True)
-    blind = total == 0
-    weights /= total.masked_fill(blind, 1.0)
-    return weights, (peak + total.log()).masked_fill(blind, 0.0).squeeze(-1)
+    empty = total == 0
+    weights /= total.masked_fill(empty, 1.0)
+    return weights, (peak + total.log()).masked_fill(empty, 0.0).squeeze(-1)
 
 
 class _Dropout:
-    """Which weights live, drawn block by block; the same seed draws the same again for the backward."""
+    """Dropout factors drawn block by block from a seed, so that the backward pass draws the same."""
 
     def __init__(self, probability: float, seed: int, device: torch.device) -> None:
-        self.dropped = dropped_of(probability)
+        self.dropped = dropped_outcomes(probability)
         self.generator = torch.Generator(device).manual_seed(seed) if self.dropped else None
 
     def scales(self, like: Tensor) -> Tensor | None:
-        return None if self.generator is None else scales(like, self.dropped, self.generator)
+        return None if self.generator is None else dropout_scales(like, self.dropped, self.generator)
 
 
-class _Streamed(torch.autograd.Function):
+class _Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, frame: Frame, dropout: float, seed: int, value: Tensor, *tensors: Tensor | None
@@ -92,7 +99,7 @@ class _Streamed(torch.autograd.Function):
         drop = _Dropout(dropout, seed, query.device)
         with torch.autocast(query.device.type, enabled=False):
             for part, rows, low, high in blocks(spec):
-                weights, lse[part, :, rows] = normalise(batch_part(spec, part).scores(rows, low, high))
+                weights, lse[part, :, rows] = softmax_(batch_part(spec, part).scores(rows, low, high))
                 scales = drop.scales(weights)
                 if scales is not None:
                     weights *= scales
@@ -122,12 +129,12 @@ class _Streamed(torch.autograd.Function):
                 d_value[part, :, low:high] += (weights if scales is None else weights * scales).mT @ d_rows
                 if scales is not None:
                     d_weights *= scales
-                # The softmax's own gradient: what each row would gain on average is no gain at all.
+                # Backward of softmax: subtract each row's mean gradient, weighted by its weights.
                 average = (d_rows * widened(out[part, :, rows])).sum(-1, keepdim=True)
                 d_scores = d_weights.sub_(average).mul_(weights)
                 if d_bias is not None and spec.bias is not None:
-                    of_part = d_bias if d_bias.shape[0] == 1 else d_bias[part]
-                    biases.add_gradient(of_part, spec.bias, d_scores, rows, low, high, spec.n)
+                    d_bias_part = d_bias if d_bias.shape[0] == 1 else d_bias[part]
+                    biases.add_gradient(d_bias_part, spec.bias, d_scores, rows, low, high, spec.n)
                 d_query[part, :, rows], d_keys, d_part = spec.score_function.gradients(
                     d_scores, widened(query[part, :, rows]), widened(key[part, :, low:high])
                 )
@@ -148,10 +155,9 @@ class _Streamed(torch.autograd.Function):
 
 
 def refuse_second_derivative() -> None:
-    """A backward runs with gradients enabled only when its own gradient is wanted, which is not written."""
+    """A backward pass runs with gradients enabled only under create_graph=True, which these kernels do not support."""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         raise RegardError(
-            "attention, or a layer whose gradient is written by hand: a gradient of its gradient was asked for "
-            "(create_graph=True), which is not. Of attention use softmax(scores) @ value with "
-            "regard.attention_weights(...), which PyTorch differentiates twice."
+            "attention, or a layer with a hand-written backward pass: wanted first derivatives; got "
+            "create_graph=True. Use regard.attention_weights(...) @ value, which PyTorch differentiates twice."
         )

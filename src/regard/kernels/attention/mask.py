@@ -1,4 +1,4 @@
-"""Who may see whom: a boolean mask and a band around the diagonal, combined without ever being laid out whole."""
+"""Attention masks: a boolean tensor and a band around the diagonal, combined without materialising (N, M)."""
 
 from dataclasses import dataclass, replace
 
@@ -6,16 +6,15 @@ import torch
 
 from regard.core.shapes import Bool, Tensor
 
-RowRange = slice | Tensor  # a run of query rows, or their indices
+RowRange = slice | Tensor  # consecutive query rows, or row indices
 
 
 @dataclass(frozen=True)
 class AttentionMask:
     """Which keys each query may attend to.
 
-    Query i stands at key position i + M - N, so the last query stands at the last key (bottom-right alignment).
-    It sees `behind` keys before that position and `ahead` keys after it (None: all of them),
-    where `allowed` does not forbid it.
+    Query i has key position i + M - N: the last query is aligned with the last key (bottom-right alignment). It attends
+    to `behind` keys before that position and `ahead` keys after it (None: all), except where `allowed` is False.
     """
 
     allowed: Bool[Tensor, "#B #H #N #M"] | None = None
@@ -27,7 +26,7 @@ class AttentionMask:
         return self.behind is not None or self.ahead is not None
 
     def span(self, first: int, last: int, n: int, m: int) -> tuple[int, int]:
-        """The run of keys outside which rows first..last-1 see nothing; empty runs come back as (low, low)."""
+        """The key range (low, high) outside which the band masks every key of rows first..last-1; may be empty."""
         low, high = 0, m
         if self.behind is not None:
             low = min(m, max(0, first + m - n - self.behind))
@@ -36,27 +35,28 @@ class AttentionMask:
         return low, max(low, high)
 
     def tile(self, rows: RowRange, low: int, high: int, n: int, m: int, device: torch.device) -> Tensor | None:
-        """The mask of these rows and keys low..high-1, broadcastable to (B, H, R, C); None: all are visible."""
-        seen = None
+        """The mask of these rows and keys low..high-1, broadcastable to (B, H, R, C); None: nothing is masked."""
+        visible = None
         if self.allowed is not None:
-            seen = axis_tile(self.allowed, rows, low, high)
+            visible = axis_tile(self.allowed, rows, low, high)
         if self.banded:
             position = (torch.arange(n, device=device)[rows] + (m - n))[:, None]  # (R, 1)
             key = torch.arange(low, high, device=device)  # (C,)
             if self.ahead is not None:
-                seen = _both(seen, key <= position + self.ahead)
+                visible = _and(visible, key <= position + self.ahead)
             if self.behind is not None:
-                seen = _both(seen, key >= position - self.behind)
-        return seen
+                visible = _and(visible, key >= position - self.behind)
+        return visible
 
     def for_heads(self, heads: Tensor) -> "AttentionMask":
+        """The mask of a selection of heads."""
         if self.allowed is None or self.allowed.shape[1] == 1:
             return self
         return replace(self, allowed=self.allowed[:, heads])
 
 
 def axis_tile(tensor: Tensor, rows: RowRange, low: int, high: int) -> Tensor:
-    """Rows and keys of a (#B, #H, #N, #M) tensor, leaving axes of size one as they are."""
+    """Rows and keys low..high-1 of a (#B, #H, #N, #M) tensor; axes of size one are left alone."""
     if tensor.shape[-2] > 1:
         tensor = tensor[..., rows, :]
     if tensor.shape[-1] > 1:
@@ -64,5 +64,5 @@ def axis_tile(tensor: Tensor, rows: RowRange, low: int, high: int) -> Tensor:
     return tensor
 
 
-def _both(first: Tensor | None, second: Tensor) -> Tensor:
+def _and(first: Tensor | None, second: Tensor) -> Tensor:
     return second if first is None else first & second

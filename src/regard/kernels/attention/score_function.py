@@ -1,64 +1,108 @@
-"""The two energies that every score comes down to once its projections are done: a dot product, and tanh.
+"""Score functions: how well a projected query and a projected key match. Attention weights are their softmax.
 
-An energy gives scores (B, H, R, C) for queries (B, H, R, D) and keys (B, H, C, D), and the gradients of what went in.
+`ScoreFunction` is the interface; a `regard.Score` projects queries and keys and names the score function to use. Every
+score function runs in the reference and blockwise kernels and in exact weights; the other kernels declare in their
+`supports` which ones they take.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import final
 
 import torch
 
 from regard.core.shapes import Float, Tensor
 
-Gradients = tuple[Tensor, Tensor, Tensor | None]  # of the query, the key and the energy's own weight
+Gradients = tuple[Tensor, Tensor, Tensor | None]  # of the query, the key and the function's own weight
 
 
+class ScoreFunction(ABC):
+    """Scores (B, H, R, C) of queries (B, H, R, D) with keys (B, H, C, D), and their gradients.
+
+    Subclasses are frozen dataclasses. `scores` is all that one has to define; `blocked_scores` and `gradients` are
+    overridden where less memory or less time is possible.
+    """
+
+    # A learnable tensor of the function's own, its first axis the heads (1: shared by all); None: it has none.
+    weight: Float[Tensor, "#H ..."] | None
+
+    @abstractmethod
+    def scores(self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]) -> Float[Tensor, "B H R C"]:
+        """The scores, written so that autograd can differentiate them.
+
+        Queries and keys are float32 or wider; cast the weight to their dtype.
+        """
+
+    def blocked_scores(
+        self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
+    ) -> Float[Tensor, "B H R C"]:
+        """As `scores`, in bounded memory. The result is a tensor of its own: the caller overwrites it."""
+        return self.scores(query, key)
+
+    def gradients(
+        self, d_scores: Float[Tensor, "B H R C"], query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
+    ) -> Gradients:
+        """Gradients of the query, the key and the weight, given those of the scores."""
+        inputs = [query, key] if self.weight is None else [query, key, self.weight.to(query.dtype)]
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in inputs]
+            scores = self.with_weight(*leaves[2:]).scores(*leaves[:2])
+            d_query, d_key, *d_weight = torch.autograd.grad(scores, leaves, d_scores, materialize_grads=True)
+        return d_query, d_key, d_weight[0] if d_weight else None
+
+    def with_weight(self, weight: Tensor | None = None) -> "ScoreFunction":
+        """A copy with another weight, such as the one that autograd saved for the backward pass."""
+        return self if weight is None else replace(self, weight=weight)  # type: ignore[type-var]
+
+    def for_heads(self, heads: Tensor) -> "ScoreFunction":
+        """The function of a selection of heads."""
+        return self if self.weight is None or len(self.weight) == 1 else self.with_weight(self.weight[heads])
+
+
+@final
 @dataclass(frozen=True)
-class DotScoreFunction:
+class DotScoreFunction(ScoreFunction):
     """scale · q·k"""
 
     scale: float
-
-    @property
-    def weight(self) -> None:
-        return None
-
-    def for_heads(self, heads: Tensor) -> "DotScoreFunction":
-        return self
-
-    def plain(self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]) -> Float[Tensor, "B H R C"]:
-        return query @ key.mT * self.scale
+    weight = None
 
     def scores(self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]) -> Float[Tensor, "B H R C"]:
+        return query @ key.mT * self.scale
+
+    def blocked_scores(
+        self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
+    ) -> Float[Tensor, "B H R C"]:
         return (query * self.scale) @ key.mT
 
     def gradients(
-        self, scores: Float[Tensor, "B H R C"], query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
+        self, d_scores: Float[Tensor, "B H R C"], query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
     ) -> Gradients:
-        return scores @ key * self.scale, scores.mT @ (query * self.scale), None
+        return d_scores @ key * self.scale, d_scores.mT @ (query * self.scale), None
 
 
-# How many elements of the query × key × width cube exist at a time: two megabytes of float32 stay in a core's cache.
+# Elements of the (query, key, dim) cube that exist at a time: two megabytes of float32 stay in a core's cache.
 CUBE = 2**19
 
 
+@final
 @dataclass(frozen=True)
-class AdditiveScoreFunction:
-    """w · tanh(q + k), one w for all heads or one a head (https://arxiv.org/abs/1409.0473).
+class AdditiveScoreFunction(ScoreFunction):
+    """w · tanh(q + k), with one w for all heads or one per head (https://arxiv.org/abs/1409.0473).
 
-    The cube of every query with every key is visited in pieces that fit a cache, forwards and backwards.
+    The (query, key, dim) cube is computed in pieces that fit a cache, in the forward and the backward pass.
     """
 
     weight: Float[Tensor, "#H D"]
 
-    def for_heads(self, heads: Tensor) -> "AdditiveScoreFunction":
-        return self if self.weight.shape[0] == 1 else AdditiveScoreFunction(self.weight[heads])
-
-    def plain(self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]) -> Float[Tensor, "B H R C"]:
+    def scores(self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]) -> Float[Tensor, "B H R C"]:
         cube = torch.tanh(query[:, :, :, None] + key[:, :, None])  # (B, H, R, C, D)
         return (cube @ self.weight.to(cube.dtype)[:, None, :, None])[..., 0]
 
-    def scores(self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]) -> Float[Tensor, "B H R C"]:
+    def blocked_scores(
+        self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
+    ) -> Float[Tensor, "B H R C"]:
         weight = self.weight.to(query.dtype)
         out = query.new_empty(*query.shape[:3], key.shape[2])
         for b, h, rows, keys in self._pieces(query, key):
@@ -67,13 +111,13 @@ class AdditiveScoreFunction:
         return out
 
     def gradients(
-        self, scores: Float[Tensor, "B H R C"], query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
+        self, d_scores: Float[Tensor, "B H R C"], query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
     ) -> Gradients:
         weight = self.weight.to(query.dtype)
         d_query, d_key, d_weight = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(weight)
         for b, h, rows, keys in self._pieces(query, key):
             cube = (query[b, h, rows, None] + key[b, h, None, keys]).tanh_()  # (b, R, C, D)
-            piece = scores[b, h, rows, keys]  # (b, R, C)
+            piece = d_scores[b, h, rows, keys]  # (b, R, C)
             d_weight[h if len(weight) > 1 else 0] += piece.flatten() @ cube.flatten(0, -2)
             cube.square_().neg_().add_(1).mul_(piece[..., None])  # tanh' = 1 - tanh²
             d_query[b, h, rows] += cube.sum(-2)
@@ -81,17 +125,15 @@ class AdditiveScoreFunction:
         return d_query * weight[:, None], d_key * weight[:, None], d_weight
 
     def _pieces(self, query: Tensor, key: Tensor) -> Iterator[tuple[slice, int, slice, slice]]:
-        batch, heads, r, width = query.shape
+        """Slices of the batch, a head, slices of the queries and of the keys that cover the cube."""
+        batch, heads, r, dim = query.shape
         assert len(self.weight) in (1, heads)
         c = key.shape[2]
         keys = max(1, min(c, 128))
-        rows = max(1, min(r, CUBE // max(1, width * keys)))
-        items = max(1, CUBE // max(1, width * keys * rows))
+        rows = max(1, min(r, CUBE // max(1, dim * keys)))
+        items = max(1, CUBE // max(1, dim * keys * rows))
         for b in range(0, batch, items):
             for h in range(heads):
                 for i in range(0, r, rows):
                     for j in range(0, c, keys):
                         yield slice(b, b + items), h, slice(i, i + rows), slice(j, j + keys)
-
-
-ScoreFunction = DotScoreFunction | AdditiveScoreFunction

@@ -1,8 +1,8 @@
-"""PyTorch's own attention kernels, asked for the log-sum-exp that they compute anyway.
+"""PyTorch's scaled dot-product attention kernels, called so that they return the log-sum-exp they compute.
 
-They take an additive mask of (B, H, N, M) and a causal edge aligned to the upper left. Where our masks and alignment
-can be said in those words one call does it all; otherwise the rows go in blocks, each with its own run of keys and its
-own piece of mask, made again for the backward instead of kept, so that memory grows with N + M.
+They take an additive mask (B, H, N, M) and a top-left aligned causal mask. Where mask and bias can be expressed so
+without materialising (N, M), one call suffices; otherwise rows are computed in blocks, each with its range of keys and
+its tile of the mask, recomputed in the backward pass, so that memory grows with N + M.
 """
 
 from collections.abc import Iterator
@@ -18,19 +18,19 @@ from regard.kernels.attention.bias import DistanceBias
 from regard.kernels.attention.blockwise import refuse_second_derivative
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
-from regard.kernels.attention.spec import AttentionSpec, Frame, spread
+from regard.kernels.attention.spec import AttentionSpec, Frame, repeat_heads
 
 aten = torch.ops.aten
 
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = {"cpu": (torch.float32, torch.float64, *HALF), "cuda": (torch.float32, *HALF)}
 
-# How many elements of mask exist at a time when it has to be laid out: eight megabytes of float32.
+# Elements of a materialised mask that exist at a time: eight megabytes of float32.
 TILE = 2**21
 
 
 def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
-    """Whether PyTorch has a kernel for this look-up on this device."""
+    """Whether PyTorch has a kernel for this call: dot products, no learned bias, no dropout on a CPU or in blocks."""
     device = spec.query.device.type
     learned = spec.bias is not None and biases.bias_values(spec.bias).requires_grad and torch.is_grad_enabled()
     random = dropout > 0 and (device == "cpu" or _rows(spec) < spec.n)
@@ -39,20 +39,20 @@ def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
         and spec.query.dtype in DTYPES.get(device, ())
         and not learned
         and not random
-        and 0 not in (*spec.query.shape, *value.shape)  # nothing to see ends the process there
+        and 0 not in (*spec.query.shape, *value.shape)  # empty tensors crash the process there
     )
 
 
 def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
-    query, key, width, scale = spec.query, spec.key, value.shape[-1], _scale(spec)
+    query, key, dim, scale = spec.query, spec.key, value.shape[-1], _scale(spec)
     if key.shape[1] != value.shape[1]:
-        key, value = spread(key, query.shape[1]), spread(value, query.shape[1])
-    wide = max(query.shape[-1], width)
+        key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
+    padded_dim = max(query.shape[-1], dim)
     if query.device.type == "cuda":
-        wide += -wide % 8
-    if not query.shape[-1] == wide == width:  # kernels know one width only; zeros change neither scores nor values
-        query, key, value = (F.pad(x, (0, wide - x.shape[-1])) for x in (query, key, value))
-    # The kernels take for granted that a vector's numbers lie side by side, and read others' memory where they do not.
+        padded_dim += -padded_dim % 8
+    if not query.shape[-1] == padded_dim == dim:  # the kernels take one dim; zeros change neither scores nor values
+        query, key, value = (F.pad(x, (0, padded_dim - x.shape[-1])) for x in (query, key, value))
+    # The kernels assume that the last axis is contiguous, and read out of bounds where it is not.
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     spec = replace(spec, query=query, key=key)
     if _rows(spec) >= spec.n:
@@ -63,7 +63,7 @@ def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Ou
         out, lse = _forward(query, key, value, mask, causal, scale, dropout)
     else:
         out, lse = _Blocked.apply(spec.frame, value, *spec.tensors)  # type: ignore[no-untyped-call]
-    return out if out.shape[-1] == width else out[..., :width], lse
+    return out if out.shape[-1] == dim else out[..., :dim], lse
 
 
 def _scale(spec: AttentionSpec) -> float:
@@ -72,24 +72,24 @@ def _scale(spec: AttentionSpec) -> float:
 
 
 def _square(spec: AttentionSpec) -> bool:
-    """Whether the band is PyTorch's `is_causal`: with N = M both alignments are one."""
+    """Whether the band is PyTorch's `is_causal`: with N = M both alignments are the same."""
     return spec.visible.ahead == 0 and spec.visible.behind is None and spec.n == spec.m
 
 
 def _rows(spec: AttentionSpec) -> int:
-    """How many rows go into one call: all of them where the mask needs no rows of its own or is small."""
+    """How many rows go into one call: all of them where the mask does not differ by row or is small."""
     visible, bias, n, m = spec.visible, spec.bias, spec.n, spec.m
-    layers = [x for x in (visible.allowed, None if bias is None else biases.bias_values(bias)) if x is not None]
+    added = [x for x in (visible.allowed, None if bias is None else biases.bias_values(bias)) if x is not None]
     by_row = (
         (visible.banded and n > 1 and not _square(spec))
         or isinstance(bias, DistanceBias)
-        or any(x.shape[-2] > 1 for x in layers)
+        or any(x.shape[-2] > 1 for x in added)
     )
     if not by_row:
         return n
-    batch, heads = (max([1, *(x.shape[axis] for x in layers)]) for axis in (0, 1))
+    batch, heads = (max([1, *(x.shape[axis] for x in added)]) for axis in (0, 1))
     rows = max(1, TILE // (batch * heads * m))
-    if visible.behind is not None:  # a narrow window costs least in blocks about as tall as it is wide
+    if visible.behind is not None:  # a narrow window is fastest in blocks about as tall as it is wide
         rows = min(rows, max(128, visible.behind + 1 + (m if visible.ahead is None else visible.ahead)))
     return rows
 
@@ -104,16 +104,16 @@ def _blocks(spec: AttentionSpec) -> Iterator[tuple[slice, int, int]]:
 
 
 def _mask(spec: AttentionSpec, rows: slice, low: int, high: int) -> tuple[Tensor | None, bool]:
-    """The additive mask of these rows and keys, and whether the kernel's own causal edge is to be added to it."""
+    """The additive mask of these rows and keys, and whether the kernel adds its causal mask to it."""
     causal = _square(spec) and rows == slice(0, spec.n)
     visible = spec.visible
-    if causal or rows.stop - rows.start == 1:  # the run of keys already says what one row can see
+    if causal or rows.stop - rows.start == 1:  # for one row the range of keys is the band
         visible = AttentionMask(visible.allowed)
-    seen = visible.tile(rows, low, high, spec.n, spec.m, spec.query.device)
+    allowed = visible.tile(rows, low, high, spec.n, spec.m, spec.query.device)
     mask = None if spec.bias is None else biases.tile(spec.bias, rows, low, high, spec.n)
-    if seen is not None:
+    if allowed is not None:
         mask = spec.query.new_zeros(()) if mask is None else mask
-        mask = torch.where(seen, mask, -torch.inf)
+        mask = torch.where(allowed, mask, -torch.inf)
     if mask is None:
         return None, causal
     return mask.to(spec.query.dtype).expand(*mask.shape[:-1], high - low)[(None,) * (4 - mask.dim())], causal
@@ -172,8 +172,8 @@ def _forward(
         )
         return out, lse
     heads = q.shape[1]
-    k, v = spread(k, heads), spread(v, heads)
-    # Without a mask, the kernel that PyTorch itself would choose: 1 is flash, 3 is cuDNN.
+    k, v = repeat_heads(k, heads), repeat_heads(v, heads)
+    # Without a mask, the kernel that PyTorch itself chooses: 1 is flash, 3 is cuDNN.
     choice = torch._fused_sdp_choice(q, k, v, None, dropout, causal, scale=scale) if mask is None else None
     if choice == 3:
         out, lse, *_ = aten._scaled_dot_product_cudnn_attention.default(
@@ -202,14 +202,14 @@ def _backward(
     none = torch.empty((), dtype=torch.int64, device=q.device)  # no dropout, so no random state
     padded = F.pad(lse, (0, -lse.shape[-1] % 32))
     d_q, d_k, d_v, _ = aten._scaled_dot_product_efficient_attention_backward.default(
-        d_out.contiguous(), q, spread(k, heads), spread(v, heads), _aligned(mask, q, k), out.contiguous(), padded,
-        none, none, 0.0, [True, True, True, False], False, scale=scale,
+        d_out.contiguous(), q, repeat_heads(k, heads), repeat_heads(v, heads), _aligned(mask, q, k), out.contiguous(),
+        padded, none, none, 0.0, [True, True, True, False], False, scale=scale,
     )  # fmt: skip
     return d_q, d_k.unflatten(1, (-1, group)).sum(2), d_v.unflatten(1, (-1, group)).sum(2)
 
 
 def _aligned(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-    """The mask as the memory-efficient kernel wants it: every axis at full size, rows that start on 16 bytes."""
+    """The mask as the memory-efficient kernel requires it: every axis expanded, rows aligned to 16 elements."""
     if mask is None:
         return None
     m = k.shape[2]

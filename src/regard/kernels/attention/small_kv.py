@@ -1,6 +1,6 @@
-"""Wide heads that see few keys, in half precision on a GPU: all weights at once, as they are fewer than what is seen.
+"""Attention of wide heads over few keys, in half precision on a GPU: materialises the weights, smaller than q, k, v.
 
-PyTorch's kernels for heads of more than 256 numbers take ten times as long backwards. Scores and weights are float32.
+PyTorch's kernels for head dims above 256 take ten times as long in the backward pass. Scores and weights are float32.
 """
 
 from typing import Any
@@ -13,14 +13,14 @@ from regard.kernels.attention import bias as biases
 from regard.kernels.attention.blockwise import refuse_second_derivative
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.layers.linear import wide_product
+from regard.kernels.layers.linear import matmul_float32
 
-WIDTH = 256  # up to which PyTorch has kernels that are made for it
+MAX_SDPA_DIM = 256  # head dim up to which PyTorch has specialised kernels
 
 
 def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
     query, key = spec.query, spec.key
-    n, m, width = spec.n, spec.m, min(query.shape[-1], value.shape[-1])
+    n, m, dim = spec.n, spec.m, min(query.shape[-1], value.shape[-1])
     return (
         query.is_cuda
         and query.dtype == key.dtype == value.dtype
@@ -30,35 +30,35 @@ def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
         and not (spec.bias is not None and biases.bias_values(spec.bias).requires_grad and torch.is_grad_enabled())
         and dropout == 0
         and query.shape[1] == key.shape[1] == value.shape[1]
-        and width > WIDTH
-        and 0 < n * m <= (n + m) * width
+        and dim > MAX_SDPA_DIM
+        and 0 < n * m <= (n + m) * dim
     )
 
 
 def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
     n, m, rows = spec.n, spec.m, slice(0, spec.n)
     bias = None if spec.bias is None else biases.tile(spec.bias, rows, 0, m, n)
-    seen = spec.visible.tile(rows, 0, m, n, m, value.device)
+    visible = spec.visible.tile(rows, 0, m, n, m, value.device)
     assert isinstance(spec.score_function, DotScoreFunction)
     assert dropout == 0
     with torch.autocast(value.device.type, enabled=False):
-        return _Few.apply(spec.score_function.scale, bias, seen, spec.query, spec.key, value)  # type: ignore[no-untyped-call, no-any-return]
+        return _SmallKV.apply(spec.score_function.scale, bias, visible, spec.query, spec.key, value)  # type: ignore[no-untyped-call, no-any-return]
 
 
-class _Few(torch.autograd.Function):
+class _SmallKV(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, scale: float, bias: Tensor | None, seen: Tensor | None, query: Tensor, key: Tensor, value: Tensor
+        ctx: Any, scale: float, bias: Tensor | None, visible: Tensor | None, query: Tensor, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor]:
         shape = query.shape[:2]
         query, key, value = (x.flatten(0, 1) for x in (query, key, value))
-        scores = wide_product(query, key.mT).mul_(scale).unflatten(0, shape)  # type: ignore[no-untyped-call]
+        scores = matmul_float32(query, key.mT).mul_(scale).unflatten(0, shape)  # type: ignore[no-untyped-call]
         if bias is not None:
             scores += bias
-        if seen is not None:
-            scores = scores.masked_fill_(~seen, -torch.inf)
+        if visible is not None:
+            scores = scores.masked_fill_(~visible, -torch.inf)
         lse = scores.logsumexp(-1)
-        lse = lse.masked_fill(lse == -torch.inf, 0.0)  # who may see nothing sees zeros
+        lse = lse.masked_fill(lse == -torch.inf, 0.0)  # a row that may attend to nothing gives zeros
         weights = scores.sub_(lse[..., None]).exp_().flatten(0, 1)
         ctx.save_for_backward(query, key, value, weights)
         ctx.scale, ctx.shape = scale, shape
@@ -70,7 +70,9 @@ class _Few(torch.autograd.Function):
         refuse_second_derivative()
         query, key, value, weights = ctx.saved_tensors
         d_out = d_out.flatten(0, 1)
-        moved = wide_product(d_out, value.mT).mul_(weights)
-        d_scores = torch.addcmul(moved, weights, moved.sum(-1, keepdim=True), value=-1).mul_(ctx.scale).to(query.dtype)
+        d_weights = matmul_float32(d_out, value.mT).mul_(weights)
+        d_scores = (
+            torch.addcmul(d_weights, weights, d_weights.sum(-1, keepdim=True), value=-1).mul_(ctx.scale).to(query.dtype)
+        )
         parts = d_scores @ key, d_scores.mT @ query, weights.to(value.dtype).mT @ d_out
         return None, None, None, *(x.unflatten(0, ctx.shape) for x in parts)

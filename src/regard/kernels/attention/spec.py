@@ -1,22 +1,23 @@
-"""A look-up in a soft dictionary: what is asked, of which keys, and what may be seen. The values come later."""
+"""The specification of an attention call: everything that decides its weights. Values are passed separately."""
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 
-from regard.core.shapes import Float, Keys, Queries, Tensor
+from regard.core.shapes import Float, Keys, LogSumExp, Outputs, Queries, Tensor, Values
 from regard.kernels.attention import bias as biases
 from regard.kernels.attention.bias import Bias, DistanceBias
 from regard.kernels.attention.mask import AttentionMask, RowRange
-from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction, ScoreFunction
+from regard.kernels.attention.score_function import ScoreFunction
 
-# query, key, weight of the energy, mask, values of the bias
+# query, key, weight of the score function, mask, values of the bias
 Tensors = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """Everything that decides attention weights, and so everything needed to compute any of them again."""
+    """Queries, keys, score function, mask and bias: what attention weights are computed from, at any time."""
 
     score_function: ScoreFunction
     query: Queries
@@ -34,20 +35,23 @@ class AttentionSpec:
 
     @property
     def tensors(self) -> Tensors:
-        """Every tensor in it, for autograd to hold; `Frame` is the rest, and puts it together again."""
+        """Its tensors, for autograd to save; `frame` holds the rest and rebuilds the spec from them."""
         bias = None if self.bias is None else biases.bias_values(self.bias)
         return self.query, self.key, self.score_function.weight, self.visible.allowed, bias
 
     @property
     def frame(self) -> "Frame":
-        scale = self.score_function.scale if isinstance(self.score_function, DotScoreFunction) else None
-        return Frame(scale, self.visible.behind, self.visible.ahead, isinstance(self.bias, DistanceBias))
+        """The spec without its tensors."""
+        weight = self.score_function.weight
+        score_function = self.score_function.with_weight(None if weight is None else weight.detach())
+        return Frame(score_function, self.visible.behind, self.visible.ahead, isinstance(self.bias, DistanceBias))
 
     def detached(self) -> "AttentionSpec":
         query, key, *others = self.tensors
         return self.frame.around(query.detach(), key.detach(), *(None if x is None else x.detach() for x in others))
 
     def for_heads(self, heads: Tensor) -> "AttentionSpec":
+        """The spec of a selection of query heads."""
         group = self.query.shape[1] // self.key.shape[1]
         bias = self.bias
         if bias is not None and biases.bias_values(bias).shape[1] > 1:
@@ -61,22 +65,22 @@ class AttentionSpec:
         )
 
     def scores(self, rows: RowRange, low: int, high: int) -> Float[Tensor, "B H R C"]:
-        """Scores of these rows with keys low..high-1, −∞ where nothing may be seen, in float32 or wider."""
-        query, key = self.query[:, :, rows], spread(self.key, self.query.shape[1])[:, :, low:high]
-        scores = self.score_function.scores(widened(query), widened(key))
+        """Scores of these rows with keys low..high-1, −∞ where masked, in float32 or wider."""
+        query, key = self.query[:, :, rows], repeat_heads(self.key, self.query.shape[1])[:, :, low:high]
+        scores = self.score_function.blocked_scores(widened(query), widened(key))
         if self.bias is not None:
             scores += biases.tile(self.bias, rows, low, high, self.n)
-        seen = self.visible.tile(rows, low, high, self.n, self.m, query.device)
-        if seen is not None:
-            scores.masked_fill_(~seen, -torch.inf)
+        visible = self.visible.tile(rows, low, high, self.n, self.m, query.device)
+        if visible is not None:
+            scores.masked_fill_(~visible, -torch.inf)
         return scores
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A look-up without its tensors."""
+    """An AttentionSpec without its tensors; the score function's weight is a detached placeholder."""
 
-    scale: float | None  # of a dot product; None: the additive energy
+    score_function: ScoreFunction
     behind: int | None
     ahead: int | None
     by_distance: bool  # whether the bias is a DistanceBias
@@ -84,22 +88,29 @@ class Frame:
     def around(
         self, query: Tensor, key: Tensor, weight: Tensor | None, allowed: Tensor | None, bias: Tensor | None
     ) -> AttentionSpec:
-        score_function: ScoreFunction
-        if weight is not None:
-            score_function = AdditiveScoreFunction(weight)
-        else:
-            assert self.scale is not None
-            score_function = DotScoreFunction(self.scale)
-        whole = DistanceBias(bias) if bias is not None and self.by_distance else bias
-        return AttentionSpec(score_function, query, key, AttentionMask(allowed, self.behind, self.ahead), whole)
+        """The spec rebuilt around its tensors."""
+        mask = AttentionMask(allowed, self.behind, self.ahead)
+        whole_bias = DistanceBias(bias) if bias is not None and self.by_distance else bias
+        return AttentionSpec(self.score_function.with_weight(weight), query, key, mask, whole_bias)
 
 
-def spread(tensor: Float[Tensor, "B _ M E"], heads: int) -> Float[Tensor, "B H M E"]:
-    """Each key or value head once for every query head of its group."""
+@runtime_checkable
+class AttentionKernel(Protocol):
+    """An implementation of attention: a module with these two functions."""
+
+    def supports(self, spec: AttentionSpec, value: Values, dropout: float) -> bool:
+        """Whether `attend` computes this call, with its gradients, on this device."""
+
+    def attend(self, spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
+        """The output, and the log-sum-exp of each row of scores (0 for a row that may attend to nothing)."""
+
+
+def repeat_heads(tensor: Float[Tensor, "B _ M E"], heads: int) -> Float[Tensor, "B H M E"]:
+    """Each key or value head repeated for every query head of its group (grouped-query attention)."""
     group = heads // max(1, tensor.shape[1])
     return tensor if group == 1 else tensor.repeat_interleave(group, dim=1)
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Half precisions in float32, anything else as it is."""
+    """float16 and bfloat16 as float32, any other dtype unchanged."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

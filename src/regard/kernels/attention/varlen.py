@@ -1,37 +1,36 @@
-"""Attention within sequences that are laid end to end: no padding, and short ones in kernels made for them.
+"""Variable-length attention: within packed sequences, without padding (dot-product scores).
 
-On a GPU a program takes one head of one sequence, whole, forwards and backwards, and needs nothing of other programs;
-of a wide head it holds the weights, and walks the rest.
-Sequences too long for that go to PyTorch's kernel for many lengths, whose backward adds in no fixed order, so that two
-runs may differ in last bits. Elsewhere they are padded, which is the reference.
+On a GPU, short sequences take Triton kernels in which one program computes one head of one sequence, forward and
+backward, looping over the head dimension where the head is wide. Longer ones take PyTorch's variable-length flash
+attention, whose backward pass adds in no fixed order. Everything else is padded, which is also the reference.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from regard.core.sequence import SequenceOffsets
-from regard.core.shapes import Float, Tensor
+from regard.core.shapes import Float, Tensor, Values
 from regard.kernels import triton_launch
 from regard.kernels.attention import blockwise, sdpa
 from regard.kernels.attention.blockwise import refuse_second_derivative
 from regard.kernels.attention.mask import AttentionMask
-from regard.kernels.attention.score_function import DotScoreFunction
+from regard.kernels.attention.score_function import DotScoreFunction, ScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.layers.dropout import dropped_of
+from regard.kernels.layers.dropout import dropped_outcomes
 
-TILES = (32, 64, 128)  # positions of sequences that programs take whole, each launch those of one size
-WIDEST = 256  # head that a program holds whole
-WALKED = 1024  # head that it walks, where none are shared: PART numbers at a time, and fewer of the longest sequences
-PART = 128
-WALKING = 80 << 10  # bytes of shared memory that this takes
+TILES = (32, 64, 128)  # sequence lengths that a program can hold, one launch for each
+MAX_HELD_DIM = 256  # head dim that a program holds in registers
+MAX_LOOPED_DIM = 1024  # head dim that it loops over, LOOP_STEP at a time, where heads share no keys
+LOOP_STEP = 128
+LOOP_SHARED_MEMORY = 80 << 10  # bytes that looping takes
 
 
 @dataclass(frozen=True)
 class HeadLayout:
-    """How a row of queries, keys or values is divided, and how they meet."""
+    """How a row of queries, keys or values is divided into heads, and the settings of the attention."""
 
     heads: int
     kv_heads: int
@@ -41,148 +40,175 @@ class HeadLayout:
     dropout: float = 0.0
 
 
-def attend(
-    asked: Float[Tensor, "N _"],
-    known: Float[Tensor, "M _"] | None,
-    kind: HeadLayout,
-    ends: SequenceOffsets,
-    around: SequenceOffsets,
-) -> Float[Tensor, "N _"]:
-    """For each query what it sees of its own sequence, or of that one of `around` which has the same number.
+@dataclass(frozen=True)
+class PackedAttentionSpec:
+    """An attention call over packed sequences: each query attends to the key sequence of its own sequence's index.
 
-    `asked` holds queries, `known` keys and values side by side; or `asked` holds all three.
+    `kv` holds keys and values side by side; with None, `query` holds queries, keys and values.
     """
-    tensors = (asked,) if known is None else (asked, known)
-    if triton_launch.takes(*tensors):
-        walked = _walked(kind, max(ends.max_length, around.max_length), asked)
-        if walked is not None:
-            asked, known = asked.contiguous(), None if known is None else known.contiguous()
-            seed = asked.new_empty(1, dtype=torch.int64)
-            if kind.dropout > 0:
-                seed = torch.randint(2**62, (1,), device=asked.device)
-            out: Tensor = _Short.apply(walked, kind, ends, around, seed, asked, known)  # type: ignore[no-untyped-call]
+
+    layout: HeadLayout
+    query: Float[Tensor, "N _"]
+    kv: Float[Tensor, "M _"] | None
+    offsets: SequenceOffsets
+    kv_offsets: SequenceOffsets
+
+    @property
+    def max_length(self) -> int:
+        return max(self.offsets.max_length, self.kv_offsets.max_length)
+
+    @property
+    def roles(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Views: queries (N, H, D), keys and values (M, G, D)."""
+        layout = self.layout
+        query_size, key_size = layout.heads * layout.dim, layout.kv_heads * layout.dim
+        query, kv = self.query, self.kv
+        if kv is None:
+            query, kv = query[:, :query_size], query[:, query_size:]
+        counts = layout.heads, layout.kv_heads, layout.kv_heads
+        parts = zip((query, kv[:, :key_size], kv[:, key_size:]), counts, strict=True)
+        return tuple(part.view(len(part), count, layout.dim) for part, count in parts)  # type: ignore[return-value]
+
+    def padded(self) -> tuple[AttentionSpec, Values]:
+        """The same call over padded sequences, and its values. Queries of the padding are not masked."""
+        sides = self.offsets, self.kv_offsets, self.kv_offsets
+        query, key, value = (
+            side.pad(x).transpose(1, 2) for side, x in zip(sides, self.roles, strict=True)
+        )  # (B, H, S, D)
+        mask = AttentionMask(self.kv_offsets.mask[:, None, None], None, 0 if self.layout.causal else None)
+        return AttentionSpec(DotScoreFunction(self.layout.scale), query, key, mask), value
+
+    def pack(self, out: Float[Tensor, "B H S D"]) -> Float[Tensor, "N _"]:
+        """Outputs of the padded call, packed."""
+        return self.offsets.pack(out.transpose(1, 2)).flatten(1)
+
+
+def supports(score_function: ScoreFunction) -> bool:
+    return isinstance(score_function, DotScoreFunction)
+
+
+def attend(spec: PackedAttentionSpec) -> Float[Tensor, "N _"]:
+    """The output (N, heads · dim)."""
+    layout, query, kv = spec.layout, spec.query, spec.kv
+    if triton_launch.can_launch(*((query,) if kv is None else (query, kv))):
+        looped = _looped(layout, spec.max_length, query)
+        if looped is not None:
+            query, kv = query.contiguous(), None if kv is None else kv.contiguous()
+            seed = query.new_empty(1, dtype=torch.int64)
+            if layout.dropout > 0:
+                seed = torch.randint(2**62, (1,), device=query.device)
+            out: Tensor = _Short.apply(looped, layout, spec.offsets, spec.kv_offsets, seed, query, kv)  # type: ignore[no-untyped-call]
             return out
-        if asked.dtype in triton_launch.HALF and kind.dim <= WIDEST and kind.dim % 8 == 0:
-            return _flash(*_roles(asked, known, kind), kind, ends, around)
-    return _padded(*_roles(asked, known, kind), kind, ends, around)
+        if query.dtype in triton_launch.HALF and layout.dim <= MAX_HELD_DIM and layout.dim % 8 == 0:
+            return _flash(spec)
+    return attend_padded(spec)
 
 
-def _walked(kind: HeadLayout, longest: int, like: Tensor) -> bool | None:
-    """Whether a program walks a head that it cannot hold whole; None: it can do neither."""
-    size = next((size for size in TILES if size >= longest), None)
+def _looped(layout: HeadLayout, max_length: int, like: Tensor) -> bool | None:
+    """Whether a program loops over a head that it cannot hold; None where it can do neither."""
+    size = next((size for size in TILES if size >= max_length), None)
     if size is None:
         return None
-    room, each = triton_launch.shared(like.device), like.element_size()
-    # The most that Triton was seen to take, of three widths and of tiles of 64 and 128.
-    if kind.dim <= WIDEST and (8 * size * triton_launch.power(kind.dim) + 2 * size**2) * each <= room:
+    shared, each = triton_launch.shared_memory_bytes(like.device), like.element_size()
+    # The most shared memory that Triton was seen to take, for three dims and tiles of 64 and 128.
+    if (
+        layout.dim <= MAX_HELD_DIM
+        and (8 * size * triton_launch.next_power_of_2(layout.dim) + 2 * size**2) * each <= shared
+    ):
         return False
-    alone, small = kind.heads == kind.kv_heads, size * each <= 256  # larger ones take Triton a minute to compile
-    return True if alone and small and kind.dim <= WALKED and room >= WALKING else None
+    ungrouped, small = layout.heads == layout.kv_heads, size * each <= 256  # larger tiles compile for a minute
+    return True if ungrouped and small and layout.dim <= MAX_LOOPED_DIM and shared >= LOOP_SHARED_MEMORY else None
 
 
-def _roles(asked: Tensor, known: Tensor | None, kind: HeadLayout) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries (N, H, D), keys and values (M, G, D), as they lie."""
-    queries, keys = kind.heads * kind.dim, kind.kv_heads * kind.dim
-    query, rest = (asked[:, :queries], asked[:, queries:]) if known is None else (asked, known)
-    counts = kind.heads, kind.kv_heads, kind.kv_heads
-    parts = zip((query, rest[:, :keys], rest[:, keys:]), counts, strict=True)
-    return tuple(part.view(len(part), count, kind.dim) for part, count in parts)  # type: ignore[return-value]
+def attend_padded(spec: PackedAttentionSpec) -> Float[Tensor, "N _"]:
+    """The output, computed over padded sequences."""
+    padded, value = spec.padded()
+    dropout = spec.layout.dropout
+    kernel = sdpa if sdpa.supports(padded, value, dropout) else blockwise
+    out, _ = kernel.attend(padded, value, dropout)  # (B, H, S, D)
+    return spec.pack(out)
 
 
-def _padded(
-    query: Tensor, key: Tensor, value: Tensor, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets
-) -> Tensor:
-    mask = around.mask[:, None, None]
-    query, key, value = (side.pad(x).transpose(1, 2) for side, x in ((ends, query), (around, key), (around, value)))
-    spec = AttentionSpec(
-        DotScoreFunction(kind.scale), query, key, AttentionMask(mask, None, 0 if kind.causal else None)
-    )
-    kernel = sdpa if sdpa.supports(spec, value, kind.dropout) else blockwise
-    out, _ = kernel.attend(spec, value, kind.dropout)  # (B, H, N, D)
-    return ends.pack(out.transpose(1, 2)).flatten(1)
-
-
-def _flash(
-    query: Tensor, key: Tensor, value: Tensor, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets
-) -> Tensor:
-    key, value = (x.repeat_interleave(kind.heads // kind.kv_heads, 1) for x in (key, value))
+def _flash(spec: PackedAttentionSpec) -> Tensor:
+    layout, offsets, kv_offsets = spec.layout, spec.offsets, spec.kv_offsets
+    query, key, value = spec.roles
+    key, value = (x.repeat_interleave(layout.heads // layout.kv_heads, 1) for x in (key, value))
     out: Tensor = torch.ops.aten._flash_attention_forward(
-        query, key, value, ends.cu_seqlens, around.cu_seqlens, ends.max_length, around.max_length,
-        kind.dropout, kind.causal, False,
-        scale=kind.scale,
+        query, key, value, offsets.cu_seqlens, kv_offsets.cu_seqlens, offsets.max_length, kv_offsets.max_length,
+        layout.dropout, layout.causal, False, scale=layout.scale,
     )[0]  # fmt: skip
     return out.flatten(1)
 
 
 class _Short(torch.autograd.Function):
+    """The Triton kernels of short sequences."""
+
     @staticmethod
     def forward(
-        ctx: Any, walked: bool, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets, seed: Tensor,
-        asked: Tensor, known: Tensor | None,
+        ctx: Any, looped: bool, layout: HeadLayout, offsets: SequenceOffsets, kv_offsets: SequenceOffsets,
+        seed: Tensor, query: Tensor, kv: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        from regard.kernels.attention.varlen_wide_triton import wide_look
-        from regard.kernels.layers.training_triton import look
+        from regard.kernels.attention.varlen_triton import short_attention
+        from regard.kernels.attention.varlen_wide_triton import wide_attention
 
-        kernel = wide_look if walked else look
-        query, key, value = _roles(asked, known, kind)
-        out = asked.new_empty(len(asked), kind.heads * kind.dim)
-        with triton_launch.on_device_of(asked):
-            for tile in _tiles(walked, kind, ends, around):
-                kernel[(len(ends.cu_seqlens) - 1, kind.heads)](
-                    query, key, value, out, *_common(kind, ends, around, seed, query, key), **tile
-                )
-        ctx.save_for_backward(seed, asked, known)
-        ctx.plain = walked, kind, ends, around
+        spec = PackedAttentionSpec(layout, query, kv, offsets, kv_offsets)
+        kernel = wide_attention if looped else short_attention
+        out = query.new_empty(len(query), layout.heads * layout.dim)
+        with triton_launch.on_device_of(query):
+            for tile in _launches(looped, spec):
+                kernel[(len(offsets.cu_seqlens) - 1, layout.heads)](*spec.roles, out, *_arguments(spec, seed), **tile)
+        ctx.save_for_backward(seed, query, kv)
+        ctx.settings = looped, layout, offsets, kv_offsets
         return out
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        from regard.kernels.attention.varlen_wide_triton import d_wide_look
-        from regard.kernels.layers.training_triton import d_look
+        from regard.kernels.attention.varlen_triton import d_short_attention
+        from regard.kernels.attention.varlen_wide_triton import d_wide_attention
 
         refuse_second_derivative()
         d_out = d_out.contiguous()
-        walked, kind, ends, around = ctx.plain
-        kernel = d_wide_look if walked else d_look
-        seed, asked, known = ctx.saved_tensors
-        d_asked, d_known = asked.new_empty(asked.shape), None if known is None else known.new_empty(known.shape)
-        query, key, value = _roles(asked, known, kind)
-        with triton_launch.on_device_of(asked):
-            for tile in _tiles(walked, kind, ends, around):
-                kernel[(len(ends.cu_seqlens) - 1, kind.kv_heads)](
-                    query, key, value, d_out, *_roles(d_asked, d_known, kind),
-                    *_common(kind, ends, around, seed, query, key), **tile,
-                )  # fmt: skip
-        return None, None, None, None, None, d_asked, d_known
+        looped, layout, offsets, kv_offsets = ctx.settings
+        seed, query, kv = ctx.saved_tensors
+        spec = PackedAttentionSpec(layout, query, kv, offsets, kv_offsets)
+        d_query, d_kv = query.new_empty(query.shape), None if kv is None else kv.new_empty(kv.shape)
+        d_roles = replace(spec, query=d_query, kv=d_kv).roles
+        kernel = d_wide_attention if looped else d_short_attention
+        with triton_launch.on_device_of(query):
+            for tile in _launches(looped, spec):
+                kernel[(len(offsets.cu_seqlens) - 1, layout.kv_heads)](
+                    *spec.roles, d_out, *d_roles, *_arguments(spec, seed), **tile
+                )
+        return None, None, None, None, None, d_query, d_kv
 
 
-def _common(
-    kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets, seed: Tensor, query: Tensor, key: Tensor
-) -> list[Any]:
-    steps = query.stride(0), key.stride(0), kind.heads * kind.dim
-    dropped = dropped_of(kind.dropout)
+def _arguments(spec: PackedAttentionSpec, seed: Tensor) -> list[Any]:
+    """The arguments that all kernels share, from `cu_seqlens` to `dim`."""
+    layout, (query, key, _) = spec.layout, spec.roles
+    strides = query.stride(0), key.stride(0), layout.heads * layout.dim
     return [
-        ends.cu_seqlens, around.cu_seqlens, seed, *steps, kind.scale, dropped, kind.heads, kind.heads // kind.kv_heads,
-        kind.dim,
+        spec.offsets.cu_seqlens, spec.kv_offsets.cu_seqlens, seed, *strides, layout.scale,
+        dropped_outcomes(layout.dropout),
+        layout.heads, layout.heads // layout.kv_heads, layout.dim,
     ]  # fmt: skip
 
 
-def _tiles(walked: bool, kind: HeadLayout, ends: SequenceOffsets, around: SequenceOffsets) -> Iterator[dict[str, Any]]:
-    """What each launch is for: pairs that are longer than the one before can take, up to its own size."""
-    longest, before = max(ends.max_length, around.max_length), 0
+def _launches(looped: bool, spec: PackedAttentionSpec) -> Iterator[dict[str, Any]]:
+    """The settings of each launch: it takes the pairs of sequences too long for the one before, up to its own tile."""
+    previous = 0
     for size in TILES:
-        if before >= longest:
+        if previous >= spec.max_length:
             break
         yield {
-            "beyond": before, "CAUSAL": kind.causal, "DROP": kind.dropout > 0, "R": size, "C": size,
-            **_pace(walked, kind.dim, size),
+            "min_length": previous, "CAUSAL": spec.layout.causal, "DROP": spec.layout.dropout > 0, "R": size, "C": size,
+            **_tile(looped, spec.layout.dim, size),
         }  # fmt: skip
-        before = size
+        previous = size
 
 
-def _pace(walked: bool, dim: int, size: int) -> dict[str, int]:
-    """How much of a head a program takes at a time, and by how many warps."""
+def _tile(looped: bool, dim: int, size: int) -> dict[str, int]:
+    """How many dimensions of a head a program takes at a time, and its warps."""
     warps = min(8, size**2 // 1024)
-    if not walked:
-        return {"D": triton_launch.power(dim), "num_warps": warps}
-    return {"D": min(PART, 8192 // size), "num_warps": max(2, warps), "num_stages": 2}
+    if not looped:
+        return {"D": triton_launch.next_power_of_2(dim), "num_warps": warps}
+    return {"D": min(LOOP_STEP, 8192 // size), "num_warps": max(2, warps), "num_stages": 2}

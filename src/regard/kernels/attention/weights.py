@@ -1,24 +1,43 @@
-"""Exact weights of the rows you name, and summaries of every row, without ever laying out N × M.
+"""Exact attention weights of chosen rows, and summaries of all rows, without materialising (N, M).
 
-A weight is exp(score − log-sum-exp), and the kernel that computed the output already had the log-sum-exp.
+A weight is exp(score − log-sum-exp), and the kernel that computed the output returned the log-sum-exp. On a GPU,
+dot-product scores without a bias take one Triton kernel each.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from regard.core.shapes import Float, Int, LogSumExp, Tensor
-from regard.kernels.attention import weights_cuda
-from regard.kernels.attention.blockwise import batch_part, blocks, normalise
+from regard.kernels import triton_launch
+from regard.kernels.attention import sdpa
+from regard.kernels.attention.blockwise import batch_part, blocks, softmax_
 from regard.kernels.attention.mask import RowRange
 from regard.kernels.attention.reference import softmax
-from regard.kernels.attention.spec import AttentionSpec, spread
+from regard.kernels.attention.score_function import DotScoreFunction
+from regard.kernels.attention.spec import AttentionSpec, repeat_heads
+
+ROWS, KEYS, WARPS = 64, 64, 4  # of a tile
+MAX_DIM, MAX_TOP = 256, 64  # head dim, and largest weights of a row, that fit into registers
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Statistics of each row of weights."""
+
+    entropy: Float[Tensor, "*lead N"]  # in nats: 0 for one key, log M for equal weights
+    distance: Float[Tensor, "*lead N"]  # the weighted mean of |key position − query position|
+    top_weights: Float[Tensor, "*lead N top"]  # the largest weights, in descending order
+    top_keys: Int[Tensor, "*lead N top"]  # and their keys; -1 beside a weight of zero
+    mass: Float[Tensor, "*lead N"] | None  # the total weight of the keys `on`
 
 
 def weights(spec: AttentionSpec, rows: RowRange, lse: LogSumExp | None = None) -> Float[Tensor, "B H R M"]:
-    if lse is not None and weights_cuda.supports(spec):
-        return weights_cuda.weights(spec, rows, lse)
+    """The weights of these rows; without the log-sum-exp they are differentiable."""
+    if lse is not None and triton_supports(spec):
+        return triton_weights(spec, rows, lse)
     with torch.autocast(spec.query.device.type, enabled=False):
         scores = spec.scores(rows, 0, spec.m)
         if lse is None:
@@ -26,54 +45,97 @@ def weights(spec: AttentionSpec, rows: RowRange, lse: LogSumExp | None = None) -
         return scores.sub_(lse[:, :, rows, None]).exp_()
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What each row of weights comes to. Every row has a number here; no row is kept."""
-
-    entropy: Float[Tensor, "*lead N"]  # in nats: 0 looks at one key, log M looks at all alike
-    distance: Float[Tensor, "*lead N"]  # the mean of |key position − query position|
-    top_weights: Float[Tensor, "*lead N top"]  # the largest weights, largest first
-    top_keys: Int[Tensor, "*lead N top"]  # and where they are; -1 beside a weight of zero
-    mass: Float[Tensor, "*lead N"] | None  # the share of weight on the keys asked about
-
-
-def summarise(
+def summarize(
     spec: AttentionSpec, *, top: int, on: Float[Tensor, " M"] | None = None, lse: LogSumExp | None = None
 ) -> Summary:
-    if weights_cuda.supports(spec) and top <= weights_cuda.MOST:
-        return Summary(*weights_cuda.summarise(spec, top, on, lse))
+    """The summary of every row, streamed; `on` is 1 at the keys whose mass is wanted. Of equal weights, any are top."""
+    if triton_supports(spec) and top <= MAX_TOP:
+        return triton_summary(spec, top, on, lse)
     shape = spec.query.shape[:3]
-    empty = spec.query.new_zeros(shape, dtype=torch.promote_types(spec.query.dtype, torch.float32))
+    zeros = spec.query.new_zeros(shape, dtype=torch.promote_types(spec.query.dtype, torch.float32))
     summary = Summary(
-        entropy=empty,
-        distance=empty.clone(),
-        top_weights=empty.new_zeros(*shape, top),
-        top_keys=torch.full((*shape, top), -1, device=empty.device),
-        mass=None if on is None else empty.clone(),
+        entropy=zeros,
+        distance=zeros.clone(),
+        top_weights=zeros.new_zeros(*shape, top),
+        top_keys=torch.full((*shape, top), -1, device=zeros.device),
+        mass=None if on is None else zeros.clone(),
     )
-    for part, rows, low, seen in tiles(spec, lse):
-        keys = torch.arange(low, low + seen.shape[-1], device=seen.device)
-        position = torch.arange(spec.n, device=seen.device)[rows, None] + (spec.m - spec.n)
-        summary.entropy[part, :, rows] = entropy(seen)
-        summary.distance[part, :, rows] = (seen * (keys - position).abs()).sum(-1)
-        best = seen.topk(min(top, len(keys)), dim=-1)
+    for part, rows, low, block in weight_blocks(spec, lse):
+        keys = torch.arange(low, low + block.shape[-1], device=block.device)
+        position = torch.arange(spec.n, device=block.device)[rows, None] + (spec.m - spec.n)
+        summary.entropy[part, :, rows] = entropy(block)
+        summary.distance[part, :, rows] = (block * (keys - position).abs()).sum(-1)
+        best = block.topk(min(top, len(keys)), dim=-1)
         summary.top_weights[part, :, rows, : best.values.shape[-1]] = best.values
         summary.top_keys[part, :, rows, : best.values.shape[-1]] = (best.indices + low).where(best.values > 0, -1)
         if on is not None and summary.mass is not None:
-            summary.mass[part, :, rows] = seen @ on[low : low + len(keys)]
+            summary.mass[part, :, rows] = block @ on[low : low + len(keys)]
     return summary
 
 
-def tiles(spec: AttentionSpec, lse: LogSumExp | None = None) -> Iterator[tuple[slice, slice, int, Tensor]]:
-    """All weights, a block at a time: which items of the batch, which rows, from which key on, and their weights."""
-    spec = replace(spec, key=spread(spec.key, spec.query.shape[1]))
+def weight_blocks(spec: AttentionSpec, lse: LogSumExp | None = None) -> Iterator[tuple[slice, slice, int, Tensor]]:
+    """All weights, one block at a time: batch slice, row slice, first key, and the weights (b, H, R, C)."""
+    spec = replace(spec, key=repeat_heads(spec.key, spec.query.shape[1]))
     for part, rows, low, high in blocks(spec):
         with torch.autocast(spec.query.device.type, enabled=False):
             scores = batch_part(spec, part).scores(rows, low, high)
-            seen = normalise(scores)[0] if lse is None else scores.sub_(lse[part, :, rows, None]).exp_()
-        yield part, rows, low, seen
+            block = softmax_(scores)[0] if lse is None else scores.sub_(lse[part, :, rows, None]).exp_()
+        yield part, rows, low, block
 
 
-def entropy(seen: Float[Tensor, "*lead C"]) -> Float[Tensor, "*lead"]:
-    """Of each row; a weight of zero adds nothing. Seven times as fast as torch.special.entr on a CPU."""
-    return seen.clamp(min=torch.finfo(seen.dtype).tiny).log_().mul_(seen).sum(-1).neg_()
+def entropy(weights: Float[Tensor, "*lead C"]) -> Float[Tensor, "*lead"]:
+    """The entropy of each row, 0 · log 0 being 0. Seven times as fast as torch.special.entr on a CPU."""
+    return weights.clamp(min=torch.finfo(weights.dtype).tiny).log_().mul_(weights).sum(-1).neg_()
+
+
+def triton_supports(spec: AttentionSpec) -> bool:
+    fits = isinstance(spec.score_function, DotScoreFunction) and spec.bias is None and spec.query.shape[-1] <= MAX_DIM
+    return fits and triton_launch.can_launch(spec.query, spec.key)
+
+
+def triton_weights(spec: AttentionSpec, rows: RowRange, lse: LogSumExp) -> Float[Tensor, "B H R M"]:
+    from regard.kernels.attention.weights_triton import dot_weights
+
+    batch, heads = spec.query.shape[:2]
+    picks = torch.arange(spec.n, device=spec.query.device)[rows]
+    out = lse.new_empty(batch, heads, len(picks), spec.m, dtype=torch.float32)
+    if len(picks):
+        tensors, numbers, sizes, constants = _arguments(spec)
+        grid = batch * heads * -(-len(picks) // ROWS), -(-spec.m // KEYS)
+        with triton_launch.on_device_of(out):
+            dot_weights[grid](*tensors, lse.contiguous(), picks, out, *numbers, len(picks), *sizes, **constants)
+    return out
+
+
+def triton_summary(spec: AttentionSpec, top: int, on: Float[Tensor, " M"] | None, lse: LogSumExp | None) -> Summary:
+    from regard.kernels.attention.weights_triton import dot_summary
+
+    if lse is None:
+        _, lse = sdpa.attend(spec, spec.key)
+    shape = spec.query.shape[:3]
+    entropies, distance, mass = (lse.new_empty(shape, dtype=torch.float32) for _ in range(3))
+    top_weights = entropies.new_empty(*shape, top)
+    top_keys = entropies.new_empty(*shape, top, dtype=torch.int64)
+    tensors, numbers, sizes, constants = _arguments(spec)
+    with triton_launch.on_device_of(entropies):
+        dot_summary[(shape[0] * shape[1] * -(-spec.n // ROWS),)](
+            *tensors, lse.contiguous(), entropies if on is None else on, entropies, distance, mass,
+            top_weights, top_keys, *numbers, top, *sizes, **constants,
+            WHOLE=spec.m % KEYS == 0 and spec.visible.allowed is None and not spec.visible.banded,
+            ON=on is not None, TOP=triton_launch.next_power_of_2(top, 1) if top else 0,
+        )  # fmt: skip
+    return Summary(entropies, distance, top_weights, top_keys, None if on is None else mass)
+
+
+def _arguments(spec: AttentionSpec) -> tuple[list[Any], list[Any], list[int], dict[str, Any]]:
+    """Queries and keys with their strides; the mask and the scale; sizes; constants."""
+    assert isinstance(spec.score_function, DotScoreFunction)
+    query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (spec.query, spec.key))
+    mask, constants = triton_launch.mask_arguments(spec.visible, query)
+    dim, heads = query.shape[-1], query.shape[1]
+    return (
+        [query, *query.stride()[:3], key, *key.stride()[:3]],
+        [*mask, spec.score_function.scale],
+        [spec.n, spec.m, dim, heads, heads // key.shape[1]],
+        constants | {"R": ROWS, "C": KEYS, "D": triton_launch.next_power_of_2(dim), "num_warps": WARPS},
+    )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from regard.core.shapes import Bool, Float, Tensor
-from regard.kernels.attention.score_function import AdditiveScoreFunction, ScoreFunction
+from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction, ScoreFunction
 from regard.kernels.recurrent.rnn import (
     CELLS,
     HandWrittenBackward,
@@ -28,6 +28,10 @@ from regard.kernels.recurrent.rnn import (
 softmax_backward = torch.ops.aten._softmax_backward_data.default
 
 
+def supports(score_function: ScoreFunction) -> bool:
+    return isinstance(score_function, DotScoreFunction | AdditiveScoreFunction)
+
+
 @dataclass(frozen=True)
 class AttentionSource:
     """What every step may look at, and how."""
@@ -40,7 +44,7 @@ class AttentionSource:
 
     @property
     def scale(self) -> float:
-        return 1.0 if isinstance(self.score_function, AdditiveScoreFunction) else self.score_function.scale
+        return self.score_function.scale if isinstance(self.score_function, DotScoreFunction) else 1.0
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:

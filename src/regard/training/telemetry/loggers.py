@@ -1,7 +1,7 @@
-"""Figures of a run for TensorBoard and Weights & Biases, beside the log.jsonl that is always written.
+"""Metrics of a run for TensorBoard and Weights & Biases, in addition to log.jsonl.
 
-A logger is opened before any work is done, so what is missing is told at once. Later nothing that goes wrong in one can
-stop a run: it is told once, and that logger is left alone from then on.
+Loggers are opened before any work, so a missing package is reported at once. A logger that fails later never stops the
+run: it is reported once and not used again.
 """
 
 import os
@@ -14,19 +14,17 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from regard.core.errors import InvalidArgument, MissingExtra
-
-Event = dict[str, Any]
-Tell = Callable[[Event], None]
+from regard.training.telemetry.log_file import Event, EventHandler
 
 
 class Logger(Protocol):
-    def write(self, step: int, figures: Mapping[str, float]) -> None: ...
+    def write(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def close(self) -> None: ...
 
 
 class TensorBoard:
-    """Event files in the run's own folder: tensorboard --logdir RUN."""
+    """Event files in the run's folder: tensorboard --logdir RUN."""
 
     def __init__(self, run: Path, settings: Mapping[str, Any], step: int | None) -> None:
         try:
@@ -34,11 +32,11 @@ class TensorBoard:
         except ImportError:
             raise MissingExtra("tensorboard", "tensorboard", "train.loggers = ['tensorboard']") from None
         if step is None:
-            shutil.rmtree(run / "tensorboard", ignore_errors=True)  # of a run that never came to a checkpoint
+            shutil.rmtree(run / "tensorboard", ignore_errors=True)  # of a run that never had a checkpoint
         self.writer = writer(str(run / "tensorboard"), purge_step=None if step is None else step + 1)
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        for name, value in figures.items():
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
             self.writer.add_scalar(name, value, step)
 
     def close(self) -> None:
@@ -46,20 +44,20 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of the project "regard" there, or of $WANDB_PROJECT; resumed under the name that it began with."""
+    """A run of the project "regard" or $WANDB_PROJECT, resumed under its first id."""
 
     def __init__(self, run: Path, settings: Mapping[str, Any], step: int | None) -> None:
         try:
             wandb = import_module("wandb")
         except ImportError:
             raise MissingExtra("wandb", "wandb", "train.loggers = ['wandb']") from None
-        known = run / "wandb.id"
-        if step is None or not known.exists():
-            known.write_text(uuid4().hex[:8])
+        id_file = run / "wandb.id"
+        if step is None or not id_file.exists():
+            id_file.write_text(uuid4().hex[:8])
         try:
             self.run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "regard"),
-                id=known.read_text(),
+                id=id_file.read_text(),
                 resume="allow",
                 name=run.name,
                 dir=str(run),
@@ -73,8 +71,8 @@ class WeightsAndBiases:
                 remedy="Log in with `wandb login`, set WANDB_MODE=offline, or leave it out.",
             ) from error
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        self.run.log(dict(figures), step=step)
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.run.log(dict(metrics), step=step)
 
     def close(self) -> None:
         self.run.finish()
@@ -88,36 +86,36 @@ LOGGERS: dict[str, Callable[[Path, Mapping[str, Any], int | None], Logger]] = {
 
 @contextmanager
 def logged(
-    names: Sequence[str], run: Path, settings: Mapping[str, Any], step: int | None, tell: Tell
-) -> Iterator[Tell]:
-    """`tell`, and beside it these loggers; `step` is where a resumed run goes on."""
-    open_: dict[str, Logger] = {}
+    names: Sequence[str], run: Path, settings: Mapping[str, Any], step: int | None, on_event: EventHandler
+) -> Iterator[EventHandler]:
+    """An event handler that calls `on_event` and writes metrics to these loggers. `step` is that of a resumed run."""
+    active: dict[str, Logger] = {}
 
     def safely(name: str, call: Callable[[Logger], None]) -> None:
         try:
-            call(open_[name])
+            call(active[name])
         except Exception as error:
-            del open_[name]
-            tell({"event": "warning", "message": f"{name} is left alone from here on: {error!r}"})
+            del active[name]
+            on_event({"event": "warning", "message": f"{name} failed and is not used any more: {error!r}"})
 
-    def told(event: Event) -> None:
-        tell(event)
+    def handle(event: Event) -> None:
+        on_event(event)
         if event["event"] in ("train", "validation"):
-            figures = dict(_figures(event))
-            for name in list(open_):
-                safely(name, lambda logger: logger.write(event["step"], figures))
+            metrics = dict(_metrics(event))
+            for name in list(active):
+                safely(name, lambda logger: logger.write(event["step"], metrics))
 
     try:
         for name in names:
-            open_[name] = LOGGERS[name](run, settings, step)
-        yield told
+            active[name] = LOGGERS[name](run, settings, step)
+        yield handle
     finally:
-        for name in list(open_):
+        for name in list(active):
             safely(name, lambda logger: logger.close())
 
 
-def _figures(event: Event) -> Iterator[tuple[str, float]]:
-    """Numbers by name: train/loss, validation/bleu."""
+def _metrics(event: Event) -> Iterator[tuple[str, float]]:
+    """The numbers of an event by name: train/loss, validation/bleu."""
     for key, value in event.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and key != "step":
             yield f"{event['event']}/{key}", float(value)

@@ -1,69 +1,72 @@
-"""How training goes, told on stderr: a line that is written over on a terminal, plain lines elsewhere."""
+"""Progress of a run as text: a line that is overwritten on a terminal, plain lines elsewhere."""
 
 import time
-from typing import Any, TextIO
+from typing import TextIO
+
+from regard.training.telemetry.log_file import Event
 
 
 class TrainingProgress:
-    """Takes the events of a job, one call each."""
+    """An event handler that prints the events of a run."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.live = stream, stream.isatty()
-        self.steps, self.began, self.open = 0, 0.0, False
-        self.first: int | None = None
+        self.steps, self.began = 0, 0.0
+        self.unfinished = False  # whether the cursor is in a line that is to be overwritten
+        self.first: int | None = None  # step of the first training event
 
-    def __call__(self, event: dict[str, Any]) -> None:
+    def __call__(self, event: Event) -> None:
         getattr(self, f"_{event['event']}", self._other)(event)
 
-    def _start(self, event: dict[str, Any]) -> None:
+    def _start(self, event: Event) -> None:
         self.steps, self.began = event["steps"], time.perf_counter()
         self._line(f"{event['model']}\non {event['device']}")
 
-    def _prepare(self, event: dict[str, Any]) -> None:
+    def _prepare(self, event: Event) -> None:
         if self.live:
-            self._over(f"preparing {event['stage']}: {event['examples']:,} examples")
+            self._overwrite(f"preparing {event['stage']}: {event['examples']:,} examples")
 
-    def _resumed(self, event: dict[str, Any]) -> None:
+    def _resumed(self, event: Event) -> None:
         self._line(f"resumed at step {event['step']:,}")
 
-    def _warning(self, event: dict[str, Any]) -> None:
+    def _warning(self, event: Event) -> None:
         self._line(f"warning: {event['message']}")
 
-    def _train(self, event: dict[str, Any]) -> None:
+    def _train(self, event: Event) -> None:
         step, now = event["step"], time.perf_counter()
         if self.first is None:
             self.first, self.began = step, now
         done = step - self.first
-        left = f"   {_clock((now - self.began) / done * (self.steps - step))} left" if done else ""
-        figures = f"loss {event['loss']:.4f}   perplexity {event['perplexity']:.2f}"
-        figures += f"   {event['tokens_per_second']:,.0f} tokens/s"
-        self._over(f"step {step:,}/{self.steps:,}   {figures}{left}")
+        left = f"   {_clock((now - self.began) / done * max(0, self.steps - step))} left" if done else ""
+        metrics = f"loss {event['loss']:.4f}   perplexity {event['perplexity']:.2f}"
+        metrics += f"   {event['tokens_per_second']:,.0f} tokens/s"
+        self._overwrite(f"step {step:,}/{self.steps:,}   {metrics}{left}")
 
-    def _validation(self, event: dict[str, Any]) -> None:
-        known = ("event", "step", "best", "samples")
-        figures = "   ".join(f"{name} {value:.4f}" for name, value in event.items() if name not in known)
-        self._line(f"validation at step {event['step']:,}: {figures}{'   (best)' if event['best'] else ''}")
+    def _validation(self, event: Event) -> None:
+        others = ("event", "step", "best", "samples")
+        metrics = "   ".join(f"{name} {value:.4f}" for name, value in event.items() if name not in others)
+        self._line(f"validation at step {event['step']:,}: {metrics}{'   (best)' if event['best'] else ''}")
         for sample in event.get("samples", ()):
             self._line("\n".join(f"    {name:<9} {text}" for name, text in sample.items()))
 
-    def _other(self, event: dict[str, Any]) -> None:
+    def _other(self, event: Event) -> None:
         """Events that need no line."""
 
-    def _over(self, text: str) -> None:
+    def _overwrite(self, text: str) -> None:
         if self.live:
             self.stream.write(f"\r\x1b[K{text}")
-            self.open = True
+            self.unfinished = True
         else:
             self.stream.write(f"{text}\n")
         self.stream.flush()
 
     def _line(self, text: str) -> None:
-        self.stream.write(f"{chr(10) if self.open else ''}{text}\n")
-        self.open = False
+        self.stream.write(f"{chr(10) if self.unfinished else ''}{text}\n")
+        self.unfinished = False
         self.stream.flush()
 
     def close(self) -> None:
-        if self.open:
+        if self.unfinished:
             self._line("")
 
 

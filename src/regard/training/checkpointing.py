@@ -1,0 +1,108 @@
+"""Saving a run, resuming it bit-exactly, and averaging its last checkpoints."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from regard.checkpoint import store
+from regard.checkpoint.format import TRAINING_STATE, TRAINING_TENSORS, WEIGHTS, regular_steps
+from regard.core.atomic_io import remove_leftovers
+from regard.core.errors import CheckpointRefused, TrainingFailed
+from regard.core.shapes import Tensor
+from regard.model.interfaces import CarriedState
+from regard.model.weights import load_weights, weights_of
+from regard.training.optimizers import WeightAverage
+from regard.training.run_state import RunState
+from regard.training.telemetry.log_file import EventHandler, truncate_log
+from regard.training.update import Updater
+
+
+class Checkpointer:
+    """Writes and reads the checkpoints of a run: weights, optimizer state, moving average, carried state, progress."""
+
+    def __init__(
+        self,
+        run: Path,
+        texts: Mapping[str, str],  # of every checkpoint: configuration, vocabularies, card
+        data_key: str,
+        updater: Updater,
+        ema: WeightAverage | None,
+        lanes: int | None,
+        on_event: EventHandler,
+    ) -> None:
+        self.run, self.texts, self.data_key, self.lanes, self.on_event = run, texts, data_key, lanes or 0, on_event
+        self.updater, self.ema = updater, ema
+        self.model, self.process_group, self.sharded = updater.model, updater.process_group, updater.sharded
+
+    def save(self, state: RunState, carried: CarriedState | None) -> None:
+        """Write a checkpoint and remove those that are not kept. All ranks call this; rank 0 writes."""
+        tensors = self.updater.optimizer.state_tensors()
+        if carried is not None:
+            gather = self.process_group.gather_lanes
+            tensors |= {f"carried.{name}": gather(tensor, self.lanes) for name, tensor in carried.tensors().items()}
+        if self.ema is not None:
+            tensors |= {f"weight.{name}": tensor.detach().clone() for name, tensor in self.model.named_parameters()}
+        with nullcontext() if self.ema is None else self.ema.swapped(self.model):
+            weights = weights_of(self.model)
+            if self.sharded is not None:
+                tensors, weights = self.sharded.gather(tensors), self.sharded.gather(weights)
+            if self.process_group.is_main:
+                self._write(state, {WEIGHTS: weights, TRAINING_TENSORS: tensors})
+
+    def _write(self, state: RunState, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        folder, best = store.step_folder(self.run, state.step), state.history.best_step
+        texts = {**self.texts, TRAINING_STATE: store.as_json(state.as_dict() | {"data": self.data_key})}
+        try:
+            store.write(folder, texts, tensors)
+            regular = regular_steps(self.run)[-self.updater.config.keep_checkpoints :]
+            store.prune(self.run, regular if best is None else [*regular, best])
+        except OSError as error:
+            raise TrainingFailed(
+                f"{folder}: wanted to save a checkpoint; got {error.strerror or error}. "
+                "Earlier checkpoints are intact: free some space, and resume."
+            ) from error
+        self.on_event({"event": "checkpoint", "step": state.step, "folder": str(folder)})
+
+    def resume(
+        self, content: Mapping[str, bytes], folder: Path, carried: CarriedState | None
+    ) -> tuple[RunState, CarriedState | None]:
+        """Restore weights, moving average and optimizer from a checkpoint; its progress and carried state."""
+        state = store.document(content, TRAINING_STATE, folder)
+        saved = store.tensors(content, TRAINING_TENSORS, folder)
+        weights = store.tensors(content, WEIGHTS, folder)
+        if self.sharded is not None:
+            saved, weights = self.sharded.scatter(saved), self.sharded.scatter(weights)
+        if self.ema is not None:
+            for mean, name in zip(self.ema.means, self.ema.names, strict=True):
+                mean.copy_(weights[name])
+            weights |= {name: saved[f"weight.{name}"] for name in self.ema.names}
+        load_weights(self.model, weights, folder)
+        self.updater.optimizer.load_state_tensors(saved)
+        if carried is not None:
+            device = self.updater.device
+            lanes = {name: saved[f"carried.{name}"].to(device) for name in carried.tensors()}
+            carried = carried.with_tensors(lanes).reorder(self.process_group.own_lanes(self.lanes).to(device))
+        state.pop("data")
+        run_state = RunState.from_dict(state)
+        if self.process_group.is_main:
+            truncate_log(self.run, run_state.step)
+            remove_leftovers(self.run)
+        return run_state, carried
+
+
+def average_checkpoints(run: Path, count: int, on_event: EventHandler) -> dict[str, Tensor]:
+    """The mean of the weights of a run's last `count` regular checkpoints; damaged ones are left out."""
+    total, used = dict[str, torch.Tensor](), 0
+    for step in regular_steps(run)[-count:]:
+        folder = store.step_folder(run, step)
+        try:
+            content = store.read(folder)
+        except CheckpointRefused as error:
+            on_event({"event": "warning", "message": f"left out of the average: {error}"})
+            continue
+        used += 1
+        for name, tensor in store.tensors(content, WEIGHTS, folder).items():
+            total[name] = total[name] + tensor.double() if name in total else tensor.double()
+    return {name: (tensor / used).float() for name, tensor in total.items()}

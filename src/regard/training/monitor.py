@@ -1,0 +1,55 @@
+"""Validation during training: the monitored metric, its best value, early stopping."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import isnan
+
+from regard.core.metric_names import HIGHER_IS_BETTER
+from regard.model.seq2seq import Model
+from regard.training.config import TrainConfig
+from regard.training.distributed import ProcessGroup
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Metrics of a model on the validation data, and some of its outputs."""
+
+    values: dict[str, float]
+    samples: list[dict[str, str]] = field(default_factory=list)
+
+
+Validate = Callable[[Model], Validation]
+
+
+def run_validation(validate: Validate, model: Model, process_group: ProcessGroup) -> Validation:
+    """Validate in evaluation mode. All ranks get rank 0's values, as machines may differ in the last bit."""
+    model.eval()
+    result = validate(model)
+    model.train()
+    values = process_group.all_gather(list(result.values.values()))[0]
+    return replace(result, values=dict(zip(result.values, values, strict=True)))
+
+
+@dataclass(frozen=True)
+class ValidationHistory:
+    """What early stopping, keeping the best checkpoint and the plateau schedule need of past validations."""
+
+    best: float | None = None  # value of the monitored metric
+    best_step: int | None = None
+    waited: int = 0  # validations since the best
+    factor: float = 1.0  # of the learning rate, halved by the plateau schedule
+
+    def after(self, values: dict[str, float], step: int, config: TrainConfig) -> "ValidationHistory":
+        """The history with one more validation. Of equal values the last is the best: it has trained longest."""
+        value, higher_is_better = values[config.monitor], HIGHER_IS_BETTER[config.monitor]
+        best = None if self.best is None or isnan(self.best) else self.best
+        if best is None or (value > best if higher_is_better else value < best):
+            return replace(self, best=value, best_step=step, waited=0)
+        waited = self.waited + 1
+        halve = config.lr_schedule == "plateau" and waited % config.plateau == 0
+        best_step = step if value == self.best else self.best_step
+        return replace(self, best_step=best_step, waited=waited, factor=self.factor * (0.5 if halve else 1.0))
+
+    def exhausted(self, config: TrainConfig) -> bool:
+        """Whether early stopping ends the run."""
+        return config.patience is not None and self.waited >= config.patience

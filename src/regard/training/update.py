@@ -1,0 +1,133 @@
+"""One update: gradients accumulated over its batches and summed over all ranks, clipped, applied by the optimizer."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from math import inf
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.core.errors import TrainingFailed
+from regard.core.shapes import Float, Tensor
+from regard.data.batching import Batch
+from regard.model.interfaces import CarriedState
+from regard.model.seq2seq import Model
+from regard.runtime.cuda.graphed_update import GraphedUpdate
+from regard.runtime.cuda.host_future import HostFuture
+from regard.training.config import TrainConfig
+from regard.training.distributed import GradientBuckets, ProcessGroup
+from regard.training.objective import Objective
+from regard.training.optimizers import Optimizer
+from regard.training.signals import StopRequest
+
+if TYPE_CHECKING:
+    from regard.training.fsdp import ShardedModel
+
+
+class Updater:
+    """Computes and applies the gradient of the mean loss of all target tokens of an update."""
+
+    def __init__(
+        self,
+        model: Model,
+        objective: Objective,
+        config: TrainConfig,
+        process_group: ProcessGroup,
+        device: str,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.model, self.objective, self.config, self.process_group = model, objective, config, process_group
+        self.sharded = None if process_group.single or not config.fsdp else self._shard(device)
+        self.buckets = None if process_group.single or config.fsdp else GradientBuckets(model, process_group)
+        self.device = next(model.parameters()).device
+        self.optimizer = Optimizer(model, config)
+        self.graphs = GraphedUpdate(model, warn) if config.cuda_graphs else None
+
+    def __call__(
+        self, batches: list[Batch], step: int, carried: CarriedState | None, stop: StopRequest
+    ) -> tuple[HostFuture | None, int, CarriedState | None]:
+        """Update the weights. Returns loss and gradient norm (None without predictions), predictions, carried state."""
+        self.optimizer.zero_grad()
+        # The loss is divided by the number of predictions, or the gradients are after the last batch where it is not
+        # known before: the numbers of other ranks are not, and a CUDA graph cannot contain that of a packed batch.
+        known = self.process_group.single and not self.config.packed
+        divisor = sum(batch.tokens for batch in batches) if known else 1
+        total, tokens = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        for number, batch in enumerate(batches, start=1):
+            if number == len(batches) and self.buckets is not None:
+                self.buckets.expect()
+            try:
+                loss, count, carried = self._accumulate(batch, divisor, step, carried)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                raise self._failure(error, batch) from error
+            total, tokens = total + loss, tokens + count
+        total, tokens = self._reduce(total, tokens, stop)
+        # A masked-token objective draws its predictions. Where all texts are empty there are none, and no update.
+        return self._apply(total, divisor / tokens) if tokens else None, tokens, carried
+
+    def _accumulate(
+        self, batch: Batch, divisor: int, step: int, carried: CarriedState | None
+    ) -> tuple[Float[Tensor, ""], int, CarriedState | None]:
+        if self.graphs is None:
+            return self._gradient(batch, divisor, step, carried)
+        return self.graphs(batch, lambda batch: self._gradient(batch, divisor, step, None)[0]), batch.tokens, None
+
+    def _gradient(
+        self, batch: Batch, divisor: int, step: int, carried: CarriedState | None
+    ) -> tuple[Float[Tensor, ""], int, CarriedState | None]:
+        """Add the gradient of a batch to the weights'; its loss, predictions, and the state to carry."""
+        batch = batch.to(self.device)
+        with self._precision():
+            if self.sharded is None:
+                loss, count, carried = self.objective(self.model, batch, step=step, carried=carried)
+            else:
+                loss, count = self.sharded(batch, step)
+        if batch.borrowed:
+            loss, count = loss * 0.0, 0
+        torch.autograd.backward(loss / divisor)
+        return loss.detach(), count, carried
+
+    def _reduce(self, total: Float[Tensor, ""], tokens: int, stop: StopRequest) -> tuple[Float[Tensor, ""], int]:
+        """Loss, predictions and gradients summed over all ranks, which also exchange stop requests here."""
+        if self.process_group.single:
+            return total, tokens
+        if self.buckets is not None:
+            self.buckets.send_rest()
+        ranks = self.process_group.all_gather([float(total), tokens, stop.received or 0])
+        if self.buckets is not None:
+            self.buckets.collect()
+        totals, counts, signals = zip(*ranks, strict=True)
+        stop.agreed = int(max(signals)) or None
+        return total.new_tensor(sum(totals)), int(sum(counts))
+
+    def _apply(self, total: Float[Tensor, ""], scale: float) -> HostFuture:
+        """Scale and clip the gradients, and step the optimizer."""
+        if scale != 1.0:
+            torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm or inf)
+        if self.sharded is not None:
+            from regard.training.fsdp import full_tensor
+
+            norm = full_tensor(norm)
+        return self.optimizer.step_if_finite(total, norm)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self.config.precision == "bfloat16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
+
+    def _shard(self, device: str) -> "ShardedModel":
+        from regard.training.fsdp import ShardedModel  # imports slowly
+
+        return ShardedModel(self.model, self.objective, self.process_group, device)
+
+    def _failure(self, error: RuntimeError, batch: Batch) -> RuntimeError | TrainingFailed:
+        if self.process_group.is_communication_error(error):
+            return self.process_group.unresponsive(error)
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate" not in str(error):
+            return error
+        return TrainingFailed(
+            f"a batch of {batch.shape}: wanted memory for it; got none. No weight was changed. Lower "
+            "train.batch_tokens and raise train.accumulate_steps by as much, or set activation_checkpointing = true "
+            "in the model's parts."
+        )
