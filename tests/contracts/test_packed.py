@@ -11,9 +11,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import regard
-from regard.api import train as train_verb
 from regard.api.dry_run import dry_run
-from regard.api.train import prepared, train
+from regard.api.train import epochs, prepared, train
 from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import SequenceOffsets, Tokens
@@ -25,6 +24,7 @@ from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.residual_norm import PendingResidual, join
 from regard.kernels.recurrent import rnn_cuda
 from regard.recipe.recipe import Recipe
+from regard.training import epoch_batches
 from regard.training import losses as losses
 from regard.training.cuda_graphs import GraphedUpdate, RecordedGraph, _inputs
 from regard.training.losses import plain_token_loss, token_loss
@@ -377,17 +377,17 @@ PAIRS = {"source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}} | {
 }
 
 
-def test_recurrent_steps_in_vain_are_told(tmp_path, monkeypatch):
+def test_recurrent_steps_on_padding_get_a_warning(tmp_path, monkeypatch):
     lines = tmp_path / "lines.txt"
     lines.write_text("ab\n" * 200 + "a long one " * 9)
     data = {side: {"tokenizer": "bytes"} for side in ("source", "target")} | {"train": [str(lines)] * 2}
     table = {"data": data, "model": {"encoder": RNN, "decoder": RNN}, "train": {"packed": True, "batch_tokens": 256}}
     recipe = Recipe.of(table)
     found = prepared(recipe, tmp_path / "cache").train
-    monkeypatch.setattr(train_verb, "device_of", lambda recipe: "cuda")
-    assert "longest, 100: " in train_verb._waste(recipe, found)
-    monkeypatch.setattr(train_verb, "WASTE", 100)
-    assert train_verb._waste(recipe, found) is None
+    on_gpu = replace(epochs(recipe, found), device="cuda")
+    assert "longest, 100: " in on_gpu.padding_warning()
+    monkeypatch.setattr(epoch_batches, "WASTE", 100)
+    assert on_gpu.padding_warning() is None
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional as F
 
 import regard
-from regard.api.train import epochs, make_model, prepared, total_steps, train
+from regard.api.train import epochs, make_model, prepared, train
 from regard.checkpoint import store
 from regard.checkpoint.format import regular_steps
 from regard.core.errors import InterruptedTraining
@@ -170,8 +170,10 @@ def test_a_run_ends_after_its_epochs(tmp_path, cache):
     assert recipe.train.max_steps is None
     corpus = prepared(recipe, cache).train
     planned = len(list(batches_module.plan(corpus, budget=512, seed=1, epoch=0)))
-    assert total_steps(recipe, corpus) == 2 * planned
-    assert total_steps(read_recipe(epochs_recipe(max_epochs=2, accumulate_steps=3)), corpus) == 2 * -(-planned // 3)
+    assert epochs(recipe, corpus).total_steps == 2 * planned
+    assert epochs(read_recipe(epochs_recipe(max_epochs=2, accumulate_steps=3)), corpus).total_steps == 2 * -(
+        -planned // 3
+    )
     train(recipe, tmp_path, cache=cache)
     assert regular_steps(tmp_path) == [2 * planned]
     assert [(line["event"], line["step"]) for line in log(tmp_path)] == [
@@ -204,7 +206,7 @@ def test_steps_or_epochs_whichever_comes_first(tmp_path, cache):
     train(table(max_steps=3, max_epochs=2, warmup_steps=1), tmp_path / "steps", cache=cache)
     assert store.steps(tmp_path / "steps") == [3]
     recipe = read_recipe(epochs_recipe(max_epochs=1) | {"train": SHORT | {"max_steps": 500, "max_epochs": 1}})
-    expected = total_steps(recipe, prepared(recipe, cache).train)
+    expected = epochs(recipe, prepared(recipe, cache).train).total_steps
     assert expected < 500
     train(recipe, tmp_path / "epochs", cache=cache)
     assert store.steps(tmp_path / "epochs")[-1] == expected
