@@ -126,7 +126,7 @@ class BeamSearch(SearchStrategy):
         whole: Tensor = gpu.log_sum_exp(logits)
         for rule in self.rules:
             rule(logits, self.generated)
-        best, words = gpu.best(logits, count)
+        best, words = gpu.top_k(logits, count)
         true = best - whole[..., None]
         values, where = (true + self.total[..., None]).flatten(1).topk(min(2 * beams, beams * vocabulary))
         tokens, gained = (x.flatten(1).gather(1, where)[:, None] for x in (words, true))

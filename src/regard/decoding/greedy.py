@@ -66,7 +66,9 @@ class GreedySearch(SearchStrategy):
             rule(scores, said)
         if not exact and self.required is None and (gpu := kernels(scores)) is not None:
             end = END if self.ends else -1
-            written: Tensor = gpu.speak(scores, said.tokens, said.length, self.limit, self.over, self.done, end, PAD)
+            written: Tensor = gpu.greedy_step(
+                scores, said.tokens, said.length, self.limit, self.over, self.done, end, PAD
+            )
             return written, None
         if self.config.sample:
             steps = said.length[:, None].expand_as(self.row)

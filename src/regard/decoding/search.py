@@ -33,13 +33,13 @@ from regard.decoding.logits_processors import (
 )
 from regard.decoding.phrase_automaton import AutomatonState, PhraseAutomaton
 from regard.decoding.request import Request, SearchTask
-from regard.kernels.triton_launch import HostFuture
+from regard.model.capture import capturing_here
 from regard.model.kv_cache import Slots
-from regard.runtime.cpu.decoder import native_decoder
-from regard.runtime.cuda.buffers import DecodeBuffers, buffer_pool, stays
-from regard.runtime.cuda.cuda_graphs import precision, rounded
-from regard.runtime.cuda.encode import read
-from regard.runtime.cuda.static_decoder import StaticDecoder, static_decoder
+from regard.runtime import engines
+from regard.runtime.cuda.buffers import DecodeBuffers, buffer_pool
+from regard.runtime.cuda.cuda_graphs import autocast, rounded
+from regard.runtime.cuda.host_future import HostFuture
+from regard.runtime.interfaces import EngineOptions
 
 ROWS = {"cpu": 512, "cuda": 2560}  # hypotheses in a step, at most
 REST = 8  # an eighth of the places may be idle before others enter
@@ -114,7 +114,7 @@ class SearchBatch:
         places: int,
     ) -> None:
         self.task, self.inputs, self.demands, self.numbers = task, inputs, demands, numbers
-        config, decoder = task.config, task.model.decoder
+        config = task.config
         self.device = next(task.model.parameters()).device
         self.beams = config.num_hypotheses if config.sample else config.beam_size
         self.least = [each.least(config) for each in inputs]
@@ -123,17 +123,17 @@ class SearchBatch:
         self.half = config.precision == "bfloat16" and self.device.type == "cuda"
         if config.precision == "bfloat16" and not self.half:
             _no_half()
-        self.decoder = (
-            native_decoder(decoder, int8=config.quantization == "int8")
-            or static_decoder(decoder, self.room, half=self.half)
-            or decoder
-        )
+        options = EngineOptions(self.room, half=self.half, int8=config.quantization == "int8")
+        self.decoder = engines.decoder_for(task.model, options)
         self.required: RequiredPhrases | None = None
         self.banned: BannedPhrases | None = None
-        self.fixed = stays(self.decoder)
+        self.fixed = self.decoder.static
         demanding = any(each is not None for each in demands)
         self.recorded = (
-            self.fixed and not demanding and all(isinstance(it, BannedTokens | AllowedTokens) for it in task.rules)
+            self.fixed
+            and not capturing_here()
+            and not demanding
+            and all(isinstance(it, BannedTokens | AllowedTokens) for it in task.rules)
         )
         self.places = rounded(places, up=places == len(inputs)) if self.fixed else places
         # Where others enter later, time goes on for longer than any output; the older half is forgotten then.
@@ -172,12 +172,11 @@ class SearchBatch:
         Where steps are recorded, weights are looked at once a GPU has some to do; if they have changed, it does them
         again.
         """
-        fixed = self.decoder if isinstance(self.decoder, StaticDecoder) else None
-        if fixed is not None and not self.recorded:
-            fixed.refresh(self.task.model.decoder)
+        if not self.recorded:
+            self.decoder.refresh(self.task.model)
         self._begin()
         found = self._advance(now=now)
-        if fixed is not None and self.recorded and fixed.refresh(self.task.model.decoder):
+        if self.recorded and self.decoder.refresh(self.task.model):
             self._leave()
             self._begin()
             found = self._advance(now=now)
@@ -202,11 +201,10 @@ class SearchBatch:
             ahead, width, prefix = (1 << (each - 1).bit_length() for each in (ahead, width, prefix))
         self.sizes = Sizes(source, ahead, width + 1, prefix)
         if self.recorded and not self.task.rules and not any(each.bans for each in self.inputs):
-            weights = () if self.decoder is not self.task.model.decoder else self.decoder.parameters()
-            rules, where = (any(self.least), self.prefix > 0), tuple(weight.data_ptr() for weight in weights)
+            rules = any(self.least), self.prefix > 0
             config = self.task.config
             config = replace(config, seed=0) if config.sample else config  # the seed enters with the inputs
-            self.kind = (self.sizes, rules, config, self.task.first, self.task.ends, self.task.scored, where)
+            self.kind = (self.sizes, rules, config, self.task.first, self.task.ends, self.task.scored)
         self.desk = self._taken() or self._laid()
         self._enter(list(range(len(self.fresh_of))))
 
@@ -256,10 +254,10 @@ class SearchBatch:
         state = None
         if self.fixed:
             nothing = None if self.memory is None else self.memory.empty(places, sizes.source)
-            with precision(self.half):
+            with autocast(self.half):
                 state = self.decoder.start(nothing, batch=places, capacity=sizes.ahead, beams=self.beams)
         known = new((places, 4 + sizes.prefix), -1)
-        return DecodeBuffers(self.decoder, way, self.task.first, known, state, fixed=self.fixed, recorded=self.recorded)
+        return DecodeBuffers(self.decoder, way, self.task.first, known, state, recorded=self.recorded)
 
     @torch.inference_mode()
     def _advance(self, *, now: bool) -> list[tuple[int, list[Hypothesis]]]:
@@ -270,7 +268,7 @@ class SearchBatch:
         last = max(self.begun[place] + self.most[one] for place, one in enumerate(self.who) if one is not None)
         count, told = min(1 if now else AHEAD, max(0, last - self.time)), self.told
         if count:
-            with precision(self.half):
+            with autocast(self.half):
                 self.desk.steps(count)
         self.time += count
         if now or count == 0:
@@ -314,7 +312,7 @@ class SearchBatch:
             self.required.keep(places)
         known = self._taken()
         if known is not None:
-            known.take_over(desk)
+            known.copy_from(desk)
         self.desk = known or desk
 
     def _enter(self, places: list[int]) -> None:
@@ -327,11 +325,11 @@ class SearchBatch:
             for place, one in zip(places, who, strict=True)
         ]
         rows: Slots
-        if isinstance(self.decoder, StaticDecoder) and self.time == 0:  # nobody was here: all places are written
+        if self.fixed and self.time == 0:  # nobody was here: all places are written
             rows = slice(len(places))
             known += [[0, 0, 0, 1]] * (len(self.who) - len(places))  # who is done after a step
             self.desk.table.copy_(self._table(known), non_blocking=True)
-            self.desk.play("enter", partial(_write, self.desk, slice(None), self.desk.table))
+            self.desk.run("enter", partial(_write, self.desk, slice(None), self.desk.table))
         else:
             table = self._table(known).to(self.device, non_blocking=True)
             rows = table[:, 0]
@@ -367,12 +365,12 @@ class SearchBatch:
         self.next += len(self.fresh_of)
         sources = [self.inputs[one].source for one in self.fresh_of]
         given = None if sources[0] is None else self.task.collate(sources)
-        self.memory = None if given is None else read(self.task.model, given, half=self.half)
+        self.memory = None if given is None else engines.encode(self.task.model, given, half=self.half)
 
     def _start(self, count: int) -> Any:
         """The state of those that were read last. A GPU may be reading still: what can be done before, was."""
         capacity = 0 if self.desk.state is not None else self.capacity
-        with precision(self.half):
+        with autocast(self.half):
             state = self.decoder.start(self.memory, batch=count, capacity=capacity, beams=self.beams)
         self.memory = None
         return state

@@ -16,17 +16,24 @@ from regard.core.sequence import Packing, SequenceOffsets
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, DistanceBias
 from regard.kernels.layers.dropout import Dropout
-from regard.kernels.layers.linear import ACTIVATIONS, product
-from regard.kernels.layers.residual_norm import PendingResidual, join
+from regard.kernels.layers.linear import ACTIVATIONS, linear
+from regard.kernels.layers.residual_norm import PendingResidual, add_norm
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.memory import Memory, PackedMemory
 from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
 from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys, not_packable_score
-from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal, Start
-from regard.model.scores import ScoreName
-
-PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
+from regard.model.positions import (
+    POSITIONS,
+    Add,
+    Concatenate,
+    PositionBias,
+    PositionEncoding,
+    PositionName,
+    Rotary,
+    Start,
+)
+from regard.model.scores import SCORES, ScoreName
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     norm_input: bool = False  # what is embedded, too
     norm_eps: Annotated[float, Range(0.0)] = 1e-5  # added to the variance that a norm divides by
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "relu"
-    positions: PositionKind = "sinusoidal"
+    positions: PositionName = "sinusoidal"
     position_mode: Literal["add", "concatenate"] = "add"  # sinusoidal or learned positions to what is embedded
     max_positions: Count = 512  # for learned positions
     score: ScoreName = "scaled_dot"
@@ -56,19 +63,22 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     activation_checkpointing: bool = False  # hold no activations of a block; compute them again in the backward
 
     def conflicts(self) -> Iterator[Problem]:
+        positions = POSITIONS[self.positions]
+        rotary, encoded = issubclass(positions, Rotary), issubclass(positions, PositionEncoding)
         if self.dim % self.heads:
             yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), "Change one of the two.")
-        elif self.positions == "rotary" and self.dim // self.heads % 2:
-            yield Problem(
-                "heads", "heads of even width for rotary positions", str(self.heads), "Change heads or width."
-            )
-        if self.positions == "sinusoidal" and self.dim % 2:
-            yield Problem("dim", "an even number for sinusoidal positions", str(self.dim), "Change one of the two.")
+        elif rotary and self.dim // self.heads % positions.multiple_of:
+            wanted = f"heads of a dim that is a multiple of {positions.multiple_of}, for {self.positions} positions"
+            yield Problem("heads", wanted, str(self.heads), "Change heads or dim.")
+        if encoded and self.dim % positions.multiple_of:
+            wanted = f"a multiple of {positions.multiple_of}, for {self.positions} positions"
+            yield Problem("dim", wanted, str(self.dim), "Change one of the two.")
         if self.kv_heads is not None and self.heads % self.kv_heads:
             yield Problem("kv_heads", f"a divisor of heads = {self.heads}", str(self.kv_heads), "1 always is one.")
-        if self.score == "uniform" and (self.qk_norm or self.positions == "rotary"):
-            yield Problem("score", "a score that looks at queries and keys", "'uniform'", "Or drop what turns them.")
-        if self.position_mode == "concatenate" and self.positions not in ("sinusoidal", "learned"):
+        if not SCORES[self.score].content_based and (self.qk_norm or rotary):
+            wanted = "a score that depends on queries and keys, for rotary positions or qk_norm"
+            yield Problem("score", wanted, repr(self.score), "Change one of the two.")
+        if self.position_mode == "concatenate" and not encoded:
             got = f"'concatenate' with positions = {self.positions!r}"
             yield Problem("position_mode", "'add' unless positions are sinusoidal or learned", got, "Leave it out.")
         if self.cls_token and self.causal:
@@ -79,7 +89,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         return self.norm_eps
 
     def not_packable(self) -> str | None:
-        if self.positions in ("alibi", "relative"):
+        if not POSITIONS[self.positions].packable:
             return f"positions = {self.positions!r}"
         return not_packable_score(self.score) or ("cls_token = True" if self.cls_token else None)
 
@@ -88,7 +98,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
             yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
-        if self.positions != "learned":
+        if POSITIONS[self.positions].extrapolates:
             yield "max_positions", "only learned positions have a longest sequence"
 
     def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
@@ -97,7 +107,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         yield "cls_token", "no pool reads a decoder"
 
 
-JOINS: dict[str, Callable[[Sinusoidal | Learned], nn.Module]] = {"add": Add, "concatenate": Concatenate}
+JOINS: dict[str, Callable[[PositionEncoding], nn.Module]] = {"add": Add, "concatenate": Concatenate}
 NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
 
@@ -116,11 +126,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
         if self.gate is None:
-            hidden = product(x, self.up.weight, self.up.bias, self.kind)
+            hidden = linear(x, self.up.weight, self.up.bias, self.kind)
         else:
-            gate = product(x, self.gate.weight, self.gate.bias, self.kind)
-            hidden = gate * product(x, self.up.weight, self.up.bias)
-        return product(self.dropout(hidden), self.down.weight, self.down.bias)
+            gate = linear(x, self.gate.weight, self.gate.bias, self.kind)
+            hidden = gate * linear(x, self.up.weight, self.up.bias)
+        return linear(self.dropout(hidden), self.down.weight, self.down.bias)
 
 
 Sublayer = Callable[[Tensor], Tensor]
@@ -134,7 +144,7 @@ class PreNorm:
 
     @staticmethod
     def forward(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> PendingResidual:
-        x, h = join(given, dropout, norm)
+        x, h = add_norm(given, dropout, norm)
         return PendingResidual(x, sublayer(h))
 
     @staticmethod
@@ -151,7 +161,7 @@ class PostNorm:
 
     @staticmethod
     def step(x: Tensor, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> Tensor:
-        return join(PendingResidual(x, sublayer(x)), dropout, norm)[1]
+        return add_norm(PendingResidual(x, sublayer(x)), dropout, norm)[1]
 
 
 class TransformerBlock(nn.Module):
@@ -169,7 +179,8 @@ class TransformerBlock(nn.Module):
             dropout=config.attention_dropout,
             qk_norm=config.qk_norm,
         )
-        self.self_attn = make(rotary=Rotary(config.dim // config.heads) if config.positions == "rotary" else None)
+        positions = POSITIONS[config.positions]
+        self.self_attn = make(rotary=positions(config.dim // config.heads) if issubclass(positions, Rotary) else None)
         self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
         self.ffn = FeedForward(config)
         self.norm1 = _norm(config)
@@ -255,16 +266,12 @@ class InputLayer(nn.Module):
         super().__init__()
         self.position_encoding: nn.Module | None = None
         self.position_proj: nn.Linear | None = None
-        self.relative_bias: Alibi | RelativeBias | None = None
-        match config.positions:
-            case "sinusoidal":
-                self.position_encoding = JOINS[config.position_mode](Sinusoidal(config.dim))
-            case "learned":
-                self.position_encoding = JOINS[config.position_mode](Learned(config.dim, config.max_positions))
-            case "alibi":
-                self.relative_bias = Alibi(config.heads)
-            case "relative":
-                self.relative_bias = RelativeBias(config.heads, bidirectional=ahead)
+        self.relative_bias: PositionBias | None = None
+        positions = POSITIONS[config.positions]
+        if issubclass(positions, PositionEncoding):
+            self.position_encoding = JOINS[config.position_mode](positions.build(config.dim, config.max_positions))
+        elif issubclass(positions, PositionBias):
+            self.relative_bias = positions.build(config.heads, bidirectional=ahead)
         if config.position_mode == "concatenate":
             self.position_proj = nn.Linear(2 * config.dim, config.dim)
         self.norm = _norm(config) if config.norm_input else nn.Identity()
@@ -361,7 +368,7 @@ class TransformerStack(nn.Module):
             again = self.activation_checkpointing and self.training
             run = way(block)
             given = checkpoint(run, given, use_reentrant=False) if again else run(given)
-        return join(given, self.dropout, self.norm)[1]
+        return add_norm(given, self.dropout, self.norm)[1]
 
 
 def _norm(config: TransformerConfig) -> nn.Module:
