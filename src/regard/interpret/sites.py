@@ -37,8 +37,8 @@ class AttentionSite:
 def attention_sites(model: nn.Module) -> dict[nn.Module, AttentionSite]:
     """All attention modules of a model, in the order of its `named_modules`."""
     cross_attentions = set(getattr(getattr(model, "decoder", None), "cross_attentions", ()))
-    in_grids = {module.attend for module in model.modules() if isinstance(module, SelfAttention2d)}
-    in_pools = {module.attend for module in model.modules() if isinstance(module, AttentionPool)}
+    in_grids = {module.attn for module in model.modules() if isinstance(module, SelfAttention2d)}
+    in_pools = {module.attn for module in model.modules() if isinstance(module, AttentionPool)}
     counts: dict[tuple[ModelPart, SiteKind], int] = {}
     sites: dict[nn.Module, AttentionSite] = {}
     for path, module in model.named_modules():

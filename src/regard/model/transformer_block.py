@@ -1,4 +1,4 @@
-"""Transformer blocks: what encoders, decoders and grids of regions are stacked from."""
+"""Transformer blocks, and the stacks of them in encoders, decoders and vision Transformers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -270,9 +270,9 @@ class TransformerBlock(nn.Module):
 
 
 class InputLayer(nn.Module):
-    """From what is embedded to what the first block reads: positions, a norm where asked, dropout."""
+    """Position encoding, optional norm and dropout between the embeddings and the first block."""
 
-    def __init__(self, config: TransformerConfig, *, ahead: bool) -> None:
+    def __init__(self, config: TransformerConfig, *, bidirectional: bool) -> None:
         super().__init__()
         self.position_encoding: nn.Module | None = None
         self.position_proj: nn.Linear | None = None
@@ -281,7 +281,7 @@ class InputLayer(nn.Module):
         if issubclass(positions, PositionEncoding):
             self.position_encoding = JOINS[config.position_mode](positions.build(config.dim, config.max_positions))
         elif issubclass(positions, PositionBias):
-            self.relative_bias = positions.build(config.heads, bidirectional=ahead)
+            self.relative_bias = positions.build(config.heads, bidirectional=bidirectional)
         if config.position_mode == "concatenate":
             self.position_proj = nn.Linear(2 * config.dim, config.dim)
         self.norm = _norm(config) if config.norm_input else nn.Identity()
@@ -295,17 +295,17 @@ class InputLayer(nn.Module):
         entered: Tensor = self.dropout(self.norm(x))
         return entered
 
-    def reached(self, places: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """These, or the last of a learned table: a sentence that is done goes on beyond it, to no effect."""
+    def clamp_positions(self, positions: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """Positions within a learned table: finished sequences are stepped beyond it and ignored."""
         limit: int | None = getattr(getattr(self.position_encoding, "positions", None), "limit", None)
-        return places if limit is None else places.clamp(max=limit - 1)
+        return positions if limit is None else positions.clamp(max=limit - 1)
 
     def bias(self, n: int, m: int) -> DistanceBias | None:
         return None if self.relative_bias is None else self.relative_bias(n, m)
 
 
 class ClsToken(nn.Module):
-    """A learned state put before all others, to ask them and be asked."""
+    """A learned state before the first position (https://arxiv.org/abs/1810.04805)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -319,7 +319,7 @@ class ClsToken(nn.Module):
 
 
 class TransformerStack(nn.Module):
-    """Blocks one on another over states that already have their positions; a last norm where blocks norm first."""
+    """A stack of blocks, with a final norm where they are pre-norm."""
 
     def __init__(self, config: TransformerConfig, memory_dim: int | None = None) -> None:
         super().__init__()
@@ -339,13 +339,13 @@ class TransformerStack(nn.Module):
         memory: Memory | None = None,
         packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
-        """With a packing, what comes out is packed."""
+        """States (B, S, W); with a packing, packed (N, W)."""
         memory_mask = source = around = None
         if memory is not None:
             memory_mask, around = memory.mask[:, None], Packing.where_useful(memory.mask)
             source = memory.states if around is None else around.pack(memory.states)
 
-        return self._through(
+        return self._run(
             x if packing is None else packing.pack(x),
             lambda block: partial(
                 block,
@@ -367,10 +367,10 @@ class TransformerStack(nn.Module):
         causal: bool = False,
         memory: PackedMemory | None = None,
     ) -> Float[Tensor, "N W"]:
-        """Of sequences laid end to end."""
-        return self._through(x, lambda block: partial(block, ends=ends, causal=causal, strung=memory))
+        """As `forward`, for packed sequences."""
+        return self._run(x, lambda block: partial(block, ends=ends, causal=causal, strung=memory))
 
-    def _through(
+    def _run(
         self, x: Tensor, way: Callable[[TransformerBlock], Callable[[PendingResidual], PendingResidual]]
     ) -> Tensor:
         given = PendingResidual(x)
