@@ -18,7 +18,7 @@ from regard.checkpoint import store
 from regard.core.sequence import Packing, Tokens, pin_memory
 from regard.data.augmentation import DRAWS, augment
 from regard.data.batching import Batch, PackedCapacity, pack_batch
-from regard.decoding import search
+from regard.decoding import batch_plan, search
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.kernels.attention import reference, small_kv
@@ -289,8 +289,8 @@ def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
             patch.setattr(buffers, "LAUNCHED", 1 << 60)
             patch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
             assert outputs(made, rows, **options, **more) == recorded[0]
-            patch.setattr(search, "static_decoder", lambda *_, **__: None)
-            patch.setattr(search, "stays", lambda decoder: False)
+            patch.setattr(batch_plan, "static_decoder", lambda *_, **__: None)
+            patch.setattr(batch_plan, "stays", lambda decoder: False)
             assert said(outputs(made, rows, **options, **more)) == said(recorded[0])
     assert replays
     assert None not in replays
@@ -415,15 +415,15 @@ WAITING = """
 import sys
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
 from test_cuda import model, outputs, said, sources
-from regard.decoding import rules
+from regard.decoding import logits_processors
 
 made, rows = model("transformer").cuda(), sources()
-wanted, right = said(outputs(made, rows)), rules.Never.__call__
+wanted, right = said(outputs(made, rows)), logits_processors.SuppressTokens.__call__
 
 def asking(self, scores, said):
     assert said.length.max().item() >= 0  # waits for the device, which a recording cannot
     right(self, scores, said)
 
-rules.Never.__call__ = asking
+logits_processors.SuppressTokens.__call__ = asking
 print(said(outputs(made, rows, num_hypotheses=1, seed=2)) == wanted)
 """

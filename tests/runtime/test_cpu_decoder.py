@@ -12,7 +12,7 @@ from test_search import LONGEST, found, model, said, sources
 from torch import nn
 
 from regard.core.sequence import Tokens
-from regard.decoding import search as searching
+from regard.decoding import batch_plan
 from regard.model import capture
 from regard.model.embedding import Projection
 from regard.model.seq2seq import Seq2Seq
@@ -71,7 +71,7 @@ def test_compiled_steps_equal_plain_ones(name, beams):
 def test_the_search_finds_the_same(monkeypatch, options):
     made, rows = model("transformer"), sources()
     compiled = found(made, rows, **options, batch_tokens=13)
-    monkeypatch.setattr(searching, "native_decoder", lambda *_, **__: None)
+    monkeypatch.setattr(batch_plan, "native_decoder", lambda *_, **__: None)
     plain = found(made, rows, **options, batch_tokens=13)
     assert said(compiled) == said(plain)
     for one, other in zip(compiled, plain, strict=True):
