@@ -22,7 +22,8 @@ from regard.core.errors import InvalidArgument
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.tasks import SIZES, shapes
 from regard.data.tokenizer import END, Tokenizer
-from regard.inference.predictor import Output, Predictor
+from regard.inference.outputs import Output
+from regard.inference.predictor import Predictor
 from regard.interpret.regions import CaptionRegions, regions, words
 from regard.recipe.recipe import Recipe
 from regard.views.caption_overlay import PAGE, PAGE_END, SHADE, Drawing, figure, light, png, svg

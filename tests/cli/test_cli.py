@@ -93,17 +93,18 @@ def test_the_command_line_is_frozen():
             "--sentences", "--set", "--sources", "--split",
         ],
         "predict": [
-            "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--markup", "--nbest",
-            "--prefix", "--sample", "--scores", "--set", "--stream",
+            "--attention", "--beam", "--constraints", "--device", "--json", "--longest", "--markup", "--nbest",
+            "--prefix", "--sample", "--scores", "--set", "--stream", "--truncate",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--longest", "--scores", "--set"],
         "look": [
-            "--ablate", "--beam", "--cut", "--data", "--device", "--file", "--head", "--json", "--layer", "--map",
-            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--view", "--words",
+            "--ablate", "--beam", "--data", "--device", "--file", "--head", "--json", "--layer", "--map",
+            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--truncate", "--view",
+            "--words",
         ],
         "align": [
-            "--beam", "--choose", "--cut", "--device", "--head", "--json", "--references", "--set", "--sources",
-            "--step", "--targets",
+            "--beam", "--choose", "--device", "--head", "--json", "--references", "--set", "--sources",
+            "--step", "--targets", "--truncate",
         ],
         "score": ["--device", "--json"],
         "verify": [],
@@ -195,7 +196,7 @@ def test_a_line_that_is_too_long_is_named(place):
     refused = command("predict", place / "run", place / "long.txt", "--set", "longest_source=20")
     assert refused.returncode == 2
     assert "line 2: wanted at most 20 tokens; got 30" in refused.stderr
-    cut = command("predict", place / "run", place / "long.txt", "--set", "longest_source=20", "--cut")
+    cut = command("predict", place / "run", place / "long.txt", "--set", "longest_source=20", "--truncate")
     assert (cut.returncode, cut.stdout.count("\n")) == (0, 2)
     assert "1 lines were too long" in cut.stderr
 

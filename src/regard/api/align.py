@@ -19,7 +19,7 @@ from regard.data.tokenizer import END, UNKNOWN, Tokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.evaluation.alignment_error import Agreement, Link, pharaoh, read_links
 from regard.inference.load import load
-from regard.inference.markup import Marked, put_in, take_out
+from regard.inference.markup import MarkedText, extract_tags, insert_tags
 from regard.inference.predictor import Predictor
 from regard.interpret.sites import places
 from regard.model.seq2seq import Seq2Seq
@@ -93,7 +93,7 @@ def align(
     targets: Iterable[str] | None = None,
     *,
     heads: AlignmentHeads = ALL,
-    cut: bool = False,
+    truncate: bool = False,
     **options: Any,
 ) -> Iterator[Alignment]:
     """Alignments line by line, in order: of each source with its target, or with what the model makes of it.
@@ -105,11 +105,11 @@ def align(
     check(predictor, heads)
     if targets is not None:
         no_search(options)
-    if options.get("nbest") not in (None, 1):
+    if options.get("num_hypotheses") not in (None, 1):
         remedy = "Leave it out: the best output is aligned."
-        raise InvalidArgument("nbest", wanted="1", got=repr(options["nbest"]), remedy=remedy)
-    reading = {"cut": cut, "longest_source": options.get("longest_source")}
-    for line, (source, output, ids) in enumerate(_pairs(predictor, sources, targets, cut, options), 1):
+        raise InvalidArgument("num_hypotheses", wanted="1", got=repr(options["num_hypotheses"]), remedy=remedy)
+    reading = {"truncate": truncate, "max_source_length": options.get("max_source_length")}
+    for line, (source, output, ids) in enumerate(_pairs(predictor, sources, targets, truncate, options), 1):
         pair = _Pair.of(predictor, source, output, ids, given=targets is not None)
         yield pair.aligned(pair.weights(predictor, heads.layer, line=line, **reading), heads)
 
@@ -130,7 +130,7 @@ def with_markup(
     texts: Iterable[str],
     *,
     heads: AlignmentHeads = ALL,
-    cut: bool = False,
+    truncate: bool = False,
     **options: Any,
 ) -> Iterator[str]:
     """Translations of texts with inline tags, <b>so</b>, in order; tags are around the words that come from theirs.
@@ -141,16 +141,16 @@ def with_markup(
     check(predictor, heads)
     vocabulary = predictor.target
     assert isinstance(vocabulary, Tokenizer)
-    waiting: deque[Marked] = deque()  # as many as are read ahead
+    waiting: deque[MarkedText] = deque()  # as many as are read ahead
 
     def without() -> Iterator[str]:
         for number, text in enumerate(texts, 1):
-            marked = take_out(text, f"line {number}")
+            marked = extract_tags(text, f"line {number}")
             waiting.append(marked)
             yield marked.text
 
-    for each in align(predictor, without(), heads=heads, cut=cut, **options):
-        yield put_in(waiting.popleft(), each.output, vocabulary.spans(each.output), each.origins)
+    for each in align(predictor, without(), heads=heads, truncate=truncate, **options):
+        yield insert_tags(waiting.popleft(), each.output, vocabulary.spans(each.output), each.origins)
 
 
 def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[AlignmentHeads, Agreement]:
@@ -210,12 +210,12 @@ def _layers(predictor: Predictor) -> list[int]:
 
 
 def _pairs(
-    predictor: Predictor, sources: Iterable[str], targets: Iterable[str] | None, cut: bool, options: dict[str, Any]
+    predictor: Predictor, sources: Iterable[str], targets: Iterable[str] | None, truncate: bool, options: dict[str, Any]
 ) -> Iterator[tuple[str, str, Sequence[int]]]:
     """Texts with their translations, and the tokens of these."""
     if targets is None:
-        for line, outputs in predict_lines(predictor, sources, cut=cut, **options):
-            yield line, outputs[0].text, outputs[0].numbers
+        for line, outputs in predict_lines(predictor, sources, truncate=truncate, **options):
+            yield line, outputs[0].text, outputs[0].token_ids
         return
     vocabulary = predictor.target
     assert isinstance(vocabulary, Tokenizer)
@@ -253,7 +253,7 @@ class _Pair:
         """Of every look at the source, or of this layer's."""
         if not self.source_words or not self.output_words:
             return []
-        numbers, batch = predictor.given(self.source, **reading)
+        numbers, batch = predictor.encode(self.source, **reading)
         found = look(predictor.model, batch, output=self.ids, layers=None if layer is None else [layer])
         each = [one.weights().cpu() for one in found.maps if one.kind == "cross"]
         units = each[0].shape[2] - len(numbers) - 1

@@ -15,7 +15,8 @@ from regard.core.atomic_io import atomic_file, named_os_errors
 from regard.core.errors import InvalidArgument
 from regard.data.image_store import EXTENSIONS, Member, ZipStore, is_zip
 from regard.data.images import Pixels, read_image, read_thumbnail
-from regard.inference.predictor import Output, Predictor
+from regard.inference.outputs import Output
+from regard.inference.predictor import Predictor
 from regard.interpret.output_attention import require_cross_attention
 from regard.interpret.regions import CaptionRegions, regions, words
 from regard.model.seq2seq import Classifier, MaskedLanguageModel
@@ -60,7 +61,7 @@ def caption(
     With `draw`, a folder gets a PNG and an SVG of each, and index.html with all of them once all are there. Options are
     those of `Predictor.outputs`.
     """
-    if predictor.picture_size is None or isinstance(predictor.model, Classifier | MaskedLanguageModel):
+    if predictor.image_size is None or isinstance(predictor.model, Classifier | MaskedLanguageModel):
         wanted, remedy = "a model from pictures to texts", "`regard predict` takes any model."
         raise InvalidArgument("model", wanted=wanted, got="another", remedy=remedy)
     with nullcontext() if draw is None else _OverlayWriter(predictor, draw) as desk:
@@ -72,11 +73,11 @@ def caption(
 def _captioned(
     predictor: Predictor, chunk: dict[int, Path | Member], desk: "_OverlayWriter | None", options: dict[str, Any]
 ) -> Iterator[CaptionedImage]:
-    assert predictor.picture_size is not None
-    read: dict[int, Pixels | str] = {n: _read(each, predictor.picture_size) for n, each in chunk.items()}
+    assert predictor.image_size is not None
+    read: dict[int, Pixels | str] = {n: _read(each, predictor.image_size) for n, each in chunk.items()}
     whole: dict[int, Pixels] = {n: one for n, one in read.items() if not isinstance(one, str)}
     places, options = list(whole), {"attention": desk is not None, **options}
-    found_at = predictor.as_found(list(whole.values()), lines=places, **options) if whole else ()
+    found_at = predictor.iter_outputs(list(whole.values()), lines=places, **options) if whole else ()
     outputs = {places[i]: found for i, found in found_at}
     for n, picture in chunk.items():
         if isinstance(problem := read[n], str):

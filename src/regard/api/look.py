@@ -46,7 +46,7 @@ def look(
     rows: Pick = None,
     words: bool = False,
     top: int | None = None,
-    cut: bool = False,
+    truncate: bool = False,
     **options: Any,
 ) -> Look:
     """What a model attends to as it reads a text, or a picture, and gives its output.
@@ -59,7 +59,7 @@ def look(
     words    rows and keys are words, not the tokens that they are cut into
     top      keep of each map a summary with so many largest weights of each row, made while the model reads, and
              nothing else: for inputs so long that queries and keys of all layers would be too much
-    cut      read the beginning of a text that is too long
+    truncate   drop the end of a text that is too long
     options  of the search for an output: those of a recipe's [decode], and of `Predictor.outputs`
 
     Weights are exact, the output is the one that the model gives anyway, and only what is asked for is computed.
@@ -70,7 +70,7 @@ def look(
         raise InvalidArgument("model", wanted=wanted, got=type(inner).__name__, remedy=remedy)
     with evaluating(inner):
         if isinstance(model, Predictor):
-            forced, scene = _with_vocabularies(model, text, output, cut, options)
+            forced, scene = _with_vocabularies(model, text, output, truncate, options)
         else:
             forced, scene = _alone(inner, text, output, options)
         return _looked(forced, scene, layers, heads, rows, words, top)
@@ -89,13 +89,13 @@ class LookInput:
 
 
 def _with_vocabularies(
-    model: Predictor, text: Any, output: Any, cut: bool, options: dict[str, Any]
+    model: Predictor, text: Any, output: Any, truncate: bool, options: dict[str, Any]
 ) -> tuple[RepeatableForward, LookInput]:
     if output is not None and not isinstance(output, str):
         raise InvalidArgument("output", wanted="a text or a label", got=repr(output)[:60], remedy="Give a string.")
     inner, device = model.model, next(model.model.parameters()).device
     known = {name: value for name, value in options.items() if name in DecodeConfig.__dataclass_fields__}
-    numbers, batch = model.given(text, cut=cut, **known)
+    numbers, batch = model.encode(text, truncate=truncate, **known)
     scene = _scene(model, text, numbers)
     if output is not None or not isinstance(inner, Seq2Seq):
         no_search(options)
@@ -118,14 +118,14 @@ def _with_vocabularies(
     if output is not None:
         ids = [*begun, *model.target.encode(output), *([] if running else [END])]
     else:
-        ids = [*begun, *model.outputs([text], cut=cut, **options)[0][0].numbers]
+        ids = [*begun, *model.outputs([text], truncate=truncate, **options)[0][0].token_ids]
     return _said(inner, batch, ids, END if running else START, device, scene, model.target)
 
 
 def _scene(model: Predictor, text: Any, numbers: Any) -> LookInput:
-    if model.picture_size is not None:
+    if model.image_size is not None:
         title = Path(text).name if isinstance(text, str | Path) else "picture"
-        return LookInput(title, picture=load_image(text, model.picture_size))
+        return LookInput(title, picture=load_image(text, model.image_size))
     if isinstance(model.source, Tokenizer):
         return LookInput(text, TokenSequence.of([*numbers, END], model.source))
     return LookInput(text, None if model.source is None else TokenSequence.alone((text,)))
@@ -165,7 +165,7 @@ def _alone(
 def no_search(options: dict[str, Any]) -> None:
     """Refuse what would change nothing."""
     for name, value in options.items():
-        if value is not None and name != "longest_source":
+        if value is not None and name != "max_source_length":
             remedy = "Leave it out."
             raise InvalidArgument(name, wanted="nothing where no output is searched", got=repr(value), remedy=remedy)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import text
-from regard.inference.predictor import Output, Predictor
+from regard.inference.outputs import Output
+from regard.inference.predictor import Predictor
 
 MOST = 1024  # lines at once: enough to put those of like length together
 PATIENCE = 0.02  # seconds without a line until what has come is enough
@@ -38,7 +39,7 @@ def predict_lines(
         found: dict[int, list[Output]] = {i: [Output("")] for i in range(len(together)) if i not in set(full)}
         said = 0
         asked, where = [together[i] for i in full], [number + i for i in full]
-        for at, outputs in predictor.as_found(asked, lines=where, **mine, **options) if asked else ():
+        for at, outputs in predictor.iter_outputs(asked, lines=where, **mine, **options) if asked else ():
             found[full[at]] = outputs
             while said in found:
                 yield together[said], found.pop(said)

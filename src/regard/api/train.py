@@ -27,7 +27,7 @@ from regard.core.config import read
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
 from regard.core.sequence import pin_memory
 from regard.data.batching import Batch, PackedCapacity, batches, plan, shift_contexts, stateful_batches
-from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
+from regard.data.corpus import Corpus, Prepared, PrepareProgress, VocabularyType, prepare
 from regard.data.examples import AugmentKind
 from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
@@ -35,7 +35,7 @@ from regard.data.prefetch import prefetch
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.cider_reward import CiderReward
 from regard.inference.load import load
-from regard.inference.predictor import Predictor, Vocabulary
+from regard.inference.predictor import Predictor
 from regard.model.backbones import BackboneConfig
 from regard.model.build import build
 from regard.model.pretrained import grid_encoder, load_pretrained, weights_file
@@ -163,7 +163,7 @@ def prepared(
 
     Vocabularies are those given, those of the model that training starts from, or learned from the training data.
     """
-    given: tuple[Vocabulary | None, Vocabulary | None] | None = vocabularies
+    given: tuple[VocabularyType | None, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
         before = load(recipe.train.init_from)
         given = before.source, before.target

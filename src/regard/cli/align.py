@@ -35,7 +35,7 @@ def align(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: longest=20.")
     ] = None,
-    cut: Annotated[bool, typer.Option("--cut", help="Read the beginning of lines that are too long.")] = False,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Drop the end of lines that are too long.")] = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -65,7 +65,7 @@ def align(
         heads, best = align.choose(predictor, choose)
         print(f"regard: {heads}: {best} on {choose[2]}", file=sys.stderr)
     given = None if targets is None else lines(targets)
-    found = align.align(predictor, lines(sources or "/dev/stdin"), given, heads=heads, cut=cut, **options)
+    found = align.align(predictor, lines(sources or "/dev/stdin"), given, heads=heads, truncate=truncate, **options)
     agreement = Agreement()
     if references is not None:
         found = align.beside(found, references, agreement)

@@ -45,7 +45,7 @@ def look(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: longest=20.")
     ] = None,
-    cut: Annotated[bool, typer.Option("--cut", help="Read the beginning of lines that are too long.")] = False,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Drop the end of lines that are too long.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -87,7 +87,13 @@ def look(
     if ablate:
         _ablate(predictor, data or [], as_json)
         return
-    options: dict[str, Any] = {"layers": layer, "heads": head, "rows": _rows(rows), "words": words, "cut": cut}
+    options: dict[str, Any] = {
+        "layers": layer,
+        "heads": head,
+        "rows": _rows(rows),
+        "words": words,
+        "truncate": truncate,
+    }
     options |= search_options(beam, set_ or [])
     pairs = _pairs(predictor, text, output, file, data)
     if summary:

@@ -35,7 +35,7 @@ def predict(
         bool,
         typer.Option("--markup", help="Carry tags, <b>so</b>, over to the words of the output that come from theirs."),
     ] = False,
-    cut: Annotated[bool, typer.Option("--cut", help="Read the beginning of lines that are too long.")] = False,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Drop the end of lines that are too long.")] = False,
     set_: DecodeChanges = None,
     device: Device = "cpu",
     as_json: Json = False,
@@ -56,14 +56,14 @@ def predict(
     if stream:
         other: dict[str, Any] = {"--prefix": prefix, "--constraints": constraints, "--attention": attention}
         other |= {"--scores": scores, "--markup": markup, "--json": as_json}
-        _stream(predictor, read_lines(files or []), other, cut, options)
+        _stream(predictor, read_lines(files or []), other, truncate, options)
         return
     beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": read_lines([prefix])}
     if constraints is not None:
         beside |= predict.constraints(constraints)
     if markup:
         others = {"nbest": nbest is not None, "scores": scores, "attention": attention is not None, "json": as_json}
-        _print_marked(predictor, read_lines(files or []), others, beside=beside, cut=cut, **options)
+        _print_marked(predictor, read_lines(files or []), others, beside=beside, truncate=truncate, **options)
         return
     found = predict.predict_lines(
         predictor,
@@ -71,13 +71,13 @@ def predict(
         beside=beside,
         scores=scores or as_json,
         attention=attention is not None,
-        cut=cut,
+        truncate=truncate,
         **options,
     )
-    shortened, count = 0, predictor.searching(**options).recipe.decode.num_hypotheses
+    shortened, count = 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
     with nullcontext() if attention is None else _written(attention) as looks:
         for line, outputs in found:
-            shortened += outputs[0].cut if outputs else 0
+            shortened += outputs[0].truncated if outputs else 0
             if looks is not None:
                 looks.write(json.dumps(_looks(line, outputs), ensure_ascii=False).encode() + b"\n")
             if as_json:
@@ -91,7 +91,9 @@ def predict(
         print(f"regard: {shortened} lines were too long, and only their beginning was read", file=sys.stderr)
 
 
-def _stream(predictor: Any, lines: Iterator[str], others: dict[str, Any], cut: bool, options: dict[str, Any]) -> None:
+def _stream(
+    predictor: Any, lines: Iterator[str], others: dict[str, Any], truncate: bool, options: dict[str, Any]
+) -> None:
     from regard.core.errors import InvalidArgument
 
     for name, given in others.items():
@@ -101,7 +103,7 @@ def _stream(predictor: Any, lines: Iterator[str], others: dict[str, Any], cut: b
     options = {key: value for key, value in options.items() if value is not None}
     reads = predictor.recipe.data.source is not None
     for number, line in enumerate(lines, start=1):
-        for piece in predictor.stream(line, cut=cut, line=number, **options) if line or not reads else ():
+        for piece in predictor.stream(line, truncate=truncate, line=number, **options) if line or not reads else ():
             print(one_line(piece), end="", flush=True)
         print(flush=True)
 

@@ -8,7 +8,8 @@ import torch
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.inference.predictor import Output, Predictor
+from regard.inference.outputs import Output
+from regard.inference.predictor import Predictor
 
 SPACE = "▁"  # how a token shows that a word begins
 
@@ -32,10 +33,10 @@ class RegionWord:
 
 def regions(predictor: Predictor) -> CaptionRegions:
     """The grid that the encoder of a model of pictures makes, whatever the picture."""
-    assert predictor.picture_size is not None
-    blank = np.zeros((predictor.picture_size, predictor.picture_size, 3), np.uint8)
+    assert predictor.image_size is not None
+    blank = np.zeros((predictor.image_size, predictor.image_size, 3), np.uint8)
     with torch.inference_mode():
-        memory = predictor.model.encoder(predictor._collate([blank]))  # type: ignore[misc]
+        memory = predictor.model.encoder(predictor.inputs.collate([blank]))  # type: ignore[misc]
     if memory.grid is None:
         wanted, remedy = "an encoder whose states lie on a grid", "Choose another model."
         raise InvalidArgument("model", wanted=wanted, got=type(predictor.model.encoder).__name__, remedy=remedy)
