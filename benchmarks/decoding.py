@@ -93,21 +93,21 @@ def export(run: Path, folder: Path) -> Tokenizer:
     if kinds == {"transformer"}:
         sides = TransformerConfig(**encoder), TransformerConfig(**decoder)
         fits = all(
-            (side.norm, side.norm_first, side.activation, side.position, side.score, side.kv_heads)
+            (side.norm, side.norm_first, side.activation, side.positions, side.score, side.kv_heads)
             == ("layer", False, "relu", "sinusoidal", "scaled_dot", None)
-            and (side.dim, side.layers, side.heads, side.hidden)
-            == (sides[0].dim, sides[0].layers, sides[0].heads, sides[0].hidden)
+            and (side.dim, side.layers, side.heads, side.ffn_dim)
+            == (sides[0].dim, sides[0].layers, sides[0].heads, sides[0].ffn_dim)
             for side in sides
         )
-        facts = {name: getattr(sides[0], name) for name in ("width", "layers", "heads", "hidden", "epsilon")}
+        facts = {name: getattr(sides[0], name) for name in ("dim", "layers", "heads", "ffn_dim", "norm_eps")}
     elif kinds == {"rnn"}:
         reads, says = RnnConfig(**encoder), RnnDecoderConfig(**decoder)
         fits = (reads.cell, says.cell, reads.layers, says.layers, reads.bidirectional) == ("gru", "gru", 1, 1, True)
-        fits &= says.attention == "after" and says.score in ("additive", "bilinear") and says.start == "summary"
-        facts = {"dim": says.dim, "score": says.score, "input_feeding": says.feed}
+        fits &= says.attention == "luong" and says.score in ("additive", "bilinear") and says.initial_state == "summary"
+        facts = {"dim": says.dim, "score": says.score, "input_feeding": says.input_feeding}
     else:
         fits = False
-    if not (fits and table.get("tie") == "all" and isinstance(found.source, Tokenizer)):
+    if not (fits and table.get("tie_embeddings") == "all" and isinstance(found.source, Tokenizer)):
         raise SystemExit(f"{run}: not a model that the peers can hold; --help says which can be.")
     facts |= {
         "kind": kinds.pop(), "run": str(folder_of_model.resolve()), "vocab_size": found.source.size,
@@ -126,7 +126,7 @@ class Floor:
     def __init__(self, folder: Path) -> None:
         self.step = self.source = 0  # numbers in matrices that are used once a step, once a token of the source
         for name, weight in np.load(folder / "weights.npz").items():
-            if weight.ndim == 2 and not name.endswith("embedding.weight"):
+            if weight.ndim == 2 and not name.endswith("embed_tokens.weight"):
                 once = name.startswith("encoder.") or ".cross_attn.k_proj" in name or ".cross_attn.v_proj" in name
                 once |= name == "decoder.score.key_weight" or (name == "decoder.score.weight" and len(weight) > 1)
                 if name != "decoder.begin.weight":

@@ -45,7 +45,8 @@ from regard.decoding import search
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.model.embedding import Embedding
-from regard.runtime.cuda import buffers, encode
+from regard.runtime import engines
+from regard.runtime.cuda import buffers, cuda_graphs, encode
 from regard.training.config import TrainConfig
 from regard.training.trainer import Trainer
 
@@ -109,15 +110,15 @@ def patched(owner: Any, **names: Any) -> Iterator[None]:
 
 
 def launched(run: Callable[[], Rows]) -> Rows:
-    """The same work, each kernel launched by itself."""
-    nothing = patched(encode, _made={}), patched(buffers, record=lambda work: None)
-    with nothing[0], nothing[1], patched(search, desks_of=lambda decoder: buffers.BufferPool()):
+    """Without CUDA graphs: each kernel launched by itself."""
+    pool = patched(search, buffer_pool=lambda decoder: buffers.BufferPool())
+    with patched(encode, _encoders={}), patched(cuda_graphs, WARMUP=1 << 60), pool:
         return run()
 
 
 def eager(run: Callable[[], Rows]) -> Rows:
-    """PyTorch's way, as for decoders that cannot be recorded."""
-    with patched(search, fixed_decoder=lambda *_, **__: None):
+    """The PyTorch engine, as for decoders that the CUDA engine does not support."""
+    with patched(engines, ENGINES=(engines.PyTorchEngine(),)):
         return launched(run)
 
 

@@ -148,7 +148,7 @@ def table(rounds: int) -> Iterator[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
-    if not torch.cuda.is_available() or not triton_launch.present(torch.device("cuda:0")):
+    if not torch.cuda.is_available() or not triton_launch.available(torch.device("cuda:0")):
         raise SystemExit("needs a CUDA device, and Triton that works there")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, regard {regard.__version__}")
     for line in table(parser.parse_args().rounds):

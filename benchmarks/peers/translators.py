@@ -81,8 +81,8 @@ def marian(model: Exported, threads: int) -> Translate:
         decoder_layers=model.layers,
         encoder_attention_heads=model.heads,
         decoder_attention_heads=model.heads,
-        encoder_ffn_dim=model.hidden,
-        decoder_ffn_dim=model.hidden,
+        encoder_ffn_dim=model.ffn_dim,
+        decoder_ffn_dim=model.ffn_dim,
         activation_function="relu",
         scale_embedding=model.scaled,
         max_position_embeddings=512,
@@ -158,7 +158,7 @@ def ctranslate2(model: Exported, threads: int, *, kind: str) -> Translate:
         str(i) for i in (model.start, model.end, model.unknown)
     )
     spec.config.decoder_start_token = str(model.start)
-    spec.config.layer_norm_epsilon = model.epsilon
+    spec.config.layer_norm_epsilon = model.norm_eps
     spec.validate()
     spec.optimize(quantization=None if kind == "float32" else kind)
     with tempfile.TemporaryDirectory() as folder:
@@ -217,7 +217,7 @@ def joey(model: Exported, threads: int) -> Translate:
 def _joey_transformer(model: Exported) -> dict[str, dict[str, Any]]:
     part = {
         "type": "transformer", "num_layers": model.layers, "num_heads": model.heads, "hidden_size": model.dim,
-        "ff_size": model.hidden, "layer_norm": "post",
+        "ff_size": model.ffn_dim, "layer_norm": "post",
     }  # fmt: skip
     return {"encoder": part, "decoder": part}
 
@@ -227,7 +227,7 @@ def _joey_gru(model: Exported) -> dict[str, dict[str, Any]]:
     attention = {"additive": "bahdanau", "bilinear": "luong"}[model.score]
     return {
         "encoder": {**part, "hidden_size": model.dim // 2, "bidirectional": True},
-        "decoder": {**part, "hidden_size": model.dim, "attention": attention, "input_feeding": model.feed},
+        "decoder": {**part, "hidden_size": model.dim, "attention": attention, "input_feeding": model.input_feeding},
     }
 
 
@@ -261,7 +261,7 @@ def _put_transformer(theirs: Any, model: Exported, weights: dict[str, Any]) -> N
             put(layer.feed_forward.layer_norm, f"{block}.{last}")
     for module in theirs.modules():
         if isinstance(module, torch.nn.LayerNorm):
-            module.eps = model.epsilon
+            module.eps = model.norm_eps
 
 
 def _put_gru(theirs: Any, model: Exported, weights: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from regard.checkpoint import store
 from regard.core.sequence import Packing, Tokens, pin_memory
 from regard.data.augmentation import DRAWS, augment
 from regard.data.batching import Batch, PackedCapacity, pack_batch
-from regard.decoding import batch_plan, search
+from regard.decoding import search
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.kernels.attention import reference, small_kv
@@ -29,9 +29,9 @@ from regard.kernels.decode import step
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
-from regard.runtime.cuda import buffers, encode
-from regard.runtime.cuda.static_decoder import laid
-from regard.training.cuda_graphs import GraphedUpdate
+from regard.runtime import engines
+from regard.runtime.cuda import buffers, cuda_graphs, encode
+from regard.runtime.cuda.static_decoder import static_decoder
 from regard.training.objective import Objective
 from support import attention_contracts as contracts
 from support import models
@@ -193,8 +193,8 @@ def weights_of(tmp_path, name, data, model, changes):
 @pytest.mark.parametrize("made", [language_model, translator, convolutions, recurrences, recurrences_that_look_before])
 def test_replayed_equals_launched(made, r_drop, tmp_path, monkeypatch):
     """Bit for bit; and a run that was stopped, and so launches what another replays, ends as one that was not."""
-    records, right = [], GraphedUpdate._record
-    monkeypatch.setattr(GraphedUpdate, "_record", lambda *given: records.append(1) or right(*given))
+    records, right = [], cuda_graphs.capture
+    monkeypatch.setattr(cuda_graphs, "capture", lambda *work, **options: records.append(1) or right(*work, **options))
     launched = made(tmp_path, "launched", r_drop=r_drop)
     assert not records
     replayed = made(tmp_path, "replayed", cuda_graphs=True, r_drop=r_drop)
@@ -250,8 +250,8 @@ def asking(self, model, batch, *, step=0, carried=None):
 
 language_model(Path(sys.argv[1]), "asking", max_steps=20)
 Objective.__call__ = asking
-import regard.training.replay
-regard.training.cuda_graphs.LAUNCHED = 8
+import regard.runtime.cuda.cuda_graphs
+regard.runtime.cuda.cuda_graphs.WARMUP = 8
 try:
     language_model(Path(sys.argv[1]), "asking", cuda_graphs=True)
 except TrainingFailed as error:
@@ -280,20 +280,22 @@ RECORDED = ["transformer", "transformer post-norm", "transformer learned", "tran
 def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
     """Where all enter at once and where they wait; both equal PyTorch's way."""
     made, rows = model(name).cuda(), sources()
-    replays, right = [], buffers.record
-    monkeypatch.setattr(buffers, "record", lambda work: replays.append(right(work)) or replays[-1])
+    replays, right = [], cuda_graphs.capture
+    monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: replays.append(right(work)) or replays[-1])
+    monkeypatch.setattr(cuda_graphs, "_warn", pytest.fail)
     for more in ({}, {"batch_tokens": 13}):
         recorded = [outputs(made, rows, **options, **more) for _ in range(3)]
         assert recorded[0] == recorded[1] == recorded[2]
         with monkeypatch.context() as patch:
-            patch.setattr(buffers, "LAUNCHED", 1 << 60)
+            patch.setattr(cuda_graphs, "WARMUP", 1 << 60)
             patch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
             assert outputs(made, rows, **options, **more) == recorded[0]
-            patch.setattr(batch_plan, "static_decoder", lambda *_, **__: None)
-            patch.setattr(batch_plan, "stays", lambda decoder: False)
+            with regard.capture_attention() as calls:
+                assert outputs(made, rows, **options, **more) == recorded[0]
+            assert calls
+            patch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
             assert said(outputs(made, rows, **options, **more)) == said(recorded[0])
     assert replays
-    assert None not in replays
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
@@ -311,7 +313,7 @@ def test_recordings_serve_other_inputs(options, monkeypatch):
     for _ in range(4):
         found(turned=False)
     recorded = found(turned=True)
-    monkeypatch.setattr(buffers, "LAUNCHED", 1 << 60)
+    monkeypatch.setattr(cuda_graphs, "WARMUP", 1 << 60)
     monkeypatch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
     assert recorded == found(turned=True)
 
@@ -332,8 +334,8 @@ def test_batches_are_pinned_through_and_through():
 def test_recorded_steps_in_half_precision(options, monkeypatch):
     made, rows = model("transformer").cuda(), sources()
     recorded = [outputs(made, rows, **options, precision="bfloat16") for _ in range(4)]
-    monkeypatch.setattr(buffers, "LAUNCHED", 1 << 60)
-    monkeypatch.setattr(encode, "_made", {})
+    monkeypatch.setattr(cuda_graphs, "WARMUP", 1 << 60)
+    monkeypatch.setattr(encode, "_encoders", {})
     monkeypatch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
     assert all(each == outputs(made, rows, **options, precision="bfloat16") for each in recorded)
 
@@ -362,7 +364,7 @@ def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch)
     made = models.lively(TransformerDecoder(config, Embedding(300, 48), Projection(48, 300), 48)).cuda().eval()
     states, mask = torch.randn(batch, 37, 48, device="cuda"), torch.rand(batch, 37, device="cuda") < 0.7
     mask[0] = False  # nothing to see
-    given, fixed = Memory(states, mask, states[:, 0]), laid(made, dtype)
+    given, fixed = Memory(states, mask, states[:, 0]), static_decoder(made, dtype)
     found = []
     for kernels in (step._kernels(), None):
         monkeypatch.setattr(step, "_kernels", lambda kernels=kernels: kernels)
@@ -370,7 +372,7 @@ def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch)
         state, logits = fixed.start(given, batch=batch, capacity=64, beams=beams), []
         for _ in range(40):
             tokens = torch.randint(300, (batch * beams,), generator=generator, device="cuda")
-            state.make_room()
+            state.reserve()
             new, state = fixed.step(tokens, state)
             parents = torch.randint(beams, (batch, beams), generator=generator, device="cuda")
             logits.append(new.float())
@@ -386,7 +388,7 @@ def test_without_a_c_compiler_it_says_so_once_and_pytorch_does_the_same(tmp_path
     found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     torch.manual_seed(0)
     assert found.stdout.strip() == str(said(outputs(model("transformer").cuda(), sources()))), found.stderr
-    assert found.stderr.count("without kernels of its own, which is slower") == 1, found.stderr
+    assert found.stderr.count("Triton kernels are unavailable on this GPU") == 1, found.stderr
 
 
 COMPILING = """
@@ -408,7 +410,7 @@ def test_steps_that_cannot_be_recorded_say_so_once():
     command = [sys.executable, "-c", WAITING, str(Path(__file__).parent)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.stdout.strip() == "True", found.stderr
-    assert found.stderr.count("decoding without recorded steps, which is slower") == 1, found.stderr
+    assert found.stderr.count("decoding steps cannot be recorded as CUDA graphs") == 1, found.stderr
 
 
 WAITING = """

@@ -20,13 +20,14 @@ from regard.core.sequence import SequenceOffsets, Tokens
 from regard.data.batching import Batch, PackedCapacity, batches, pack_batch
 from regard.kernels import triton_launch
 from regard.kernels.attention import varlen
-from regard.kernels.layers import conv_unfold, residual_norm
+from regard.kernels.layers import conv_unfold, cross_entropy, residual_norm
 from regard.kernels.layers.dropout import Dropout
-from regard.kernels.layers.residual_norm import PendingResidual, join
+from regard.kernels.layers.residual_norm import PendingResidual, add_norm
 from regard.kernels.recurrent import rnn_cuda
 from regard.recipe.recipe import Recipe
-from regard.training import losses as losses
-from regard.training.cuda_graphs import GraphedUpdate, RecordedGraph, _inputs
+from regard.runtime.cuda import cuda_graphs, graphed_update
+from regard.runtime.cuda.graphed_update import GraphedUpdate
+from regard.training import losses
 from regard.training.losses import plain_token_loss, token_loss
 from regard.training.objective import Objective
 from support.poison import poison
@@ -73,20 +74,20 @@ TARGETS = [[1, 5, 6, 2], [1, 7, 8, 9, 10, 2], [1, 2], [1, 12, 13, 2]]
 def way(request, monkeypatch):
     """PyTorch's way, and through the kernels: on a GPU, else in Triton's interpreter."""
     if request.param == "plain":
-        monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
+        monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
         return
     pytest.importorskip("triton", reason="needs Triton, which is there for Linux on x86_64")
     if DEVICE == "cpu":
         if os.environ.get("TRITON_INTERPRET") != "1":
             pytest.skip("needs a GPU, or TRITON_INTERPRET=1 before Triton is imported")
-        monkeypatch.setattr(triton_launch, "takes", lambda *tensors: True)
+        monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: True)
     poison(monkeypatch)
     monkeypatch.setattr(residual_norm, "PROGRAMS", 3)
     monkeypatch.setattr(residual_norm, "TILE", 128)
-    monkeypatch.setattr(residual_norm, "BACK", 32)
+    monkeypatch.setattr(residual_norm, "BACKWARD_TILE", 32)
     monkeypatch.setattr(conv_unfold, "ROWS", 4)
     monkeypatch.setattr(conv_unfold, "COLUMNS", 16)
-    monkeypatch.setattr(losses, "TILE", {"U": 2, "C": 16})
+    monkeypatch.setattr(cross_entropy, "TILE", {"U": 2, "C": 16})
     monkeypatch.setattr(losses, "_at_once", lambda device: 20 * 6)
 
 
@@ -119,7 +120,7 @@ def test_packed_equals_padded(kind, r_drop, filled, way, monkeypatch):
     model = regard.build({"encoder": side, "decoder": side, "vocab_size": 20, "tie_embeddings": "all"}).to(DEVICE)
     objective = Objective(label_smoothing=0.1, r_drop=r_drop)
     got, changes = gradients(model, pack_batch(batch(), room(filled=filled)), objective)
-    monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
+    monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
     wanted, expected = gradients(model, batch(), objective)
     near(got, wanted)
     for name, change in changes.items():
@@ -135,11 +136,11 @@ def test_packed_others_equal_padded_ones(kind, way, monkeypatch):
     model = regard.build(sides | {"vocab_size": 20}).to(DEVICE)
     objective, given = Objective(label_smoothing=0.1), batch(source=encoder is not None)
     monkeypatch.setattr(varlen, "MAX_HELD_DIM", 8)  # heads of 16 are walked
-    monkeypatch.setattr(rnn_cuda, "takes", triton_launch.takes)  # in float32 too
+    monkeypatch.setattr(rnn_cuda, "can_launch", triton_launch.can_launch)  # in float32 too
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     got, changes = gradients(model, pack_batch(given, room(filled=True)), objective)
     for module in (triton_launch, rnn_cuda):
-        monkeypatch.setattr(module, "takes", lambda *tensors: False)
+        monkeypatch.setattr(module, "can_launch", lambda *tensors: False)
     wanted, expected = gradients(model, given, objective)
     near(got, wanted)
     for name, change in changes.items():
@@ -156,7 +157,7 @@ def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
         if isinstance(module, Dropout):
             module.p = 1.0
     got, _ = gradients(model, pack_batch(batch(), room(filled=True)), Objective())
-    monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
+    monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
     wanted, _ = gradients(model, batch(), Objective())
     near(got, wanted)
 
@@ -164,7 +165,7 @@ def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
 def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
     model = regard.build({"decoder": SIDE, "vocab_size": 20}).to(DEVICE)
     got, changes = gradients(model, pack_batch(batch(source=False), room(filled=True)), Objective())
-    monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
+    monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
     wanted, expected = gradients(model, batch(source=False), Objective())
     near(got, wanted)
     for name, change in changes.items():
@@ -252,7 +253,7 @@ def test_windows(taps, way):
     """Against a definition written out position by position."""
     lengths = [5, 0, 1, 30, 7]
     x = torch.randn(43, 20, device=DEVICE, requires_grad=True)
-    got = conv_unfold.windows(x, conv_unfold.Sides.of(SequenceOffsets.of(lengths).to(DEVICE)), taps)
+    got = conv_unfold.unfold(x, conv_unfold.Neighbors.of(SequenceOffsets.of(lengths).to(DEVICE)), taps)
     wanted = []
     for rows in x.split(lengths):
         for place in range(len(rows)):
@@ -285,10 +286,10 @@ def test_sums_and_norms(kind, added, way, monkeypatch):
     given = PendingResidual(x, change if added else None)
     into = [torch.randn(3, 5, 12, device=DEVICE) for _ in range(2)]
     wrt = [x, *([change] if added else []), *norm.parameters()]
-    got = join(given, Dropout(0.0), norm)
+    got = add_norm(given, Dropout(0.0), norm)
     found = torch.autograd.grad(got, wrt, into)
-    monkeypatch.setattr(triton_launch, "takes", lambda *tensors: False)
-    wanted = join(given, Dropout(0.0), norm)
+    monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
+    wanted = add_norm(given, Dropout(0.0), norm)
     for mine, theirs in zip((*got, *found), (*wanted, *torch.autograd.grad(wanted, wrt, into)), strict=True):
         near(mine, theirs)
 
@@ -296,12 +297,12 @@ def test_sums_and_norms(kind, added, way, monkeypatch):
 def test_dropout_drops_the_same_in_the_backward(way):
     norm, dropout = nn.LayerNorm(64).to(DEVICE), Dropout(0.25)
     x, change = torch.zeros(40, 64, device=DEVICE), torch.ones(40, 64, device=DEVICE, requires_grad=True)
-    total, _ = join(PendingResidual(x, change), dropout, norm)
+    total, _ = add_norm(PendingResidual(x, change), dropout, norm)
     total.sum().backward()
     assert torch.equal(change.grad, total.detach())
     assert 0.2 < (total == 0).float().mean() < 0.3
     assert total.max().item() == pytest.approx(4 / 3, rel=1e-4)
-    again, _ = join(PendingResidual(x, change), dropout, norm)
+    again, _ = add_norm(PendingResidual(x, change), dropout, norm)
     assert not torch.equal(total, again)
 
 
@@ -463,7 +464,7 @@ def test_a_packed_run_resumes_as_if_it_had_not_stopped(side, tmp_path):
     assert losses_[-1] < losses_[0]
 
 
-def test_what_is_replayed_is_the_batch_at_hand(tmp_path, monkeypatch):
+def test_a_replay_computes_the_current_batch(tmp_path, monkeypatch):
     """A recording for machines without a GPU: it computes again, from what stands in its inputs by then."""
     right, recorded = PackedCapacity.of, []
     monkeypatch.setattr(
@@ -471,20 +472,14 @@ def test_what_is_replayed_is_the_batch_at_hand(tmp_path, monkeypatch):
     )
     train(LEARNED, tmp_path / "launched", cache=tmp_path)
 
-    def record(self, batch, compute):
-        loss, gradients = torch.zeros(()), [torch.zeros_like(parameter) for parameter in self.parameters]
-        still = replace(batch, source=copied(batch.source), targets=copied(batch.targets))
+    def static(batch):
+        recorded.append(batch)
+        return right_batch(replace(batch, source=copied(batch.source), targets=copied(batch.targets)))
 
-        def play():
-            loss.copy_(compute(still))
-            for parameter, gradient in zip(self.parameters, gradients, strict=True):
-                gradient.copy_(parameter.grad)
-
-        recorded.append(play)
-        return RecordedGraph(play, _inputs(still), loss, gradients)
-
-    monkeypatch.setattr(GraphedUpdate, "_record", record)
-    monkeypatch.setattr(GraphedUpdate, "works", property(lambda self: True, lambda self, value: None), raising=False)
+    right_batch, enabled = graphed_update.RecordedBatch, property(lambda self: True, lambda self, value: None)
+    monkeypatch.setattr(graphed_update, "RecordedBatch", static)
+    monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: work)
+    monkeypatch.setattr(GraphedUpdate, "enabled", enabled, raising=False)
     train(LEARNED | {"train": TRAIN | {"cuda_graphs": True}}, tmp_path / "replayed", cache=tmp_path)
     assert len(recorded) == 1
     launched, replayed = weights(tmp_path / "launched"), weights(tmp_path / "replayed")

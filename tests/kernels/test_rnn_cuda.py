@@ -84,11 +84,11 @@ def ways(monkeypatch):
 
     def both(run, *never):
         with monkeypatch.context() as only:
-            only.setattr(rnn_cuda, "takes", lambda x: True)
+            only.setattr(rnn_cuda, "can_launch", lambda x: True)
             for owner, name in never:
                 only.setattr(owner, name, None)
             first = run()
-        monkeypatch.setattr(rnn_cuda, "takes", lambda x: False)
+        monkeypatch.setattr(rnn_cuda, "can_launch", lambda x: False)
         return first, run()
 
     return both

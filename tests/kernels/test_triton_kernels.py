@@ -211,7 +211,7 @@ def test_of_equal_weights_the_first_keys_come_first():
 
 def test_a_cpu_never_asks_for_them():
     query, key, value = (torch.ones(1, 1, 3, 2) for _ in range(3))
-    assert not triton_launch.takes(query)
+    assert not triton_launch.can_launch(query)
     assert not additive.supports(
         AttentionSpec(AdditiveScoreFunction(torch.ones(1, 2)), query, key, AttentionMask()), value, 0.0
     )

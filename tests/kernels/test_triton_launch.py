@@ -1,4 +1,4 @@
-"""Whether kernels can be launched is found out, and said, without a GPU here."""
+"""Whether Triton kernels can be launched is probed, and logged once; without a GPU here."""
 
 import os
 import subprocess
@@ -18,10 +18,10 @@ def _as_on_a_gpu(monkeypatch):
     monkeypatch.delenv("REGARD_TRITON", raising=False)
     monkeypatch.setattr(triton_launch, "find_spec", lambda name: name)
     monkeypatch.setattr(sys, "platform", "linux")
-    for known in (triton_launch.present, triton_launch._without):
+    for known in (triton_launch.available, triton_launch._warn):
         known.cache_clear()
     yield
-    for known in (triton_launch.present, triton_launch._without):
+    for known in (triton_launch.available, triton_launch._warn):
         known.cache_clear()
 
 
@@ -33,46 +33,46 @@ def failing(tried: list[torch.device]):
     return fail
 
 
-def test_a_kernel_that_fails_is_tried_and_told_once(monkeypatch, capsys):
+def test_a_failing_probe_runs_once_per_device_and_is_logged_once(monkeypatch, caplog):
     tried: list[torch.device] = []
     monkeypatch.setattr(triton_launch, "_try", failing(tried))
-    assert [triton_launch.present(each) for each in (FIRST, FIRST, SECOND, SECOND)] == [False] * 4
+    assert [triton_launch.available(each) for each in (FIRST, FIRST, SECOND, SECOND)] == [False] * 4
     assert tried == [FIRST, SECOND]
-    told = "regard: on this GPU without kernels of its own, which is slower: There is no C compiler"
-    assert capsys.readouterr().err == f"{told}\n"
+    message = "Triton kernels are unavailable on this GPU, PyTorch's are slower: There is no C compiler"
+    assert caplog.messages == [message]
 
 
-def test_one_that_works_is_tried_once(monkeypatch, capsys):
+def test_a_working_probe_runs_once(monkeypatch, caplog):
     tried: list[torch.device] = []
     monkeypatch.setattr(triton_launch, "_try", tried.append)
-    assert triton_launch.present(FIRST)
-    assert triton_launch.present(FIRST)
+    assert triton_launch.available(FIRST)
+    assert triton_launch.available(FIRST)
     assert tried == [FIRST]
-    assert capsys.readouterr().err == ""
+    assert caplog.messages == []
 
 
-@pytest.mark.parametrize("without", ["told not to", "no Triton", "no Linux"])
-def test_where_nobody_wants_them_nothing_is_tried_or_told(without, monkeypatch, capsys):
+@pytest.mark.parametrize("without", ["disabled", "no Triton", "no Linux"])
+def test_disabled_or_unsupported_platforms_are_not_probed(without, monkeypatch, caplog):
     monkeypatch.setattr(triton_launch, "_try", failing(tried := []))
-    if without == "told not to":
+    if without == "disabled":
         monkeypatch.setenv("REGARD_TRITON", "0")
     elif without == "no Triton":
         monkeypatch.setattr(triton_launch, "find_spec", lambda name: None)
     else:
         monkeypatch.setattr(sys, "platform", "win32")
-    assert not triton_launch.present(FIRST)
+    assert not triton_launch.available(FIRST)
     assert tried == []
-    assert capsys.readouterr().err == ""
+    assert caplog.messages == []
 
 
-def test_an_old_gpu_is_told_of(monkeypatch, capsys):
+def test_an_old_gpu_is_logged(monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert not triton_launch.present(FIRST)
-    assert "wanted a GPU of compute capability 8.0 or more; got 7.5" in capsys.readouterr().err
+    assert not triton_launch.available(FIRST)
+    assert "wanted a GPU of compute capability 8.0 or more; got 7.5" in caplog.text
 
 
-def test_then_pytorch_does_the_same(monkeypatch, capsys):
-    """Tensors that say that they are on a GPU, where nothing can be launched."""
+def test_pytorch_computes_the_same_without_triton(monkeypatch, caplog):
+    """With tensors that claim to be on a GPU."""
     query, key, value = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4)
     score = regard.Additive(4, 4, 6)
     wanted = regard.attend(query, key, value, score=score)
@@ -83,33 +83,34 @@ def test_then_pytorch_does_the_same(monkeypatch, capsys):
         got = [regard.attend(query, key, value, score=score) for _ in range(2)]
     assert tried == [query.device]
     assert all(torch.equal(each, wanted) for each in got)
-    assert capsys.readouterr().err.count("without kernels of its own") == 1
+    assert caplog.text.count("Triton kernels are unavailable") == 1
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="there is a GPU: test_cuda.py has it")
-def test_the_smallest_kernel_notices_wrong_results(monkeypatch):
+def test_the_probe_notices_wrong_results(monkeypatch):
     pytest.importorskip("triton", reason="needs Triton, which is there for Linux on x86_64")
     from regard.kernels import probe_triton
 
     probe_triton.probe(torch.device("cpu"))
-    right = probe_triton._twice[(1,)]
-    wrong = {(1,): lambda given, found, **constants: right(given + 1, found, **constants)}
-    monkeypatch.setattr(probe_triton, "_twice", wrong)
+    right = probe_triton._double[(1,)]
+    wrong = {(1,): lambda x, out, **constants: right(x + 1, out, **constants)}
+    monkeypatch.setattr(probe_triton, "_double", wrong)
     with pytest.raises(RuntimeError, match=r"a kernel computed \[2.0, 4.0"):
         probe_triton.probe(torch.device("cpu"))
 
 
-def test_without_a_gpu_nothing_of_triton_is_imported():
-    """By us: parts of PyTorch try to."""
+def test_without_a_gpu_no_triton_module_is_imported():
+    """Of this package; PyTorch imports some of its own."""
     program = """
 import sys, torch, regard
-from regard.runtime.cuda.static_decoder import static_decoder
+from regard.runtime.cuda.engine import CudaEngine
+from regard.runtime.interfaces import EngineOptions
 x = torch.randn(1, 2, 3, 4)
 regard.attend(x, x, x, score=regard.Additive(4, 4, 6))
 regard.attention_summary(x, x)
 side = {"kind": "transformer", "dim": 8, "layers": 1, "heads": 2}
 model = regard.build({"encoder": side, "decoder": side, "vocab_size": 9})
-assert static_decoder(model.eval().decoder, 4) is None
+assert CudaEngine().decoder_for(model.eval(), EngineOptions(4)) is None
 print([name for name in sys.modules if name.endswith("_triton")])
 """
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}

@@ -1,4 +1,4 @@
-"""Compiled steps equal PyTorch's, and nothing depends on a compiler being there."""
+"""The CPU engine: compiled steps equal PyTorch's, and nothing depends on a compiler."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -12,24 +12,25 @@ from test_search import LONGEST, found, model, said, sources
 from torch import nn
 
 from regard.core.sequence import Tokens
-from regard.decoding import batch_plan
 from regard.model import capture
 from regard.model.embedding import Projection
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
+from regard.runtime import engines
 from regard.runtime.cpu import compile
-from regard.runtime.cpu import decoder as compiling
-from regard.runtime.cpu.decoder import NativeDecoder, _made, _no_bytes, encode, native_decoder
+from regard.runtime.cpu.decoder import NativeDecoder
+from regard.runtime.cpu.engine import CpuEngine, _warn_no_int8
 from support.models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, words
 
 COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none")
+ENGINE = CpuEngine()
 needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
 
 
 @needs_compiler
 @pytest.mark.parametrize("name", DECODERS)
-def test_who_is_compiled(name):
-    assert (native_decoder(decoder(name)) is not None) == (name in (*COMPILED, "transformer recomputed"))
+def test_which_decoders_are_supported(name):
+    assert (ENGINE.compile_decoder(decoder(name)) is not None) == (name in (*COMPILED, "transformer recomputed"))
 
 
 @needs_compiler
@@ -37,9 +38,9 @@ def test_who_is_compiled(name):
 @pytest.mark.parametrize("beams", [1, 3])
 @torch.inference_mode()
 def test_compiled_steps_equal_plain_ones(name, beams):
-    """Through following, leaving, entering and forgetting."""
+    """Through follow, reorder, admit and eviction."""
     plain = decoder(name)
-    compiled = native_decoder(plain)
+    compiled = ENGINE.compile_decoder(plain)
     assert isinstance(compiled, NativeDecoder)
     given = memory()
     states = [each.start(given, batch=3, capacity=8, beams=beams) for each in (plain, compiled)]
@@ -71,7 +72,7 @@ def test_compiled_steps_equal_plain_ones(name, beams):
 def test_the_search_finds_the_same(monkeypatch, options):
     made, rows = model("transformer"), sources()
     compiled = found(made, rows, **options, batch_tokens=13)
-    monkeypatch.setattr(batch_plan, "native_decoder", lambda *_, **__: None)
+    monkeypatch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
     plain = found(made, rows, **options, batch_tokens=13)
     assert said(compiled) == said(plain)
     for one, other in zip(compiled, plain, strict=True):
@@ -103,31 +104,31 @@ def one_weight(module: nn.Module) -> None:
 def test_changed_weights_are_noticed(change):
     """Also where PyTorch counts no change."""
     plain = decoder("transformer")
-    before = native_decoder(plain)
-    assert native_decoder(plain) is before
+    before = ENGINE.compile_decoder(plain)
+    assert ENGINE.compile_decoder(plain) is before
     change(plain)
-    assert native_decoder(plain) is not before
+    assert ENGINE.compile_decoder(plain) is not before
 
 
 @needs_compiler
 @pytest.mark.parametrize("name", TEXT_ENCODERS)
-def test_compiled_reading_equals_plain(name):
+def test_compiled_encoders_equal_plain_ones(name):
     made = Seq2Seq(encoder(name), decoder("transformer")).eval()
     with torch.inference_mode():
-        same_reading(made, Tokens.of(sources()))
-    assert (made.encoder in _made) == (name in COMPILED)
+        same_memory(made, Tokens.of(sources()))
+    assert (made.encoder in ENGINE.compiled) == (name in COMPILED)
 
 
 @needs_compiler
-def test_compiled_reading_with_norms_last_and_of_nothing():
+def test_compiled_encoders_with_post_norm_and_empty_sources():
     made = Seq2Seq(TransformerEncoder(replace(SMALL, norm_first=False), words()), decoder("transformer")).eval()
     with torch.inference_mode():
-        same_reading(made, Tokens.of(sources()))
-        same_reading(made, Tokens.of([[3, 4], []]))
+        same_memory(made, Tokens.of(sources()))
+        same_memory(made, Tokens.of([[3, 4], []]))
 
 
-def same_reading(made: Seq2Seq, source: Tokens) -> None:
-    mine, plain = encode(made, source), made.encode(source)
+def same_memory(made: Seq2Seq, source: Tokens) -> None:
+    mine, plain = ENGINE.encode(made, source, half=False) or made.encode(source), made.encode(source)
     for one, other in ((mine.states, plain.states), (mine.summary, plain.summary), (mine.mask, plain.mask)):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
@@ -135,11 +136,11 @@ def same_reading(made: Seq2Seq, source: Tokens) -> None:
 @needs_compiler
 @pytest.mark.parametrize("name", COMPILED)
 @torch.inference_mode()
-def test_bytes_are_close(name):
+def test_int8_is_close(name):
     plain = decoder(name)
-    compiled, given = native_decoder(plain, int8=True), memory()
-    if not compiled.weights.most_bytes:
-        pytest.skip("this processor has no products of bytes")
+    compiled, given = ENGINE.compile_decoder(plain, int8=True), memory()
+    if not compiled.weights.int8_max_inputs:
+        pytest.skip("this processor has no int8 products")
     states = [each.start(given, batch=3, capacity=8) for each in (plain, compiled)]
     for tokens in torch.randint(VOCABULARY, (8, 3)):
         logits, states[0] = plain.step(tokens, states[0])
@@ -147,34 +148,71 @@ def test_bytes_are_close(name):
         assert 0 < (mine - logits).norm() / logits.norm() < 0.03
 
 
-def test_int8_that_cannot_be_is_told_once(capsys):
+def test_unsupported_int8_is_logged_once(caplog):
     made, rows = model("gru after fed"), sources()[:3]
-    _no_bytes.cache_clear()
+    _warn_no_int8.cache_clear()
     assert (
         said(found(made, rows, quantization="int8"))
         == said(found(made, rows))
         == said(found(made, rows, quantization="int8"))
     )
-    assert capsys.readouterr().err.count("int8 is not possible here") == 1
+    assert caplog.text.count("int8 is not supported") == 1
 
 
 @needs_compiler
-def test_listeners_are_heard():
-    plain = decoder("transformer")
-    with capture.capture_attention(lambda heard: None):
-        assert native_decoder(plain) is None
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_search_under_capture_keeps_the_engine_and_every_bit(beams):
+    """A call's tensors are overwritten by later steps, so that its weights are computed at once."""
+    made, rows, options = model("transformer"), sources()[:5], {"beam_size": beams, "batch_tokens": 13}
+    plainly = found(made, rows, **options)
+    modules, sums = set(), []
+
+    def collect(call: capture.AttentionCall) -> None:
+        modules.add(call.source)
+        sums.append(call.weights().sum(-1).flatten())
+
+    with capture.capture_attention(collect):
+        assert ENGINE.compile_decoder(made.decoder) is not None
+        assert found(made, rows, **options) == plainly
+    assert len(modules) == len(made.encoder.stack.layers) + 2 * len(made.decoder.stack.layers)
+    total = torch.cat(sums)  # zero in the padding of a source
+    assert ((total - 1).abs() < 1e-5).sum() + (total == 0).sum() == len(total)
 
 
 @needs_compiler
-def test_who_listens_in_another_thread_slows_nobody():
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.inference_mode()
+def test_captured_weights_equal_those_of_plain_steps(beams):
+    """Through follow and admit."""
+    plain, given = decoder("transformer"), memory()
+    both = plain, ENGINE.compile_decoder(plain)
+    states = [each.start(given, batch=3, capacity=8, beams=beams) for each in both]
+    generator = torch.Generator().manual_seed(1)
+    for number in range(5):
+        tokens = torch.randint(VOCABULARY, (3 * beams,), generator=generator)
+        calls = []
+        for i, each in enumerate(both):
+            with capture.capture_attention() as heard:
+                _, states[i] = each.step(tokens, states[i])
+            calls.append(heard)
+        assert len(calls[0]) == len(calls[1]) > 0
+        for one, other in zip(*calls, strict=True):
+            assert one.source is other.source
+            torch.testing.assert_close(other.weights(), one.weights(), atol=2e-5, rtol=1e-4)
+            torch.testing.assert_close(other.value, one.value, atol=2e-5, rtol=1e-4)
+        parents = torch.randint(beams, (3, beams), generator=generator)
+        states[:] = [each.follow(parents) for each in states]
+        if number == 2:
+            fresh = [each.start(given.reorder(torch.tensor([1])), batch=1, capacity=0, beams=beams) for each in both]
+            states[:] = [mine.admit(torch.tensor([0]), new) for mine, new in zip(states, fresh, strict=True)]
+
+
+@needs_compiler
+def test_an_interceptor_disables_the_engine_in_its_own_thread_only():
     plain = decoder("transformer")
-    with ThreadPoolExecutor(1) as other, capture.capture_attention(lambda heard: None):
-        assert other.submit(native_decoder, plain).result() is not None
-        with capture.intercepting(lambda source, spec, value, out: out):
-            assert other.submit(native_decoder, plain, int8=True).result() is not None
-    for quiet in (capture.capture_attention(print), capture.intercepting(print)):
-        with quiet:
-            assert native_decoder(plain) is None
+    with ThreadPoolExecutor(1) as other, capture.intercepting(lambda source, spec, value, out: out):
+        assert ENGINE.compile_decoder(plain) is None
+        assert other.submit(ENGINE.compile_decoder, plain, int8=True).result() is not None
 
 
 class Contested(WeakKeyDictionary):
@@ -185,13 +223,13 @@ class Contested(WeakKeyDictionary):
 
 
 @needs_compiler
-def test_what_another_thread_makes_is_not_taken_for_ones_own(monkeypatch):
-    monkeypatch.setattr(compiling, "_made", Contested())
-    assert isinstance(native_decoder(decoder("transformer")), NativeDecoder)
+def test_a_decoder_compiled_by_another_thread_is_not_returned(monkeypatch):
+    monkeypatch.setattr(ENGINE, "compiled", Contested())
+    assert isinstance(ENGINE.compile_decoder(decoder("transformer")), NativeDecoder)
 
 
 @needs_compiler
-def test_changers_change():
+def test_interceptors_change_a_search():
     made, rows = model("transformer"), sources()[:3]
     with capture.intercepting(lambda source, spec, value, out: torch.zeros_like(out)):
         silent = found(made, rows)
@@ -205,7 +243,7 @@ def test_learned_positions_end_with_their_table():
     short = replace(SMALL, positions="learned", max_positions=LONGEST)
     plain = TransformerDecoder(short, words(), Projection(WIDTH, VOCABULARY), WIDTH)
     made, rows = Seq2Seq(encoder("transformer"), plain).eval(), sources()
-    assert native_decoder(made.decoder) is not None
+    assert ENGINE.compile_decoder(made.decoder) is not None
     wanted = said(found(made, rows, min_length=LONGEST))
     assert said(found(made, rows, min_length=LONGEST, batch_tokens=8)) == wanted
     assert said(found(made, rows, min_length=LONGEST + 1, max_length=LONGEST + 2)) == wanted
@@ -214,16 +252,15 @@ def test_learned_positions_end_with_their_table():
 @pytest.mark.parametrize(
     ("compiler", "why"), [("false", "ended with 1"), ("no-such-compiler", "No such file")], ids=["fails", "missing"]
 )
-def test_without_a_compiler_it_says_so_once(monkeypatch, tmp_path, capsys, compiler, why):
+def test_a_missing_compiler_is_logged_once(monkeypatch, tmp_path, caplog, compiler, why):
     monkeypatch.setenv("CXX", shutil.which(compiler) or compiler)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
     compile.library.cache_clear()
     try:
         made, rows = model("transformer"), sources()[:3]
         outputs = [said(found(made, rows)) for _ in range(2)]
-        told = capsys.readouterr().err
-        assert told.count("without compiled code") == 1
-        assert why in told
+        assert caplog.text.count("the compiled CPU engine is unavailable") == 1
+        assert why in caplog.text
         assert not list(tmp_path.rglob("*.so"))
         monkeypatch.undo()
         compile.library.cache_clear()

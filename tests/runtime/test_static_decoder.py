@@ -1,4 +1,4 @@
-"""Steps in memory that stays where it is, as a GPU records them: here each is launched, and on a CPU."""
+"""The static decoder and decode buffers, as a GPU records them; here every step is launched, on a CPU."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -20,12 +20,14 @@ from regard.decoding.interfaces import GeneratedTokens
 from regard.decoding.logits_processors import BannedTokens
 from regard.decoding.request import Request, SearchTask
 from regard.model.transformer import TransformerDecoder
-from regard.runtime.cpu.weight_layout import plain
-from regard.runtime.cuda import buffers as desks
-from regard.runtime.cuda import encode
+from regard.runtime import engines
+from regard.runtime.cpu.weight_layout import supported
+from regard.runtime.cuda import buffers, cuda_graphs
 from regard.runtime.cuda.cuda_graphs import rounded
 from regard.runtime.cuda.encode import GraphedEncoder
-from regard.runtime.cuda.static_decoder import StaticDecoder, _made, laid
+from regard.runtime.cuda.static_decoder import StaticDecoder, _decoders, static_decoder
+from regard.runtime.engines import PyTorchEngine
+from regard.runtime.interfaces import Engine
 from support.models import VOCABULARY, decoder, encoder, memory
 
 KINDS = ("transformer", "lstm before", "conv")
@@ -34,17 +36,17 @@ KINDS = ("transformer", "lstm before", "conv")
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("beams", [1, 3])
 @torch.inference_mode()
-def test_fixed_steps_equal_plain_ones(name, beams):
-    """Through following, leaving, entering and forgetting."""
+def test_static_steps_equal_plain_ones(name, beams):
+    """Through follow, reorder, admit and eviction."""
     module, given = decoder(name), memory()
-    fixed = laid(module, torch.float32)
+    fixed = static_decoder(module, torch.float32)
     states = [each.start(given, batch=3, capacity=8, beams=beams) for each in (module, fixed)]
     generator = torch.Generator().manual_seed(1)
 
     def step(rows: int) -> None:
         tokens = torch.randint(VOCABULARY, (rows * beams,), generator=generator)
         logits, states[0] = module.step(tokens, states[0])
-        states[1].make_room()
+        states[1].reserve()
         mine, states[1] = fixed.step(tokens, states[1])
         torch.testing.assert_close(mine, logits, atol=2e-5, rtol=1e-4)
         parents = torch.randint(beams, (rows, beams), generator=generator)
@@ -64,15 +66,23 @@ def test_fixed_steps_equal_plain_ones(name, beams):
 
 @pytest.fixture
 def _as_on_a_gpu(monkeypatch):
-    def fixed(module, room, *, half):
-        return laid(module, torch.float32) if isinstance(module, TransformerDecoder) and plain(module) else None
+    class StaticEngine(Engine):
+        """Static buffers for every decoder."""
 
-    monkeypatch.setattr(batch_plan, "native_decoder", lambda *_, **__: None)
-    monkeypatch.setattr(batch_plan, "static_decoder", fixed)
-    monkeypatch.setattr(batch_plan, "stays", lambda _: True)
+        def decoder_for(self, model, options):
+            if isinstance(model.decoder, TransformerDecoder) and supported(model.decoder):
+                return static_decoder(model.decoder, torch.float32)
+            decoder = PyTorchEngine().decoder_for(model, options)
+            decoder.static = True
+            return decoder
+
+        def encode(self, model, source, *, half):
+            return model.encode(source)
+
+    monkeypatch.setattr(engines, "ENGINES", (StaticEngine(),))
     monkeypatch.setattr(searching, "MIN_HYPOTHESES", 0)
-    monkeypatch.setattr(desks, "record", lambda _: None)
-    monkeypatch.setattr(desks, "_memory", lambda _: 1 << 30)
+    monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: work)
+    monkeypatch.setattr(buffers, "_memory", lambda _: 1 << 30)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -82,12 +92,12 @@ def _as_on_a_gpu(monkeypatch):
 def test_the_search_finds_the_same(name, options, request):
     made, rows, prefixes = model(name), sources()[:8], [(), (5, 9), (7,), *[()] * 5]
     runs = [
-        partial(found, made, rows, **options, batch_tokens=13),  # who waits enters
+        partial(found, made, rows, **options, batch_tokens=13),  # with continuous batching
         partial(found, made, rows, **options, prefixes=prefixes, processors=[BannedTokens([[6], [7, 8]])]),
     ]
     plainly = [run() for run in runs]
     request.getfixturevalue("_as_on_a_gpu")
-    again = runs[0]()  # and once more, at desks that were kept
+    again = runs[0]()  # and once more, in buffers that were kept
     for outputs, wanted in zip([again, *(run() for run in runs)], [plainly[0], *plainly], strict=True):
         assert said(outputs) == said(wanted)
         for one, other in zip(outputs, wanted, strict=True):
@@ -97,22 +107,22 @@ def test_the_search_finds_the_same(name, options, request):
 @pytest.mark.parametrize("options", WAYS, ids=str)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.usefixtures("_as_on_a_gpu")
-def test_nothing_moves(name, options, monkeypatch):
-    stay, steps = desks.DecodeBuffers._stay, []
+def test_static_steps_move_no_tensor(name, options, monkeypatch):
+    static_step, steps = buffers.DecodeBuffers._static_step, []
 
     def watched(self):
         before = [x.data_ptr() for x in self.tensors()]
-        stay(self)
+        static_step(self)
         assert [x.data_ptr() for x in self.tensors()] == before
         steps.append(1)
 
-    monkeypatch.setattr(desks.DecodeBuffers, "_stay", watched)
+    monkeypatch.setattr(buffers.DecodeBuffers, "_static_step", watched)
     found(model(name), sources()[:6], **options, batch_tokens=13)
     assert steps
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
-def test_desks_are_kept_for_who_comes_next(monkeypatch):
+def test_buffers_are_kept_for_the_next_search(monkeypatch):
     made, rows, fresh = model("transformer"), sources(), []
     lay = searching.SearchBatch._new_buffers
     monkeypatch.setattr(searching.SearchBatch, "_new_buffers", lambda self: fresh.append(1) or lay(self))
@@ -124,7 +134,7 @@ def test_desks_are_kept_for_who_comes_next(monkeypatch):
     assert len(fresh) > count
     one = said(found(made, rows, sample=True, seed=1))
     count = len(fresh)
-    other = said(found(made, rows, sample=True, seed=2))  # of another seed, at the same desks
+    other = said(found(made, rows, sample=True, seed=2))  # another seed, in the same buffers
     assert len(fresh) == count
     assert other != one
     assert other == said(found(deepcopy(made), rows, sample=True, seed=2))
@@ -139,9 +149,9 @@ def test_desks_are_kept_for_who_comes_next(monkeypatch):
     assert one == same
     assert other == again
     assert one != other  # what came before the first token
-    kept = desks.buffer_pool(laid(made.decoder, torch.float32))
+    kept = buffers.buffer_pool(static_decoder(made.decoder, torch.float32))
     assert len(kept.kept) > 1
-    monkeypatch.setattr(desks, "_memory", lambda _: 1)
+    monkeypatch.setattr(buffers, "_memory", lambda _: 1)
     found(made, rows)
     assert not kept.kept
 
@@ -149,14 +159,14 @@ def test_desks_are_kept_for_who_comes_next(monkeypatch):
 @pytest.mark.parametrize(
     "change", [partial(stepped, fused=False), partial(stepped, fused=True), one_weight], ids=["plain", "fused", "one"]
 )
-def test_changed_weights_go_where_the_old_ones_were(change):
+def test_changed_weights_are_copied_into_the_same_memory(change):
     module, given = decoder("transformer"), memory()
-    fixed = laid(module, torch.float32)
-    where = fixed.laid["project"].weight.data_ptr()
+    fixed = static_decoder(module, torch.float32)
+    where = fixed.weights.project.weight.data_ptr()
     change(module)
-    assert laid(module, torch.float32) is fixed
-    fixed.refresh(module)
-    assert fixed.laid["project"].weight.data_ptr() == where
+    assert static_decoder(module, torch.float32) is fixed
+    fixed.refresh_from(module)
+    assert fixed.weights.project.weight.data_ptr() == where
     tokens = torch.tensor([5, 6, 7])
     with torch.inference_mode():
         wanted, _ = module.step(tokens, module.start(given, batch=3, capacity=2))
@@ -195,7 +205,7 @@ def test_sources_are_read_where_others_were(monkeypatch):
     """Shorter and fewer ones after longer and more; what came of those stays, though a recording writes over it."""
     module, rows, one = encoder("transformer"), sources(), GraphedEncoder(12, 16, torch.device("cpu"))
 
-    def record(work):
+    def record(work, **_):
         work()
         kept = one.memory
 
@@ -207,8 +217,8 @@ def test_sources_are_read_where_others_were(monkeypatch):
 
         return play
 
-    monkeypatch.setattr(encode, "record", record)
-    monkeypatch.setattr(encode, "LAUNCHED", 0)
+    monkeypatch.setattr(cuda_graphs, "capture", record)
+    monkeypatch.setattr(cuda_graphs, "WARMUP", 0)
     given = [Tokens.of(some) for some in (rows, [row[:4] for row in rows[2:6]])]
     for source, read in [(source, one(module, source)) for source in given]:
         wanted, length = module(source), source.ids.shape[1]
@@ -218,12 +228,12 @@ def test_sources_are_read_where_others_were(monkeypatch):
         assert not read.mask[:, length:].any()
 
 
-def test_what_is_laid_out_goes_with_the_model():
+def test_a_static_decoder_is_released_with_the_model():
     module = decoder("transformer")
-    assert isinstance(laid(module, torch.float32), StaticDecoder)
-    before = len(_made)
+    assert isinstance(static_decoder(module, torch.float32), StaticDecoder)
+    before = len(_decoders)
     del module
-    assert len(_made) == before - 1
+    assert len(_decoders) == before - 1
 
 
 def test_sizes_are_few():
@@ -231,7 +241,7 @@ def test_sizes_are_few():
     assert [rounded(count, up=False) for count in (1, 5, 7, 64, 65, 100)] == [1, 4, 6, 64, 64, 96]
 
 
-def test_half_precision_without_a_gpu_is_told_once(caplog):
+def test_half_precision_without_a_gpu_is_logged_once(caplog):
     made, rows = model("transformer"), sources()[:3]
     batch_plan._warn_float32.cache_clear()
     half = [said(found(made, rows, precision="bfloat16")) for _ in range(2)]
@@ -239,14 +249,14 @@ def test_half_precision_without_a_gpu_is_told_once(caplog):
     assert caplog.text.count("precision = 'bfloat16' is for GPUs") == 1
 
 
-@pytest.mark.parametrize("way", [BeamSearch, GreedySearch])
-def test_who_is_done_stays_as_it_is(way):
-    """However many steps pass before anybody looks."""
-    generator, rows, beams = torch.Generator().manual_seed(1), 12, 3 if way is BeamSearch else 1
+@pytest.mark.parametrize("strategy", [BeamSearch, GreedySearch])
+def test_a_finished_slot_does_not_change(strategy):
+    """However many steps follow."""
+    generator, rows, beams = torch.Generator().manual_seed(1), 12, 3 if strategy is BeamSearch else 1
     said = GeneratedTokens(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
     config = DecodeConfig(beam_size=beams, num_hypotheses=beams, length_penalty=3.0)  # what ends later would win
-    scored = {"scored": True} if way is GreedySearch else {}
-    searched = way(config, said, torch.arange(4, 16), [], ends=True, **scored)
+    scored = {"scored": True} if strategy is GreedySearch else {}
+    searched = strategy(config, said, torch.arange(4, 16), [], ends=True, **scored)
     searched.admit(torch.arange(rows), torch.arange(rows))
     first = {}
     for _ in range(16):

@@ -1,4 +1,4 @@
-"""Compiles every kernel of `looking_gpu` and of training for an H200, without one. Prints how many.
+"""Compiles the attention and training kernels for an H200, without one. Prints how many.
 
 A program, not a test: Triton asks once in a process whether it is to interpret.
 """
@@ -26,7 +26,14 @@ from regard.kernels.attention import (
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.layers import conv_unfold, conv_unfold_triton, residual_norm, training_triton
+from regard.kernels.layers import (
+    conv_unfold,
+    conv_unfold_triton,
+    cross_entropy_triton,
+    linear_triton,
+    residual_norm,
+    residual_norm_triton,
+)
 from regard.kernels.recurrent import rnn_cuda, rnn_triton
 from regard.kernels.recurrent.rnn import CELLS, StepSchedule
 from regard.training import losses
@@ -83,16 +90,17 @@ def main() -> None:
         spec = AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask(allowed, *reach))
         weights.triton_weights(spec, slice(0, n), lse)
         weights.triton_summary(spec, 5, torch.ones(n), lse)
-    for name in ("join", "d_join", "d_activate", "surprise", "paired_surprise"):
-        setattr(training_triton, name, Compiled(getattr(training_triton, name)))
-    for module, name in (
-        (varlen_triton, "short_attention"),
-        (varlen_wide_triton, "wide_attention"),
-        (conv_unfold_triton, "gather"),
-        (rnn_triton, "step"),
+    for module, names in (
+        (residual_norm_triton, ("add_norm", "add_norm_backward")),
+        (linear_triton, ("activation_backward",)),
+        (cross_entropy_triton, ("cross_entropy", "r_drop_cross_entropy")),
+        (varlen_triton, ("short_attention", "d_short_attention")),
+        (varlen_wide_triton, ("wide_attention", "d_wide_attention")),
+        (conv_unfold_triton, ("unfold", "unfold_backward")),
+        (rnn_triton, ("step", "d_step")),
     ):
-        for each in (name, f"d_{name}"):
-            setattr(module, each, Compiled(getattr(module, each)))
+        for name in names:
+            setattr(module, name, Compiled(getattr(module, name)))
     for dtype, dropout in ((torch.bfloat16, 0.1), (torch.float32, 0.0)):
         training(dtype, dropout)
     convolutions(torch.bfloat16)
@@ -120,13 +128,13 @@ def training(dtype, dropout) -> None:
     seed, weight = torch.zeros(1, dtype=torch.int64), torch.ones(40)
     for added, bias in ((low, weight), (None, None)):
         ctx = Context()
-        residual_norm._Join.forward(ctx, x, added, weight, bias, seed, 1e-5, int(dropout * 65536), dtype)
-        residual_norm._Join.backward(ctx, None if added is None else x, low)
+        residual_norm._AddNorm.forward(ctx, x, added, weight, bias, seed, 1e-5, int(dropout * 65536), dtype)
+        residual_norm._AddNorm.backward(ctx, None if added is None else x, low)
     ends, ctx = SequenceOffsets.of([5, 3]), Context()
     varlen._Short.forward(ctx, False, varlen.HeadLayout(4, 2, 5, 1.0, True, dropout), ends, ends, seed, low, None)
     varlen._Short.backward(ctx, low[:, :20])
-    for agreement in (0.0, 1.0):
-        losses._on_gpu(low, low[:6], low[0, :6], torch.zeros(8, dtype=torch.int64), 0.1, agreement, 4, (True,) * 3)
+    for r_drop in (0.0, 1.0):
+        losses._on_gpu(low, low[:6], low[0, :6], torch.zeros(8, dtype=torch.int64), 0.1, r_drop, 4, (True,) * 3)
 
 
 @torch.no_grad()
@@ -136,8 +144,8 @@ def convolutions(dtype) -> None:
     seed = torch.zeros(1, dtype=torch.int64)
     varlen._Short.forward(ctx, True, varlen.HeadLayout(1, 1, 512, 1.0, True, 0.1), ends, ends, seed, low, None)
     varlen._Short.backward(ctx, low[:, :512])
-    conv_unfold._Windows.forward(ctx, low[:, :512].contiguous(), *conv_unfold.Sides.of(ends), range(-2, 3, 2))
-    conv_unfold._Windows.backward(ctx, low)
+    conv_unfold._Unfold.forward(ctx, low[:, :512].contiguous(), *conv_unfold.Neighbors.of(ends), range(-2, 3, 2))
+    conv_unfold._Unfold.backward(ctx, low)
 
 
 @torch.no_grad()

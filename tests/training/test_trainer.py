@@ -30,9 +30,10 @@ from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
 from regard.model.weights import weights_of
 from regard.recipe.recipe import Recipe, read_recipe
+from regard.runtime.cuda import cuda_graphs, graphed_update
+from regard.runtime.cuda.graphed_update import GraphedUpdate
 from regard.training.checkpointing import average_checkpoints
 from regard.training.config import TrainConfig
-from regard.training.cuda_graphs import GraphedUpdate, RecordedGraph
 from regard.training.monitor import Validation, ValidationHistory
 from regard.training.objective import Objective, mask_tokens, shift_targets
 from regard.training.schedules import learning_rate_at
@@ -418,27 +419,21 @@ def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache
     train(recipe, tmp_path / "launched", cache=cache)
     recorded = []
 
-    def record(self, batch, compute):
-        ids, loss = batch.targets.ids.clone(), torch.zeros(())
-        gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
-        still = replace(batch, targets=replace(batch.targets, ids=ids))
+    def static(batch):
+        ids = batch.targets.ids.clone()
         recorded.append(ids.shape)
+        return right(replace(batch, targets=replace(batch.targets, ids=ids)))
 
-        def play():
-            loss.copy_(compute(still))
-            for parameter, gradient in zip(self.parameters, gradients, strict=True):
-                gradient.copy_(parameter.grad)
-
-        return RecordedGraph(play, [ids], loss, gradients)
-
+    right = graphed_update.RecordedBatch
     before, padded = GraphedUpdate.__call__, []
 
     def called(self, batch, compute):
-        self.works = True
+        self.enabled = True
         padded.append((batch.targets.ids.shape,) in self.recorded and int(batch.targets.lengths.min()) < 49)
         return before(self, batch, compute)
 
-    monkeypatch.setattr(GraphedUpdate, "_record", record)
+    monkeypatch.setattr(graphed_update, "RecordedBatch", static)
+    monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: work)
     monkeypatch.setattr(GraphedUpdate, "__call__", called)
     train(recipe | {"train": recipe["train"] | {"cuda_graphs": True}}, tmp_path / "replayed", cache=cache)
     assert recorded

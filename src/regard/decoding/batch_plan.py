@@ -4,16 +4,16 @@ import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from regard.core.errors import InvalidArgument
 from regard.decoding.logits_processors import LOGITS_PROCESSORS
 from regard.decoding.request import Constraint, Request, SearchTask
+from regard.model.capture import capturing_here
 from regard.model.memory import Memory
-from regard.runtime.cpu.decoder import native_decoder
-from regard.runtime.cuda.buffers import stays
+from regard.runtime import engines
 from regard.runtime.cuda.cuda_graphs import rounded
-from regard.runtime.cuda.static_decoder import static_decoder
+from regard.runtime.interfaces import EngineOptions
 
 SOURCE_MULTIPLE = 32  # static buffers hold sources of a multiple of so many positions
 log = logging.getLogger(__name__)
@@ -73,17 +73,18 @@ class BatchPlan:
         self.half = config.precision == "bfloat16" and self.device.type == "cuda"
         if config.precision == "bfloat16" and not self.half:
             _warn_float32()
-        decoder = task.model.decoder
-        self.decoder: Any = (
-            native_decoder(decoder, int8=config.quantization == "int8")
-            or static_decoder(decoder, self.max_length, half=self.half)
-            or decoder
-        )
-        self.static = stays(self.decoder)
+        options = EngineOptions(self.max_length, half=self.half, int8=config.quantization == "int8")
+        self.decoder = engines.decoder_for(task.model, options)
+        self.static = self.decoder.static
         self.constrained = any(each.constraint is not None for each in requests)
         registered = [LOGITS_PROCESSORS[name]() for name in config.logits_processors or ()]
         self.processors = [*registered, *task.logits_processors]
-        self.recorded = self.static and not self.constrained and all(each.recordable for each in self.processors)
+        self.recorded = (
+            self.static
+            and not capturing_here()
+            and not self.constrained
+            and all(each.recordable for each in self.processors)
+        )
         self.slots = rounded(slots, up=slots == len(requests)) if self.static else slots
         # Where requests are admitted later, steps exceed any output's length; the older half of the cache is dropped.
         self.capacity = self.max_length if self.slots >= len(requests) else 2 * self.max_length
@@ -108,11 +109,9 @@ class BatchPlan:
         if not self.recorded or self.processors or self.banned[0]:
             return None
         task = self.task
-        weights = self.decoder.parameters() if self.decoder is task.model.decoder else ()
-        pointers = tuple(weight.data_ptr() for weight in weights)
         config = replace(task.config, seed=0) if task.config.sample else task.config  # the seed is written at admission
         own = (any(each.min_length for each in self.requests), self.max_prefix > 0)
-        return sizes, own, config, task.first, task.ends, task.scored, task.rerank is None, pointers
+        return sizes, own, config, task.first, task.ends, task.scored, task.rerank is None
 
 
 @lru_cache(maxsize=1)

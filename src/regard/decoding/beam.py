@@ -120,7 +120,7 @@ class BeamSearch(DecodingStrategy):
         normalizer: Tensor = gpu.log_sum_exp(logits)
         for processor in self.processors:
             processor(logits, self.generated)
-        best, best_tokens = gpu.best(logits, count)
+        best, best_tokens = gpu.top_k(logits, count)
         log_p = best - normalizer[..., None]
         values, index = (log_p + self.total[..., None]).flatten(1).topk(min(2 * beams, beams * vocabulary))
         tokens, gained = (x.flatten(1).gather(1, index)[:, None] for x in (best_tokens, log_p))

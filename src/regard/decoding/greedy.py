@@ -62,7 +62,7 @@ class GreedySearch(DecodingStrategy):
             processor(scores, generated)
         if not self.normalized and self.required is None and (gpu := kernels(scores)) is not None:
             end, buffers = END if self.ends else -1, (generated.tokens, generated.length)
-            fused: Tensor = gpu.speak(scores, *buffers, self.limit, self.ended, self.done, end, PAD)
+            fused: Tensor = gpu.greedy_step(scores, *buffers, self.limit, self.ended, self.done, end, PAD)
             return fused, None
         if self.config.sample:
             steps = generated.length[:, None].expand_as(self.stream)

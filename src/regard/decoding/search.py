@@ -6,7 +6,6 @@ It calls the interfaces of `model.interfaces` only, and knows nothing of attenti
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -21,11 +20,10 @@ from regard.decoding.interfaces import DecodingStrategy
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.slots import EncodeQueue, SlotTable
 from regard.decoding.strategies import build_strategy
-from regard.kernels.triton_launch import HostFuture
 from regard.model.kv_cache import Slots
 from regard.runtime.cuda.buffers import DecodeBuffers, buffer_pool
-from regard.runtime.cuda.cuda_graphs import precision, rounded
-from regard.runtime.cuda.static_decoder import StaticDecoder
+from regard.runtime.cuda.cuda_graphs import autocast, rounded
+from regard.runtime.cuda.host_future import HostFuture
 
 MAX_HYPOTHESES = {"cpu": 512, "cuda": 2560}  # in one step
 IDLE_FRACTION = 8  # requests are admitted when an eighth of the slots is free
@@ -115,7 +113,7 @@ class SearchBatch:
         )
         count, done = min(steps, max(0, last - self.step)), self.done
         if count:
-            with precision(self.plan.half):
+            with autocast(self.plan.half):
                 self.buffers.steps(count)
         self.step += count
         if wait or count == 0:
@@ -152,13 +150,12 @@ class SearchBatch:
         Where steps are recorded, the weights are compared with the decoder's copy while a GPU works; if they have
         changed, its steps are repeated.
         """
-        static = self.plan.decoder if isinstance(self.plan.decoder, StaticDecoder) else None
-        decoder: Any = self.task.model.decoder
-        if static is not None and not self.plan.recorded:
-            static.refresh(decoder)
+        decoder, recorded = self.plan.decoder, self.plan.recorded
+        if not recorded:
+            decoder.refresh(self.task.model)
         self._begin()
         finished = self.advance(wait=wait)
-        if static is not None and self.plan.recorded and static.refresh(decoder):
+        if recorded and decoder.refresh(self.task.model):
             self._return_buffers()
             self._begin()
             finished = self.advance(wait=wait)
@@ -196,11 +193,10 @@ class SearchBatch:
         strategy = build_strategy(plan, sizes, self.required)
         if plan.static:
             memory = None if self.queue.memory is None else self.queue.memory.empty(plan.slots, sizes.source)
-            with precision(plan.half):
+            with autocast(plan.half):
                 state = plan.decoder.start(memory, batch=plan.slots, capacity=sizes.steps, beams=plan.beams)
         table = torch.full((plan.slots, 4 + sizes.prefix), -1, device=plan.device)
-        kind = {"fixed": plan.static, "recorded": plan.recorded}
-        return DecodeBuffers(plan.decoder, strategy, self.task.first, table, state, **kind)
+        return DecodeBuffers(plan.decoder, strategy, self.task.first, table, state, recorded=plan.recorded)
 
     def _finished(self, done: list[bool]) -> Finished:
         slots = [slot for slot in self.slots.occupied if done[slot]]
@@ -236,7 +232,7 @@ class SearchBatch:
             self.required.keep(slots)
         pooled = self._pooled_buffers()
         if pooled is not None:
-            pooled.take_over(smaller)
+            pooled.copy_from(smaller)
         self.buffers = pooled or smaller
 
     def _write(self, slots: list[int], admitted: list[int]) -> Slots:
@@ -246,10 +242,10 @@ class SearchBatch:
             [slot, each.number, each.min_length, each.max_length, *each.request.prefix]
             for slot, each in zip(slots, requests, strict=True)
         ]
-        if isinstance(self.plan.decoder, StaticDecoder) and self.step == 0:  # all slots are free: write all of them
+        if self.plan.static and self.step == 0:  # all slots are free: write all of them
             rows += [[0, 0, 0, 1]] * (len(self.slots) - len(slots))  # finished after one step
             self.buffers.table.copy_(self._on_host(rows), non_blocking=True)
-            self.buffers.play("admit", partial(_admit, self.buffers, slice(None), self.buffers.table))
+            self.buffers.run("admit", partial(_admit, self.buffers, slice(None), self.buffers.table))
             return slice(len(slots))
         table = self._on_host(rows).to(self.plan.device, non_blocking=True)
         _admit(self.buffers, table[:, 0], table)

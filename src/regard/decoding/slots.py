@@ -1,14 +1,14 @@
 """The slots of a search batch, and the queue of requests that are encoded into them."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from regard.decoding.batch_plan import BatchPlan
+from regard.model.interfaces import DecoderState
 from regard.model.memory import Memory
-from regard.runtime.cuda.cuda_graphs import precision
-from regard.runtime.cuda.encode import read
+from regard.runtime import engines
+from regard.runtime.cuda.cuda_graphs import autocast
 
 
 class SlotTable:
@@ -52,7 +52,7 @@ class EncodeQueue:
         self.next = 0  # the first request that is not encoded
         self.encoded: list[int] = []  # requests that are encoded and not admitted
         self.memory: Memory | None = None  # theirs, before the decoder has made a state of it
-        self.state: Any = None  # that state
+        self.state: DecoderState | None = None  # that state
 
     def __len__(self) -> int:
         """The number of requests that are not admitted."""
@@ -64,9 +64,9 @@ class EncodeQueue:
         self.next += len(self.encoded)
         sources, task = [self.plan.requests[index].request.source for index in self.encoded], self.plan.task
         if sources[0] is not None:
-            self.memory = read(task.model, task.collate(sources), half=self.plan.half)
+            self.memory = engines.encode(task.model, task.collate(sources), half=self.plan.half)
 
-    def state_of(self, count: int, capacity: int) -> Any:
+    def state_of(self, count: int, capacity: int) -> DecoderState:
         """The decoder's state of the first `count` encoded requests, which leave the queue."""
         total, self.encoded = len(self.encoded), self.encoded[count:]
         state = self.state or self._start(total, capacity)
@@ -76,6 +76,6 @@ class EncodeQueue:
             state, self.state = state.reorder(first), state.reorder(rest)
         return state
 
-    def _start(self, batch: int, capacity: int) -> Any:
-        with precision(self.plan.half):
+    def _start(self, batch: int, capacity: int) -> DecoderState:
+        with autocast(self.plan.half):
             return self.plan.decoder.start(self.memory, batch=batch, capacity=capacity, beams=self.plan.beams)

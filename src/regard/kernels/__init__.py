@@ -1,12 +1,7 @@
-"""Attention itself: the plain form, the fused form and the streamed form, held equal by the tests.
+"""Kernels by subject, each plain module beside its Triton twin (`*_triton`, imported only to launch a kernel).
 
-lookup     what is asked, of what, and what may be seen: the one argument they all take
-plain      every weight laid out in memory; obvious, quadratic, the reference
-fused      PyTorch's own kernels, linear in memory, for dot products
-streamed   row blocks with a recomputing backward, linear in memory, for every score, bias and dropout
-rows       exact weights of chosen rows, and summaries of every row, from the log-sum-exp
-additive   the additive score on a GPU, in kernels of its own
-dots       rows and summaries of dot products on a GPU
-packed     sequences laid end to end
-joining, products   what stands between two look-ups: sums with norms, products with activations
+attention   reference, SDPA, blockwise and Triton implementations of one `AttentionSpec`; exact weights
+recurrent   Elman, GRU and LSTM layers with hand-written backward passes, with and without attention
+layers      residual + norm, linear + activation, cross-entropy, dropout, unfolding for convolutions
+decode      one decoding step of a Transformer, sampling
 """

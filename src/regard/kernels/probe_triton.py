@@ -1,4 +1,4 @@
-"""The smallest kernel: by it one finds out whether Triton can compile, launch and compute on a device."""
+"""The smallest Triton kernel: shows whether Triton can compile, launch and compute on a device."""
 
 from typing import no_type_check
 
@@ -10,18 +10,18 @@ COUNT = 16
 
 
 def probe(device: torch.device) -> None:
-    """Raise whatever goes wrong."""
-    given = torch.arange(COUNT, dtype=torch.float32, device=device)
-    found = torch.empty_like(given)
-    _twice[(1,)](given, found, COUNT=COUNT)
+    """Launch the kernel and check its result; raises whatever goes wrong."""
+    x = torch.arange(COUNT, dtype=torch.float32, device=device)
+    out = torch.empty_like(x)
+    _double[(1,)](x, out, COUNT=COUNT)
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        return  # a recording may not wait for results
-    if not torch.equal(found, 2 * given):
-        raise RuntimeError(f"a kernel computed {found.tolist()}")
+        return  # reading a result is not permitted while a CUDA graph is captured
+    if not torch.equal(out, 2 * x):
+        raise RuntimeError(f"a kernel computed {out.tolist()}")
 
 
 @triton.jit
 @no_type_check
-def _twice(given, found, COUNT: tl.constexpr):
+def _double(x, out, COUNT: tl.constexpr):
     at = tl.arange(0, COUNT)
-    tl.store(found + at, 2 * tl.load(given + at))
+    tl.store(out + at, 2 * tl.load(x + at))

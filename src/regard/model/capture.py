@@ -122,9 +122,14 @@ def intercepted() -> bool:
     return _intercepting
 
 
-def quiet() -> bool:
-    """Whether attention is neither captured nor intercepted in this thread (or task)."""
-    return not _callbacks.get() and _interceptor.get() is None
+def capturing_here() -> bool:
+    """Whether attention is captured in this thread (or task)."""
+    return bool(_callbacks.get())
+
+
+def intercepting_here() -> bool:
+    """Whether attention is intercepted in this thread (or task)."""
+    return _interceptor.get() is not None
 
 
 def intercept(source: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ from regard.core.config import Count, Probability
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
-from regard.kernels.layers.conv_unfold import Sides, windows
+from regard.kernels.layers.conv_unfold import Neighbors, unfold
 from regard.kernels.layers.dropout import Dropout
-from regard.kernels.layers.linear import product
-from regard.kernels.layers.residual_norm import PendingResidual, join
+from regard.kernels.layers.linear import linear
+from regard.kernels.layers.residual_norm import PendingResidual, add_norm
 from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
 from regard.model.kv_cache import KeyValue, Slots, beam_rows, sequence_rows, write_masks
@@ -77,11 +77,11 @@ class ConvLayer(nn.Module):
         h = F.pad(h.mT, (self.reach - self.after, self.after))  # (B, W, S + reach)
         return x + self._gated(h)
 
-    def forward_packed(self, given: PendingResidual, dropout: Dropout, sides: Sides) -> PendingResidual:
+    def forward_packed(self, given: PendingResidual, dropout: Dropout, sides: Neighbors) -> PendingResidual:
         """The same of sequences laid end to end; `dropout` is that of what is still to be added to what is given."""
-        x, h = join(given, dropout, self.norm)  # (N, W)
-        seen = windows(h, sides, range(self.after - self.reach, self.after + 1, *self.conv.dilation))  # (N, K · W)
-        out = product(seen, self.conv.weight.mT.flatten(1), self.conv.bias)  # (N, 2 · W)
+        x, h = add_norm(given, dropout, self.norm)  # (N, W)
+        seen = unfold(h, sides, range(self.after - self.reach, self.after + 1, *self.conv.dilation))  # (N, K · W)
+        out = linear(seen, self.conv.weight.mT.flatten(1), self.conv.bias)  # (N, 2 · W)
         return PendingResidual(x, F.glu(out, -1))
 
     def step(
@@ -115,10 +115,10 @@ class ConvEncoder(Encoder):
 
     def forward_packed(self, source: Packed) -> PackedMemory:
         """Of sequences laid end to end."""
-        given, sides = PendingResidual(self.dropout(self.embed_tokens(source.ids))), Sides.of(source.offsets)
+        given, sides = PendingResidual(self.dropout(self.embed_tokens(source.ids))), Neighbors.of(source.offsets)
         for layer in self.layers:
             given = layer.forward_packed(given, self.dropout, sides)
-        return PackedMemory(join(given, self.dropout, self.norm)[1], source.offsets)
+        return PackedMemory(add_norm(given, self.dropout, self.norm)[1], source.offsets)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class ConvDecoder(Decoder[ConvState]):
 
     def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
         assert not isinstance(memory, Memory)
-        given, sides = PendingResidual(self.dropout(self.embed_tokens(targets.ids))), Sides.of(targets.offsets)
+        given, sides = PendingResidual(self.dropout(self.embed_tokens(targets.ids))), Neighbors.of(targets.offsets)
         dropout = self.dropout if memory is None else UNDROPPED  # of what is to be added: a look is as it is
         for i, layer in enumerate(self.layers):
             given = layer.forward_packed(given, dropout, sides)
@@ -197,7 +197,7 @@ class ConvDecoder(Decoder[ConvState]):
                 given = PendingResidual(
                     x, self.looks[i].forward_packed(x, targets.offsets, memory.states, memory.offsets)
                 )
-        return join(given, dropout, self.norm)[1]
+        return add_norm(given, dropout, self.norm)[1]
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> ConvState:
         """The state before the first token. Its size does not depend on `capacity`."""

@@ -11,7 +11,7 @@ from regard.kernels.attention.bias import Bias
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.attention.varlen import HeadLayout, PackedAttentionSpec
-from regard.kernels.layers.linear import product
+from regard.kernels.layers.linear import linear
 from regard.model.attention import Window, attend_packed, attend_spec, attention_mask, check_mask, fold_bias
 from regard.model.interfaces import AttentionModule
 from regard.model.kv_cache import KeyValue, KeyValueCache
@@ -156,7 +156,7 @@ class MultiHead(AttentionModule):
         else:
             query, kv = _fused_product(x, self.q_proj), _fused_product(source, self.k_proj, self.v_proj)
         spec = PackedAttentionSpec(layout, query, kv, offsets, offsets if source_offsets is None else source_offsets)
-        return product(attend_packed(spec, self), self.out_proj.weight, self.out_proj.bias)
+        return linear(attend_packed(spec, self), self.out_proj.weight, self.out_proj.bias)
 
     @property
     def _unchanged(self) -> bool:
@@ -285,7 +285,7 @@ class MultiHead(AttentionModule):
         dropout = self.dropout if self.training else 0.0
         heads = attend_spec(spec, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
         joined = heads.transpose(1, 2).flatten(2)  # (B, N, H · D)
-        return product(joined if packing is None else packing.pack(joined), self.out_proj.weight, self.out_proj.bias)
+        return linear(joined if packing is None else packing.pack(joined), self.out_proj.weight, self.out_proj.bias)
 
     def _check_input(self, argument: str, x: Tensor, dim: int) -> None:
         weight = self.out_proj.weight
@@ -318,10 +318,10 @@ def _project(x: Tensor, *projections: nn.Linear, packing: Packing | None = None)
 def _fused_product(x: Tensor, *projections: nn.Linear) -> Tensor:
     """Several projections of one input side by side."""
     if len(projections) == 1:
-        return product(x, projections[0].weight, projections[0].bias)
+        return linear(x, projections[0].weight, projections[0].bias)
     weight = torch.cat([projection.weight for projection in projections])
     biased = projections[0].bias is not None
-    return product(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
+    return linear(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
 
 
 def _positions(

@@ -263,7 +263,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     def _through(self, x: Float[Tensor, "B T I"], hidden: Hidden) -> tuple[Float[Tensor, "B T W"], Hidden]:
         """All layers, with the states that each one ends in."""
         batch, length, _ = x.shape
-        if not (torch.is_grad_enabled() and rnn_cuda.takes(x)):
+        if not (torch.is_grad_enabled() and rnn_cuda.can_launch(x)):
             out, after = self.rnn(x, _pack(tuple(part.to(x.dtype) for part in hidden)))
             return out, after if isinstance(after, tuple) else (after,)
         rows, last = x.transpose(0, 1).flatten(0, 1), list[Hidden]()

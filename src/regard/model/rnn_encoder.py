@@ -120,7 +120,7 @@ class RnnEncoder(Encoder):
         words = self.embed_tokens.weight
         if source.ids.device.type == "cpu":
             return by_hand(words, source.ids)
-        return torch.is_grad_enabled() and source.ids.numel() > 0 and rnn_cuda.takes(words)
+        return torch.is_grad_enabled() and source.ids.numel() > 0 and rnn_cuda.can_launch(words)
 
     def _packed(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         # Packed, so that the backward direction starts at each sentence's own end. An empty one counts as one token
@@ -158,7 +158,7 @@ def _side_by_side(
     """The states of one layer for each input, from zero."""
     zeros = inputs[0].new_zeros(sizes[0], weights[0].state.shape[1])
     start = (zeros,) * (2 if cell == "lstm" else 1)
-    if not rnn_cuda.takes(inputs[0]):
+    if not rnn_cuda.can_launch(inputs[0]):
         with torch.autocast(zeros.device.type, enabled=False):
             return [rnn.scan(cell, x, sizes, start, w)[0] for x, w in zip(inputs, weights, strict=True)]
     start = tuple(zeros.expand(len(inputs), -1, -1) for _ in start)

@@ -16,8 +16,8 @@ from regard.core.sequence import Packing, SequenceOffsets
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, DistanceBias
 from regard.kernels.layers.dropout import Dropout
-from regard.kernels.layers.linear import ACTIVATIONS, product
-from regard.kernels.layers.residual_norm import PendingResidual, join
+from regard.kernels.layers.linear import ACTIVATIONS, linear
+from regard.kernels.layers.residual_norm import PendingResidual, add_norm
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.memory import Memory, PackedMemory
 from regard.model.module_list import TypedModuleList
@@ -116,11 +116,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
         if self.gate is None:
-            hidden = product(x, self.up.weight, self.up.bias, self.kind)
+            hidden = linear(x, self.up.weight, self.up.bias, self.kind)
         else:
-            gate = product(x, self.gate.weight, self.gate.bias, self.kind)
-            hidden = gate * product(x, self.up.weight, self.up.bias)
-        return product(self.dropout(hidden), self.down.weight, self.down.bias)
+            gate = linear(x, self.gate.weight, self.gate.bias, self.kind)
+            hidden = gate * linear(x, self.up.weight, self.up.bias)
+        return linear(self.dropout(hidden), self.down.weight, self.down.bias)
 
 
 Sublayer = Callable[[Tensor], Tensor]
@@ -134,7 +134,7 @@ class PreNorm:
 
     @staticmethod
     def forward(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> PendingResidual:
-        x, h = join(given, dropout, norm)
+        x, h = add_norm(given, dropout, norm)
         return PendingResidual(x, sublayer(h))
 
     @staticmethod
@@ -151,7 +151,7 @@ class PostNorm:
 
     @staticmethod
     def step(x: Tensor, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> Tensor:
-        return join(PendingResidual(x, sublayer(x)), dropout, norm)[1]
+        return add_norm(PendingResidual(x, sublayer(x)), dropout, norm)[1]
 
 
 class TransformerBlock(nn.Module):
@@ -361,7 +361,7 @@ class TransformerStack(nn.Module):
             again = self.activation_checkpointing and self.training
             run = way(block)
             given = checkpoint(run, given, use_reentrant=False) if again else run(given)
-        return join(given, self.dropout, self.norm)[1]
+        return add_norm(given, self.dropout, self.norm)[1]
 
 
 def _norm(config: TransformerConfig) -> nn.Module:

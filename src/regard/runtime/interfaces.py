@@ -2,6 +2,11 @@
 
 An engine is an implementation of a decoder's step (and of the encoder) for one kind of device: compiled C++ on a CPU,
 static buffers and CUDA graphs on a GPU, plain PyTorch everywhere. Engines equal PyTorch up to rounding.
+
+Under `capture_attention` a search keeps its engine, whose decoder publishes each step's queries, keys and values as
+PyTorch's does. On a CPU no bit of the output changes, encoder included. On a GPU the same decoding kernels are launched
+one by one instead of as CUDA graphs, and the encoder runs unpadded, which may change its rounding. Interception, which
+replaces attention outputs, is supported by the PyTorch engine only.
 """
 
 from abc import ABC, abstractmethod
@@ -13,8 +18,6 @@ from regard.model.interfaces import DecoderState, Source
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
-
-Encoded = Memory | list[Memory]  # one memory, or that of each member of an ensemble
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class EngineDecoder(ABC):
     static: bool = False  # every step is the same kernels on the same memory, so that a CUDA graph can record it
 
     @abstractmethod
-    def start(self, memory: Encoded | None, *, batch: int, capacity: int, beams: int = 1) -> DecoderState:
+    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> DecoderState:
         """The state before the first token. With a capacity of 0 it can only be admitted into another state."""
 
     @abstractmethod
@@ -52,7 +55,7 @@ class Engine(ABC):
         """The model's decoder as this engine executes it."""
 
     @abstractmethod
-    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Encoded | None:
+    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
         """The memory of a source; with `half`, linear layers in bfloat16."""
 
 

@@ -12,12 +12,12 @@ from torch.nn import functional as F
 
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels import triton_launch
-from regard.kernels.layers.linear import d_activated, wide_product
+from regard.kernels.layers.cross_entropy import cross_entropy_
+from regard.kernels.layers.linear import activation_backward, matmul_float32
 from regard.model.embedding import Projection
 
 CHUNK = 2**22  # logits in memory at once, on a CPU
 BYTES_PER_LOGIT = 128  # of a GPU's memory: its chunks have as many logits as this allows
-TILE = {"U": 4, "C": 1024}  # logits of a row that a Triton program reads at a time
 
 
 def token_loss(
@@ -33,7 +33,7 @@ def token_loss(
     With `r_drop`, rows come in pairs of the same token under two dropout masks, and the loss of each row is increased
     by `r_drop` times the mean of the two KL divergences of its pair. Equals `plain_token_loss` with less memory.
     """
-    if not triton_launch.takes(states) and bool((gold < 0).any()):
+    if not triton_launch.can_launch(states) and bool((gold < 0).any()):
         states, gold = states[gold >= 0], gold[gold >= 0]
     settings = label_smoothing, r_drop
     loss: Tensor = _Chunked.apply(states, project.weight, project.bias, gold, *settings)  # type: ignore[no-untyped-call]
@@ -95,7 +95,7 @@ class _Chunked(torch.autograd.Function):
         vocab_size = weight.shape[0]
         rows = max(1, _chunk_size(states.device) // vocab_size)
         rows += rows % 2  # R-Drop pairs stay together
-        if triton_launch.takes(states):
+        if triton_launch.can_launch(states):
             parts = _on_gpu(states, matrix, shift, gold, label_smoothing, r_drop, rows, wanted)
             ctx.save_for_backward(*parts[1:])
             return parts[0]
@@ -156,8 +156,6 @@ def _on_gpu(
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """The loss and the gradients of states, matrix and bias; a kernel turns logits into their gradients in place."""
-    from regard.kernels.layers.training_triton import paired_surprise, surprise
-
     losses = states.new_empty(len(gold), dtype=torch.float32)
     d_states = states.new_empty(states.shape) if wanted[0] else None
     d_matrix: Tensor | None = None
@@ -166,19 +164,13 @@ def _on_gpu(
         chunk = slice(start, start + rows)
         inputs, labels = states[chunk], gold[chunk]
         d_logits = torch.addmm(shift, inputs, matrix.mT)
-        with triton_launch.on_device_of(states):
-            if r_drop:
-                paired_surprise[(len(labels) // 2,)](
-                    d_logits, labels, losses[chunk], label_smoothing, r_drop, len(matrix), **TILE
-                )
-            else:
-                surprise[(len(labels),)](d_logits, labels, losses[chunk], label_smoothing, len(matrix), **TILE)
+        cross_entropy_(d_logits, labels, losses[chunk], label_smoothing=label_smoothing, r_drop=r_drop)
         if d_states is not None:
             torch.mm(d_logits, matrix, out=d_states[chunk])
         if wanted[1]:
-            d_matrix = _plus(d_matrix, wide_product(d_logits.mT, inputs))
+            d_matrix = _plus(d_matrix, matmul_float32(d_logits.mT, inputs))
         if wanted[2]:
-            d_shift = _plus(d_shift, d_activated(d_logits, None, None)[1])
+            d_shift = _plus(d_shift, activation_backward(d_logits, None, None)[1])
     return losses.sum(), d_states, d_matrix, d_shift
 
 

@@ -11,9 +11,9 @@ from torch import nn
 from regard.core.config import nearest
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.shapes import Float, Tensor
-from regard.kernels.triton_launch import HostFuture
 from regard.model.embedding import Embedding
 from regard.model.seq2seq import Classifier
+from regard.runtime.cuda.host_future import HostFuture
 from regard.training.config import TrainConfig
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from regard.kernels.triton_launch import HostFuture
 from regard.model.interfaces import CarriedState
+from regard.runtime.cuda.host_future import HostFuture
 from regard.training.monitor import ValidationHistory
 
 

@@ -10,11 +10,11 @@ import torch
 from regard.core.errors import TrainingFailed
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
-from regard.kernels.triton_launch import HostFuture
 from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
+from regard.runtime.cuda.graphed_update import GraphedUpdate
+from regard.runtime.cuda.host_future import HostFuture
 from regard.training.config import TrainConfig
-from regard.training.cuda_graphs import GraphedUpdate
 from regard.training.distributed import GradientBuckets, ProcessGroup
 from regard.training.objective import Objective
 from regard.training.optimizers import Optimizer

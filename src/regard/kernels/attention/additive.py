@@ -17,7 +17,7 @@ from regard.kernels.attention.blockwise import refuse_second_derivative
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import AdditiveScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.layers.dropout import dropped_of
+from regard.kernels.layers.dropout import dropped_outcomes
 
 ROWS, KEYS = 16, 128  # queries and keys of a tile of scores
 OWN, COLUMNS = 32, 64  # rows and columns of a tile of the gradient of queries or keys
@@ -29,7 +29,7 @@ SCORES = 2**22  # scores that exist at a time, or are saved for the backward pas
 def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
     """Additive scores without a bias, on a GPU with Triton."""
     additive = isinstance(spec.score_function, AdditiveScoreFunction) and spec.bias is None
-    return additive and triton_launch.takes(spec.query, spec.key, value)
+    return additive and triton_launch.can_launch(spec.query, spec.key, value)
 
 
 def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
@@ -37,7 +37,7 @@ def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Ou
     # Drawn on the device: no synchronisation, and a CUDA graph draws anew on every replay.
     seed = torch.randint(2**62, (1,), device=query.device) if dropout > 0 else query.new_empty(1, dtype=torch.int64)
     band = spec.visible.behind, spec.visible.ahead
-    out, lse = _Additive.apply(band, dropped_of(dropout), seed, allowed, query, key, weight, value)  # type: ignore[no-untyped-call]
+    out, lse = _Additive.apply(band, dropped_outcomes(dropout), seed, allowed, query, key, weight, value)  # type: ignore[no-untyped-call]
     return out, lse
 
 
@@ -79,7 +79,7 @@ class _Launch:
         self.group, self.value_group = self.heads // key.shape[1], self.heads // value.shape[1]
         self.query, self.key, self.value, self.weight = (x.contiguous() for x in (query, key, value, weight.float()))
         self.seed, self.dropped = seed, dropped
-        self.mask, self.flags = triton_launch.sight(AttentionMask(allowed, *band), query)
+        self.mask, self.flags = triton_launch.mask_arguments(AttentionMask(allowed, *band), query)
         self.speed = {"FAST": query.is_cuda and query.dtype in triton_launch.HALF, "UNROLL": UNROLL}
         self.rows = min(self.n, max(ROWS, SCORES // self.m // ROWS * ROWS))  # of a piece
         self.together = max(1, min(self.items, SCORES // (self.n * self.m)))  # items of one
@@ -90,7 +90,7 @@ class _Launch:
 
         out = self.value.new_empty(self.batch, self.heads, self.n, self.value.shape[3])
         lse = out.new_empty(out.shape[:3], dtype=torch.float32)
-        columns = min(WIDTH, triton_launch.power(out.shape[3]))
+        columns = min(WIDTH, triton_launch.next_power_of_2(out.shape[3]))
         for piece, scores in self._pieces(lse):
             grid = piece.items * -(-piece.rows // TILE), -(-out.shape[3] // columns)
             weighted_values[grid](

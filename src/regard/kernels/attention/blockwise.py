@@ -14,7 +14,7 @@ from regard.core.errors import RegardError
 from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
 from regard.kernels.attention import bias as biases
 from regard.kernels.attention.spec import AttentionSpec, Frame, repeat_heads, widened
-from regard.kernels.layers.dropout import dropped_of, scales
+from regard.kernels.layers.dropout import dropout_scales, dropped_outcomes
 
 # Scores that exist at a time. Sixty-four rows of 4,096 keys in eight heads: the fastest of those tried on a CPU.
 BLOCK = 2**21
@@ -80,11 +80,11 @@ class _Dropout:
     """Dropout factors drawn block by block from a seed, so that the backward pass draws the same."""
 
     def __init__(self, probability: float, seed: int, device: torch.device) -> None:
-        self.dropped = dropped_of(probability)
+        self.dropped = dropped_outcomes(probability)
         self.generator = torch.Generator(device).manual_seed(seed) if self.dropped else None
 
     def scales(self, like: Tensor) -> Tensor | None:
-        return None if self.generator is None else scales(like, self.dropped, self.generator)
+        return None if self.generator is None else dropout_scales(like, self.dropped, self.generator)
 
 
 class _Blockwise(torch.autograd.Function):

@@ -13,7 +13,7 @@ from regard.kernels.attention import bias as biases
 from regard.kernels.attention.blockwise import refuse_second_derivative
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.layers.linear import wide_product
+from regard.kernels.layers.linear import matmul_float32
 
 MAX_SDPA_DIM = 256  # head dim up to which PyTorch has specialised kernels
 
@@ -52,7 +52,7 @@ class _SmallKV(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         shape = query.shape[:2]
         query, key, value = (x.flatten(0, 1) for x in (query, key, value))
-        scores = wide_product(query, key.mT).mul_(scale).unflatten(0, shape)  # type: ignore[no-untyped-call]
+        scores = matmul_float32(query, key.mT).mul_(scale).unflatten(0, shape)  # type: ignore[no-untyped-call]
         if bias is not None:
             scores += bias
         if visible is not None:
@@ -70,7 +70,7 @@ class _SmallKV(torch.autograd.Function):
         refuse_second_derivative()
         query, key, value, weights = ctx.saved_tensors
         d_out = d_out.flatten(0, 1)
-        d_weights = wide_product(d_out, value.mT).mul_(weights)
+        d_weights = matmul_float32(d_out, value.mT).mul_(weights)
         d_scores = (
             torch.addcmul(d_weights, weights, d_weights.sum(-1, keepdim=True), value=-1).mul_(ctx.scale).to(query.dtype)
         )

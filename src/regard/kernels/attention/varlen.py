@@ -19,7 +19,7 @@ from regard.kernels.attention.blockwise import refuse_second_derivative
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction, ScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.layers.dropout import dropped_of
+from regard.kernels.layers.dropout import dropped_outcomes
 
 TILES = (32, 64, 128)  # sequence lengths that a program can hold, one launch for each
 MAX_HELD_DIM = 256  # head dim that a program holds in registers
@@ -90,7 +90,7 @@ def supports(score_function: ScoreFunction) -> bool:
 def attend(spec: PackedAttentionSpec) -> Float[Tensor, "N _"]:
     """The output (N, heads · dim)."""
     layout, query, kv = spec.layout, spec.query, spec.kv
-    if triton_launch.takes(*((query,) if kv is None else (query, kv))):
+    if triton_launch.can_launch(*((query,) if kv is None else (query, kv))):
         looped = _looped(layout, spec.max_length, query)
         if looped is not None:
             query, kv = query.contiguous(), None if kv is None else kv.contiguous()
@@ -109,9 +109,12 @@ def _looped(layout: HeadLayout, max_length: int, like: Tensor) -> bool | None:
     size = next((size for size in TILES if size >= max_length), None)
     if size is None:
         return None
-    shared, each = triton_launch.shared(like.device), like.element_size()
+    shared, each = triton_launch.shared_memory_bytes(like.device), like.element_size()
     # The most shared memory that Triton was seen to take, for three dims and tiles of 64 and 128.
-    if layout.dim <= MAX_HELD_DIM and (8 * size * triton_launch.power(layout.dim) + 2 * size**2) * each <= shared:
+    if (
+        layout.dim <= MAX_HELD_DIM
+        and (8 * size * triton_launch.next_power_of_2(layout.dim) + 2 * size**2) * each <= shared
+    ):
         return False
     ungrouped, small = layout.heads == layout.kv_heads, size * each <= 256  # larger tiles compile for a minute
     return True if ungrouped and small and layout.dim <= MAX_LOOPED_DIM and shared >= LOOP_SHARED_MEMORY else None
@@ -184,7 +187,8 @@ def _arguments(spec: PackedAttentionSpec, seed: Tensor) -> list[Any]:
     layout, (query, key, _) = spec.layout, spec.roles
     strides = query.stride(0), key.stride(0), layout.heads * layout.dim
     return [
-        spec.offsets.cu_seqlens, spec.kv_offsets.cu_seqlens, seed, *strides, layout.scale, dropped_of(layout.dropout),
+        spec.offsets.cu_seqlens, spec.kv_offsets.cu_seqlens, seed, *strides, layout.scale,
+        dropped_outcomes(layout.dropout),
         layout.heads, layout.heads // layout.kv_heads, layout.dim,
     ]  # fmt: skip
 
@@ -206,5 +210,5 @@ def _tile(looped: bool, dim: int, size: int) -> dict[str, int]:
     """How many dimensions of a head a program takes at a time, and its warps."""
     warps = min(8, size**2 // 1024)
     if not looped:
-        return {"D": triton_launch.power(dim), "num_warps": warps}
+        return {"D": triton_launch.next_power_of_2(dim), "num_warps": warps}
     return {"D": min(LOOP_STEP, 8192 // size), "num_warps": max(2, warps), "num_stages": 2}

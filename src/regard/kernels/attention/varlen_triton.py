@@ -9,7 +9,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from regard.kernels.layers.training_triton import survives
+from regard.kernels.layers.dropout_triton import keep_mask
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -33,7 +33,7 @@ def softmax_weights(
     kept = weights
     if DROP:
         kept = tl.where(
-            survives(seed, (item * R + rows) * C + keys, dropped), weights * (65536.0 / (65536 - dropped)), 0.0
+            keep_mask(seed, (item * R + rows) * C + keys, dropped), weights * (65536.0 / (65536 - dropped)), 0.0
         )
     return weights, kept
 

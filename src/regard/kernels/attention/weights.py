@@ -90,7 +90,7 @@ def entropy(weights: Float[Tensor, "*lead C"]) -> Float[Tensor, "*lead"]:
 
 def triton_supports(spec: AttentionSpec) -> bool:
     fits = isinstance(spec.score_function, DotScoreFunction) and spec.bias is None and spec.query.shape[-1] <= MAX_DIM
-    return fits and triton_launch.takes(spec.query, spec.key)
+    return fits and triton_launch.can_launch(spec.query, spec.key)
 
 
 def triton_weights(spec: AttentionSpec, rows: RowRange, lse: LogSumExp) -> Float[Tensor, "B H R M"]:
@@ -122,7 +122,7 @@ def triton_summary(spec: AttentionSpec, top: int, on: Float[Tensor, " M"] | None
             *tensors, lse.contiguous(), entropies if on is None else on, entropies, distance, mass,
             top_weights, top_keys, *numbers, top, *sizes, **constants,
             WHOLE=spec.m % KEYS == 0 and spec.visible.allowed is None and not spec.visible.banded,
-            ON=on is not None, TOP=triton_launch.power(top, 1) if top else 0,
+            ON=on is not None, TOP=triton_launch.next_power_of_2(top, 1) if top else 0,
         )  # fmt: skip
     return Summary(entropies, distance, top_weights, top_keys, None if on is None else mass)
 
@@ -131,11 +131,11 @@ def _arguments(spec: AttentionSpec) -> tuple[list[Any], list[Any], list[int], di
     """Queries and keys with their strides; the mask and the scale; sizes; constants."""
     assert isinstance(spec.score_function, DotScoreFunction)
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (spec.query, spec.key))
-    mask, constants = triton_launch.sight(spec.visible, query)
+    mask, constants = triton_launch.mask_arguments(spec.visible, query)
     dim, heads = query.shape[-1], query.shape[1]
     return (
         [query, *query.stride()[:3], key, *key.stride()[:3]],
         [*mask, spec.score_function.scale],
         [spec.n, spec.m, dim, heads, heads // key.shape[1]],
-        constants | {"R": ROWS, "C": KEYS, "D": triton_launch.power(dim), "num_warps": WARPS},
+        constants | {"R": ROWS, "C": KEYS, "D": triton_launch.next_power_of_2(dim), "num_warps": WARPS},
     )

@@ -1,4 +1,4 @@
-"""What a search does with the logits of a step, and how changed weights are noticed, as kernels of a GPU."""
+"""Triton kernels for the logits of a decoding step (greedy step, log-sum-exp, top-k) and for weight fingerprints."""
 
 from typing import no_type_check
 
@@ -7,150 +7,150 @@ import triton
 import triton.language as tl
 
 from regard.core.shapes import Tensor
-from regard.kernels.decode.programmatic_launch import early, release, wait
+from regard.kernels.decode.programmatic_launch_triton import launch_dependents, launch_options, wait
 
-HIGH = 64  # numbers of a pile, whose largest is found first
+DEPTH = 64  # scores of a column, whose maximum is kept
 
 
-def speak(
-    scores: Tensor, said: Tensor, length: Tensor, limit: Tensor, over: Tensor, done: Tensor, end: int, pad: int
+def greedy_step(
+    scores: Tensor, generated: Tensor, length: Tensor, limit: Tensor, over: Tensor, done: Tensor, end: int, pad: int
 ) -> Tensor:
-    """The likeliest token of each row, written down: all that a greedy search does in a step. No end: −1."""
-    rows, _, words = scores.shape
+    """All that greedy search does in a step: argmax, append, and update of lengths and flags. No end token: −1."""
+    rows, _, vocab = scores.shape
     tokens = torch.empty(rows, 1, dtype=torch.int64, device=scores.device)
-    _speak[(rows,)](
-        scores, said, length, limit, over.view(torch.uint8), done.view(torch.uint8), tokens, scores.stride(0),
-        said.shape[2], words, end, pad, WORDS=min(4096, triton.next_power_of_2(words)), num_warps=8, **early(),
+    _greedy_step[(rows,)](
+        scores, generated, length, limit, over.view(torch.uint8), done.view(torch.uint8), tokens, scores.stride(0),
+        generated.shape[2], vocab, end, pad, BLOCK=_block(vocab), num_warps=8, **launch_options(),
     )  # fmt: skip
     return tokens
 
 
 def log_sum_exp(scores: Tensor) -> Tensor:
-    batch, beams, words = scores.shape
+    batch, beams, vocab = scores.shape
     out = torch.empty(batch, beams, dtype=torch.float32, device=scores.device)
-    _log_sum_exp[(batch * beams,)](
-        scores, out, scores.stride(1), words, WORDS=min(4096, triton.next_power_of_2(words)), num_warps=8, **early()
-    )
+    constants = {"BLOCK": _block(vocab), "num_warps": 8, **launch_options()}
+    _log_sum_exp[(batch * beams,)](scores, out, scores.stride(1), vocab, **constants)
     return out
 
 
-def best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest numbers of each row, in order and in float32, and where they are; few of many."""
-    batch, beams, words = scores.shape
+def _block(vocab: int) -> int:
+    return min(4096, 1 << (vocab - 1).bit_length())
+
+
+def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest scores of each row, sorted, in float32, and their indices."""
+    batch, beams, vocab = scores.shape
     values = torch.empty(batch, beams, count, dtype=torch.float32, device=scores.device)
     where = torch.empty(batch, beams, count, dtype=torch.int64, device=scores.device)
-    piles = triton.cdiv(words, HIGH)
-    _best[(batch * beams,)](
-        scores, values, where, scores.stride(1), words, piles, count,
-        HIGH=HIGH, PILES=triton.next_power_of_2(piles), COUNT=triton.next_power_of_2(count),
-        num_warps=1 if piles <= 256 else 4, **early(),
+    columns = triton.cdiv(vocab, DEPTH)
+    _top_k[(batch * beams,)](
+        scores, values, where, scores.stride(1), vocab, columns, count,
+        DEPTH=DEPTH, COLUMNS=triton.next_power_of_2(columns), COUNT=triton.next_power_of_2(count),
+        num_warps=1 if columns <= 256 else 4, **launch_options(),
     )  # fmt: skip
     return values, where
 
 
-def prints(where: Tensor, sizes: Tensor) -> Tensor:
-    """A number for each of some tensors, another once many of its numbers have changed: of a part of them, by address.
-
-    Sizes count pieces of four bytes.
-    """
-    found = torch.empty_like(where)
-    _prints[(len(where),)](where, sizes, found, PIECES=1024)
-    return found
+def fingerprints(addresses: Tensor, sizes: Tensor) -> Tensor:
+    """A hash of each tensor, of a sample of its elements, given addresses and sizes in units of four bytes."""
+    hashes = torch.empty_like(addresses)
+    _fingerprints[(len(addresses),)](addresses, sizes, hashes, BLOCK=1024)
+    return hashes
 
 
 @triton.jit
 @no_type_check
-def _speak(
-    scores, said, length, limit, over, done, tokens, by_row, room, words, end, pad,
-    WORDS: tl.constexpr, EARLY: tl.constexpr,
+def _greedy_step(
+    scores, generated, length, limit, over, done, tokens, row_stride, max_length, vocab, end, pad,
+    BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    release(EARLY)
+    launch_dependents(EARLY)
     wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
-    best = tl.full([1], float("-inf"), tl.float32)
+    peak = tl.full([1], float("-inf"), tl.float32)
     token = tl.full([1], 0, tl.int64)
-    for begin in range(0, words, WORDS):
-        word = begin + tl.arange(0, WORDS)
-        score = tl.load(scores + row * by_row + word, mask=word < words, other=float("-inf")).to(tl.float32)
+    for begin in range(0, vocab, BLOCK):
+        token_id = begin + tl.arange(0, BLOCK)
+        score = tl.load(scores + row * row_stride + token_id, mask=token_id < vocab, other=float("-inf")).to(tl.float32)
         higher, at = tl.max(score, 0, return_indices=True)
-        token = tl.where(higher > best, begin + at, token)
-        best = tl.maximum(best, higher)
+        token = tl.where(higher > peak, begin + at, token)
+        peak = tl.maximum(peak, higher)
     one = tl.arange(0, 1)
     ended = tl.load(over + row + one) != 0
-    still = tl.load(done + row + one) == 0
+    running = tl.load(done + row + one) == 0
     token = tl.where(ended, pad, token)
     before = tl.load(length + row + one)
-    tl.store(said + row * room + before, token)
-    now = before + still.to(tl.int64)
+    tl.store(generated + row * max_length + before, token)
+    now = before + running.to(tl.int64)
     ended = ended | (token == end)
     tl.store(length + row + one, now)
     tl.store(over + row + one, ended.to(tl.uint8))
-    tl.store(done + row + one, ((still == 0) | ended | (now >= tl.load(limit + row + one))).to(tl.uint8))
+    tl.store(done + row + one, ((running == 0) | ended | (now >= tl.load(limit + row + one))).to(tl.uint8))
     tl.store(tokens + row + one, token)
 
 
 @triton.jit
 @no_type_check
-def _log_sum_exp(scores, out, by_row, words, WORDS: tl.constexpr, EARLY: tl.constexpr):
-    release(EARLY)
+def _log_sum_exp(scores, out, row_stride, vocab, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    launch_dependents(EARLY)
     wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
-    most = tl.full([1], float("-inf"), tl.float32)
+    peak = tl.full([1], float("-inf"), tl.float32)
     total = tl.full([1], 0.0, tl.float32)
-    for begin in range(0, words, WORDS):
-        word = begin + tl.arange(0, WORDS)
-        score = tl.load(scores + row * by_row + word, mask=word < words, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(most, tl.max(score, 0))
-        total = total * tl.exp(most - higher) + tl.sum(tl.exp(score - higher), 0)
-        most = higher
-    tl.store(out + row + tl.arange(0, 1), most + tl.log(total))
+    for begin in range(0, vocab, BLOCK):
+        token_id = begin + tl.arange(0, BLOCK)
+        score = tl.load(scores + row * row_stride + token_id, mask=token_id < vocab, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(peak, tl.max(score, 0))
+        total = total * tl.exp(peak - higher) + tl.sum(tl.exp(score - higher), 0)
+        peak = higher
+    tl.store(out + row + tl.arange(0, 1), peak + tl.log(total))
 
 
 @triton.jit
 @no_type_check
-def _best(
-    scores, values, where, by_row, words, piles, count,
-    HIGH: tl.constexpr, PILES: tl.constexpr, COUNT: tl.constexpr, EARLY: tl.constexpr,
+def _top_k(
+    scores, values, where, row_stride, vocab, columns, count,
+    DEPTH: tl.constexpr, COLUMNS: tl.constexpr, COUNT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Numbers lie in piles, `piles` apart. Take the largest top, and look for the next in its pile alone; and again."""
-    release(EARLY)
+    """Scores form columns of DEPTH rows. Take the largest column maximum, recompute that column's, and repeat."""
+    launch_dependents(EARLY)
     wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
-    mine = scores + row * by_row
-    pile, high, turn = tl.arange(0, PILES), tl.arange(0, HIGH), tl.arange(0, COUNT)
-    tops = tl.full([PILES], float("-inf"), tl.float32)
-    for level in range(0, HIGH):
-        word = level * piles + pile
-        here = tl.load(mine + word, mask=(pile < piles) & (word < words), other=float("-inf"))
-        tops = tl.maximum(tops, here.to(tl.float32))
-    taken = tl.full([COUNT], -1, tl.int32)
-    found = tl.full([COUNT], float("-inf"), tl.float32)
+    mine = scores + row * row_stride
+    column, depth, rank = tl.arange(0, COLUMNS), tl.arange(0, DEPTH), tl.arange(0, COUNT)
+    maxima = tl.full([COLUMNS], float("-inf"), tl.float32)
+    for level in range(0, DEPTH):
+        token_id = level * columns + column
+        here = tl.load(mine + token_id, mask=(column < columns) & (token_id < vocab), other=float("-inf"))
+        maxima = tl.maximum(maxima, here.to(tl.float32))
+    chosen = tl.full([COUNT], -1, tl.int32)
+    best_scores = tl.full([COUNT], float("-inf"), tl.float32)
     for number in range(0, count):
-        _, highest = tl.max(tops, 0, return_indices=True)
-        word = high * piles + highest
-        score = tl.load(mine + word, mask=word < words, other=float("-inf")).to(tl.float32)
-        gone = tl.max((word[:, None] == taken[None, :]).to(tl.int32), 1) > 0
-        score = tl.where(gone, float("-inf"), score)
+        _, highest = tl.max(maxima, 0, return_indices=True)
+        token_id = depth * columns + highest
+        score = tl.load(mine + token_id, mask=token_id < vocab, other=float("-inf")).to(tl.float32)
+        used = tl.max((token_id[:, None] == chosen[None, :]).to(tl.int32), 1) > 0
+        score = tl.where(used, float("-inf"), score)
         largest, at = tl.max(score, 0, return_indices=True)
-        taken = tl.where(turn == number, at * piles + highest, taken)
-        found = tl.where(turn == number, largest, found)
-        tops = tl.where(pile == highest, tl.max(tl.where(high == at, float("-inf"), score), 0), tops)
-    there = turn < count
-    tl.store(values + row * count + turn, found, mask=there)
-    tl.store(where + row * count + turn, taken.to(tl.int64), mask=there)
+        chosen = tl.where(rank == number, at * columns + highest, chosen)
+        best_scores = tl.where(rank == number, largest, best_scores)
+        maxima = tl.where(column == highest, tl.max(tl.where(depth == at, float("-inf"), score), 0), maxima)
+    there = rank < count
+    tl.store(values + row * count + rank, best_scores, mask=there)
+    tl.store(where + row * count + rank, chosen.to(tl.int64), mask=there)
 
 
 @triton.jit
 @no_type_check
-def _prints(where, sizes, out, PIECES: tl.constexpr):
+def _fingerprints(addresses, sizes, out, BLOCK: tl.constexpr):
     which = tl.program_id(0)
-    begin = tl.load(where + which).to(tl.pointer_type(tl.int32))
+    begin = tl.load(addresses + which).to(tl.pointer_type(tl.int32))
     size = tl.load(sizes + which)
-    place = tl.arange(0, PIECES).to(tl.int64)
-    apart = tl.maximum(size // (4 * PIECES), 1)
-    total = tl.zeros([PIECES], dtype=tl.int64)
+    index = tl.arange(0, BLOCK).to(tl.int64)
+    stride = tl.maximum(size // (4 * BLOCK), 1)
+    total = tl.zeros([BLOCK], dtype=tl.int64)
     for part in range(0, 4):
-        at = (part * PIECES + place) * apart
-        piece = tl.load(begin + at, mask=at < size, other=0).to(tl.int64)
-        total = total * 31 + piece * (2 * place + 1)
+        at = (part * BLOCK + index) * stride
+        element = tl.load(begin + at, mask=at < size, other=0).to(tl.int64)
+        total = total * 31 + element * (2 * index + 1)
     tl.store(out + which, tl.sum(total, 0))

@@ -1,20 +1,21 @@
-"""One position of each sequence at a time, in memory that stays where it is: what a step of a decoder is made of.
+"""The parts of a Transformer decoder's step: one position of each sequence, in static memory.
 
-Time is a number on the device that nobody asks for, so a GPU does the same at each step, and can record it once.
-Here is the plain form of each part, which also serves where Triton does not; `single_gpu` has kernels.
+The time step is a tensor on the device that the host never reads, so that every step launches the same kernels and can
+be recorded as a CUDA graph. These are the plain forms; `step_triton` has the kernels.
 """
 
 from collections.abc import Callable
 from functools import lru_cache
 from math import sqrt
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional as F
 
 from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.kernels import triton_launch
 from regard.kernels.layers.residual_norm import PendingResidual
-from regard.kernels.triton_launch import present
 
 HiddenRows = Float[Tensor, "rows W"]
 Activation = Callable[[Tensor], Tensor]
@@ -22,7 +23,7 @@ Activation = Callable[[Tensor], Tensor]
 
 class StepNorm(NamedTuple):
     weight: Float[Tensor, " W"]
-    bias: Float[Tensor, " W"] | None  # None: by the mean square alone
+    bias: Float[Tensor, " W"] | None  # None: RMSNorm
     epsilon: float
 
     def __call__(self, x: HiddenRows) -> HiddenRows:
@@ -39,106 +40,110 @@ class StepLinear(NamedTuple):
         return F.linear(x, self.weight, self.bias)
 
 
-def enter(
+def embed(
     tokens: Int[Tensor, " rows"],
     table: Float[Tensor, "V W"],
     scale: float,
-    places: Float[Tensor, "limit W"] | None,
-    first: Int[Tensor, " B"],
+    positions: Float[Tensor, "limit W"] | None,
+    admitted: Int[Tensor, " B"],
     time: Int[Tensor, " 1"],
 ) -> PendingResidual:
-    """What tokens are where they stand."""
-    if (gpu := kernels(table)) is not None:
-        return PendingResidual(gpu.enter(tokens, table, scale, places, first, time))
+    """Token embeddings plus position vectors."""
+    if (triton := kernels(table)) is not None:
+        return PendingResidual(triton.embed(tokens, table, scale, positions, admitted, time))
     x = F.embedding(tokens, table).float() * scale
-    if places is not None:
-        at = (time - first).clamp(max=len(places) - 1)
-        x = x + places[at].repeat_interleave(len(tokens) // len(first), 0)
+    if positions is not None:
+        at = (time - admitted).clamp(max=len(positions) - 1)
+        x = x + positions[at].repeat_interleave(len(tokens) // len(admitted), 0)
     return PendingResidual(x)
 
 
-def normed(
+def norm_linear(
     given: PendingResidual,
     norm: StepNorm | None,
-    product: StepLinear,
+    linear: StepLinear,
     *,
-    last: bool,
+    post_norm: bool,
     activation: Activation | None = None,
 ) -> tuple[Float[Tensor, "rows out"], PendingResidual]:
-    """A product of the sum under a norm; and the sum, or its norm where norms come last."""
-    if (gpu := kernels(given.x)) is not None:
-        relu = activation is F.relu_  # part of the product there
-        out, x = gpu.normed(given.x, given.added, norm, product, last, relu)
+    """linear(norm(residual sum)) with activation; and the sum, or its norm with post-norm blocks."""
+    if (triton := kernels(given.x)) is not None:
+        relu = activation is F.relu_  # fused there
+        out, x = triton.norm_linear(given.x, given.added, norm, linear, post_norm, relu)
         return (out if activation is None or relu else activation(out)), PendingResidual(x)
     x = given.x if given.added is None else given.x + given.added
     h = x if norm is None else norm(x)
-    out = product(h.to(product.weight.dtype))
-    return (out if activation is None else activation(out)), PendingResidual(h if last else x)
+    out = linear(h.to(linear.weight.dtype))
+    return (out if activation is None else activation(out)), PendingResidual(h if post_norm else x)
 
 
-def onto(given: PendingResidual, seen: Float[Tensor, "rows in"], product: StepLinear) -> PendingResidual:
-    """The sum with a product of what was seen."""
+def add_linear(given: PendingResidual, context: Float[Tensor, "rows in"], linear: StepLinear) -> PendingResidual:
+    """The residual stream plus linear(context), which may still be pending."""
     assert given.added is None
-    if (gpu := kernels(given.x)) is not None:
-        return PendingResidual(*gpu.onto(given.x, seen, product))
-    return PendingResidual(given.x, product(seen))
+    if (triton := kernels(given.x)) is not None:
+        return PendingResidual(*triton.add_linear(given.x, context, linear))
+    return PendingResidual(given.x, linear(context))
 
 
-def look_back(
-    asked: Float[Tensor, "rows W3"],
+def self_attention(
+    qkv: Float[Tensor, "rows W3"],
     cache: Float[Tensor, "B capacity K 2 W"],
     parents: Int[Tensor, "B K capacity"],
-    first: Int[Tensor, " B"],
+    admitted: Int[Tensor, " B"],
     time: Int[Tensor, " 1"],
     heads: int,
 ) -> HiddenRows:
-    """Self-attention of what stands at `time`, whose keys and values go into the cache.
+    """Self-attention of step `time` to the earlier ones since `admitted`; its keys and values are put into the cache.
 
-    `asked` holds queries, keys and values of K hypotheses for each of B sentences, which began at `first`; `parents`
-    says which of the K was its ancestor at each time before.
+    `qkv` holds queries, keys and values of K hypotheses of B sequences; `parents`, which of the K hypotheses was the
+    ancestor at each earlier step.
     """
     batch, capacity, beams, _, width = cache.shape
-    if (gpu := kernels(asked)) is not None:
-        found: Tensor = gpu.look_back(asked, cache, parents, first, time, heads, 1 / sqrt(width // heads))
-        return found
-    query, *known = asked.view(batch, beams, 3, width).unbind(2)
-    cache.index_copy_(1, time, torch.stack(known, 2)[:, None])
-    places = torch.arange(capacity, device=time.device)
-    whose = torch.where(places == time, torch.arange(beams, device=time.device)[:, None], parents)  # (B, K, capacity)
+    if (triton := kernels(qkv)) is not None:
+        context: Tensor = triton.self_attention(qkv, cache, parents, admitted, time, heads, 1 / sqrt(width // heads))
+        return context
+    query, *key_value = qkv.view(batch, beams, 3, width).unbind(2)
+    cache.index_copy_(1, time, torch.stack(key_value, 2)[:, None])
+    steps = torch.arange(capacity, device=time.device)
+    ancestors = torch.where(
+        steps == time, torch.arange(beams, device=time.device)[:, None], parents
+    )  # (B, K, capacity)
     past = cache.transpose(1, 2)  # (B, K, capacity, 2, W)
-    past = past.gather(1, whose.long()[..., None, None].expand_as(past))
-    visible = (places <= time) & (places >= first[:, None])  # (B, capacity)
+    past = past.gather(1, ancestors.long()[..., None, None].expand_as(past))
+    visible = (steps <= time) & (steps >= admitted[:, None])  # (B, capacity)
     return _attend(query, past, visible[:, None], heads)
 
 
-def look(asked: HiddenRows, source: Float[Tensor, "B S 2 W"], mask: Bool[Tensor, "B S"], heads: int) -> HiddenRows:
-    """Attention of the K hypotheses of each sentence to the keys and values of its source."""
-    if (gpu := kernels(asked)) is not None:
-        found: Tensor = gpu.look(asked, source, mask, heads, 1 / sqrt(asked.shape[1] // heads))
-        return found
-    query = asked.view(len(mask), -1, asked.shape[1])
-    return _attend(query, source[:, None].expand(-1, query.shape[1], -1, -1, -1), mask[:, None], heads)
+def cross_attention(
+    query: HiddenRows, source: Float[Tensor, "B S 2 W"], mask: Bool[Tensor, "B S"], heads: int
+) -> HiddenRows:
+    """Attention of the K hypotheses of each sequence to the keys and values of its source."""
+    if (triton := kernels(query)) is not None:
+        context: Tensor = triton.cross_attention(query, source, mask, heads, 1 / sqrt(query.shape[1] // heads))
+        return context
+    queries = query.view(len(mask), -1, query.shape[1])
+    return _attend(queries, source[:, None].expand(-1, queries.shape[1], -1, -1, -1), mask[:, None], heads)
 
 
 def _attend(
-    query: Float[Tensor, "B K W"], known: Float[Tensor, "B K S 2 W"], visible: Bool[Tensor, "B 1 S"], heads: int
+    query: Float[Tensor, "B K W"], key_value: Float[Tensor, "B K S 2 W"], visible: Bool[Tensor, "B 1 S"], heads: int
 ) -> HiddenRows:
     batch, beams, width = query.shape
-    shape = (batch, beams, known.shape[2], heads, -1)
-    key, value = (known[:, :, :, role].view(shape).transpose(2, 3) for role in (0, 1))  # (B, K, H, S, D)
+    shape = (batch, beams, key_value.shape[2], heads, -1)
+    key, value = (each.view(shape).transpose(2, 3) for each in key_value.unbind(3))  # (B, K, H, S, D)
     scores = (key @ query.view(batch, beams, heads, -1, 1))[..., 0].float() / sqrt(width // heads)  # (B, K, H, S)
-    weights = scores.masked_fill(~visible[:, :, None], -torch.inf).softmax(-1).nan_to_num(0.0)  # zeros of nothing
-    seen: Tensor = weights.to(value.dtype)[..., None, :] @ value  # (B, K, H, 1, D)
-    return seen.reshape(batch * beams, width)
+    weights = scores.masked_fill(~visible[:, :, None], -torch.inf).softmax(-1).nan_to_num(0.0)
+    context: Tensor = weights.to(value.dtype)[..., None, :] @ value  # (B, K, H, 1, D)
+    return context.reshape(batch * beams, width)
 
 
-def kernels(x: Tensor) -> Any | None:
-    """The module with kernels, for what lies on a GPU."""
-    return _kernels() if x.is_cuda and present(x.device) else None
+def kernels(x: Tensor) -> ModuleType | None:
+    """The module of Triton kernels, if this tensor is on a GPU where they can be launched."""
+    return _kernels() if x.is_cuda and triton_launch.available(x.device) else None
 
 
 @lru_cache(maxsize=1)
-def _kernels() -> Any | None:
+def _kernels() -> ModuleType:
     from regard.kernels.decode import step_triton
 
     return step_triton

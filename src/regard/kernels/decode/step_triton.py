@@ -1,10 +1,10 @@
-"""What `single` does, as kernels of a GPU: each is one launch where PyTorch takes from two to twenty.
+"""Triton kernels of `step`: each is one launch where PyTorch needs from two to twenty.
 
-With few rows a step waits for kernels to begin and end. So norms, sums and products are one, where PyTorch's products
-are faster with many; and kernels begin early. Sums are in float32, whatever the numbers are stored in.
+With few rows a step is bound by launch latency, so that residual addition, norm and product are fused, and kernels use
+programmatic dependent launch; with many rows PyTorch's products are faster. Accumulation is in float32.
 """
 
-from typing import Any, no_type_check
+from typing import TYPE_CHECKING, no_type_check
 
 import torch
 import triton
@@ -12,109 +12,130 @@ import triton.language as tl
 from torch.nn import functional as F
 
 from regard.core.shapes import Tensor
-from regard.kernels.decode.programmatic_launch import early, release, wait
-from regard.kernels.decode.sampling_triton import best, log_sum_exp, prints, speak
+from regard.kernels.decode.programmatic_launch_triton import launch_dependents, launch_options, wait
+from regard.kernels.decode.sampling_triton import fingerprints, greedy_step, log_sum_exp, top_k
 
-__all__ = ["best", "enter", "log_sum_exp", "look", "look_back", "normed", "onto", "prints", "speak"]
+if TYPE_CHECKING:
+    from regard.kernels.decode.step import StepLinear, StepNorm
 
-BACK, KEYS = 16, 32  # places that a program looks at together, of its own sequence and of a source
-ROWS, COLUMNS = 16, 64  # that a program makes of a product by hand
-FEW = 96  # rows at most, for such products
-WIDEST, MOST = 1024, 512  # numbers of a row under a norm, and of one as it is, that a program holds
+__all__ = [
+    "add_linear",
+    "cross_attention",
+    "embed",
+    "fingerprints",
+    "greedy_step",
+    "log_sum_exp",
+    "norm_linear",
+    "self_attention",
+    "top_k",
+]
+
+PAST_KEYS, SOURCE_KEYS = 16, 32  # that a program reads at a time
+ROWS, COLUMNS = 16, 64  # of a tile of a fused product
+FUSED_ROWS = 96  # at peak, for fused products
+MAX_NORM_WIDTH, MAX_INPUTS = 1024, 512  # columns that a program of a fused product holds, with and without norm
 HALF = (torch.bfloat16, torch.float16)
 
 
-def enter(tokens: Tensor, table: Tensor, scale: float, places: Tensor | None, first: Tensor, time: Tensor) -> Tensor:
+def embed(
+    tokens: Tensor, table: Tensor, scale: float, positions: Tensor | None, admitted: Tensor, time: Tensor
+) -> Tensor:
     rows, width = len(tokens), table.shape[1]
     x = torch.empty(rows, width, dtype=torch.float32, device=table.device)
-    _enter[(rows,)](
-        tokens, table, x if places is None else places, first, time, x, scale, rows // len(first),
-        0 if places is None else len(places), width, WIDE=triton.next_power_of_2(width), **early(),
+    _embed[(rows,)](
+        tokens, table, x if positions is None else positions, admitted, time, x, scale, rows // len(admitted),
+        0 if positions is None else len(positions), width, WIDE=triton.next_power_of_2(width), **launch_options(),
     )  # fmt: skip
     return x
 
 
-def normed(x: Tensor, added: Tensor | None, norm: Any, product: Any, last: bool, relu: bool) -> tuple[Tensor, Tensor]:
-    (rows, width), outputs = x.shape, len(product.weight)
-    weight, bias, epsilon, kind = _norm(norm, x)
+def norm_linear(
+    x: Tensor, added: Tensor | None, norm: "StepNorm | None", linear: "StepLinear", post_norm: bool, relu: bool
+) -> tuple[Tensor, Tensor]:
+    (rows, width), outputs = x.shape, len(linear.weight)
+    weight, bias, eps, kind = _norm(norm, x)
     plus = x if added is None else added
-    total = x if added is None and not last else torch.empty_like(x)
-    kind |= {"LAST": last, "ADD": added is not None, "WIDE": triton.next_power_of_2(width), **early()}
-    if _by_hand(x, product):
-        out = product.weight.new_empty(rows, outputs)
-        _normed[(triton.cdiv(rows, ROWS), triton.cdiv(outputs, COLUMNS))](
-            x, plus, weight, bias, product.weight, product.bias, total, out, epsilon, rows, width, outputs,
+    total = x if added is None and not post_norm else torch.empty_like(x)
+    kind |= {"POST_NORM": post_norm, "ADD": added is not None, "WIDE": triton.next_power_of_2(width)}
+    kind |= launch_options()
+    if _fused(x, linear):
+        out = linear.weight.new_empty(rows, outputs)
+        _norm_linear[(triton.cdiv(rows, ROWS), triton.cdiv(outputs, COLUMNS))](
+            x, plus, weight, bias, linear.weight, linear.bias, total, out, eps, rows, width, outputs,
             RELU=relu, ROWS=ROWS, COLUMNS=COLUMNS, **kind,
         )  # fmt: skip
         return out, total
-    h = product.weight.new_empty(rows, width)
-    _onward[(rows,)](x, plus, weight, bias, total, h, epsilon, width, **kind)
+    h = linear.weight.new_empty(rows, width)
+    _add_norm[(rows,)](x, plus, weight, bias, total, h, eps, width, **kind)
     if relu:
-        return torch._addmm_activation(product.bias, h, product.weight.T), total
-    return F.linear(h, product.weight, product.bias), total
+        return torch._addmm_activation(linear.bias, h, linear.weight.T), total
+    return F.linear(h, linear.weight, linear.bias), total
 
 
-def onto(x: Tensor, seen: Tensor, product: Any) -> tuple[Tensor, Tensor | None]:
-    (rows, width), inputs = x.shape, seen.shape[1]
-    if inputs > MOST or not _by_hand(x, product):
-        return x, F.linear(seen, product.weight, product.bias)
+def add_linear(x: Tensor, context: Tensor, linear: "StepLinear") -> tuple[Tensor, Tensor | None]:
+    (rows, width), inputs = x.shape, context.shape[1]
+    if inputs > MAX_INPUTS or not _fused(x, linear):
+        return x, F.linear(context, linear.weight, linear.bias)
     out = torch.empty_like(x)
-    _onto[(triton.cdiv(rows, ROWS), triton.cdiv(width, 16))](
-        x, seen, product.weight, product.bias, out, rows, width, inputs,
-        ROWS=ROWS, COLUMNS=16, INPUTS=triton.next_power_of_2(inputs), num_warps=8, **early(),
+    _add_linear[(triton.cdiv(rows, ROWS), triton.cdiv(width, 16))](
+        x, context, linear.weight, linear.bias, out, rows, width, inputs,
+        ROWS=ROWS, COLUMNS=16, INPUTS=triton.next_power_of_2(inputs), num_warps=8, **launch_options(),
     )  # fmt: skip
     return out, None
 
 
-def look_back(
-    asked: Tensor, cache: Tensor, parents: Tensor, first: Tensor, time: Tensor, heads: int, scale: float
+def self_attention(
+    qkv: Tensor, cache: Tensor, parents: Tensor, admitted: Tensor, time: Tensor, heads: int, scale: float
 ) -> Tensor:
-    rows, (_, capacity, beams, _, width) = len(asked), cache.shape
-    out = asked.new_empty(rows, width)
-    wide = width // heads
-    _look_back[(rows, heads)](
-        asked, cache, parents, first, time, out, scale, capacity, beams, width, wide,
-        SEVERAL=beams > 1, KEYS=BACK, WIDE=triton.next_power_of_2(wide), num_warps=1, **early(),
+    rows, (_, capacity, beams, _, width) = len(qkv), cache.shape
+    out = qkv.new_empty(rows, width)
+    head_width = width // heads
+    _self_attention[(rows, heads)](
+        qkv, cache, parents, admitted, time, out, scale, capacity, beams, width, head_width,
+        BEAM_SEARCH=beams > 1, KEYS=PAST_KEYS, WIDE=triton.next_power_of_2(head_width), num_warps=1,
+        **launch_options(),
     )  # fmt: skip
     return out
 
 
-def look(asked: Tensor, source: Tensor, mask: Tensor, heads: int, scale: float) -> Tensor:
-    rows, width = asked.shape
+def cross_attention(query: Tensor, source: Tensor, mask: Tensor, heads: int, scale: float) -> Tensor:
+    rows, width = query.shape
     batch, length = mask.shape
-    out = torch.empty_like(asked)
-    wide, beams = width // heads, rows // batch
+    out = torch.empty_like(query)
+    head_width, beams = width // heads, rows // batch
     if beams == 1:
-        _look[(rows, heads)](
-            asked, source, mask.view(torch.uint8), out, scale, length, *source.stride()[:3], width, wide,
-            KEYS=KEYS, WIDE=triton.next_power_of_2(wide), num_warps=1, **early(),
+        _cross_attention[(rows, heads)](
+            query, source, mask.view(torch.uint8), out, scale, length, *source.stride()[:3], width, head_width,
+            KEYS=SOURCE_KEYS, WIDE=triton.next_power_of_2(head_width), num_warps=1, **launch_options(),
         )  # fmt: skip
     else:
-        _look_together[(batch, heads)](
-            asked, source, mask.view(torch.uint8), out, scale, beams, length, *source.stride()[:3], width, wide,
-            BEAMS=max(16, triton.next_power_of_2(beams)), KEYS=KEYS, WIDE=max(16, triton.next_power_of_2(wide)),
-            num_warps=1, **early(),
+        _cross_attention_beams[(batch, heads)](
+            query, source, mask.view(torch.uint8), out, scale, beams, length, *source.stride()[:3], width, head_width,
+            BEAMS=max(16, triton.next_power_of_2(beams)), KEYS=SOURCE_KEYS,
+            WIDE=max(16, triton.next_power_of_2(head_width)), num_warps=1, **launch_options(),
         )  # fmt: skip
     return out
 
 
-def _by_hand(x: Tensor, product: Any) -> bool:
-    return len(x) <= FEW and x.shape[1] <= WIDEST and product.weight.dtype in HALF
+def _fused(x: Tensor, linear: "StepLinear") -> bool:
+    return len(x) <= FUSED_ROWS and x.shape[1] <= MAX_NORM_WIDTH and linear.weight.dtype in HALF
 
 
-def _norm(norm: Any, anything: Tensor) -> tuple[Tensor, Tensor, float, dict[str, Any]]:
-    """As kernels take it. Kind 0 is none, 1 one without a shift, 2 one that also centres."""
+def _norm(norm: "StepNorm | None", unused: Tensor) -> tuple[Tensor, Tensor, float, dict[str, int]]:
+    """A norm as kernel arguments. KIND: 0 none, 1 RMSNorm, 2 LayerNorm."""
     if norm is None:
-        return anything, anything, 0.0, {"KIND": 0}
+        return unused, unused, 0.0, {"KIND": 0}
     if norm.bias is None:
-        return norm.weight, anything, norm.epsilon, {"KIND": 1}
+        return norm.weight, unused, norm.epsilon, {"KIND": 1}
     return norm.weight, norm.bias, norm.epsilon, {"KIND": 2}
 
 
 @triton.jit
 @no_type_check
-def _enter(tokens, table, places, first, time, x, scale, beams, limit, width, WIDE: tl.constexpr, EARLY: tl.constexpr):
-    release(EARLY)
+def _embed(
+    tokens, table, positions, admitted, time, x, scale, beams, limit, width, WIDE: tl.constexpr, EARLY: tl.constexpr
+):  # fmt: skip
+    launch_dependents(EARLY)
     wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, WIDE)
@@ -122,34 +143,34 @@ def _enter(tokens, table, places, first, time, x, scale, beams, limit, width, WI
     token = tl.load(tokens + row)
     here = tl.load(table + token * width + d, mask=there, other=0.0).to(tl.float32) * scale
     if limit > 0:
-        place = tl.minimum(tl.load(time) - tl.load(first + row // beams), limit - 1)
-        here += tl.load(places + place * width + d, mask=there, other=0.0)
+        position = tl.minimum(tl.load(time) - tl.load(admitted + row // beams), limit - 1)
+        here += tl.load(positions + position * width + d, mask=there, other=0.0)
     tl.store(x + row * width + d, here, mask=there)
 
 
 @triton.jit
 @no_type_check
-def _even(here, weight, bias, epsilon, width, d, KIND: tl.constexpr):
-    """Rows under their norm; zeros beyond the width stay zeros."""
+def _normalize(here, weight, bias, eps, width, d, KIND: tl.constexpr):
+    """Normalized rows; columns beyond the width stay zero."""
     there = (d < width)[None, :]
-    even = here
+    normed = here
     if KIND == 2:
-        even = tl.where(there, here - (tl.sum(here, 1) / width)[:, None], 0.0)
+        normed = tl.where(there, here - (tl.sum(here, 1) / width)[:, None], 0.0)
     if KIND > 0:
-        spread = tl.sqrt(tl.sum(even * even, 1) / width + epsilon)
-        even = even / spread[:, None] * tl.load(weight + d, mask=d < width, other=0.0)[None, :]
+        spread = tl.sqrt(tl.sum(normed * normed, 1) / width + eps)
+        normed = normed / spread[:, None] * tl.load(weight + d, mask=d < width, other=0.0)[None, :]
     if KIND == 2:
-        even += tl.load(bias + d, mask=d < width, other=0.0)[None, :]
-    return even
+        normed += tl.load(bias + d, mask=d < width, other=0.0)[None, :]
+    return normed
 
 
 @triton.jit
 @no_type_check
-def _onward(
-    x, added, weight, bias, total, out, epsilon, width,
-    KIND: tl.constexpr, LAST: tl.constexpr, ADD: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
+def _add_norm(
+    x, added, weight, bias, total, out, eps, width,
+    KIND: tl.constexpr, POST_NORM: tl.constexpr, ADD: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    release(EARLY)
+    launch_dependents(EARLY)
     wait(EARLY)
     row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     d = tl.arange(0, WIDE)
@@ -158,189 +179,196 @@ def _onward(
     here = tl.load(x + at, mask=there, other=0.0)
     if ADD:
         here += tl.load(added + at, mask=there, other=0.0).to(tl.float32)
-    even = _even(here, weight, bias, epsilon, width, d, KIND)
-    if LAST or ADD:
-        tl.store(total + at, even if LAST else here, mask=there)
-    tl.store(out + at, even.to(out.dtype.element_ty), mask=there)
+    normed = _normalize(here, weight, bias, eps, width, d, KIND)
+    if POST_NORM or ADD:
+        tl.store(total + at, normed if POST_NORM else here, mask=there)
+    tl.store(out + at, normed.to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
 @no_type_check
-def _normed(
-    x, added, weight, bias, matrix, shift, total, out, epsilon, rows, width, outputs,
-    KIND: tl.constexpr, LAST: tl.constexpr, ADD: tl.constexpr, RELU: tl.constexpr,
+def _norm_linear(
+    x, added, weight, bias, linear_weight, linear_bias, total, out, eps, rows, width, outputs,
+    KIND: tl.constexpr, POST_NORM: tl.constexpr, ADD: tl.constexpr, RELU: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    release(EARLY)
+    launch_dependents(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     d = tl.arange(0, WIDE)
-    wide = (d < width)[None, :]
-    lines = tl.load(
-        matrix + column[:, None].to(tl.int64) * width + d[None, :], mask=(column < outputs)[:, None] & wide, other=0.0
+    inside = (d < width)[None, :]
+    weight_tile = tl.load(
+        linear_weight + column[:, None].to(tl.int64) * width + d[None, :],
+        mask=(column < outputs)[:, None] & inside,
+        other=0.0,
     )
     at = row[:, None] * width + d[None, :]
-    mine = (row < rows)[:, None] & wide
+    mine = (row < rows)[:, None] & inside
     wait(EARLY)
     here = tl.load(x + at, mask=mine, other=0.0)
     if ADD:
         here += tl.load(added + at, mask=mine, other=0.0).to(tl.float32)
-    even = _even(here, weight, bias, epsilon, width, d, KIND)
-    if LAST or ADD:
-        tl.store(total + at, even if LAST else here, mask=mine & (tl.program_id(1) == 0))
-    found = tl.dot(even.to(lines.dtype), tl.trans(lines))
-    found += tl.load(shift + column, mask=column < outputs, other=0.0)[None, :].to(tl.float32)
+    normed = _normalize(here, weight, bias, eps, width, d, KIND)
+    if POST_NORM or ADD:
+        tl.store(total + at, normed if POST_NORM else here, mask=mine & (tl.program_id(1) == 0))
+    out_tile = tl.dot(normed.to(weight_tile.dtype), tl.trans(weight_tile))
+    out_tile += tl.load(linear_bias + column, mask=column < outputs, other=0.0)[None, :].to(tl.float32)
     if RELU:
-        found = tl.maximum(found, 0.0)
+        out_tile = tl.maximum(out_tile, 0.0)
     where = out + row[:, None].to(tl.int64) * outputs + column[None, :]
-    tl.store(where, found.to(out.dtype.element_ty), mask=(row < rows)[:, None] & (column < outputs)[None, :])
+    tl.store(where, out_tile.to(out.dtype.element_ty), mask=(row < rows)[:, None] & (column < outputs)[None, :])
 
 
 @triton.jit
 @no_type_check
-def _onto(
-    x, seen, matrix, shift, out, rows, width, inputs,
+def _add_linear(
+    x, context, linear_weight, linear_bias, out, rows, width, inputs,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, INPUTS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    release(EARLY)
+    launch_dependents(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     k = tl.arange(0, INPUTS)
     inside, mine = (k < inputs)[None, :], (row < rows)[:, None]
-    lines = tl.load(matrix + column[:, None] * inputs + k[None, :], mask=(column < width)[:, None] & inside, other=0.0)
+    weight_tile = tl.load(
+        linear_weight + column[:, None] * inputs + k[None, :], mask=(column < width)[:, None] & inside, other=0.0
+    )
     wait(EARLY)
-    given = tl.load(seen + row[:, None] * inputs + k[None, :], mask=mine & inside, other=0.0)
-    found = tl.dot(given, tl.trans(lines))
-    found += tl.load(shift + column, mask=column < width, other=0.0)[None, :].to(tl.float32)
+    given = tl.load(context + row[:, None] * inputs + k[None, :], mask=mine & inside, other=0.0)
+    out_tile = tl.dot(given, tl.trans(weight_tile))
+    out_tile += tl.load(linear_bias + column, mask=column < width, other=0.0)[None, :].to(tl.float32)
     at = row[:, None] * width + column[None, :]
     both = mine & (column < width)[None, :]
-    tl.store(out + at, found + tl.load(x + at, mask=both, other=0.0), mask=both)
+    tl.store(out + at, out_tile + tl.load(x + at, mask=both, other=0.0), mask=both)
 
 
 @triton.jit
 @no_type_check
-def _look_back(
-    asked, cache, parents, first, time, out, scale, capacity, beams, width, wide,
-    SEVERAL: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
+def _self_attention(
+    qkv, cache, parents, admitted, time, out, scale, capacity, beams, width, head_width,
+    BEAM_SEARCH: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    release(EARLY)
+    launch_dependents(EARLY)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    sentence, beam = row // beams, row % beams
+    sequence, beam = row // beams, row % beams
     d = tl.arange(0, WIDE)
-    there = d < wide
-    most = tl.full([1], float("-inf"), tl.float32)
+    there = d < head_width
+    peak = tl.full([1], float("-inf"), tl.float32)
     total = tl.full([1], 0.0, tl.float32)
-    seen = tl.zeros([WIDE], dtype=tl.float32)
+    context = tl.zeros([WIDE], dtype=tl.float32)
     wait(EARLY)
-    now, since = tl.load(time), tl.load(first + sentence)
-    mine = asked + row * 3 * width + head * wide + d
+    now, begin_step = tl.load(time), tl.load(admitted + sequence)
+    mine = qkv + row * 3 * width + head * head_width + d
     query = tl.load(mine, mask=there, other=0.0).to(tl.float32) * scale
     key = tl.load(mine + width, mask=there, other=0.0)
     value = tl.load(mine + 2 * width, mask=there, other=0.0)
-    for begin in range(since, now, KEYS):
+    for begin in range(begin_step, now, KEYS):
         t = begin + tl.arange(0, KEYS)
         before = t < now
-        at = (sentence * capacity + t) * beams
-        if SEVERAL:
+        at = (sequence * capacity + t) * beams
+        if BEAM_SEARCH:
             at += tl.load(parents + row * capacity + t, mask=before, other=0)
         both = before[:, None] & there[None, :]
-        where = cache + (at * 2 * width + head * wide)[:, None] + d[None, :]
+        where = cache + (at * 2 * width + head * head_width)[:, None] + d[None, :]
         keys = tl.load(where, mask=both, other=0.0).to(tl.float32)
         values = tl.load(where + width, mask=both, other=0.0).to(tl.float32)
         score = tl.where(before, tl.sum(keys * query[None, :], 1), float("-inf"))
-        higher = tl.maximum(most, tl.max(score))
-        shrink = tl.exp(most - higher)
+        higher = tl.maximum(peak, tl.max(score))
+        rescale = tl.exp(peak - higher)
         weight = tl.exp(score - higher)
-        total = total * shrink + tl.sum(weight)
-        seen = seen * shrink + tl.sum(weight[:, None] * values, 0)
-        most = higher
-    score = tl.sum(query * key.to(tl.float32))  # the place where it stands, which it sees always
-    higher = tl.maximum(most, score)
-    shrink, weight = tl.exp(most - higher), tl.exp(score - higher)
-    seen = (seen * shrink + value.to(tl.float32) * weight) / (total * shrink + weight)
-    tl.store(out + row * width + head * wide + d, seen.to(out.dtype.element_ty), mask=there)
-    kept = cache + ((sentence * capacity + now) * beams + beam) * 2 * width + head * wide + d
+        total = total * rescale + tl.sum(weight)
+        context = context * rescale + tl.sum(weight[:, None] * values, 0)
+        peak = higher
+    score = tl.sum(query * key.to(tl.float32))  # the step at hand, which is always visible
+    higher = tl.maximum(peak, score)
+    rescale, weight = tl.exp(peak - higher), tl.exp(score - higher)
+    context = (context * rescale + value.to(tl.float32) * weight) / (total * rescale + weight)
+    tl.store(out + row * width + head * head_width + d, context.to(out.dtype.element_ty), mask=there)
+    kept = cache + ((sequence * capacity + now) * beams + beam) * 2 * width + head * head_width + d
     tl.store(kept, key, mask=there)
     tl.store(kept + width, value, mask=there)
 
 
 @triton.jit
 @no_type_check
-def _look(
-    asked, source, visible, out, scale, length, by_sentence, by_place, by_role, width, wide,
+def _cross_attention(
+    queries, source, visible, out, scale, length, sequence_stride, position_stride, value_offset, width, head_width,
     KEYS: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    release(EARLY)
+    launch_dependents(EARLY)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     d = tl.arange(0, WIDE)
-    there = d < wide
-    most = tl.full([1], float("-inf"), tl.float32)
+    there = d < head_width
+    peak = tl.full([1], float("-inf"), tl.float32)
     total = tl.full([1], 0.0, tl.float32)
-    seen = tl.zeros([WIDE], dtype=tl.float32)
-    here = source + row * by_sentence + head * wide
-    may, keys, values = _known(here, visible + row * length, 0, length, by_place, by_role, d, there, KEYS)
+    context = tl.zeros([WIDE], dtype=tl.float32)
+    here = source + row * sequence_stride + head * head_width
+    visible += row * length
+    allowed, keys, values = _load_source(here, visible, 0, length, position_stride, value_offset, d, there, KEYS)
     wait(EARLY)
-    query = tl.load(asked + row * width + head * wide + d, mask=there, other=0.0).to(tl.float32) * scale
+    query = tl.load(queries + row * width + head * head_width + d, mask=there, other=0.0).to(tl.float32) * scale
     for begin in range(0, length, KEYS):
-        score = tl.where(may, tl.sum(keys.to(tl.float32) * query[None, :], 1), float("-inf"))
-        higher = tl.maximum(most, tl.max(score))
-        from_here = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet
-        shrink = tl.exp(most - from_here)
-        weight = tl.exp(score - from_here)
-        total = total * shrink + tl.sum(weight)
-        seen = seen * shrink + tl.sum(weight[:, None] * values.to(tl.float32), 0)
-        most = higher
-        may, keys, values = _known(
-            here, visible + row * length, begin + KEYS, length, by_place, by_role, d, there, KEYS
+        score = tl.where(allowed, tl.sum(keys.to(tl.float32) * query[None, :], 1), float("-inf"))
+        higher = tl.maximum(peak, tl.max(score))
+        base = tl.where(higher == float("-inf"), 0.0, higher)  # all masked so far
+        rescale = tl.exp(peak - base)
+        weight = tl.exp(score - base)
+        total = total * rescale + tl.sum(weight)
+        context = context * rescale + tl.sum(weight[:, None] * values.to(tl.float32), 0)
+        peak = higher
+        allowed, keys, values = _load_source(
+            here, visible, begin + KEYS, length, position_stride, value_offset, d, there, KEYS
         )
-    seen = seen / tl.where(total == 0.0, 1.0, total)
-    tl.store(out + row * width + head * wide + d, seen.to(out.dtype.element_ty), mask=there)
+    context = context / tl.where(total == 0.0, 1.0, total)
+    tl.store(out + row * width + head * head_width + d, context.to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
 @no_type_check
-def _known(here, visible, begin, length, by_place, by_role, d, there, KEYS: tl.constexpr):
-    """What may be seen of the next places of a source, their keys and their values."""
-    place = begin + tl.arange(0, KEYS)
-    may = tl.load(visible + place, mask=place < length, other=0) != 0
-    both = may[:, None] & there[None, :]
-    where = here + (place * by_place)[:, None] + d[None, :]
-    return may, tl.load(where, mask=both, other=0.0), tl.load(where + by_role, mask=both, other=0.0)
+def _load_source(here, visible, begin, length, position_stride, value_offset, d, there, KEYS: tl.constexpr):
+    """Mask, keys and values of the next positions of a source."""
+    position = begin + tl.arange(0, KEYS)
+    allowed = tl.load(visible + position, mask=position < length, other=0) != 0
+    both = allowed[:, None] & there[None, :]
+    where = here + (position * position_stride)[:, None] + d[None, :]
+    return allowed, tl.load(where, mask=both, other=0.0), tl.load(where + value_offset, mask=both, other=0.0)
 
 
 @triton.jit
 @no_type_check
-def _look_together(
-    asked, source, visible, out, scale, beams, length, by_sentence, by_place, by_role, width, wide,
-    BEAMS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
+def _cross_attention_beams(
+    queries, source, visible, out, scale, beams, length, sequence_stride, position_stride, value_offset, width,
+    head_width, BEAMS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """As `_look`, for all hypotheses of a sentence."""
-    release(EARLY)
-    sentence = tl.program_id(0).to(tl.int64)
+    """As `_cross_attention`, for all hypotheses of a sequence."""
+    launch_dependents(EARLY)
+    sequence = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     k, d = tl.arange(0, BEAMS), tl.arange(0, WIDE)
-    there = d < wide
-    at = ((sentence * beams + k) * width)[:, None] + head * wide + d[None, :]
+    there = d < head_width
+    at = ((sequence * beams + k) * width)[:, None] + head * head_width + d[None, :]
     mine = (k < beams)[:, None] & there[None, :]
-    most = tl.full([BEAMS], float("-inf"), tl.float32)
+    peak = tl.full([BEAMS], float("-inf"), tl.float32)
     total = tl.zeros([BEAMS], dtype=tl.float32)
-    seen = tl.zeros([BEAMS, WIDE], dtype=tl.float32)
-    here, visible = source + sentence * by_sentence + head * wide, visible + sentence * length
-    may, keys, values = _known(here, visible, 0, length, by_place, by_role, d, there, KEYS)
+    context = tl.zeros([BEAMS, WIDE], dtype=tl.float32)
+    here, visible = source + sequence * sequence_stride + head * head_width, visible + sequence * length
+    allowed, keys, values = _load_source(here, visible, 0, length, position_stride, value_offset, d, there, KEYS)
     wait(EARLY)
-    query = tl.load(asked + at, mask=mine, other=0.0)
+    query = tl.load(queries + at, mask=mine, other=0.0)
     for begin in range(0, length, KEYS):
         score = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
-        score = tl.where(may[None, :], score, float("-inf"))
-        higher = tl.maximum(most, tl.max(score, 1))
-        from_here = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet
-        shrink = tl.exp(most - from_here)
-        weight = tl.exp(score - from_here[:, None])
-        total = total * shrink + tl.sum(weight, 1)
-        seen = seen * shrink[:, None] + tl.dot(weight.to(values.dtype), values, input_precision="ieee")
-        most = higher
-        may, keys, values = _known(here, visible, begin + KEYS, length, by_place, by_role, d, there, KEYS)
-    seen = seen / tl.where(total == 0.0, 1.0, total)[:, None]
-    tl.store(out + at, seen.to(out.dtype.element_ty), mask=mine)
+        score = tl.where(allowed[None, :], score, float("-inf"))
+        higher = tl.maximum(peak, tl.max(score, 1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)  # all masked so far
+        rescale = tl.exp(peak - base)
+        weight = tl.exp(score - base[:, None])
+        total = total * rescale + tl.sum(weight, 1)
+        context = context * rescale[:, None] + tl.dot(weight.to(values.dtype), values, input_precision="ieee")
+        peak = higher
+        allowed, keys, values = _load_source(
+            here, visible, begin + KEYS, length, position_stride, value_offset, d, there, KEYS
+        )
+    context = context / tl.where(total == 0.0, 1.0, total)[:, None]
+    tl.store(out + at, context.to(out.dtype.element_ty), mask=mine)

@@ -14,22 +14,22 @@ from torch.nn import functional as F
 from regard.core.shapes import Float, Tensor
 from regard.kernels import triton_launch
 from regard.kernels.attention.blockwise import refuse_second_derivative
-from regard.kernels.layers.linear import d_activated, wide_product
+from regard.kernels.layers.linear import activation_backward, matmul_float32
 from regard.kernels.recurrent.rnn import CELLS, RnnCell, RnnStates, RnnWeights, StepSchedule
 
 BLOCK = 512  # numbers of a state that a program takes
 
 
-def takes(x: Tensor) -> bool:
+def can_launch(x: Tensor) -> bool:
     """Whether an input goes this way, as it is or as autocast makes it."""
-    return triton_launch.takes(x) and triton_launch.cast_to(x) in triton_launch.HALF
+    return triton_launch.can_launch(x) and triton_launch.autocast_dtype(x) in triton_launch.HALF
 
 
 def scan(
     cell: str, x: Float[Tensor, "D rows I"], sizes: Sequence[int], start: RnnStates, weights: Sequence[RnnWeights]
 ) -> RnnStates:
     """The states (D, rows, W) of D layers after every step, from `start` (D, B, W); `sizes` as in `recurrence.scan`."""
-    low = triton_launch.cast_to(x)
+    low = triton_launch.autocast_dtype(x)
     with torch.autocast(x.device.type, enabled=False):
         given = (torch.stack(each) for each in zip(*(_in_order(CELLS[cell], one) for one in weights), strict=True))
         hidden, *inner = start
@@ -110,9 +110,9 @@ class _Scan(torch.autograd.Function):
             before = hidden[:, : steps.rows] if even else torch.cat([hidden[:, old] for _, _, old in steps], 1)
             by_layer = [
                 (
-                    wide_product(_of(d, cell.of_input, width).mT, given),
-                    wide_product(_of(d, cell.of_state, width).mT, old),
-                    d_activated(d, None, None)[1],
+                    matmul_float32(_of(d, cell.of_input, width).mT, given),
+                    matmul_float32(_of(d, cell.of_state, width).mT, old),
+                    activation_backward(d, None, None)[1],
                 )
                 for d, given, old in zip(d_gates, x, before, strict=True)
             ]

@@ -1,15 +1,15 @@
-"""Code in C++, compiled once on the machine that runs it, and kept in the user's cache.
+"""Compiles step.cpp for the machine at hand, once, into the user's cache.
 
-Nothing needs it: where there is no compiler this says so once, and PyTorch does the same work more slowly.
+No model needs it: where there is no compiler this is logged once, and PyTorch does the same, slower.
 """
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from functools import lru_cache
 from pathlib import Path
@@ -17,8 +17,10 @@ from pathlib import Path
 from regard.core.atomic_io import atomic_file, cache_folder
 from regard.core.errors import InvalidArgument
 
+log = logging.getLogger(__name__)
+
 SOURCE = Path(__file__).with_name("step.cpp")
-# Sums in any order, and nothing that changes how the rest of the process computes.
+# Sums in any order, but no flag that changes the floating-point mode of the process (as -ffast-math does).
 FLAGS = (
     "-O3", "-std=c++17", "-shared", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
     "-fassociative-math", "-freciprocal-math",
@@ -27,12 +29,12 @@ FLAGS = (
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
-    """The compiled code, or nothing where REGARD_NATIVE=0 or it cannot be compiled."""
+    """The compiled code; None where REGARD_NATIVE=0 or it cannot be compiled."""
     if os.environ.get("REGARD_NATIVE") == "0":
         return None
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
-        return _without("there is no C++ compiler (g++ or clang++)")
+        return _unavailable("there is no C++ compiler (g++ or clang++)")
     tune = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
     key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), " ".join((compiler, tune, *FLAGS)).encode(), _processor()]))
     path = cache_folder() / "native" / f"step-{key.hexdigest()[:16]}.so"
@@ -40,34 +42,34 @@ def library() -> ctypes.CDLL | None:
         try:
             _compile([compiler, *FLAGS, tune, str(SOURCE)], path)
         except (OSError, InvalidArgument, subprocess.SubprocessError) as error:
-            return _without(str(error))
+            return _unavailable(str(error))
     try:
-        found = ctypes.CDLL(str(path))
+        loaded = ctypes.CDLL(str(path))
     except OSError as error:
-        return _without(str(error))
-    found.regard_columns.restype = found.regard_bytes.restype = ctypes.c_int64
-    found.regard_print.restype = ctypes.c_uint64
-    return found
+        return _unavailable(str(error))
+    loaded.regard_panel_columns.restype = loaded.regard_int8_max_inputs.restype = ctypes.c_int64
+    loaded.regard_fingerprint.restype = ctypes.c_uint64
+    return loaded
 
 
 def _compile(command: list[str], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / path.name
-        done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, timeout=120, check=False)
+        built = Path(folder) / path.name
+        done = subprocess.run([*command, "-o", str(built)], capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
             raise OSError(done.stderr.strip().partition("\n")[0] or f"{command[0]} ended with {done.returncode}")
         with atomic_file(path) as file:
-            file.write(made.read_bytes())
+            file.write(built.read_bytes())
 
 
-def _without(why: str) -> ctypes.CDLL | None:
-    print(f"regard: decoding without compiled code, which is slower: {why}", file=sys.stderr)
+def _unavailable(reason: str) -> ctypes.CDLL | None:
+    log.warning("the compiled CPU engine is unavailable, decoding is slower: %s", reason)
     return None
 
 
 def _processor() -> bytes:
-    """What the code is tuned to: a cache may be shared by machines that differ."""
+    """What the code is tuned to: machines with different processors may share a cache."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-// One decoding step of a Transformer decoder on a CPU, or all of an encoder: all layers in one call, weights laid out once.
+// One decoding step of a Transformer decoder on a CPU, or a whole encoder: all layers in one call, weights packed once.
 //
-// A step multiplies few rows by many weights, so it is bound by how fast weights arrive, and in PyTorch by some sixty
-// calls. Here each thread reads its own columns of every matrix once, in the order in which they lie in memory.
-// Plain C++ and the compiler's vectors: no headers but the standard library's.
+// A step multiplies few rows by many weights: it is bound by memory bandwidth, and in PyTorch by the overhead of some
+// sixty calls. Here each thread reads its own columns of every matrix once, in memory order.
+// Plain C++ with the compiler's vector extensions; only the standard library is included.
 
 #include <atomic>
 #include <cmath>
@@ -30,71 +30,73 @@ constexpr int LANES = 8, VECTORS = 2, ROWS = 4;
 #else
 constexpr int LANES = 4, VECTORS = 4, ROWS = 4;
 #endif
-constexpr int COLUMNS = LANES * VECTORS;  // of a panel: what a thread multiplies by at a time
+constexpr int COLUMNS = LANES * VECTORS;  // of a panel, the unit of work of a thread
 typedef float Vector __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
 enum Activation { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, SILU = 4 };
 
-struct Product {  // y = x Wᵀ + b
-    const float* weight;  // panels of (inputs, COLUMNS), the last one filled up with zeros
+struct Linear {  // y = x Wᵀ + b; the fields of these structures are those of weight_layout.py, decoder.py and encoder.py
+    const float* weight;        // panels of (inputs, COLUMNS), the last one padded with zeros; null with int8_weight
     const float* bias;
-    const int8_t* small;    // or null: panels of (inputs / 4, COLUMNS, 4), a quarter of the bytes
-    const float* scale;     // of each column of those
-    const int32_t* offset;  // 128 times the sum of each column, as inputs are made positive
+    const int8_t* int8_weight;  // or null: panels of (inputs / 4, COLUMNS, 4)
+    const float* scale;         // of each column of int8_weight
+    const int32_t* offset;      // 128 times the sum of each column, because inputs are shifted by 128 to be unsigned
     int64_t inputs, outputs;
 };
 
 struct Norm {
-    const float* scale;
-    const float* shift;  // null: root mean square, nothing subtracted
-    float epsilon;
+    const float* weight;
+    const float* bias;  // null: RMSNorm
+    float eps;
 };
 
 struct Layer {
-    Product open, out, ask, tell, widen, narrow;  // queries, keys and values; out; the same of the source; perceptron
-    Norm around_attend, around_cross, around_perceive;
+    Linear qkv_proj, out_proj, cross_q_proj, cross_out_proj, ffn_up, ffn_down;
+    Norm norm1, norm2, ffn_norm;
 };
 
 struct Stack {
     const Layer* layers;
-    Product project;     // decoders: to logits
-    Norm last;
-    const float* table;  // of embeddings: (words, width)
-    int64_t count, width, heads, hidden, activation, norm_first, crosses;
-    float scale;         // of embeddings
+    Linear project;             // decoders: hidden states to logits
+    Norm final_norm;
+    const float* embed_tokens;  // (vocabulary, width)
+    int64_t layer_count, width, heads, ffn_dim, activation, norm_first, has_cross_attn;
+    float embed_scale;
 };
 
-struct Room {  // to work in; x is what goes from layer to layer
-    float *x, *normed, *wide, *seen, *scores;
+struct Scratch {  // x is the residual stream, (rows, width)
+    float *x, *normed, *hidden, *context, *scores;
 };
 
-struct State {
-    float* cache;            // (layers, sentences, capacity, beams, 2, width): keys and values
-    const int32_t* parents;  // (sentences, beams, capacity): whose entry of each time is an ancestor's
-    const int32_t* first;    // (sentences): the time at which each entered
-    const float* const* sources;  // a layer: (sentences, positions, 2, width)
-    const uint8_t* mask;     // (sentences, positions)
-    const int64_t* tokens;   // (sentences · beams)
-    const float* places;     // (times, width), or null
-    int64_t sentences, beams, capacity, time, positions;
-    Room room;
-    float* logits;           // (sentences · beams, words)
+struct StepArguments {
+    float* cache;                 // (layers, batch, capacity, beams, 2, width): keys and values
+    const int32_t* parents;       // (batch, beams, capacity): the hypothesis whose entry of each step is an ancestor's
+    const int32_t* admitted;      // (batch): the step at which each sequence was admitted
+    const float* const* sources;  // of each layer (batch, source_length, 2, width): keys and values
+    const uint8_t* mask;          // (batch, source_length)
+    const int64_t* tokens;        // (batch · beams)
+    const float* position_table;  // (positions, width), or null
+    int64_t batch, beams, capacity, time, source_length;
+    Scratch scratch;
+    float* logits;                // (batch · beams, vocabulary)
+    float* queries;               // (layers, 2, batch · beams, width) of self- and cross-attention; null unless captured
 };
 
-struct Reading {  // sentences end to end, without padding
+struct EncodeArguments {  // packed sequences
     const int64_t* tokens;
-    const int64_t* begins;   // (sentences + 1): where each begins, and where the last one ends
-    const int64_t* sentence; // (tokens): whose each is
-    const float* places;
-    int64_t rows, longest;
-    Room room;
+    const int64_t* offsets;   // (batch + 1): where each sequence begins, and where the last one ends
+    const int64_t* sequence;  // (tokens): the sequence of each token
+    const float* position_table;
+    int64_t rows, max_length;
+    Scratch scratch;
+    float* projections;  // (layers, tokens, 3, width): queries, keys and values; null unless attention is captured
 };
 
-// Where threads wait for each other some twenty times a step, for microseconds: awake, and in turns with whoever else
-// needs the processor where it takes longer. OpenMP's own may put a thread to sleep, which takes longer than the work.
-class Meeting {
+// The threads synchronize some twenty times a step, each time for microseconds: they spin, and yield when it takes
+// longer. An OpenMP barrier may put a thread to sleep, which takes longer than the work.
+class Barrier {
   public:
-    explicit Meeting(int threads) : threads(threads) {}
+    explicit Barrier(int threads) : threads(threads) {}
 
     void wait() {
         const int64_t round = rounds.load(std::memory_order_relaxed);
@@ -104,7 +106,7 @@ class Meeting {
             return;
         }
         for (int64_t tries = 0; rounds.load(std::memory_order_acquire) == round; ++tries) {
-            if (tries >= AWAKE) std::this_thread::yield();
+            if (tries >= SPINS) std::this_thread::yield();
 #if defined(__x86_64__)
             else __builtin_ia32_pause();
 #endif
@@ -112,15 +114,15 @@ class Meeting {
     }
 
   private:
-    static constexpr int64_t AWAKE = 2000;
+    static constexpr int64_t SPINS = 2000;
     const int threads;
     alignas(64) std::atomic<int> arrived{0};
     alignas(64) std::atomic<int64_t> rounds{0};
 };
 
-struct Share {  // a thread's part of so many things
+struct Range {  // a thread's share of `count` items
     int64_t begin, end;
-    Share(int64_t count, int thread, int threads) : begin(count * thread / threads), end(count * (thread + 1) / threads) {}
+    Range(int64_t count, int thread, int threads) : begin(count * thread / threads), end(count * (thread + 1) / threads) {}
 };
 
 template <int KIND>
@@ -143,14 +145,14 @@ inline void put(const float* row, const float* bias, float* y, int64_t columns, 
     if (columns == COLUMNS) some(COLUMNS); else some(columns);
 }
 
-// M rows by one panel: every weight is read once for all of them, every sum stays in a register.
+// M rows by one panel: every weight is read once for all rows, and the sums stay in registers.
 template <int M, int KIND>
-inline void tile(const float* x, int64_t inputs, const float* w, const float* bias, float* y, int64_t outputs, int64_t columns,
+inline void float_tile(const float* x, int64_t inputs, const float* w, const float* bias, float* y, int64_t outputs, int64_t columns,
                  bool add) {
     Vector sum[M][VECTORS] = {};
     for (int64_t k = 0; k < inputs; ++k) {
         const Vector* panel = reinterpret_cast<const Vector*>(w + k * COLUMNS);
-        if (M <= 2)  // bound by how fast weights arrive
+        if (M <= 2)  // memory-bound
             for (int j = 0; j < VECTORS; ++j) __builtin_prefetch(w + (k + 24) * COLUMNS + j * LANES);
         for (int m = 0; m < M; ++m) {
             const float a = x[m * inputs + k];
@@ -165,10 +167,10 @@ inline void tile(const float* x, int64_t inputs, const float* w, const float* bi
 }
 
 #ifdef __AVX512VNNI__
-// The same in bytes: rows are quantised as they come, and one instruction adds four products.
-constexpr int64_t LONGEST = 1 << 16;  // inputs of a product, at most: the sum of 255 · 127 for each fits 32 bits
+// The same in int8: rows are quantized on the fly, and one instruction accumulates four products.
+constexpr int64_t MAX_INPUTS = 1 << 16;  // of a layer: the sum of 255 · 127 for each fits 32 bits
 
-inline float quantise(const float* x, int64_t inputs, uint8_t* q) {
+inline float quantize(const float* x, int64_t inputs, uint8_t* q) {
     const auto some = [&](int64_t k) { return __mmask16(inputs - k < 16 ? (1 << (inputs - k)) - 1 : 0xFFFF); };
     __m512 peaks = _mm512_setzero_ps();
     for (int64_t k = 0; k < inputs; k += 16)
@@ -183,8 +185,8 @@ inline float quantise(const float* x, int64_t inputs, uint8_t* q) {
 }
 
 template <int M, int KIND>
-inline void small_tile(const uint8_t* q, const float* scales, const Product& p, int64_t n, float* y, int64_t columns, bool add) {
-    const int8_t* w = p.small + n * p.inputs;
+inline void int8_tile(const uint8_t* q, const float* scales, const Linear& p, int64_t n, float* y, int64_t columns, bool add) {
+    const int8_t* w = p.int8_weight + n * p.inputs;
     __m512i sum[M][VECTORS];
     for (int m = 0; m < M; ++m)
         for (int j = 0; j < VECTORS; ++j) sum[m][j] = _mm512_setzero_si512();
@@ -195,7 +197,7 @@ inline void small_tile(const uint8_t* q, const float* scales, const Product& p, 
             int32_t four;
             std::memcpy(&four, q + m * p.inputs + k, 4);
             const __m512i a = _mm512_set1_epi32(four);
-            for (int j = 0; j < VECTORS; ++j) {  // as `_mm512_dpbusd_epi32`, with which GCC 12 keeps sums in memory
+            for (int j = 0; j < VECTORS; ++j) {  // `_mm512_dpbusd_epi32`, with which GCC 12 would keep the sums in memory
                 __m512i one = sum[m][j];
                 asm("vpdpbusd %2, %1, %0" : "+v"(one) : "v"(a), "v"(part[j]));
                 sum[m][j] = one;
@@ -213,45 +215,45 @@ inline void small_tile(const uint8_t* q, const float* scales, const Product& p, 
     }
 }
 
-struct Quantised {  // a thread's own
+struct QuantizedRows {  // one per thread
     std::vector<uint8_t> rows;
     std::vector<float> scales;
 
     void take(const float* x, int64_t count, int64_t inputs) {
         if (int64_t(rows.size()) < count * inputs) rows.resize(count * inputs);
         if (int64_t(scales.size()) < count) scales.resize(count);
-        for (int64_t r = 0; r < count; ++r) scales[r] = quantise(x + r * inputs, inputs, rows.data() + r * inputs);
+        for (int64_t r = 0; r < count; ++r) scales[r] = quantize(x + r * inputs, inputs, rows.data() + r * inputs);
     }
 };
 #endif
 
 template <int KIND>
-void multiply(const Product& p, const float* x, int64_t rows, float* y, bool add, int thread, int threads) {
+void multiply(const Linear& p, const float* x, int64_t rows, float* y, bool add, int thread, int threads) {
     const int64_t panels = (p.outputs + COLUMNS - 1) / COLUMNS;
-    const int64_t bands = panels >= threads ? 1 : threads;  // of rows, where there are fewer panels than threads
-    const int64_t tall = (rows + bands - 1) / bands;
-    const Share share(panels * bands, thread, threads);
+    const int64_t bands = panels >= threads ? 1 : threads;  // split the rows where there are fewer panels than threads
+    const int64_t band_rows = (rows + bands - 1) / bands;
+    const Range share(panels * bands, thread, threads);
 #ifdef __AVX512VNNI__
-    static thread_local Quantised quantised;
-    if (p.small) quantised.take(x, rows, p.inputs);
-    const uint8_t* q = quantised.rows.data();
-    const float* scales = quantised.scales.data();
+    static thread_local QuantizedRows quantized;
+    if (p.int8_weight) quantized.take(x, rows, p.inputs);
+    const uint8_t* q = quantized.rows.data();
+    const float* scales = quantized.scales.data();
 #endif
     for (int64_t i = share.begin; i < share.end; ++i) {
         const int64_t panel = i / bands, n = panel * COLUMNS;
         const int64_t columns = p.outputs - n < COLUMNS ? p.outputs - n : COLUMNS;
-        const int64_t end = (i % bands + 1) * tall < rows ? (i % bands + 1) * tall : rows;
-        int64_t r = i % bands * tall;
+        const int64_t end = (i % bands + 1) * band_rows < rows ? (i % bands + 1) * band_rows : rows;
+        int64_t r = i % bands * band_rows;
         const auto some = [&](auto count) {
             for (; r + count() <= end; r += count()) {
                 float* out = y + r * p.outputs + n;
 #ifdef __AVX512VNNI__
-                if (p.small) {
-                    small_tile<count(), KIND>(q + r * p.inputs, scales + r, p, n, out, columns, add);
+                if (p.int8_weight) {
+                    int8_tile<count(), KIND>(q + r * p.inputs, scales + r, p, n, out, columns, add);
                     continue;
                 }
 #endif
-                tile<count(), KIND>(x + r * p.inputs, p.inputs, p.weight + n * p.inputs, p.bias + n, out, p.outputs, columns, add);
+                float_tile<count(), KIND>(x + r * p.inputs, p.inputs, p.weight + n * p.inputs, p.bias + n, out, p.outputs, columns, add);
             }
         };
         some(std::integral_constant<int, ROWS>());
@@ -263,7 +265,7 @@ void multiply(const Product& p, const float* x, int64_t rows, float* y, bool add
     }
 }
 
-void multiply(int64_t kind, const Product& p, const float* x, int64_t rows, float* y, bool add, int thread, int threads) {
+void multiply(int64_t kind, const Linear& p, const float* x, int64_t rows, float* y, bool add, int thread, int threads) {
     switch (kind) {
         case RELU: return multiply<RELU>(p, x, rows, y, add, thread, threads);
         case GELU: return multiply<GELU>(p, x, rows, y, add, thread, threads);
@@ -273,19 +275,19 @@ void multiply(int64_t kind, const Product& p, const float* x, int64_t rows, floa
     }
 }
 
-void normalise(const Norm& norm, const float* x, float* y, int64_t width, const Share& rows) {
+void normalize(const Norm& norm, const float* x, float* y, int64_t width, const Range& rows) {
     for (int64_t r = rows.begin; r < rows.end; ++r) {
         const float* in = x + r * width;
         float* out = y + r * width;
         float mean = 0, square = 0;
-        if (norm.shift) {
+        if (norm.bias) {
             for (int64_t i = 0; i < width; ++i) mean += in[i];
             mean /= width;
         }
         for (int64_t i = 0; i < width; ++i) square += (in[i] - mean) * (in[i] - mean);
-        const float scale = 1 / std::sqrt(square / width + norm.epsilon);
+        const float scale = 1 / std::sqrt(square / width + norm.eps);
         for (int64_t i = 0; i < width; ++i)
-            out[i] = (in[i] - mean) * scale * norm.scale[i] + (norm.shift ? norm.shift[i] : 0);
+            out[i] = (in[i] - mean) * scale * norm.weight[i] + (norm.bias ? norm.bias[i] : 0);
     }
 }
 
@@ -295,11 +297,11 @@ inline float dot(const float* a, const float* b, int64_t width) {
     return sum;
 }
 
-// Softmax of the scores of what is there, then the mean of the values: `entry(t)` is where keys and values of t begin,
-// or null where t is hidden. A query that sees nothing gives zeros.
+// Scaled dot-product attention of one query to positions low to high: `entry(t)` points to the key of position t, whose
+// value lies `to_value` behind it, or is null where t is masked. A query whose positions are all masked gives zeros.
 template <typename Entry>
-inline void look(const float* query, float* seen, float* scores, int64_t low, int64_t high, int64_t width, int64_t to_value,
-                 const Entry& entry) {
+inline void attend_one(const float* query, float* context, float* scores, int64_t low, int64_t high, int64_t width,
+                       int64_t to_value, const Entry& entry) {
     const float scale = 1 / std::sqrt(float(width));
     float peak = -INFINITY, total = 0;
     for (int64_t t = low; t < high; ++t) {
@@ -307,7 +309,7 @@ inline void look(const float* query, float* seen, float* scores, int64_t low, in
         scores[t] = key ? scale * dot(query, key, width) : -INFINITY;
         peak = scores[t] > peak ? scores[t] : peak;
     }
-    for (int64_t i = 0; i < width; ++i) seen[i] = 0;
+    for (int64_t i = 0; i < width; ++i) context[i] = 0;
     if (peak == -INFINITY) return;
     for (int64_t t = low; t < high; ++t) {
         scores[t] = std::exp(scores[t] - peak);
@@ -317,125 +319,132 @@ inline void look(const float* query, float* seen, float* scores, int64_t low, in
         const float* key = entry(t);
         if (!key) continue;
         const float weight = scores[t] / total;
-        for (int64_t i = 0; i < width; ++i) seen[i] += weight * key[to_value + i];
+        for (int64_t i = 0; i < width; ++i) context[i] += weight * key[to_value + i];
     }
 }
 
-void embed(const Stack& d, int64_t token, const float* place, float* x) {
-    const float* row = d.table + token * d.width;
-    for (int64_t i = 0; i < d.width; ++i) x[i] = row[i] * d.scale + (place ? place[i] : 0);
+void embed(const Stack& stack, int64_t token, const float* position, float* x) {
+    const float* row = stack.embed_tokens + token * stack.width;
+    for (int64_t i = 0; i < stack.width; ++i) x[i] = row[i] * stack.embed_scale + (position ? position[i] : 0);
 }
 
-// All layers; `attend(layer)` and `cross(layer)` put into `seen` what a thread's own rows look at.
+// All layers; `attend(layer)` and `cross(layer)` compute self- and cross-attention of a thread's rows into `context`.
 template <typename Attend, typename Cross>
-const float* layers(const Stack& d, const Room& s, int64_t rows, const Attend& attend, const Cross& cross, Meeting& meeting,
-                    int thread, int threads) {
-    const Share mine(rows, thread, threads);
-    const auto wait = [&] { meeting.wait(); };
-    const auto before = [&](const Norm& norm) {  // what a part reads
-        if (!d.norm_first) return static_cast<const float*>(s.x);
-        normalise(norm, s.x, s.normed, d.width, mine);
+const float* layers(const Stack& stack, const Scratch& s, int64_t rows, const Attend& attend, const Cross& cross,
+                    Barrier& barrier, int thread, int threads) {
+    const Range mine(rows, thread, threads);
+    const auto wait = [&] { barrier.wait(); };
+    const auto before = [&](const Norm& norm) {  // a sublayer's input
+        if (!stack.norm_first) return static_cast<const float*>(s.x);
+        normalize(norm, s.x, s.normed, stack.width, mine);
         wait();
         return static_cast<const float*>(s.normed);
     };
-    const auto after = [&](const Product& out, const float* x, const Norm& norm) {  // what a part adds
+    const auto after = [&](const Linear& out, const float* x, const Norm& norm) {  // adds a sublayer's output
         multiply<NONE>(out, x, rows, s.x, true, thread, threads);
         wait();
-        if (d.norm_first) return;
-        normalise(norm, s.x, s.x, d.width, mine);
+        if (stack.norm_first) return;
+        normalize(norm, s.x, s.x, stack.width, mine);
         wait();
     };
     wait();
-    for (int64_t l = 0; l < d.count; ++l) {
-        const Layer& layer = d.layers[l];
-        multiply<NONE>(layer.open, before(layer.around_attend), rows, s.wide, false, thread, threads);
+    for (int64_t l = 0; l < stack.layer_count; ++l) {
+        const Layer& layer = stack.layers[l];
+        multiply<NONE>(layer.qkv_proj, before(layer.norm1), rows, s.hidden, false, thread, threads);
         wait();
         attend(l);
         wait();
-        after(layer.out, s.seen, layer.around_attend);
-        if (d.crosses) {
-            multiply<NONE>(layer.ask, before(layer.around_cross), rows, s.wide, false, thread, threads);
+        after(layer.out_proj, s.context, layer.norm1);
+        if (stack.has_cross_attn) {
+            multiply<NONE>(layer.cross_q_proj, before(layer.norm2), rows, s.hidden, false, thread, threads);
             wait();
             cross(l);
             wait();
-            after(layer.tell, s.seen, layer.around_cross);
+            after(layer.cross_out_proj, s.context, layer.norm2);
         }
-        multiply(d.activation, layer.widen, before(layer.around_perceive), rows, s.wide, false, thread, threads);
+        multiply(stack.activation, layer.ffn_up, before(layer.ffn_norm), rows, s.hidden, false, thread, threads);
         wait();
-        after(layer.narrow, s.wide, layer.around_perceive);
+        after(layer.ffn_down, s.hidden, layer.ffn_norm);
     }
-    return before(d.last);
+    return before(stack.final_norm);
 }
 
-void step(const Stack& d, const State& s, Meeting& meeting, int thread, int threads) {
-    const int64_t rows = s.sentences * s.beams, width = d.width, head = width / d.heads, entry = 2 * width;
-    const Room& room = s.room;
-    const Share mine(rows, thread, threads);
-    const auto scores = [&](int64_t r) { return room.scores + r * (s.capacity + s.positions); };
+void step(const Stack& stack, const StepArguments& s, Barrier& barrier, int thread, int threads) {
+    const int64_t rows = s.batch * s.beams, width = stack.width, head = width / stack.heads, entry = 2 * width;
+    const Scratch& scratch = s.scratch;
+    const Range mine(rows, thread, threads);
+    const auto scores = [&](int64_t r) { return scratch.scores + r * (s.capacity + s.source_length); };
     const auto attend = [&](int64_t layer) {
         for (int64_t r = mine.begin; r < mine.end; ++r) {
-            const int64_t sentence = r / s.beams, beam = r % s.beams;
-            float* cache = s.cache + ((layer * s.sentences + sentence) * s.capacity) * s.beams * entry;
-            const float* asked = room.wide + r * 3 * width;
-            std::memcpy(cache + (s.time * s.beams + beam) * entry, asked + width, entry * sizeof(float));
+            const int64_t sequence = r / s.beams, beam = r % s.beams;
+            float* cache = s.cache + ((layer * s.batch + sequence) * s.capacity) * s.beams * entry;
+            const float* query = scratch.hidden + r * 3 * width;
+            std::memcpy(cache + (s.time * s.beams + beam) * entry, query + width, entry * sizeof(float));
+            if (s.queries) std::memcpy(s.queries + (2 * layer * rows + r) * width, query, width * sizeof(float));
             const int32_t* parents = s.parents + r * s.capacity;
-            for (int64_t h = 0; h < d.heads; ++h) {
+            for (int64_t h = 0; h < stack.heads; ++h) {
                 const auto at = [&](int64_t t) { return cache + (t * s.beams + parents[t]) * entry + h * head; };
-                look(asked + h * head, room.seen + r * width + h * head, scores(r), s.first[sentence], s.time + 1, head, width,
-                     at);
+                attend_one(query + h * head, scratch.context + r * width + h * head, scores(r), s.admitted[sequence],
+                           s.time + 1, head, width, at);
             }
         }
     };
     const auto cross = [&](int64_t layer) {
         for (int64_t r = mine.begin; r < mine.end; ++r) {
-            const float* source = s.sources[layer] + r / s.beams * s.positions * entry;
-            const uint8_t* mask = s.mask + r / s.beams * s.positions;
-            for (int64_t h = 0; h < d.heads; ++h) {
+            const float* query = scratch.hidden + r * width;
+            if (s.queries) std::memcpy(s.queries + ((2 * layer + 1) * rows + r) * width, query, width * sizeof(float));
+            const float* source = s.sources[layer] + r / s.beams * s.source_length * entry;
+            const uint8_t* mask = s.mask + r / s.beams * s.source_length;
+            for (int64_t h = 0; h < stack.heads; ++h) {
                 const auto at = [&](int64_t t) -> const float* { return mask[t] ? source + t * entry + h * head : nullptr; };
-                look(room.wide + r * width + h * head, room.seen + r * width + h * head, scores(r), 0, s.positions, head, width,
-                     at);
+                attend_one(query + h * head, scratch.context + r * width + h * head, scores(r), 0, s.source_length, head,
+                           width, at);
             }
         }
     };
     for (int64_t r = mine.begin; r < mine.end; ++r)
-        embed(d, s.tokens[r], s.places ? s.places + (s.time - s.first[r / s.beams]) * width : nullptr, room.x + r * width);
-    const float* last = layers(d, room, rows, attend, cross, meeting, thread, threads);
-    multiply<NONE>(d.project, last, rows, s.logits, false, thread, threads);
+        embed(stack, s.tokens[r], s.position_table ? s.position_table + (s.time - s.admitted[r / s.beams]) * width : nullptr,
+              scratch.x + r * width);
+    const float* last = layers(stack, scratch, rows, attend, cross, barrier, thread, threads);
+    multiply<NONE>(stack.project, last, rows, s.logits, false, thread, threads);
 }
 
-void read(const Stack& d, const Reading& s, Meeting& meeting, int thread, int threads) {
-    const int64_t width = d.width, head = width / d.heads;
-    const Room& room = s.room;
-    const Share mine(s.rows, thread, threads);
-    const auto attend = [&](int64_t) {
+void encode(const Stack& stack, const EncodeArguments& s, Barrier& barrier, int thread, int threads) {
+    const int64_t width = stack.width, head = width / stack.heads;
+    const Scratch& scratch = s.scratch;
+    const Range mine(s.rows, thread, threads);
+    const auto attend = [&](int64_t layer) {
         for (int64_t r = mine.begin; r < mine.end; ++r) {
-            const int64_t begin = s.begins[s.sentence[r]], end = s.begins[s.sentence[r] + 1];
-            for (int64_t h = 0; h < d.heads; ++h) {
-                const auto at = [&](int64_t t) { return room.wide + ((begin + t) * 3 + 1) * width + h * head; };
-                look(room.wide + r * 3 * width + h * head, room.seen + r * width + h * head, room.scores + r * s.longest, 0,
-                     end - begin, head, width, at);
+            const float* query = scratch.hidden + r * 3 * width;
+            if (s.projections)
+                std::memcpy(s.projections + (layer * s.rows + r) * 3 * width, query, 3 * width * sizeof(float));
+            const int64_t begin = s.offsets[s.sequence[r]], end = s.offsets[s.sequence[r] + 1];
+            for (int64_t h = 0; h < stack.heads; ++h) {
+                const auto at = [&](int64_t t) { return scratch.hidden + ((begin + t) * 3 + 1) * width + h * head; };
+                attend_one(query + h * head, scratch.context + r * width + h * head, scratch.scores + r * s.max_length, 0,
+                           end - begin, head, width, at);
             }
         }
     };
     for (int64_t r = mine.begin; r < mine.end; ++r)
-        embed(d, s.tokens[r], s.places ? s.places + (r - s.begins[s.sentence[r]]) * width : nullptr, room.x + r * width);
-    layers(d, room, s.rows, attend, [](int64_t) {}, meeting, thread, threads);  // a last norm leaves its result in `normed`
+        embed(stack, s.tokens[r], s.position_table ? s.position_table + (r - s.offsets[s.sequence[r]]) * width : nullptr, scratch.x + r * width);
+    layers(stack, scratch, s.rows, attend, [](int64_t) {}, barrier, thread, threads);  // a final norm leaves its result in `normed`
 }
 
 template <typename Work>
-void together(int threads, const Work& work) {
+void parallel(int threads, const Work& work) {
 #ifdef _OPENMP
-    Meeting* meeting = nullptr;
+    Barrier* barrier = nullptr;
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp single
-        meeting = new Meeting(omp_get_num_threads());  // which may be fewer than were asked for
-        work(*meeting, omp_get_thread_num(), omp_get_num_threads());
+        barrier = new Barrier(omp_get_num_threads());  // may be fewer than requested
+        work(*barrier, omp_get_thread_num(), omp_get_num_threads());
     }
-    delete meeting;
+    delete barrier;
 #else
-    Meeting meeting(1);
-    work(meeting, 0, 1);
+    Barrier barrier(1);
+    work(barrier, 0, 1);
 #endif
 }
 
@@ -443,17 +452,17 @@ void together(int threads, const Work& work) {
 
 extern "C" {
 
-int64_t regard_columns() { return COLUMNS; }
+int64_t regard_panel_columns() { return COLUMNS; }
 
-int64_t regard_bytes() {  // inputs of a product in bytes, at most; 0: this processor cannot
+int64_t regard_int8_max_inputs() {  // of a layer with int8 weights; 0: not supported by this processor
 #ifdef __AVX512VNNI__
-    return LONGEST;
+    return MAX_INPUTS;
 #else
     return 0;
 #endif
 }
 
-void regard_large_pages(uint8_t* begin, int64_t bytes) {  // weights are read end to end: fewer addresses to look up
+void regard_use_huge_pages(uint8_t* begin, int64_t bytes) {  // weights are read sequentially: fewer TLB misses
 #ifdef MADV_HUGEPAGE
     constexpr uintptr_t PAGE = 1 << 21;
     const uintptr_t from = (uintptr_t(begin) + PAGE - 1) / PAGE * PAGE, to = (uintptr_t(begin) + bytes) / PAGE * PAGE;
@@ -463,7 +472,7 @@ void regard_large_pages(uint8_t* begin, int64_t bytes) {  // weights are read en
 #endif
 }
 
-void regard_pack_bytes(const int8_t* weight, int64_t outputs, int64_t inputs, int8_t* packed) {
+void regard_pack_int8(const int8_t* weight, int64_t outputs, int64_t inputs, int8_t* packed) {
     for (int64_t n = 0; n < outputs; ++n)
         for (int64_t k = 0; k < inputs; ++k)
             packed[n / COLUMNS * inputs * COLUMNS + (k / 4 * COLUMNS + n % COLUMNS) * 4 + k % 4] = weight[n * inputs + k];
@@ -475,28 +484,28 @@ void regard_pack(const float* weight, int64_t outputs, int64_t inputs, float* pa
             packed[(n / COLUMNS * inputs + k) * COLUMNS + n % COLUMNS] = weight[n * inputs + k];
 }
 
-void regard_step(const Stack* decoder, const State* state, int threads) {
-    together(threads, [&](Meeting& meeting, int thread, int all) { step(*decoder, *state, meeting, thread, all); });
+void regard_step(const Stack* decoder, const StepArguments* arguments, int threads) {
+    parallel(threads, [&](Barrier& barrier, int thread, int all) { step(*decoder, *arguments, barrier, thread, all); });
 }
 
-void regard_read(const Stack* encoder, const Reading* reading, int threads) {
-    together(threads, [&](Meeting& meeting, int thread, int all) { read(*encoder, *reading, meeting, thread, all); });
+void regard_encode(const Stack* encoder, const EncodeArguments* arguments, int threads) {
+    parallel(threads, [&](Barrier& barrier, int thread, int all) { encode(*encoder, *arguments, barrier, thread, all); });
 }
 
-// A number that changes when weights do: of every sixteenth block of them, and of the last, so that asking is cheap.
-uint64_t regard_print(const uint8_t* bytes, int64_t count) {
+// A hash that changes when weights do: of every sixteenth block, and of the last one, to be cheap.
+uint64_t regard_fingerprint(const uint8_t* bytes, int64_t count) {
     constexpr uint64_t MIX = 0x9E3779B97F4A7C15u;
-    constexpr int WAYS = 32;
-    uint64_t state[WAYS] = {}, words[WAYS], whole = uint64_t(count);
-    constexpr int64_t BLOCK = sizeof words, EVERY = 16;
+    constexpr int STREAMS = 32;
+    uint64_t state[STREAMS] = {}, words[STREAMS], whole = uint64_t(count);
+    constexpr int64_t BLOCK = sizeof words, STRIDE = 16;
     const auto mix = [&](int64_t at, int64_t size) {
         std::memset(words, 0, sizeof words);
         std::memcpy(words, bytes + at, size);
-        for (int j = 0; j < WAYS; ++j) state[j] = (state[j] ^ words[j]) * MIX + 1;
+        for (int j = 0; j < STREAMS; ++j) state[j] = (state[j] ^ words[j]) * MIX + 1;
     };
-    for (int64_t at = 0; at + BLOCK <= count; at += EVERY * BLOCK) mix(at, BLOCK);
+    for (int64_t at = 0; at + BLOCK <= count; at += STRIDE * BLOCK) mix(at, BLOCK);
     mix(count > BLOCK ? count - BLOCK : 0, count > BLOCK ? BLOCK : count);
-    for (int j = 0; j < WAYS; ++j) whole = (whole ^ state[j]) * MIX + 1;
+    for (int j = 0; j < STREAMS; ++j) whole = (whole ^ state[j]) * MIX + 1;
     return whole;
 }
 }

@@ -1,11 +1,9 @@
-"""What the steps of a search read and write. On a GPU a step is recorded once for each size, and replayed.
+"""The buffers that the steps of a search read and write. On a GPU, steps are recorded as CUDA graphs.
 
-A small model waits for its kernels to be launched, one by one, more than for their work. Replayed they start at once
-and do what they did, on the same memory; so whatever a step makes anew is copied back to where the old was. What is
-recorded is kept with its memory, for the next search of that size.
+A recorded step works on fixed memory: whatever it makes anew is copied back to where the old tensor was. Buffers are
+kept with their recordings for the next search of the same size.
 """
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from copy import copy
 from dataclasses import fields, is_dataclass
@@ -16,117 +14,122 @@ from weakref import WeakKeyDictionary
 import torch
 
 from regard.core.shapes import Int, Tensor
+from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots
-from regard.runtime.cuda.cuda_graphs import LAUNCHED, record
-from regard.runtime.cuda.static_decoder import StaticDecoder, StaticState
-from regard.runtime.interfaces import SearchStrategy
+from regard.runtime.cuda.cuda_graphs import GraphRecorder
+from regard.runtime.cuda.static_decoder import StaticState
+from regard.runtime.interfaces import EngineDecoder, SearchStrategy
 
-SHARE = 8  # of a card's memory, an eighth may lie in desks that are kept
-
-
+SHARE = 8  # kept buffers may use an eighth of a GPU's memory
 StrategyType = TypeVar("StrategyType", bound=SearchStrategy)
 
 
 class DecodeBuffers(Generic[StrategyType]):
-    """A decoder, its state, a way of searching with what was said, and the last tokens."""
+    """A decoder, its state, a search strategy with the generated tokens, and the last tokens."""
+
+    state: DecoderState | None
+    decoder: EngineDecoder | None
 
     def __init__(
         self,
-        decoder: Any,
+        decoder: EngineDecoder,
         strategy: StrategyType,
         first: int,
-        table: Int[Tensor, "B known"],
-        state: Any,
+        table: Int[Tensor, "B columns"],
+        state: DecoderState | None,
         *,
-        fixed: bool = False,
         recorded: bool = False,
     ) -> None:
         self.decoder, self.strategy, self.state = decoder, strategy, state
         self.first = first  # the token before an output's first
         self.tokens = torch.full_like(strategy.generated.tokens[:, :, 0], first)
-        self.table = table  # what is known of inputs as they enter, where a recording reads it
-        self.fixed, self.recorded = fixed, recorded  # whether all of this stays where it is, and steps are recorded
-        self.launched: Counter[Hashable] = Counter()  # how often each work was
-        self.replays: dict[Hashable, Callable[[], None]] = {}
+        self.table = table  # the parameters of admitted requests, where a recording reads them
+        self.static, self.recorded = decoder.static, recorded  # whether memory is fixed, and steps are recorded
+        self.graphs = GraphRecorder()
 
-    def play(self, name: Hashable, work: Callable[[], None]) -> None:
-        """Work that is the same whenever it has this name, on what lies here: launched at first, and then recorded."""
+    def run(self, key: Hashable, work: Callable[[], None]) -> None:
+        """Run work that is the same whenever it has this key, on these buffers."""
         with torch.cuda.device_of(self.tokens):  # type: ignore[no-untyped-call]
-            if self.recorded and name not in self.replays and self.launched[name] >= LAUNCHED:
-                self.replays[name] = record(work) or work
-            self.launched[name] += 1
-            self.replays.get(name, work)()
+            if self.recorded:
+                self.graphs.run(key, work)
+            else:
+                work()
 
     def steps(self, count: int) -> None:
-        """So many more tokens of every hypothesis; nobody waits for them."""
+        """Take `count` steps of every hypothesis, without waiting for the device."""
         assert count > 0
-        if not self.fixed:
+        if not self.static:
             for _ in range(count):
                 self.state, self.tokens = self._step()
-        elif not isinstance(self.state, StaticState) or self.state.make_room(count):
-            self._at_once(count)
-        else:  # the cache is full on the way
+        elif not isinstance(self.state, StaticState) or self.state.reserve(count):
+            self._static_steps(count)
+        else:  # the cache fills up on the way
             for _ in range(count):
-                self.state.make_room()
-                self._at_once(1)
+                self.state.reserve()
+                self._static_steps(1)
 
-    def _at_once(self, count: int) -> None:
-        """In one recording: between two of them a GPU stands still."""
+    def _static_steps(self, count: int) -> None:
+        """In one recording: between two of them a GPU is idle."""
 
         def work() -> None:
             for _ in range(count):
-                self._stay()
+                self._static_step()
 
-        self.play(count, work)
+        self.run(count, work)
 
-    def _step(self) -> tuple[Any, Int[Tensor, "B K"]]:
+    def _step(self) -> tuple[DecoderState, Int[Tensor, "B K"]]:
+        assert self.decoder is not None
+        assert self.state is not None
         logits, state = self.decoder.step(self.tokens.flatten(), self.state)
         tokens, parents = self.strategy.advance(logits.view(*self.tokens.shape, -1))
         return state if parents is None else state.follow(parents), tokens
 
-    def _stay(self) -> None:
-        """A step that leaves everything in its place."""
+    def _static_step(self) -> None:
+        """A step after which every tensor is where it was."""
         owners = (self.strategy, self.strategy.generated)
         before = [(owner, name, x) for owner in owners for name, x in vars(owner).items() if isinstance(x, Tensor)]
         state, tokens = self._step()
         for owner, name, x in before:
-            _put(x, getattr(owner, name))
+            _overwrite(x, getattr(owner, name))
             setattr(owner, name, x)
         self._settle(state)
-        _put(self.tokens, tokens)
+        _overwrite(self.tokens, tokens)
 
-    def _settle(self, state: Any) -> None:
-        """A state in the memory of the one before it, where it is as large."""
+    def _settle(self, state: DecoderState) -> None:
+        """Copy a state into the memory of the one before it, if sizes are equal; else recordings are void."""
         pairs = list(zip(_tensors(self.state), _tensors(state), strict=True))
         if all(old.shape == new.shape for old, new in pairs):
             for old, new in pairs:
-                _put(old, new)
+                _overwrite(old, new)
         else:
             self.state = state
-            self.replays.clear()
+            self.graphs.replays.clear()
 
-    def admit(self, rows: Slots, fresh: Any) -> None:
-        """Inputs whose outputs have not begun, in these places."""
-        entered = self.state.admit(rows, fresh)
-        if self.fixed:
-            self._settle(entered)
+    def admit(self, slots: Slots, fresh: DecoderState) -> None:
+        """Put the states of new sequences into these slots."""
+        assert self.state is not None
+        admitted = self.state.admit(slots, fresh)
+        if self.static:
+            self._settle(admitted)
         else:
-            self.state = entered
+            self.state = admitted
 
-    def keep(self, rows: Int[Tensor, " n"]) -> "DecodeBuffers[StrategyType]":
-        """A desk for these places alone."""
+    def keep(self, slots: Int[Tensor, " n"]) -> "DecodeBuffers[StrategyType]":
+        """Smaller buffers with these slots only."""
+        assert self.decoder is not None
+        assert self.state is not None
         strategy = copy(self.strategy)
-        strategy.keep(rows)
-        kind = {"fixed": self.fixed, "recorded": self.recorded}
-        desk = DecodeBuffers(self.decoder, strategy, self.first, self.table[rows], self.state.reorder(rows), **kind)
-        desk.tokens = self.tokens[rows]
-        return desk
+        strategy.keep(slots)
+        state, table = self.state.reorder(slots), self.table[slots]
+        smaller = DecodeBuffers(self.decoder, strategy, self.first, table, state, recorded=self.recorded)
+        smaller.tokens = self.tokens[slots]
+        return smaller
 
-    def take_over(self, other: "DecodeBuffers[StrategyType]") -> None:
-        """All that lies on another desk of the same size."""
+    def copy_from(self, other: "DecodeBuffers[StrategyType]") -> None:
+        """Copy the content of other buffers of the same size."""
         for old, new in zip(self.tensors(), other.tensors(), strict=True):
-            _put(old, new)
-        if isinstance(self.state, StaticState):
+            _overwrite(old, new)
+        if isinstance(self.state, StaticState) and isinstance(other.state, StaticState):
             self.state.steps = other.state.steps
 
     def tensors(self) -> Iterator[Tensor]:
@@ -136,54 +139,50 @@ class DecodeBuffers(Generic[StrategyType]):
         yield from _tensors(self.state)
 
 
-class BufferPool:
-    """Those that no search works at, of one decoder."""
+class BufferPool(Generic[StrategyType]):
+    """Buffers of one decoder that no search is using."""
 
     def __init__(self) -> None:
-        self.kept: dict[Hashable, DecodeBuffers[Any]] = {}
+        self.kept: dict[Hashable, DecodeBuffers[StrategyType]] = {}
 
-    def take(self, key: Hashable) -> DecodeBuffers[Any] | None:
-        found = self.kept.pop(key, None)
-        if found is not None and isinstance(found.state, StaticState):
-            found.state.restart()
-        return found
+    def take(self, key: Hashable) -> DecodeBuffers[StrategyType] | None:
+        buffers = self.kept.pop(key, None)
+        if buffers is not None and isinstance(buffers.state, StaticState):
+            buffers.state.restart()
+        return buffers
 
-    def put(self, key: Hashable, desk: DecodeBuffers[Any]) -> None:
-        """Keep it, and let those go that have lain there longest."""
-        desk.decoder = None  # whose weak reference decides how long all this lives
+    def put(self, key: Hashable, buffers: DecodeBuffers[StrategyType]) -> None:
+        """Keep buffers, and release the least recently used ones beyond the limit of memory."""
+        buffers.decoder = None  # the pool lives as long as the decoder, which is referenced weakly
         self.kept.pop(key, None)
-        self.kept[key] = desk
+        self.kept[key] = buffers
         sizes = {key: sum(x.nbytes for x in each.tensors()) for key, each in self.kept.items()}
-        while sum(sizes.values()) > _memory(desk.tokens.device) // SHARE:
+        while sum(sizes.values()) > _memory(buffers.tokens.device) // SHARE:
             oldest = next(iter(sizes))
             del self.kept[oldest], sizes[oldest]
 
 
-_desks: "WeakKeyDictionary[Any, BufferPool]" = WeakKeyDictionary()
+_pools: "WeakKeyDictionary[EngineDecoder, BufferPool[Any]]" = WeakKeyDictionary()
 
 
-def buffer_pool(decoder: Any) -> BufferPool:
-    return _desks.setdefault(decoder, BufferPool())
-
-
-def stays(decoder: Any) -> bool:
-    """Whether a decoder's steps are the same work each time, on states of the same sizes, and ask a GPU for nothing."""
-    return isinstance(decoder, StaticDecoder)
+def buffer_pool(decoder: EngineDecoder) -> BufferPool[Any]:
+    """The pool of a decoder. A key names the strategy among the rest."""
+    return _pools.setdefault(decoder, BufferPool())
 
 
 @lru_cache(maxsize=16)
 def _memory(device: torch.device) -> int:
-    """Bytes of a card."""
+    """Bytes of a GPU's memory."""
     return torch.cuda.get_device_properties(device).total_memory
 
 
-def _put(old: Tensor, new: Tensor) -> None:
+def _overwrite(old: Tensor, new: Tensor) -> None:
     if new is not old:
         old.copy_(new)
 
 
-def _tensors(state: Any) -> Iterator[Tensor]:
-    """All that a state is made of."""
+def _tensors(state: object) -> Iterator[Tensor]:
+    """All tensors of a state."""
     if isinstance(state, Tensor):
         yield state
     elif isinstance(state, list | tuple):

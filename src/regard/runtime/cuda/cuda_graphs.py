@@ -1,63 +1,122 @@
-"""A GPU's work, recorded once and replayed: its kernels start at once, on the memory that they were recorded with."""
+"""CUDA graphs: kernels recorded once and replayed with one launch, on the memory they were recorded with.
 
-import sys
-from collections.abc import Callable
+A small model spends more time on launching kernels one by one than on executing them. One recorder serves decoding
+steps, encoders and training updates.
+"""
+
+import gc
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 import torch
 from torch import nn
 
-from regard.kernels.triton_launch import present
-from regard.model.capture import quiet
+from regard.kernels import triton_launch
+from regard.model.capture import capturing_here, intercepting_here
 
-LAUNCHED = 2  # times that work is launched before it is recorded: libraries choose their kernels in the first
+log = logging.getLogger(__name__)
 
-
-def alone(module: nn.Module) -> bool:
-    """Whether a module is on a GPU whose work may be recorded, and nobody would change or hear what it does."""
-    weight = next(module.parameters())
-    undisturbed = not module.training and quiet()
-    return weight.is_cuda and undisturbed and not torch.is_autocast_enabled("cuda") and present(weight.device)
+WARMUP = 2  # eager runs before a recording: libraries choose their kernels in the first
 
 
-def rounded(count: int, *, up: bool) -> int:
-    """The nearest of 1, 2, 3, 4, 6, 8, 12, …, so that there are few sizes to record."""
-    power = 1 << (count.bit_length() - 1)
-    sizes = (power, power + power // 2, 2 * power)
-    return min(size for size in sizes if size >= count) if up else max(size for size in sizes if size <= count)
+class GraphRecorder:
+    """Records work by key and replays it. Work of one key launches the same kernels on the same memory each time."""
+
+    def __init__(
+        self,
+        *,
+        limit: int | None = None,
+        release_cache: bool = False,
+        on_failure: Callable[[RuntimeError], None] | None = None,
+    ) -> None:
+        self.limit = limit  # recordings at most; each has memory of its own
+        self.release_cache = release_cache  # return cached memory to the device before recording
+        self.on_failure = on_failure or _warn  # may raise; otherwise the work is launched eagerly from then on
+        self.runs: Counter[Hashable] = Counter()
+        self.replays: dict[Hashable, Callable[[], None]] = {}
+
+    def due(self, key: Hashable) -> bool:
+        """Count a run of this key; whether it is recorded, or is to be recorded now."""
+        if key in self.replays:
+            return True
+        self.runs[key] += 1
+        return self.runs[key] > WARMUP and (self.limit is None or len(self.replays) < self.limit)
+
+    def replay(self, key: Hashable, work: Callable[[], None]) -> None:
+        """Record the work, if it is not recorded yet, and replay it."""
+        if key not in self.replays:
+            try:
+                self.replays[key] = capture(work, release_cache=self.release_cache)
+            except RuntimeError as error:
+                self.on_failure(error)
+                self.replays[key] = work
+        self.replays[key]()
+
+    def run(self, key: Hashable, work: Callable[[], None]) -> None:
+        """Launch the work the first times, then record and replay it."""
+        if self.due(key):
+            self.replay(key, work)
+        else:
+            work()
 
 
-def precision(half: bool) -> AbstractContextManager[object]:
-    """Products in bfloat16, or as they are. Nothing converted is remembered: a recording would point to it."""
-    return torch.autocast("cuda", torch.bfloat16, cache_enabled=False) if half else nullcontext()
-
-
-def record(work: Callable[[], None]) -> Callable[[], None] | None:
-    """The same work to be replayed; nothing is computed yet. Where it cannot be recorded, it says so once."""
-    graph, here, aside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), _aside(torch.cuda.current_device())
-    aside.wait_stream(here)
+def capture(work: Callable[[], None], *, release_cache: bool = False) -> Callable[[], None]:
+    """Record work into a CUDA graph and return its replay; nothing is computed yet."""
+    if release_cache:
+        torch.cuda.synchronize()
+        gc.collect()
+        torch.cuda.empty_cache()
+    current, stream = torch.cuda.current_stream(), _capture_stream(torch.cuda.current_device())
+    graph = torch.cuda.CUDAGraph()
+    stream.wait_stream(current)
     try:
-        with torch.cuda.stream(aside):
+        with torch.cuda.stream(stream):
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 work()
             finally:
                 graph.capture_end()
-    except RuntimeError as error:
-        first = error.__context__ if isinstance(error.__context__, RuntimeError) else error
-        _without(str(first).partition("\n")[0].rstrip("."))
-        return None
-    here.wait_stream(aside)
+    except RuntimeError as error:  # the first error, not the one of ending a failed recording
+        raise error.__context__ if isinstance(error.__context__, RuntimeError) else error from None
+    current.wait_stream(stream)
     return graph.replay
 
 
 @lru_cache(maxsize=16)
-def _aside(device: int) -> torch.cuda.Stream:
+def _capture_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-@lru_cache(maxsize=1)
-def _without(why: str) -> None:
-    """Say it once."""
-    print(f"regard: decoding without recorded steps, which is slower: {why}", file=sys.stderr)
+def first_line(error: RuntimeError) -> str:
+    return str(error).partition("\n")[0].rstrip(".")
+
+
+@lru_cache(maxsize=1)  # logged once
+def _warn_once(reason: str) -> None:
+    log.warning("decoding steps cannot be recorded as CUDA graphs, which is slower: %s", reason)
+
+
+def _warn(error: RuntimeError) -> None:
+    _warn_once(first_line(error))
+
+
+def recordable(module: nn.Module) -> bool:
+    """Whether a module's work can be recorded: evaluating on a GPU, no autocast, no capture or interception."""
+    weight = next(module.parameters())
+    observed = module.training or capturing_here() or intercepting_here() or torch.is_autocast_enabled("cuda")
+    return weight.is_cuda and not observed and triton_launch.available(weight.device)
+
+
+def rounded(count: int, *, up: bool) -> int:
+    """The nearest of 1, 2, 3, 4, 6, 8, 12, …, so that few sizes are recorded."""
+    power = 1 << (count.bit_length() - 1)
+    sizes = (power, power + power // 2, 2 * power)
+    return min(size for size in sizes if size >= count) if up else max(size for size in sizes if size <= count)
+
+
+def autocast(half: bool) -> AbstractContextManager[object]:
+    """Linear layers in bfloat16, if `half`. Cast weights are not cached: a recording would keep pointing to them."""
+    return torch.autocast("cuda", torch.bfloat16, cache_enabled=False) if half else nullcontext()

@@ -1,7 +1,6 @@
-"""How a search reads its sources: in compiled code on a CPU, recorded on a GPU, or as the model does it."""
+"""Encoders on a GPU, padded to few sizes and recorded as CUDA graphs."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Hashable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -9,65 +8,55 @@ from torch import nn
 
 from regard.core.sequence import Tokens
 from regard.model.memory import Memory
-from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerEncoder
-from regard.runtime.cpu.decoder import encode
-from regard.runtime.cuda.cuda_graphs import LAUNCHED, alone, precision, record, rounded
+from regard.runtime.cuda.cuda_graphs import GraphRecorder, autocast, rounded
 from regard.runtime.cuda.static_decoder import weights
 
-PLACES = 16  # lengths are made up to a multiple of it, so that there are few sizes to record
-KEPT = 16  # sizes of an encoder
+LENGTHS = 16  # lengths are padded to a multiple of it
+KEPT = 16  # sizes of an encoder that stay recorded
 
 
 class GraphedEncoder:
-    """An encoder's work on sources of one size."""
+    """An encoder for sources of at most one size."""
 
     def __init__(self, rows: int, length: int, device: torch.device) -> None:
         self.source = Tokens(*(torch.zeros(size, dtype=torch.int64, device=device) for size in ((rows, length), rows)))
         self.memory: Memory | None = None
-        self.launched = 0
-        self.replay: Callable[[], None] | None = None
+        self.graphs = GraphRecorder()
 
     def __call__(self, encoder: TransformerEncoder, source: Tokens) -> Memory:
-        (rows, length), mine = source.ids.shape, self.source
-        mine.ids[:rows, :length].copy_(source.ids)  # the rest is padding, or of rows that nobody asks for
-        mine.lengths[:rows].copy_(source.lengths)
+        (rows, length), static = source.ids.shape, self.source
+        static.ids[:rows, :length].copy_(source.ids)  # beyond are padding and unused rows
+        static.lengths[:rows].copy_(source.lengths)
 
         def work() -> None:
-            self.memory = encoder(mine)
+            self.memory = encoder(static)
 
         with torch.cuda.device_of(source.ids):  # type: ignore[no-untyped-call]
-            if self.launched == LAUNCHED:
-                self.replay = record(work)
-            self.launched += 1
-            (self.replay or work)()
+            self.graphs.run("encode", work)
         assert self.memory is not None
-        return self.memory.first(rows)  # a copy: the next lies where it lay
+        return self.memory.first(rows)  # a copy: the next call overwrites it
 
 
-_made: "WeakKeyDictionary[nn.Module, dict[Any, GraphedEncoder]]" = WeakKeyDictionary()
+_encoders: "WeakKeyDictionary[nn.Module, dict[Hashable, GraphedEncoder]]" = WeakKeyDictionary()
 
 
-def read(model: Any, source: Any, *, half: bool) -> Any:
-    """The memory of a source; `half` in bfloat16."""
-    encoder = model.encoder if isinstance(model, Seq2Seq) else None
-    if not isinstance(source, Tokens) or not isinstance(encoder, TransformerEncoder) or not alone(encoder):
-        with precision(half):
-            return encode(model, source)
-    size = rounded(len(source.ids), up=True), _longer(encoder, source.ids.shape[1])
-    known = _made.setdefault(encoder, {})
+def encode(encoder: TransformerEncoder, source: Tokens, *, half: bool) -> Memory:
+    """The memory of a source; with `half`, linear layers in bfloat16."""
+    size = rounded(len(source.ids), up=True), _padded_length(encoder, source.ids.shape[1])
+    known = _encoders.setdefault(encoder, {})
     key = (*size, half, *(weight.data_ptr() for weight in weights(encoder)))
-    reading = known.pop(key, None) or GraphedEncoder(*size, source.ids.device)
-    with precision(half):
-        memory = reading(encoder, source)
-    known[key] = reading  # back again: nobody else has had it meanwhile
+    graphed = known.pop(key, None) or GraphedEncoder(*size, source.ids.device)
+    with autocast(half):
+        memory = graphed(encoder, source)
+    known[key] = graphed  # put back after use: other threads make their own meanwhile
     while len(known) > KEPT:
         del known[next(iter(known))]
     return memory
 
 
-def _longer(encoder: TransformerEncoder, length: int) -> int:
-    """Made up to a multiple, as far as positions reach."""
+def _padded_length(encoder: TransformerEncoder, length: int) -> int:
+    """Padded to a multiple, within the limit of learned positions."""
     limit = getattr(getattr(encoder.input_layer.position_encoding, "positions", None), "limit", None)
-    more = PLACES * -(-length // PLACES)
-    return more if limit is None else max(length, min(more, limit - (encoder.cls_token is not None)))
+    padded = LENGTHS * -(-length // LENGTHS)
+    return padded if limit is None else max(length, min(padded, limit - (encoder.cls_token is not None)))

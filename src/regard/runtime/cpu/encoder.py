@@ -1,0 +1,60 @@
+"""A Transformer encoder in compiled C++ (step.cpp), for batches of few tokens."""
+
+import ctypes
+from weakref import ref
+
+import torch
+from torch.nn import functional as F
+
+from regard.core.sequence import Packing, Tokens
+from regard.model.capture import capturing_here
+from regard.model.memory import Memory, masked_mean
+from regard.model.transformer import TransformerEncoder
+from regard.runtime.cpu.weight_layout import Count, LinearTable, Pointer, PositionTable, Scratch, WeightLayout
+from regard.runtime.published_attention import publish
+
+
+class _EncodeArguments(ctypes.Structure):
+    _fields_ = (
+        *((name, Pointer) for name in ("tokens", "offsets", "sequence", "position_table")),
+        *((name, Count) for name in ("rows", "max_length")),
+        ("scratch", Scratch),
+        ("projections", Pointer),
+    )
+
+
+class NativeEncoder:
+    """The compiled form of an encoder. It copies the weights, and does not keep the encoder alive."""
+
+    def __init__(self, encoder: TransformerEncoder, library: ctypes.CDLL) -> None:
+        self.library, self.positions = library, PositionTable(encoder.input_layer)
+        self.weights = WeightLayout(library)
+        self.table = self.weights.stack(encoder.stack, encoder.embed_tokens, LinearTable())
+        self.attentions = [ref(block.self_attn) for block in encoder.stack.layers]
+
+    def __call__(self, source: Tokens) -> Memory:
+        mask = source.mask
+        packing = Packing.of(mask)
+        rows, max_length = len(packing.indices), mask.shape[1]
+        tokens = source.ids.flatten()[packing.indices]
+        offsets = F.pad(source.lengths.cumsum(0), (1, 0))
+        sequence = packing.indices // max_length
+        scratch, x, normed = self.weights.scratch(rows, max_length)
+        tensors = (tokens, offsets, sequence)
+        size = (len(self.attentions), rows, 3 * self.table.width)
+        projections = torch.empty(size) if capturing_here() else None
+        arguments = _EncodeArguments(
+            *(each.data_ptr() for each in tensors),
+            self.positions.pointer(max_length),
+            rows,
+            max_length,
+            scratch,
+            None if projections is None else projections.data_ptr(),
+        )
+        self.library.regard_encode(ctypes.byref(self.table), ctypes.byref(arguments), torch.get_num_threads())
+        if projections is not None:
+            for self_attn, packed in zip(self.attentions, projections, strict=True):
+                padded = packing.unpack(packed).view(*mask.shape, 3, -1)  # queries, keys and values
+                publish(self_attn(), padded[:, :, 0], padded[:, :, 1:], mask[:, None], self.table.heads)
+        states = packing.unpack(normed if self.table.norm_first else x)
+        return Memory(states, mask, masked_mean(states, mask))

@@ -1,0 +1,89 @@
+"""The CPU engine: Transformers in compiled C++, in float32 or with int8 weights."""
+
+import ctypes
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from regard.core.sequence import Tokens
+from regard.core.shapes import Tensor
+from regard.model.capture import intercepting_here
+from regard.model.embedding import Projection
+from regard.model.interfaces import Source
+from regard.model.memory import Memory
+from regard.model.seq2seq import Seq2Seq
+from regard.model.transformer import TransformerDecoder, TransformerEncoder
+from regard.runtime.cpu import compile
+from regard.runtime.cpu.decoder import NativeDecoder
+from regard.runtime.cpu.encoder import NativeEncoder
+from regard.runtime.cpu.weight_layout import fingerprint, supported
+from regard.runtime.interfaces import Engine, EngineOptions
+
+log = logging.getLogger(__name__)
+
+MAX_TOKENS = 2048  # of a batch for the compiled encoder; PyTorch is as fast beyond
+Compiled = TypeVar("Compiled", NativeDecoder, NativeEncoder)
+
+
+class CpuEngine(Engine):
+    """Compiled once for each module and again when its weights have changed; kept as long as the module."""
+
+    def __init__(self) -> None:
+        self.compiled: WeakKeyDictionary[nn.Module, tuple[list[int], NativeDecoder | NativeEncoder]] = (
+            WeakKeyDictionary()
+        )
+
+    def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> NativeDecoder | None:
+        native = self.compile_decoder(model.decoder, int8=options.int8)
+        if options.int8 and (native is None or not native.weights.int8_max_inputs):
+            _warn_no_int8()
+        return native
+
+    def compile_decoder(self, decoder: nn.Module, *, int8: bool = False) -> NativeDecoder | None:
+        """The compiled form of a decoder; None where it is not supported."""
+        library = _library(decoder)
+        if (
+            library is None
+            or not isinstance(decoder, TransformerDecoder)
+            or not isinstance(decoder.project, Projection)
+        ):
+            return None
+        return self._current(decoder, library, lambda: NativeDecoder(decoder, library, int8=int8), int8)
+
+    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
+        encoder = model.encoder
+        if not isinstance(source, Tokens) or source.ids.numel() > MAX_TOKENS:
+            return None
+        if not isinstance(encoder, TransformerEncoder) or encoder.causal or encoder.cls_token is not None:
+            return None
+        library = _library(encoder)
+        if library is None or not bool(source.lengths.all()):
+            return None
+        return self._current(encoder, library, lambda: NativeEncoder(encoder, library))(source)
+
+    def _current(
+        self, module: nn.Module, library: ctypes.CDLL, make: Callable[[], Compiled], *options: int
+    ) -> Compiled:
+        key, known = [*options, *fingerprint(library, module)], self.compiled.get(module)
+        if known is None or known[0] != key:
+            native = make()
+            self.compiled[module] = key, native  # another thread may replace it at once by one with other options
+            return native
+        return known[1]  # type: ignore[return-value]
+
+
+def _library(module: nn.Module) -> ctypes.CDLL | None:
+    """The compiled code, if it supports this module and nothing in this thread replaces attention outputs."""
+    weight = getattr(getattr(module, "embed_tokens", None), "weight", None)
+    on_cpu = isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32
+    return compile.library() if on_cpu and supported(module) and not intercepting_here() else None
+
+
+@lru_cache(maxsize=1)  # logged once
+def _warn_no_int8() -> None:
+    log.warning("int8 is not supported by this decoder or processor: decoding in float32")

@@ -1,0 +1,41 @@
+"""The CUDA engine: a static decoder and graphed encoders for Transformers on a GPU."""
+
+import torch
+
+from regard.core.sequence import Tokens
+from regard.kernels import triton_launch
+from regard.model.capture import intercepting_here
+from regard.model.embedding import Projection
+from regard.model.interfaces import Source
+from regard.model.memory import Memory
+from regard.model.seq2seq import Seq2Seq
+from regard.model.transformer import TransformerDecoder, TransformerEncoder
+from regard.runtime.cpu.weight_layout import supported
+from regard.runtime.cuda.cuda_graphs import recordable
+from regard.runtime.cuda.encode import encode
+from regard.runtime.cuda.static_decoder import DTYPES, StaticDecoder, max_positions, static_decoder
+from regard.runtime.interfaces import Engine, EngineOptions
+
+
+class CudaEngine(Engine):
+    """Supports Transformers of plain blocks (`weight_layout.supported`) on GPUs with Triton."""
+
+    def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> StaticDecoder | None:
+        decoder = model.decoder
+        if not isinstance(decoder, TransformerDecoder) or not isinstance(decoder.project, Projection):
+            return None
+        weight = decoder.project.weight
+        dtype = torch.bfloat16 if options.half else weight.dtype
+        if not weight.is_cuda or dtype not in DTYPES or options.max_length > max_positions(decoder):
+            return None
+        if not triton_launch.available(weight.device) or not supported(decoder):
+            return None
+        if torch.is_autocast_enabled("cuda") or intercepting_here():
+            return None
+        return static_decoder(decoder, dtype)
+
+    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
+        encoder = model.encoder
+        if not isinstance(source, Tokens) or not isinstance(encoder, TransformerEncoder) or not recordable(encoder):
+            return None
+        return encode(encoder, source, half=half)

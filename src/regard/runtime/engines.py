@@ -1,0 +1,48 @@
+"""Chooses the engine of a search: compiled C++ on a CPU, CUDA graphs on a GPU, plain PyTorch for everything else."""
+
+from regard.core.shapes import Float, Int, Tensor
+from regard.model.interfaces import AnyDecoder, DecoderState, Source
+from regard.model.memory import Memory
+from regard.model.seq2seq import Seq2Seq
+from regard.runtime.cpu.engine import CpuEngine
+from regard.runtime.cuda.cuda_graphs import autocast
+from regard.runtime.cuda.engine import CudaEngine
+from regard.runtime.interfaces import Engine, EngineDecoder, EngineOptions
+
+
+class PyTorchDecoder(EngineDecoder):
+    """The decoder itself."""
+
+    def __init__(self, decoder: AnyDecoder) -> None:
+        self.decoder = decoder
+
+    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> DecoderState:
+        state: DecoderState = self.decoder.start(memory, batch=batch, capacity=capacity, beams=beams)
+        return state
+
+    def step(self, tokens: Int[Tensor, " rows"], state: DecoderState) -> tuple[Float[Tensor, "rows V"], DecoderState]:
+        return self.decoder.step(tokens, state)
+
+
+class PyTorchEngine(Engine):
+    """Executes any model as it is; the reference for the other engines."""
+
+    def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> PyTorchDecoder:
+        return PyTorchDecoder(model.decoder)
+
+    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
+        with autocast(half):
+            return model.encode(source)
+
+
+ENGINES: tuple[Engine, ...] = (CpuEngine(), CudaEngine(), PyTorchEngine())  # the first that supports a model is used
+
+
+def decoder_for(model: Seq2Seq, options: EngineOptions) -> EngineDecoder:
+    """The decoder of a model as the first engine that supports it executes it."""
+    return next(it for engine in ENGINES if (it := engine.decoder_for(model, options)) is not None)
+
+
+def encode(model: Seq2Seq, source: Source, *, half: bool = False) -> Memory:
+    """The memory of a source, by the first engine that supports the encoder; with `half`, in bfloat16."""
+    return next(it for engine in ENGINES if (it := engine.encode(model, source, half=half)) is not None)
