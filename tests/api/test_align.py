@@ -10,9 +10,10 @@ from test_cli import command
 
 import regard
 from golden.write import HERE
-from regard.api.align import STEPS, AlignmentHeads, align, choose, with_markup
+from regard.api.align import align, choose, with_markup
 from regard.data.tokenizer import END, Tokenizer
 from regard.evaluation.alignment_error import Agreement, read_links
+from regard.interpret.alignment import STEPS, AlignmentHeads
 from support.predictors import classifier, language_model, tokenizer, translator
 
 GOLDEN = HERE / "0.1.0"
@@ -68,14 +69,14 @@ def test_the_heads_that_align_best_are_chosen(tmp_path):
     """Against every choice, judged by itself."""
     predictor = translator()
     pairs = [("the cat sat", "a dog sat"), ("", ""), ("a red car and", "the mat,"), ("on the mat", "dogma words")]
-    wanted = AlignmentHeads(2, 1, "reads")
+    wanted = AlignmentHeads(2, 1, "input")
     links = [str(each) for each in align(predictor, *zip(*pairs, strict=True), heads=wanted)]
     files = [tmp_path / name for name in ("s", "t", "l")]
     for path, lines in zip(files, [*zip(*pairs, strict=True), links], strict=True):
         path.write_text("".join(f"{line}\n" for line in lines))
     best, agreement = choose(predictor, files)
     assert agreement.error_rate == 0
-    assert str(best) == "--head 2.1 --step reads"
+    assert str(best) == "--head 2.1 --step input"
     rates = {}
     for layer, head in [(None, None), (1, None), (2, None), (1, 0), (1, 1), (2, 0), (2, 1)]:
         for step in STEPS:
@@ -84,7 +85,7 @@ def test_the_heads_that_align_best_are_chosen(tmp_path):
                 align(predictor, *zip(*pairs, strict=True), heads=AlignmentHeads(layer, head, step))
             ):
                 rates[layer, head, step].add(each.links, read_links(links[number], each.sizes, "l", number + 1))
-    assert min(rates, key=lambda one: rates[one].error_rate) == (2, 1, "reads")
+    assert min(rates, key=lambda one: rates[one].error_rate) == (2, 1, "input")
     assert sum(rate.error_rate == 0 for rate in rates.values()) == 1
 
 
@@ -175,12 +176,12 @@ def test_the_command_aligns_line_for_line(tmp_path, monkeypatch):
 
 
 REFUSED = {
-    "language model": (("language-model",), "model: wanted one that makes a text of a text"),
-    "classifier": (("classifier",), "model: wanted one that makes a text of a text"),
+    "language model": (("language-model",), "model: wanted a model from text to text"),
+    "classifier": (("classifier",), "model: wanted a model from text to text"),
     "head": (("transformer", "--head", "1.2"), r"head: wanted one of 1.0 to 1.1; got --head 1.2"),
     "layer": (("rnn", "--head", "2"), r"head: wanted one of 1.0 to 1.0; got --head 2"),
     "no head": (("rnn", "--head", "x"), "head: wanted a layer, or a layer and a head"),
-    "step": (("rnn", "--step", "hears"), "step: wanted says or reads; got 'hears'"),
+    "step": (("rnn", "--step", "hears"), "step: wanted output or input; got 'hears'"),
     "too many": (("rnn", "--choose", "s", "s", "s", "--head", "1"), "head: wanted none beside --choose"),
     "fewer targets": (("rnn", "--targets", "one"), "line 2: wanted a source and a target; got no target"),
     "fewer links": (("rnn", "--targets", "s", "--references", "one"), "one, line 2: wanted a line for each source"),
@@ -221,9 +222,9 @@ def test_nothing_is_searched_where_targets_are_given():
 
 def test_models_that_align_nothing_are_refused():
     for model in (language_model(), classifier()):
-        with pytest.raises(ValueError, match="model: wanted one that makes a text of a text"):
+        with pytest.raises(ValueError, match="model: wanted a model from text to text"):
             next(align(model, ["a"]))
-        with pytest.raises(ValueError, match="model: wanted one that makes a text of a text"):
+        with pytest.raises(ValueError, match="model: wanted a model from text to text"):
             next(with_markup(model, ["a"]))
 
 
@@ -233,7 +234,7 @@ def test_an_output_that_never_ends_is_aligned():
     with torch.no_grad():
         predictor.model.decoder.project.bias[10] = 100.0
     (said,) = align(predictor, ["the cat"], max_length=3)
-    (read,) = align(predictor, ["the cat"], max_length=3, heads=AlignmentHeads(step="reads"))
+    (read,) = align(predictor, ["the cat"], max_length=3, heads=AlignmentHeads(step="input"))
     assert None not in said.origins
     assert read.origins[-1] is None
     assert len(read.links) == 2
@@ -241,7 +242,7 @@ def test_an_output_that_never_ends_is_aligned():
 
 def test_the_command_carries_markup(tmp_path):
     (tmp_path / "in").write_text("a <b>cat</b>\n\n")
-    done = command("predict", GOLDEN / "rnn", tmp_path / "in", "--markup", "--longest", 4)
+    done = command("predict", GOLDEN / "rnn", tmp_path / "in", "--markup", "--max-length", 4)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.split("\n")
     assert lines == [*with_markup(regard.load(GOLDEN / "rnn"), ["a <b>cat</b>", ""], max_length=4), ""]

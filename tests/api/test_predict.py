@@ -22,7 +22,7 @@ def said(lines, predictor, **options) -> list[str]:
 def hesitating(lines):
     for number, line in enumerate(lines):
         if number % 5 == 4:
-            time.sleep(5 * predict.PATIENCE)
+            time.sleep(5 * predict.TIMEOUT)
         yield line
 
 
@@ -32,7 +32,7 @@ def test_draws_depend_on_the_line_and_its_number(predictor, monkeypatch):
     assert wanted[0] != wanted[4] or wanted[0] != wanted[8]
     assert wanted[2] == predictor.predict([LINES[0], "x", LINES[2]], **DRAWN)[2]
     assert said(hesitating(LINES), predictor, **DRAWN) == wanted
-    monkeypatch.setattr(predict, "MOST", 3)
+    monkeypatch.setattr(predict, "CHUNK", 3)
     assert said(LINES, predictor, **DRAWN) == wanted
 
 

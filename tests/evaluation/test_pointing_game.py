@@ -60,5 +60,5 @@ def test_a_captioner_of_scenes_is_measured():
     right, found = point(made, 3)
     assert right == 0  # never trained
     assert found == {"color": None, "kind": None}
-    with pytest.raises(InvalidArgument, match="model: wanted one model whose decoder looks at its source"):
+    with pytest.raises(InvalidArgument, match="model: wanted one model whose decoder attends to its source"):
         point(captioner("blind"), 3)

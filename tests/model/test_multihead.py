@@ -154,9 +154,9 @@ def test_gradient_reaches_every_parameter(name):
     module = layer(name)
     module(torch.randn(BATCH, N, WIDTH), causal=True).square().sum().backward()
     dead = [n for n, p in module.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
-    # uniform weights never ask; a key's bias adds the same to every score of a row, which the softmax takes away
-    excused = {"uniform": {"query.weight", "query.bias", "key.weight", "key.bias"}}.get(name, set())
-    assert set(dead) <= excused | {"key.bias"}
+    # uniform scores do not depend on them; a bias of the keys adds a constant to a row of scores, which softmax cancels
+    excused = {"uniform": {"q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias"}}.get(name, set())
+    assert set(dead) <= excused | {"k_proj.bias"}
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
@@ -164,7 +164,7 @@ def test_grouped_heads_equal_repeated_heads(kv_heads):
     grouped = with_biases(regard.MultiHead(WIDTH, HEADS, kv_heads=kv_heads))
     full = regard.MultiHead(WIDTH, HEADS)
     state = grouped.state_dict()
-    for role in ("key", "value"):
+    for role in ("k_proj", "v_proj"):
         for kind in ("weight", "bias"):
             heads = state[f"{role}.{kind}"].unflatten(0, (kv_heads, -1))
             state[f"{role}.{kind}"] = heads.repeat_interleave(HEADS // kv_heads, 0).flatten(0, 1)
@@ -208,7 +208,7 @@ def test_2d_block_equals_convolutions():
     block, x = regard.SelfAttention2d(8, heads=2), torch.randn(2, 8, 3, 5)
     assert torch.equal(block(x), x)  # a new block changes nothing
     block.gate.fill_(0.7)
-    m = block.attend
+    m = block.attn
     q, k, v = (
         nn.functional.conv2d(x, p.weight[..., None, None], p.bias).reshape(2, 2, 4, 15)
         for p in (m.q_proj, m.k_proj, m.v_proj)

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import regard
+from regard.model.positions import POSITIONS
+from regard.model.transformer_block import InputLayer, TransformerConfig
 
 WIDTH = 32
 ABSOLUTE = {"sinusoidal": regard.Sinusoidal(WIDTH), "learned": regard.Learned(WIDTH, 512)}
@@ -138,3 +140,63 @@ def test_relative_bias_is_learned():
 def test_impossible_positions_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+class Ramp(regard.PositionEncoding):
+    """position / 10 in every dimension: an encoding of the user's own."""
+
+    multiple_of = 4
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    @classmethod
+    def build(cls, dim: int, max_positions: int) -> regard.PositionEncoding:
+        return cls(dim)
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return positions[..., None].expand(*positions.shape, self.dim) / 10
+
+
+class Nearest(regard.PositionBias):
+    """Minus the distance, alike in all heads: a bias of the user's own."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    @classmethod
+    def build(cls, heads: int, *, bidirectional: bool) -> regard.PositionBias:
+        return cls(heads)
+
+    def forward(self, n: int, m: int) -> regard.DistanceBias:
+        return regard.DistanceBias(-regard.DistanceBias.distances(n, m).abs().float().expand(self.heads, -1))
+
+
+@pytest.fixture
+def registered():
+    entries = {"ramp": Ramp, "nearest": Nearest}
+    for name, entry in entries.items():
+        POSITIONS.register(name, entry)
+    yield
+    for name in entries:
+        POSITIONS.unregister(name)
+
+
+def test_registered_positions_are_built_by_name(registered):
+    x = torch.zeros(1, 3, 8)
+    ramp = InputLayer(TransformerConfig(dim=8, heads=2, dropout=0.0, positions="ramp"), ahead=True)
+    assert torch.equal(ramp(x, 2), torch.tensor([0.2, 0.3, 0.4])[None, :, None].expand(1, 3, 8))
+    nearest = InputLayer(TransformerConfig(dim=8, heads=2, dropout=0.0, positions="nearest"), ahead=True)
+    assert torch.equal(nearest(x), x)
+    assert nearest.bias(1, 3).values.tolist() == [[-2.0, -1.0, 0.0]] * 2
+
+
+def test_a_configuration_asks_what_registered_positions_declare(registered):
+    with pytest.raises(regard.InvalidRecipe, match="dim: wanted a multiple of 4, for ramp positions; got 6"):
+        TransformerConfig(dim=6, heads=2, positions="ramp")
+    assert TransformerConfig(positions="ramp").not_packable() is None
+    assert TransformerConfig(positions="nearest").not_packable() == "positions = 'nearest'"
+    with pytest.raises(regard.InvalidRecipe, match=r"positions: wanted one of .* got 'rampp'\. Did you mean 'ramp'"):
+        TransformerConfig(positions="rampp")

@@ -20,7 +20,6 @@ from regard.inference.requests import Constraints, RequestBuilder
 from regard.inference.score import SequenceScore, score_labels, score_sequences
 from regard.inference.stream import text_pieces
 from regard.model.eval_mode import evaluating
-from regard.model.interfaces import Source
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
 from regard.recipe.recipe import Recipe
 
@@ -178,7 +177,7 @@ class Predictor:
 
     def encode(
         self, text: str | ImageInput, *, truncate: bool = False, line: int | None = None, **options: Any
-    ) -> tuple[Any, Source | None]:
+    ) -> tuple[Any, Any]:
         """One text as the model reads it: token ids, a label, or the image; and that as a batch of one.
 
         The batch is None for a language model. `line` is the text's line number, for messages.

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 
 from regard.core.config import Config
 from regard.core.errors import Problem
+from regard.model.scores import SCORES
 
 Reads = Literal["tokens", "label", "image"]
 UnusedKeys = Iterator[tuple[str, str]]  # keys without effect here, each with the reason
@@ -105,4 +106,4 @@ class PoolConfig(Config):
 
 def not_packable_score(score: str) -> str | None:
     """The setting of a score that packed attention does not support."""
-    return f"score = {score!r}" if score in ("additive", "uniform", "reduced_rank") else None
+    return None if SCORES[score].packable else f"score = {score!r}"

@@ -1,4 +1,4 @@
-"""Encoders without order, which others build on or are compared with: a label, and a bag of words."""
+"""Encoders without order: of a label, and of a bag of tokens."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class BagConfig(EncoderConfig):
 
 
 class LabelEncoder(Encoder):
-    """A label is a memory of one state."""
+    """The embedding of a label, as a memory of one state."""
 
     def __init__(self, config: LabelConfig, embedding: Embedding) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class LabelEncoder(Encoder):
 
 
 class BagEncoder(Encoder):
-    """The embeddings themselves, and their mean."""
+    """Token embeddings, with their mean as summary."""
 
     def __init__(self, config: BagConfig, embedding: Embedding) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Transformer blocks: what encoders, decoders and grids of regions are stacked from."""
+"""Transformer blocks, and the stacks of them in encoders, decoders and vision Transformers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,10 +23,17 @@ from regard.model.memory import Memory, PackedMemory
 from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
 from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys, not_packable_score
-from regard.model.positions import Add, Alibi, Concatenate, Learned, RelativeBias, Rotary, Sinusoidal, Start
-from regard.model.scores import ScoreName
-
-PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
+from regard.model.positions import (
+    POSITIONS,
+    Add,
+    Concatenate,
+    PositionBias,
+    PositionEncoding,
+    PositionName,
+    Rotary,
+    Start,
+)
+from regard.model.scores import SCORES, ScoreName
 
 
 @dataclass(frozen=True)
@@ -36,39 +43,42 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     dim: Count = 256
     layers: Count = 3
     heads: Count = 4
-    ffn_dim: Count = 1024  # width of the perceptron's hidden layer
-    dropout: Probability = 0.1  # of what is embedded and of what each part of a block adds, as in the first paper
+    ffn_dim: Count = 1024  # hidden dim of the feed-forward network
+    dropout: Probability = 0.1  # of embeddings and of the output of each sublayer
     attention_dropout: Probability = 0.0  # of attention weights
-    ffn_dropout: Probability = 0.0  # within the perceptron
+    ffn_dropout: Probability = 0.0  # within the feed-forward network
     norm: Literal["layer", "rms"] = "layer"
-    norm_first: bool = True  # before each part (stable when deep), or after it as in the first paper
-    norm_input: bool = False  # what is embedded, too
-    norm_eps: Annotated[float, Range(0.0)] = 1e-5  # added to the variance that a norm divides by
+    norm_first: bool = True  # pre-norm (stable when deep) or post-norm as in the first paper
+    norm_input: bool = False  # normalise the embeddings, too
+    norm_eps: Annotated[float, Range(0.0)] = 1e-5  # added to the variance
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "relu"
-    positions: PositionKind = "sinusoidal"
-    position_mode: Literal["add", "concatenate"] = "add"  # sinusoidal or learned positions to what is embedded
+    positions: PositionName = "sinusoidal"
+    position_mode: Literal["add", "concatenate"] = "add"  # how sinusoidal or learned positions join embeddings
     max_positions: Count = 512  # for learned positions
     score: ScoreName = "scaled_dot"
     kv_heads: Count | None = None
-    qk_norm: bool = False  # queries and keys
-    causal: bool = False  # an encoder that sees no later token
-    cls_token: bool = False  # encoders: a learned state put first, which may ask all others, for the pool `first`
-    activation_checkpointing: bool = False  # hold no activations of a block; compute them again in the backward
+    qk_norm: bool = False  # normalise queries and keys (https://arxiv.org/abs/2010.04245)
+    causal: bool = False  # encoders: attend to earlier positions only
+    cls_token: bool = False  # encoders: a learned first state, for the pool `first`
+    activation_checkpointing: bool = False  # recompute activations in the backward
 
     def conflicts(self) -> Iterator[Problem]:
+        positions = POSITIONS[self.positions]
+        rotary, encoded = issubclass(positions, Rotary), issubclass(positions, PositionEncoding)
         if self.dim % self.heads:
             yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), "Change one of the two.")
-        elif self.positions == "rotary" and self.dim // self.heads % 2:
-            yield Problem(
-                "heads", "heads of even width for rotary positions", str(self.heads), "Change heads or width."
-            )
-        if self.positions == "sinusoidal" and self.dim % 2:
-            yield Problem("dim", "an even number for sinusoidal positions", str(self.dim), "Change one of the two.")
+        elif rotary and self.dim // self.heads % positions.multiple_of:
+            wanted = f"heads of a dim that is a multiple of {positions.multiple_of}, for {self.positions} positions"
+            yield Problem("heads", wanted, str(self.heads), "Change heads or dim.")
+        if encoded and self.dim % positions.multiple_of:
+            wanted = f"a multiple of {positions.multiple_of}, for {self.positions} positions"
+            yield Problem("dim", wanted, str(self.dim), "Change one of the two.")
         if self.kv_heads is not None and self.heads % self.kv_heads:
             yield Problem("kv_heads", f"a divisor of heads = {self.heads}", str(self.kv_heads), "1 always is one.")
-        if self.score == "uniform" and (self.qk_norm or self.positions == "rotary"):
-            yield Problem("score", "a score that looks at queries and keys", "'uniform'", "Or drop what turns them.")
-        if self.position_mode == "concatenate" and self.positions not in ("sinusoidal", "learned"):
+        if not SCORES[self.score].content_based and (self.qk_norm or rotary):
+            wanted = "a score that depends on queries and keys, for rotary positions or qk_norm"
+            yield Problem("score", wanted, repr(self.score), "Change one of the two.")
+        if self.position_mode == "concatenate" and not encoded:
             got = f"'concatenate' with positions = {self.positions!r}"
             yield Problem("position_mode", "'add' unless positions are sinusoidal or learned", got, "Leave it out.")
         if self.cls_token and self.causal:
@@ -79,7 +89,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         return self.norm_eps
 
     def not_packable(self) -> str | None:
-        if self.positions in ("alibi", "relative"):
+        if not POSITIONS[self.positions].packable:
             return f"positions = {self.positions!r}"
         return not_packable_score(self.score) or ("cls_token = True" if self.cls_token else None)
 
@@ -88,7 +98,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
             yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
-        if self.positions != "learned":
+        if POSITIONS[self.positions].extrapolates:
             yield "max_positions", "only learned positions have a longest sequence"
 
     def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
@@ -97,7 +107,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         yield "cls_token", "no pool reads a decoder"
 
 
-JOINS: dict[str, Callable[[Sinusoidal | Learned], nn.Module]] = {"add": Add, "concatenate": Concatenate}
+JOINS: dict[str, Callable[[PositionEncoding], nn.Module]] = {"add": Add, "concatenate": Concatenate}
 NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
 
@@ -169,7 +179,8 @@ class TransformerBlock(nn.Module):
             dropout=config.attention_dropout,
             qk_norm=config.qk_norm,
         )
-        self.self_attn = make(rotary=Rotary(config.dim // config.heads) if config.positions == "rotary" else None)
+        positions = POSITIONS[config.positions]
+        self.self_attn = make(rotary=positions(config.dim // config.heads) if issubclass(positions, Rotary) else None)
         self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
         self.ffn = FeedForward(config)
         self.norm1 = _norm(config)
@@ -249,22 +260,18 @@ class TransformerBlock(nn.Module):
 
 
 class InputLayer(nn.Module):
-    """From what is embedded to what the first block reads: positions, a norm where asked, dropout."""
+    """Position encoding, optional norm and dropout between the embeddings and the first block."""
 
-    def __init__(self, config: TransformerConfig, *, ahead: bool) -> None:
+    def __init__(self, config: TransformerConfig, *, bidirectional: bool) -> None:
         super().__init__()
         self.position_encoding: nn.Module | None = None
         self.position_proj: nn.Linear | None = None
-        self.relative_bias: Alibi | RelativeBias | None = None
-        match config.positions:
-            case "sinusoidal":
-                self.position_encoding = JOINS[config.position_mode](Sinusoidal(config.dim))
-            case "learned":
-                self.position_encoding = JOINS[config.position_mode](Learned(config.dim, config.max_positions))
-            case "alibi":
-                self.relative_bias = Alibi(config.heads)
-            case "relative":
-                self.relative_bias = RelativeBias(config.heads, bidirectional=ahead)
+        self.relative_bias: PositionBias | None = None
+        positions = POSITIONS[config.positions]
+        if issubclass(positions, PositionEncoding):
+            self.position_encoding = JOINS[config.position_mode](positions.build(config.dim, config.max_positions))
+        elif issubclass(positions, PositionBias):
+            self.relative_bias = positions.build(config.heads, bidirectional=bidirectional)
         if config.position_mode == "concatenate":
             self.position_proj = nn.Linear(2 * config.dim, config.dim)
         self.norm = _norm(config) if config.norm_input else nn.Identity()
@@ -278,17 +285,17 @@ class InputLayer(nn.Module):
         entered: Tensor = self.dropout(self.norm(x))
         return entered
 
-    def reached(self, places: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """These, or the last of a learned table: a sentence that is done goes on beyond it, to no effect."""
+    def clamp_positions(self, positions: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """Positions within a learned table: finished sequences are stepped beyond it and ignored."""
         limit: int | None = getattr(getattr(self.position_encoding, "positions", None), "limit", None)
-        return places if limit is None else places.clamp(max=limit - 1)
+        return positions if limit is None else positions.clamp(max=limit - 1)
 
     def bias(self, n: int, m: int) -> DistanceBias | None:
         return None if self.relative_bias is None else self.relative_bias(n, m)
 
 
 class ClsToken(nn.Module):
-    """A learned state put before all others, to ask them and be asked."""
+    """A learned state before the first position (https://arxiv.org/abs/1810.04805)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -302,7 +309,7 @@ class ClsToken(nn.Module):
 
 
 class TransformerStack(nn.Module):
-    """Blocks one on another over states that already have their positions; a last norm where blocks norm first."""
+    """A stack of blocks, with a final norm where they are pre-norm."""
 
     def __init__(self, config: TransformerConfig, memory_dim: int | None = None) -> None:
         super().__init__()
@@ -322,13 +329,13 @@ class TransformerStack(nn.Module):
         memory: Memory | None = None,
         packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
-        """With a packing, what comes out is packed."""
+        """States (B, S, W); with a packing, packed (N, W)."""
         memory_mask = source = around = None
         if memory is not None:
             memory_mask, around = memory.mask[:, None], Packing.where_useful(memory.mask)
             source = memory.states if around is None else around.pack(memory.states)
 
-        return self._through(
+        return self._run(
             x if packing is None else packing.pack(x),
             lambda block: partial(
                 block,
@@ -350,10 +357,10 @@ class TransformerStack(nn.Module):
         causal: bool = False,
         memory: PackedMemory | None = None,
     ) -> Float[Tensor, "N W"]:
-        """Of sequences laid end to end."""
-        return self._through(x, lambda block: partial(block, ends=ends, causal=causal, strung=memory))
+        """As `forward`, for packed sequences."""
+        return self._run(x, lambda block: partial(block, ends=ends, causal=causal, strung=memory))
 
-    def _through(
+    def _run(
         self, x: Tensor, way: Callable[[TransformerBlock], Callable[[PendingResidual], PendingResidual]]
     ) -> Tensor:
         given = PendingResidual(x)
