@@ -129,7 +129,7 @@ def collect_systems(
     for i in models:  # before the files, which may be outputs on the data of one of them
         name, system = named[i]
         model = system if isinstance(system, Predictor) else load(system, device=device)
-        model = model.searching(**decode) if decode else model
+        model = model.with_decode(**decode) if decode else model
         metrics = metrics or _default_metrics(model.recipe, on)
         collected[i] = _collect_model(name, model, on, metrics, None if keep is None else partial(kept, i), cache)
         recipe = recipe or model.recipe
@@ -222,7 +222,7 @@ def _split(recipe: Recipe, split: str) -> Split:
 def _predict(model: Predictor, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
     numbered = enumerate(rows, start=1)
     while chunk := dict(islice(numbered, CHUNK)):
-        outputs = dict(model.as_found([source for source, _ in chunk.values()], lines=list(chunk)))
+        outputs = dict(model.iter_outputs([source for source, _ in chunk.values()], lines=list(chunk)))
         yield from ((row, outputs[i][0].text) for i, row in enumerate(chunk.values()))
 
 

@@ -25,13 +25,13 @@ from regard.checkpoint.format import (
 from regard.core.atomic_io import cache_folder
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
 from regard.data.config import AugmentKind
-from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
+from regard.data.corpus import Corpus, Prepared, PrepareProgress, VocabularyType, prepare
 from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.cider_reward import CiderReward
 from regard.inference.load import load
-from regard.inference.predictor import Predictor, Vocabulary
+from regard.inference.predictor import Predictor
 from regard.model.backbones import BackboneConfig
 from regard.model.build import build
 from regard.model.interfaces import StatefulDecoder
@@ -164,7 +164,7 @@ def prepared(
     Vocabularies are those given, those of the model that training starts from, or learned from the training data.
     """
     check_files(recipe)
-    given: tuple[Vocabulary | None, Vocabulary | None] | None = vocabularies
+    given: tuple[VocabularyType | None, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
         before = load(recipe.train.init_from)
         given = before.source, before.target

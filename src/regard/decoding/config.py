@@ -1,4 +1,4 @@
-"""What a recipe's [decode] table may say."""
+"""The [decode] table of a recipe."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from regard.core.config import Config, Count, Probability, Range, doc
 from regard.core.errors import Problem
+from regard.decoding.logits_processors import LOGITS_PROCESSORS
 
 Positive = Annotated[float, Range(0.0)]
 
@@ -25,7 +26,8 @@ class DecodeConfig(Config):
     )
     coverage_penalty: Positive = doc(
         0.0,
-        "weight of the coverage penalty by which finished hypotheses are re-ranked (https://arxiv.org/abs/1609.08144)",
+        "weight of the coverage of the source by attention, averaged over layers and heads, when outputs are "
+        "ranked (https://arxiv.org/abs/1609.08144)",
     )
     no_repeat_ngram_size: Annotated[int, Range(0.0)] = doc(
         0, "n-grams of this size do not occur twice; 0: no constraint"
@@ -36,7 +38,9 @@ class DecodeConfig(Config):
         "(https://arxiv.org/abs/1909.05858)",
     )
     beam_groups: Count = doc(1, "groups of diverse beam search (https://arxiv.org/abs/1610.02424)")
-    diversity_penalty: Positive = doc(0.5, "penalty of a token that an earlier group chose at the same step")
+    diversity_penalty: Positive = doc(
+        0.5, "subtracted from a token's score for each earlier group that chose it at the same step"
+    )
     sample: bool = doc(False, "sample tokens instead of choosing the most likely")
     temperature: Positive = doc(1.0, "logits are divided by this before sampling")
     top_k: Count | None = doc(None, "sample from the k most likely tokens")
@@ -50,12 +54,15 @@ class DecodeConfig(Config):
     seed: Annotated[int, Range(0.0)] = doc(
         1, "seed of sampling; the draws of an input depend on it and on the input's position alone"
     )
-    precision: Literal["float32", "bfloat16"] = doc("float32", "precision of matrix products on a GPU")
+    logits_processors: tuple[Annotated[str, LOGITS_PROCESSORS], ...] | None = doc(
+        None, "registered logits processors, applied in this order"
+    )
+    precision: Literal["float32", "bfloat16"] = doc("float32", "precision of linear layers on a GPU")
     quantization: Literal["int8"] | None = doc(
         None, "store weights in int8, where processor and decoder support it: faster, slightly different outputs"
     )
     max_source_length: Count = doc(1000, "largest number of source tokens")
-    batch_tokens: Count = doc(4096, "source tokens encoded at once")
+    batch_tokens: Count = doc(4096, "source tokens of a batch, with padding")
 
     def conflicts(self) -> Iterator[Problem]:
         if self.num_hypotheses > self.beam_size and not self.sample:
@@ -63,12 +70,12 @@ class DecodeConfig(Config):
                 "num_hypotheses",
                 f"at most beam_size = {self.beam_size}",
                 str(self.num_hypotheses),
-                "Widen the beam, or sample.",
+                "Raise beam_size, or sample.",
             )
         if self.sample and self.beam_size > 1:
             yield Problem("sample", "false with a beam", "true", "Choose one of the two.")
         if self.sample and self.coverage_penalty:
-            yield Problem("coverage_penalty", "0 for samples, which nothing ranks", "more", "Use a beam.")
+            yield Problem("coverage_penalty", "0 for samples, which are not ranked", "more", "Use a beam.")
         if self.beam_size % self.beam_groups:
             yield Problem(
                 "beam_groups",
@@ -81,7 +88,7 @@ class DecodeConfig(Config):
                 if getattr(self, key) is not None:
                     yield Problem(key, "nothing without sample = true", repr(getattr(self, key)), "Set sample.")
         if self.temperature == 0:
-            yield Problem("temperature", "a number above 0", "0.0", "sample = false takes the likeliest token.")
+            yield Problem("temperature", "a number above 0", "0.0", "sample = false takes the most likely token.")
         if self.min_length > self.max_length:
             yield Problem(
                 "min_length", f"at most max_length = {self.max_length}", str(self.min_length), "Change one of the two."
