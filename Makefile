@@ -16,7 +16,7 @@ QUICK := $(addprefix tests/, core data/test_text.py data/test_batching.py model/
 	views/test_figures.py test_package.py::test_importing_loads_nothing_heavy \
 	test_package.py::test_the_architecture_page_names_every_module test_package.py::test_links_in_the_docs_exist)
 
-.PHONY: demo quick test slow check format bench experiments clean
+.PHONY: demo quick test slow check format docs bench experiments clean
 
 demo: $(READY)
 	$(VENV)/bin/regard demo
@@ -39,6 +39,9 @@ check: $(READY)
 format: $(READY)
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+
+docs: $(READY)
+	$(VENV)/bin/python tests/support/write_module_tables.py
 
 bench: $(READY)
 	$(VENV)/bin/python benchmarks/attention.py

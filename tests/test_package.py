@@ -109,7 +109,7 @@ def test_the_architecture_page_names_every_module():
         for path in source.rglob("*.py")
         if path.name not in ("__init__.py", "__main__.py") and path.parent != source
     }
-    assert listed == modules
+    assert listed == modules, "run `make docs`"
 
 
 def test_the_glossary_names_modules_that_exist():
