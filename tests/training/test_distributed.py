@@ -18,7 +18,7 @@ from regard.api.train import train
 from regard.checkpoint import store
 from regard.core.errors import InvalidArgument, RegardError
 from regard.data.corpus import folder_lock
-from regard.recipe.recipe import read_recipe
+from regard.recipe.load import read_recipe
 from regard.training import distributed as module
 from regard.training.distributed import SINGLE_PROCESS, process_group
 from support import processes
