@@ -259,7 +259,7 @@ def _write_split(
         writer.close()
     if not kept:
         raise InvalidArgument(
-            "longest",
+            "max_tokens",
             wanted="an example that is short enough",
             got=f"none of {read:,}",
             remedy="Raise data.*.max_tokens.",
