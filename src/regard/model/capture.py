@@ -122,6 +122,16 @@ def intercepted() -> bool:
     return _intercepting
 
 
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Capture nothing inside the block, in this thread (or task)."""
+    token = _callbacks.set(())
+    try:
+        yield
+    finally:
+        _callbacks.reset(token)
+
+
 def capturing_here() -> bool:
     """Whether attention is captured in this thread (or task)."""
     return bool(_callbacks.get())
