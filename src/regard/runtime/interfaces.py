@@ -22,7 +22,7 @@ from regard.model.seq2seq import Seq2Seq
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What a search asks of an engine."""
+    """The requirements of a search on an engine."""
 
     max_length: int  # tokens of an output, with its prefix
     half: bool = False  # linear layers in bfloat16
