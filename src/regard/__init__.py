@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.api.ablate import ablate, prune
-    from regard.api.align import Alignment, AlignmentHeads, align, with_markup
+    from regard.api.align import align, with_markup
     from regard.api.evaluate import compare, evaluate
     from regard.api.look import look
     from regard.api.train import train
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from regard.core.sequence import Tokens
     from regard.inference.load import load
     from regard.inference.predictor import Predictor
+    from regard.interpret.alignment import Alignment, AlignmentHeads
     from regard.interpret.look import Look
     from regard.interpret.maps import AttentionMap
     from regard.kernels.attention.bias import DistanceBias
@@ -68,13 +69,14 @@ _HOMES = {
         "CheckpointRefused", "Diverged", "InvalidArgument", "InvalidRecipe", "RegardError", "TrainingFailed",
     ),
     "regard.api.ablate": ("ablate", "prune"),
-    "regard.api.align": ("Alignment", "AlignmentHeads", "align", "with_markup"),
+    "regard.api.align": ("align", "with_markup"),
     "regard.api.evaluate": ("compare", "evaluate"),
     "regard.api.look": ("look",),
     "regard.api.train": ("train",),
     "regard.kernels.attention.bias": ("DistanceBias",),
     "regard.kernels.attention.score_function": ("ScoreFunction",),
     "regard.kernels.attention.weights": ("Summary",),
+    "regard.interpret.alignment": ("Alignment", "AlignmentHeads"),
     "regard.interpret.look": ("Look",),
     "regard.interpret.maps": ("AttentionMap",),
     "regard.model.attention": ("attend", "attention_summary", "attention_weights", "self_attend"),

@@ -1,4 +1,4 @@
-"""Alignments of words from attention, and how they are judged."""
+"""Word alignments from attention, and their evaluation."""
 
 import json
 import random
@@ -10,9 +10,10 @@ from test_cli import command
 
 import regard
 from golden.write import HERE
-from regard.api.align import STEPS, AlignmentHeads, align, choose, with_markup
+from regard.api.align import align, choose, with_markup
 from regard.data.tokenizer import END, Tokenizer
 from regard.evaluation.alignment_error import Agreement, read_links
+from regard.interpret.alignment import STEPS, AlignmentHeads
 from support.predictors import classifier, language_model, tokenizer, translator
 
 GOLDEN = HERE / "0.1.0"
@@ -28,7 +29,7 @@ def reversals(count: int, seed: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module", params=["rnn", "conv"])
 def reverser(request, tmp_path_factory) -> regard.Predictor:
-    """A model that has learned to say the words of a text from the end."""
+    """A model that has learned to reverse the words of a text."""
     place = tmp_path_factory.mktemp("reverse")
     words, steps = {"tokenizer": "words"}, {"rnn": 150, "conv": 120}[request.param]
     conv, rnn = {"kind": "conv", "dim": 24, "dilations": [1, 2]}, {"kind": "rnn", "dim": 24}
@@ -68,14 +69,14 @@ def test_the_heads_that_align_best_are_chosen(tmp_path):
     """Against every choice, judged by itself."""
     predictor = translator()
     pairs = [("the cat sat", "a dog sat"), ("", ""), ("a red car and", "the mat,"), ("on the mat", "dogma words")]
-    wanted = AlignmentHeads(2, 1, "reads")
+    wanted = AlignmentHeads(2, 1, "input")
     links = [str(each) for each in align(predictor, *zip(*pairs, strict=True), heads=wanted)]
     files = [tmp_path / name for name in ("s", "t", "l")]
     for path, lines in zip(files, [*zip(*pairs, strict=True), links], strict=True):
         path.write_text("".join(f"{line}\n" for line in lines))
     best, agreement = choose(predictor, files)
     assert agreement.error_rate == 0
-    assert str(best) == "--head 2.1 --step reads"
+    assert str(best) == "--head 2.1 --step input"
     rates = {}
     for layer, head in [(None, None), (1, None), (2, None), (1, 0), (1, 1), (2, 0), (2, 1)]:
         for step in STEPS:
@@ -84,12 +85,12 @@ def test_the_heads_that_align_best_are_chosen(tmp_path):
                 align(predictor, *zip(*pairs, strict=True), heads=AlignmentHeads(layer, head, step))
             ):
                 rates[layer, head, step].add(each.links, read_links(links[number], each.sizes, "l", number + 1))
-    assert min(rates, key=lambda one: rates[one].error_rate) == (2, 1, "reads")
+    assert min(rates, key=lambda one: rates[one].error_rate) == (2, 1, "input")
     assert sum(rate.error_rate == 0 for rate in rates.values()) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_words_are_linked_with_what_their_tokens_look_at_most(kind):
+def test_words_are_linked_with_the_word_they_attend_to_most(kind):
     predictor = translator(kind)
     source, target = "the  cat\tsat on dogma ", " a red  catalogue"
     (found,) = align(predictor, [source], [target], heads=AlignmentHeads(2, 1))
@@ -175,12 +176,12 @@ def test_the_command_aligns_line_for_line(tmp_path, monkeypatch):
 
 
 REFUSED = {
-    "language model": (("language-model",), "model: wanted one that makes a text of a text"),
-    "classifier": (("classifier",), "model: wanted one that makes a text of a text"),
+    "language model": (("language-model",), "model: wanted a model from text to text"),
+    "classifier": (("classifier",), "model: wanted a model from text to text"),
     "head": (("transformer", "--head", "1.2"), r"head: wanted one of 1.0 to 1.1; got --head 1.2"),
     "layer": (("rnn", "--head", "2"), r"head: wanted one of 1.0 to 1.0; got --head 2"),
     "no head": (("rnn", "--head", "x"), "head: wanted a layer, or a layer and a head"),
-    "step": (("rnn", "--step", "hears"), "step: wanted says or reads; got 'hears'"),
+    "step": (("rnn", "--step", "hears"), "step: wanted output or input; got 'hears'"),
     "too many": (("rnn", "--choose", "s", "s", "s", "--head", "1"), "head: wanted none beside --choose"),
     "fewer targets": (("rnn", "--targets", "one"), "line 2: wanted a source and a target; got no target"),
     "fewer links": (("rnn", "--targets", "s", "--references", "one"), "one, line 2: wanted a line for each source"),
@@ -191,7 +192,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused(name, tmp_path, monkeypatch):
+def test_bad_input_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path, text in {"s": "a b\nb a\n", "one": "0-0\n", "none": "0?0\n\n"}.items():
         Path(path).write_text(text)
@@ -205,7 +206,7 @@ def test_what_cannot_be_is_refused(name, tmp_path, monkeypatch):
 def test_a_text_that_is_too_long_is_named_by_its_line():
     with pytest.raises(ValueError, match="line 2: wanted at most 1000 tokens; got 1500"):
         list(align(translator("words"), ["the cat", "cat " * 1500], ["a", "b"]))
-    _, (found) = align(translator("words"), ["the cat", "cat " * 1500], ["a", "b"], cut=True)
+    _, (found) = align(translator("words"), ["the cat", "cat " * 1500], ["a", "b"], truncate=True)
     assert len(found.source_words) == 1500
     assert found.origins[0] < 1000
     (whole,) = align(translator("words"), ["cat " * 1500], ["a"], max_source_length=2000)
@@ -221,19 +222,19 @@ def test_nothing_is_searched_where_targets_are_given():
 
 def test_models_that_align_nothing_are_refused():
     for model in (language_model(), classifier()):
-        with pytest.raises(ValueError, match="model: wanted one that makes a text of a text"):
+        with pytest.raises(ValueError, match="model: wanted a model from text to text"):
             next(align(model, ["a"]))
-        with pytest.raises(ValueError, match="model: wanted one that makes a text of a text"):
+        with pytest.raises(ValueError, match="model: wanted a model from text to text"):
             next(with_markup(model, ["a"]))
 
 
 def test_an_output_that_never_ends_is_aligned():
-    """Its last word is never read: where reading counts, that has no link."""
+    """Its last word is never an input: with the step that reads a token, it has no link."""
     predictor = translator("words", "conv")
     with torch.no_grad():
         predictor.model.decoder.project.bias[10] = 100.0
     (said,) = align(predictor, ["the cat"], max_length=3)
-    (read,) = align(predictor, ["the cat"], max_length=3, heads=AlignmentHeads(step="reads"))
+    (read,) = align(predictor, ["the cat"], max_length=3, heads=AlignmentHeads(step="input"))
     assert None not in said.origins
     assert read.origins[-1] is None
     assert len(read.links) == 2
@@ -241,7 +242,7 @@ def test_an_output_that_never_ends_is_aligned():
 
 def test_the_command_carries_markup(tmp_path):
     (tmp_path / "in").write_text("a <b>cat</b>\n\n")
-    done = command("predict", GOLDEN / "rnn", tmp_path / "in", "--markup", "--longest", 4)
+    done = command("predict", GOLDEN / "rnn", tmp_path / "in", "--markup", "--max-length", 4)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.split("\n")
     assert lines == [*with_markup(regard.load(GOLDEN / "rnn"), ["a <b>cat</b>", ""], max_length=4), ""]

@@ -17,15 +17,17 @@ from test_cli import command
 
 import regard
 from regard.api import caption as caption_verb
-from regard.api.caption import caption, file_name, find_pictures
+from regard.api.caption import caption, caption_words, file_name, find_pictures, predictor_regions
 from regard.core.errors import InvalidArgument
+from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE
-from regard.data.synthetic.tasks import SIZES, shapes
+from regard.data.synthetic.shapes import shapes
 from regard.data.tokenizer import END, Tokenizer
-from regard.inference.predictor import Output, Predictor
-from regard.interpret.regions import CaptionRegions, regions, words
+from regard.inference.outputs import Output
+from regard.inference.predictor import Predictor
+from regard.interpret.regions import ImageRegions
 from regard.recipe.recipe import Recipe
-from regard.views.caption_overlay import PAGE, PAGE_END, SHADE, Drawing, figure, light, png, svg
+from regard.views.caption_overlay import PAGE, PAGE_END, SHADE, Overlay, draw, figure, upsampled
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'")
 
@@ -75,7 +77,7 @@ def captioner(decoder: str, encoder: dict = CNN, tokens: dict = TARGET) -> Predi
             "decode": {"max_length": 6},
         }
     )
-    vocabulary = Tokenizer.train(tokens["tokens"], [scene.target for scene in shapes("train", 0, 40)], 300)
+    vocabulary = Tokenizer.train(tokens["tokenizer"], [scene.target for scene in shapes("train", 0, 40)], 300)
     torch.manual_seed(0)
     return Predictor(regard.build({**table, "vocab_size": vocabulary.size}).eval(), recipe, None, vocabulary)
 
@@ -108,7 +110,7 @@ def test_pictures_are_found_in_files_folders_and_zips(photos, tmp_path):
     )
     assert folder == packed == made.predict([photos / name for name in names])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InvalidArgument, match="empty: wanted at least one picture; got none"):
+    with pytest.raises(InvalidArgument, match="empty: wanted at least one image; got none"):
         list(find_pictures([tmp_path / "empty"]))
 
 
@@ -137,25 +139,26 @@ def test_words_have_the_weights_of_their_tokens(tokens):
     ids = made.target.encode("a red circle")
     pieces = tuple(made.target.pieces(ids))
     attention = torch.rand(2, 2, len(pieces) + 1, 1 + 4)
-    found = words(made, Output("a red circle", pieces, attention=attention), CaptionRegions(1, 2, 2))
+    output = Output("a red circle", pieces, attention=attention, numbers=tuple(ids))
+    found = caption_words(made, output, ImageRegions(1, 2, 2))
     assert [word.text for word in found] == ["a", "red", "circle"]
     if tokens == "words":
         assert torch.allclose(found[1].weights, attention[-1, :, 1, 1:].mean(0).reshape(2, 2))
     if tokens == "bytes":  # "a", " red": five tokens
         assert torch.allclose(found[1].weights, attention[-1, :, 1:5, 1:].mean((0, 1)).reshape(2, 2))
     for rows in (0, 1):  # with the row of the end, and without
-        assert words(made, Output("", (), attention=attention[:, :, :rows]), CaptionRegions(1, 2, 2)) == []
+        assert caption_words(made, Output("", (), attention=attention[:, :, :rows]), ImageRegions(1, 2, 2)) == []
 
 
 def test_regions_are_where_the_encoder_says():
-    assert regions(captioner("rnn")) == CaptionRegions(0, SIDE // 4, SIDE // 4)
-    assert regions(captioner("transformer", VIT)) == CaptionRegions(1, SIDE // 16, SIDE // 16)
+    assert predictor_regions(captioner("rnn")) == ImageRegions(0, SIDE // 4, SIDE // 4)
+    assert predictor_regions(captioner("transformer", VIT)) == ImageRegions(1, SIDE // 16, SIDE // 16)
 
 
 def test_light_falls_where_a_word_looked():
     weights = torch.zeros(2, 4, 4)
     weights[0, 0, 3] = weights[1, 3, 0] = 0.5
-    found = light(weights, (40, 80))
+    found = upsampled(weights, (40, 80))
     assert found.shape == (2, 40, 80)
     assert found.amin() >= 0
     assert found.amax() == 1
@@ -165,24 +168,24 @@ def test_light_falls_where_a_word_looked():
     assert steps.max() < 0.1  # smoothly, and not in squares
 
 
-def drawing(name: str = "a.jpg", said: tuple[str, ...] = ("a", "dog")) -> Drawing:
+def drawing(name: str = "a.jpg", said: tuple[str, ...] = ("a", "dog")) -> Overlay:
     weights = torch.zeros(len(said), 2, 2)
     weights[:, 0, 0] = 1.0
-    return Drawing(name, np.full((60, 90, 3), 200, np.uint8), said, weights)
+    return Overlay(name, np.full((60, 90, 3), 200, np.uint8), said, weights)
 
 
 def test_a_png_shows_the_picture_for_each_word():
-    sheet = np.asarray(Image.open(BytesIO(png(drawing()))))
+    sheet = np.asarray(Image.open(BytesIO(draw(drawing(), ".png"))))
     height, width = drawing().size
     assert (height, width) == (149, 224)
     assert sheet.shape == (8 + 149 + 30 + 8, 8 + 3 * (224 + 8), 3)
     assert (sheet[8 + 70, 8 + 110] == 200).all()  # as it is
     assert abs(int(sheet[8 + 30, 8 + 232 + 40, 0]) - 200) < 25  # light where the first word looked
     assert abs(int(sheet[8 + 140, 8 + 232 + 215, 0]) - 200 * (1 - SHADE)) < 5  # and dark far from there
-    none = np.asarray(Image.open(BytesIO(png(drawing(said=())))))
+    none = np.asarray(Image.open(BytesIO(draw(drawing(said=()), ".png"))))
     assert none.shape[:2] == (195, 8 + 232)  # a picture that nothing was said of
-    assert svg(drawing(said=())).count("<use") == 1
-    many = np.asarray(Image.open(BytesIO(png(drawing(said=("x",) * 13)))))
+    assert draw(drawing(said=()), ".svg").count(b"<use") == 1
+    many = np.asarray(Image.open(BytesIO(draw(drawing(said=("x",) * 13), ".png"))))
     assert many.shape[:2] == (8 + 3 * 187, 8 + 6 * 232)
 
 
@@ -212,7 +215,7 @@ def test_names_and_words_stay_text(text):
     for _, attributes in reader.tags:
         assert not any(name.startswith("on") for name in attributes)
         assert attributes.get("src", "data:").startswith("data:image/") if "src" in attributes else True
-    tree = ElementTree.fromstring(svg(one))  # which is well formed
+    tree = ElementTree.fromstring(draw(one, ".svg"))  # which is well formed
     assert {node.tag.rpartition("}")[2] for node in tree.iter()} == {
         "svg",
         "title",
@@ -220,11 +223,10 @@ def test_names_and_words_stay_text(text):
         "image",
         "rect",
         "use",
-        "g",
         "text",
     }
     assert [node.text for node in tree.iter() if node.tag.endswith("}text")] == ["a", shown]
-    assert len(png(one)) > 100
+    assert len(draw(one, ".png")) > 100
     made = file_name(Path(text.replace("/", "_").replace("\0", "") + ".jpg"), 3)
     assert re.fullmatch(r"0003(-[\w-]+)?", made)
 
@@ -259,7 +261,7 @@ warmup_steps = 1
 validate_every = 2
 monitor = "cider"
 [decode]
-longest = 5
+max_length = 5
 """
 
 
@@ -279,7 +281,7 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
     names, captions = zip(*(line.split("\t") for line in done.stdout.splitlines()), strict=True)
     assert [Path(name).name for name in names] == ["..\\x<b>\\tc.png", "a.jpg", "c.webp", "wide.png"]
     assert "notes.jpg: wanted a whole picture" in done.stderr
-    assert "1 pictures could not be captioned" in done.stderr
+    assert "1 images could not be captioned" in done.stderr
     made = sorted(path.name for path in looks.iterdir())
     assert made == [
         "0001-x-b-c.png", "0001-x-b-c.svg", "0002-a.png", "0002-a.svg", "0003-c.png", "0003-c.svg", "0004-wide.png",
@@ -297,9 +299,9 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
     both = command("caption", run, photos / "a.jpg", "--beam", 2, "--set", "num_hypotheses=2").stdout.splitlines()
     assert [line.split("\t")[0] for line in both] == [str(photos / "a.jpg")] * 2
     for arguments, message in {
-        (tmp_path / "none", photos, "--draw", looks): "draw: wanted one model whose decoder looks at its source",
+        (tmp_path / "none", photos, "--draw", looks): "draw: wanted one model whose decoder attends to its source",
         (run, photos, "--draw", photos / "a.jpg"): "a.jpg: wanted a folder to draw into",
-        (run, tmp_path / "cache"): "cache: wanted at least one picture",
+        (run, tmp_path / "cache"): "cache: wanted at least one image",
         (run, photos, "--set", "beems=3"): "decode.beems",
     }.items():
         done = command("caption", *arguments)
@@ -319,5 +321,5 @@ def test_an_empty_caption_is_drawn_too(photos, tmp_path):
 def test_models_of_texts_caption_nothing(photos):
     from support.predictors import translator
 
-    with pytest.raises(InvalidArgument, match="model: wanted a model from pictures to texts"):
+    with pytest.raises(InvalidArgument, match="model: wanted a model from images to texts"):
         next(caption(translator(), [photos]))

@@ -118,7 +118,7 @@ def test_lines_stand_where_their_values_are():
         charts.ChartLine("a", [(0.0, 1.0, 2.0), None, (1.0, 2.0, 3.0)]),
         charts.ChartLine("b", [(0.0, 0.0, 0.0)] * 3),
     ]
-    root = ElementTree.fromstring(charts.lines("t", ["1–2", "3–4", "5–6"], drawn, "{:.1f}".format))
+    root = ElementTree.fromstring(charts.lines("t", ["1–2", "3–4", "5–6"], drawn, "{:.1f}".format).content())
     circles = root.findall(".//{http://www.w3.org/2000/svg}circle")
     heights = [float(each.get("cy")) for each in circles]
     assert len(heights) == 5

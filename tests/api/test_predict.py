@@ -1,4 +1,4 @@
-"""Lines as they arrive: what is said to each depends on the line and its number, not on when it came."""
+"""Lines as they arrive: outputs depend on the line and its number, not on when it came."""
 
 import time
 
@@ -22,7 +22,7 @@ def said(lines, predictor, **options) -> list[str]:
 def hesitating(lines):
     for number, line in enumerate(lines):
         if number % 5 == 4:
-            time.sleep(5 * predict.PATIENCE)
+            time.sleep(5 * predict.TIMEOUT)
         yield line
 
 
@@ -32,12 +32,12 @@ def test_draws_depend_on_the_line_and_its_number(predictor, monkeypatch):
     assert wanted[0] != wanted[4] or wanted[0] != wanted[8]
     assert wanted[2] == predictor.predict([LINES[0], "x", LINES[2]], **DRAWN)[2]
     assert said(hesitating(LINES), predictor, **DRAWN) == wanted
-    monkeypatch.setattr(predict, "MOST", 3)
+    monkeypatch.setattr(predict, "CHUNK", 3)
     assert said(LINES, predictor, **DRAWN) == wanted
 
 
 def test_evaluation_draws_by_the_number_of_an_example(monkeypatch):
-    predictor = translator("words").searching(**DRAWN)
+    predictor = translator("words").with_decode(**DRAWN)
     rows = [(line or "x", [""]) for line in LINES]
     wanted = predictor.predict([source for source, _ in rows])
     monkeypatch.setattr(evaluate, "CHUNK", 5)

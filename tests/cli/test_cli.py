@@ -16,7 +16,7 @@ from regard.api.evaluate import rows_of
 from regard.cli import app, main
 from regard.core.errors import InvalidArgument
 from regard.evaluation.metrics import METRICS
-from regard.recipe.recipe import find_recipe, read_recipe, shipped_recipes
+from regard.recipe.load import find_recipe, read_recipe, shipped_recipes
 
 RECIPE = """
 [data]
@@ -36,7 +36,7 @@ batch_tokens = 256
 log_every = 3
 
 [decode]
-longest = 20
+max_length = 20
 """
 
 
@@ -93,17 +93,18 @@ def test_the_command_line_is_frozen():
             "--sentences", "--set", "--sources", "--split",
         ],
         "predict": [
-            "--attention", "--beam", "--constraints", "--cut", "--device", "--json", "--longest", "--markup", "--nbest",
-            "--prefix", "--sample", "--scores", "--set", "--stream",
+            "--attention", "--beam", "--constraints", "--device", "--json", "--markup", "--max-length", "--n-best",
+            "--prefix", "--sample", "--scores", "--set", "--stream", "--truncate",
         ],
-        "caption": ["--beam", "--device", "--draw", "--json", "--longest", "--scores", "--set"],
+        "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
-            "--ablate", "--beam", "--cut", "--data", "--device", "--file", "--head", "--json", "--layer", "--map",
-            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--view", "--words",
+            "--ablate", "--beam", "--data", "--device", "--file", "--head", "--json", "--layer", "--map",
+            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--truncate", "--view",
+            "--words",
         ],
         "align": [
-            "--beam", "--choose", "--cut", "--device", "--head", "--json", "--references", "--set", "--sources",
-            "--step", "--targets",
+            "--beam", "--choose", "--device", "--head", "--json", "--references", "--set", "--sources",
+            "--step", "--targets", "--truncate",
         ],
         "score": ["--device", "--json"],
         "verify": [],
@@ -139,7 +140,7 @@ def test_predict_answers_line_for_line(place):
 def test_predict_searches(place):
     (place / "in.txt").write_text("abc\n\ncb\n")
     (place / "begin.txt").write_text("a\n\naa\n")
-    several = command("predict", place / "run", place / "in.txt", "--beam", 4, "--nbest", 2, "--scores")
+    several = command("predict", place / "run", place / "in.txt", "--beam", 4, "--n-best", 2, "--scores")
     assert several.returncode == 0, several.stderr
     lines = several.stdout.split("\n")[:-1]
     assert len(lines) == 6  # two for each line
@@ -157,7 +158,7 @@ def test_predict_searches(place):
     (place / "wishes.txt").write_text('{"required": ["cab"], "banned": ["bb"]}\n\n{"required": ["aa"]}\n')
     wished = command(
         "predict", place / "run", place / "in.txt", "--beam", 3, "--constraints", place / "wishes.txt", "--attention",
-        place / "looks.jsonl", "--longest", 20,
+        place / "looks.jsonl", "--max-length", 20,
     )  # fmt: skip
     assert wished.returncode == 0, wished.stderr
     first, _, third = wished.stdout.split("\n")[:3]
@@ -192,10 +193,10 @@ def test_a_file_beside_the_input_has_as_many_lines(place, begin, message):
 
 def test_a_line_that_is_too_long_is_named(place):
     (place / "long.txt").write_text("abc\n" + "a" * 30 + "\n")
-    refused = command("predict", place / "run", place / "long.txt", "--set", "longest_source=20")
+    refused = command("predict", place / "run", place / "long.txt", "--set", "max_source_length=20")
     assert refused.returncode == 2
     assert "line 2: wanted at most 20 tokens; got 30" in refused.stderr
-    cut = command("predict", place / "run", place / "long.txt", "--set", "longest_source=20", "--cut")
+    cut = command("predict", place / "run", place / "long.txt", "--set", "max_source_length=20", "--truncate")
     assert (cut.returncode, cut.stdout.count("\n")) == (0, 2)
     assert "1 lines were too long" in cut.stderr
 
@@ -443,7 +444,7 @@ def test_a_mistake_is_a_short_error(name, tmp_path, monkeypatch):
     assert done.stdout == ""
 
 
-NO_SPACE = "No space left on device. What was being written is not whole: make room, and start again."
+NO_SPACE = "No space left on device. The file that was being written is incomplete: free some space and start again."
 FULL = Path("/dev/full")
 
 
@@ -460,7 +461,7 @@ def test_a_language_model_has_no_bleu(tmp_path):
     (tmp_path / "t.txt").write_text("a text\n" * 30)
     (tmp_path / "r.toml").write_text(
         f'[data]\ntrain = "{tmp_path}/t.txt"\ntest = "{tmp_path}/t.txt"\ntarget = {{tokenizer = "bytes"}}\n'
-        '[model]\ndecoder = {kind = "rnn", dim = 8}\n[train]\nsteps = 2\nwarmup = 1\n'
+        '[model]\ndecoder = {kind = "rnn", dim = 8}\n[train]\nmax_steps = 2\nwarmup_steps = 1\n'
     )
     cache = ("--cache", tmp_path / "cache")
     assert command("train", tmp_path / "r.toml", "--out", tmp_path / "run", *cache).returncode == 0
@@ -488,7 +489,7 @@ def test_invalid_utf8_is_named(place):
 
 def test_all_that_is_wrong_with_a_recipe_is_told_at_once(tmp_path):
     (tmp_path / "r.toml").write_text(
-        '[data]\ngenerate = "dats"\n[model.encoder]\nkind = "rnnn"\n[train]\nsteps = 0\n[extra]\n'
+        '[data]\nsynthetic = "dats"\n[model.encoder]\nkind = "rnnn"\n[train]\nmax_steps = 0\n[extra]\n'
     )
     done = command("train", tmp_path / "r.toml", "--out", tmp_path / "x")
     assert done.returncode == 2

@@ -9,11 +9,12 @@ from test_cli import command, process
 
 import regard
 from golden.write import HERE, LABELLED, PAIRS, TEXTS
-from regard.api.ablate import ablate, prune, silence
-from regard.api.look import look_over, pairs_of
+from regard.api.ablate import ablate, prune
+from regard.api.look import pairs_of, summarize_heads
 from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
-from regard.interpret.sites import places
+from regard.interpret.ablation import zero_heads
+from regard.interpret.sites import attention_sites
 from regard.interpret.summaries import MEASURES
 from regard.model.capture import intercepting
 from regard.recipe.recipe import Recipe
@@ -40,7 +41,7 @@ def test_a_text_is_looked_at():
     lines = done.stdout.splitlines()
     assert lines[0] == "a cat → A CAT"
     assert lines[2] == "decoder 1 cross, 2 heads"
-    assert lines[-1] == "Also there: encoder 1, decoder 1 self"
+    assert lines[-1] == "Other maps: encoder 1, decoder 1 self"
     weights = regard.look(regard.load(GOLDEN / "transformer"), "a cat", output="A CAT")["decoder 1 cross"].weights()
     first = lines[4].split("→")[0].split()
     assert first[0] == "A"
@@ -134,7 +135,7 @@ def test_what_cannot_be_is_refused(name, tmp_path, monkeypatch):
 
 def test_data_are_summarised_sentence_by_sentence(pairs):
     model = regard.load(GOLDEN / "transformer")
-    lines = look_over(model, pairs_of(model.recipe, [str(pairs)]))
+    lines = summarize_heads(model, pairs_of(model.recipe, [str(pairs)]))
     looks = [regard.look(model, a, output=b) for a, b in PAIRS if a]
     assert [(place.name, head.head) for place, head in lines] == [
         (name, head) for name in ("encoder 1", "decoder 1 self", "decoder 1 cross") for head in (0, 1)
@@ -170,11 +171,11 @@ def test_ablation_is_the_loss_without_each_head(pairs):
         whole, found = ablate(model, [str(pairs)])
         corpus = Corpus.of([(a, b) for a, b in PAIRS if a], model.source, model.target)
         assert whole == pytest.approx(mean_loss(model.model, corpus, budget=512), rel=1e-5)
-        modules = {place.name: module for module, place in places(model.model).items()}
-        heads = [(each.place.name, each.head) for each in found]
+        modules = {place.name: module for module, place in attention_sites(model.model).items()}
+        heads = [(each.site.name, each.head) for each in found]
         assert heads == [(name, head) for name, m in modules.items() for head in range(getattr(m, "heads", 1))]
         for each in found:
-            with intercepting(silence({(modules[each.place.name], each.head)})):
+            with intercepting(zero_heads({(modules[each.site.name], each.head)})):
                 without = mean_loss(model.model, corpus, budget=512)
             assert each.loss == pytest.approx(without, rel=1e-5)
             assert each.change == pytest.approx(without - whole, abs=1e-6)
@@ -187,9 +188,9 @@ def test_ablation_is_the_loss_without_each_head(pairs):
 def test_a_pruned_model_says_what_one_with_silent_heads_says(tmp_path):
     model = regard.load(GOLDEN / "transformer")
     small = prune(GOLDEN / "transformer", [("encoder 1", 1), ("decoder 1 cross", 0)], tmp_path / "pruned")
-    modules = {place.name: module for module, place in places(model.model).items()}
+    modules = {place.name: module for module, place in attention_sites(model.model).items()}
     quiet = {(modules["encoder 1"], 1), (modules["decoder 1 cross"], 0)}
-    with intercepting(silence(quiet)):
+    with intercepting(zero_heads(quiet)):
         wanted = [score.log_probabilities for score in model.score(*zip(*PAIRS, strict=True))]
     for predictor, same in ((small, True), (regard.load(tmp_path / "pruned"), True), (model, False)):
         found = [score.log_probabilities for score in predictor.score(*zip(*PAIRS, strict=True))]
@@ -214,10 +215,10 @@ def test_columns_take_the_width_of_their_names():
         " a    ████  → long 100%",
     ]
     assert heat_map(weights, ["x", "y"], ["a", "b"], numbers=True).splitlines()[1] == "x  90  10  → a 90%"
-    coloured = heat_map(weights, ["x", "y"], ["a", "b"], colour=True, numbers=True).splitlines()[1]
+    coloured = heat_map(weights, ["x", "y"], ["a", "b"], color=True, numbers=True).splitlines()[1]
     assert coloured.startswith("x \x1b[48;5;184m\x1b[38;5;16m90 \x1b[0m \x1b[48;5;53m\x1b[38;5;231m10 \x1b[0m")
     assert "\x1b[31m" not in heat_map(weights, ["\x1b[31m", "y"], ["a", "\x07"])
-    nothing = heat_map(torch.tensor([[float("nan"), 0.0]]), ["x"], ["a", "b"], numbers=True, colour=True)
+    nothing = heat_map(torch.tensor([[float("nan"), 0.0]]), ["x"], ["a", "b"], numbers=True, color=True)
     assert nothing.splitlines()[1].startswith("x ??? ")
 
 
@@ -229,6 +230,6 @@ def test_pictures_are_shown_region_by_region():
         "▒▒▒▒        ██",
     ]
     assert grid_maps(weights, ["dog", "cat"], (2, 2), width=9).splitlines()[3:] == ["", "cat 100%", "", "  ██"]
-    assert grid_maps(weights, ["dog", "cat"], (2, 2), colour=True).count("\x1b[48;5;226m") == 2
+    assert grid_maps(weights, ["dog", "cat"], (2, 2), color=True).count("\x1b[48;5;226m") == 2
     with pytest.raises(ValueError, match="weights: wanted a weight for each of 2 × 2 × 3"):
         grid_maps(weights, ["dog", "cat"], (2, 3))

@@ -11,7 +11,7 @@ from regard.evaluation.report import collect, report
 from regard.evaluation.report_text import report_text
 from regard.views import caption_overlay, charts
 from regard.views.canvas import SvgCanvas
-from regard.views.caption_overlay import Drawing
+from regard.views.caption_overlay import Overlay
 from regard.views.terminal import heat_map
 
 ORDINARY = {
@@ -43,9 +43,9 @@ def test_ordinary_text_is_shown_as_it_is(name):
     assert charts.text(text) == text
     assert text in report_text(report([collect("one", [(("", [text]), text)], ["f1"])]))  # class by class
     assert "�" not in heat_map(torch.ones(1, 1), [text], [text])  # which are cut to fit
-    drawn, sheet = Drawing(text, np.zeros((4, 4, 3), np.uint8), [text], torch.ones(1, 2, 2)), SvgCanvas(9, 9)
+    drawn, sheet = Overlay(text, np.zeros((4, 4, 3), np.uint8), [text], torch.ones(1, 2, 2)), SvgCanvas(9, 9)
     sheet.text((0, 0), text)
-    for svg in (caption_overlay.svg(drawn), sheet.content().decode(), f"<a>{charts.text(text)}</a>"):
+    for svg in (caption_overlay.draw(drawn, ".svg").decode(), sheet.content().decode(), f"<a>{charts.text(text)}</a>"):
         assert text in {node.text for node in ElementTree.fromstring(svg).iter()}
 
 

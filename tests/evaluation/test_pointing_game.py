@@ -7,7 +7,7 @@ from test_caption import captioner
 from regard.api.pointing_game import named, point
 from regard.core.errors import InvalidArgument
 from regard.data.synthetic.scenes import SIDE
-from regard.data.synthetic.tasks import shapes
+from regard.data.synthetic.shapes import shapes
 from regard.evaluation.pointing_game import box_coverage, pointing_score
 from regard.interpret.regions import RegionWord
 
@@ -60,5 +60,5 @@ def test_a_captioner_of_scenes_is_measured():
     right, found = point(made, 3)
     assert right == 0  # never trained
     assert found == {"color": None, "kind": None}
-    with pytest.raises(InvalidArgument, match="model: wanted one model whose decoder looks at its source"):
+    with pytest.raises(InvalidArgument, match="model: wanted one model whose decoder attends to its source"):
         point(captioner("blind"), 3)

@@ -14,7 +14,7 @@ from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, START
 from regard.inference.predictor import Predictor
 from regard.interpret.maps import MapRecorder
-from regard.interpret.sites import places
+from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.kernels.attention import reference
 from regard.model.capture import capture_attention, intercepting
@@ -22,7 +22,7 @@ from regard.model.embedding import Projection
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Seq2Seq
 from regard.recipe.recipe import Recipe
-from regard.views.terminal import told as terminal
+from regard.views.terminal import look_text
 from support.models import DECODERS, ENCODERS, WIDTH, decoder, encoder, lively, one, source
 from support.predictors import classifier, language_model, translator
 
@@ -72,7 +72,7 @@ def forward(model: nn.Module, given: object) -> torch.Tensor:
 
 def plainly(model: nn.Module, given: object) -> dict[str, torch.Tensor]:
     """Every weight by the plain path: all scores in memory, softmax, and these weights' values handed on."""
-    names, found = {module: place.name for module, place in places(model).items()}, {}
+    names, found = {module: place.name for module, place in attention_sites(model).items()}, {}
 
     def materialised(module, spec, value, out):
         weights = reference.softmax(reference.scores(spec))
@@ -107,12 +107,12 @@ def test_weights_are_those_of_the_plain_path(name):
 def test_outputs_are_the_same_to_the_bit(name):
     model, given, _ = asked(name)
     alone = forward(model, given)
-    recorder = MapRecorder(model, lambda place: True, lambda found: found)
+    recorder = MapRecorder(model)
     with capture_attention(recorder):
         looked_at = forward(model, given)
     recorder.close()
     assert torch.equal(alone, looked_at)
-    assert [each.name for each in recorder.maps] == [place.name for place in places(model).values()]
+    assert [each.name for each in recorder.maps] == [place.name for place in attention_sites(model).values()]
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -124,7 +124,7 @@ def test_the_winning_hypothesis_looked_as_its_steps_did(name):
     again = regard.look(model, given, output=ids)
     state = model.decoder.start(model.encode(given), batch=1, capacity=5)
     for step, token in enumerate([START, *ids[:-1]]):
-        recorder = MapRecorder(model, lambda place: True, lambda found: found)
+        recorder = MapRecorder(model)
         with capture_attention(recorder):
             logits, state = model.decoder.step(torch.tensor([token]), state)
         recorder.close()
@@ -138,7 +138,9 @@ def test_the_winning_hypothesis_looked_as_its_steps_did(name):
 
 def test_names_say_what_asks_what():
     look = regard.look(translator(decoder="transformer"), "the cat sat on the doghouse", output="a cat")
-    told = {each.name: (each.kind, each.part, each.layer, each.asks, each.asked, each.causal) for each in look.maps}
+    told = {
+        each.name: (each.kind, each.part, each.layer, each.query_side, each.key_side, each.causal) for each in look.maps
+    }
     assert told == {
         "decoder 1 self": ("self", "decoder", 1, "output", "output", True),
         "decoder 1 cross": ("cross", "decoder", 1, "output", "source", False),
@@ -151,15 +153,17 @@ def test_names_say_what_asks_what():
     assert look.names(look["decoder 2 self"]) == (look.output.read, look.output.read)
     pooled = regard.look(_classifier("vit with a unit"), one(source("vit"), 0))
     assert [each.name for each in pooled.maps] == ["encoder 1", "encoder 2", "pool"]
-    assert (pooled["pool"].asks, pooled["pool"].asked, pooled.source.units) == ("pool", "source", 1)
+    assert (pooled["pool"].query_side, pooled["pool"].key_side, pooled.source.units) == ("pool", "source", 1)
     assert pooled.source.tokens[:3] == ("<unit>", "1,1", "1,2")
     gridded = regard.look(_classifier("cnn"), one(source("cnn"), 0))
     assert [(each.name, each.kind) for each in gridded.maps] == [("grid 1", "grid"), ("pool", "pool")]
     summed = regard.look(*asked("cnn with questions → rnn")[:2], output=SAID)
-    told = [(each.name, each.kind, each.part, each.layer, each.asks, each.asked, each.size) for each in summed.maps]
+    told = [
+        (each.name, each.kind, each.part, each.layer, each.query_side, each.key_side, each.size) for each in summed.maps
+    ]
     assert told == [("encoder pool", "pool", "encoder", 1, "pool", "source", (3, 6))]
     assert summed.names(summed["encoder pool"]) == (("1", "2", "3"), summed.source.tokens)
-    assert terminal(summed, dim=70).splitlines()[2] == "encoder pool, 1 head"
+    assert look_text(summed, width=70).splitlines()[2] == "encoder pool, 1 head"
     with pytest.raises(ValueError, match="Did you mean 'decoder 1 cross'"):
         look["decoder 1 cros"]
 
@@ -208,7 +212,7 @@ def test_pictures_are_looked_at_region_by_region(tmp_path):
     assert (told["source"]["width"], told["source"]["height"]) == (64, 64)
     for each in told["maps"]:
         assert (each["weights"] is None) == (look[each["name"]].size[0] * 256 > 1000) == (each["top"] is not None)
-    shown = terminal(look, dim=70).splitlines()
+    shown = look_text(look, width=70).splitlines()
     assert shown[2] == "decoder 1 cross, 1 head"
     with pytest.raises(ValueError, match=r"nowhere\.png"):
         regard.look(predictor, tmp_path / "nowhere.png")
@@ -225,7 +229,7 @@ def test_hidden_tokens_are_looked_for():
     look = regard.look(predictor, "the cats", words=True)
     assert (look.source.tokens, look.output) == (("<s>", "the", "cats", "</s>"), None)
     assert look["encoder 1"].weights().shape == (2, 4, 4)
-    with pytest.raises(ValueError, match="output: wanted none for a model that finds hidden tokens"):
+    with pytest.raises(ValueError, match="output: wanted none for a masked language model"):
         regard.look(predictor, "the", output="cats")
 
 
@@ -238,7 +242,9 @@ def test_words_are_asked_with_sums_and_ask_with_means():
     assert words.output.tokens == ("sat,", "on", "a", "mat", "</s>")
     assert sum(words.output.scores) == pytest.approx(sum(tokens.output.scores), abs=1e-4)
     for fine, coarse in zip(tokens.maps, words.maps, strict=True):
-        sides = [predictor.source.words(_ids(predictor, tokens, fine, side)) for side in (fine.asks, fine.asked)]
+        sides = [
+            predictor.source.words(_ids(predictor, tokens, fine, side)) for side in (fine.query_side, fine.key_side)
+        ]
         whole = fine.weights()
         for row in range(coarse.size[0]):
             for key in range(coarse.size[1]):
@@ -263,7 +269,7 @@ def test_words_stand_between_spaces():
         ids = [START, *words.encode("the cat catalogue"), END]
         found = words.words(ids)
         assert found[-1] == wanted
-        assert TokenSequence.of(ids, words).spelled == ("<s>", "the", "cat", "catalogue", "</s>")
+        assert TokenSequence.of(ids, words).words == ("<s>", "the", "cat", "catalogue", "</s>")
 
 
 @pytest.mark.parametrize("words", [False, True])
@@ -288,7 +294,7 @@ def test_summaries_are_those_of_the_weights(words, monkeypatch):
             wanted = [weights[:, i, p] if 0 <= p < m else torch.zeros(each.heads) for i, p in enumerate(place + offset)]
             torch.testing.assert_close(getattr(found, name), torch.stack(wanted, 1))
         signs = torch.tensor([name in ("<s>", "</s>", ",") for name in look.names(each)[1]])
-        torch.testing.assert_close(found.signs, weights[..., signs].sum(-1))
+        torch.testing.assert_close(found.punctuation, weights[..., signs].sum(-1))
         for head, line in enumerate(found.heads()):
             assert line.head == head
             assert line.entropy == pytest.approx(float(entropy[head].mean()), abs=1e-5)
@@ -302,7 +308,7 @@ def test_summaries_alone_hold_nothing_else():
     model, given, output = asked("transformer → transformer")
     whole, small = regard.look(model, given, **output), regard.look(model, given, **output, top=2)
     for one_, other in zip(whole.maps, small.maps, strict=True):
-        assert other.heard is None
+        assert other.call is None
         wanted = one_.summary(2)
         for name, value in vars(other.summary(2)).items():
             torch.testing.assert_close(value, getattr(wanted, name))
@@ -367,7 +373,7 @@ def test_json_says_it_all(words):
     for limit in (10**6, 0):
         told = json.loads(look.to_json(limit=limit))
         assert (told["version"], told["title"]) == (1, "the cats concatenate")
-        assert told["source"] == {"kind": "text", "tokenizer": list(look.source.tokens)}
+        assert told["source"] == {"kind": "text", "tokens": list(look.source.tokens)}
         assert told["output"]["tokens"] == list(look.output.tokens)
         for each, found in zip(look.maps, told["maps"], strict=True):
             n, m = each.size
@@ -396,7 +402,7 @@ def test_json_of_pictures_and_labels():
     assert picture["data"].startswith("data:image/webp;base64,")
     assert base64.b64decode(picture["data"].partition(",")[2])[8:12] == b"WEBP"
     assert told["output"]["label"] in "012"
-    assert [each["asks"] for each in told["maps"]] == ["source", "source", "pool"]
+    assert [each["query_side"] for each in told["maps"]] == ["source", "source", "pool"]
 
 
 def test_rollout_is_the_product_of_its_layers():
@@ -423,10 +429,10 @@ def test_weighted_maps_are_the_lengths_of_what_each_key_adds(name):
     with capture_attention(heard.append):
         forward(model, given)
     for each in look.maps:
-        module = next(module for module, place in places(model).items() if place.name == each.name)
+        module = next(module for module, place in attention_sites(model).items() if place.name == each.name)
         value = next(one_.value for one_ in heard if one_.source is module)[0]
         value = value.repeat_interleave(each.heads // len(value), 0)
-        out = module.join.weight[:, -WIDTH:] if hasattr(module, "join") else module.out_proj.weight
+        out = module.context_proj.weight[:, -WIDTH:] if hasattr(module, "context_proj") else module.out_proj.weight
         part = out.shape[1] // each.heads
         for head in range(each.heads):
             columns = out[:, head * part : (head + 1) * part]
@@ -458,7 +464,7 @@ def test_attributions_are_the_slopes_of_finite_differences(name):
 @torch.no_grad()
 def _scaled(model, look, name: str, at: tuple[int, int, int], factor: float, of: int | None) -> float:
     """The log-probability with one weight so many times as large."""
-    module = next(module for module, place in places(model).items() if place.name == name)
+    module = next(module for module, place in attention_sites(model).items() if place.name == name)
     rows = 0
 
     def changed(source, spec, value, out):
@@ -472,8 +478,8 @@ def _scaled(model, look, name: str, at: tuple[int, int, int], factor: float, of:
         return weights @ reference.repeat_heads(value, weights.shape[1])
 
     with intercepting(changed):
-        logits = look.forced()
-    each = logits.log_softmax(-1).gather(-1, look.forced.answers[:, None])[:, 0]
+        logits = look.forward()
+    each = logits.log_softmax(-1).gather(-1, look.forward.labels[:, None])[:, 0]
     return float(each.sum() if of is None else each[of])
 
 

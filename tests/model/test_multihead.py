@@ -208,7 +208,7 @@ def test_2d_block_equals_convolutions():
     block, x = regard.SelfAttention2d(8, heads=2), torch.randn(2, 8, 3, 5)
     assert torch.equal(block(x), x)  # a new block changes nothing
     block.gate.fill_(0.7)
-    m = block.attend
+    m = block.attn
     q, k, v = (
         nn.functional.conv2d(x, p.weight[..., None, None], p.bias).reshape(2, 2, 4, 15)
         for p in (m.q_proj, m.k_proj, m.v_proj)

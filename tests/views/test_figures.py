@@ -16,7 +16,7 @@ from regard.core.sequence import Tokens
 from regard.model.seq2seq import Seq2Seq
 from regard.views import html
 from regard.views.canvas import SHARP
-from regard.views.figures import CELL, MOST, RAMP, _small, colour, draw
+from regard.views.figures import CELL, MOST, RAMP, _thumbnails, color, draw
 from regard.views.files import WRITERS
 from support.models import decoder, encoder, one, source
 from support.predictors import language_model, translator
@@ -52,7 +52,7 @@ def test_a_heat_map_has_a_cell_and_a_number_for_each_weight(look, tmp_path):
     drawn = svg(look, tmp_path)
     weights = look["decoder 2 cross"].weights().mean(0)
     cells = [each.get("fill") for each in parts(drawn, "rect")[1:]]
-    assert cells == [colour(share) for share in (weights / weights.max()).flatten().tolist()]
+    assert cells == [color(share) for share in (weights / weights.max()).flatten().tolist()]
     told = texts(drawn)
     assert told[0] == f"decoder 2 cross, mean of 2 heads; darkest: {weights.max():.0%}"
     keys = len(look.source.tokens)
@@ -72,7 +72,7 @@ def test_a_png_has_the_same_cells(look, tmp_path):
     assert texts(drawn)[0].startswith("decoder 1 cross, head 1; ")
     for rect, share in zip(parts(drawn, "rect")[1:], (weights / weights.max()).flatten().tolist(), strict=True):
         x, y = (round(SHARP * (float(rect.get(side)) + CELL * 0.05)) for side in "xy")
-        assert "#" + "".join(f"{value:02x}" for value in pixels[y, x]) == colour(share)
+        assert "#" + "".join(f"{value:02x}" for value in pixels[y, x]) == color(share)
     assert pixels.shape[:2] == (SHARP * int(drawn.get("height")), SHARP * int(drawn.get("width")))
     assert (pixels[: round(SHARP * CELL)] < 100).any()  # words above
 
@@ -93,11 +93,11 @@ def test_lines_are_darker_the_heavier(look, tmp_path):
     assert float(shown[-1].get("y2")) == places[look.source.tokens[key]]
 
 
-def test_every_head_is_drawn_small(look, tmp_path):
+def test_every_head_is_drawn_thumbnails(look, tmp_path):
     drawn = svg(look, tmp_path, view="heads")
     assert texts(drawn) == [f"{each.name}, {head}" for each in look.maps for head in range(2)]
     weights = look.maps[0].weights()[0].flatten()
-    first = [colour(share) for share in (weights / weights.max()).tolist() if share >= 0.01]
+    first = [color(share) for share in (weights / weights.max()).tolist() if share >= 0.01]
     assert [each.get("fill") for each in parts(drawn, "rect")][3 : 3 + len(first)] == first
     long = regard.look(language_model().model, Tokens.of([list(range(5, 105))]), output=[5])
     each = long["decoder 1 self"]
@@ -106,7 +106,7 @@ def test_every_head_is_drawn_small(look, tmp_path):
         for key in range(101):
             at = row * 28 // 101, key * 28 // 101
             points[:, *at] = torch.maximum(points[:, *at], line[:, key])
-    for (_, small), wanted in zip(_small(each), points, strict=True):
+    for (_, small), wanted in zip(_thumbnails(each), points, strict=True):
         torch.testing.assert_close(small, wanted)
     few = parts(svg(long, tmp_path, view="heads"), "rect")
     assert len(few) < 1 + 4 * (2 + 28 * 28)
@@ -133,7 +133,12 @@ def test_what_cannot_be_drawn_is_refused(look, tmp_path):
         (look, "x.gif", {}, "path: wanted a name in .svg or .png; got .*x.gif"),
         (look, "x.svg", {"view": "heet"}, "view: wanted one of heat, heads, lines, picture; got 'heet'.*heat"),
         (look, "x.svg", {"map": "decoder 2"}, "map: wanted one of .*; got 'decoder 2'"),
-        (look, "x.svg", {"view": "picture"}, "view: wanted a map that asks a picture; got 'decoder 2 cross'"),
+        (
+            look,
+            "x.svg",
+            {"view": "picture"},
+            "view: wanted a map whose keys are regions of an image; got 'decoder 2 cross'",
+        ),
         (look, "there/x.svg", {}, "path: wanted a file's name in a folder that is there"),
         (nothing, "x.svg", {}, "look: wanted at least one map; got none"),
         (kept, "x.svg", {}, "a map whose queries and keys were kept"),
@@ -145,12 +150,12 @@ def test_what_cannot_be_drawn_is_refused(look, tmp_path):
 
 
 def test_colours_grow_ever_darker():
-    shades = [[int(colour(i / 100)[1 + 2 * c : 3 + 2 * c], 16) for c in range(3)] for i in range(101)]
+    shades = [[int(color(i / 100)[1 + 2 * c : 3 + 2 * c], 16) for c in range(3)] for i in range(101)]
     light = [0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in shades]
     assert light == sorted(light, reverse=True)
     assert shades[0] == list(RAMP[0])
     assert shades[-1] == list(RAMP[-1])
-    assert colour(2.0) == colour(1.0)
+    assert color(2.0) == color(1.0)
 
 
 def test_a_page_is_one_file_with_a_strict_policy(look):

@@ -18,6 +18,7 @@ from regard.evaluation.report_text import (
     table,
 )
 from regard.views import charts
+from regard.views.canvas import SvgCanvas
 
 
 def as_text(found: Comparison) -> str:
@@ -45,10 +46,10 @@ def as_figure(found: Comparison) -> str:
     if not figures:
         wanted, remedy = "systems whose outputs are judged", "Write a page: .html."
         raise InvalidArgument("out", wanted=wanted, got="language models", remedy=remedy)
-    return charts.below("Quality by source length", figures)
+    return charts.below("Quality by source length", figures).content().decode()
 
 
-def _figures(report: Report) -> list[str]:
+def _figures(report: Report) -> list[SvgCanvas]:
     groups = report.systems[0].lengths
     return [
         charts.lines(
@@ -74,7 +75,11 @@ def as_page(found: Comparison) -> str:
     names = [system.name for system in report.systems]
     parts = [charts.table(metric_rows(report))]
     for drawing, (title, rows) in zip(_figures(report), length_tables(report), strict=True):
-        parts += [f"<h2>{charts.text(title)}</h2>", f"<figure>{drawing}</figure>", charts.table(rows)]
+        parts += [
+            f"<h2>{charts.text(title)}</h2>",
+            f"<figure>{drawing.content().decode()}</figure>",
+            charts.table(rows),
+        ]
     if found.sentences:
         parts.append("<h2>Where outputs differ most</h2>")
     for sentence in found.sentences:
@@ -93,7 +98,7 @@ def _section(sentence: ComparedExample, names: Sequence[str]) -> list[str]:
         ]
         rows.append([name, answer.output, *cells])
     maps = [
-        f"<figure>{charts.heat_map(name, seen.rows, seen.keys, seen.weights)}</figure>"
+        f"<figure>{charts.heat_map(name, seen.rows, seen.keys, seen.weights).content().decode()}</figure>"
         for name, seen in zip(names, (answer.attention for answer in sentence.answers), strict=True)
         if seen is not None
     ]

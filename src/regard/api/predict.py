@@ -1,4 +1,4 @@
-"""Outputs for lines as they arrive, in their order, each as soon as all before it are there."""
+"""`regard predict`: outputs for lines as they arrive, in order, each as soon as all before it are done."""
 
 import json
 import queue
@@ -10,10 +10,11 @@ from typing import Any
 
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import text
-from regard.inference.predictor import Output, Predictor
+from regard.inference.outputs import Output
+from regard.inference.predictor import Predictor
 
-MOST = 1024  # lines at once: enough to put those of like length together
-PATIENCE = 0.02  # seconds without a line until what has come is enough
+CHUNK = 1024  # lines at once: enough to batch those of similar length
+TIMEOUT = 0.02  # seconds without a new line after which the lines so far are processed
 
 
 def predict_lines(
@@ -23,29 +24,30 @@ def predict_lines(
     beside: dict[str, Iterator[Any]] | None = None,
     **options: Any,
 ) -> Iterator[tuple[str, list[Output]]]:
-    """Each line with its outputs, best first. An empty line stays one: its output is empty, and no model is asked.
+    """Each line with its outputs, best first. The output of an empty line is empty.
 
-    `beside` are options of `Predictor.outputs` that have something for each line: prefixes, required, banned_in.
+    beside    arguments of `Predictor.outputs` with one value for each line: prefixes, required, banned_in
+    options   other arguments of `Predictor.outputs`
     """
     number, beside = 1, beside or {}
-    for together in _arriving(lines):
-        mine: dict[str, Any] = {name: list(islice(each, len(together))) for name, each in beside.items()}
-        for name, some in mine.items():
-            if len(some) < len(together):
+    for chunk in _arriving(lines):
+        values: dict[str, Any] = {name: list(islice(each, len(chunk))) for name, each in beside.items()}
+        for name, some in values.items():
+            if len(some) < len(chunk):
                 raise _uneven(name, f"at least {number + len(some)} lines", f"{number + len(some) - 1}")
-        full = [i for i, line in enumerate(together) if line or predictor.recipe.data.source is None]
-        mine = {name: [each[i] for i in full] for name, each in mine.items()}
-        found: dict[int, list[Output]] = {i: [Output("")] for i in range(len(together)) if i not in set(full)}
-        said = 0
-        asked, where = [together[i] for i in full], [number + i for i in full]
-        for at, outputs in predictor.as_found(asked, lines=where, **mine, **options) if asked else ():
-            found[full[at]] = outputs
-            while said in found:
-                yield together[said], found.pop(said)
-                said += 1
-        for rest in range(said, len(together)):
-            yield together[rest], found.pop(rest)
-        number += len(together)
+        full = [i for i, line in enumerate(chunk) if line or predictor.recipe.data.source is None]
+        values = {name: [each[i] for i in full] for name, each in values.items()}
+        done: dict[int, list[Output]] = {i: [Output("")] for i in range(len(chunk)) if i not in set(full)}
+        following = 0  # the next line to yield
+        sources, numbers = [chunk[i] for i in full], [number + i for i in full]
+        for i, outputs in predictor.iter_outputs(sources, lines=numbers, **values, **options) if sources else ():
+            done[full[i]] = outputs
+            while following in done:
+                yield chunk[following], done.pop(following)
+                following += 1
+        for rest in range(following, len(chunk)):
+            yield chunk[rest], done.pop(rest)
+        number += len(chunk)
     for name, each in beside.items():
         if next(each, None) is not None:
             raise _uneven(name, f"{number - 1} lines", "more")
@@ -59,18 +61,21 @@ def _uneven(name: str, wanted: str, got: str) -> InvalidArgument:
 
 
 def constraints(path: Path) -> dict[str, Iterator[Any]]:
-    """What each line's output must hold and must not: {"required": ["…"], "banned": ["…"]}, or an empty line."""
-    return {"required": _wishes(path, "required"), "banned_in": _wishes(path, "banned")}
+    """Phrases that each line's output must and must not hold: {"required": ["…"], "banned": ["…"]}, or an empty line.
+
+    For the argument `beside` of `predict_lines`.
+    """
+    return {"required": _phrases(path, "required"), "banned_in": _phrases(path, "banned")}
 
 
-def _wishes(path: Path, name: str) -> Iterator[list[str]]:
+def _phrases(path: Path, name: str) -> Iterator[list[str]]:
     for number, line in enumerate(text.lines(path), 1):
         try:
-            wishes: Any = json.loads(line) if line.strip() else {}
+            given: Any = json.loads(line) if line.strip() else {}
         except ValueError:
-            wishes = None
-        named = isinstance(wishes, dict) and wishes.keys() <= {"required", "banned"}
-        if not named or not all(isinstance(each, list) for each in wishes.values()) or not _texts(wishes):
+            given = None
+        known = isinstance(given, dict) and given.keys() <= {"required", "banned"}
+        if not known or not all(isinstance(each, list) for each in given.values()) or not _texts(given):
             raise InvalidData(
                 path,
                 number,
@@ -78,41 +83,40 @@ def _wishes(path: Path, name: str) -> Iterator[list[str]]:
                 got=line[:60],
                 remedy="One line for each line of the input.",
             )
-        yield wishes.get(name, [])
+        yield given.get(name, [])
 
 
-def _texts(wishes: dict[str, list[Any]]) -> bool:
-    return all(isinstance(phrase, str) for each in wishes.values() for phrase in each)
+def _texts(phrases: dict[str, list[Any]]) -> bool:
+    return all(isinstance(phrase, str) for each in phrases.values() for phrase in each)
 
 
 def _arriving(lines: Iterable[str]) -> Iterator[list[str]]:
-    """What has come so far: from a pipe that rests, a line; from a file, many."""
-    waiting: queue.Queue[str | BaseException | None] = queue.Queue(4 * MOST)
+    """Chunks of the lines that have arrived: from an interactive pipe one line, from a file many."""
+    arrived: queue.Queue[str | BaseException | None] = queue.Queue(4 * CHUNK)
 
     def read() -> None:
         try:
             for line in lines:
-                waiting.put(line)
-            waiting.put(None)
-        except BaseException as error:  # for whoever waits
-            waiting.put(error)
+                arrived.put(line)
+            arrived.put(None)
+        except BaseException as error:  # raised again by the consumer
+            arrived.put(error)
 
     threading.Thread(target=read, daemon=True).start()
-    together: list[str] = []
+    chunk: list[str] = []
     while True:
         try:
-            one = waiting.get(timeout=PATIENCE if together else None)
+            line = arrived.get(timeout=TIMEOUT if chunk else None)
         except queue.Empty:
-            one = ""
-            yield together
-            together = []
+            yield chunk
+            chunk = []
             continue
-        if isinstance(one, str):
-            together.append(one)
-        if together and (len(together) == MOST or not isinstance(one, str)):
-            yield together
-            together = []
-        if isinstance(one, BaseException):
-            raise one
-        if one is None:
+        if isinstance(line, str):
+            chunk.append(line)
+        if chunk and (len(chunk) == CHUNK or not isinstance(line, str)):
+            yield chunk
+            chunk = []
+        if isinstance(line, BaseException):
+            raise line
+        if line is None:
             return

@@ -1,13 +1,16 @@
 """The command line: one function per verb, which parses, calls and prints. Nothing heavy is imported until it runs.
 
-Results go to stdout, messages to stderr. Exit codes: 0 done; 1 failure; 2 usage or bad input; 3 training diverged;
-4 checkpoint refused; 130 and 143 stopped by a signal.
+Results go to stdout, messages and the log records of `regard` to stderr. Exit codes: 0 done; 1 failure; 2 usage or bad
+input; 3 training diverged; 4 checkpoint refused; 130 and 143 stopped by a signal.
 """
 
 import errno
 import io
+import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -18,9 +21,9 @@ from regard.core.errors import RegardError
 
 app = typer.Typer(
     name="regard",
-    help="Train, look inside and serve attention models.",
+    help="Train, interpret and serve attention models.",
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help answers three times as fast
+    rich_markup_mode=None,  # plain help starts three times as fast
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -39,7 +42,7 @@ def regard(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Train, look inside and serve attention models."""
+    """Train, interpret and serve attention models."""
 
 
 app.command()(train.train)
@@ -60,29 +63,45 @@ app.add_typer(words.app, name="words")
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without arrows shows question marks, and not a traceback
+            stream.reconfigure(errors="replace")  # a terminal without arrows shows question marks, not a traceback
+    rank = f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""  # of a process started by torchrun
     try:
         try:
-            app()
+            with _logging_to_stderr(f"regard{rank}: "):
+                app()
         finally:
-            if sys.stdout is not None:  # closed by who started us
+            if sys.stdout is not None:  # closed by the parent process
                 sys.stdout.flush()
     except RegardError as error:
-        rank = f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""  # one of torchrun's processes
         print(f"regard{rank}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # whoever read our output has enough
-        _forget_output()
+    except BrokenPipeError:  # the reader of our output closed it
+        _discard_output()
         sys.exit(1)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        _forget_output()
-        told = "What was being written is not whole: make room, and start again."
-        print(f"regard: {error.strerror}. {told}", file=sys.stderr)
+        _discard_output()
+        remedy = "The file that was being written is incomplete: free some space and start again."
+        print(f"regard: {error.strerror}. {remedy}", file=sys.stderr)
         sys.exit(1)
 
 
-def _forget_output() -> None:
-    """Let nothing that could not be written be tried again as Python ends."""
+@contextmanager
+def _logging_to_stderr(prefix: str) -> Iterator[None]:
+    """Print the log records of the package, from INFO on, to stderr."""
+    logger, handler = logging.getLogger("regard"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"{prefix}%(message)s"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _discard_output() -> None:
+    """Keep Python from writing to stdout again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""The verb that tells which words belong together."""
+"""`regard align`."""
 
 import json
 import sys
@@ -8,41 +8,46 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.look import search_options
-from regard.cli.options import Device, Json, ModelFolder
+from regard.cli.options import Beam, DecodeChanges, Device, Json, ModelFolder, Truncate
 
 
 def align(
     model: ModelFolder,
-    sources: Annotated[Path | None, typer.Option(help="Texts, one a line; stdin if there are none.")] = None,
+    sources: Annotated[Path | None, typer.Option(metavar="FILE", help="Texts, one per line [default: stdin].")] = None,
     targets: Annotated[
-        Path | None, typer.Option(help="Their translations, line for line; the model's own if there are none.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Their translations, line by line [default: the model's own outputs]."),
     ] = None,
     head: Annotated[
         str | None,
-        typer.Option(metavar="LAYER[.HEAD]", help="The weights of this layer, or head, alone [default: all]."),
+        typer.Option(metavar="LAYER[.HEAD]", help="Only the weights of this layer, or head [default: all]."),
     ] = None,
-    step: Annotated[str, typer.Option(help="says or reads: at which step of a word its weights count.")] = "says",
+    step: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Whose weights align a word: output, the step that predicts it, or input, the next."
+        ),
+    ] = "output",
     choose: Annotated[
         tuple[Path, Path, Path] | None,
         typer.Option(
-            metavar="SOURCES TARGETS LINKS", help="Take the head, or layer, and step that find these links best."
+            metavar="SOURCES TARGETS LINKS", help="Use the head, or layer, and step with the lowest error on these."
         ),
     ] = None,
     references: Annotated[
-        Path | None, typer.Option(help="What is right, line for line: sure links 0-0, possible ones 1?2.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Reference links, line by line: sure ones 0-0, possible ones 1?2."),
     ] = None,
-    beam: Annotated[int | None, typer.Option(min=1, help="Hypotheses that are followed at once.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a key of the recipe's [decode]: longest=20.")
-    ] = None,
-    cut: Annotated[bool, typer.Option("--cut", help="Read the beginning of lines that are too long.")] = False,
+    beam: Beam = None,
+    set_: DecodeChanges = None,
+    truncate: Truncate = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Which words of texts and translations belong together, line for line, as the model's attention tells.
+    """Align the words of texts and translations, line by line, from the model's cross-attention.
 
-    In Pharaoh's format: 1-2 is the second word of the source and the third of the target. With --references, the
-    alignment error rate follows on stderr, or as the last line of --json.
+    Links are in Pharaoh format: 1-2 links the second word of the source and the third of the target. With --references,
+    the alignment error rate follows on stderr, or as the last line of --json.
 
     Examples: regard align runs/translation --sources test.en --targets test.de
 
@@ -53,23 +58,26 @@ def align(
     from regard.data.text import lines
     from regard.evaluation.alignment_error import Agreement
     from regard.inference.load import load
+    from regard.interpret.alignment import AlignmentHeads
 
-    if choose is not None and (head is not None or step != "says"):
+    if choose is not None and (head is not None or step != "output"):
         remedy = "Leave it out, or --choose."
         raise InvalidArgument("head", wanted="none beside --choose, which finds it", got="both", remedy=remedy)
-    options = search_options(beam, set_ or [])
-    heads = align.AlignmentHeads.of(head, step)
+    options = search_options(beam, set_)
+    heads = AlignmentHeads.of(head, step)
     predictor = load(model, device=device)
     align.check(predictor, heads)
     if choose is not None:
         heads, best = align.choose(predictor, choose)
         print(f"regard: {heads}: {best} on {choose[2]}", file=sys.stderr)
     given = None if targets is None else lines(targets)
-    found = align.align(predictor, lines(sources or "/dev/stdin"), given, heads=heads, cut=cut, **options)
+    alignments = align.align(
+        predictor, lines(sources or "/dev/stdin"), given, heads=heads, truncate=truncate, **options
+    )
     agreement = Agreement()
     if references is not None:
-        found = align.beside(found, references, agreement)
-    for each in found:
+        alignments = align.with_references(alignments, references, agreement)
+    for each in alignments:
         print(json.dumps(_as_json(each), ensure_ascii=False) if as_json else each)
         sys.stdout.flush()
     if references is not None and as_json:

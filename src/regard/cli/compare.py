@@ -17,7 +17,7 @@ from regard.cli.options import (
     Sources,
     Split,
     Systems,
-    options_of,
+    decode_options,
 )
 
 ENDINGS = (".html", ".svg")
@@ -71,7 +71,7 @@ def compare(
             sentences=sentences,
             cache=cache,
             device=device,
-            decode=options_of(set_),
+            decode=decode_options(set_),
         )
         if out is not None and file is not None:
             file.write((as_page if out.suffix == ".html" else as_figure)(found).encode())

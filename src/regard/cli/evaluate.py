@@ -21,8 +21,8 @@ from regard.cli.options import (
     Sources,
     Split,
     Systems,
+    decode_options,
     one_line,
-    options_of,
 )
 
 
@@ -84,7 +84,7 @@ def evaluate(
             keep=(lambda output: file.write(f"{one_line(output)}\n".encode())) if file else None,
             cache=cache,
             device=device,
-            decode=options_of(set_),
+            decode=decode_options(set_),
         )
     print(json.dumps(asdict(found), ensure_ascii=False) if as_json else report_text(found))
 

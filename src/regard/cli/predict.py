@@ -1,139 +1,150 @@
-"""The verbs that put a model to work."""
+"""`regard predict` and `regard caption`."""
 
 import json
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import DecodeChanges, Device, Json, ModelFolder, one_line, options_of, read_lines
+from regard.cli.options import (
+    Beam,
+    DecodeChanges,
+    Device,
+    Json,
+    MaxLength,
+    ModelFolder,
+    Scores,
+    Truncate,
+    decode_options,
+    one_line,
+    read_lines,
+)
+
+if TYPE_CHECKING:
+    from regard.inference.outputs import Output
+    from regard.inference.predictor import Predictor
 
 
 def predict(
     model: ModelFolder,
-    files: Annotated[list[Path] | None, typer.Argument(help="Texts, one a line; stdin if there are none.")] = None,
-    beam: Annotated[int | None, typer.Option(min=1, help="Hypotheses that are followed at once.")] = None,
-    nbest: Annotated[int | None, typer.Option(min=1, help="Outputs for each line, best first, a line each.")] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw tokens by their probability.")] = False,
-    longest: Annotated[int | None, typer.Option(min=1, help="Tokens of an output, at most.")] = None,
-    prefix: Annotated[Path | None, typer.Option(help="A file: what each output begins with, line for line.")] = None,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="Texts, one per line [default: stdin].")
+    ] = None,
+    beam: Beam = None,
+    n_best: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Outputs for each line, best first, one per line.")
+    ] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample tokens instead of searching.")] = False,
+    max_length: MaxLength = None,
+    prefix: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The beginning of each output, line by line.")
+    ] = None,
     constraints: Annotated[
         Path | None,
-        typer.Option(help='A file: {"required": ["…"], "banned": ["…"]} for each line, or an empty line.'),
+        typer.Option(metavar="FILE", help='For each line {"required": ["…"], "banned": ["…"]}, or an empty line.'),
     ] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="Each output's log-probability before it.")] = False,
+    scores: Scores = False,
     attention: Annotated[
-        Path | None, typer.Option(help="Write where each output looked to this file, as JSON, a line each.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the cross-attention of each output to this file, as JSON lines."),
     ] = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Write each output as it comes, token for token, without a beam.")
+        bool, typer.Option("--stream", help="Write each output token by token as it is generated, without a beam.")
     ] = False,
     markup: Annotated[
         bool,
-        typer.Option("--markup", help="Carry tags, <b>so</b>, over to the words of the output that come from theirs."),
+        typer.Option("--markup", help="Transfer inline tags, as <b>these</b>, to the aligned words of the output."),
     ] = False,
-    cut: Annotated[bool, typer.Option("--cut", help="Read the beginning of lines that are too long.")] = False,
+    truncate: Truncate = False,
     set_: DecodeChanges = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """An output for every line of stdin or of files, line for line, to stdout.
+    """Print an output for every line of stdin or of files, line by line.
 
     Examples: echo "3 March 1999" | regard predict runs/dates
 
-    regard predict runs/translation source.txt --beam 5 --nbest 3 --scores
+    regard predict runs/translation source.txt --beam 5 --n-best 3 --scores
 
     echo "Once upon a time" | regard predict runs/tales --sample --stream
     """
     from regard.api import predict
+    from regard.core.atomic_io import atomic_file
     from regard.inference.load import load
 
-    predictor = load(model, device=device)
-    options = options_of(set_, beam_size=beam, num_hypotheses=nbest, sample=sample or None, max_length=longest)
+    predictor, lines = load(model, device=device), read_lines(files or [])
+    options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
+    others: dict[str, Any] = {"--scores": scores, "--attention": attention, "--json": as_json}
     if stream:
-        other: dict[str, Any] = {"--prefix": prefix, "--constraints": constraints, "--attention": attention}
-        other |= {"--scores": scores, "--markup": markup, "--json": as_json}
-        _stream(predictor, read_lines(files or []), other, cut, options)
+        _check_none(others | {"--prefix": prefix, "--constraints": constraints, "--markup": markup}, "in a stream")
+        _stream(predictor, lines, truncate, options)
         return
     beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": read_lines([prefix])}
     if constraints is not None:
         beside |= predict.constraints(constraints)
     if markup:
-        others = {"nbest": nbest is not None, "scores": scores, "attention": attention is not None, "json": as_json}
-        _print_marked(predictor, read_lines(files or []), others, beside=beside, cut=cut, **options)
+        from regard.api.align import with_markup
+
+        _check_none(others | {"--n-best": n_best}, "beside --markup")
+        for line in with_markup(predictor, lines, beside=beside, truncate=truncate, **options):
+            print(one_line(line), flush=True)
         return
-    found = predict.predict_lines(
+    outputs_of = predict.predict_lines(
         predictor,
-        read_lines(files or []),
+        lines,
         beside=beside,
         scores=scores or as_json,
         attention=attention is not None,
-        cut=cut,
+        truncate=truncate,
         **options,
     )
-    shortened, count = 0, predictor.searching(**options).recipe.decode.num_hypotheses
-    with nullcontext() if attention is None else _written(attention) as looks:
-        for line, outputs in found:
-            shortened += outputs[0].cut if outputs else 0
-            if looks is not None:
-                looks.write(json.dumps(_looks(line, outputs), ensure_ascii=False).encode() + b"\n")
+    truncated, count = 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
+    with nullcontext() if attention is None else atomic_file(attention) as file:
+        for line, outputs in outputs_of:
+            truncated += outputs[0].truncated if outputs else 0
+            if file is not None:
+                file.write(json.dumps(_attention_as_json(line, outputs), ensure_ascii=False).encode() + b"\n")
             if as_json:
                 print(json.dumps(_as_json(line, outputs), ensure_ascii=False))
             for output in () if as_json else outputs:
-                known = scores and output.log_probability is not None  # an empty line stays empty
+                known = scores and output.log_probability is not None  # an empty line has none
                 print(f"{output.log_probability:.4f}\t{one_line(output.text)}" if known else one_line(output.text))
-            print(end="\n" * (0 if as_json else count - len(outputs)))  # as many lines for every input
+            print(end="\n" * (0 if as_json else count - len(outputs)))  # the same number of lines for every input
             sys.stdout.flush()
-    if shortened:
-        print(f"regard: {shortened} lines were too long, and only their beginning was read", file=sys.stderr)
+    if truncated:
+        print(f"regard: {truncated} lines were too long and were truncated", file=sys.stderr)
 
 
-def _stream(predictor: Any, lines: Iterator[str], others: dict[str, Any], cut: bool, options: dict[str, Any]) -> None:
+def _check_none(options: dict[str, Any], where: str) -> None:
     from regard.core.errors import InvalidArgument
 
-    for name, given in others.items():
+    for name, given in options.items():
         if given:
-            wanted, remedy = "nothing in a stream", "Leave one of the two out."
-            raise InvalidArgument(name, wanted=wanted, got=str(given), remedy=remedy)
+            raise InvalidArgument(name, wanted=f"nothing {where}", got=str(given), remedy="Leave one of the two out.")
+
+
+def _stream(predictor: "Predictor", lines: Iterator[str], truncate: bool, options: dict[str, Any]) -> None:
     options = {key: value for key, value in options.items() if value is not None}
     reads = predictor.recipe.data.source is not None
     for number, line in enumerate(lines, start=1):
-        for piece in predictor.stream(line, cut=cut, line=number, **options) if line or not reads else ():
+        for piece in predictor.stream(line, truncate=truncate, line=number, **options) if line or not reads else ():
             print(one_line(piece), end="", flush=True)
         print(flush=True)
 
 
-def _print_marked(predictor: Any, lines: Iterator[str], others: dict[str, bool], **options: Any) -> None:
-    from regard.api.align import with_markup
-    from regard.core.errors import InvalidArgument
-
-    for name, given in others.items():
-        if given:
-            raise InvalidArgument(name, wanted="nothing beside --markup", got="both", remedy="Leave one out.")
-    for line in with_markup(predictor, lines, **options):
-        print(one_line(line))
-        sys.stdout.flush()
-
-
-def _written(path: Path) -> Any:
-    from regard.core.atomic_io import atomic_file
-
-    return atomic_file(path)
-
-
-def _looks(line: str, outputs: list[Any]) -> dict[str, Any]:
-    """For every output its tokens and, by layer and head, a row of weights for each."""
-    told = [
-        {"tokens": each.tokens, "attention": None if each.attention is None else each.attention.tolist()}
-        for each in outputs
+def _attention_as_json(line: str, outputs: "list[Output]") -> dict[str, Any]:
+    """The tokens of every output and, by layer and head, a row of weights for each token."""
+    each = [
+        {"tokens": output.tokens, "attention": None if output.attention is None else output.attention.tolist()}
+        for output in outputs
     ]
-    return {"input": line, "outputs": told}
+    return {"input": line, "outputs": each}
 
 
-def _as_json(line: str, outputs: list[Any]) -> dict[str, Any]:
+def _as_json(line: str, outputs: "list[Output]") -> dict[str, Any]:
     return {
         "input": line,
         "output": outputs[0].text,
@@ -153,45 +164,47 @@ def _as_json(line: str, outputs: list[Any]) -> dict[str, Any]:
 def caption(
     model: ModelFolder,
     pictures: Annotated[
-        list[Path], typer.Argument(metavar="PICTURE", help="Pictures, or folders and .zip files of them.")
+        list[Path], typer.Argument(metavar="IMAGE", help="Images, or folders and .zip files of images.")
     ],
     draw: Annotated[
         Path | None,
-        typer.Option(help="A folder: where each word looked, as PNG and SVG of each picture, and index.html of all."),
+        typer.Option(
+            metavar="FOLDER", help="Draw the attention of each word: PNG and SVG of each image, index.html of all."
+        ),
     ] = None,
-    beam: Annotated[int | None, typer.Option(min=1, help="Hypotheses that are followed at once.")] = None,
-    longest: Annotated[int | None, typer.Option(min=1, help="Tokens of a caption, at most.")] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="Each caption's log-probability before it.")] = False,
+    beam: Beam = None,
+    max_length: MaxLength = None,
+    scores: Scores = False,
     set_: DecodeChanges = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """A caption for every picture: its path, a tab and the caption, in order, to stdout.
+    """Print a caption for every image: its path, a tab and the caption.
 
-    A picture that cannot be read is named on stderr, the others are captioned, and the exit code is 1. Drawings show
-    the mean over the heads of the decoder's last block.
+    An image that cannot be read is reported on stderr, the others are captioned, and the exit code is 1. Drawings show
+    the mean over the heads of the decoder's last layer.
 
     Examples: regard caption runs/captions photos/*.jpg
 
-    regard caption runs/captions photos.zip --beam 5 --draw looks
+    regard caption runs/captions photos.zip --beam 5 --draw attention
     """
     from regard.api import caption
     from regard.inference.load import load
 
-    options = options_of(set_, beam_size=beam, max_length=longest)
+    options = decode_options(set_, beam_size=beam, max_length=max_length)
     broken = 0
-    for found in caption.caption(load(model, device=device), pictures, draw=draw, scores=scores or as_json, **options):
-        if found.problem is not None:
+    for each in caption.caption(load(model, device=device), pictures, draw=draw, scores=scores or as_json, **options):
+        if each.problem is not None:
             broken += 1
-            print(f"regard: {found.problem}", file=sys.stderr)
+            print(f"regard: {each.problem}", file=sys.stderr)
             continue
-        name = one_line(str(found.picture)).replace("\t", "\\t")
+        name = one_line(str(each.picture)).replace("\t", "\\t")
         if as_json:
-            print(json.dumps(_as_json(str(found.picture), list(found.outputs)), ensure_ascii=False))
-        for output in () if as_json else found.outputs:
+            print(json.dumps(_as_json(str(each.picture), list(each.outputs)), ensure_ascii=False))
+        for output in () if as_json else each.outputs:
             known = f"{output.log_probability:.4f}\t" if scores and output.log_probability is not None else ""
             print(f"{name}\t{known}{one_line(output.text)}")
         sys.stdout.flush()
     if broken:
-        print(f"regard: {broken} pictures could not be captioned", file=sys.stderr)
+        print(f"regard: {broken} images could not be captioned", file=sys.stderr)
         raise typer.Exit(1)

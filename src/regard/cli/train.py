@@ -1,4 +1,4 @@
-"""The verbs that make a model: train and prepare, and the recipes and the demonstration to begin with."""
+"""`regard train`, `prepare`, `recipes` and `demo`."""
 
 import json
 import os
@@ -13,22 +13,20 @@ from regard.cli.options import Cache, Changes, Json, RecipeFile
 
 def train(
     recipe: RecipeFile,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the run.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder of the run.")],
     set_: Changes = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint, with the same --set.")
+        bool, typer.Option("--resume", help="Resume from the last checkpoint, with the same --set.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, and the first batch, and stop.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and the first batch, and stop.")] = False,
     allow_changed_data: Annotated[
-        bool, typer.Option("--allow-changed-data", help="Resume though the data are not what they were.")
+        bool, typer.Option("--allow-changed-data", help="Resume although the data has changed.")
     ] = False,
     cache: Cache = None,
 ) -> None:
-    """Train a model as a recipe says, with checkpoints on the way.
+    """Train a model from a recipe, with checkpoints.
 
-    A run that was stopped or killed goes on with --resume, and ends as if it had never stopped.
+    A run that was stopped or killed continues with --resume, with the same result as an uninterrupted one.
 
     Examples:
     regard train dates --out runs/dates
@@ -39,7 +37,7 @@ def train(
 
     torchrun --nproc-per-node 8 -m regard train my.toml --out runs/mine
     """
-    from regard.recipe.recipe import find_recipe, read_recipe
+    from regard.recipe.load import find_recipe, read_recipe
     from regard.training.telemetry.progress import TrainingProgress
 
     found = read_recipe(find_recipe(recipe), set_ or ())
@@ -57,17 +55,17 @@ def train(
         )
     finally:
         progress.close()
-    if os.environ.get("RANK", "0") == "0":  # of processes that torchrun started, one speaks
+    if os.environ.get("RANK", "0") == "0":  # only one of torchrun's processes prints
         print(model.folder)
 
 
 def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_json: Json = False) -> None:
-    """Tokenize the data of a recipe once; training finds them again by their content.
+    """Tokenize the data of a recipe once; training finds the result by a hash of its content.
 
     Example: regard prepare my.toml
     """
     from regard.api.train import prepared
-    from regard.recipe.recipe import find_recipe, read_recipe
+    from regard.recipe.load import find_recipe, read_recipe
     from regard.training.telemetry.progress import TrainingProgress
 
     progress = TrainingProgress(sys.stderr)
@@ -85,33 +83,39 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Print this one.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print this recipe.")] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of recipes, for editors.")] = False,
 ) -> None:
-    """List the recipes that come with Regard, or print one to begin yours from.
+    """List the built-in recipes, or print one to start from.
 
     Example: regard recipes dates > my.toml
     """
-    from regard.recipe.recipe import find_recipe, shipped_recipes
+    from regard.recipe.load import find_recipe, shipped_recipes
 
+    if schema:
+        from regard.recipe.schema import schema_text
+
+        print(schema_text(), end="")
+        return
     if name is not None:
         print(find_recipe(name).read_text("utf-8"), end="")
         return
     for path in shipped_recipes():
-        first = path.read_text("utf-8").partition("\n")[0].lstrip("# ")
-        print(f"{path.stem:<22} {first}")
+        _, title, *_ = path.read_text("utf-8").splitlines()  # after the line that names the schema
+        print(f"{path.stem:<22} {title.lstrip('# ')}")
 
 
 def demo(
-    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Everything random is drawn from this.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Keep the runs in this folder.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**31, help="The seed of all random numbers.")] = 1,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keep the runs in this folder.")] = None,
 ) -> None:
-    """Train two small models to read dates, and see where they look.
+    """Train two small models to normalize dates, and show their attention.
 
-    An RNN with attention and a Transformer learn dates in several languages; under three minutes on two cores, and no
-    data needed.
+    An RNN with attention and a Transformer learn dates in several languages, in under three minutes on two cores; no
+    data is needed.
 
     Example: regard demo --out runs/demo
     """
-    from regard.api import demo as demonstration
+    from regard.api import demo
 
-    demonstration.run(seed=seed, out=out)
+    demo.run(seed=seed, out=out)

@@ -1,1 +1,1 @@
-"""What a model attended to: recorded, summarised, and told."""
+"""Interpretation: what a model attended to, captured exactly and summarized."""

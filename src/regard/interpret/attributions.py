@@ -1,15 +1,15 @@
-"""A forward pass that can be made once more, and what its output would gain from each weight."""
+"""Gradients of an output's log-probability with respect to attention weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
 from regard.core.errors import InvalidArgument
-from regard.core.shapes import Float, Int, Tensor
-from regard.interpret.sites import places
+from regard.core.shapes import Float, Tensor
+from regard.interpret.forward_pass import ForwardPass
+from regard.interpret.sites import attention_sites
 from regard.kernels.attention import reference
 from regard.kernels.attention.spec import AttentionSpec, repeat_heads, widened
 from regard.model.capture import intercepting
@@ -17,69 +17,55 @@ from regard.model.eval_mode import evaluating
 
 
 @dataclass(frozen=True)
-class RepeatableForward:
-    """A model, and a batch of one that it reads and is made to say."""
-
-    model: nn.Module
-    source: Any  # as its encoder takes it; None for a language model
-    targets: Int[Tensor, "1 T"] | None  # what its decoder reads, where it has one
-    answers: Int[Tensor, " T"] | None  # what is said after each, or the label; None where nothing is
-
-    def __call__(self) -> Tensor:
-        """Logits: (T, V), or (1, labels)."""
-        found: Tensor = self.model(self.source) if self.targets is None else self.model(self.source, self.targets)
-        return found if self.targets is None else found[0]
-
-
-@dataclass(frozen=True)
 class WeightGradients:
-    """The weights of a module, and the gradient of a log-probability by each, all that follows from it included."""
+    """The attention weights of a module, and the gradient of a log-probability with respect to each."""
 
     weights: Float[Tensor, "H N M"]
     gradients: Float[Tensor, "H N M"]
 
 
-def slopes(forced: RepeatableForward, of: int | None = None) -> dict[str, WeightGradients]:
-    """By the name of each place that attends: of the log-probability of the output, or of one of its tokens.
+def weight_gradients(forward: ForwardPass, of: int | None = None) -> dict[str, WeightGradients]:
+    """For each attention site, by name: gradients of the log-probability of the output, or of its token `of`.
 
-    Every weight is in memory, as a plain softmax, since the fused kernels know no gradient by it.
+    Every weight is materialised by the reference softmax, since fused kernels have no gradient with respect to it.
     """
-    names = {module: place.name for module, place in places(forced.model).items()}
-    kept: dict[str, list[Tensor]] = {}
+    names = {module: site.name for module, site in attention_sites(forward.model).items()}
+    steps: dict[str, list[Tensor]] = {}
 
-    def plainly(module: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
+    def materialize(module: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
         weights = reference.softmax(reference.scores(spec))  # (1, H, N, M)
-        if not weights.requires_grad:  # nothing before it does, in a model that is frozen
+        if not weights.requires_grad:  # in a frozen model nothing before it requires a gradient
             weights.requires_grad_()
         if module in names:
-            kept.setdefault(names[module], []).append(weights)
+            steps.setdefault(names[module], []).append(weights)
         return (weights @ widened(repeat_heads(value, weights.shape[1]))).to(out.dtype)
 
-    with torch.enable_grad(), evaluating(forced.model), intercepting(plainly):
-        chosen = _log_probability(forced, of)
-        steps = [weights for each in kept.values() for weights in each]
-        found = iter(torch.autograd.grad(chosen, steps, allow_unused=True) if steps else ())
-    zero = torch.zeros_like  # for a weight on which nothing that was said depends
+    with torch.enable_grad(), evaluating(forward.model), intercepting(materialize):
+        log_probability = _log_probability(forward, of)
+        inputs = [weights for site_steps in steps.values() for weights in site_steps]
+        gradients = iter(torch.autograd.grad(log_probability, inputs, allow_unused=True) if inputs else ())
     return {
-        name: WeightGradients(
-            _joined(each), _joined([zero(like) if (by := next(found)) is None else by for like in each])
-        )
-        for name, each in kept.items()
+        name: WeightGradients(_concatenated(each), _concatenated([_or_zero(next(gradients), like) for like in each]))
+        for name, each in steps.items()
     }
 
 
-def _log_probability(forced: RepeatableForward, of: int | None) -> Tensor:
-    if forced.answers is None:
-        wanted, remedy = "a look with an output", "A model that finds hidden tokens has none."
+def _log_probability(forward: ForwardPass, of: int | None) -> Tensor:
+    if forward.labels is None:
+        wanted, remedy = "a look with an output", "A masked language model has none."
         raise InvalidArgument("attributions", wanted=wanted, got="one without", remedy=remedy)
-    count = len(forced.answers)
+    count = len(forward.labels)
     if of is not None and not (type(of) is int and -count <= of < count):
         wanted, remedy = f"a token of the output, from 0 to {count - 1}", "Leave it out for the whole output."
         raise InvalidArgument("of", wanted=wanted, got=repr(of), remedy=remedy)
-    each = forced().float().log_softmax(-1).gather(-1, forced.answers[:, None])[:, 0]
+    each = forward().float().log_softmax(-1).gather(-1, forward.labels[:, None])[:, 0]
     return each.sum() if of is None else each[of]
 
 
-def _joined(steps: Sequence[Tensor]) -> Tensor:
-    """The rows of one step after another."""
+def _or_zero(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if gradient is None else gradient
+
+
+def _concatenated(steps: Sequence[Tensor]) -> Float[Tensor, "H N M"]:
+    """The rows of all steps of a module, in order."""
     return torch.cat([step.detach()[0] for step in steps], 1).float().cpu()

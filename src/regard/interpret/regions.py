@@ -1,59 +1,52 @@
-"""Where a caption's words looked: its tokens' attention as words and a picture's regions."""
+"""Attention of a caption's words over the regions of its image."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-import numpy as np
 import torch
+from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.inference.predictor import Output, Predictor
+from regard.data.tokenizer import END, VISIBLE, Tokenizer
+from regard.interpret.tokens_to_words import TokenSequence
+from regard.model.memory import Memory
 
-SPACE = "▁"  # how a token shows that a word begins
+BLANKS = "".join(VISIBLE.values())  # white space, as tokens show it
 
 
 @dataclass(frozen=True)
-class CaptionRegions:
-    """How the columns of attention lie on a picture."""
+class ImageRegions:
+    """The grid of a memory's states over an image."""
 
-    units: int  # so many columns come first that are no places
+    units: int  # learned states before the regions
     rows: int
     columns: int
 
 
 @dataclass(frozen=True)
 class RegionWord:
-    """A word of a caption, and the weight that it gave each region."""
+    """A word of a caption, and the weight it gave each region."""
 
     text: str
     weights: Float[Tensor, "rows columns"]
 
 
-def regions(predictor: Predictor) -> CaptionRegions:
-    """The grid that the encoder of a model of pictures makes, whatever the picture."""
-    assert predictor.picture_size is not None
-    blank = np.zeros((predictor.picture_size, predictor.picture_size, 3), np.uint8)
-    with torch.inference_mode():
-        memory = predictor.model.encoder(predictor._collate([blank]))  # type: ignore[misc]
+@torch.inference_mode()
+def image_regions(encoder: nn.Module, image: Tensor) -> ImageRegions:
+    """The grid that an encoder makes of images of this size: a batch of one (1, 3, Y, X)."""
+    memory: Memory = encoder(image)
     if memory.grid is None:
         wanted, remedy = "an encoder whose states lie on a grid", "Choose another model."
-        raise InvalidArgument("model", wanted=wanted, got=type(predictor.model.encoder).__name__, remedy=remedy)
-    return CaptionRegions(memory.cls_tokens, *memory.grid)
+        raise InvalidArgument("model", wanted=wanted, got=type(encoder).__name__, remedy=remedy)
+    return ImageRegions(memory.cls_tokens, *memory.grid)
 
 
-def words(predictor: Predictor, output: Output, grid: CaptionRegions) -> list[RegionWord]:
-    """The words of an output that came with its attention, each with the mean of its tokens' weights.
-
-    A token's are the mean over the heads of the last block, which is the nearest to what is said.
-    """
-    assert output.attention is not None
-    weights = output.attention[-1].mean(0)[:, grid.units :].reshape(-1, grid.rows, grid.columns)
-    apart = predictor.recipe.data.target.tokenizer == "words"
-    starts = [i for i, token in enumerate(output.tokens) if apart or i == 0 or token.startswith(SPACE)]
-    found = []
-    for start, end in pairwise([*starts, len(output.tokens)]):
-        text = "".join(output.tokens[start:end]).removeprefix(SPACE)
-        if text:
-            found.append(RegionWord(text, weights[start:end].mean(0)))
-    return found
+def words_over_regions(
+    ids: Sequence[int], vocabulary: Tokenizer, attention: Float[Tensor, "layers H T S"], grid: ImageRegions
+) -> list[RegionWord]:
+    """The words of a caption, each with the mean over its tokens of the attention of the last layer's mean head."""
+    tokens = TokenSequence.of([token for token in ids if token != END], vocabulary)
+    weights = attention[-1].mean(0)[: len(tokens.tokens), grid.units :]  # (tokens, regions)
+    by_word = tokens.groups(weights.device).mean(weights, 0).view(-1, grid.rows, grid.columns)
+    return [RegionWord(word, one) for word, one in zip(tokens.words, by_word, strict=True) if word.strip(BLANKS)]

@@ -1,4 +1,4 @@
-"""Where in a model modules attend, and what these places are called."""
+"""The attention modules of a model and their names: "encoder 2", "decoder 1 cross", "pool"."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,29 +16,31 @@ SequenceSide = Literal["source", "output", "pool"]
 
 @dataclass(frozen=True)
 class AttentionSite:
-    """Where in a model a module attends."""
+    """One attention module of a model."""
 
-    name: str  # as people say it: "encoder 2", "decoder 1 cross", "pool"; "encoder pool" makes the summary
+    name: str  # "encoder 2", "decoder 1 cross", "pool"; "encoder pool" computes the memory's summary
     kind: SiteKind
     part: ModelPart
-    layer: int  # from 1, among those of its kind and part
+    layer: int  # from 1, among the modules of the same kind and part
 
     @property
-    def asks(self) -> SequenceSide:
+    def query_side(self) -> SequenceSide:
+        """The sequence whose positions are the queries."""
         return "pool" if self.kind == "pool" else "output" if self.part == "decoder" else "source"
 
     @property
-    def asked(self) -> SequenceSide:
+    def key_side(self) -> SequenceSide:
+        """The sequence whose positions are the keys."""
         return "output" if (self.part, self.kind) == ("decoder", "self") else "source"
 
 
-def places(model: nn.Module) -> dict[nn.Module, AttentionSite]:
-    """All modules of a model that attend, in the order in which they stand."""
+def attention_sites(model: nn.Module) -> dict[nn.Module, AttentionSite]:
+    """All attention modules of a model, in the order of its `named_modules`."""
     cross_attentions = set(getattr(getattr(model, "decoder", None), "cross_attentions", ()))
-    in_grids = {module.attend for module in model.modules() if isinstance(module, SelfAttention2d)}
-    in_pools = {module.attend for module in model.modules() if isinstance(module, AttentionPool)}
+    in_grids = {module.attn for module in model.modules() if isinstance(module, SelfAttention2d)}
+    in_pools = {module.attn for module in model.modules() if isinstance(module, AttentionPool)}
     counts: dict[tuple[ModelPart, SiteKind], int] = {}
-    found: dict[nn.Module, AttentionSite] = {}
+    sites: dict[nn.Module, AttentionSite] = {}
     for path, module in model.named_modules():
         if not isinstance(module, MultiHead) and module not in cross_attentions:
             continue
@@ -48,5 +50,5 @@ def places(model: nn.Module) -> dict[nn.Module, AttentionSite]:
         layer = counts[part, kind] = counts.get((part, kind), 0) + 1
         pool = "pool" if part == "pool" else f"{part} pool"
         name = {"pool": pool, "grid": f"grid {layer}"}.get(kind, f"{part} {layer}")
-        found[module] = AttentionSite(f"{name} {kind}" if part == "decoder" else name, kind, part, layer)
-    return found
+        sites[module] = AttentionSite(f"{name} {kind}" if part == "decoder" else name, kind, part, layer)
+    return sites

@@ -1,4 +1,4 @@
-"""What stands at the places of an input or an output: tokens, and the words they make up."""
+"""Merging tokens into words: the groups of tokens, sums and means over them, and the names of tokens and words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,52 +6,84 @@ from itertools import groupby
 
 import torch
 
-from regard.core.shapes import Tensor
-from regard.data.examples import SPECIALS
+from regard.core.shapes import Int, Tensor
+from regard.data.config import SPECIALS
 from regard.data.tokenizer import Tokenizer
-from regard.interpret.maps import TokenGroups
 
-UNIT = "<unit>"  # a learned state that stands before all others
+CLS_TOKEN = "<unit>"  # a learned state before all others
+
+
+@dataclass(frozen=True)
+class TokenGroups:
+    """The word of each token. A token whose word is `count` belongs to none, and sums and means leave it out."""
+
+    word: Int[Tensor, " tokens"]
+    count: int  # words
+
+    @staticmethod
+    def of(words: Sequence[int | None], count: int, device: torch.device | None = None) -> "TokenGroups":
+        known = [count if word is None or word >= count else word for word in words]
+        return TokenGroups(torch.tensor(known, dtype=torch.int64, device=device), count)
+
+    def select(self, words: Int[Tensor, " words"]) -> tuple[Int[Tensor, " tokens"], "TokenGroups"]:
+        """The tokens of these words, which are runs of tokens, and the groups that they form in this order."""
+        sizes = self.word.bincount()
+        first, each = (sizes.cumsum(0) - sizes)[words], sizes[words]
+        group = torch.arange(len(words), device=words.device).repeat_interleave(each)
+        within = torch.arange(len(group), device=words.device) - (each.cumsum(0) - each)[group]
+        return first[group] + within, TokenGroups(group, len(words))
+
+    def sum(self, values: Tensor, dim: int) -> Tensor:
+        """The sum over the tokens of each word, along one axis."""
+        shape = list(values.shape)
+        shape[dim] = self.count + 1
+        return values.new_zeros(shape).index_add_(dim, self.word, values).narrow(dim, 0, self.count)
+
+    def mean(self, values: Tensor, dim: int) -> Tensor:
+        """The mean over the tokens of each word, along one axis."""
+        sizes = self.word.bincount(minlength=self.count)[: self.count]
+        return self.sum(values, dim) / sizes.view(-1, *[1] * (values.dim() - dim - 1))
 
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """The tokens of one side; the number of each one's word; the words; and all of it as a text."""
+    """The tokens of one side of a model, the words they make up, and the text."""
 
     tokens: tuple[str, ...]
-    words: tuple[int, ...]
-    spelled: tuple[str, ...]
+    word_of: tuple[int, ...]  # of each token
+    words: tuple[str, ...]
     text: str
 
     @staticmethod
     def of(ids: Sequence[int], vocabulary: Tokenizer | None) -> "TokenSequence":
-        """Without a vocabulary, tokens are called by their numbers, and each is a word."""
+        """Without a vocabulary, a token's name is its id and each token is a word."""
         if vocabulary is None:
-            return TokenSequence.alone(tuple(map(str, ids)))
-        tokens, words = vocabulary.pieces(ids), vocabulary.words(ids)
-        spelled = []
-        for _, run in groupby(zip(words, ids, tokens, strict=True), key=lambda each: each[0]):
-            _, numbers, pieces = zip(*run, strict=True)
-            spelled.append(vocabulary.decode(numbers).strip() or "".join(pieces))
-        return TokenSequence(tuple(tokens), tuple(words), tuple(spelled), vocabulary.decode(ids))
+            return TokenSequence.of_words(tuple(map(str, ids)))
+        tokens, word_of = vocabulary.pieces(ids), vocabulary.words(ids)
+        words = []
+        for _, run in groupby(zip(word_of, ids, tokens, strict=True), key=lambda each: each[0]):
+            _, word_ids, pieces = zip(*run, strict=True)
+            words.append(vocabulary.decode(word_ids).strip() or "".join(pieces))
+        return TokenSequence(tuple(tokens), tuple(word_of), tuple(words), vocabulary.decode(ids))
 
     @staticmethod
-    def alone(names: tuple[str, ...]) -> "TokenSequence":
-        """Of tokens that are words."""
-        return TokenSequence(names, tuple(range(len(names))), names, " ".join(names))
+    def of_words(words: tuple[str, ...]) -> "TokenSequence":
+        """A sequence in which every token is a word."""
+        return TokenSequence(words, tuple(range(len(words))), words, " ".join(words))
 
     def after(self, units: int) -> "TokenSequence":
-        first = (UNIT,) * units
-        words = (*range(units), *(word + units for word in self.words))
-        return TokenSequence((*first, *self.tokens), words, (*first, *self.spelled), self.text)
+        """The same sequence behind so many learned states."""
+        first = (CLS_TOKEN,) * units
+        word_of = (*range(units), *(word + units for word in self.word_of))
+        return TokenSequence((*first, *self.tokens), word_of, (*first, *self.words), self.text)
 
     def names(self, words: bool) -> tuple[str, ...]:
-        return self.spelled if words else self.tokens
+        return self.words if words else self.tokens
 
-    def grouped(self, device: torch.device) -> TokenGroups:
-        return TokenGroups(torch.tensor(self.words, dtype=torch.int64, device=device))
+    def groups(self, device: torch.device | None = None) -> TokenGroups:
+        return TokenGroups.of(self.word_of, len(self.words), device)
 
-    def signs(self, words: bool) -> Tensor:
-        """Which of them hold neither letter nor digit."""
-        names = self.names(words)
-        return torch.tensor([name in (*SPECIALS, UNIT) or not any(map(str.isalnum, name)) for name in names])
+    def punctuation(self, words: bool) -> Tensor:
+        """Which tokens, or words, hold neither a letter nor a digit: punctuation and special tokens."""
+        special = (*SPECIALS, CLS_TOKEN)
+        return torch.tensor([name in special or not any(map(str.isalnum, name)) for name in self.names(words)])

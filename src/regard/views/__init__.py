@@ -1,1 +1,1 @@
-"""Showing attention."""
+"""Rendering: terminal, HTML, SVG and PNG."""

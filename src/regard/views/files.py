@@ -1,11 +1,13 @@
-"""A look as a file: what the ending of its name says."""
+"""Writing a look to a file, in the format of its ending."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from regard.core.atomic_io import atomic_file
 from regard.interpret.look import Look
-from regard.views.figures import SHEETS, draw
+from regard.views.canvas import CANVASES
+from regard.views.figures import draw
+from regard.views.html import page
 
 
 def write_json(look: Look, path: Path) -> None:
@@ -13,12 +15,12 @@ def write_json(look: Look, path: Path) -> None:
 
 
 def write_html(look: Look, path: Path) -> None:
-    _write(path, look.to_html())
+    _write(path, page(look.as_dict()))
 
 
 def _write(path: Path, text: str) -> None:
     with atomic_file(path) as file:
-        file.write(text.encode(errors="replace"))  # the name of a picture's file may hold bytes that are no text
+        file.write(text.encode(errors="replace"))  # an image's file name may hold bytes that are not valid UTF-8
 
 
-WRITERS: dict[str, Callable[..., object]] = {".json": write_json, ".html": write_html, **dict.fromkeys(SHEETS, draw)}
+WRITERS: dict[str, Callable[..., object]] = {".json": write_json, ".html": write_html, **dict.fromkeys(CANVASES, draw)}

@@ -1,6 +1,6 @@
-"""A look as one page: it needs nothing from anywhere, and its policy lets nothing else in.
+"""A look as one self-contained HTML page. Its content security policy forbids requests and any other script.
 
-The page is the modules in `page/`, joined as they are. What a look says is JSON in it, and becomes text, nothing else.
+The page's script is the modules in `page/`, concatenated. The look is embedded as JSON and shown as text only.
 """
 
 import html
@@ -13,34 +13,39 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-# What a module imports stands before it.
+from regard.interpret.look import HTML_RENDERERS
+
+# A module comes after those it imports.
 MODULES = ("data.js", "colours.js", "state.js", "words.js", "picture.js", "heads.js", "map.js", "save.js", "main.js")
-HEIGHT = 720  # pixels of a page in a notebook
+HEIGHT = 720  # pixels of the frame in a notebook
 
 
-def page(told: dict[str, Any]) -> str:
-    """What `Look.as_dict` gives, as HTML."""
+def page(look: dict[str, Any]) -> str:
+    """What `Look.as_dict` returns, as an HTML page."""
     script, style = _script(), _read("page.css")
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    look = json.dumps(told, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")  # no tag, no comment begins
-    title = html.escape(f"{told['title']} · Regard" if told["title"] else "Regard")
-    return Template(_read("page.html")).substitute(policy=policy, title=title, style=style, look=look, script=script)
+    data = json.dumps(look, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")  # no tag or comment can begin
+    title = html.escape(f"{look['title']} · Regard" if look["title"] else "Regard")
+    return Template(_read("page.html")).substitute(policy=policy, title=title, style=style, look=data, script=script)
 
 
-def framed(page: str) -> str:
-    """A page within another, from which it can take nothing."""
+def frame(look: dict[str, Any]) -> str:
+    """The page in a sandboxed frame, for a notebook."""
     return (
         f'<iframe title="A look" width="100%" height="{HEIGHT}" frameborder="0" '
-        f'sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(page)}"></iframe>'
+        f'sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(page(look))}"></iframe>'
     )
+
+
+HTML_RENDERERS.update(page=page, frame=frame)
 
 
 @cache
 def _script() -> str:
-    """All modules as one: each keeps its names to itself, and hands on what it exports."""
+    """All modules as one script: each is a function scope that returns its exports."""
     return "\n".join(map(_enclosed, MODULES))
 
 

@@ -20,9 +20,9 @@ function readMap(told, sides) {
   const dense = told.weights && unpacked(told.weights.data, Uint16Array);
   const weights = dense ?? unpacked(told.top.weights, Uint16Array);
   const where = dense ? null : unpacked(told.top.keys, Uint32Array);
-  const keys = dense ? across : where.reduce((most, key) => Math.max(most, key + 1), side(told.asked).length);
+  const keys = dense ? across : where.reduce((most, key) => Math.max(most, key + 1), side(told.key_side).length);
   const which = told.rows ?? Array.from({ length: rows }, (_, i) => i);
-  const asks = side(told.asks);
+  const asks = side(told.query_side);
   const found = {
     ...told,
     heads,
@@ -30,7 +30,7 @@ function readMap(told, sides) {
     keys,
     whole: dense !== null, // or only the largest weights of each row are here
     rowNames: which.map((row) => asks[row] ?? String(row + 1)),
-    keyNames: side(told.asked).length === keys ? side(told.asked) : Array.from({ length: keys }, (_, i) => String(i + 1)),
+    keyNames: side(told.key_side).length === keys ? side(told.key_side) : Array.from({ length: keys }, (_, i) => String(i + 1)),
     numbers: told.summary.map((each) => each.head),
   };
 

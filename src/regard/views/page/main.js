@@ -76,8 +76,8 @@ export function showLook(told) {
     clearTimeout(timer); // who hears the page hears where a movement ends, not all it passes
     timer = setTimeout(() => (now.textContent = said(state)), 300);
     const names = { source: "what was read", output: "what was said", pool: "the pool" };
-    part("asking-name").textContent = `${names[state.map.asks]} asks`;
-    part("asked-name").textContent = `${names[state.map.asked]} is asked`;
+    part("asking-name").textContent = `${names[state.map.query_side]} asks`;
+    part("asked-name").textContent = `${names[state.map.key_side]} is asked`;
   });
   part("nearer").addEventListener("click", () => map.zoom(1.43));
   part("farther").addEventListener("click", () => map.zoom(0.7));

@@ -7,7 +7,7 @@ const SHADE = 0.75; // of the light that is taken from where nobody looks
 const LARGEST = 12; // regions whose numbers are shown
 
 export function looksAtPicture({ map, look }) {
-  return map.asked === "source" && look.source?.kind === "image";
+  return map.key_side === "source" && look.source?.kind === "image";
 }
 
 // What to draw on each region of the picture: how dark, and the number where it is one of the largest.
@@ -39,7 +39,7 @@ export function showPicture(box, store) {
   });
   const pointed = (event) => {
     const { map, look } = store.state;
-    if (map.asks !== "source" || !looksAtPicture({ map, look })) return;
+    if (map.query_side !== "source" || !looksAtPicture({ map, look })) return;
     const [rows, columns] = source.grid;
     const at = event.currentTarget.getBoundingClientRect();
     const part = (place, size, count) => Math.max(0, Math.min(count - 1, Math.floor((place / size) * count)));

@@ -23,7 +23,7 @@ export function showAsking(list, store) {
       items.push(item);
     }
     list.replaceChildren(...items);
-    const columns = map.asks === "source" && look.source?.kind === "image" ? look.source.grid[1] : 0;
+    const columns = map.query_side === "source" && look.source?.kind === "image" ? look.source.grid[1] : 0;
     list.classList.toggle("regions", columns > 0 && map.rows === columns * look.source.grid[0]);
     list.style.setProperty("--columns", columns);
   }
@@ -70,7 +70,7 @@ export function showAsked(list, store) {
 
   function build(state, line) {
     const { map, look } = state;
-    const regions = map.asked === "source" && look.source?.kind === "image";
+    const regions = map.key_side === "source" && look.source?.kind === "image";
     let keys = Array.from({ length: regions ? look.source.units : map.keys }, (_, key) => key);
     if (keys.length > MOST) keys = heaviest(line, FEW).sort((a, b) => a - b);
     items = keys.map((key) => ({ key, number: make("small"), box: make("span", { role: "listitem" }) }));
@@ -100,7 +100,7 @@ export function showLargest(table, store) {
   store.listen((state) => {
     const { map, pin } = state;
     const line = map.row(state.head, state.row);
-    const alike = pin && pin.map.asked === map.asked && pin.map.keys === map.keys;
+    const alike = pin && pin.map.key_side === map.key_side && pin.map.keys === map.keys;
     const other = alike ? pin.map.row(pin.head, pin.row) : null;
     const both = other ? line.map((weight, key) => Math.max(weight, other[key])) : line;
     const most = Math.max(...heaviest(both, 1).map((key) => both[key]), 1e-12);

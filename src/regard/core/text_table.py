@@ -1,0 +1,25 @@
+"""A table as plain text."""
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+
+def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Columns separated by three spaces: the first `left` of them aligned to the left, the others to the right.
+
+    Widths are those of a terminal, where some characters take two columns.
+
+    >>> print(text_table([["word", "count"], ["猫", "10"]]))
+    word   count
+    猫        10
+    """
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        blanks = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = [
+            cell + blank if i < left else blank + cell for i, (cell, blank) in enumerate(zip(row, blanks, strict=True))
+        ]
+        lines.append("   ".join(cells).rstrip())
+    return "\n".join(lines)

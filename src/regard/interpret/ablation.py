@@ -1,0 +1,73 @@
+"""Head ablation: the loss without each head, and weights without the least useful ones."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import Tensor
+from regard.interpret.sites import AttentionSite, attention_sites
+from regard.kernels.attention.spec import AttentionSpec
+from regard.model.capture import Interceptor, intercepting
+from regard.model.eval_mode import evaluating
+from regard.model.multihead import MultiHead
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AblatedHead:
+    """The effect of one head whose output is zero."""
+
+    site: AttentionSite
+    head: int
+    loss: float  # mean per token, in nats
+    change: float  # from the loss with all heads
+
+
+def ablate_heads(model: nn.Module, loss: Callable[[], float]) -> tuple[float, list[AblatedHead]]:
+    """The loss with all heads, and with the output of each head in turn set to zero; no weight changes."""
+    ablated = []
+    with evaluating(model):
+        whole = loss()
+        for module, site in attention_sites(model).items():
+            for head in range(module.heads if isinstance(module, MultiHead) else 1):
+                with intercepting(zero_heads({(module, head)})):
+                    without = loss()
+                ablated.append(AblatedHead(site, head, without, without - whole))
+                log.info("%s, head %d: %+.4f", site.name, head, without - whole)
+    return whole, ablated
+
+
+def zero_heads(heads: set[tuple[nn.Module, int]]) -> Interceptor:
+    """For `intercepting`: the outputs of these heads are zeros."""
+
+    def interceptor(module: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
+        zeroed = [head for other, head in heads if other is module]
+        if zeroed:
+            out = out.clone()
+            out[:, zeroed] = 0.0
+        return out
+
+    return interceptor
+
+
+def prune_heads(model: nn.Module, weights: dict[str, Tensor], heads: Sequence[tuple[str, int]]) -> None:
+    """Set the columns of the output projections that read these heads to zero, in a model's state dict.
+
+    heads   each the name of a site and a number
+    """
+    paths = {module: path for path, module in model.named_modules()}
+    modules: dict[str, MultiHead] = {}
+    for module, site in attention_sites(model).items():
+        if isinstance(module, MultiHead):  # a recurrent decoder's weights do not separate its attention
+            modules[site.name] = module
+    for name, head in heads:
+        if name not in modules or not 0 <= head < modules[name].heads:
+            known = ", ".join(f"{site} (heads 0 to {module.heads - 1})" for site, module in modules.items())
+            wanted = known or "none: this model has no heads"
+            raise InvalidArgument("heads", wanted=wanted, got=f"{name!r}, {head}", remedy="Name these.")
+        module, size = modules[name], modules[name].head_dim
+        weights[f"{paths[module]}.out_proj.weight"][:, head * size : (head + 1) * size] = 0.0

@@ -1,0 +1,139 @@
+"""Word alignment from cross-attention: the source word of each output word (https://arxiv.org/abs/2004.14837)."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import Float, Tensor
+from regard.data.tokenizer import END, START, UNKNOWN, Tokenizer
+from regard.evaluation.alignment_error import Link, pharaoh
+from regard.interpret.forward_pass import ForwardPass
+from regard.interpret.maps import MapRecorder, record_maps
+from regard.interpret.tokens_to_words import TokenGroups
+from regard.model.interfaces import Source
+from regard.model.seq2seq import Seq2Seq
+
+Step = Literal["output", "input"]
+STEPS: tuple[Step, ...] = ("output", "input")
+
+
+@dataclass(frozen=True)
+class AlignmentHeads:
+    """Whose weights align: one head's, the mean over a layer's heads, or over all heads of all layers.
+
+    step   "output": the step that predicts a word; "input": the step that has it as input. Decoders with recurrence or
+           convolution attend to the word they are about to predict; lower layers of a Transformer often attend to the
+           one they have just read (https://arxiv.org/abs/2004.14837). `choose` finds the better one.
+    """
+
+    layer: int | None = None  # from 1
+    head: int | None = None  # from 0
+    step: Step = "output"
+
+    @staticmethod
+    def of(head: str | None, step: str = "output") -> "AlignmentHeads":
+        """From "2" or "2.0"; None for all heads."""
+        numbers = re.fullmatch(r"([1-9]\d*)(?:\.(\d+))?", head or "", re.ASCII)
+        if head is not None and numbers is None:
+            wanted, remedy = "a layer, or a layer and a head: 2, or 2.0", "Layers count from 1, heads from 0."
+            raise InvalidArgument("head", wanted=wanted, got=repr(head), remedy=remedy)
+        for known in STEPS:
+            if known == step:
+                layer, index = (None, None) if numbers is None else numbers.groups()
+                return AlignmentHeads(
+                    None if layer is None else int(layer), None if index is None else int(index), known
+                )
+        remedy = "Leave it out for the step that predicts a word."
+        raise InvalidArgument("step", wanted=" or ".join(STEPS), got=repr(step), remedy=remedy)
+
+    def __str__(self) -> str:
+        heads = "all heads" if self.layer is None else f"--head {self.layer}"
+        return f"{heads}{'' if self.head is None else f'.{self.head}'} --step {self.step}"
+
+
+ALL_HEADS = AlignmentHeads()
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """A text, its translation, and for each word of the translation its source word."""
+
+    source: str
+    output: str
+    source_words: tuple[str, ...]
+    output_words: tuple[str, ...]
+    origins: tuple[int | None, ...]
+
+    @property
+    def links(self) -> list[Link]:
+        """Pairs of source word and output word, from 0."""
+        return sorted((origin, word) for word, origin in enumerate(self.origins) if origin is not None)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The numbers of words of the source and of the output."""
+        return len(self.source_words), len(self.output_words)
+
+    def __str__(self) -> str:
+        """In the Pharaoh format."""
+        return pharaoh(self.links)
+
+
+@dataclass(frozen=True)
+class TokenizedPair:
+    """A text and a translation as words and as tokens, with the word of each token."""
+
+    source: str
+    output: str
+    source_words: tuple[str, ...]
+    output_words: tuple[str, ...]
+    output_ids: Sequence[int]
+    source_word_of: Sequence[int | None]
+    output_word_of: Sequence[int | None]
+
+    @staticmethod
+    def of(
+        source: str, output: str, ids: Sequence[int], vocabularies: tuple[Tokenizer, Tokenizer], *, given: bool
+    ) -> "TokenizedPair":
+        """`given`: the output is a user's text, in which an unknown token is a word too."""
+        reads, writes = vocabularies
+        source_words = tuple(source[a:b] for a, b in reads.spans(source))
+        output_words = tuple(output[a:b] for a, b in writes.spans(output))
+        output_word_of = _words_of_text(writes, ids) if given else writes.places(ids)
+        source_word_of = _words_of_text(reads, reads.encode(source))
+        return TokenizedPair(source, output, source_words, output_words, ids, source_word_of, output_word_of)
+
+    def weights(self, model: Seq2Seq, batch: Source, length: int, layer: int | None) -> list[Float[Tensor, "H T S"]]:
+        """Cross-attention weights of every layer, or of one, over the `length` source tokens without the end."""
+        if not self.source_words or not self.output_words:
+            return []
+        device = next(model.parameters()).device
+        ids = torch.tensor([[START, *self.output_ids]], device=device)
+        recorder = MapRecorder(model, lambda site: site.kind == "cross" and layer in (None, site.layer))
+        record_maps(ForwardPass(model, batch, ids[:, :-1], ids[0, 1:]), recorder)
+        each = [one.weights().cpu() for one in recorder.maps]
+        units = each[0].shape[2] - length - 1
+        return [one[..., units : units + length] for one in each]
+
+    def aligned(self, weights: Sequence[Float[Tensor, "H T S"]], heads: AlignmentHeads) -> Alignment:
+        """Each word of the output with the source word that has the largest weight."""
+        origins: tuple[int | None, ...] = (None,) * len(self.output_words)
+        if weights:
+            chosen = torch.cat(list(weights)) if heads.head is None else weights[0][heads.head : heads.head + 1]
+            rows = self.output_word_of if heads.step == "output" else [None, *self.output_word_of[:-1]]
+            sources = TokenGroups.of(self.source_word_of[: chosen.shape[2]], len(self.source_words))
+            by_words = TokenGroups.of(rows, len(self.output_words)).sum(sources.sum(chosen.mean(0), 1), 0)
+            best, attends = by_words.argmax(1).tolist(), (by_words.sum(1) > 0).tolist()
+            origins = tuple(origin if any_ else None for origin, any_ in zip(best, attends, strict=True))
+        return Alignment(self.source, self.output, self.source_words, self.output_words, origins)
+
+
+def _words_of_text(vocabulary: Tokenizer, ids: Sequence[int]) -> list[int | None]:
+    """The word of each token of a given text. An unknown token, which `decode` drops, is a word of it too."""
+    if UNKNOWN not in ids:
+        return vocabulary.places(ids)
+    return [None if token == END else word for word, token in enumerate(ids)]

@@ -1,0 +1,138 @@
+"""Recording a look: a forward pass under capture, its maps merged into words and reduced to what was asked for."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import Tensor
+from regard.data.images import Pixels
+from regard.interpret.forward_pass import ForwardPass, log_probabilities
+from regard.interpret.look import GeneratedText, Image, Label, Look, Text
+from regard.interpret.maps import AttentionMap, MapRecorder, record_maps
+from regard.interpret.sites import attention_sites
+from regard.interpret.tokens_to_words import TokenSequence
+from regard.model.capture import Pick, picked
+from regard.model.memory import Memory
+from regard.model.seq2seq import MaskedLanguageModel
+
+
+@dataclass(frozen=True)
+class LookInput:
+    """The names of an input's and an output's positions."""
+
+    title: str
+    source: TokenSequence | None = None  # None: a language model, or an image
+    image: Pixels | None = None
+    output: TokenSequence | None = None  # None: a classifier, or a masked language model
+    read: TokenSequence | None = None  # the decoder's inputs
+    label: Callable[[int], str] = str
+
+
+@dataclass(frozen=True)
+class MapSelection:
+    """Which layers, rows and heads a look has, and in what form (arguments of `regard.look`)."""
+
+    layers: Sequence[int] | None = None
+    rows: Pick = None
+    heads: Pick = None
+    words: bool = False
+    top: int | None = None
+
+    def finish(self, tokens: AttentionMap, rows: TokenSequence | None, keys: TokenSequence | None) -> AttentionMap:
+        """A map of tokens as one of words, if wanted, with its default rows and heads; or its summary alone."""
+        (n, m), result = tokens.size, tokens
+        device = torch.device("cpu") if tokens.call is None else tokens.call.lse.device
+        if self.words and rows is not None and len(rows.tokens) == n:
+            result = replace(result, row_words=rows.groups(device), size=(len(rows.words), m))
+        if keys is not None and len(keys.tokens) == m:
+            result = replace(result, punctuation=keys.punctuation(self.words))
+            if self.words:
+                result = replace(result, key_words=keys.groups(device), size=(result.size[0], len(keys.words)))
+        if self.rows is not None:
+            result = replace(result, default_rows=picked("rows", self.rows, result.size[0], device, strict=False))
+        if self.heads is not None:
+            result = replace(result, default_heads=picked("heads", self.heads, result.heads, device, strict=False))
+        return result if self.top is None else replace(result, row_summaries=result.summary(self.top), call=None)
+
+    def check(self, maps: Sequence[AttentionMap]) -> None:
+        """Refuse rows or heads that no map has."""
+        for name, pick, found, most in (
+            ("rows", self.rows, any(map(_has_rows, maps)), max((each.size[0] for each in maps), default=0)),
+            ("heads", self.heads, any(map(_has_heads, maps)), max((each.heads for each in maps), default=0)),
+        ):
+            if pick is not None and not found:
+                picked(name, pick, most, torch.device("cpu"))  # raises if an index is out of range
+                if most:
+                    wanted = f"at least one of {most}"
+                    raise InvalidArgument(name, wanted=wanted, got="none", remedy="They count from 0.")
+
+
+def _has_rows(each: AttentionMap) -> bool:
+    return bool(each.shown_rows)
+
+
+def _has_heads(each: AttentionMap) -> bool:
+    return bool(each.shown_heads)
+
+
+def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection) -> Look:
+    """Run the forward pass once and make a look of it."""
+    encoder = getattr(forward.model, "encoder", None)
+    units = int(getattr(encoder, "cls_token", None) is not None)
+    source = None if given.source is None else given.source.after(units)
+    layers = _checked_layers(forward.model, selection.layers)
+
+    def finish(recorded: AttentionMap) -> AttentionMap:
+        output = given.read if recorded.kind == "self" else given.output
+        rows, keys = ({"source": source, "output": output}.get(s) for s in (recorded.query_side, recorded.key_side))
+        return selection.finish(recorded, rows, keys)
+
+    recorder = MapRecorder(forward.model, lambda site: layers is None or site.layer in layers, finish)
+    memories: list[Memory] = []
+    hook = None if encoder is None else encoder.register_forward_hook(lambda _, __, memory: memories.append(memory))
+    try:
+        logits = record_maps(forward, recorder)
+    finally:
+        if hook is not None:
+            hook.remove()
+    selection.check(recorder.maps)
+    read: Text | Image | None = None if source is None else Text(source.names(selection.words))
+    if given.image is not None and memories[-1].grid is not None:
+        read = Image(given.image, memories[-1].grid, memories[-1].cls_tokens)
+    output, labels = _output(forward, given, logits, selection.words)
+    return Look(given.title, read, output, tuple(recorder.maps), replace(forward, labels=labels))
+
+
+def _checked_layers(model: torch.nn.Module, layers: Sequence[int] | None) -> set[int] | None:
+    if layers is None:
+        return None
+    known = sorted({site.layer for site in attention_sites(model).values()})
+    wanted = [layers] if isinstance(layers, int) else list(layers)
+    if not wanted or not set(wanted) <= set(known):
+        raise InvalidArgument(
+            "layers",
+            wanted=f"some of {', '.join(map(str, known))}" if known else "none: this model has no attention",
+            got=repr(layers),
+            remedy="Layers count from 1.",
+        )
+    return set(wanted)
+
+
+def _output(
+    forward: ForwardPass, given: LookInput, logits: Tensor, words: bool
+) -> tuple[GeneratedText | Label | None, Tensor | None]:
+    """The output with its log-probabilities, and its token or label ids."""
+    labels = forward.labels
+    if isinstance(forward.model, MaskedLanguageModel):
+        return None, None
+    if given.output is None:
+        labels = logits.argmax(-1) if labels is None else labels
+        return Label(given.label(int(labels)), float(log_probabilities(logits, labels)[0])), labels
+    assert given.read is not None
+    assert labels is not None
+    scores = log_probabilities(logits, labels).cpu()
+    scores = given.output.groups().sum(scores, 0) if words else scores
+    tokens, read = given.output.names(words), given.read.names(words)
+    return GeneratedText(given.output.text, tokens, read, tuple(scores.tolist())), labels
