@@ -95,7 +95,7 @@ def test_equals_definition(score, mask, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("score", SCORES)
 def test_other_contracts(score, dtype):
-    contracts.blind_rows_give_zeros(on_gpu, Case(score, "blind", DTYPES[dtype]))
+    contracts.masked_rows_give_zeros(on_gpu, Case(score, "fully masked", DTYPES[dtype]))
     contracts.future_changes_nothing(on_gpu, Case(score, "causal", DTYPES[dtype], "square"))
     contracts.future_changes_nothing(on_gpu, Case(score, "causal padding", DTYPES[dtype]))
     contracts.padding_changes_nothing(on_gpu, Case(score, dtype=DTYPES[dtype]))

@@ -41,7 +41,7 @@ class AttentionCall:
 
     @torch.no_grad()
     def weights(self, *, rows: Pick = None, heads: Pick = None) -> Tensor:
-        """Exact weights (*lead, rows, keys) of the given rows and heads; memory is linear in what is asked for."""
+        """Exact weights (*lead, rows, keys) of the given rows and heads; memory is linear in the selection."""
         return weights(self.spec, self.lead, rows, heads, self.lse)
 
     @torch.no_grad()
