@@ -29,7 +29,8 @@ from regard.data.batching import Batch, batches
 from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
 from regard.model.weights import weights_of
-from regard.recipe.recipe import Recipe, read_recipe
+from regard.recipe.load import read_recipe
+from regard.recipe.recipe import Recipe
 from regard.runtime.cuda import cuda_graphs, graphed_update
 from regard.runtime.cuda.graphed_update import GraphedUpdate
 from regard.training.checkpointing import average_checkpoints
@@ -677,7 +678,7 @@ ENDS = {"an error": lambda: os.stat("/nowhere/at/all"), "an exit": sys.exit}
 @pytest.mark.parametrize("name", ENDS)
 def test_a_failing_prefetch_thread_is_reported_and_the_run_resumes(name, tmp_path, cache, whole, monkeypatch):
     """Whatever ends the prefetch thread: a clear error, and a resumed run that ends the same."""
-    right, count = batches_module._collated, 0
+    right, count = batches_module._collate, 0
 
     def wrong(corpus, rows, capacity=None):
         nonlocal count
@@ -687,7 +688,7 @@ def test_a_failing_prefetch_thread_is_reported_and_the_run_resumes(name, tmp_pat
                 ENDS[name]()
         return right(corpus, rows, capacity)
 
-    monkeypatch.setattr(batches_module, "_collated", wrong)
+    monkeypatch.setattr(batches_module, "_collate", wrong)
     with pytest.raises(regard.TrainingFailed, match=r"step \d+: wanted its batches; got .*resume") as caught:
         train(table(), tmp_path, cache=cache)
     assert caught.value.exit_code == 1

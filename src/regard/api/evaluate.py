@@ -11,7 +11,8 @@ from regard.core.atomic_io import cache_folder
 from regard.core.errors import InvalidArgument
 from regard.data import text
 from regard.data.corpus import Corpus, Prepared, prepare
-from regard.data.examples import Example, Split, examples
+from regard.data.example import Example, Split
+from regard.data.sources import examples
 from regard.data.tokenizer import lowered
 from regard.evaluation.bootstrap import RESAMPLES
 from regard.evaluation.metrics import METRICS, TaskName, check_metrics, score

@@ -11,8 +11,10 @@ from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
-from regard.data.examples import DataConfig, Split, examples
+from regard.data.config import DataConfig
+from regard.data.example import Split
 from regard.data.images import Pixels, load_image
+from regard.data.sources import examples
 from regard.data.text import TABLES, form
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
@@ -196,7 +198,7 @@ def summarize_heads(
 def pairs_of(recipe: Recipe, data: Sequence[str]) -> Iterator[tuple[Any, str | None]]:
     """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on."""
     config, split = data_of(recipe, data)
-    alone, masked = config.source is None, recipe.model.get("head") is not None
+    alone, masked = config.source is None, recipe.model.predicts == "masked tokens"
     for each in examples(config, split):
         if each.source or each.target:
             yield (each.target, None if masked else "") if alone else (each.source, each.target)

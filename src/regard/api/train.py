@@ -23,10 +23,9 @@ from regard.checkpoint.format import (
     read_vocabularies,
 )
 from regard.core.atomic_io import cache_folder
-from regard.core.config import read
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
+from regard.data.config import AugmentKind
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, VocabularyType, prepare
-from regard.data.examples import AugmentKind
 from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
 from regard.data.tokenizer import Tokenizer
@@ -39,7 +38,8 @@ from regard.model.interfaces import StatefulDecoder
 from regard.model.pretrained import grid_encoder, load_pretrained, weights_file
 from regard.model.seq2seq import MaskedLanguageModel, Model, Seq2Seq
 from regard.model.weights import fingerprint, load_weights, weights_of
-from regard.recipe.recipe import Recipe, read_tables
+from regard.recipe.load import check_files, read_tables
+from regard.recipe.recipe import Recipe
 from regard.training.checkpointing import average_checkpoints
 from regard.training.config import TrainConfig
 from regard.training.distributed import SINGLE_PROCESS, ProcessGroup, process_group
@@ -163,6 +163,7 @@ def prepared(
 
     Vocabularies are those given, those of the model that training starts from, or learned from the training data.
     """
+    check_files(recipe)
     given: tuple[VocabularyType | None, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
         before = load(recipe.train.init_from)
@@ -231,12 +232,8 @@ def with_cached_features(
 
 def backbone_of(recipe: Recipe) -> BackboneConfig | None:
     """The pretrained backbone that a recipe names, if any."""
-    table = recipe.model.get("encoder", {}).get("backbone")
-    if table is None:
-        return None
-    config = read(BackboneConfig, table, "model.encoder.backbone")
-    assert isinstance(config, BackboneConfig)
-    return config
+    encoder = recipe.model.encoder
+    return None if encoder is None else getattr(encoder.config, "backbone", None)
 
 
 def device_of(recipe: Recipe) -> str:

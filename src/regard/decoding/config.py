@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from regard.core.config import Config, Count, Probability, Range
+from regard.core.config import Config, Count, Probability, Range, doc
 from regard.core.errors import Problem
 from regard.decoding.logits_processors import LOGITS_PROCESSORS
 
@@ -13,36 +13,56 @@ Positive = Annotated[float, Range(0.0)]
 
 @dataclass(frozen=True)
 class DecodeConfig(Config):
-    beam_size: Count = 1  # hypotheses of each input; 1: greedy search
-    num_hypotheses: Count = 1  # outputs for each input, best first
-    max_length: Count = 200  # tokens of an output, at most; a decoder with learned positions may have fewer
-    max_length_ratio: Positive | None = None  # at most so many times the tokens of the source
-    min_length: Annotated[int, Range(0.0)] = 0  # tokens of an output, at least
-    min_length_ratio: Positive = 0.0  # at least so many times the tokens of the source
-    length_penalty: float = 1.0  # total log-probabilities are divided by the length to this power: higher favors longer
-    # Weight of the coverage of the source by attention, averaged over layers and heads, when outputs are ranked
-    # (https://arxiv.org/abs/1609.08144)
-    coverage_penalty: Positive = 0.0
-    no_repeat_ngram_size: Annotated[int, Range(0.0)] = 0  # no n-gram of so many tokens occurs twice; 0: any may
-    # Log-probabilities of generated tokens are multiplied by it (https://arxiv.org/abs/1909.05858)
-    repetition_penalty: Annotated[float, Range(1.0)] = 1.0
-    beam_groups: Count = (
-        1  # diverse beam search: groups that avoid each other's tokens (https://arxiv.org/abs/1610.02424)
+    beam_size: Count = doc(1, "hypotheses of beam search; 1 is greedy search")
+    num_hypotheses: Count = doc(1, "outputs per input, best first")
+    max_length: Count = doc(200, "largest number of output tokens; learned positions may end earlier")
+    max_length_ratio: Positive | None = doc(None, "largest number of output tokens per source token")
+    min_length: Annotated[int, Range(0.0)] = doc(0, "smallest number of output tokens")
+    min_length_ratio: Positive = doc(0.0, "smallest number of output tokens per source token")
+    length_penalty: float = doc(
+        1.0,
+        "log-probabilities are divided by the length to this power: higher favors longer outputs "
+        "(https://arxiv.org/abs/1609.08144)",
     )
-    diversity_penalty: Positive = 0.5  # subtracted from a token's score for each earlier group that chose it
-    sample: bool = False  # sample tokens from the distribution
-    temperature: Positive = 1.0  # of the distribution: below 1 sharper, above it flatter
-    top_k: Count | None = None  # sample from the k most likely tokens
-    top_p: Probability | None = None  # from the fewest tokens whose probabilities sum to p
-    min_p: Probability | None = None  # from tokens at least p times as likely as the most likely
-    typical_p: Probability | None = None  # locally typical sampling (https://arxiv.org/abs/2202.00666)
-    seed: Annotated[int, Range(0.0)] = 1  # of sampling; the draws of an input depend on this and its position only
-    # Registered logits processors, applied in this order
-    logits_processors: tuple[Annotated[str, LOGITS_PROCESSORS], ...] | None = None
-    precision: Literal["float32", "bfloat16"] = "float32"  # of linear layers on a GPU
-    quantization: Literal["int8"] | None = None  # of weights, where the processor and the decoder support it
-    max_source_length: Count = 1000  # tokens of an input, at most
-    batch_tokens: Count = 4096  # source tokens of a batch, with padding
+    coverage_penalty: Positive = doc(
+        0.0,
+        "weight of the coverage of the source by attention, averaged over layers and heads, when outputs are "
+        "ranked (https://arxiv.org/abs/1609.08144)",
+    )
+    no_repeat_ngram_size: Annotated[int, Range(0.0)] = doc(
+        0, "n-grams of this size do not occur twice; 0: no constraint"
+    )
+    repetition_penalty: Annotated[float, Range(1.0)] = doc(
+        1.0,
+        "log-probabilities of tokens that were generated before are multiplied by this "
+        "(https://arxiv.org/abs/1909.05858)",
+    )
+    beam_groups: Count = doc(1, "groups of diverse beam search (https://arxiv.org/abs/1610.02424)")
+    diversity_penalty: Positive = doc(
+        0.5, "subtracted from a token's score for each earlier group that chose it at the same step"
+    )
+    sample: bool = doc(False, "sample tokens instead of choosing the most likely")
+    temperature: Positive = doc(1.0, "logits are divided by this before sampling")
+    top_k: Count | None = doc(None, "sample from the k most likely tokens")
+    top_p: Probability | None = doc(
+        None, "sample from the smallest set of tokens with this total probability (https://arxiv.org/abs/1904.09751)"
+    )
+    min_p: Probability | None = doc(None, "sample from tokens with at least this fraction of the largest probability")
+    typical_p: Probability | None = doc(
+        None, "locally typical sampling with this total probability (https://arxiv.org/abs/2202.00666)"
+    )
+    seed: Annotated[int, Range(0.0)] = doc(
+        1, "seed of sampling; the draws of an input depend on it and on the input's position alone"
+    )
+    logits_processors: tuple[Annotated[str, LOGITS_PROCESSORS], ...] | None = doc(
+        None, "registered logits processors, applied in this order"
+    )
+    precision: Literal["float32", "bfloat16"] = doc("float32", "precision of linear layers on a GPU")
+    quantization: Literal["int8"] | None = doc(
+        None, "store weights in int8, where processor and decoder support it: faster, slightly different outputs"
+    )
+    max_source_length: Count = doc(1000, "largest number of source tokens")
+    batch_tokens: Count = doc(4096, "source tokens of a batch, with padding")
 
     def conflicts(self) -> Iterator[Problem]:
         if self.num_hypotheses > self.beam_size and not self.sample:

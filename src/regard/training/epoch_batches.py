@@ -6,8 +6,8 @@ from functools import cached_property
 
 from regard.core.sequence import pin_memory
 from regard.data.batching import Batch, PackedCapacity, batches, plan, shift_contexts, stateful_batches
+from regard.data.config import AugmentKind
 from regard.data.corpus import Corpus
-from regard.data.examples import AugmentKind
 from regard.data.prefetch import prefetch
 from regard.training.config import TrainConfig
 from regard.training.distributed import SINGLE_PROCESS, ProcessGroup
