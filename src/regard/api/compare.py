@@ -89,7 +89,9 @@ def side_by_side(
         wanted, remedy = "two systems or more", "`regard evaluate` tells how one does."
         raise InvalidArgument("systems", wanted=wanted, got=str(len(systems)), remedy=remedy)
     on = EvaluationInputs(split, sources, tuple(references))
-    found = [system if is_file(system) else load(system, device=device).searching(**decode or {}) for system in systems]
+    found = [
+        system if is_file(system) else load(system, device=device).with_decode(**decode or {}) for system in systems
+    ]
     recipes = [system.recipe for system in found if isinstance(system, Predictor)]
     speaks = not any(recipe.data.source is None for recipe in recipes)  # language models have no outputs to compare
     with ExitStack() as stack:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.config import Config, Count
+from regard.core.config import Config, Count, doc
 from regard.core.errors import Problem
 from regard.core.shapes import Float, Tensor
 
@@ -23,9 +23,9 @@ BackboneKind = Literal["efficientnet-lite0", "resnet18", "resnet50"]
 
 @dataclass(frozen=True)
 class BackboneConfig(Config):
-    kind: BackboneKind = "efficientnet-lite0"
-    stride: Count = 32  # pixels per position of the feature map, in each direction: 16 or 32
-    weights: str | None = None  # file to load; None: an installed package's, for efficientnet-lite0
+    kind: BackboneKind = doc("efficientnet-lite0", "pretrained network")
+    stride: Count = doc(32, "pixels per region in each direction: 16 or 32")
+    weights: str | None = doc(None, "file of the weights; left out: those of the package, for efficientnet-lite0")
 
     def conflicts(self) -> Iterator[Problem]:
         if self.stride not in (16, 32):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.config import Count, Probability
+from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -31,13 +31,13 @@ NO_DROPOUT = Dropout(0.0)
 class ConvConfig(EncoderConfig, DecoderConfig):
     packable = True
 
-    dim: Count = 256
-    kernel_size: Count = 3
-    dilations: tuple[Count, ...] = (1, 2, 4, 8)  # one layer each
-    dropout: Probability = 0.1
-    causal: bool = False  # encoders: see no later token; decoders never do
-    score: ScoreName = "scaled_dot"
-    heads: Count = 1
+    dim: Count = doc(256, "dimension of the hidden states")
+    kernel_size: Count = doc(3, "kernel size of the convolutions")
+    dilations: tuple[Count, ...] = doc((1, 2, 4, 8), "dilation of each layer")
+    dropout: Probability = doc(0.1, "dropout of embeddings and of each layer's output")
+    causal: bool = doc(False, "encoders: see earlier positions only; decoders always do")
+    score: ScoreName = doc("scaled_dot", "attention score function of a decoder")
+    heads: Count = doc(1, "attention heads of a decoder")
 
     def conflicts(self) -> Iterator[Problem]:
         if self.dim % self.heads:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.core.config import Count
+from regard.core.config import Count, doc
 from regard.core.errors import Problem
 from regard.core.shapes import Float, Tensor
 from regard.model.interfaces import Pool
@@ -18,9 +18,9 @@ from regard.model.scores import ScoreName
 
 @dataclass(frozen=True)
 class AttentionPoolConfig(PoolConfig):
-    queries: Count = 1
-    heads: Count = 1
-    score: ScoreName = "scaled_dot"
+    queries: Count = doc(1, "number of learned queries")
+    heads: Count = doc(1, "attention heads")
+    score: ScoreName = doc("scaled_dot", "attention score function")
 
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
         if memory_dim % self.heads:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from regard.core.config import Count, Probability
+from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -32,17 +32,26 @@ Hidden = tuple[Float[Tensor, "layers rows W"], ...]  # one tensor, or two for an
 class RnnDecoderConfig(DecoderConfig):
     packable, packed_memory, carries_state = True, False, True
 
-    cell: CellName = "gru"
-    dim: Count = 256
-    layers: Count = 1
-    dropout: Probability = 0.1
-    initial_state: Literal["summary", "zero"] = "summary"  # projected from the memory's summary, or zero
-    # none: the memory's summary is an input of every step; bahdanau: attend with the previous state, then step
-    # (https://arxiv.org/abs/1409.0473); luong: step, then attend with the new state (https://arxiv.org/abs/1508.04025)
-    attention: Literal["none", "bahdanau", "luong"] = "bahdanau"
-    score: ScoreName = "additive"
-    input_feeding: bool = False  # luong: the last attentional hidden state is an input of the next step
-    context_gate: bool = False  # bahdanau: scale the context by a gate of the state (arXiv:1502.03044)
+    cell: CellName = doc("gru", "recurrent cell")
+    dim: Count = doc(256, "dimension of the hidden state")
+    layers: Count = doc(1, "number of layers")
+    dropout: Probability = doc(0.1, "dropout of inputs, between layers and of the output")
+    initial_state: Literal["summary", "zero"] = doc(
+        "summary", "initial hidden state: from the memory's summary, or zero"
+    )
+    attention: Literal["none", "bahdanau", "luong"] = doc(
+        "bahdanau",
+        '"bahdanau" attends before each step (https://arxiv.org/abs/1409.0473), "luong" after it '
+        "(https://arxiv.org/abs/1508.04025)",
+    )
+    score: ScoreName = doc("additive", "attention score function")
+    input_feeding: bool = doc(
+        False,
+        'with "luong": the last attentional state is an input of the next step (https://arxiv.org/abs/1508.04025)',
+    )
+    context_gate: bool = doc(
+        False, 'with "bahdanau": a learned gate scales the context vector (https://arxiv.org/abs/1502.03044)'
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if self.input_feeding and self.attention != "luong":

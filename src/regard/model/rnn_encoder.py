@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.core.config import Count, Probability
+from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing, Tokens, to_device
 from regard.core.shapes import Float, Int, Tensor
@@ -27,11 +27,11 @@ MODULES = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 class RnnConfig(EncoderConfig):
     packable, packed_memory = True, False
 
-    cell: CellName = "gru"
-    dim: Count = 256
-    layers: Count = 1
-    dropout: Probability = 0.1
-    bidirectional: bool = True  # half of dim in each direction
+    cell: CellName = doc("gru", "recurrent cell")
+    dim: Count = doc(256, "dimension of the hidden state")
+    layers: Count = doc(1, "number of layers")
+    dropout: Probability = doc(0.1, "dropout of inputs and between layers")
+    bidirectional: bool = doc(True, "read in both directions, with half of dim each")
 
     def conflicts(self) -> Iterator[Problem]:
         if self.bidirectional and self.dim % 2:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import torch
 
-from regard.core.config import Config, Count, Range
+from regard.core.config import Config, Count, Range, doc
 from regard.core.errors import Problem
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.model.interfaces import AnyDecoder, StatefulDecoder
@@ -25,12 +25,20 @@ Share = Annotated[float, Range(0.0, 1.0)]
 class ScheduledSampling(Config):
     """The probability of teacher forcing over the steps of training."""
 
-    teacher_forcing: Share = 1.0  # share of gold tokens: 1 is teacher forcing, 0 free running
-    final_teacher_forcing: Share | None = None  # at the end of the schedule; None: constant
-    over_steps: Count | None = None  # length of the schedule in training steps
-    schedule: Literal["linear", "exponential", "sigmoid"] = "linear"
-    mode: Literal["token", "ratio"] = "token"  # each token at random, or exactly this share of a sequence
-    passes: Count = 1  # predictions of a parallel decoder before the one that is trained
+    teacher_forcing: Share = doc(
+        1.0,
+        "probability of feeding the gold token: 1 is teacher forcing, 0 free running "
+        "(https://arxiv.org/abs/1506.03099)",
+    )
+    final_teacher_forcing: Share | None = doc(None, "probability at the end of the schedule; left out: constant")
+    over_steps: Count | None = doc(None, "updates that the schedule takes")
+    schedule: Literal["linear", "exponential", "sigmoid"] = doc("linear", "shape of the schedule")
+    mode: Literal["token", "ratio"] = doc(
+        "token", "draw each token independently, or exactly that share of each sequence"
+    )
+    passes: Count = doc(
+        1, "forward passes of a parallel decoder to produce its own predictions (https://arxiv.org/abs/1906.07651)"
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if (self.final_teacher_forcing is None) != (self.over_steps is None):

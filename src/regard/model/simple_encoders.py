@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.core.config import Count
+from regard.core.config import Count, doc
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
 from regard.model.embedding import Embedding
@@ -18,14 +18,14 @@ class LabelConfig(EncoderConfig):
     reads = "label"
     shardable = True
 
-    dim: Count = 256
+    dim: Count = doc(256, "dimension of the label embedding")
 
 
 @dataclass(frozen=True)
 class BagConfig(EncoderConfig):
     shardable = True
 
-    dim: Count = 256
+    dim: Count = doc(256, "dimension of the embeddings")
 
 
 class LabelEncoder(Encoder):

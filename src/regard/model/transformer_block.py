@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from regard.core.config import Count, Probability, Range
+from regard.core.config import Count, Probability, Range, doc
 from regard.core.errors import Problem
 from regard.core.sequence import Packing, SequenceOffsets
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -40,27 +40,37 @@ from regard.model.scores import SCORES, ScoreName
 class TransformerConfig(EncoderConfig, DecoderConfig):
     packable = shardable = has_blocks = True
 
-    dim: Count = 256
-    layers: Count = 3
-    heads: Count = 4
-    ffn_dim: Count = 1024  # hidden dim of the feed-forward network
-    dropout: Probability = 0.1  # of embeddings and of the output of each sublayer
-    attention_dropout: Probability = 0.0  # of attention weights
-    ffn_dropout: Probability = 0.0  # within the feed-forward network
-    norm: Literal["layer", "rms"] = "layer"
-    norm_first: bool = True  # pre-norm (stable when deep) or post-norm as in the first paper
-    norm_input: bool = False  # normalise the embeddings, too
-    norm_eps: Annotated[float, Range(0.0)] = 1e-5  # added to the variance
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "relu"
-    positions: PositionName = "sinusoidal"
-    position_mode: Literal["add", "concatenate"] = "add"  # how sinusoidal or learned positions join embeddings
-    max_positions: Count = 512  # for learned positions
-    score: ScoreName = "scaled_dot"
-    kv_heads: Count | None = None
-    qk_norm: bool = False  # normalise queries and keys (https://arxiv.org/abs/2010.04245)
-    causal: bool = False  # encoders: attend to earlier positions only
-    cls_token: bool = False  # encoders: a learned first state, for the pool `first`
-    activation_checkpointing: bool = False  # recompute activations in the backward
+    dim: Count = doc(256, "dimension of the hidden states")
+    layers: Count = doc(3, "number of blocks")
+    heads: Count = doc(4, "attention heads")
+    ffn_dim: Count = doc(1024, "hidden dimension of the feed-forward network")
+    dropout: Probability = doc(0.1, "dropout of embeddings and of each sublayer's output")
+    attention_dropout: Probability = doc(0.0, "dropout of attention weights")
+    ffn_dropout: Probability = doc(0.0, "dropout inside the feed-forward network")
+    norm: Literal["layer", "rms"] = doc("layer", "LayerNorm or RMSNorm (https://arxiv.org/abs/1910.07467)")
+    norm_first: bool = doc(True, "pre-norm instead of post-norm (https://arxiv.org/abs/2002.04745)")
+    norm_input: bool = doc(False, "normalize the embeddings too")
+    norm_eps: Annotated[float, Range(0.0)] = doc(1e-5, "added to the variance in norms")
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = doc(
+        "relu", "activation of the feed-forward network; swiglu is gated (https://arxiv.org/abs/2002.05202)"
+    )
+    positions: PositionName = doc("sinusoidal", "position encoding")
+    position_mode: Literal["add", "concatenate"] = doc(
+        "add", "add sinusoidal or learned positions to the embeddings, or concatenate them"
+    )
+    max_positions: Count = doc(512, "largest sequence length of learned positions")
+    score: ScoreName = doc("scaled_dot", "attention score function")
+    kv_heads: Count | None = doc(
+        None, "key and value heads, shared by groups of query heads (https://arxiv.org/abs/2305.13245); left out: heads"
+    )
+    qk_norm: bool = doc(False, "normalize queries and keys (https://arxiv.org/abs/2010.04245)")
+    causal: bool = doc(False, "an encoder whose positions attend to earlier positions only")
+    cls_token: bool = doc(False, 'encoders: prepend a learned [CLS] state, for the pool "first"')
+    activation_checkpointing: bool = doc(
+        False,
+        "recompute the activations of a block in the backward pass instead of storing them "
+        "(https://arxiv.org/abs/1604.06174)",
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         positions = POSITIONS[self.positions]

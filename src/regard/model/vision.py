@@ -1,14 +1,14 @@
 """Image encoders: CNNs, CNNs with self-attention, CNN + Transformer and vision Transformers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.config import Count
+from regard.core.config import Count, doc
 from regard.core.errors import Problem
 from regard.core.sequence import FeatureGrids
 from regard.core.shapes import Float, Tensor
@@ -45,11 +45,13 @@ class SelfAttention2d(nn.Module):
 class CnnConfig(EncoderConfig):
     reads = "image"
 
-    dim: Count = 256  # of a region's state
-    channels: tuple[Count, ...] = (32, 64, 128)  # one stage each, which halves height and width
-    attention: bool = False  # a self-attention block after the last stage
-    backbone: BackboneConfig | None = None  # a pretrained network instead of stages
-    queries: Count | None = None  # learned queries that make the summary by attention; None: the mean
+    dim: Count = doc(256, "dimension of the memory's states")
+    channels: tuple[Count, ...] = doc((32, 64, 128), "channels of each stage, which halves height and width")
+    attention: bool = doc(False, "a self-attention block after the last stage")
+    backbone: BackboneConfig | None = doc(None, "a pretrained network instead of the stages")
+    queries: Count | None = doc(
+        None, "learned queries whose attention results are the summary; left out: the mean of all regions"
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if self.queries is not None and self.dim % 4:
@@ -87,10 +89,10 @@ class _GridTransformerConfig(EncoderConfig):
 
 @dataclass(frozen=True)
 class CnnTransformerConfig(_GridTransformerConfig):
-    channels: tuple[Count, ...] = (32, 64, 128)
-    attention: bool = False
-    backbone: BackboneConfig | None = None
-    transformer: TransformerConfig = field(default_factory=TransformerConfig)
+    channels: tuple[Count, ...] = doc((32, 64, 128), "channels of each stage, which halves height and width")
+    attention: bool = doc(False, "a self-attention block after the last stage")
+    backbone: BackboneConfig | None = doc(None, "a pretrained network instead of the stages")
+    transformer: TransformerConfig = doc(TransformerConfig(), "the Transformer over the regions")
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         return _unused_stages(self.backbone)
@@ -100,9 +102,9 @@ class CnnTransformerConfig(_GridTransformerConfig):
 class VitConfig(_GridTransformerConfig):
     shardable = has_blocks = True
 
-    patch_size: Count = 16
-    transformer: TransformerConfig = field(default_factory=TransformerConfig)
-    patch_ffn_dim: Count | None = None  # patches are embedded by an MLP of this hidden dim; None: one linear map
+    patch_size: Count = doc(16, "height and width of a patch in pixels (https://arxiv.org/abs/2010.11929)")
+    transformer: TransformerConfig = doc(TransformerConfig(), "the Transformer over the patches")
+    patch_ffn_dim: Count | None = doc(None, "hidden dimension of an MLP that embeds patches; left out: one linear map")
 
     def image_conflicts(self, size: int) -> Iterator[Problem]:
         if size % self.patch_size:
