@@ -15,14 +15,14 @@ SECTIONS = re.findall(
 MODULES = {name: (code, tomlish) for name, code, tomlish in SECTIONS}
 
 TRAIN = """
-import sys, tomllib
+import tomllib
 import {module}
 import regard
 
 TRANSFORMER = dict(kind="transformer", dim=32, layers=1, heads=2, ffn_dim=32)
 recipe = dict(
-    data=dict(train="rows.tsv", source=dict(tokenizer="characters", vocab_size=300),
-              target=dict(tokenizer="characters", vocab_size=300)),
+    data=dict(train="rows.tsv", source=dict(tokenizer="characters", vocab_size=300, column="1"),
+              target=dict(tokenizer="characters", vocab_size=300, column="2")),
     model=dict(encoder=dict(TRANSFORMER), decoder=dict(TRANSFORMER)),
     train=dict(max_steps=2, warmup_steps=1, batch_tokens=200, device="cpu"),
 )
@@ -33,7 +33,7 @@ for table, keys in changes.items():
         recipe[table][key] = value if not isinstance(value, dict) or "kind" in value else {{**old, **value}}
 if "pool" in recipe["model"]:  # a classifier has labels and no decoder
     del recipe["model"]["decoder"]
-    recipe["data"]["target"] = dict(kind="label")
+    recipe["data"]["target"] = dict(kind="label", column="2")
 regard.train(recipe, "run")
 """
 USE = """
@@ -43,7 +43,7 @@ import regard
 model = regard.load("run")
 print(model.predict(["3 May 2001"]))
 look = regard.look(model, "3 May 2001")
-assert look.maps if hasattr(look, "maps") else look
+assert look.maps
 """
 
 
