@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from regard.api.evaluate import compare, evaluate
     from regard.api.look import look
     from regard.api.train import train
+    from regard.api.word_vectors import train_word_vectors
     from regard.core.errors import (
         CheckpointRefused,
         Diverged,
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     )
     from regard.model.vision import SelfAttention2d
     from regard.word_vectors.vectors import WordVectors
-    from regard.word_vectors.word2vec import Word2VecConfig, train_word2vec
+    from regard.word_vectors.word2vec import Word2VecConfig
 
 __version__ = "0.1.0"
 
@@ -98,7 +99,8 @@ _HOMES = {
     "regard.core.sequence": ("Tokens",),
     "regard.inference.load": ("load",),
     "regard.inference.predictor": ("Predictor",),
-    "regard.word_vectors.word2vec": ("Word2VecConfig", "train_word2vec"),
+    "regard.word_vectors.word2vec": ("Word2VecConfig",),
+    "regard.api.word_vectors": ("train_word_vectors",),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -159,7 +161,7 @@ __all__ = [
     "register",
     "self_attend",
     "train",
-    "train_word2vec",
+    "train_word_vectors",
     "with_markup",
 ]
 

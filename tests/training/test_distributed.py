@@ -245,7 +245,7 @@ def test_the_command_under_torchrun(folder):
     recipe.write_text(
         data.format(PAIRS["train"][0])
         + '[model]\nencoder = {kind = "rnn", dim = 16}\ndecoder = {kind = "rnn", dim = 16}\n'
-        + "[train]\nsteps = 4\nwarmup = 2\nlog_every = 2\nbatch_tokens = 256\n"
+        + "[train]\nmax_steps = 4\nwarmup_steps = 2\nlog_every = 2\nbatch_tokens = 256\n"
     )
     made = torchrun(2, "-m", "regard", "train", recipe, "--out", folder / "command", "--cache", folder / "cache")
     assert made.returncode == 0, made.stderr

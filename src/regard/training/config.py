@@ -101,13 +101,6 @@ class TrainConfig(Config):
         super().__post_init__()
 
     def conflicts(self) -> Iterator[Problem]:
-        if self.reward is not None and self.scheduled_sampling is not None:
-            yield Problem(
-                "reward",
-                "nothing with scheduled_sampling, which feeds targets",
-                repr(self.reward),
-                "Choose one of the two.",
-            )
         if len(self.betas) != 2:
             yield Problem("betas", "two numbers", str(list(self.betas)), "As in betas = [0.9, 0.98].")
         if self.max_steps is not None and self.warmup_steps > self.max_steps:
@@ -130,12 +123,12 @@ class TrainConfig(Config):
             )
         if self.unfreeze_after is not None and self.freeze is None:
             yield Problem("unfreeze_after", "nothing unless freeze is there", str(self.unfreeze_after), "Leave it out.")
-        if self.carry_state and self.scheduled_sampling is not None:
-            yield Problem("carry_state", "false with scheduled_sampling", "true", "Choose one of the two.")
         exclusive = {  # each computes a batch or its loss in its own way, or stores weights differently
             "cuda_graphs": ("accumulate_steps", "carry_state", "scheduled_sampling", "reward"),
             "packed": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "mixed_lengths": ("packed",),
+            "reward": ("scheduled_sampling",),
+            "carry_state": ("scheduled_sampling",),
             "r_drop": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "doubly_stochastic": ("scheduled_sampling", "reward"),
             "fsdp": ("scheduled_sampling", "reward", "cuda_graphs", "unfreeze_after", "optimizer"),
