@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from regard import register
     from regard.api.ablate import ablate, prune
     from regard.api.align import align, with_markup
     from regard.api.evaluate import compare, evaluate
@@ -157,6 +158,7 @@ __all__ = [
     "load",
     "look",
     "prune",
+    "register",
     "self_attend",
     "train",
     "train_word_vectors",
@@ -165,6 +167,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "register":
+        return import_module("regard.register")
     if name not in _HOME:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)
