@@ -1,6 +1,5 @@
 """A report as plain text."""
 
-
 from regard.core.sanitize import printable
 from regard.core.text_table import text_table
 from regard.evaluation.metrics import METRICS

@@ -68,6 +68,7 @@ class AttentionPool(Pool):
         self.dim = config.queries * dim
         self.query = nn.Parameter(torch.randn(config.queries, dim) * 0.02)
         self.attend = MultiHead(dim, config.heads, score=config.score)
+        self.attend.attention_kind = "pool"
 
     def forward(self, memory: Memory) -> Float[Tensor, "B QW"]:
         asked = self.query.expand(memory.states.shape[0], -1, -1)

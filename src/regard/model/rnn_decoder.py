@@ -138,6 +138,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     for all steps where that is possible.
     """
 
+    heads = 1
+
     def __init__(
         self, config: RnnDecoderConfig, embedding: Embedding, project: Projection, memory_dim: int | None
     ) -> None:
