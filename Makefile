@@ -1,23 +1,34 @@
-# Everything starts here: `make demo`, `make test`, `make check`, `make bench`, `make experiments`.
-# Each sets up .venv by itself when it is missing or older than the files it is made from.
+# `make demo`, `make quick`, `make test`, `make check`, `make bench`, `make experiments`.
+# Each sets up .venv if it is missing or older than pyproject.toml or constraints.txt.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 READY := $(VENV)/.ready
-# One file each in experiments/; the last needs Multi30k, which lies in $REGARD_DATA.
+# One file each in experiments/; the last needs Multi30k in $REGARD_DATA.
 EXPERIMENTS := bottleneck scaling positions sequential memory distance heads $(if $(REGARD_DATA),translation)
-TOGETHER := -n auto --maxprocesses 8 --dist worksteal  # tests, on every core
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test slow check format bench experiments clean
+# Fast tests of every package, about 60 s of processor time; `make test` runs all tests.
+QUICK := $(addprefix tests/, core data/test_text.py data/test_batching.py model/test_build.py model/test_positions.py \
+	kernels/test_rnn.py runtime/test_static_decoder.py decoding/test_ensemble.py training/test_losses.py \
+	checkpoint/test_store.py word_vectors/test_vector_files.py evaluation/test_caption_metrics.py \
+	interpret/test_output_attention.py inference/test_markup.py inference/test_score.py inference/test_stream.py \
+	views/test_figures.py test_package.py::test_importing_loads_nothing_heavy \
+	test_package.py::test_the_architecture_page_names_every_module test_package.py::test_links_in_the_docs_exist)
+
+.PHONY: demo quick test slow check format docs bench experiments clean
 
 demo: $(READY)
 	$(VENV)/bin/regard demo
 
+quick: check
+	$(VENV)/bin/python -m pytest -q -m "not slow" $(PARALLEL) $(QUICK)
+
 test: $(READY)
-	$(VENV)/bin/python -m pytest -q -m "not slow" $(TOGETHER)
+	$(VENV)/bin/python -m pytest -q -m "not slow" $(PARALLEL)
 
 slow: $(READY)
-	$(VENV)/bin/python -m pytest -q -m slow $(TOGETHER)
+	$(VENV)/bin/python -m pytest -q -m slow $(PARALLEL)
 
 check: $(READY)
 	$(VENV)/bin/ruff format --check .
@@ -28,6 +39,9 @@ check: $(READY)
 format: $(READY)
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+
+docs: $(READY)
+	$(VENV)/bin/python tests/support/write_module_tables.py
 
 bench: $(READY)
 	$(VENV)/bin/python benchmarks/attention.py

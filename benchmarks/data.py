@@ -23,8 +23,8 @@ import numpy as np
 
 from regard.data.arrays import TextWriter, open_column
 from regard.data.batching import batches
+from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import Corpus, prepare
-from regard.data.examples import DataConfig, FieldConfig
 
 PAIRS, BUDGET = 29_000, 4096
 

@@ -129,7 +129,7 @@ class Floor:
             if weight.ndim == 2 and not name.endswith("embed_tokens.weight"):
                 once = name.startswith("encoder.") or ".cross_attn.k_proj" in name or ".cross_attn.v_proj" in name
                 once |= name == "decoder.score.key_weight" or (name == "decoder.score.weight" and len(weight) > 1)
-                if name != "decoder.begin.weight":
+                if name != "decoder.initial_proj.weight":
                     self.source, self.step = self.source + weight.size * once, self.step + weight.size * (not once)
         self.weights, self.square = torch.ones(self.step), torch.ones(1024, 1024)
         self.bandwidth = self.speed = 0.0  # bytes and operations a second

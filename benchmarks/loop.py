@@ -51,7 +51,7 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
     import torch
 
     from regard.api.train import epochs, make_model, prepared
-    from regard.recipe.recipe import read_recipe
+    from regard.recipe.load import read_recipe
     from regard.training.objective import Objective
     from regard.training.optimizers import Optimizer
     from regard.training.trainer import Trainer
@@ -110,7 +110,7 @@ def child(started: float, recipe_table: dict[str, Any], cache: Path) -> None:
 
     import regard.cli  # noqa: F401
     from regard.api.train import epochs, make_model, prepared
-    from regard.recipe.recipe import read_recipe
+    from regard.recipe.load import read_recipe
     from regard.training.trainer import Trainer
 
     mark()

@@ -1,4 +1,4 @@
-"""Alignments of words from attention, and how they are judged."""
+"""Word alignments from attention, and their evaluation."""
 
 import json
 import random
@@ -29,7 +29,7 @@ def reversals(count: int, seed: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module", params=["rnn", "conv"])
 def reverser(request, tmp_path_factory) -> regard.Predictor:
-    """A model that has learned to say the words of a text from the end."""
+    """A model that has learned to reverse the words of a text."""
     place = tmp_path_factory.mktemp("reverse")
     words, steps = {"tokenizer": "words"}, {"rnn": 150, "conv": 120}[request.param]
     conv, rnn = {"kind": "conv", "dim": 24, "dilations": [1, 2]}, {"kind": "rnn", "dim": 24}
@@ -90,7 +90,7 @@ def test_the_heads_that_align_best_are_chosen(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_words_are_linked_with_what_their_tokens_look_at_most(kind):
+def test_words_are_linked_with_the_word_they_attend_to_most(kind):
     predictor = translator(kind)
     source, target = "the  cat\tsat on dogma ", " a red  catalogue"
     (found,) = align(predictor, [source], [target], heads=AlignmentHeads(2, 1))
@@ -192,7 +192,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused(name, tmp_path, monkeypatch):
+def test_bad_input_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path, text in {"s": "a b\nb a\n", "one": "0-0\n", "none": "0?0\n\n"}.items():
         Path(path).write_text(text)
@@ -229,7 +229,7 @@ def test_models_that_align_nothing_are_refused():
 
 
 def test_an_output_that_never_ends_is_aligned():
-    """Its last word is never read: where reading counts, that has no link."""
+    """Its last word is never an input: with the step that reads a token, it has no link."""
     predictor = translator("words", "conv")
     with torch.no_grad():
         predictor.model.decoder.project.bias[10] = 100.0

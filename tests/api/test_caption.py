@@ -19,10 +19,12 @@ import regard
 from regard.api import caption as caption_verb
 from regard.api.caption import caption, caption_words, file_name, find_pictures, predictor_regions
 from regard.core.errors import InvalidArgument
+from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE
-from regard.data.synthetic.tasks import SIZES, shapes
+from regard.data.synthetic.shapes import shapes
 from regard.data.tokenizer import END, Tokenizer
-from regard.inference.predictor import Output, Predictor
+from regard.inference.outputs import Output
+from regard.inference.predictor import Predictor
 from regard.interpret.regions import ImageRegions
 from regard.recipe.recipe import Recipe
 from regard.views.caption_overlay import PAGE, PAGE_END, SHADE, Overlay, draw, figure, upsampled

@@ -1,4 +1,4 @@
-"""Lines as they arrive: what is said to each depends on the line and its number, not on when it came."""
+"""Lines as they arrive: outputs depend on the line and its number, not on when it came."""
 
 import time
 
@@ -37,7 +37,7 @@ def test_draws_depend_on_the_line_and_its_number(predictor, monkeypatch):
 
 
 def test_evaluation_draws_by_the_number_of_an_example(monkeypatch):
-    predictor = translator("words").searching(**DRAWN)
+    predictor = translator("words").with_decode(**DRAWN)
     rows = [(line or "x", [""]) for line in LINES]
     wanted = predictor.predict([source for source, _ in rows])
     monkeypatch.setattr(evaluate, "CHUNK", 5)

@@ -1,4 +1,4 @@
-"""A checkpoint is whole or refused, whatever happens to it and whenever."""
+"""A checkpoint is intact or refused, whatever happens to its files and at any moment of a save."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def weights(folder: Path) -> torch.Tensor:
     return store.tensors(store.read(folder), "model.safetensors", folder)["w"]
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_files_are_read_as_they_were_written(tmp_path):
     write(tmp_path / "c", 0.5)
     content = store.read(tmp_path / "c")
     assert {name: text.decode() for name, text in content.items() if name in TEXTS} == TEXTS
@@ -41,7 +41,7 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def damaged(folder: Path):
-    """Each file of a checkpoint, with a way to damage it and to mend it."""
+    """Each file of a checkpoint with its content."""
     for path in sorted(folder.iterdir()):
         yield path, path.read_bytes()
 
@@ -79,7 +79,7 @@ def test_every_truncation_is_detected(tmp_path):
 
 
 def rewritten(folder: Path, change) -> None:
-    """A manifest that was changed, with a right hash of its own."""
+    """A changed manifest with the right hash of itself."""
     found = json.loads((folder / "manifest.json").read_bytes())
     change(found["files"])
     (folder / "manifest.json").write_bytes(store._manifest(found["files"]))
@@ -125,7 +125,7 @@ class Bomb:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "training.json"])
 def test_a_pickle_is_never_opened(name, tmp_path, monkeypatch):
-    """Even one that its manifest vouches for."""
+    """Even if the manifest lists it."""
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "c")
     (tmp_path / "c" / name).write_bytes(pickle.dumps(Bomb()))
@@ -162,8 +162,8 @@ print("done")
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_of_a_save_a_whole_checkpoint_is_left(tmp_path):
-    """The new one or the one before it, never anything between; and what was left behind is swept away."""
+def test_a_kill_at_any_moment_of_a_save_leaves_an_intact_checkpoint(tmp_path):
+    """The new one or the one before, never anything between; temporary files are removed."""
     left = set()
     for at in range(1, 40):
         run = tmp_path / str(at)
@@ -184,7 +184,7 @@ def test_killed_at_any_moment_of_a_save_a_whole_checkpoint_is_left(tmp_path):
     assert left == {(-9, 1), (-9, 2), (0, 2)}
 
 
-def test_the_newest_whole_one_is_found(tmp_path):
+def test_the_newest_intact_checkpoint_is_found(tmp_path):
     for step in (1, 2, 3):
         write(store.step_folder(tmp_path, step), step)
     with (store.step_folder(tmp_path, 3) / "model.safetensors").open("r+b") as file:
@@ -199,7 +199,7 @@ def test_the_newest_whole_one_is_found(tmp_path):
         store.newest(tmp_path)
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     write(store.step_folder(tmp_path, 1))
 
     def full(*arguments, **options):
@@ -212,7 +212,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_file_is_whole_or_not_there(tmp_path):
+def test_a_file_is_written_completely_or_not_at_all(tmp_path):
     def half():
         with atomic_file(tmp_path / "f") as file:
             file.write(b"half")
@@ -223,7 +223,7 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_links_and_pipes_stay_what_they_are(tmp_path):
+def test_links_and_pipes_are_kept(tmp_path):
     link, pipe, heard = tmp_path / "link", tmp_path / "pipe", []
     link.symlink_to(tmp_path / "real")
     for content in (b"one", b"two"):

@@ -16,7 +16,7 @@ from regard.api.evaluate import rows_of
 from regard.cli import app, main
 from regard.core.errors import InvalidArgument
 from regard.evaluation.metrics import METRICS
-from regard.recipe.recipe import find_recipe, read_recipe, shipped_recipes
+from regard.recipe.load import find_recipe, read_recipe, shipped_recipes
 
 RECIPE = """
 [data]

@@ -1,4 +1,4 @@
-"""Attention, held to its contracts over every score × mask × dtype × path."""
+"""The attention contracts over every score × mask × dtype × implementation."""
 
 from itertools import product
 
@@ -37,9 +37,9 @@ def test_any_number_of_queries_and_keys(name, mask, shape):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("name", "score"), BY_SCORE)
-def test_blind_rows_give_zeros(name, score, dtype):
+def test_masked_rows_give_zeros(name, score, dtype):
     with path(name) as attend:
-        contracts.blind_rows_give_zeros(attend, Case(score, "blind", DTYPES[dtype]))
+        contracts.masked_rows_give_zeros(attend, Case(score, "fully masked", DTYPES[dtype]))
 
 
 @pytest.mark.parametrize("mask", [name for name, make in MASKS.items() if make(2, 2, torch.float32).get("causal")])
@@ -58,15 +58,15 @@ def test_padding_changes_nothing(name, score, dtype):
 
 
 @pytest.mark.parametrize(("name", "score"), BY_SCORE)
-def test_order_of_keys_is_nothing(name, score):
+def test_order_of_keys_changes_nothing(name, score):
     with path(name) as attend:
-        contracts.order_of_keys_is_nothing(attend, Case(score))
+        contracts.order_of_keys_changes_nothing(attend, Case(score))
 
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("score", SCORES)
-def test_listening_changes_no_bit(score, mask):
-    contracts.listening_changes_no_bit(regard.attend, Case(score, mask))
+def test_capturing_changes_no_bit(score, mask):
+    contracts.capturing_changes_no_bit(regard.attend, Case(score, mask))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -90,10 +90,10 @@ def test_agrees_with_torch(score, mask, shape, dtype):
 @pytest.mark.parametrize("score", SCORES)
 def test_weights_are_exact(score, mask, dtype):
     contracts.weights_are_exact(regard.attention_weights, Case(score, mask, DTYPES[dtype]))
-    contracts.weights_are_exact(contracts.heard, Case(score, mask, DTYPES[dtype]))
+    contracts.weights_are_exact(contracts.captured_weights, Case(score, mask, DTYPES[dtype]))
 
 
-@pytest.mark.parametrize("mask", ["everything", "blind", "all at once"])
+@pytest.mark.parametrize("mask", ["everything", "fully masked", "all at once"])
 @pytest.mark.parametrize(("name", "score"), BY_SCORE)
 def test_gradcheck(name, score, mask):
     case = Case(score, mask, torch.float64)
@@ -112,7 +112,7 @@ def test_gradcheck_of_a_learned_bias(causal, distance):
     case = Case(dtype=torch.float64)
     shape = (2, case.n + case.m - 1) if distance else (2, 1, case.m)
     bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    with path("streamed in blocks") as attend:
+    with path("blockwise in blocks") as attend:
 
         def run(query, values):
             given = regard.DistanceBias(values) if distance else values

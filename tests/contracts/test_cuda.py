@@ -95,7 +95,7 @@ def test_equals_definition(score, mask, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("score", SCORES)
 def test_other_contracts(score, dtype):
-    contracts.blind_rows_give_zeros(on_gpu, Case(score, "blind", DTYPES[dtype]))
+    contracts.masked_rows_give_zeros(on_gpu, Case(score, "fully masked", DTYPES[dtype]))
     contracts.future_changes_nothing(on_gpu, Case(score, "causal", DTYPES[dtype], "square"))
     contracts.future_changes_nothing(on_gpu, Case(score, "causal padding", DTYPES[dtype]))
     contracts.padding_changes_nothing(on_gpu, Case(score, dtype=DTYPES[dtype]))
@@ -236,7 +236,7 @@ def test_what_cannot_be_recorded_says_so_and_resumes_launched(tmp_path):
 ASKING = """
 import sys
 from pathlib import Path
-sys.path[:0] = [sys.argv[2], sys.argv[2] + "/.."]
+sys.path[:0] = [sys.argv[2] + part for part in ("", "/..", "/../decoding")]
 from test_cuda import language_model
 from regard.core.errors import TrainingFailed
 from regard.training.objective import Objective
@@ -393,7 +393,7 @@ def test_without_a_c_compiler_it_says_so_once_and_pytorch_does_the_same(tmp_path
 
 COMPILING = """
 import sys
-sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
+sys.path[:0] = [sys.argv[1] + part for part in ("", "/..", "/../decoding")]
 import torch
 from test_cuda import model, outputs, said, sources
 
@@ -415,7 +415,7 @@ def test_steps_that_cannot_be_recorded_say_so_once():
 
 WAITING = """
 import sys
-sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
+sys.path[:0] = [sys.argv[1] + part for part in ("", "/..", "/../decoding")]
 from test_cuda import model, outputs, said, sources
 from regard.decoding import logits_processors
 

@@ -176,9 +176,9 @@ def test_gradient_reaches_every_parameter_of_an_encoder(name):
 def dead(module, name: str) -> set[str]:
     """Parameters without gradient, but for those that cannot have any."""
     silent = {n for n, p in module.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0}
-    excused = {"key.bias"}  # adds the same to every score of a row: the softmax takes it away
+    excused = {"k_proj.bias"}  # adds the same to every score of a row: the softmax takes it away
     if "uniform" in name:
-        excused |= {"query.weight", "key.weight", "query.bias"}
+        excused |= {"q_proj.weight", "k_proj.weight", "q_proj.bias"}
     return {n for n in silent if not any(n.endswith(e) for e in excused)}
 
 
@@ -267,36 +267,36 @@ def test_a_summary_is_the_mean_or_the_answers_to_questions():
     found = encoder("cnn")(source("cnn"))
     assert torch.equal(found.summary, found.states.mean(1))
     module = encoder("cnn with questions")
-    asks, attend = module.questions, module.questions.pool.attend
+    asks, attend = module.learned_queries, module.learned_queries.pool.attn
     for size in ((8, 12), (20, 4)):
         found = module(torch.rand(2, 3, *size))
         regions = found.states + SinusoidalGrid(WIDTH)(*found.grid)
         answers = []
-        for query in asks.pool.query:
-            weights = (attend.key(regions) @ attend.query(query) / WIDTH**0.5).softmax(-1)
-            answers.append(attend.out((weights[..., None] * attend.value(regions)).sum(1)))
-        torch.testing.assert_close(found.summary, asks.join(torch.cat(answers, -1)), atol=1e-5, rtol=1e-4)
+        for query in asks.pool.queries:
+            weights = (attend.k_proj(regions) @ attend.q_proj(query) / WIDTH**0.5).softmax(-1)
+            answers.append(attend.out_proj((weights[..., None] * attend.v_proj(regions)).sum(1)))
+        torch.testing.assert_close(found.summary, asks.out_proj(torch.cat(answers, -1)), atol=1e-5, rtol=1e-4)
 
 
 def test_questions_differ_from_the_start():
     """Drawn near zero, as a pool's are, they would all ask for the mean."""
-    query = cnn(CnnConfig(64, (4,), queries=16)).questions.pool.query
+    query = cnn(CnnConfig(64, (4,), queries=16)).learned_queries.pool.queries
     assert query.std().item() == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.parametrize("name", ["vit", "vit with a perceptron"])
 @torch.no_grad()
 def test_each_patch_is_read_by_itself(name):
-    regions, images = encoder(name).regions, torch.rand(2, 3, 8, 13)  # the last column of pixels is in no patch
+    regions, images = encoder(name).patch_embed, torch.rand(2, 3, 8, 13)  # the last column of pixels is in no patch
     found = regions(images)
     assert found.grid == (2, 3)
     for place in range(6):
         down, across = place // 3 * 4, place % 3 * 4
         patch = images[:, :, down : down + 4, across : across + 4].flatten(1)  # (2, 3 · 4 · 4)
         if name == "vit":
-            wanted = patch @ regions.project.weight.flatten(1).T + regions.project.bias
+            wanted = patch @ regions.proj.weight.flatten(1).T + regions.proj.bias
         else:
-            before, inner, _, outer, after = regions.read
+            before, inner, _, outer, after = regions.mlp
             wanted = after(outer(inner(before(patch)).relu()))
         torch.testing.assert_close(found.states[:, place], wanted, atol=1e-5, rtol=1e-4)
 

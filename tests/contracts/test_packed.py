@@ -11,9 +11,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import regard
-from regard.api import train as train_verb
 from regard.api.dry_run import dry_run
-from regard.api.train import prepared, train
+from regard.api.train import epochs, prepared, train
 from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import SequenceOffsets, Tokens
@@ -27,7 +26,7 @@ from regard.kernels.recurrent import rnn_cuda
 from regard.recipe.recipe import Recipe
 from regard.runtime.cuda import cuda_graphs, graphed_update
 from regard.runtime.cuda.graphed_update import GraphedUpdate
-from regard.training import losses
+from regard.training import epoch_batches, losses
 from regard.training.losses import plain_token_loss, token_loss
 from regard.training.objective import Objective
 from support.poison import poison
@@ -88,7 +87,7 @@ def way(request, monkeypatch):
     monkeypatch.setattr(conv_unfold, "ROWS", 4)
     monkeypatch.setattr(conv_unfold, "COLUMNS", 16)
     monkeypatch.setattr(cross_entropy, "TILE", {"U": 2, "C": 16})
-    monkeypatch.setattr(losses, "_at_once", lambda device: 20 * 6)
+    monkeypatch.setattr(losses, "_chunk_size", lambda device: 20 * 6)
 
 
 def batch(source: bool = True) -> Batch:
@@ -378,17 +377,17 @@ PAIRS = {"source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}} | {
 }
 
 
-def test_recurrent_steps_in_vain_are_told(tmp_path, monkeypatch):
+def test_recurrent_steps_on_padding_get_a_warning(tmp_path, monkeypatch):
     lines = tmp_path / "lines.txt"
     lines.write_text("ab\n" * 200 + "a long one " * 9)
     data = {side: {"tokenizer": "bytes"} for side in ("source", "target")} | {"train": [str(lines)] * 2}
     table = {"data": data, "model": {"encoder": RNN, "decoder": RNN}, "train": {"packed": True, "batch_tokens": 256}}
     recipe = Recipe.of(table)
     found = prepared(recipe, tmp_path / "cache").train
-    monkeypatch.setattr(train_verb, "device_of", lambda recipe: "cuda")
-    assert "longest, 100: " in train_verb._waste(recipe, found)
-    monkeypatch.setattr(train_verb, "WASTE", 100)
-    assert train_verb._waste(recipe, found) is None
+    on_gpu = replace(epochs(recipe, found), device="cuda")
+    assert "longest, 100: " in on_gpu.padding_warning()
+    monkeypatch.setattr(epoch_batches, "WASTE", 100)
+    assert on_gpu.padding_warning() is None
 
 
 @pytest.fixture(scope="module")

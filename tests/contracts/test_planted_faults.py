@@ -1,4 +1,4 @@
-"""The tests of the tests: each contract, shown an implementation with a planted fault, must refuse it."""
+"""Tests of the contracts: each must fail on an implementation with a planted fault."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 from support import attention_contracts as contracts
 from support.family import Case, oracle, oracle_weights
 
-# contract, fault, the case that brings it out
+# contract, fault, a case that shows it
 PLANTED = [
     (contracts.equals_definition, "upper-left", Case(mask="causal")),
     (contracts.equals_definition, "mask inverted", Case(mask="padding")),
@@ -19,14 +19,14 @@ PLANTED = [
     (contracts.equals_definition, "soft mask", Case(mask="scattered")),
     (contracts.equals_definition, "no gradient to the key", Case()),
     (contracts.equals_definition, "no gradient to the key", Case(score="additive", dtype=torch.bfloat16)),
-    (contracts.blind_rows_give_zeros, "nan when blind", Case(mask="blind")),
-    (contracts.blind_rows_give_zeros, "soft mask", Case(mask="blind")),
+    (contracts.masked_rows_give_zeros, "nan when masked", Case(mask="fully masked")),
+    (contracts.masked_rows_give_zeros, "soft mask", Case(mask="fully masked")),
     (contracts.future_changes_nothing, "future leaks", Case(mask="causal")),
     (contracts.future_changes_nothing, "sees one ahead", Case(mask="causal")),
     (contracts.padding_changes_nothing, "soft mask", Case()),
     (contracts.padding_changes_nothing, "length leaks", Case(dtype=torch.bfloat16)),
-    (contracts.order_of_keys_is_nothing, "position dependent", Case()),
-    (contracts.listening_changes_no_bit, "notices listeners", Case()),
+    (contracts.order_of_keys_changes_nothing, "position dependent", Case()),
+    (contracts.capturing_changes_no_bit, "notices captures", Case()),
     (contracts.agrees_with_torch, "no scale", Case()),
     (contracts.agrees_with_torch, "no gradient to the key", Case()),
     (contracts.agrees_with_torch, "mask inverted", Case(mask="padding")),
@@ -49,7 +49,7 @@ def test_every_contract_has_a_planted_fault():
     named = {
         f for name, f in vars(contracts).items() if callable(f) and getattr(f, "__module__", "") == contracts.__name__
     }
-    helpers = {contracts.close, contracts.gradients, contracts.heard}
+    helpers = {contracts.close, contracts.gradients, contracts.captured_weights}
     assert named - helpers == {contract for contract, _, _ in PLANTED}
 
 

@@ -47,9 +47,9 @@ def pads_on_both_sides(monkeypatch):
 
 
 def sees_padding(monkeypatch):
-    right = MultiHead._look
+    right = MultiHead._attend
     monkeypatch.setattr(
-        MultiHead, "_look", lambda self, q, memory, *, mask=None, **rest: right(self, q, memory, **rest)
+        MultiHead, "_attend", lambda self, q, memory, *, mask=None, **rest: right(self, q, memory, **rest)
     )
 
 

@@ -1,4 +1,4 @@
-"""Attention on shapes, masks and windows that nobody thought of: every kernel against the plain one."""
+"""Attention on generated shapes, masks and windows: every kernel against the reference."""
 
 import pytest
 import torch

@@ -61,16 +61,16 @@ def test_a_score_with_heads_gives_each_head_its_own():
 
 
 @torch.no_grad()
-def test_what_was_heard_stays_true_when_beams_move():
+def test_captured_weights_stay_the_same_when_beams_move():
     layer, x = regard.MultiHead(8, 2), torch.randn(3, 4, 8)
-    heard: list[regard.AttentionCall] = []
-    cache = layer.start(x, capacity=6)
-    with regard.capture_attention(heard.append):
+    calls: list[regard.AttentionCall] = []
+    cache = layer.empty_cache(x, capacity=6)
+    with regard.capture_attention(calls.append):
         layer.step(x, cache)
-        before = heard[0].weights()
+        before = calls[0].weights()
         cache = cache.reorder(torch.tensor([1, 1, 0]))
         layer.step(x[:, :1], cache)
-    assert torch.equal(heard[0].weights(), before)
+    assert torch.equal(calls[0].weights(), before)
     torch.testing.assert_close(before.sum(-1), torch.ones(3, 2, 4))
 
 
@@ -100,7 +100,7 @@ def test_a_second_derivative_is_refused_and_not_forgotten(kernel, monkeypatch):
 def test_weights_are_as_exact_under_autocast(score):
     query, key, value = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.randn(2, 7, 8)
     found = []
-    with torch.autocast("cpu", torch.bfloat16), regard.capture_attention(lambda heard: found.append(heard.weights())):
+    with torch.autocast("cpu", torch.bfloat16), regard.capture_attention(lambda call: found.append(call.weights())):
         out = regard.attend(query, key, value, score=score)
         found.append(regard.attention_weights(query, key, score=score))
     assert out.dtype == torch.bfloat16
@@ -122,7 +122,7 @@ def test_positions_are_exact_whatever_the_default_dtype():
 @torch.no_grad()
 def test_a_step_that_fails_leaves_the_cache_as_it_was():
     layer, x = regard.MultiHead(8, 2), torch.randn(3, 1, 8)
-    cache = layer.start(x, capacity=6)
+    cache = layer.empty_cache(x, capacity=6)
     with pytest.raises(ValueError, match="window"):
         layer.step(x, cache, window=-1)
     assert cache.length == 0

@@ -93,7 +93,7 @@ def test_lists_become_tokens():
 
 
 def test_lengths_stay_with_the_host():
-    """Nobody can read numbers on PyTorch's device `meta`, so whoever asks there would be refused."""
+    """Reading values on PyTorch's device `meta` is an error, so a copy from the device would fail."""
     rows = [[5, 6, 7], [8]]
     moved = Tokens.of(rows).to("meta")
     for tokens in (Tokens.of(rows), moved, moved.to("meta"), Tokens.of(rows, device="meta")):

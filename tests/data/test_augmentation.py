@@ -13,10 +13,10 @@ from regard.core.config import read
 from regard.data.arrays import ImageColumn, LabelColumn
 from regard.data.augmentation import AREA, DRAWS, JITTER, LUMA, RATIO, augment
 from regard.data.batching import batches, evaluation_batches, uniform_draws
+from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, prepare
-from regard.data.examples import DataConfig
 from regard.data.images import normalize
-from regard.data.synthetic.tasks import SIZES
+from regard.data.synthetic.sampling import SIZES
 from regard.recipe.recipe import Recipe
 
 ALL = ("crop", "flip", "color")
@@ -205,7 +205,7 @@ WRONG = {
         "data.target.augment: wanted no",
     ),
     "unknown": (
-        {"train": "a.json", "source": {"kind": "image", "augment": ["color"]}},
+        {"train": "a.json", "source": {"kind": "image", "augment": ["colour"]}},
         "data.source.augment: wanted a list, each item one of 'crop', 'flip', 'color'",
     ),
     "no list": ({"train": "a.json", "source": {"kind": "image", "augment": "flip"}}, "data.source.augment: wanted a"),

@@ -155,8 +155,8 @@ def test_a_resumed_epoch_is_the_tail(start, monkeypatch):
 
 def test_batches_passed_over_are_not_read(monkeypatch):
     corpus = pairs(1000)
-    read, right = [], module._collated
-    monkeypatch.setattr(module, "_collated", lambda *given: read.append(given) or right(*given))
+    read, right = [], module._collate
+    monkeypatch.setattr(module, "_collate", lambda *given: read.append(given) or right(*given))
     rest = len(list(batches(corpus, **SETTINGS, start=30)))
     assert len(read) == rest == len(list(plan(corpus, **SETTINGS))) - 30
 

@@ -19,10 +19,11 @@ from regard.api.train import train
 from regard.core.config import read
 from regard.core.errors import InvalidData
 from regard.data import image_store
+from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import prepare
-from regard.data.examples import DataConfig, FieldConfig, examples
 from regard.data.image_store import FolderStore, Member, ZipStore, open_image_store
 from regard.data.images import read_image
+from regard.data.sources import examples
 from regard.recipe.recipe import Recipe
 
 CAPTIONS = {f"{i}.jpg": [f"number {i}", f"a picture of  {i} ."] for i in range(6)}

@@ -18,8 +18,10 @@ from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe
 from regard.data import corpus as module
 from regard.data.arrays import RunningTextColumn
+from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import Corpus, Prepared, prepare
-from regard.data.examples import DataConfig, Example, FieldConfig, examples
+from regard.data.example import Example
+from regard.data.sources import examples
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 
 CHARACTERS = FieldConfig(tokenizer="characters", vocab_size=400)
@@ -36,15 +38,15 @@ def pairs(tmp_path):
 
 
 REFUSED = {
-    "nothing": ({}, ["data.train: wanted files to learn from, or generate; got neither"]),
+    "nothing": ({}, ["data.train: wanted files to learn from, or synthetic; got neither"]),
     "both": (
         {"train": "a", "synthetic": "copy", "source": {}},
-        ["data.train: wanted no files beside generate; got 'a'"],
+        ["data.train: wanted no files beside synthetic; got 'a'"],
     ),
     "unknown key": ({"trian": "a"}, ["data.trian: wanted a key of data; got an unknown one. Did you mean 'train'?"]),
     "unknown field key": (
         {"train": "a", "target": {"token": "bpe"}},
-        ["data.target.token: ", "Did you mean 'tokens'?"],
+        ["data.target.token: ", "Did you mean 'tokenizer'?"],
     ),
     "unknown tokens": (
         {"train": "a", "target": {"tokenizer": "bpee"}},
@@ -70,7 +72,7 @@ REFUSED = {
     ),
     "unequal and joint": (
         {"train": ["a", "b"], "source": {"tokenizer": "words"}},
-        ["data.shared_vocab: wanted false, unless source and target are cut alike"],
+        ["data.shared_vocab: wanted false, unless source and target are tokenized alike"],
     ),
     "settings of a label": (
         {"train": ["a", "b"], "source": {}, "target": {"kind": "label", "lowercase": True, "max_tokens": 3}},
@@ -87,12 +89,15 @@ REFUSED = {
     "no vocabulary": ({"train": "a", "target": {"vocab_size": 0}}, ["data.target.vocab_size: wanted a whole number"]),
     "generated language model": ({"synthetic": "copy"}, ["data.source: wanted a table: generated data have a source"]),
     "generated labels": ({"synthetic": "copy", "source": {"kind": "label"}}, ["data.source: wanted a text without a"]),
-    "seed of files": ({"train": "a", "seed": 3}, ["data.seed: wanted nothing here: nothing is drawn; got 3."]),
+    "seed of files": (
+        {"train": "a", "seed": 3},
+        ["data.seed: wanted nothing here: nothing is drawn at random; got 3."],
+    ),
     "seed of spelling": (
         {"synthetic": "spelling", "source": {}, "seed": 3},
         ["data.seed: wanted nothing here: nothing is drawn"],
     ),
-    "label of nothing": ({"train": "a", "target": {"kind": "label"}}, ["data.source: wanted something to tell the"]),
+    "label of nothing": ({"train": "a", "target": {"kind": "label"}}, ["data.source: wanted something to predict the"]),
     "errors": (
         {"train": "a", "encoding_errors": "ignore"},
         ["data.encoding_errors: wanted one of 'strict', 'replace'"],
@@ -225,7 +230,7 @@ def test_labels(tmp_path):
 
 
 def test_long_examples_are_left_out_of_training_and_counted(tmp_path, pairs):
-    source, target = replace(CHARACTERS, max_length=len("number 9 of train")), replace(CHARACTERS, max_length=100)
+    source, target = replace(CHARACTERS, max_tokens=len("number 9 of train")), replace(CHARACTERS, max_tokens=100)
     made = prepare(replace(pairs, source=source, target=target), tmp_path / "out")
     assert len(made.train) == 10
     assert made.record["splits"]["train"]["left_out"] == {"source.longest": 30, "target.longest": 0}
@@ -233,7 +238,7 @@ def test_long_examples_are_left_out_of_training_and_counted(tmp_path, pairs):
     assert made.record["splits"]["valid"]["left_out"] == {}
     assert made.source.decode(made.train.row(9)[0]) == "number 9 of train"
     with pytest.raises(InvalidArgument, match="wanted an example that is short enough; got none of 40"):
-        prepare(replace(pairs, target=replace(CHARACTERS, max_length=1)), tmp_path / "out")
+        prepare(replace(pairs, target=replace(CHARACTERS, max_tokens=1)), tmp_path / "out")
 
 
 def test_running_text(tmp_path):
@@ -329,7 +334,7 @@ KILLED = """
 import signal, sys, time
 from pathlib import Path
 from regard.data import corpus
-from regard.data.examples import DataConfig
+from regard.data.config import DataConfig
 corpus.CHUNK = 10
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background process may have been told to ignore
 def wait(stage, count):

@@ -11,9 +11,11 @@ import pytest
 import regard
 from regard.core.config import read
 from regard.core.errors import InvalidData, MissingExtra
+from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import prepare
-from regard.data.examples import DataConfig, Example, FieldConfig, examples
-from regard.recipe.recipe import read_recipe
+from regard.data.example import Example
+from regard.data.sources import examples
+from regard.recipe.load import read_recipe
 
 SIDES = {"source": FieldConfig(column="de", tokenizer="bytes"), "target": FieldConfig(column="en", tokenizer="bytes")}
 

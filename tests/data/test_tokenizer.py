@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.core.errors import InvalidArgument, InvalidData
-from regard.data.examples import SPECIALS
+from regard.data.config import SPECIALS
 from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN, Labels, Tokenizer
 
 KINDS = ("bpe", "unigram", "characters", "words", "bytes")

@@ -1,4 +1,4 @@
-"""What an input requires is in every output of it, what it bans in none, and its company notices nothing."""
+"""Required phrases are in every output of their request, banned ones in none, and other requests are not affected."""
 
 from itertools import pairwise, product
 from random import Random
@@ -26,9 +26,9 @@ WAYS = (
 )
 
 
-def found(made, inputs, *, rules=(), ends=True, **options):
+def found(made, inputs, *, processors=(), ends=True, **options):
     config = DecodeConfig(**{"max_length": 12, **options})
-    hits = dict(search(SearchTask(made, Tokens.of, config, rules, ends=ends, scored=True), inputs))
+    hits = dict(search(SearchTask(made, Tokens.of, config, processors, ends=ends, scored=True), inputs))
     return [hits[i] for i in range(len(inputs))]
 
 
@@ -44,8 +44,8 @@ def holds(each, tokens) -> bool:
     )
 
 
-def wishes(random: Random) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Phrases that overlap, repeat and hold each other; and bans that none of them holds but their neighbours may."""
+def random_constraints(random: Random) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Phrases that overlap, repeat and contain each other; and bans that none of them contains alone."""
     required = [tuple(random.choices(WORDS[:4], k=random.choice((1, 1, 2, 3)))) for _ in range(random.randint(1, 3))]
     required += required[:1] * random.randint(0, 1)
     banned = [tuple(random.choices(WORDS, k=random.choice((1, 2, 2)))) for _ in range(random.randint(0, 3))]
@@ -53,11 +53,11 @@ def wishes(random: Random) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]
 
 
 @pytest.mark.parametrize(("name", "options"), list(product(FEW, WAYS)), ids=str)
-def test_required_is_said_and_banned_is_not(name, options):
+def test_outputs_contain_required_and_no_banned_phrases(name, options):
     made, random = model(name), Random(f"{name}{options}")
     inputs = []
     for row in sources()[:6]:
-        required, banned = wishes(random)
+        required, banned = random_constraints(random)
         prefix = tuple(random.choices(WORDS, k=random.choice((0, 0, 2))))
         inputs.append(Request(row, len(row), prefix, banned, required, given=random.choice((0, len(prefix)))))
     for extra in ({}, {"ends": False}):
@@ -75,14 +75,14 @@ def test_required_is_said_and_banned_is_not(name, options):
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
-def test_there_is_just_enough_room(options):
+def test_phrases_fit_exactly_into_the_maximum_length(options):
     made, row = model("transformer"), sources()[0]
     cases = {
         3: [(5, 6), (6, 7)],  # one overlaps the next
         4: [(6, 7), (7, 8, 6)],  # whatever their order here
         5: [(5,), (5,), (5,), (6, 7)],
         6: [(5, 5, 6), (5, 5, 6)],
-        2: [(5, 6), (6,), (5,)],  # one holds the others
+        2: [(5, 6), (6,), (5,)],  # one contains the others
     }
     for longest, required in cases.items():
         for backwards in (required, required[::-1]):
@@ -94,15 +94,15 @@ def test_there_is_just_enough_room(options):
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
-def test_a_ban_parts_what_is_required(options):
-    """5 and 6 are required and may not be neighbours: with three tokens there is one word between them."""
+def test_a_ban_separates_required_phrases(options):
+    """5 and 6 are required and may not be adjacent: with three tokens there is one between them."""
     made, row = model("transformer"), sources()[0]
     each = Request(row, len(row), banned=[(5, 6), (6, 5)], required=[(5,), (6,)])
     for one in found(made, [each], max_length=3, **options)[0]:
         assert holds(each, one.tokens)
         assert len(one.tokens) == 3
     everywhere = Request(row, len(row), required=[(5,), (6,)])
-    for one in found(made, [everywhere], rules=[BannedTokens([(5, 6), (6, 5)])], max_length=3, **options)[0]:
+    for one in found(made, [everywhere], processors=[BannedTokens([(5, 6), (6, 5)])], max_length=3, **options)[0]:
         assert holds(each, one.tokens)
     with pytest.raises(ValueError, match="wanted at most 2 tokens"):
         found(made, [each], max_length=2, **options)
@@ -110,7 +110,7 @@ def test_a_ban_parts_what_is_required(options):
 
 @pytest.mark.parametrize("name", ["transformer", "gru after fed", "conv"])
 @torch.no_grad()
-def test_a_beam_wide_enough_finds_the_best_that_holds_it(name):
+def test_a_beam_wide_enough_finds_the_best_satisfying_output(name):
     made, row = model(name), [5, 6, 7]
     each = Request(row, 3, banned=[(8, 9)], required=[(9,), (5, 6)])
     ended = [(*tokens, END) for tokens in product(WORDS, repeat=3) if holds(each, tokens)]
@@ -124,8 +124,8 @@ def test_a_beam_wide_enough_finds_the_best_that_holds_it(name):
 
 
 @pytest.mark.parametrize(("name", "options"), list(product(("transformer", "lstm before", "conv"), WAYS)), ids=str)
-def test_company_notices_nothing(name, options):
-    """Beside inputs that require and ban, whoever enters and leaves when; but for how products of more rows round."""
+def test_constraints_do_not_affect_other_requests(name, options):
+    """Beside constrained requests in the batch, up to the rounding of larger matrix products."""
     made, rows = model(name), sources()
     plain = [Request(row, len(row)) for row in rows]
     mixed = [Request(row, len(row), (), [(7,)], [(5, 6), (8,)]) if n % 3 else plain[n] for n, row in enumerate(rows)]
@@ -141,19 +141,19 @@ def test_company_notices_nothing(name, options):
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
-def test_scores_are_those_of_the_output_read_back(options):
+def test_scores_equal_teacher_forced_log_probabilities(options):
     made, rows = model("transformer"), sources()
     inputs = [Request(row, len(row), required=[(5, 5), (5, 5), (9,)]) for row in rows]
     for row, hypotheses in zip(rows, found(made, inputs, no_repeat_ngram_size=2, **options), strict=True):
         for one in hypotheses:
-            assert times((5, 5), one.tokens) == 2  # what is required comes before no_repeat
+            assert times((5, 5), one.tokens) == 2  # required phrases take precedence over no_repeat_ngram_size
             whole = torch.tensor([[START, *one.tokens, *[END] * one.ended]])
             wanted = made.log_probabilities(Tokens.of([row]), whole)[0]
             assert one.log_probabilities == pytest.approx(wanted.tolist(), abs=1e-4)
 
 
-def test_beams_find_better_than_a_walk():
-    """What a beam weighs from the start, a walk adds when it would end."""
+def test_beam_search_scores_better_than_greedy_search():
+    """A beam considers the phrases from the start, greedy search adds them when it would end."""
     made, rows = model("transformer"), sources()
     inputs = [Request(row, len(row), required=[(9,), (5, 6)]) for row in rows]
     walks, beams = found(made, inputs), found(made, inputs, beam_size=8, length_penalty=0.0)
@@ -161,7 +161,7 @@ def test_beams_find_better_than_a_walk():
     assert total[1] > total[0] + 1
 
 
-def test_a_walk_says_it_when_it_would_end():
+def test_greedy_search_adds_phrases_when_it_would_end():
     made, rows = model("transformer"), sources()
     plain = found(made, [Request(row, len(row)) for row in rows], max_length=40)
     for free, (one,) in zip(
@@ -171,7 +171,7 @@ def test_a_walk_says_it_when_it_would_end():
             assert one.tokens[: len(free[0].tokens) + 3] == (*free[0].tokens, 9, 9, 9)
 
 
-def test_a_phrase_may_have_several_runs_and_an_end_that_others_would_change():
+def test_a_phrase_may_have_several_runs_and_excluded_continuations():
     phrase = Phrase(((START, 5), (6, 5)), frozenset({7}))  # "cat" at the start, " cat" elsewhere, but no "cats"
     demand = PhraseAutomaton([phrase], [])
     begun = demand.read((), begins=True)
@@ -203,7 +203,7 @@ def test_a_phrase_may_have_several_runs_and_an_end_that_others_would_change():
         ([(5,), (6,)], [(token,) for token in WORDS if token not in (5, 6)] + [(5, 6), (6, 5)], "a way to say"),
     ],
 )
-def test_impossible_wishes_are_refused(required, banned, message):
+def test_impossible_constraints_are_refused(required, banned, message):
     made, row = model("rnn"), [5, 6]
     for beam in (1, 2):
         with pytest.raises(ValueError, match=message):
@@ -211,12 +211,12 @@ def test_impossible_wishes_are_refused(required, banned, message):
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
-def test_a_prefix_comes_before_every_rule(options):
+def test_a_prefix_takes_precedence_over_constraints(options):
     made, row = model("transformer"), [5, 6, 7]
     for one in found(
         made,
         [Request(row, 3, (5, 6, 5, 6, 8), [(8,)])],
-        rules=[BannedTokens([(5,)])],
+        processors=[BannedTokens([(5,)])],
         no_repeat_ngram_size=2,
         **options,
     )[0]:

@@ -1,4 +1,4 @@
-"""Several models as one: the mean of their probabilities, whatever they are made of."""
+"""Ensembles predict with the mean of their members' probabilities, whatever their architectures."""
 
 from math import exp
 
@@ -19,7 +19,7 @@ WAYS = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypothe
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_with_itself_is_the_model(name):
+def test_a_model_with_itself_equals_the_model(name):
     made, rows = model(name), sources()
     for options in WAYS:
         alone, together = (found(each, rows, batch_tokens=13, **options) for each in (made, Ensemble([made, made])))
@@ -29,7 +29,7 @@ def test_a_model_with_itself_is_the_model(name):
 
 
 @torch.no_grad()
-def test_members_of_any_kind_speak_with_their_mean():
+def test_probabilities_are_the_mean_of_the_members():
     members, rows = [model(name) for name in NAMES], sources()
     together = Ensemble(members)
     source, targets = Tokens.of(rows[:3]), torch.tensor([[START, 5, 6, END], [START, 8, 8, 9], [START, 9, 7, 5]])
@@ -44,14 +44,14 @@ def test_members_of_any_kind_speak_with_their_mean():
 
 
 @torch.no_grad()
-def test_language_models_too():
+def test_language_models_form_ensembles():
     members = [Seq2Seq(None, decoder(name, None)) for name in NAMES[:2]]
     targets = torch.tensor([[START, 5, 6, 7]])
     p = torch.stack([member.log_probabilities(None, targets).exp() for member in members]).mean(0)
     torch.testing.assert_close(Ensemble(members).log_probabilities(None, targets), p.log(), rtol=0, atol=1e-5)
 
 
-def test_runs_are_loaded_as_one(tmp_path):
+def test_several_runs_are_loaded_as_an_ensemble(tmp_path):
     """Of different architecture, with one vocabulary."""
     made = []
     for kind in ("rnn", "conv"):
@@ -81,7 +81,7 @@ def test_runs_are_loaded_as_one(tmp_path):
         regard.load([made[0], stranger])
 
 
-def test_what_cannot_speak_together_is_refused():
+def test_incompatible_members_are_refused():
     with pytest.raises(ValueError, match=r"a source for all or none; got .* 1 of 2"):
         Ensemble([model("rnn"), Seq2Seq(None, decoder("rnn", None))])
     with pytest.raises(ValueError, match="models that give sequences; got none"):

@@ -1,4 +1,4 @@
-"""One search for every decoder: what it finds does not depend on how it is computed."""
+"""One search for every decoder: its results do not depend on batching, engine or order."""
 
 from itertools import pairwise, product
 
@@ -13,10 +13,11 @@ from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN
 from regard.decoding.config import DecodeConfig
 from regard.decoding.logits_processors import AllowedTokens, BannedTokens
 from regard.decoding.request import Request, SearchTask
-from regard.decoding.sampling import chances, draw, narrowed, start_of
+from regard.decoding.sampling import filtered, sample, seed_offset, uniform
 from regard.decoding.search import search
-from regard.decoding.topk import top, top_sums
+from regard.decoding.topk import topk, topk_sums
 from regard.interpret.output_attention import coverage_reranker
+from regard.model.interfaces import Decoder, DecoderState
 from regard.model.seq2seq import Seq2Seq
 from support.hugging_face import twin
 from support.models import DECODERS, VOCABULARY, WIDTH, decoder, encoder
@@ -26,10 +27,12 @@ LENGTHS = (6, 3, 5, 1, 2, 6, 4, 3, 2, 5, 1)
 
 
 def model(name: str) -> Seq2Seq:
-    """A decoder that ends now and then, and is sure enough of itself that ties are rare."""
+    """A decoder that ends now and then, with logits far enough apart that ties are rare."""
     made = Seq2Seq(encoder("transformer"), decoder(name)).eval()
     generator = torch.Generator().manual_seed(2)
-    words = 0.5 * torch.randn(VOCABULARY, WIDTH, generator=generator)  # not the embedding's: that says the same again
+    words = 0.5 * torch.randn(
+        VOCABULARY, WIDTH, generator=generator
+    )  # not tied to the embedding: that would repeat its input
     made.decoder.project.weight = nn.Parameter(words)
     with torch.no_grad():
         made.decoder.project.bias.zero_()
@@ -42,11 +45,11 @@ def sources() -> list[list[int]]:
     return [torch.randint(5, VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
 
 
-def found(made: Seq2Seq, rows: list[list[int]], *, rules=(), prefixes=None, ends=True, **options):
+def found(made: Seq2Seq, rows: list[list[int]], *, processors=(), prefixes=None, ends=True, **options):
     inputs = [Request(row, len(row), prefix) for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)]
     config = DecodeConfig(**{"max_length": LONGEST, **options})
     rerank = coverage_reranker(made, config, START)
-    hits = dict(search(SearchTask(made, Tokens.of, config, rules, ends=ends, rerank=rerank, scored=True), inputs))
+    hits = dict(search(SearchTask(made, Tokens.of, config, processors, ends=ends, rerank=rerank, scored=True), inputs))
     return [hits[i] for i in range(len(rows))]
 
 
@@ -77,7 +80,7 @@ def written_out(made: Seq2Seq, row: list[int], width: int, penalty: float) -> li
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_beams_equal_those_from_scratch(name):
+def test_beam_search_equals_a_plain_implementation(name):
     made, rows = model(name), sources()[:3]
     for width, penalty in ((2, 0.0), (4, 1.0)):
         hits = found(made, rows, beam_size=width, num_hypotheses=width, length_penalty=penalty)
@@ -87,19 +90,19 @@ def test_beams_equal_those_from_scratch(name):
             assert [each.score for each in hypotheses] == pytest.approx([score for score, _ in wanted], abs=1e-4)
 
 
-KINDS = ["rnn", "lstm before", "gru after fed", "conv", "transformer"]  # one of each way to remember
+KINDS = ["rnn", "lstm before", "gru after fed", "conv", "transformer"]  # one of each kind of state
 KINDS += [f"transformer {position}" for position in ("learned", "rotary", "additive rotary", "alibi", "relative")]
 WAYS = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})
 
 
 @pytest.mark.parametrize(("name", "options"), list(product(KINDS, WAYS)))
-def test_company_changes_nothing(name, options):
-    """Batch, order, who enters when and who left before: an input's outputs are its own."""
+def test_outputs_do_not_depend_on_batching(name, options):
+    """The outputs of a request do not depend on batch size, order, or when others are admitted and released."""
     made, rows = model(name), sources()
     together = said(found(made, rows, **options))
     few_places = said(found(made, rows, **options, batch_tokens=13))
     assert few_places == together
-    if "sample" not in options:  # whose draws depend on their place
+    if "sample" not in options:  # whose draws depend on the position
         alone = [said(found(made, [row], **options))[0] for row in rows]
         assert alone == together
         assert said(found(made, rows[::-1], **options))[::-1] == together
@@ -107,8 +110,8 @@ def test_company_changes_nothing(name, options):
 
 @pytest.mark.parametrize("options", WAYS[1:], ids=["beam", "sample"])
 @pytest.mark.parametrize("name", ["transformer learned", "transformer learned concatenated"])  # compiled, and not
-def test_outputs_end_where_learned_positions_do(name, options):
-    """Others enter and go on meanwhile, so that a place may wait for longer than any output is."""
+def test_outputs_end_at_the_last_learned_position(name, options):
+    """Others are admitted meanwhile, so that a slot may take more steps than any output has tokens."""
     made, rows = model(name), [row for row in sources() for _ in range(12)]
     positions = made.decoder.input_layer.position_encoding.positions
     positions.limit, positions.table = LONGEST, nn.Parameter(positions.table[:LONGEST])
@@ -124,7 +127,7 @@ def test_outputs_end_where_learned_positions_do(name, options):
 
 @pytest.mark.parametrize("name", KINDS)
 @torch.no_grad()
-def test_scores_are_those_of_the_output_read_back(name):
+def test_scores_equal_teacher_forced_log_probabilities(name):
     made, rows = model(name), sources()[:5]
     for options in (
         {},
@@ -155,7 +158,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all(name):
     assert (hit.score, hit.tokens) == (pytest.approx(best[0], abs=1e-4), best[1])
 
 
-def test_one_beam_is_greedy():
+def test_beam_size_one_is_greedy_search():
     made, rows = model("transformer"), sources()
     memory = made.encode(Tokens.of(rows))
     state, tokens = made.decoder.start(memory, batch=len(rows), capacity=LONGEST), torch.full((len(rows),), START)
@@ -177,7 +180,7 @@ def test_one_beam_is_greedy():
 @pytest.mark.parametrize(
     "options", [{}, {"beam_size": 3}, {"beam_size": 4, "beam_groups": 2}, {"sample": True}], ids=str
 )
-def test_rules_always_hold(options):
+def test_logits_processors_always_hold(options):
     made, rows = model("transformer"), sources()
     plain = [one[0] for one in said(found(made, rows, max_length=12, **options))]
     assert any(len(tokens) < 4 for tokens in plain)
@@ -193,7 +196,7 @@ def test_rules_always_hold(options):
         pairs = list(pairwise(tokens))
         assert len(set(pairs)) == len(pairs)
     for one in found(made, rows, max_length=12, no_repeat_ngram_size=1, min_length=12, **options):
-        assert one[0].ended  # when there was nothing else to say
+        assert one[0].ended  # when no other token was left
         assert sorted(one[0].tokens) == [UNKNOWN, *range(MASK + 1, VOCABULARY)]
     prefixes = [(5, 9), (), (8,), *[(7, 7, 7)] * (len(rows) - 3)]
     for prefix, one in zip(prefixes, found(made, rows, prefixes=prefixes, **options), strict=True):
@@ -205,17 +208,18 @@ def test_rules_always_hold(options):
     used = {pair for tokens in plain for pair in pairwise(tokens)}
     one_word, pair = plain[0][0], sorted(used)[0]
     for tokens in (
-        one[0] for one in said(found(made, rows, max_length=12, rules=[BannedTokens([[one_word], pair])], **options))
+        one[0]
+        for one in said(found(made, rows, max_length=12, processors=[BannedTokens([[one_word], pair])], **options))
     ):
         assert one_word not in tokens
         assert pair not in pairwise(tokens)
     allowed = torch.zeros(VOCABULARY, dtype=torch.bool)
     allowed[[6, 8]] = True
-    for tokens in (one[0] for one in said(found(made, rows, rules=[AllowedTokens(allowed)], **options))):
+    for tokens in (one[0] for one in said(found(made, rows, processors=[AllowedTokens(allowed)], **options))):
         assert set(tokens) <= {6, 8}
 
 
-def test_repetition_is_dearer():
+def test_a_repetition_penalty_reduces_repetition():
     made, rows = model("transformer"), sources()
 
     def repeats(**options) -> int:
@@ -225,7 +229,7 @@ def test_repetition_is_dearer():
     assert repeats(beam_size=3, repetition_penalty=3.0) < repeats(beam_size=3)
 
 
-def test_groups_differ_more():
+def test_beam_groups_increase_diversity():
     made, rows = model("transformer"), sources()
 
     def different(**options) -> int:
@@ -237,45 +241,58 @@ def test_groups_differ_more():
     assert different(beam_groups=4, diversity_penalty=5.0) > different()
 
 
-class Memoryless(nn.Module):
-    """The same log-probabilities at every step, whatever was said."""
-
-    def __init__(self, log_p: torch.Tensor) -> None:
-        super().__init__()
-        self.log_p, self.decoder = nn.Parameter(log_p), self
-
-    def start(self, memory, *, batch, capacity, beams):
+class NoState(DecoderState):
+    def reorder(self, index):
         return self
 
     def follow(self, parents):
         return self
+
+    def admit(self, slots, fresh):
+        return self
+
+
+class Memoryless(Decoder[NoState]):
+    """The same log-probabilities at every step, whatever was generated."""
+
+    cross_attentions = ()
+
+    def __init__(self, log_p: torch.Tensor) -> None:
+        super().__init__()
+        self.log_p = nn.Parameter(log_p)
+
+    def hidden(self, targets, memory=None, packing=None):
+        raise NotImplementedError
+
+    def start(self, memory, *, batch, capacity, beams=1):
+        return NoState()
 
     def step(self, tokens, state):
         return self.log_p.expand(len(tokens), -1), state
 
 
 @pytest.mark.parametrize(("diversity", "others"), [(0.0, [5, 5]), (0.5, [5, 6]), (1.0, [6, 7])])
-def test_groups_are_kept_from_what_others_say(diversity, others):
-    """By hand: of .4, .35 and .2, the second group says the second where log .4 less the penalty is below log .35."""
+def test_groups_are_penalized_for_tokens_of_earlier_groups(diversity, others):
+    """By hand: of .4, .35 and .2, the second group takes the second where log .4 less the penalty is below log .35."""
     p = torch.full((VOCABULARY,), 1e-9)
     p[[5, 6, 7, END]] = torch.tensor([0.4, 0.35, 0.2, 0.05])
     config = DecodeConfig(
         beam_size=3, beam_groups=3, num_hypotheses=3, diversity_penalty=diversity, max_length=4, length_penalty=0.0
     )
-    ((_, hypotheses),) = search(SearchTask(Memoryless(p.log()), Tokens.of, config), [Request(None, 0)])
+    ((_, hypotheses),) = search(SearchTask(Seq2Seq(None, Memoryless(p.log())), Tokens.of, config), [Request(None, 0)])
     assert [each.tokens for each in hypotheses] == [(token,) * 4 for token in (5, *others)]
 
 
 def test_samples_follow_the_distribution():
     p = torch.tensor([0.5, 0.3, 0.15, 0.05])
     rows, steps = torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64)
-    chance = chances(start_of(1), rows, steps)[None]
+    chance = uniform(seed_offset(1), rows, steps)[None]
     assert abs(float(chance.mean()) - 0.5) < 0.01
-    drawn = draw(p.log().expand(1, 20_000, 4), chance)
+    drawn = sample(p.log().expand(1, 20_000, 4), chance)
     assert torch.bincount(drawn[0]) / 20_000 == pytest.approx(p, abs=0.02)
-    assert not torch.equal(chance, chances(start_of(2), rows, steps)[None])
+    assert not torch.equal(chance, uniform(seed_offset(2), rows, steps)[None])
     for seed in (10, 2**31, 2**63 - 1, 2**70):  # whatever its size
-        assert 0.49 < float(chances(start_of(seed), rows, steps).mean()) < 0.51
+        assert 0.49 < float(uniform(seed_offset(seed), rows, steps).mean()) < 0.51
 
 
 @pytest.mark.parametrize(
@@ -293,28 +310,28 @@ def test_samples_follow_the_distribution():
         ({"top_k": 3, "top_p": 0.7}, {0, 1}),
     ],
 )
-def test_what_may_be_drawn(options, left):
+def test_sampling_filters(options, left):
     log_p = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()[None, None]
-    kept = narrowed(log_p, DecodeConfig(sample=True, **options))[0, 0].isfinite().nonzero()[:, 0].tolist()
+    kept = filtered(log_p, DecodeConfig(sample=True, **options))[0, 0].isfinite().nonzero()[:, 0].tolist()
     assert set(kept) == left
 
 
 @pytest.mark.parametrize("shape", [(1, 7), (3, 640), (2, 8000), (4, 8011)])
-def test_the_largest_few(shape):
+def test_topk(shape):
     scores = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     for count in (1, 6):
-        values, where = top(scores, count)
+        values, where = topk(scores, count)
         assert torch.equal(values, scores.topk(count)[0])
         assert torch.equal(scores.gather(1, where), values)
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 7), (3, 2, 640), (2, 5, 8011)])
-def test_the_largest_few_sums(shape):
+def test_topk_sums(shape):
     random = torch.Generator().manual_seed(1)
     scores, more = torch.randn(shape, generator=random), 3 * torch.randn(shape[:2], generator=random)
-    more[:, 1] = -torch.inf  # a hypothesis that is not there
+    more[:, 1] = -torch.inf  # an empty hypothesis
     whole = (scores + more[..., None]).flatten(1)
-    values, where = top_sums(scores, more, 6)
+    values, where = topk_sums(scores, more, 6)
     assert torch.equal(values, whole.topk(6)[0])
     assert torch.equal(whole.gather(1, where), values)
 
@@ -323,7 +340,7 @@ def test_the_largest_few_sums(shape):
     "options",
     [{"num_hypotheses": 2}, {"sample": True, "beam_size": 2}, {"beam_size": 3, "beam_groups": 2}, {"top_k": 2}],
 )
-def test_contradictions_are_refused(options):
+def test_conflicting_options_are_refused(options):
     with pytest.raises(ValueError, match=r"wanted"):
         DecodeConfig(**options)
 

@@ -7,7 +7,7 @@ from test_caption import captioner
 from regard.api.pointing_game import named, point
 from regard.core.errors import InvalidArgument
 from regard.data.synthetic.scenes import SIDE
-from regard.data.synthetic.tasks import shapes
+from regard.data.synthetic.shapes import shapes
 from regard.evaluation.pointing_game import box_coverage, pointing_score
 from regard.interpret.regions import RegionWord
 

@@ -1,7 +1,7 @@
 """Write the golden checkpoints of this version: python tests/golden/write.py
 
 One small trained model of each family, with the loss and some logits it gave. They are written once for a release and
-never again: `tests/test_golden.py` holds every later version to them.
+never again: `tests/checkpoint/test_golden.py` holds every later version to them.
 """
 
 import json
@@ -58,7 +58,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any]]] = {  # dat
 
 
 def measured(found: Predictor, examples: list[Any]) -> dict[str, Any]:
-    """What a model makes of the examples: its loss, and the first logits of the first batch."""
+    """The loss of a model on the examples, and the first logits of the first batch."""
     pairs = [(None, example) if isinstance(example, str) else example for example in examples]
     corpus = Corpus.of(pairs, found.source, found.target)
     batch = next(evaluation_batches(corpus, budget=512))
@@ -78,7 +78,7 @@ def measured(found: Predictor, examples: list[Any]) -> dict[str, Any]:
 def main() -> None:
     place = HERE / regard.__version__
     if place.exists():
-        sys.exit(f"{place} is there: golden checkpoints are written once.")
+        sys.exit(f"{place} exists: golden checkpoints are written once.")
     for name, (data, model, examples) in FAMILIES.items():
         with tempfile.TemporaryDirectory() as folder:
             recipe = {"data": data, "model": model, "train": TRAIN}
@@ -86,7 +86,7 @@ def main() -> None:
             (best,) = (Path(folder) / "run").glob("step-*")
             content = store.read(best)
             config = store.document(content, "config.json", best)
-            config["recipe"]["data"]["train"] = "train.jsonl"  # wherever it was, it is there no more
+            config["recipe"]["data"]["train"] = "train.jsonl"  # the temporary file is gone
             texts = {
                 n: c.decode() for n, c in content.items() if not n.endswith(".safetensors") and n != "training.json"
             }

@@ -1,4 +1,4 @@
-"""Tags that are carried from a text to its translation."""
+"""Tags are transferred from a text to the aligned words of its translation."""
 
 import re
 from html import unescape
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.inference.markup import put_in, take_out
+from regard.inference.markup import extract_tags, insert_tags
 
 
 def carried(text: str, output: str, origins: list[int | None]) -> str:
-    return put_in(take_out(text), output, [word.span() for word in re.finditer(r"\S+", output)], origins)
+    return insert_tags(extract_tags(text), output, [word.span() for word in re.finditer(r"\S+", output)], origins)
 
 
 CARRIED = {  # text with tags, output, the origin of each of its words, output with tags
@@ -37,13 +37,13 @@ CARRIED = {  # text with tags, output, the origin of each of its words, output w
 
 
 @pytest.mark.parametrize("name", CARRIED)
-def test_tags_go_with_their_words(name):
+def test_tags_follow_their_words(name):
     text, output, origins, wanted = CARRIED[name]
     assert carried(text, output, origins) == wanted
 
 
-def test_what_the_model_reads_has_no_tags():
-    assert take_out('a <b> b&amp;c </b>\t<x id="1"/> d<br>e, file<x/>.').text == "a b&c d e, file."
+def test_the_model_reads_no_tags():
+    assert extract_tags('a <b> b&amp;c </b>\t<x id="1"/> d<br>e, file<x/>.').text == "a b&c d e, file."
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_what_the_model_reads_has_no_tags():
 )
 def test_tags_that_do_not_match_are_refused(text, message):
     with pytest.raises(ValueError, match=message):
-        take_out(text, "line 3")
+        extract_tags(text, "line 3")
 
 
 class Reader(HTMLParser):
-    """Somebody else's reading: every word with the tags around it; it notices what is not closed as it was opened."""
+    """Python's own HTML parser: every word with the tags around it; improper nesting fails."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -90,7 +90,7 @@ WORDS = st.text("ab<>&/;\"'b=", min_size=1, max_size=4)
 
 @st.composite
 def marked(draw):
-    """A text with tags, each of another number, and in a space of their own; and what is around each word."""
+    """A text with uniquely numbered tags, each surrounded by spaces; and the tags around each word."""
     parts: list[str] = []
     around: list[list[str]] = []
     names: list[str] = []
@@ -116,7 +116,7 @@ def marked(draw):
 
 
 @given(marked(), st.lists(WORDS, max_size=6), st.data())
-def test_tags_are_balanced_and_around_what_comes_from_their_words(text_around, words, data):
+def test_tags_are_balanced_and_around_the_aligned_words(text_around, words, data):
     text, around, names = text_around
     origin = st.sampled_from([None, *range(len(around))])
     origins = data.draw(st.lists(origin, min_size=len(words), max_size=len(words)))
@@ -128,4 +128,4 @@ def test_tags_are_balanced_and_around_what_comes_from_their_words(text_around, w
         if one is not None:
             assert path == around[one]
     assert unescape(re.sub("<[^>]*>", "", found)) == " ".join(words)
-    assert carried(found, " ".join(words), list(range(len(words)))) == found  # it can be carried on
+    assert carried(found, " ".join(words), list(range(len(words)))) == found  # and can be transferred again

@@ -1,4 +1,4 @@
-"""A required word comes out as that word, a banned one does not, however texts are cut into tokens."""
+"""Required words occur as whole words and banned ones do not, whatever the tokenizer."""
 
 import re
 from itertools import product
@@ -21,7 +21,7 @@ def word(text: str) -> str:
 
 
 @pytest.mark.parametrize(("kind", "options"), list(product(KINDS, WAYS)), ids=str)
-def test_a_required_word_comes_out_as_that_word(kind, options):
+def test_a_required_word_occurs_as_a_whole_word(kind, options):
     for longest in (30, 16):
         found = translator(kind).outputs(TEXTS, required=WISHES, max_length=longest, **options)
         for wishes, outputs in zip(WISHES, found, strict=True):
@@ -33,7 +33,7 @@ def test_a_required_word_comes_out_as_that_word(kind, options):
 
 
 @pytest.mark.parametrize(("kind", "options"), list(product(("bpe", "words", "characters"), WAYS[1:])), ids=str)
-def test_a_banned_word_does_not(kind, options):
+def test_a_banned_word_does_not_occur(kind, options):
     model = translator(kind)
     plain = [one[0].tokens for one in model.outputs(TEXTS, **options)]
     bans = [next((piece.strip("▁") for piece in one if piece.strip("▁").isalpha()), "cat") for one in plain]
@@ -50,12 +50,12 @@ def test_a_banned_word_does_not(kind, options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_banned_word_is_not_written_in_other_tokens(kind):
+def test_a_banned_word_is_not_spelled_with_other_tokens(kind):
     model, bans = translator(kind), ["cat", "the", "a", "on"]
     asked = {"banned": bans[:2], "sample": True, "temperature": 1.5, "max_length": 20}
     found = model.outputs(TEXTS, banned_in=[bans[2:]] * len(TEXTS), num_hypotheses=40, **asked)
     for output in (output for outputs in found for output in outputs):
-        letters = model.target.spellings(output.numbers)
+        letters = model.target.spellings(output.token_ids)
         written = {b"".join(letters[i:j]).strip() for i in range(len(letters)) for j in range(i + 1, len(letters) + 1)}
         assert not written & {ban.encode() for ban in bans}
     asked["banned"] = list("aeiotn")
@@ -65,7 +65,7 @@ def test_a_banned_word_is_not_written_in_other_tokens(kind):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "characters"])
-def test_a_language_model_says_it_after_the_text(kind):
+def test_a_language_model_generates_required_words_after_the_prompt(kind):
     for options in WAYS:
         found = language_model(kind).outputs(
             ["the cat", "", "dog"], required=[["cat"], ["cat"], ["the red"]], **options
@@ -75,7 +75,7 @@ def test_a_language_model_says_it_after_the_text(kind):
                 assert re.search(word(wish), output.text)
 
 
-def test_cuts_at_the_start_and_after_a_space():
+def test_phrases_are_tokenized_at_the_start_and_after_a_space():
     words = tokenizer("bpe")
     assert words.encode("cat") != words.encode(" cat")
     (phrase,) = phrases.required(words, ["cat"])
@@ -100,7 +100,7 @@ def test_cuts_at_the_start_and_after_a_space():
         ({"required": [["the cat"], []], "max_length": 1}, "wanted at most 1 tokens"),
     ],
 )
-def test_what_cannot_be_is_refused(wishes, message):
+def test_impossible_constraints_are_refused(wishes, message):
     with pytest.raises(ValueError, match=message):
         translator().outputs(["a", "b"], **wishes)
 

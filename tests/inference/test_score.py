@@ -1,4 +1,4 @@
-"""How likely a model finds what it is given: as the search says, and as the model says of the whole."""
+"""Scores of given targets equal those of the search and of the whole model."""
 
 from dataclasses import replace
 from math import exp
@@ -19,14 +19,14 @@ TEXTS = ["the cat sat", "a dog", "", "the red car and the dog; a dogma", "mat"]
     [{"beam_size": 4, "num_hypotheses": 4, "length_penalty": 0.0}, {"sample": True, "num_hypotheses": 20}],
     ids=str,
 )
-def test_scores_are_those_of_the_search(options):
-    model, checked = translator("words"), 0  # of which a text has one cut, the search's own
+def test_scores_equal_those_of_the_search(options):
+    model, checked = translator("words"), 0  # with one tokenization of each text
     with torch.no_grad():
         model.model.decoder.project.bias[END] = 6.0
     for text, outputs in zip(TEXTS, model.outputs(TEXTS, scores=True, **options), strict=True):
         for output in outputs:
             (found,) = model.score([text], [output.text])
-            if len(found.tokens) == len(output.log_probabilities):  # it ended, and was not cut off
+            if len(found.tokens) == len(output.log_probabilities):  # it ended before the maximum length
                 assert found.log_probabilities == pytest.approx(output.log_probabilities, abs=1e-4)
                 assert found.log_probability == pytest.approx(output.log_probability, abs=1e-4)
                 checked += 1
@@ -34,7 +34,7 @@ def test_scores_are_those_of_the_search(options):
 
 
 @torch.no_grad()
-def test_scores_are_those_of_the_whole_model():
+def test_scores_equal_those_of_the_model():
     model, targets = translator(), TEXTS[::-1]
     for budget in (None, 8):
         found = model.score(TEXTS, targets, batch_tokens=budget)
@@ -72,7 +72,7 @@ def test_classifiers_score_labels():
         model.score(["the"], ["best"])
 
 
-def test_lines_are_scored_as_they_come():
+def test_lines_are_scored_in_chunks():
     model = translator("words")
     taken = 0
 
@@ -102,7 +102,7 @@ def test_bad_input_is_refused(make, given, message):
         make().score(*given)
 
 
-def test_nothing_is_left_in_training():
+def test_the_training_mode_is_restored():
     model = translator()
     model.model.train()
     assert replace(model).score(["a"], ["b"]) == model.score(["a"], ["b"])

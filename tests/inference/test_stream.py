@@ -1,4 +1,4 @@
-"""An output as it comes: the pieces together are the whole, and each is there before the next is computed."""
+"""Streaming: the pieces joined equal the whole output, and each is yielded before the next is computed."""
 
 from dataclasses import replace
 
@@ -26,13 +26,13 @@ OPTIONS = (
         *((kind, OPTIONS[1]) for kind in ("unigram", "words", "characters", "bytes")),
     ],
 )
-def test_the_pieces_are_the_whole(kind, options):
+def test_the_pieces_joined_equal_the_output(kind, options):
     for predictor in (translator(kind), language_model(kind)):
         for text in TEXTS:
             assert "".join(predictor.stream(text, **options)) == predictor.predict([text], **options)[0]
 
 
-def test_draws_are_those_of_the_place_in_a_list():
+def test_draws_depend_on_the_line_number():
     predictor, drawn = translator("words"), {"sample": True, "temperature": 2.0}
     texts = TEXTS[:1] * 4
     found = predictor.predict(texts, **drawn)
@@ -40,7 +40,7 @@ def test_draws_are_those_of_the_place_in_a_list():
     assert ["".join(predictor.stream(text, line=n, **drawn)) for n, text in enumerate(texts, 1)] == found
 
 
-def test_prefix_and_wishes_hold():
+def test_prefix_and_constraints_hold():
     predictor = translator()
     asked = {"banned": ["cat"], "max_length": 20}
     whole = predictor.outputs(["the cat sat"], prefixes=["a dog"], required=[["red car"]], **asked)[0][0].text
@@ -51,25 +51,25 @@ def test_prefix_and_wishes_hold():
     assert "red car" in whole
 
 
-def test_outputs_end_where_learned_positions_do():
+def test_outputs_end_at_the_last_learned_position():
     predictor = language_model("bytes")
     decoder = {**PARTS["transformer"], "positions": "learned", "max_positions": 12}
     model = regard.build({"decoder": decoder, "vocab_size": predictor.target.size}).eval()
     predictor = replace(predictor, model=model)
     for text in ("", "a dog", "ten of 12."):
         (output,) = predictor.outputs([text], min_length=20, max_length=30)[0]
-        assert len(text) + len(output.numbers) == 12
+        assert len(text) + len(output.token_ids) == 12
         assert "".join(predictor.stream(text, min_length=20, max_length=30)) == output.text
         assert regard.look(predictor, text, min_length=20, max_length=30).maps[0].size == (12, 12)
 
 
-def test_letters_of_several_tokens_come_whole():
+def test_characters_of_several_tokens_are_yielded_whole():
     predictor = language_model("bytes")
     pieces = list(predictor.stream("it says ", prefix="😀é", max_length=3))
     assert pieces[:2] == ["😀", "é"]
 
 
-def test_each_piece_comes_before_the_next_is_computed():
+def test_each_piece_is_yielded_before_the_next_is_computed():
     predictor, steps = translator("words", "rnn"), []
     step = predictor.model.decoder.step
     predictor.model.decoder.step = lambda *given: steps.append(1) or step(*given)
@@ -79,7 +79,7 @@ def test_each_piece_comes_before_the_next_is_computed():
         assert len(steps) == expected
 
 
-def test_a_recipe_with_a_beam_streams_without():
+def test_a_recipe_with_a_beam_streams_by_greedy_search():
     predictor = translator()
     predictor = replace(predictor, recipe=replace(predictor.recipe, decode=DecodeConfig(beam_size=4)))
     assert (
@@ -92,16 +92,16 @@ def test_a_recipe_with_a_beam_streams_without():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beam_size": 4}, "beam"),
-        ({"num_hypotheses": 2, "sample": True}, "nbest"),
+        ({"beam_size": 4}, "beam_size"),
+        ({"num_hypotheses": 2, "sample": True}, "num_hypotheses"),
         ({"max_source_length": 2}, "at most 2 tokens"),
     ],
 )
-def test_what_cannot_stream_is_refused(options, message):
+def test_options_that_cannot_stream_are_refused(options, message):
     with pytest.raises(InvalidArgument, match=message):
         list(translator().stream("the cat sat on the mat", **options))
 
 
-def test_labels_do_not_stream():
+def test_a_classifier_does_not_stream():
     with pytest.raises(InvalidArgument, match="sequences"):
         list(classifier().stream("the cat"))

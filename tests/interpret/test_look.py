@@ -432,7 +432,7 @@ def test_weighted_maps_are_the_lengths_of_what_each_key_adds(name):
         module = next(module for module, place in attention_sites(model).items() if place.name == each.name)
         value = next(one_.value for one_ in heard if one_.source is module)[0]
         value = value.repeat_interleave(each.heads // len(value), 0)
-        out = module.join.weight[:, -WIDTH:] if hasattr(module, "join") else module.out_proj.weight
+        out = module.context_proj.weight[:, -WIDTH:] if hasattr(module, "context_proj") else module.out_proj.weight
         part = out.shape[1] // each.heads
         for head in range(each.heads):
             columns = out[:, head * part : (head + 1) * part]

@@ -51,7 +51,7 @@ def slow(monkeypatch):
 
     def refuse():
         for module in (rnn_decoder, rnn_encoder):
-            monkeypatch.setattr(module, "by_hand", lambda *given: False)
+            monkeypatch.setattr(module, "fused_backward", lambda *given: False)
 
     return refuse
 
@@ -110,10 +110,10 @@ def test_dropout_between_layers_scales_what_the_upper_takes_in(wiring):
         layers = attention_rnn.RecurrentLayers("gru", weights, list(zip(*state.hidden, strict=True)), scales)
         source = module._source(state, embedded)
         if wiring == "after fed":
-            join = module.join.weight, module.join.bias
+            join = module.context_proj.weight, module.context_proj.bias
             states, out, _ = attention_rnn.step_then_attend(layers, source, embedded, state.context, *join)
         else:
-            gate = None if module.gate is None else (module.gate.weight, module.gate.bias)
+            gate = None if module.context_gate is None else (module.context_gate.weight, module.context_gate.bias)
             states, out, _ = attention_rnn.attend_then_step(layers, source, embedded, gate)
         loss = weighed(out, *(part for layer in states for part in layer))
         results.append((out, states, torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True)))
@@ -125,13 +125,13 @@ def test_a_gate_scales_what_is_seen(by_hand, slow):
     """By a number for each row, sigmoid(w · state + b), of the state before the step."""
     module, given = decoder("before gated"), memory()
     state = module.start(given, batch=4)
-    share = torch.sigmoid(state.hidden[0][-1] @ module.gate.weight[0] + module.gate.bias)
+    share = torch.sigmoid(state.hidden[0][-1] @ module.context_gate.weight[0] + module.context_gate.bias)
     assert share.std() > 0.01
     scaled = replace(state, values=share[:, None, None] * state.values)
     if not by_hand:
         slow()
     found, _ = module.carry(TARGETS[:, :1], state)
-    module.gate = None
+    module.context_gate = None
     wanted, _ = module.carry(TARGETS[:, :1], scaled)
     torch.testing.assert_close(found, wanted)
 

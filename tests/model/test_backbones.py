@@ -20,12 +20,12 @@ from regard.core.errors import InvalidArgument, InvalidData, MissingExtra, Train
 from regard.data import features as features_module
 from regard.data.arrays import FeatureColumn
 from regard.data.images import normalize
-from regard.data.synthetic.tasks import SIZES
+from regard.data.synthetic.sampling import SIZES
 from regard.inference.load import load
 from regard.model import pretrained
 from regard.model.backbones import BackboneConfig, FrozenBatchNorm, _same, backbone
 from regard.model.weights import weights_of
-from regard.recipe.recipe import read_recipe
+from regard.recipe.load import read_recipe
 
 LITE = BackboneConfig("efficientnet-lite0")
 
@@ -376,7 +376,7 @@ def test_features_are_found_again_by_content(tmp_path, few, monkeypatch):
         train_verb.with_cached_features(settings, model, data, tmp_path, lambda stage, n: calls.append((stage, n)))
         return len(calls)
 
-    monkeypatch.setattr(features_module, "AT_ONCE", 4)
+    monkeypatch.setattr(features_module, "BATCH", 4)
     assert seen() == 4  # two turns for the six pictures of each split
     assert seen() == 0
     with torch.no_grad():

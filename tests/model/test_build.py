@@ -114,7 +114,7 @@ REFUSED = {
     "a backbone from nowhere": ({"encoder": {"kind": "cnn", "backbone": {"kind": "resnet18"}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.backbone.weights: wanted torchvision's file of resnet18; got none."]),
     "questions of odd width": ({"encoder": {"kind": "cnn", "dim": 6, "queries": 2}, "decoder": {"kind": "rnn"}, "vocab_size": 9}, ["model.encoder.dim: wanted a multiple of 4 with queries"]),
     "no questions": ({"encoder": {"kind": "cnn", "queries": 0}, "decoder": {"kind": "rnn"}, "vocab_size": 9}, ["model.encoder.queries: wanted"]),
-    "questions for a pool": ({"encoder": {"kind": "cnn", "queries": 2}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.queries: wanted nothing here: nothing here begins from a summary; got 2."]),
+    "questions for a pool": ({"encoder": {"kind": "cnn", "queries": 2}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.queries: wanted nothing here: nothing here reads the summary; got 2."]),
     "questions for a Transformer": ({"encoder": {"kind": "cnn", "queries": 2}, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.encoder.queries: wanted nothing here"]),
     "questions for a start from zero": ({"encoder": {"kind": "cnn", "queries": 2}, "decoder": {"kind": "rnn", "initial_state": "zero"}, "vocab_size": 9}, ["model.encoder.queries: wanted nothing here"]),
     "nested": ({"encoder": {"kind": "vit", "transformer": {"widht": 1}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.transformer.widht: "]),

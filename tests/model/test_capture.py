@@ -13,28 +13,28 @@ from support.family import MASKS, SCORES, Case
 MIB = 2**20
 
 
-def heard_from(run) -> list[regard.AttentionCall]:
-    heard: list[regard.AttentionCall] = []
-    with regard.capture_attention(heard.append):
+def captured(run) -> list[regard.AttentionCall]:
+    calls: list[regard.AttentionCall] = []
+    with regard.capture_attention(calls.append):
         run()
-    return heard
+    return calls
 
 
-def test_nobody_hears_after_the_block_even_when_it_fails():
-    x, heard = torch.randn(2, 3, 4), []
+def test_nothing_is_captured_after_the_block_even_when_it_fails():
+    x, calls = torch.randn(2, 3, 4), []
 
     def work():
-        with regard.capture_attention(heard.append):
+        with regard.capture_attention(calls.append):
             regard.attend(x, x, x)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         work()
     regard.attend(x, x, x)
-    assert len(heard) == 1
+    assert len(calls) == 1
 
 
-def test_nested_listeners_all_hear():
+def test_nested_captures_get_every_call():
     x, outer, inner = torch.randn(2, 3, 4), [], []
     with regard.capture_attention(outer.append):
         regard.attend(x, x, x)
@@ -44,7 +44,7 @@ def test_nested_listeners_all_hear():
     assert (len(outer), len(inner)) == (3, 1)
 
 
-def test_a_thread_hears_itself_alone():
+def test_a_thread_captures_only_its_own_calls():
     x, mine, its = torch.randn(2, 3, 4), [], []
 
     def work():
@@ -60,16 +60,16 @@ def test_a_thread_hears_itself_alone():
     assert (len(mine), len(its)) == (1, 2)
 
 
-def test_a_task_hears_itself_alone():
+def test_a_task_captures_only_its_own_calls():
     x = torch.randn(2, 3, 4)
 
     async def work(times: int) -> int:
-        heard: list[regard.AttentionCall] = []
-        with regard.capture_attention(heard.append):
+        calls: list[regard.AttentionCall] = []
+        with regard.capture_attention(calls.append):
             for _ in range(times):
                 regard.attend(x, x, x)
                 await asyncio.sleep(0)
-        return len(heard)
+        return len(calls)
 
     async def both():
         return await asyncio.gather(work(2), work(3))
@@ -77,9 +77,9 @@ def test_a_task_hears_itself_alone():
     assert asyncio.run(both()) == [2, 3]
 
 
-def test_what_is_heard_holds_no_graph():
+def test_captured_tensors_hold_no_graph():
     x = torch.randn(2, 3, 4, requires_grad=True)
-    (call,) = heard_from(lambda: regard.attend(x, x, x, score=regard.Additive(4, 4, 5)))
+    (call,) = captured(lambda: regard.attend(x, x, x, score=regard.Additive(4, 4, 5)))
     assert not any(t.requires_grad for t in (call.spec.query, call.spec.key, call.spec.score_function.weight, call.lse))
 
 
@@ -87,7 +87,7 @@ def test_what_is_heard_holds_no_graph():
 @pytest.mark.parametrize("score", SCORES)
 def test_chosen_rows_are_those_of_the_whole(score, mask):
     case = Case(score, mask, torch.float64)
-    (call,) = heard_from(lambda: regard.attend(case.query, case.key, case.value, **case.keywords))
+    (call,) = captured(lambda: regard.attend(case.query, case.key, case.value, **case.keywords))
     whole = call.weights()
     for rows in ([3, 0], 2, slice(1, 4), torch.tensor([-1])):
         some = [2] if rows == 2 else rows
@@ -99,7 +99,7 @@ def test_chosen_rows_are_those_of_the_whole(score, mask):
 
 
 def test_weights_carry_gradient_unless_the_log_sum_exp_is_given():
-    case = Case("additive", "blind", torch.float64)
+    case = Case("additive", "fully masked", torch.float64)
     run = lambda *inputs: regard.attention_weights(*inputs, rows=[0, 2], **case.keywords)  # noqa: E731
     assert torch.autograd.gradcheck(run, (case.query, case.key))
     lse = torch.zeros(2, case.n)
@@ -113,7 +113,7 @@ def test_summaries_are_those_of_the_weights(score, mask, known, monkeypatch):
     monkeypatch.setattr("regard.kernels.attention.blockwise.BLOCK", 10)  # several blocks
     case = Case(score, mask, torch.float64)
     on = torch.arange(case.m) % 3 == 0
-    (call,) = heard_from(lambda: regard.attend(case.query, case.key, case.value, **case.keywords))
+    (call,) = captured(lambda: regard.attend(case.query, case.key, case.value, **case.keywords))
     if known:
         found = call.summary(top=3, on=on)
     else:
@@ -158,11 +158,11 @@ def test_rows_of_weights_cost_no_more_memory_than_the_fused_call():
     inputs = long_call(8192)
 
     def asked() -> None:
-        heard: list[regard.AttentionCall] = []
-        with regard.capture_attention(heard.append):
+        calls: list[regard.AttentionCall] = []
+        with regard.capture_attention(calls.append):
             out = regard.attend(*inputs)
         torch.autograd.grad(out, inputs, torch.ones_like(out))
-        assert heard[0].weights(rows=range(64)).shape == (1, HEADS, 64, 8192)
+        assert calls[0].weights(rows=range(64)).shape == (1, HEADS, 64, 8192)
 
     fused = peak_bytes(grad_run(torch.nn.functional.scaled_dot_product_attention, inputs))
     # The measure itself: output and its gradient, three gradients, the kernel's own.
@@ -173,7 +173,7 @@ def test_rows_of_weights_cost_no_more_memory_than_the_fused_call():
 @torch.no_grad()
 def test_rows_of_weights_cost_their_own_size():
     inputs = long_call(4096)
-    (call,) = heard_from(lambda: regard.attend(*inputs))
+    (call,) = captured(lambda: regard.attend(*inputs))
     size = HEADS * 64 * 4096 * 4
     assert peak_bytes(lambda: call.weights(rows=range(64))) <= 1.1 * size
     of_a_head = size / HEADS + 2 * 4096 * 64 * 4  # its rows, and its queries and keys
@@ -184,7 +184,7 @@ def test_rows_of_weights_cost_their_own_size():
 def test_summaries_cost_memory_that_grows_with_length_alone():
     peaks = []
     for n in (2048, 4096):
-        (call,) = heard_from(lambda n=n: regard.attend(*long_call(n)))
+        (call,) = captured(lambda n=n: regard.attend(*long_call(n)))
         peaks.append(peak_bytes(lambda call=call: call.summary(top=16)))
     assert peaks[1] <= 2.1 * peaks[0]
     assert peaks[1] < HEADS * 4096 * 4096 * 4 / 8  # an eighth of N × M

@@ -40,13 +40,13 @@ def test_equals_torch_with_the_same_weights(source_dim):
     x, source = torch.randn(BATCH, N, WIDTH, requires_grad=True), torch.randn(BATCH, M, source_dim)
     mask = torch.rand(BATCH, 1, M) > 0.3
     mask[..., 0] = True
-    heard: list[regard.AttentionCall] = []
-    with regard.capture_attention(heard.append):
+    calls: list[regard.AttentionCall] = []
+    with regard.capture_attention(calls.append):
         out = ours(x, source, mask=mask)
     wanted, weights = module(x, source, source, key_padding_mask=~mask[:, 0], average_attn_weights=False)
     torch.testing.assert_close(out, wanted)
-    torch.testing.assert_close(heard[0].weights(), weights)
-    assert heard[0].source is ours
+    torch.testing.assert_close(calls[0].weights(), weights)
+    assert calls[0].source is ours
     direction = torch.randn_like(out)
     torch.testing.assert_close(
         torch.autograd.grad(out, [x, ours.k_proj.weight], direction),
@@ -170,11 +170,11 @@ def test_grouped_heads_equal_repeated_heads(kv_heads):
             state[f"{role}.{kind}"] = heads.repeat_interleave(HEADS // kv_heads, 0).flatten(0, 1)
     full.load_state_dict(state)
     x = torch.randn(BATCH, N, WIDTH)
-    heard: list[regard.AttentionCall] = []
-    with regard.capture_attention(heard.append):
+    calls: list[regard.AttentionCall] = []
+    with regard.capture_attention(calls.append):
         torch.testing.assert_close(grouped(x, causal=True), full(x, causal=True))
-    torch.testing.assert_close(heard[0].weights(), heard[1].weights())
-    torch.testing.assert_close(heard[0].weights(heads=[3, 1], rows=[2]), heard[1].weights()[:, [3, 1], 2:3])
+    torch.testing.assert_close(calls[0].weights(), calls[1].weights())
+    torch.testing.assert_close(calls[0].weights(heads=[3, 1], rows=[2]), calls[1].weights()[:, [3, 1], 2:3])
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -195,10 +195,10 @@ def test_autocast_runs_in_half_precision():
         regard.MultiHead(WIDTH, HEADS, qk_norm=True, rotary=regard.Rotary(WIDTH // HEADS)),
         torch.randn(2, N, WIDTH),
     )
-    heard: list[regard.AttentionCall] = []
-    with torch.autocast("cpu", torch.bfloat16), regard.capture_attention(heard.append):
+    calls: list[regard.AttentionCall] = []
+    with torch.autocast("cpu", torch.bfloat16), regard.capture_attention(calls.append):
         out = module(x, causal=True)
-    assert heard[0].spec.query.dtype == heard[0].spec.key.dtype == torch.bfloat16
+    assert calls[0].spec.query.dtype == calls[0].spec.key.dtype == torch.bfloat16
     assert (out.float() - module(x, causal=True)).norm() < 0.03 * out.float().norm()
 
 
@@ -208,7 +208,7 @@ def test_2d_block_equals_convolutions():
     block, x = regard.SelfAttention2d(8, heads=2), torch.randn(2, 8, 3, 5)
     assert torch.equal(block(x), x)  # a new block changes nothing
     block.gate.fill_(0.7)
-    m = block.attend
+    m = block.attn
     q, k, v = (
         nn.functional.conv2d(x, p.weight[..., None, None], p.bias).reshape(2, 2, 4, 15)
         for p in (m.q_proj, m.k_proj, m.v_proj)

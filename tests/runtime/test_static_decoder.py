@@ -11,11 +11,14 @@ from test_search import WAYS, found, model, said, sources
 
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, START
+from regard.decoding import batch_plan
 from regard.decoding import search as searching
 from regard.decoding.beam import BeamSearch
 from regard.decoding.config import DecodeConfig
 from regard.decoding.greedy import GreedySearch
-from regard.decoding.logits_processors import BannedTokens, GeneratedTokens
+from regard.decoding.interfaces import GeneratedTokens
+from regard.decoding.logits_processors import BannedTokens
+from regard.decoding.request import Request, SearchTask
 from regard.model.transformer import TransformerDecoder
 from regard.runtime import engines
 from regard.runtime.cpu.weight_layout import supported
@@ -77,7 +80,7 @@ def _as_on_a_gpu(monkeypatch):
             return model.encode(source)
 
     monkeypatch.setattr(engines, "ENGINES", (StaticEngine(),))
-    monkeypatch.setattr(searching, "FEW", 0)
+    monkeypatch.setattr(searching, "MIN_HYPOTHESES", 0)
     monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: work)
     monkeypatch.setattr(buffers, "_memory", lambda _: 1 << 30)
 
@@ -90,7 +93,7 @@ def test_the_search_finds_the_same(name, options, request):
     made, rows, prefixes = model(name), sources()[:8], [(), (5, 9), (7,), *[()] * 5]
     runs = [
         partial(found, made, rows, **options, batch_tokens=13),  # with continuous batching
-        partial(found, made, rows, **options, prefixes=prefixes, rules=[BannedTokens([[6], [7, 8]])]),
+        partial(found, made, rows, **options, prefixes=prefixes, processors=[BannedTokens([[6], [7, 8]])]),
     ]
     plainly = [run() for run in runs]
     request.getfixturevalue("_as_on_a_gpu")
@@ -121,8 +124,8 @@ def test_static_steps_move_no_tensor(name, options, monkeypatch):
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_buffers_are_kept_for_the_next_search(monkeypatch):
     made, rows, fresh = model("transformer"), sources(), []
-    lay = searching.SearchBatch._laid
-    monkeypatch.setattr(searching.SearchBatch, "_laid", lambda self: fresh.append(1) or lay(self))
+    lay = searching.SearchBatch._new_buffers
+    monkeypatch.setattr(searching.SearchBatch, "_new_buffers", lambda self: fresh.append(1) or lay(self))
     first = said(found(made, rows))
     count = len(fresh)
     assert said(found(made, rows)) == first
@@ -139,9 +142,9 @@ def test_buffers_are_kept_for_the_next_search(monkeypatch):
     turned = said(found(made, rows[::-1], sample=True, seed=2))  # and of other inputs
     assert len(fresh) == count
     assert turned == said(found(deepcopy(made), rows[::-1], sample=True, seed=2))
-    task = searching.SearchTask(made, Tokens.of, DecodeConfig(max_length=12))
+    task = SearchTask(made, Tokens.of, DecodeConfig(max_length=12))
     begun = [replace(task, first=first, model=some) for first in (START, END) for some in (made, deepcopy(made))]
-    inputs = [searching.Request(row, len(row)) for row in rows[:4]]
+    inputs = [Request(row, len(row)) for row in rows[:4]]
     one, same, other, again = (sorted(searching.search(each, inputs)) for each in begun)
     assert one == same
     assert other == again
@@ -177,10 +180,8 @@ def test_the_one_with_the_furthest_limit_ends_first():
     made = model("transformer")
     made.decoder.project.bias.data[END] = -1e9  # nobody ends by himself
     rows = [[5] * 12, *[[5 + n % 7] * 10 for n in range(120)]]
-    inputs = [searching.Request(row, len(row), (5,) * 5 + (END,) if n == 0 else ()) for n, row in enumerate(rows)]
-    task = searching.SearchTask(
-        made, Tokens.of, DecodeConfig(max_length=40, max_length_ratio=1.0, batch_tokens=12 * 17)
-    )
+    inputs = [Request(row, len(row), (5,) * 5 + (END,) if n == 0 else ()) for n, row in enumerate(rows)]
+    task = SearchTask(made, Tokens.of, DecodeConfig(max_length=40, max_length_ratio=1.0, batch_tokens=12 * 17))
     hits = dict(searching.search(task, inputs))
     assert [len(hits[n][0].tokens) for n in range(len(rows))] == [5, *[10] * 120]
 
@@ -194,8 +195,8 @@ def test_a_search_sees_changed_weights():
     assert changed != before
     assert changed == said(found(deepcopy(made), rows))
     made.decoder.project.weight.data.mul_(-0.5)
-    task = searching.SearchTask(made, Tokens.of, DecodeConfig(max_length=12))
-    streamed = [tuple(searching.stream(task, searching.Request(row, len(row)))) for row in rows]
+    task = SearchTask(made, Tokens.of, DecodeConfig(max_length=12))
+    streamed = [tuple(searching.stream(task, Request(row, len(row)))) for row in rows]
     assert streamed == [tokens for (tokens,) in said(found(deepcopy(made), rows, max_length=12))]
 
 
@@ -240,25 +241,26 @@ def test_sizes_are_few():
     assert [rounded(count, up=False) for count in (1, 5, 7, 64, 65, 100)] == [1, 4, 6, 64, 64, 96]
 
 
-def test_half_precision_without_a_gpu_is_told_once(capsys):
+def test_half_precision_without_a_gpu_is_logged_once(caplog):
     made, rows = model("transformer"), sources()[:3]
-    searching._no_half.cache_clear()
+    batch_plan._warn_float32.cache_clear()
     half = [said(found(made, rows, precision="bfloat16")) for _ in range(2)]
     assert half[0] == half[1] == said(found(made, rows))
-    assert capsys.readouterr().err.count("precision = 'bfloat16' is for GPUs") == 1
+    assert caplog.text.count("precision = 'bfloat16' is for GPUs") == 1
 
 
-@pytest.mark.parametrize("way", [BeamSearch, GreedySearch])
-def test_who_is_done_stays_as_it_is(way):
-    """However many steps pass before anybody looks."""
-    generator, rows, beams = torch.Generator().manual_seed(1), 12, 3 if way is BeamSearch else 1
+@pytest.mark.parametrize("strategy", [BeamSearch, GreedySearch])
+def test_a_finished_slot_does_not_change(strategy):
+    """However many steps follow."""
+    generator, rows, beams = torch.Generator().manual_seed(1), 12, 3 if strategy is BeamSearch else 1
     said = GeneratedTokens(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
     config = DecodeConfig(beam_size=beams, num_hypotheses=beams, length_penalty=3.0)  # what ends later would win
-    searched = way(config, said, torch.arange(4, 16), [], ends=True, scored=True)
+    scored = {"scored": True} if strategy is GreedySearch else {}
+    searched = strategy(config, said, torch.arange(4, 16), [], ends=True, **scored)
     searched.admit(torch.arange(rows), torch.arange(rows))
     first = {}
     for _ in range(16):
         searched.advance(2 * torch.randn(rows, beams, 7, generator=generator))
         for row in searched.done.nonzero()[:, 0].tolist():
-            first.setdefault(row, searched.found(torch.tensor([row]))[0])
-    assert searched.found(torch.arange(rows)) == [first[row] for row in range(rows)]
+            first.setdefault(row, searched.hypotheses(torch.tensor([row]))[0])
+    assert searched.hypotheses(torch.arange(rows)) == [first[row] for row in range(rows)]

@@ -1,4 +1,4 @@
-"""What must be true of every way to attend. A contract is given the implementation, so it can be shown a wrong one."""
+"""What must hold for every implementation of attention. A contract takes the implementation: faults can be planted."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from support.family import TOLERANCE, Attend, Case, oracle, oracle_weights
 
 
 def close(got: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
-    """Equal but for rounding: element by element, or on the whole where eight bits a number leave no choice."""
+    """Equal up to rounding: element by element, or in norm for bfloat16."""
     got, wanted = got.double(), wanted.double()
     if dtype == torch.bfloat16:
         assert (got - wanted).norm() <= 0.05 * wanted.norm() + 1e-3
@@ -33,20 +33,20 @@ def equals_definition(attend: Attend, case: Case) -> None:
         close(got, expected, case.dtype)
 
 
-def blind_rows_give_zeros(attend: Attend, case: Case) -> None:
-    """A row that may see nothing gives exact zeros, sends no gradient, and makes no NaN anywhere."""
+def masked_rows_give_zeros(attend: Attend, case: Case) -> None:
+    """A row that may attend to nothing gives exact zeros, zero gradient, and no NaN anywhere."""
     out = attend(case.query, case.key, case.value, **case.keywords)
     assert (out[0, case.n // 2] == 0).all()
     assert (out[1] == 0).all()
     assert out.isfinite().all()
     for tensor, gradient in zip(case.inputs, gradients(out, case.inputs), strict=True):
         assert gradient.isfinite().all()
-        if tensor.dim() == 3:  # query, key and value of the sentence that sees nothing
+        if tensor.dim() == 3:  # query, key and value of the fully masked sequence
             assert (gradient[1] == 0).all()
 
 
 def future_changes_nothing(attend: Attend, case: Case) -> None:
-    """Change every key and value after a query's place: its result does not move by one bit."""
+    """Changing keys and values after a query's position changes no bit of its output."""
     before = attend(case.query, case.key, case.value, **case.keywords)
     for i in range(case.n):
         later = slice(max(0, i + case.m - case.n + 1), None)
@@ -58,7 +58,7 @@ def future_changes_nothing(attend: Attend, case: Case) -> None:
 
 
 def padding_changes_nothing(attend: Attend, case: Case) -> None:
-    """Keys that may not be seen, whatever number they hold, change neither values nor gradients."""
+    """Masked keys, whatever they hold, change neither outputs nor gradients."""
     extra = 4
     garbage = [torch.full((2, extra, x.shape[-1]), 50.0, dtype=case.dtype) for x in (case.key, case.value)]
     key, value = torch.cat((case.key, garbage[0]), 1), torch.cat((case.value, garbage[1]), 1)
@@ -70,26 +70,26 @@ def padding_changes_nothing(attend: Attend, case: Case) -> None:
         close(got, wanted, case.dtype)
 
 
-def order_of_keys_is_nothing(attend: Attend, case: Case) -> None:
-    """Attention sees a set: shuffling keys with their values changes nothing, shuffling queries shuffles results."""
+def order_of_keys_changes_nothing(attend: Attend, case: Case) -> None:
+    """Permuting keys with their values changes nothing; permuting queries permutes outputs."""
     keys, queries = torch.randperm(case.m), torch.randperm(case.n)
     out = attend(case.query, case.key, case.value, score=case.module)
     shuffled = attend(case.query[:, queries], case.key[:, keys], case.value[:, keys], score=case.module)
     close(shuffled, out[:, queries], case.dtype)
 
 
-def listening_changes_no_bit(attend: Attend, case: Case) -> None:
-    deaf = attend(case.query, case.key, case.value, **case.keywords)
-    heard: list[regard.AttentionCall] = []
-    with regard.capture_attention(heard.append):
-        listened = attend(case.query, case.key, case.value, **case.keywords)
-    assert torch.equal(deaf, listened)
-    for got, wanted in zip(gradients(listened, case.inputs), gradients(deaf, case.inputs), strict=True):
+def capturing_changes_no_bit(attend: Attend, case: Case) -> None:
+    """Outputs and gradients are bit-identical while attention is captured."""
+    plain = attend(case.query, case.key, case.value, **case.keywords)
+    with regard.capture_attention():
+        captured = attend(case.query, case.key, case.value, **case.keywords)
+    assert torch.equal(plain, captured)
+    for got, wanted in zip(gradients(captured, case.inputs), gradients(plain, case.inputs), strict=True):
         assert torch.equal(got, wanted)
 
 
 def agrees_with_torch(attend: Attend, case: Case) -> None:
-    """PyTorch's own function, where it is right, gives the same."""
+    """PyTorch's scaled_dot_product_attention gives the same."""
     seen = case.seen
     mask, causal = seen.get("mask"), seen.get("causal", False)
     theirs = torch.nn.functional.scaled_dot_product_attention(
@@ -107,7 +107,7 @@ def agrees_with_torch(attend: Attend, case: Case) -> None:
 
 
 def weights_are_exact(weights: Attend, case: Case, slack: float = 1.0) -> None:
-    """They sum to one, are exactly zero where nothing may be seen, and are the softmax of the scores."""
+    """Weights sum to one, are exactly zero where masked, and are the softmax of the scores."""
     got = weights(case.query, case.key, **case.keywords)
     wanted = oracle_weights(case.query, case.key, **case.keywords)
     total = got.double().sum(-1)
@@ -118,11 +118,10 @@ def weights_are_exact(weights: Attend, case: Case, slack: float = 1.0) -> None:
     assert error <= slack * {torch.float32: 1e-6, torch.float64: 1e-12, torch.bfloat16: 1e-2}[case.dtype]
 
 
-def heard(query: Tensor, key: Tensor, *, rows: Any = None, **keywords: Any) -> Tensor:
-    """The weights of an ordinary call, as a listener hears them: from the log-sum-exp that its kernel returned."""
-    calls: list[regard.AttentionCall] = []
+def captured_weights(query: Tensor, key: Tensor, *, rows: Any = None, **keywords: Any) -> Tensor:
+    """The weights of a captured call, recomputed from the log-sum-exp that its kernel returned."""
     value = torch.zeros(*key.shape[:-1], 4, dtype=key.dtype)
-    with regard.capture_attention(calls.append):
+    with regard.capture_attention() as calls:
         regard.attend(query, key, value, **keywords)
     (call,) = calls
     return call.weights(rows=rows)

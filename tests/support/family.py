@@ -1,7 +1,7 @@
-"""The table of everything that attention can be asked for. A new score or mask is tested by being listed here.
+"""The scores, masks, dtypes and shapes of the attention contracts. A new one is tested by being listed here.
 
-`oracle` is attention written straight from its definition, apart from the package and in float64: what sees what is
-decided pair by pair in Python. It can be told to be wrong (`fault`), for the tests of the tests.
+`oracle` is attention written from its definition, independent of the package and in float64, with masks decided pair by
+pair in Python. A `fault` makes it wrong, to test the contracts themselves.
 """
 
 from collections.abc import Callable, Iterator
@@ -63,8 +63,8 @@ def scattered(n: int, m: int, dtype: torch.dtype) -> dict[str, Any]:
     return {"mask": (torch.arange(n * m).reshape(n, m) * 7 % 5 > 1).expand(2, n, m)}
 
 
-def blind(n: int, m: int, dtype: torch.dtype) -> dict[str, Any]:
-    """The first sentence has a row that sees nothing; the second sees nothing at all."""
+def fully_masked(n: int, m: int, dtype: torch.dtype) -> dict[str, Any]:
+    """One row of the first sequence may attend to nothing, nor may any row of the second."""
     mask = torch.ones(2, n, m, dtype=torch.bool)
     mask[0, n // 2] = False
     mask[1] = False
@@ -79,7 +79,7 @@ MASKS: dict[str, Callable[[int, int, torch.dtype], dict[str, Any]]] = {
     "everything": lambda n, m, dtype: {},
     "padding": padding,
     "scattered": scattered,
-    "blind": blind,
+    "fully masked": fully_masked,
     "causal": lambda n, m, dtype: {"causal": True},
     "causal padding": lambda n, m, dtype: {"causal": True} | padding(n, m, dtype),
     "window": lambda n, m, dtype: {"window": 2},
@@ -105,7 +105,7 @@ SHAPES = {"more keys": (N, M), "square": (M, M), "more queries": (M, N), "one qu
 
 @dataclass
 class Case:
-    """One question to attention: two sentences, no heads."""
+    """The inputs of one attention call: two sequences, no heads."""
 
     score: str = "scaled_dot"
     mask: str = "everything"
@@ -120,7 +120,7 @@ class Case:
         torch.manual_seed(3)
         self.n, self.m = SHAPES[self.shape]
         self.module = SCORES[self.score]().to(self.dtype)
-        for parameter in self.module.parameters():  # a bias of zero would hide a bias that is not added
+        for parameter in self.module.parameters():  # a bias of zero would hide a missing one
             parameter.data = parameter.data + 0.1 * torch.randn_like(parameter)
         wide = WIDTH + 2 if self.score in ("bilinear", "reduced_rank", "additive") else WIDTH
         self.query, self.key, self.value = (
@@ -130,7 +130,7 @@ class Case:
 
     @property
     def seen(self) -> dict[str, Any]:
-        """What decides who sees whom, and the bias: the keywords of `attend`."""
+        """Mask, window and bias, as keywords of `attend`."""
         return MASKS[self.mask](self.n, self.m, self.dtype)
 
     @property
@@ -139,7 +139,7 @@ class Case:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """Everything that a gradient should reach."""
+        """Everything that has a gradient."""
         used = [] if self.score == "uniform" else [self.query, self.key]
         return [*used, self.value, *self.module.parameters()]
 
@@ -147,21 +147,21 @@ class Case:
 Attend = Callable[..., Tensor]
 
 
-# Ways to compute attention: the kernel, and its constants set so small that small cases have many blocks.
+# Implementations: the kernel, and constants so small that small cases have many blocks.
 PATHS: dict[str, tuple[Any, dict[str, int]]] = {
     "public": (None, {}),
-    "plain": (reference, {}),
-    "fused": (sdpa, {}),
-    "fused in blocks": (sdpa, {"TILE": 2 * M}),
-    "few keys": (small_kv, {}),
-    "streamed": (blockwise, {}),
-    "streamed in blocks": (blockwise, {"BLOCK": 2 * M}),
+    "reference": (reference, {}),
+    "sdpa": (sdpa, {}),
+    "sdpa in blocks": (sdpa, {"TILE": 2 * M}),
+    "small_kv": (small_kv, {}),
+    "blockwise": (blockwise, {}),
+    "blockwise in blocks": (blockwise, {"BLOCK": 2 * M}),
 }
 
 
 @contextmanager
 def path(name: str) -> Iterator[Attend]:
-    """`regard.attend`, made to use this path, forwards and backwards, while the context lasts."""
+    """`regard.attend` by this implementation, within the context."""
     kernel, settings = PATHS[name]
 
     def attend(query, key, value, *, score=None, mask=None, causal=False, window=None, bias=None) -> Tensor:
@@ -179,7 +179,7 @@ def path(name: str) -> Iterator[Attend]:
 
 def has(path_name: str, score: str) -> bool:
     """Whether the path supports the score: these two take dot products only."""
-    return not (path_name.startswith(("fused", "few")) and score in ("additive", "relu"))
+    return not (path_name.startswith(("sdpa", "small_kv")) and score in ("additive", "relu"))
 
 
 def sees(i: int, j: int, n: int, m: int, *, causal: bool, window: Any, fault: str | None = None) -> bool:
@@ -239,7 +239,7 @@ def oracle_weights(query, key, *, score=None, mask=None, causal=False, window=No
                 hidden = -3.0 if fault == "soft mask" else -torch.inf
                 cells.append(s if seen else torch.full_like(s, hidden))
             row = torch.stack(cells)
-            nothing = bool((row == -torch.inf).all()) and fault != "nan when blind"
+            nothing = bool((row == -torch.inf).all()) and fault != "nan when masked"
             rows.append(torch.zeros_like(row) if nothing else row.softmax(0))
     weights = torch.stack(rows).reshape(batch, n, m)
     return weights * 1.01 if fault == "do not sum to one" else weights
@@ -254,6 +254,6 @@ def oracle(query, key, value, *, fault: str | None = None, **keywords) -> Tensor
         out = out + 1e-6 * value.mean(-2, keepdim=True)
     if fault == "length leaks":
         out = out * (1 + 0.05 * value.shape[-2])
-    if fault == "notices listeners" and capture._callbacks.get():
+    if fault == "notices captures" and capture._callbacks.get():
         out = out * (1 + 1e-6)
     return out.to(value.dtype)

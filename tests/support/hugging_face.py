@@ -49,21 +49,21 @@ _BERT: Names = (
     (r"bert\.encoder\.layer\.(\d+)\.intermediate\.dense\.(.*)", r"encoder.stack.layers.\1.ffn.up.\2"),
     (r"bert\.encoder\.layer\.(\d+)\.output\.dense\.(.*)", r"encoder.stack.layers.\1.ffn.down.\2"),
     (r"bert\.encoder\.layer\.(\d+)\.output\.LayerNorm\.(.*)", r"encoder.stack.layers.\1.norm2.\2"),
-    (r"cls\.predictions\.transform\.dense\.(.*)", r"turn.0.\1"),
-    (r"cls\.predictions\.transform\.LayerNorm\.(.*)", r"turn.2.\1"),
+    (r"cls\.predictions\.transform\.dense\.(.*)", r"transform.0.\1"),
+    (r"cls\.predictions\.transform\.LayerNorm\.(.*)", r"transform.2.\1"),
     (r"cls\.predictions\.decoder\.(.*)", r"project.\1"),
 )  # fmt: skip
 _VIT: Names = (
     (r"vit\.embeddings\.cls_token", r"encoder.cls_token.embedding"),
     (r"vit\.embeddings\.position_embeddings", r"encoder.input_layer.position_encoding.positions.table"),
-    (r"vit\.embeddings\.patch_embeddings\.projection\.(.*)", r"encoder.regions.project.\1"),
+    (r"vit\.embeddings\.patch_embeddings\.projection\.(.*)", r"encoder.patch_embed.proj.\1"),
     (r"vit\.layers\.(\d+)\.attention\.(.*)", r"encoder.stack.layers.\1.self_attn.\2"),
     (r"vit\.layers\.(\d+)\.layernorm_before\.(.*)", r"encoder.stack.layers.\1.norm1.\2"),
     (r"vit\.layers\.(\d+)\.layernorm_after\.(.*)", r"encoder.stack.layers.\1.norm2.\2"),
     (r"vit\.layers\.(\d+)\.mlp\.fc1\.(.*)", r"encoder.stack.layers.\1.ffn.up.\2"),
     (r"vit\.layers\.(\d+)\.mlp\.fc2\.(.*)", r"encoder.stack.layers.\1.ffn.down.\2"),
     (r"vit\.layernorm\.(.*)", r"encoder.stack.norm.\1"),
-    (r"classifier\.(.*)", r"out.\1"),
+    (r"classifier\.(.*)", r"classifier.\1"),
 )
 _PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "o_proj": "out_proj"}
 

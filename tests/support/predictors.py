@@ -1,4 +1,4 @@
-"""Predictors that were never trained, for what does not depend on what they say."""
+"""Untrained predictors, for tests that do not depend on their outputs."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def classifier() -> Predictor:
 
 
 def _ending(model: Any) -> Any:
-    """One that ends now and then, and is sure enough of itself that ties are rare."""
+    """A model that ends now and then, with logits far enough apart that ties are rare."""
     with torch.no_grad():
         model.decoder.project.weight *= 2
         model.decoder.project.bias[END] = 3.0

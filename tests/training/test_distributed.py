@@ -18,7 +18,7 @@ from regard.api.train import train
 from regard.checkpoint import store
 from regard.core.errors import InvalidArgument, RegardError
 from regard.data.corpus import folder_lock
-from regard.recipe.recipe import read_recipe
+from regard.recipe.load import read_recipe
 from regard.training import distributed as module
 from regard.training.distributed import SINGLE_PROCESS, process_group
 from support import processes
@@ -57,7 +57,7 @@ def jobs(folder: Path, names: list[str], **changes) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """One for all that run tests side by side, so that the processes are started once."""
+    """Shared by parallel test workers, so that the processes are started once."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks"
     folder.mkdir(exist_ok=True)
@@ -69,7 +69,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(folder) -> list[dict[str, dict]]:
-    """What became of everything that two processes do here, all in one start of them."""
+    """The results of all jobs of two processes, which are started once."""
     with folder_lock(folder):
         if (folder / "two").exists():
             return processes.results(2, folder / "two")
@@ -78,7 +78,7 @@ def two(folder) -> list[dict[str, dict]]:
 
 def _by_two(folder: Path) -> list[dict[str, dict]]:
     plain, dropped = jobs(folder, ["transformer"])[0], table()
-    told_to_stop = {"end": {"rank": 1, "update": 5, "signal": signal.SIGTERM}}
+    stopped = {"end": {"rank": 1, "update": 5, "signal": signal.SIGTERM}}
     other = folder / "other.txt"
     other.write_text(Path(PAIRS["train"][0]).read_text() + "more\n")
     texts, path = ["abc def"] * 9 + [""] * 40, folder / "empty.txt"
@@ -88,10 +88,10 @@ def _by_two(folder: Path) -> list[dict[str, dict]]:
         [
             *jobs(folder, list(recipes(folder))),
             plain | {"name": "dropped", "recipe": dropped, "run": str(folder / "dropped")},
-            plain | {"name": "stopped", "recipe": dropped, "run": str(folder / "stopped")} | told_to_stop,
+            plain | {"name": "stopped", "recipe": dropped, "run": str(folder / "stopped")} | stopped,
             plain | {"name": "resumed", "recipe": dropped, "run": str(folder / "stopped"), "resume": True},
             plain | {"name": "sharded, stopped", "recipe": recipes(folder)["sharded"], "run": str(folder / "parts")}
-            | told_to_stop,
+            | stopped,
             plain | {"name": "sharded, resumed", "recipe": recipes(folder)["sharded"], "run": str(folder / "parts")}
             | {"resume": True},
             plain | {"name": "another rate", "run": str(folder / "a"), "changes": {"1": ["train.learning_rate=0.5"]}},
@@ -137,12 +137,12 @@ def test_two_processes_have_the_loss_curve_of_one(name, folder, two):
 
 
 @pytest.mark.parametrize("name", ["sharded", "sharded, recomputed", "sharded, packed"])
-def test_a_divided_model_has_the_loss_curve_of_one_process(name, folder, two):
+def test_a_sharded_model_has_the_loss_curve_of_one_process(name, folder, two):
     assert [rank[name]["error"] for rank in two] == [None, None]
     alike(folder / name, one(folder, name))
 
 
-def test_a_rank_may_find_nothing_to_hide(folder, two):
+def test_a_rank_may_have_no_token_to_mask(folder, two):
     assert [rank["empty texts"]["error"] for rank in two] == [None, None]
     full = [[bool({*rows} & {*range(9)}) for rows in rank["empty texts"]["rows"]] for rank in two]
     assert {*zip(*full, strict=True)} >= {(False, False), (True, False)}
@@ -159,12 +159,12 @@ def test_ranks_see_each_example_once(folder, two):
         assert sorted(mine + theirs) == sorted(every)
 
 
-def test_the_first_rank_alone_speaks(two):
+def test_only_rank_0_reports_events(two):
     assert "validation" in two[0]["transformer"]["events"]
     assert two[1]["transformer"]["events"] == []
 
 
-def test_stopped_on_one_rank_all_stop_and_the_run_ends_as_if_it_had_not(folder, two):
+def test_a_signal_to_one_rank_stops_all_and_the_run_resumes_exactly(folder, two):
     """A signal at one of them: both save at the same update; resumed, the same bits, with dropout."""
     for rank in two:
         assert rank["stopped"]["code"] == 143
@@ -174,14 +174,14 @@ def test_stopped_on_one_rank_all_stop_and_the_run_ends_as_if_it_had_not(folder, 
     assert log(folder / "dropped") == log(folder / "stopped")
 
 
-def test_a_divided_run_resumes_exactly(folder, two):
+def test_a_sharded_run_resumes_exactly(folder, two):
     assert two[0]["sharded, stopped"]["code"] == 143
     assert two[0]["sharded, resumed"]["error"] is None
     assert same(weights(folder / "sharded"), weights(folder / "parts"))
 
 
 @pytest.mark.parametrize("name", ["transformer", "sharded", "carried"])
-def test_what_two_processes_saved_one_goes_on_with(name, folder, two, tmp_path):
+def test_one_process_resumes_the_checkpoint_of_two(name, folder, two, tmp_path):
     """Saved in the middle by two, ended by one: as if one had done it all."""
     run = without_its_end(folder / name, tmp_path / "run")
     train(recipes(folder)[name], run, cache=folder / "cache", resume=True)
@@ -204,7 +204,7 @@ def test_ranks_that_differ_are_refused(two):
         assert "at rank 1 for" in rank["other data"]["error"]
 
 
-def test_what_several_processes_cannot_do_is_refused(two):
+def test_settings_for_one_process_are_refused(two):
     for rank in two:
         assert "train.cuda_graphs: wanted false with several processes" in rank["replay"]["error"]
         assert "train.batch_tokens: wanted data.context_length times the 2 processes" in rank["one lane"]["error"]
@@ -212,7 +212,7 @@ def test_what_several_processes_cannot_do_is_refused(two):
     assert "rank 1 of 2: wanted an answer of every other; got none from rank 0" in two[1]["not over another"]["error"]
 
 
-def test_a_frozen_rank_ends_the_run_in_time(folder):
+def test_a_hanging_rank_ends_the_run_in_time(folder):
     (job,) = jobs(folder, ["transformer"], run=str(folder / "frozen"))
     job["recipe"] = table(STILL, STILL, distributed_timeout=3)
     both = processes.started(2, [job | {"end": {"rank": 1, "update": 3, "signal": signal.SIGSTOP}}], folder / "freeze")
@@ -245,7 +245,7 @@ def test_the_command_under_torchrun(folder):
     recipe.write_text(
         data.format(PAIRS["train"][0])
         + '[model]\nencoder = {kind = "rnn", dim = 16}\ndecoder = {kind = "rnn", dim = 16}\n'
-        + "[train]\nsteps = 4\nwarmup = 2\nlog_every = 2\nbatch_tokens = 256\n"
+        + "[train]\nmax_steps = 4\nwarmup_steps = 2\nlog_every = 2\nbatch_tokens = 256\n"
     )
     made = torchrun(2, "-m", "regard", "train", recipe, "--out", folder / "command", "--cache", folder / "cache")
     assert made.returncode == 0, made.stderr
@@ -287,7 +287,7 @@ def test_four_processes_and_checkpoints_between_one_two_and_four(folder, two):
             alike(folder / f"{name} {label}", one(folder, name))
 
 
-def test_alone_nothing_is_exchanged(monkeypatch):
+def test_a_single_process_does_not_communicate(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     with process_group("cpu", 1) as group:
@@ -316,7 +316,7 @@ def test_an_environment_that_torchrun_did_not_make_is_refused(name, monkeypatch)
         pass
 
 
-def test_nobody_to_meet_is_told_in_time(monkeypatch):
+def test_missing_ranks_are_reported_in_time(monkeypatch):
     (port,) = processes.free_ports(1)
     there = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     for key, value in there.items():
@@ -325,29 +325,29 @@ def test_nobody_to_meet_is_told_in_time(monkeypatch):
         pass
 
 
-def test_what_processes_before_said_is_not_heard():
+def test_store_keys_of_earlier_processes_are_ignored():
     """A store that outlived them holds their name and their answers; here the others come before the first."""
     store = torch.distributed.HashStore()
     for key, value in {"name": "before", "before/1": "a", "before/2": "b", "before/answers": "a b"}.items():
         store.set(f"regard/{key}", value)
     with ThreadPoolExecutor() as pool:
-        others = [pool.submit(module._fresh, store, rank, 3, 30) for rank in (1, 2)]
+        others = [pool.submit(module._private_store, store, rank, 3, 30) for rank in (1, 2)]
         while store.get("regard/before/1") == b"a" or store.get("regard/before/2") == b"b":
             time.sleep(0.01)
-        first = module._fresh(store, 0, 3, 30)
+        first = module._private_store(store, 0, 3, 30)
         first.set("here", "now")
         assert [other.result(30).get("here") for other in others] == [b"now", b"now"]
     assert not store.check(["regard/before/here"])
 
 
-def test_a_divided_model_is_made_of_blocks():
+def test_fsdp_needs_transformer_blocks():
     with pytest.raises(RegardError, match=r"train.fsdp: wanted false unless the model is made of Transformer blocks"):
         read_recipe(table(RNN, RNN, fsdp=True))
     with pytest.raises(RegardError, match=r"train.fsdp: wanted nothing with unfreeze_after"):
         read_recipe(table(fsdp=True, freeze=["encoder.*"], unfreeze_after=1))
 
 
-def test_gradients_go_in_buckets_that_the_model_decides(monkeypatch):
+def test_gradient_buckets_depend_on_the_model_alone(monkeypatch):
     """Last layers first, never more than a bucket holds, and each weight once; also when more of them are trained."""
     monkeypatch.setattr(module, "BUCKET", 4 * 230)
     model = torch.nn.Sequential(*(torch.nn.Linear(10, 20) for _ in range(5)))

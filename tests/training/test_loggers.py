@@ -23,7 +23,7 @@ def recipe(*loggers: str, steps: int = 4) -> dict:
 
 
 class FakeWandb:
-    """Takes down what it is told; fails where it is told to."""
+    """Records its calls; the one named by `fails` raises."""
 
     def __init__(self, fails: str = "") -> None:
         self.fails, self.begun, self.logged, self.finished = fails, [], [], 0
@@ -57,9 +57,9 @@ def written(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
-def test_wandb_gets_the_figures_of_the_log_and_goes_on_with_its_run(tmp_path, wandb):
+def test_wandb_gets_the_metrics_of_the_log_and_resumes_its_run(tmp_path, wandb):
     train(recipe("wandb"), tmp_path / "run", cache=tmp_path / "cache")
-    train(recipe("wandb", max_steps=6), tmp_path / "run", cache=tmp_path / "cache", resume=True)
+    train(recipe("wandb", steps=6), tmp_path / "run", cache=tmp_path / "cache", resume=True)
     wanted = [
         (line["step"], {f"{line['event']}/{key}": line[key] for key in line if key not in ("event", "step", "best")})
         for line in written(tmp_path / "run")
@@ -77,16 +77,16 @@ def test_wandb_gets_the_figures_of_the_log_and_goes_on_with_its_run(tmp_path, wa
 
 
 @pytest.mark.parametrize("fails", ["log", "finish"])
-def test_a_logger_that_fails_is_told_of_once_and_stops_nothing(fails, tmp_path, wandb):
-    wandb.fails, told = fails, []
-    train(recipe("wandb"), tmp_path / "run", cache=tmp_path / "cache", on_event=told.append)
-    warnings = [event["message"] for event in told if event["event"] == "warning"]
-    assert warnings == [f"wandb is left alone from here on: RuntimeError('{fails}: no answer')"]
+def test_a_failing_logger_warns_once_and_does_not_stop_the_run(fails, tmp_path, wandb):
+    wandb.fails, events = fails, []
+    train(recipe("wandb"), tmp_path / "run", cache=tmp_path / "cache", on_event=events.append)
+    warnings = [event["message"] for event in events if event["event"] == "warning"]
+    assert warnings == [f"wandb failed and is not used any more: RuntimeError('{fails}: no answer')"]
     assert [line["step"] for line in written(tmp_path / "run")] == [2, 2, 4, 4]
     assert (tmp_path / "run" / "step-00000004").is_dir()
 
 
-def test_a_logger_that_cannot_begin_is_told_of_before_any_work(tmp_path, wandb, monkeypatch):
+def test_a_logger_that_cannot_start_is_refused_before_any_work(tmp_path, wandb, monkeypatch):
     wandb.fails = "init"
     with pytest.raises(
         regard.InvalidArgument, match=r"wanted Weights & Biases to answer; got init: no answer\. Log in"
@@ -103,7 +103,7 @@ def test_a_logger_that_cannot_begin_is_told_of_before_any_work(tmp_path, wandb, 
         train(recipe("tensorbord"), tmp_path / "run", cache=tmp_path / "cache")
 
 
-def test_tensorboard_gets_the_figures(tmp_path, monkeypatch):
+def test_tensorboard_gets_the_metrics(tmp_path, monkeypatch):
     made = []
 
     class Writer:
@@ -119,7 +119,7 @@ def test_tensorboard_gets_the_figures(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
     train(recipe("tensorboard"), tmp_path / "run", cache=tmp_path / "cache")
-    train(recipe("tensorboard", max_steps=6), tmp_path / "run", cache=tmp_path / "cache", resume=True)
+    train(recipe("tensorboard", steps=6), tmp_path / "run", cache=tmp_path / "cache", resume=True)
     first, second = made
     assert first.folder == str(tmp_path / "run" / "tensorboard")
     assert (first.purge_step, second.purge_step) == (None, 5)

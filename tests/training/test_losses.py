@@ -40,7 +40,7 @@ def test_chunked_equals_plain(monkeypatch, rows, r_drop, label_smoothing):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_disagreement_is_the_mean_of_both_divergences():
+def test_r_drop_adds_the_mean_of_both_divergences():
     states, project, gold = inputs()
     one, other = project(states).log_softmax(-1)[::2], project(states).log_softmax(-1)[1::2]
     both = [torch.nn.functional.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one))]
@@ -60,7 +60,7 @@ def test_frozen_parts_get_no_gradient():
         assert not token_loss(states, project, gold).requires_grad
 
 
-def test_impossible_tokens_cost_a_finite_price():
+def test_impossible_tokens_have_a_finite_loss():
     states, project, gold = inputs()
     project.bias.data[3] = -1e4
     value = token_loss(states, project, torch.full_like(gold, 3))
@@ -109,12 +109,12 @@ def test_the_penalty_by_hand():
     "options", [{}, {"context_gate": True}, {"attention": "luong"}, {"attention": "luong", "input_feeding": True}]
 )
 def test_the_penalty_is_of_the_weights_that_were_used(options):
-    """As listening hears them; steps and regions that are padding do not count."""
+    """Equal to the captured weights; padding of targets and sources does not count."""
     model, read = Seq2Seq(encoder("gru"), looking(**options)), source("gru", (6, 2, 4))
-    batch, heard = Batch(read, TARGETS, 10, torch.arange(3)), []
-    with torch.no_grad(), regard.capture_attention(heard.append):
+    batch, calls = Batch(read, TARGETS, 10, torch.arange(3)), []
+    with torch.no_grad(), regard.capture_attention(calls.append):
         plain, count, _ = Objective()(model, batch)
-    used = torch.cat([each.weights() for each in heard], 1)  # (3, T, S)
+    used = torch.cat([each.weights() for each in calls], 1)  # (3, T, S)
     penalty = doubly_stochastic_penalty(used, TARGETS.mask[:, 1:], read.mask)
     penalised = Objective(doubly_stochastic=0.7)
     loss, tokens, carried = penalised(model, batch)
@@ -124,24 +124,24 @@ def test_the_penalty_is_of_the_weights_that_were_used(options):
     torch.testing.assert_close(loss, sum(penalised(model, each)[0] for each in alone))
 
 
-def test_the_penalty_evens_looks_out():
-    """Trained for it alone, n steps over six regions come near n/6 of a look each."""
+def test_the_penalty_spreads_attention_evenly():
+    """Trained for it alone, each of six regions receives about n/6 of the attention of n steps."""
     decoder, given, there = looking(), memory(), TARGETS.mask[:, 1:]
-    optimiser, losses = torch.optim.Adam(decoder.parameters(), lr=0.02), []
+    optimizer, losses = torch.optim.Adam(decoder.parameters(), lr=0.02), []
     everywhere = replace(given, states=given.states.clamp(-3, 3), mask=torch.ones_like(given.mask))
 
     def penalty():
         weights = []
-        decoder.hidden(TARGETS.ids[:, :-1], everywhere, None, weights)
+        decoder.carry(TARGETS.ids[:, :-1], decoder.start(everywhere, batch=len(TARGETS.ids)), weights)
         return doubly_stochastic_penalty(torch.cat(weights, 1), there, everywhere.mask)
 
     with torch.autocast("cpu", torch.bfloat16):
         low = penalty()
     for _ in range(40):
         losses.append(penalty())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         losses[-1].backward()
-        optimiser.step()
+        optimizer.step()
     best = sum(6 * (1 - steps / 6) ** 2 for steps in there.sum(1).tolist())
     assert losses[0] > best + 0.5
     assert losses[-1] < best + 0.1
@@ -157,12 +157,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_penalty_of_nothing_is_refused(name):
+def test_a_penalty_without_attention_is_refused(name):
     model, train = REFUSED[name]
     data = {"synthetic": "copy", "source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}}
     model = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn"}} | model
     table = {"data": data, "model": {k: v for k, v in model.items() if v}, "train": {"doubly_stochastic": 0.5} | train}
     with pytest.raises(
-        regard.InvalidRecipe, match=r"train\.doubly_stochastic: wanted (0 unless a rec|nothing with forcing)"
+        regard.InvalidRecipe, match=r"train\.doubly_stochastic: wanted (0 unless a rec|nothing with scheduled_sampling)"
     ):
         Recipe.of(table)

@@ -1,4 +1,4 @@
-"""Training: what an update computes, and that a run that was stopped ends as one that was not."""
+"""Training: the gradient of an update, exact resume, validation, failures."""
 
 import json
 import math
@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional as F
 
 import regard
-from regard.api.train import epochs, make_model, prepared, total_steps, train
+from regard.api.train import epochs, make_model, prepared, train
 from regard.checkpoint import store
 from regard.checkpoint.format import regular_steps
 from regard.core.errors import InterruptedTraining
@@ -29,7 +29,8 @@ from regard.data.batching import Batch, batches
 from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
 from regard.model.weights import weights_of
-from regard.recipe.recipe import Recipe, read_recipe
+from regard.recipe.load import read_recipe
+from regard.recipe.recipe import Recipe
 from regard.runtime.cuda import cuda_graphs, graphed_update
 from regard.runtime.cuda.graphed_update import GraphedUpdate
 from regard.training.checkpointing import average_checkpoints
@@ -65,7 +66,7 @@ def cache(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory, cache) -> Path:
-    """A run of `table()` from its beginning to its end, to be looked at only."""
+    """A complete run of `table()`, not to be changed."""
     run = tmp_path_factory.mktemp("runs") / "whole"
     train(table(), run, cache=cache)
     return run
@@ -73,13 +74,13 @@ def whole(tmp_path_factory, cache) -> Path:
 
 @pytest.fixture
 def copy(whole, tmp_path) -> Path:
-    """The same run, to do with what one likes."""
+    """A copy of the same run that a test may change."""
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
 @pytest.fixture
 def text(tmp_path) -> dict:
-    """A language model's data: the words of a small text, in a file."""
+    """Data of a language model: a small text in a file."""
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog sat on the log\n" * 60)
     path = str(tmp_path / "text.txt")
     return {"train": path, "valid": path, "target": {"tokenizer": "bytes"}, "context_length": 16}
@@ -100,7 +101,7 @@ def same(a: dict, b: dict) -> bool:
 
 
 def interrupted(recipe, run: Path, after: int, cache: Path, **options) -> None:
-    """Train until a signal that comes in the middle of update number `after`."""
+    """Train until a signal during update number `after`."""
     update, count = Trainer._update, 0
 
     def counted(self, group):
@@ -123,12 +124,12 @@ MEMBERS = {
     "transformer": table(),
     "rnn with attention": table(RNN, RNN),
     "conv": table(CONV, CONV),
-    "in agreement": table(r_drop=2.0),
+    "r-drop": table(r_drop=2.0),
     "ema": table(ema_decay=0.9),
     "accumulated": table(accumulate_steps=3),
-    "of all lengths": table(mixed_lengths=True),
+    "mixed lengths": table(mixed_lengths=True),
     "gated, doubly stochastic": table(RNN, RNN | {"context_gate": True}, doubly_stochastic=0.5),
-    "forced in part": table(RNN, RNN, scheduled_sampling={"teacher_forcing": 0.7}),
+    "scheduled sampling": table(RNN, RNN, scheduled_sampling={"teacher_forcing": 0.7}),
     "plateau": table(lr_schedule="plateau", plateau=1),
     "frozen at first": table(freeze=["encoder.*"], unfreeze_after=1, weight_decay=0.1),
     "clipped, decayed": table(clip_norm=0.1, weight_decay=0.1),
@@ -171,8 +172,10 @@ def test_a_run_ends_after_its_epochs(tmp_path, cache):
     assert recipe.train.max_steps is None
     corpus = prepared(recipe, cache).train
     planned = len(list(batches_module.plan(corpus, budget=512, seed=1, epoch=0)))
-    assert total_steps(recipe, corpus) == 2 * planned
-    assert total_steps(read_recipe(epochs_recipe(max_epochs=2, accumulate_steps=3)), corpus) == 2 * -(-planned // 3)
+    assert epochs(recipe, corpus).total_steps == 2 * planned
+    assert epochs(read_recipe(epochs_recipe(max_epochs=2, accumulate_steps=3)), corpus).total_steps == 2 * -(
+        -planned // 3
+    )
     train(recipe, tmp_path, cache=cache)
     assert regular_steps(tmp_path) == [2 * planned]
     assert [(line["event"], line["step"]) for line in log(tmp_path)] == [
@@ -205,7 +208,7 @@ def test_steps_or_epochs_whichever_comes_first(tmp_path, cache):
     train(table(max_steps=3, max_epochs=2, warmup_steps=1), tmp_path / "steps", cache=cache)
     assert store.steps(tmp_path / "steps") == [3]
     recipe = read_recipe(epochs_recipe(max_epochs=1) | {"train": SHORT | {"max_steps": 500, "max_epochs": 1}})
-    expected = total_steps(recipe, prepared(recipe, cache).train)
+    expected = epochs(recipe, prepared(recipe, cache).train).total_steps
     assert expected < 500
     train(recipe, tmp_path / "epochs", cache=cache)
     assert store.steps(tmp_path / "epochs")[-1] == expected
@@ -248,7 +251,7 @@ def trainer(recipe: Recipe, cache: Path, run: Path, **options) -> Trainer:
 
 @pytest.mark.parametrize("r_drop", [0.0, 2.0])
 def test_accumulated_batches_weigh_by_their_tokens(r_drop, tmp_path, cache):
-    """One update from three batches has the gradient of their tokens' mean loss, not of their means' mean."""
+    """The gradient of an update of three batches is that of the mean over all their tokens."""
     recipe = read_recipe(table(dropout_free(), dropout_free(), accumulate_steps=3, clip_norm=1e9, r_drop=r_drop))
     made = trainer(recipe, cache, tmp_path)
     group = next(made._groups())
@@ -277,7 +280,7 @@ NOTHING = {
 
 @pytest.mark.parametrize("name", NOTHING)
 @pytest.mark.parametrize("changes", [{}, {"r_drop": 1.0, "ema_decay": 0.9}, {"accumulate_steps": 2}], ids=str)
-def test_batches_of_nothing_teach_nothing(name, changes, tmp_path, cache):
+def test_batches_without_predictions_change_no_weight(name, changes, tmp_path, cache):
     empty, target = NOTHING[name]
     texts, changes = ["abc def", "ghi jkl"] * 20 + empty, {"batch_tokens": 64, "weight_decay": 0.1} | changes
     recipe = read_recipe(hidden_tokens(texts, target, tmp_path / "text.txt", **changes))
@@ -306,8 +309,8 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_agreement_is_of_two_readings(kind):
-    """The mean of the losses of two readings with other dropout, and the mean of their divergences, so many times."""
+def test_r_drop_is_of_two_forward_passes(kind):
+    """The mean loss of two passes with different dropout, plus the weighted mean of their KL divergences."""
     model_table, size = KINDS[kind]
     torch.manual_seed(0)
     model = regard.build(model_table | {size: 30}).train()
@@ -330,7 +333,7 @@ def test_agreement_is_of_two_readings(kind):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_where_both_readings_are_one_agreement_changes_nothing(masked):
+def test_without_dropout_r_drop_changes_nothing(masked):
     encoder = dropout_free()
     parts = {"head": "mlm"} if masked else {"decoder": encoder}
     model = regard.build({"encoder": encoder, "vocab_size": 30} | parts)
@@ -357,7 +360,7 @@ def test_an_epoch_of_batches_of_all_lengths(cache, text):
         read_recipe({"data": text, "model": {"decoder": TRANSFORMER}, "train": {"mixed_lengths": True}})
 
 
-def test_what_reads_a_text_once_is_refused_beside_agreement():
+def test_r_drop_is_refused_with_scheduled_sampling():
     with pytest.raises(regard.InvalidRecipe, match=r"train.r_drop: wanted nothing with scheduled_sampling"):
         read_recipe(table(RNN, RNN, r_drop=1.0, scheduled_sampling={"teacher_forcing": 0.5}))
 
@@ -396,17 +399,19 @@ def test_a_model_that_carries_is_evaluated_as_it_was_trained(tmp_path, cache, te
     assert min(logged) == pytest.approx(wanted)
 
 
-def test_without_a_gpu_replay_says_so_and_changes_nothing(tmp_path, cache, text):
+def test_without_a_gpu_cuda_graphs_warn_and_change_nothing(tmp_path, cache, text):
     recipe = {"data": text, "model": {"decoder": TRANSFORMER}, "train": SHORT}
     train(recipe, tmp_path / "launched", cache=cache)
-    told = []
+    events = []
     again = recipe | {"train": SHORT | {"cuda_graphs": True, "device": "cpu"}}
-    train(again, tmp_path / "replayed", cache=cache, on_event=told.append)
+    train(again, tmp_path / "replayed", cache=cache, on_event=events.append)
     assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
-    assert [e["message"] for e in told if e["event"] == "warning" and "train.cuda_graphs: wanted a GPU" in e["message"]]
+    assert [
+        e["message"] for e in events if e["event"] == "warning" and "train.cuda_graphs: wanted a GPU" in e["message"]
+    ]
 
 
-def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache, text, monkeypatch):
+def test_a_replayed_graph_reads_the_current_batch_and_no_padding(tmp_path, cache, text, monkeypatch):
     """The text's last stretch is a shorter row in a batch whose shape may be that of a recorded one.
 
     A recording for machines without a GPU: it computes again, from what stands there by then.
@@ -441,7 +446,7 @@ def test_what_is_replayed_reads_the_batch_at_hand_and_no_padding(tmp_path, cache
     assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
 
 
-def test_replay_is_refused_where_shapes_differ(text):
+def test_cuda_graphs_are_refused_where_shapes_differ(text):
     with pytest.raises(regard.InvalidRecipe, match=r"train.cuda_graphs: wanted false unless batches are packed"):
         read_recipe(table(cuda_graphs=True))
     with pytest.raises(regard.InvalidRecipe, match=r"train.cuda_graphs: wanted nothing with accumulate"):
@@ -454,7 +459,7 @@ def dropout_free() -> dict:
     return TRANSFORMER | {"dropout": 0.0}
 
 
-def test_decoder_reads_what_stands_before_what_it_says():
+def test_decoder_inputs_are_the_targets_shifted_by_one():
     tokens = regard.Tokens.of([[1, 7, 8, 2], [1, 9, 2]])
     inputs, gold, there = shift_targets(tokens)
     assert inputs[0].tolist() == [1, 7, 8]
@@ -462,7 +467,7 @@ def test_decoder_reads_what_stands_before_what_it_says():
     assert there.tolist() == [[True, True, True], [True, True, False]]
 
 
-def test_hidden_tokens_are_hidden_as_bert_hides_them():
+def test_tokens_are_masked_as_in_bert():
     torch.manual_seed(0)
     ids = torch.randint(5, 100, (50, 200))
     ids[:, 0] = 1
@@ -488,13 +493,13 @@ RATES = {
 
 
 @pytest.mark.parametrize("schedule", RATES)
-def test_rates(schedule):
+def test_learning_rates(schedule):
     config = TrainConfig(max_steps=12, warmup_steps=4, learning_rate=0.5, lr_schedule=schedule)
     for step in range(12):
         assert learning_rate_at(step, config) == pytest.approx(0.5 * RATES[schedule](step))
 
 
-def test_cosine_ends_at_its_final_rate():
+def test_cosine_ends_at_the_minimum_learning_rate():
     config = TrainConfig(max_steps=100, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1, lr_schedule="cosine")
     assert learning_rate_at(9, config) == pytest.approx(1.0)
     assert learning_rate_at(54, config) == pytest.approx(0.55)
@@ -542,8 +547,8 @@ def poisoned(monkeypatch, at: set[int]) -> None:
     monkeypatch.setattr(Objective, "__call__", wrong)
 
 
-def unwaiting(monkeypatch) -> None:
-    """Updates count when the next has begun, as on a GPU."""
+def asynchronous(monkeypatch) -> None:
+    """Updates are settled when the next has begun, as on a GPU."""
     right = Trainer.__init__
 
     def made(self, *given, **options):
@@ -553,14 +558,14 @@ def unwaiting(monkeypatch) -> None:
     monkeypatch.setattr(Trainer, "__init__", made)
 
 
-@pytest.fixture(params=["waiting", "unwaiting"])
+@pytest.fixture(params=["waiting", "asynchronous"])
 def _either(request, monkeypatch):
-    if request.param == "unwaiting":
-        unwaiting(monkeypatch)
+    if request.param == "asynchronous":
+        asynchronous(monkeypatch)
 
 
 @pytest.mark.usefixtures("_either")
-def test_a_loss_that_is_no_number_stops_the_run(tmp_path, cache, monkeypatch):
+def test_a_nan_loss_stops_the_run(tmp_path, cache, monkeypatch):
     poisoned(monkeypatch, {6})
     with pytest.raises(regard.Diverged, match=r"step 7: wanted a finite loss and gradient; got loss nan") as caught:
         train(table(), tmp_path, cache=cache)
@@ -570,58 +575,58 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path, cache, monkeypatch):
 
 
 @pytest.mark.usefixtures("_either")
-def test_a_loss_that_is_no_number_is_skipped(tmp_path, cache, monkeypatch):
+def test_a_nan_loss_is_skipped(tmp_path, cache, monkeypatch):
     poisoned(monkeypatch, {6})
     train(table(on_nan="skip"), tmp_path, cache=cache)
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
     poisoned(monkeypatch, set(range(100)))
     with pytest.raises(regard.Diverged, match="step 10"):
         train(table(on_nan="skip"), tmp_path / "again", cache=cache)
-    told = [line for line in log(tmp_path / "again") if line["event"] == "train"]
-    assert told
-    assert all(line["loss"] is line["perplexity"] is line["norm"] is None for line in told)
+    events = [line for line in log(tmp_path / "again") if line["event"] == "train"]
+    assert events
+    assert all(line["loss"] is line["perplexity"] is line["norm"] is None for line in events)
 
 
-def test_a_log_is_cut_line_by_line(tmp_path):
+def test_a_log_is_truncated_line_by_line(tmp_path):
     path = tmp_path / "log.jsonl"
-    told = [{"step": 1, "text": "one\u2028line\x85"}, {"step": 2, "loss": math.inf}, {"step": 3}]
-    whole = "".join(as_json_line(each) + "\n" for each in told).encode()
+    events = [{"step": 1, "text": "one\u2028line\x85"}, {"step": 2, "loss": math.inf}, {"step": 3}]
+    whole = "".join(as_json_line(each) + "\n" for each in events).encode()
     path.write_bytes(whole + '{"step": 1, "text": "é'.encode()[:-1])
     truncate_log(tmp_path, 2)
     assert path.read_bytes() == whole[: whole.rindex(b'{"step": 3')]
     assert json.loads(path.read_bytes().split(b"\n")[1])["loss"] is None
 
 
-def test_a_clip_of_nothing_clips_nothing(tmp_path, cache):
+def test_clip_norm_zero_clips_nothing(tmp_path, cache):
     for name, clip in (("none", 0.0), ("far", 1e9)):
         train(table(clip_norm=clip), tmp_path / name, cache=cache)
     assert same(weights(tmp_path / "none"), weights(tmp_path / "far"))
 
 
-def test_a_loss_that_is_no_number_is_not_validated(tmp_path, cache, monkeypatch):
+def test_a_nan_loss_is_not_validated(tmp_path, cache, monkeypatch):
     poisoned(monkeypatch, {7})
-    unwaiting(monkeypatch)
+    asynchronous(monkeypatch)
     with pytest.raises(regard.Diverged, match="step 8"):
         train(table(log_every=3), tmp_path, cache=cache)
     assert [line["step"] for line in log(tmp_path) if line["event"] == "validation"] == [4]
 
 
 @pytest.mark.parametrize("name", ["ema", "carried"])
-def test_what_the_next_update_needs_is_waited_for(name, tmp_path, cache, text, monkeypatch):
+def test_state_that_the_next_update_needs_is_waited_for(name, tmp_path, cache, text, monkeypatch):
     carried = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry_state": True}}
     recipe = {"ema": table(ema_decay=0.9), "carried": carried}[name]
     train(recipe, tmp_path / "waiting", cache=cache)
-    unwaiting(monkeypatch)
+    asynchronous(monkeypatch)
     train(recipe, tmp_path / "on", cache=cache)
     assert same(weights(tmp_path / "waiting"), weights(tmp_path / "on"))
 
 
 @pytest.mark.parametrize("log_every", [2, 3])  # with every validation, and not
-def test_an_update_may_count_when_the_next_has_begun(log_every, tmp_path, cache, monkeypatch):
+def test_an_update_may_be_settled_when_the_next_has_begun(log_every, tmp_path, cache, monkeypatch):
     poisoned(monkeypatch, {2, 5, 6})
     recipe = table(on_nan="skip", log_every=log_every)
     train(recipe, tmp_path / "waiting", cache=cache)
-    unwaiting(monkeypatch)
+    asynchronous(monkeypatch)
     train(recipe, tmp_path / "on", cache=cache)
     interrupted(recipe, tmp_path / "stopped", 10, cache)
     train(recipe, tmp_path / "stopped", cache=cache, resume=True)
@@ -671,9 +676,9 @@ ENDS = {"an error": lambda: os.stat("/nowhere/at/all"), "an exit": sys.exit}
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_a_reader_that_ends_is_named_and_the_run_resumes(name, tmp_path, cache, whole, monkeypatch):
-    """Whatever ends the thread that makes batches ahead: a clear error, and a run that ends as if it had not."""
-    right, count = batches_module._collated, 0
+def test_a_failing_prefetch_thread_is_reported_and_the_run_resumes(name, tmp_path, cache, whole, monkeypatch):
+    """Whatever ends the prefetch thread: a clear error, and a resumed run that ends the same."""
+    right, count = batches_module._collate, 0
 
     def wrong(corpus, rows, capacity=None):
         nonlocal count
@@ -683,7 +688,7 @@ def test_a_reader_that_ends_is_named_and_the_run_resumes(name, tmp_path, cache, 
                 ENDS[name]()
         return right(corpus, rows, capacity)
 
-    monkeypatch.setattr(batches_module, "_collated", wrong)
+    monkeypatch.setattr(batches_module, "_collate", wrong)
     with pytest.raises(regard.TrainingFailed, match=r"step \d+: wanted its batches; got .*resume") as caught:
         train(table(), tmp_path, cache=cache)
     assert caught.value.exit_code == 1
@@ -701,7 +706,7 @@ def test_outputs_end_where_learned_positions_do(tmp_path, cache):
 
 
 @pytest.mark.parametrize("at", [4, 12])
-def test_what_was_learned_before_a_validation_that_fails_is_saved(at, tmp_path, cache, whole, monkeypatch):
+def test_a_failing_validation_leaves_a_checkpoint(at, tmp_path, cache, whole, monkeypatch):
     validated = Trainer._validation
 
     def fails(self, validate):
@@ -727,7 +732,7 @@ def test_a_folder_that_cannot_be_written_is_found_first(tmp_path, cache):
         train(table(), tmp_path / "file" / "run", cache=cache)
 
 
-def test_a_run_is_not_begun_over_another(copy, cache):
+def test_a_run_does_not_overwrite_another(copy, cache):
     with pytest.raises(regard.InvalidArgument, match="--resume"):
         train(table(), copy, cache=cache)
 
@@ -756,7 +761,7 @@ def test_changed_data_are_refused(tmp_path, cache, text):
 
 
 def test_changed_data_are_allowed_when_asked_for(tmp_path, cache):
-    """Numbered with the vocabulary that the weights were trained with, and not with the one they would give today."""
+    """They are tokenized with the vocabulary that the weights were trained with."""
     path = tmp_path / "text.txt"
     path.write_text("the cat sat on the mat and the dog sat on the log\n" * 20)
     data = {"train": str(path), "target": {"tokenizer": "words", "vocab_size": 40}}
@@ -782,16 +787,16 @@ def test_evaluating_a_run_prepares_nothing_again(tmp_path):
 
 
 def test_a_damaged_checkpoint_is_skipped(copy, cache, whole, caplog):
-    last, told = store.step_folder(copy, 12), []
+    last, events = store.step_folder(copy, 12), []
     damaged = bytearray((last / "model.safetensors").read_bytes())
     damaged[-1] ^= 1
     (last / "model.safetensors").write_bytes(damaged)
     shutil.copytree(last, copy / "step-00000011")
     regard.load(copy)
     assert "damaged checkpoint skipped: " in caplog.text
-    train(table(), copy, cache=cache, resume=True, on_event=told.append)
-    assert [event["step"] for event in told if event["event"] == "resumed"] == [8]
-    assert any("damaged checkpoint skipped" in event.get("message", "") for event in told)
+    train(table(), copy, cache=cache, resume=True, on_event=events.append)
+    assert [event["step"] for event in events if event["event"] == "resumed"] == [8]
+    assert any("damaged checkpoint skipped" in event.get("message", "") for event in events)
     assert same(weights(whole), weights(copy))
 
 
@@ -807,7 +812,7 @@ def test_frozen_weights_stay_and_others_learn(tmp_path, cache):
         trainer(read_recipe(table(freeze=["encodr.*"])), cache, tmp_path)
 
 
-def test_what_was_frozen_learns_after_its_epochs(tmp_path, cache):
+def test_frozen_weights_learn_after_unfreeze_epochs(tmp_path, cache):
     recipe = read_recipe(table(freeze=["encoder.*"], unfreeze_after=1))
     made = trainer(recipe, cache, tmp_path)
     before = {name: p.clone() for name, p in made.model.named_parameters()}
@@ -834,9 +839,9 @@ def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):
     model = make_model(recipe, recipe.sized(data))
     assert same(weights_of(model), weights_of(first.model))
     assert data.target.hash == first.target.hash
-    recipe, told = read_recipe(table(TRANSFORMER | {"ffn_dim": 48}, init_from=str(whole))), []
-    make_model(recipe, recipe.sized(data), on_event=told.append)
-    assert "weights match and were copied; initialized anew: encoder.stack.layers.0.ffn.up" in told[0]["message"]
+    recipe, events = read_recipe(table(TRANSFORMER | {"ffn_dim": 48}, init_from=str(whole))), []
+    make_model(recipe, recipe.sized(data), on_event=events.append)
+    assert "weights match and were copied; initialized anew: encoder.stack.layers.0.ffn.up" in events[0]["message"]
 
 
 FINE_TUNED = {
@@ -847,7 +852,7 @@ FINE_TUNED = {
 
 
 @pytest.mark.parametrize("name", FINE_TUNED)
-def test_what_found_hidden_tokens_is_fine_tuned(name, tmp_path, cache):
+def test_a_masked_language_model_is_fine_tuned(name, tmp_path, cache):
     words = {"tokenizer": "words", "vocab_size": 12}
     texts = ["the cat sat", "the dog ran", "a dog sat"] * 20
     first = train(hidden_tokens(texts, words, tmp_path / "text.txt"), tmp_path / "first", cache=cache)
@@ -881,13 +886,13 @@ def test_averaged_weights_are_the_mean(tmp_path, cache):
         torch.testing.assert_close(tensor, sum(each[name] for each in every) / 3)
     assert found.folder == tmp_path / "averaged"
     (store.step_folder(tmp_path, 8) / "model.safetensors").write_bytes(b"")
-    told = []
-    mean = average_checkpoints(tmp_path, 3, told.append)
+    events = []
+    mean = average_checkpoints(tmp_path, 3, events.append)
     torch.testing.assert_close(mean[name], (every[0][name] + every[2][name]) / 2)
-    assert [event["message"].partition(":")[0] for event in told] == ["left out of the average"]
+    assert [event["message"].partition(":")[0] for event in events] == ["left out of the average"]
 
 
-def test_a_run_that_goes_on_averages_anew(tmp_path, cache):
+def test_a_resumed_run_averages_again(tmp_path, cache):
     first = train(table(average_checkpoints=2), tmp_path, cache=cache)
     more = train(table(average_checkpoints=2, max_steps=16), tmp_path, cache=cache, resume=True)
     assert not same(weights_of(first.model), weights_of(more.model))
@@ -895,7 +900,7 @@ def test_a_run_that_goes_on_averages_anew(tmp_path, cache):
     assert same(weights_of(again.model), weights_of(more.model))
 
 
-def test_a_run_that_was_stopped_averages_what_one_that_was_not_does(tmp_path, cache):
+def test_a_stopped_run_averages_the_same_checkpoints(tmp_path, cache):
     recipe = table(average_checkpoints=3, keep_checkpoints=3, max_steps=22)
     whole = train(recipe, tmp_path / "whole", cache=cache)
     interrupted(recipe, tmp_path / "parts", 18, cache)
@@ -907,7 +912,7 @@ def test_a_run_that_was_stopped_averages_what_one_that_was_not_does(tmp_path, ca
     assert same(weights_of(parts.model), weights_of(whole.model))
 
 
-def test_where_a_run_was_stopped_it_may_end(tmp_path, cache):
+def test_a_run_may_end_where_it_was_stopped(tmp_path, cache):
     interrupted(table(average_checkpoints=2), tmp_path / "parts", 7, cache)
     parts = train(table(average_checkpoints=2, max_steps=7), tmp_path / "parts", cache=cache, resume=True)
     whole = train(table(average_checkpoints=2, max_steps=7), tmp_path / "whole", cache=cache)
@@ -917,7 +922,7 @@ def test_where_a_run_was_stopped_it_may_end(tmp_path, cache):
     ]
 
 
-def test_nothing_waits_for_a_validation_that_never_comes():
+def test_settings_that_need_validation_are_refused_without_it():
     alone = {key: value for key, value in PAIRS.items() if key != "valid"}
     with pytest.raises(regard.InvalidRecipe) as caught:
         read_recipe(table(patience=2, monitor="bleu", lr_schedule="plateau") | {"data": alone})
@@ -928,7 +933,7 @@ def test_nothing_waits_for_a_validation_that_never_comes():
     }
 
 
-def test_the_running_mean_is_what_is_kept(tmp_path, cache):
+def test_the_moving_average_is_saved(tmp_path, cache):
     recipe = read_recipe(table(ema_decay=0.5))
     made = trainer(recipe, cache, tmp_path)
     made.fit()
@@ -977,7 +982,7 @@ def test_killed_at_random_moments_a_run_ends_the_same(tmp_path, cache):
 
 
 @pytest.mark.slow
-def test_surroundings_change_nothing(tmp_path, whole):
+def test_the_environment_changes_nothing(tmp_path, whole):
     """Hash seed, locale, time zone and tokenizer threads: the same weights."""
     surroundings = {"PYTHONHASHSEED": "7", "LC_ALL": "C", "TZ": "Pacific/Apia", "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, "-c", KILLED, json.dumps(table()), str(tmp_path / "there"), str(tmp_path / "cache")]

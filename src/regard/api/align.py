@@ -14,7 +14,7 @@ from regard.data.tokenizer import END, Tokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.evaluation.alignment_error import Agreement, read_links
 from regard.inference.load import load
-from regard.inference.markup import Marked, put_in, take_out
+from regard.inference.markup import MarkedText, extract_tags, insert_tags
 from regard.inference.predictor import Predictor
 from regard.interpret.alignment import ALL_HEADS, STEPS, Alignment, AlignmentHeads, TokenizedPair
 from regard.interpret.sites import attention_sites
@@ -42,7 +42,7 @@ def align(
     if options.get("num_hypotheses") not in (None, 1):
         remedy = "Leave it out: the best output is aligned."
         raise InvalidArgument("num_hypotheses", wanted="1", got=repr(options["num_hypotheses"]), remedy=remedy)
-    limits = {"cut": truncate, "max_source_length": options.get("max_source_length")}
+    limits = {"truncate": truncate, "max_source_length": options.get("max_source_length")}
     for line, (source, output, ids) in enumerate(_pairs(predictor, sources, targets, truncate, options), 1):
         pair = _tokenized(predictor, source, output, ids, given=targets is not None)
         yield pair.aligned(_weights(predictor, pair, heads.layer, line=line, **limits), heads)
@@ -74,16 +74,16 @@ def with_markup(
     predictor = model if isinstance(model, Predictor) else load(model)
     check(predictor, heads)
     _, target = _vocabularies(predictor)
-    pending: deque[Marked] = deque()  # as many as `align` reads ahead
+    pending: deque[MarkedText] = deque()  # as many as `align` reads ahead
 
     def plain_texts() -> Iterator[str]:
         for number, text in enumerate(texts, 1):
-            marked = take_out(text, f"line {number}")
+            marked = extract_tags(text, f"line {number}")
             pending.append(marked)
             yield marked.text
 
     for each in align(predictor, plain_texts(), heads=heads, truncate=truncate, **options):
-        yield put_in(pending.popleft(), each.output, target.spans(each.output), each.origins)
+        yield insert_tags(pending.popleft(), each.output, target.spans(each.output), each.origins)
 
 
 def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[AlignmentHeads, Agreement]:
@@ -151,7 +151,7 @@ def _tokenized(predictor: Predictor, source: str, output: str, ids: Sequence[int
 
 def _weights(predictor: Predictor, pair: TokenizedPair, layer: int | None, **limits: Any) -> list[Any]:
     assert isinstance(predictor.model, Seq2Seq)
-    ids, batch = predictor.given(pair.source, **limits)
+    ids, batch = predictor.encode(pair.source, **limits)
     return pair.weights(predictor.model, batch, len(ids), layer)
 
 
@@ -160,8 +160,8 @@ def _pairs(
 ) -> Iterator[tuple[str, str, Sequence[int]]]:
     """Texts with their translations, and the tokens of these."""
     if targets is None:
-        for line, outputs in predict_lines(predictor, sources, cut=truncate, **options):
-            yield line, outputs[0].text, outputs[0].numbers
+        for line, outputs in predict_lines(predictor, sources, truncate=truncate, **options):
+            yield line, outputs[0].text, outputs[0].token_ids
         return
     _, vocabulary = _vocabularies(predictor)
     for number, (source, target) in enumerate(zip_longest(sources, targets), 1):

@@ -17,7 +17,8 @@ from regard.core.errors import InvalidArgument
 from regard.data.image_store import EXTENSIONS, Member, ZipStore, is_zip
 from regard.data.images import Pixels, read_image, read_thumbnail
 from regard.data.tokenizer import Tokenizer
-from regard.inference.predictor import Output, Predictor
+from regard.inference.outputs import Output
+from regard.inference.predictor import Predictor
 from regard.interpret.output_attention import require_cross_attention
 from regard.interpret.regions import ImageRegions, RegionWord, image_regions, words_over_regions
 from regard.model.seq2seq import Classifier, MaskedLanguageModel
@@ -63,7 +64,7 @@ def caption(
     draw      a folder that gets a PNG and an SVG of each image with its attention, and index.html with all of them
     options   those of `Predictor.outputs`
     """
-    if predictor.picture_size is None or isinstance(predictor.model, Classifier | MaskedLanguageModel):
+    if predictor.image_size is None or isinstance(predictor.model, Classifier | MaskedLanguageModel):
         wanted, remedy = "a model from images to texts", "`regard predict` takes any model."
         raise InvalidArgument("model", wanted=wanted, got="another", remedy=remedy)
     with nullcontext() if draw is None else _OverlayWriter(predictor, draw) as writer:
@@ -75,11 +76,11 @@ def caption(
 def _captioned(
     predictor: Predictor, chunk: dict[int, Path | Member], writer: "_OverlayWriter | None", options: dict[str, Any]
 ) -> Iterator[CaptionedImage]:
-    assert predictor.picture_size is not None
-    read: dict[int, Pixels | str] = {n: _read(each, predictor.picture_size) for n, each in chunk.items()}
+    assert predictor.image_size is not None
+    read: dict[int, Pixels | str] = {n: _read(each, predictor.image_size) for n, each in chunk.items()}
     readable: dict[int, Pixels] = {n: one for n, one in read.items() if not isinstance(one, str)}
     numbers, options = list(readable), {"attention": writer is not None, **options}
-    found = predictor.as_found(list(readable.values()), lines=numbers, **options) if readable else ()
+    found = predictor.iter_outputs(list(readable.values()), lines=numbers, **options) if readable else ()
     outputs = {numbers[i]: best for i, best in found}
     for n, picture in chunk.items():
         if isinstance(problem := read[n], str):
@@ -100,9 +101,9 @@ def _read(picture: Path | Member, size: int) -> Pixels | str:
 
 def predictor_regions(predictor: Predictor) -> ImageRegions:
     """The grid that the encoder of an image model makes of its images."""
-    assert predictor.picture_size is not None
+    assert predictor.image_size is not None
     assert predictor.model.encoder is not None
-    _, batch = predictor.given(np.zeros((predictor.picture_size, predictor.picture_size, 3), np.uint8))
+    _, batch = predictor.encode(np.zeros((predictor.image_size, predictor.image_size, 3), np.uint8))
     return image_regions(predictor.model.encoder, batch)
 
 
@@ -110,7 +111,9 @@ def caption_words(predictor: Predictor, output: Output, grid: ImageRegions) -> l
     """The words of a caption with their attention over the image's regions; none if it is empty."""
     assert isinstance(predictor.target, Tokenizer)
     return (
-        [] if output.attention is None else words_over_regions(output.numbers, predictor.target, output.attention, grid)
+        []
+        if output.attention is None
+        else words_over_regions(output.token_ids, predictor.target, output.attention, grid)
     )
 
 

@@ -91,7 +91,7 @@ def _loaded(system: str | Path | Predictor, device: str, decode: Mapping[str, An
     if not isinstance(system, Predictor) and is_file(system):
         return system
     model = system if isinstance(system, Predictor) else load(system, device=device)
-    return model.searching(**decode)
+    return model.with_decode(**decode)
 
 
 _Outputs = tuple[float, int, Row, list[str]]  # their difference, the index of the example, the example, the outputs

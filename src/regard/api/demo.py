@@ -18,7 +18,7 @@ from regard.data.tokenizer import END, START, Tokenizer
 from regard.inference.predictor import Predictor
 from regard.model.capture import AttentionCall, capture_attention
 from regard.model.seq2seq import Seq2Seq
-from regard.recipe.recipe import find_recipe, read_recipe
+from regard.recipe.load import find_recipe, read_recipe
 from regard.training.telemetry.progress import TrainingProgress
 from regard.views.terminal import heat_map
 

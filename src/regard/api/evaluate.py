@@ -11,7 +11,8 @@ from regard.core.atomic_io import cache_folder
 from regard.core.errors import InvalidArgument
 from regard.data import text
 from regard.data.corpus import Corpus, Prepared, prepare
-from regard.data.examples import Example, Split, examples
+from regard.data.example import Example, Split
+from regard.data.sources import examples
 from regard.data.tokenizer import lowered
 from regard.evaluation.bootstrap import RESAMPLES
 from regard.evaluation.metrics import METRICS, TaskName, check_metrics, score
@@ -128,7 +129,7 @@ def collect_systems(
     for i in models:  # before the files, which may be outputs on the data of one of them
         name, system = named[i]
         model = system if isinstance(system, Predictor) else load(system, device=device)
-        model = model.searching(**decode) if decode else model
+        model = model.with_decode(**decode) if decode else model
         metrics = metrics or _default_metrics(model.recipe, on)
         collected[i] = _collect_model(name, model, on, metrics, None if keep is None else partial(kept, i), cache)
         recipe = recipe or model.recipe
@@ -221,7 +222,7 @@ def _split(recipe: Recipe, split: str) -> Split:
 def _predict(model: Predictor, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
     numbered = enumerate(rows, start=1)
     while chunk := dict(islice(numbered, CHUNK)):
-        outputs = dict(model.as_found([source for source, _ in chunk.values()], lines=list(chunk)))
+        outputs = dict(model.iter_outputs([source for source, _ in chunk.values()], lines=list(chunk)))
         yield from ((row, outputs[i][0].text) for i, row in enumerate(chunk.values()))
 
 

@@ -11,8 +11,10 @@ from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
-from regard.data.examples import DataConfig, Split, examples
+from regard.data.config import DataConfig
+from regard.data.example import Split
 from regard.data.images import Pixels, load_image
+from regard.data.sources import examples
 from regard.data.text import TABLES, form
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
@@ -83,7 +85,7 @@ def _of_predictor(
         raise InvalidArgument("output", wanted="a text or a label", got=repr(output)[:60], remedy="Give a string.")
     inner, device = model.model, next(model.model.parameters()).device
     decode = {name: value for name, value in options.items() if name in DecodeConfig.__dataclass_fields__}
-    ids, batch = model.given(text, cut=truncate, **decode)
+    ids, batch = model.encode(text, truncate=truncate, **decode)
     given = _named_input(model, text, ids)
     if output is not None or not isinstance(inner, Seq2Seq):
         check_no_search_options(options)
@@ -105,14 +107,14 @@ def _of_predictor(
     if output is not None:
         generated = [*prompt, *model.target.encode(output), *([] if continuous else [END])]
     else:
-        generated = [*prompt, *model.outputs([text], cut=truncate, **options)[0][0].numbers]
+        generated = [*prompt, *model.outputs([text], truncate=truncate, **options)[0][0].token_ids]
     return _teacher_forced(inner, batch, generated, END if continuous else START, given, model.target)
 
 
 def _named_input(model: Predictor, text: Any, ids: Any) -> LookInput:
-    if model.picture_size is not None:
+    if model.image_size is not None:
         title = Path(text).name if isinstance(text, str | Path) else "image"
-        return LookInput(title, image=load_image(text, model.picture_size))
+        return LookInput(title, image=load_image(text, model.image_size))
     if isinstance(model.source, Tokenizer):
         return LookInput(text, TokenSequence.of([*ids, END], model.source))
     return LookInput(text, None if model.source is None else TokenSequence.of_words((text,)))
@@ -196,7 +198,7 @@ def summarize_heads(
 def pairs_of(recipe: Recipe, data: Sequence[str]) -> Iterator[tuple[Any, str | None]]:
     """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on."""
     config, split = data_of(recipe, data)
-    alone, masked = config.source is None, recipe.model.get("head") is not None
+    alone, masked = config.source is None, recipe.model.predicts == "masked tokens"
     for each in examples(config, split):
         if each.source or each.target:
             yield (each.target, None if masked else "") if alone else (each.source, each.target)

@@ -7,7 +7,7 @@ from typing import Any
 from regard.api.caption import caption_words, predictor_regions
 from regard.core.shapes import Tensor
 from regard.data.synthetic.scenes import KINDS, SIDE, Scene
-from regard.data.synthetic.tasks import shapes
+from regard.data.synthetic.shapes import shapes
 from regard.evaluation.pointing_game import BoundingBox, PointingScore, pointing_score
 from regard.inference.predictor import Predictor
 from regard.interpret.output_attention import require_cross_attention

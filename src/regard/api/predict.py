@@ -10,7 +10,8 @@ from typing import Any
 
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import text
-from regard.inference.predictor import Output, Predictor
+from regard.inference.outputs import Output
+from regard.inference.predictor import Predictor
 
 CHUNK = 1024  # lines at once: enough to batch those of similar length
 TIMEOUT = 0.02  # seconds without a new line after which the lines so far are processed
@@ -39,7 +40,7 @@ def predict_lines(
         done: dict[int, list[Output]] = {i: [Output("")] for i in range(len(chunk)) if i not in set(full)}
         following = 0  # the next line to yield
         sources, numbers = [chunk[i] for i in full], [number + i for i in full]
-        for i, outputs in predictor.as_found(sources, lines=numbers, **values, **options) if sources else ():
+        for i, outputs in predictor.iter_outputs(sources, lines=numbers, **values, **options) if sources else ():
             done[full[i]] = outputs
             while following in done:
                 yield chunk[following], done.pop(following)

@@ -1,7 +1,7 @@
 """`regard train`: from a recipe and its data to the best model of a run."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,28 +23,27 @@ from regard.checkpoint.format import (
     read_vocabularies,
 )
 from regard.core.atomic_io import cache_folder
-from regard.core.config import read
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
-from regard.core.sequence import pin_memory
-from regard.data.batching import Batch, PackedCapacity, batches, plan, shift_contexts, stateful_batches
-from regard.data.corpus import Corpus, Prepared, PrepareProgress, prepare
-from regard.data.examples import AugmentKind
+from regard.data.config import AugmentKind
+from regard.data.corpus import Corpus, Prepared, PrepareProgress, VocabularyType, prepare
 from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
-from regard.data.prefetch import prefetch
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.cider_reward import CiderReward
 from regard.inference.load import load
-from regard.inference.predictor import Predictor, Vocabulary
+from regard.inference.predictor import Predictor
 from regard.model.backbones import BackboneConfig
 from regard.model.build import build
+from regard.model.interfaces import StatefulDecoder
 from regard.model.pretrained import grid_encoder, load_pretrained, weights_file
-from regard.model.seq2seq import MaskedLanguageModel, Model
+from regard.model.seq2seq import MaskedLanguageModel, Model, Seq2Seq
 from regard.model.weights import fingerprint, load_weights, weights_of
-from regard.recipe.recipe import Recipe, read_tables
+from regard.recipe.load import check_files, read_tables
+from regard.recipe.recipe import Recipe
 from regard.training.checkpointing import average_checkpoints
 from regard.training.config import TrainConfig
 from regard.training.distributed import SINGLE_PROCESS, ProcessGroup, process_group
+from regard.training.epoch_batches import EpochBatches, lanes_of
 from regard.training.optimizers import freeze
 from regard.training.run_folder import Checkpoint, open_run
 from regard.training.scst import SelfCriticalSampler
@@ -52,7 +51,6 @@ from regard.training.telemetry.log_file import EventHandler, ignore_event
 from regard.training.telemetry.loggers import logged
 from regard.training.trainer import Trainer
 
-WASTE = 8  # recurrent steps per token above which packed batches get a warning
 # Keys of [train] that may change when a run is resumed.
 RESUMABLE = {
     "max_steps", "max_epochs", "validate_every", "log_every", "loggers", "keep_checkpoints", "patience", "log_samples",
@@ -120,16 +118,16 @@ def _train(
     data = with_cached_features(recipe, model, data, cache or cache_folder(), _progress(on_event))
     assert data.train is not None
     texts = checkpoint_texts(recipe.as_dict(), data, table, __version__) | {CARD: _card(recipe, data, model)}
-    config, steps = recipe.train, total_steps(recipe, data.train)
+    config, batches = recipe.train, epochs(recipe, data.train, group)
     trainer = Trainer(
         model,
         config,
-        epoch_batches=epochs(recipe, data.train, group),
+        epoch_batches=batches,
         texts=texts,
         run=run,
         data_key=data.key,
-        total_steps=steps,
-        lanes=_lanes(recipe) if config.carry_state else None,
+        total_steps=batches.total_steps,
+        lanes=lanes_of(config, recipe.data.context_length),
         validate=None if data.valid is None else validation(recipe, data),
         sampler=None if config.reward is None else _sampler(recipe, data, group),
         on_event=on_event,
@@ -139,9 +137,11 @@ def _train(
     if checkpoint is not None:
         trainer.resume(checkpoint[1], store.step_folder(run, checkpoint[0]))
         on_event({"event": "resumed", "step": checkpoint[0]})
-    if (message := _padding_warning(recipe, data.train)) is not None:
+    recurrent = isinstance(model, Seq2Seq) and isinstance(model.decoder, StatefulDecoder)
+    if recurrent and (message := batches.padding_warning()) is not None:
         _warn(on_event, message)
-    on_event({"event": "start", "model": repr(model), "steps": steps, "device": str(trainer.device)})
+    start = {"model": repr(model), "steps": batches.total_steps, "device": str(trainer.device)}
+    on_event({"event": "start", **start})
     average = run / AVERAGED
     if not trainer.done:
         if group.is_main:
@@ -163,7 +163,8 @@ def prepared(
 
     Vocabularies are those given, those of the model that training starts from, or learned from the training data.
     """
-    given: tuple[Vocabulary | None, Vocabulary | None] | None = vocabularies
+    check_files(recipe)
+    given: tuple[VocabularyType | None, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
         before = load(recipe.train.init_from)
         given = before.source, before.target
@@ -231,12 +232,8 @@ def with_cached_features(
 
 def backbone_of(recipe: Recipe) -> BackboneConfig | None:
     """The pretrained backbone that a recipe names, if any."""
-    table = recipe.model.get("encoder", {}).get("backbone")
-    if table is None:
-        return None
-    config = read(BackboneConfig, table, "model.encoder.backbone")
-    assert isinstance(config, BackboneConfig)
-    return config
+    encoder = recipe.model.encoder
+    return None if encoder is None else getattr(encoder.config, "backbone", None)
 
 
 def device_of(recipe: Recipe) -> str:
@@ -248,82 +245,14 @@ def device_of(recipe: Recipe) -> str:
     return device
 
 
-def epochs(
-    recipe: Recipe, corpus: Corpus, group: ProcessGroup = SINGLE_PROCESS
-) -> Callable[[int, int], Iterator[Batch]]:
-    """A function from an epoch and its first batch to this rank's batches, prefetched by a thread."""
-    config, shard = recipe.train, {"rank": group.rank, "world": group.world_size}
-    on_gpu = device_of(recipe) == "cuda"
-    capacity = _capacity(recipe, corpus)
-
-    def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
-        if config.carry_state:
-            assert recipe.data.context_length is not None
-            made = stateful_batches(
-                corpus, rows=_lanes(recipe), context_length=recipe.data.context_length, start=start, **shard
-            )
-        else:
-            made = batches(
-                shift_contexts(corpus, seed=config.seed, epoch=epoch),
-                budget=config.batch_tokens,
-                seed=config.seed,
-                epoch=epoch,
-                start=start,
-                together=config.accumulate_steps,
-                augment=_augment(recipe),
-                device=device_of(recipe),
-                capacity=capacity,
-                mixed=config.mixed_lengths,
-                **shard,
-            )
-        return prefetch(map(pin_memory, made) if on_gpu else made)
-
-    return epoch_batches
-
-
-def total_steps(recipe: Recipe, corpus: Corpus) -> int:
-    """The updates of a run, by `max_steps` and `max_epochs`.
-
-    Epochs are counted as the first: where batches are planned in several pools, others may have a few more or fewer.
-    """
-    config = recipe.train
-    if config.max_epochs is None:
-        assert config.max_steps is not None
-        return config.max_steps
-    if config.carry_state:
-        assert recipe.data.context_length is not None
-        number = sum(
-            1 for _ in stateful_batches(corpus, rows=_lanes(recipe), context_length=recipe.data.context_length)
-        )
-    else:
-        first = shift_contexts(corpus, seed=config.seed, epoch=0)
-        planned = plan(
-            first,
-            budget=config.batch_tokens,
-            seed=config.seed,
-            epoch=0,
-            capacity=_capacity(recipe, corpus),
-            mixed=config.mixed_lengths,
-        )
-        number = sum(1 for _ in planned)
-    steps = config.max_epochs * -(-number // config.accumulate_steps)
-    return steps if config.max_steps is None else min(steps, config.max_steps)
-
-
-def _capacity(recipe: Recipe, corpus: Corpus) -> PackedCapacity | None:
-    """Of packed batches. On a GPU all are filled to one shape, with CUDA graphs and without, for equal results."""
-    if not recipe.train.packed:
-        return None
-    return PackedCapacity.of(corpus, recipe.train.batch_tokens, filled=device_of(recipe) == "cuda")
+def epochs(recipe: Recipe, corpus: Corpus, group: ProcessGroup = SINGLE_PROCESS) -> EpochBatches:
+    """The batches of every epoch of a recipe's training data, for one rank."""
+    device, context_length = device_of(recipe), recipe.data.context_length
+    return EpochBatches(recipe.train, corpus, context_length, _augment(recipe), device, group)
 
 
 def _augment(recipe: Recipe) -> tuple[AugmentKind, ...]:
     return () if recipe.data.source is None else recipe.data.source.augment or ()
-
-
-def _lanes(recipe: Recipe) -> int:
-    assert recipe.data.context_length is not None
-    return max(1, recipe.train.batch_tokens // recipe.data.context_length)
 
 
 def _sampler(recipe: Recipe, data: Prepared, group: ProcessGroup) -> SelfCriticalSampler:
@@ -367,7 +296,8 @@ def _check_ranks(recipe: Recipe, group: ProcessGroup) -> None:
     problems = []
     if config.cuda_graphs:
         problems.append(Problem("train.cuda_graphs", "false with several processes", "true", "Leave it out."))
-    if config.carry_state and _lanes(recipe) < group.world_size:
+    lanes = lanes_of(config, recipe.data.context_length)
+    if lanes is not None and lanes < group.world_size:
         wanted = f"data.context_length times the {group.world_size} processes, for a lane of text in each"
         problems.append(Problem("train.batch_tokens", wanted, str(config.batch_tokens), "Raise it."))
     if problems:
@@ -405,21 +335,6 @@ def _changed(before: Recipe, now: Recipe, *tables: str) -> str:
     keys = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
     changes = "; ".join(f"{key} = {new.get(key)!r}, which was {old.get(key)!r}" for key in keys)
     return changes and f" ({changes})"
-
-
-def _padding_warning(recipe: Recipe, corpus: Corpus) -> str | None:
-    """A warning where most recurrent steps of packed batches lie behind the end of their sequences."""
-    if not (recipe.train.packed and device_of(recipe) == "cuda" and recipe.model["decoder"].get("kind") == "rnn"):
-        return None
-    capacity = PackedCapacity.of(corpus, recipe.train.batch_tokens)
-    steps, tokens = capacity.rows * max(capacity.longest), max(capacity.positions)
-    if steps <= WASTE * tokens:
-        return None
-    return (
-        f"train.packed: {capacity.rows:,} sequences of a batch take as many steps as the corpus's longest, "
-        f"{max(capacity.longest):,}: {steps:,} for {tokens:,} tokens. Take the longest out of the data, or leave "
-        "train.packed out."
-    )
 
 
 def _progress(on_event: EventHandler) -> PrepareProgress:

@@ -9,7 +9,7 @@ from regard.core.atomic_io import check_writable
 from regard.core.config import read
 from regard.core.errors import InvalidRecipe
 from regard.data.text import lines
-from regard.recipe.recipe import with_setting
+from regard.recipe.load import with_setting
 from regard.word_vectors.evaluate import analogy_accuracy, read_analogies, read_pairs, similarity_correlation
 from regard.word_vectors.vectors import WordVectors
 from regard.word_vectors.word2vec import Word2VecConfig, train_word2vec

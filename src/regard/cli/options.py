@@ -52,7 +52,7 @@ def read_lines(files: list[Path]) -> Iterator[str]:
 
 def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:
     """Options of a search: those given by name, and those of --set."""
-    from regard.recipe.recipe import with_setting
+    from regard.recipe.load import with_setting
 
     for change in changes or []:
         given = with_setting(given, change)

@@ -24,7 +24,8 @@ from regard.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from regard.inference.predictor import Output, Predictor
+    from regard.inference.outputs import Output
+    from regard.inference.predictor import Predictor
 
 
 def predict(
@@ -97,13 +98,13 @@ def predict(
         beside=beside,
         scores=scores or as_json,
         attention=attention is not None,
-        cut=truncate,
+        truncate=truncate,
         **options,
     )
-    truncated, count = 0, predictor.searching(**options).recipe.decode.num_hypotheses
+    truncated, count = 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
     with nullcontext() if attention is None else atomic_file(attention) as file:
         for line, outputs in outputs_of:
-            truncated += outputs[0].cut if outputs else 0
+            truncated += outputs[0].truncated if outputs else 0
             if file is not None:
                 file.write(json.dumps(_attention_as_json(line, outputs), ensure_ascii=False).encode() + b"\n")
             if as_json:
@@ -129,7 +130,7 @@ def _stream(predictor: "Predictor", lines: Iterator[str], truncate: bool, option
     options = {key: value for key, value in options.items() if value is not None}
     reads = predictor.recipe.data.source is not None
     for number, line in enumerate(lines, start=1):
-        for piece in predictor.stream(line, cut=truncate, line=number, **options) if line or not reads else ():
+        for piece in predictor.stream(line, truncate=truncate, line=number, **options) if line or not reads else ():
             print(one_line(piece), end="", flush=True)
         print(flush=True)
 

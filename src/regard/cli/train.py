@@ -37,7 +37,7 @@ def train(
 
     torchrun --nproc-per-node 8 -m regard train my.toml --out runs/mine
     """
-    from regard.recipe.recipe import find_recipe, read_recipe
+    from regard.recipe.load import find_recipe, read_recipe
     from regard.training.telemetry.progress import TrainingProgress
 
     found = read_recipe(find_recipe(recipe), set_ or ())
@@ -65,7 +65,7 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
     Example: regard prepare my.toml
     """
     from regard.api.train import prepared
-    from regard.recipe.recipe import find_recipe, read_recipe
+    from regard.recipe.load import find_recipe, read_recipe
     from regard.training.telemetry.progress import TrainingProgress
 
     progress = TrainingProgress(sys.stderr)
@@ -84,19 +84,25 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
 
 def recipes(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print this recipe.")] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of recipes, for editors.")] = False,
 ) -> None:
     """List the built-in recipes, or print one to start from.
 
     Example: regard recipes dates > my.toml
     """
-    from regard.recipe.recipe import find_recipe, shipped_recipes
+    from regard.recipe.load import find_recipe, shipped_recipes
 
+    if schema:
+        from regard.recipe.schema import schema_text
+
+        print(schema_text(), end="")
+        return
     if name is not None:
         print(find_recipe(name).read_text("utf-8"), end="")
         return
     for path in shipped_recipes():
-        first = path.read_text("utf-8").partition("\n")[0].lstrip("# ")
-        print(f"{path.stem:<22} {first}")
+        _, title, *_ = path.read_text("utf-8").splitlines()  # after the line that names the schema
+        print(f"{path.stem:<22} {title.lstrip('# ')}")
 
 
 def demo(

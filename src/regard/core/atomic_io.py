@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all."""
+"""Files and folders written atomically: complete on disk, or not there."""
 
 import os
 import shutil
@@ -11,14 +11,14 @@ from regard.core.errors import InvalidArgument
 
 
 def cache_folder() -> Path:
-    """Where what can be made again lies: $REGARD_CACHE, or a folder of the user's cache."""
+    """The folder of cached files: $REGARD_CACHE, or `regard` in the user's cache folder."""
     given = os.environ.get("REGARD_CACHE")
     return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "regard"
 
 
 @contextmanager
 def named_os_errors(path: Path, wanted: str) -> Iterator[None]:
-    """Where the system refuses a place, say which and why."""
+    """Turn an OSError into an InvalidArgument that names the path and the reason."""
     try:
         yield
     except OSError as error:
@@ -28,72 +28,72 @@ def named_os_errors(path: Path, wanted: str) -> Iterator[None]:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the path's place once it is complete and on disk, and leaves nothing behind if it never is.
+    """A file that is renamed to the path once it is complete and synced, and removed if writing fails.
 
-    A link stays, and what it stands for is replaced. Into a device or a pipe it is written as it comes.
+    A symbolic link is kept and its target replaced. A device or a pipe is written directly.
     """
     with named_os_errors(path, "a file to write to"):
-        flows = path.exists() and not path.is_file() and not path.is_dir()
-        path = path.resolve() if path.is_symlink() and not flows else path
-        there = path.open("wb") if flows else None
-    if there is not None:
-        with there:
-            yield there
+        is_stream = path.exists() and not path.is_file() and not path.is_dir()
+        path = path.resolve() if path.is_symlink() and not is_stream else path
+        stream = path.open("wb") if is_stream else None
+    if stream is not None:
+        with stream:
+            yield stream
         return
-    with _beside(path) as (file, beside):
+    with _temporary_file(path) as (file, temporary):
         yield file
         file.flush()
         os.fsync(file.fileno())
         file.close()
         with named_os_errors(path, "a file to write to"):
-            os.replace(beside, path)
+            os.replace(temporary, path)
         sync_folder(path.parent)
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that cannot be written before the work that fills it."""
-    with _beside(path):
+    """Refuse a path that cannot be written, before the work whose result goes there."""
+    with _temporary_file(path):
         pass
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """A new file in the path's folder, and its name, which is gone in the end."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
+    """A temporary file in the path's folder, removed in the end if it still exists."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with named_os_errors(path, "a file to write to"):
         if not path.parent.is_dir() or path.is_dir():
             raise InvalidArgument(
                 "path", wanted="a file's name in a folder that is there", got=str(path), remedy="Make the folder first."
             )
-        file = beside.open("wb")
+        file = temporary.open("wb")
     try:
         with file:
-            yield file, beside
+            yield file, temporary
     finally:
         with suppress(FileNotFoundError):
-            beside.unlink()
+            temporary.unlink()
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which takes the path's place once all its files are on disk. The path must be free."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
+    """A folder that is renamed to the path once all its files are synced. The path must not exist."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     try:
-        yield beside
-        for file in beside.iterdir():
+        yield temporary
+        for file in temporary.iterdir():
             with file.open("rb") as written:
                 os.fsync(written.fileno())
-        sync_folder(beside)
-        os.rename(beside, path)
+        sync_folder(temporary)
+        os.rename(temporary, path)
         sync_folder(path.parent)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """A rename is on disk only once its folder is."""
+    """Sync a folder: a rename is on disk only after this."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -102,10 +102,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Take away what writes that never ended left behind."""
-    for left in folder.glob(".*.tmp"):
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
+    """Remove temporary files and folders of interrupted writes."""
+    for leftover in folder.glob(".*.tmp"):
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
         else:
             with suppress(FileNotFoundError):
-                left.unlink()
+                leftover.unlink()

@@ -1,16 +1,17 @@
-"""Configurations: small frozen dataclasses beside the components they configure, checked when they are made.
+"""Configurations: frozen dataclasses beside the components they configure, validated when they are created.
 
     @dataclass(frozen=True)
-    class PoolConfig(Checked):
-        queries: Count = 1
-        dropout: Probability = 0.0
+    class PoolConfig(Config):
+        queries: Count = doc(1, "number of learned queries")
+        dropout: Probability = doc(0.0, "dropout of the pooled vector")
 
-A field's annotation says what it takes. All that is wrong is reported together, each with key, wanted, got and remedy.
+A field's annotation gives the allowed values; `doc` its default and description, from which the JSON Schema of
+recipes and their reference are generated. All problems are reported together, each with key, wanted, got and remedy.
 """
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -21,7 +22,7 @@ from regard.core.registry import Registry
 
 @dataclass(frozen=True)
 class Range:
-    """From `low` on, up to `high` where there is one; `below` leaves `high` itself out."""
+    """An interval from `low` to `high`, both included; `below` excludes `high`; None: no upper bound."""
 
     low: float
     high: float | None = None
@@ -65,27 +66,33 @@ RENAMED = {
 }  # fmt: skip
 
 ConfigType = TypeVar("ConfigType", bound="Config")
+Default = TypeVar("Default")
+
+
+def doc(default: Default, text: str) -> Default:
+    """A dataclass field with a default and a description."""
+    return field(default=default, metadata={"doc": text})
 
 
 @dataclass(frozen=True)
 class Config:
-    """Base of every configuration: refuses to be made with values that its annotations do not allow."""
+    """Base class of all configurations. Values that the annotations do not allow raise InvalidRecipe."""
 
     def __post_init__(self) -> None:
-        found = list(_wrong_values(type(self), {f.name: getattr(self, f.name) for f in fields(self)}, ""))
-        found = found or list(self.conflicts())
-        if found:
-            raise InvalidRecipe(found)
+        problems = list(_wrong_values(type(self), {f.name: getattr(self, f.name) for f in fields(self)}, ""))
+        problems = problems or list(self.conflicts())
+        if problems:
+            raise InvalidRecipe(problems)
 
     def conflicts(self) -> Iterator[Problem]:
-        """What is wrong between fields that are right each by itself."""
+        """Problems between fields that are each valid on their own."""
         return iter(())
 
 
 def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigType | list[Problem]:
-    """The configuration that a table of a recipe spells out, or everything that is wrong with it."""
+    """The configuration of a recipe's table, or all problems found in it. `where` is the table's full name."""
     hints = _hints(cls)  # type: ignore[arg-type]
-    found = [
+    problems = [
         Problem(f"{where}.{key}", f"a key of {where}", "an unknown one", nearest(key, hints))
         for key in table
         if key not in hints
@@ -93,16 +100,16 @@ def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigT
     values: dict[str, Any] = {}
     for key in table.keys() & hints.keys():
         value = table[key]
-        nested = _configuration_in(hints[key])
+        nested = config_class(hints[key])
         if nested is not None and isinstance(value, Mapping):
             value = read(nested, value, f"{where}.{key}")
             if isinstance(value, list):
-                found += value
+                problems += value
                 continue
         values[key] = _as_python(value, hints[key])
-    found += _wrong_values(cls, values, f"{where}.")
-    if found:
-        return found
+    problems += _wrong_values(cls, values, f"{where}.")
+    if problems:
+        return problems
     try:
         return cls(**values)
     except InvalidRecipe as error:
@@ -118,13 +125,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 @cache
 def _hints(cls: type) -> dict[str, Any]:
-    """What each field may be."""
+    """The type annotation of each field."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
 def _as_python(value: Any, hint: Any) -> Any:
-    """TOML and JSON know lists and no tuples, and write 0 for 0.0."""
+    """A value of TOML or JSON, which have lists instead of tuples and write 0 for 0.0."""
     if isinstance(value, list):
         return tuple(value)
     if type(value) is int and float in (hint, *get_args(hint)):
@@ -138,7 +145,7 @@ def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[
         if not _fits(value, hints[key]):
             options = _options(hints[key])
             remedy = nearest(str(value), options) if options else "Change it, or leave it out for the default."
-            yield Problem(f"{where}{key}", _describe(hints[key]), repr(value), remedy)
+            yield Problem(f"{where}{key}", describe(hints[key]), repr(value), remedy)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -161,18 +168,19 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
-def _describe(hint: Any) -> str:
+def describe(hint: Any) -> str:
+    """The values that an annotation allows, in words."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return (
-            str(arguments[1]) if isinstance(arguments[1], Registry) else f"{_describe(arguments[0])} of {arguments[1]}"
+            str(arguments[1]) if isinstance(arguments[1], Registry) else f"{describe(arguments[0])} of {arguments[1]}"
         )
     if origin is Literal:
         return "one of " + ", ".join(map(repr, arguments))
     if origin in (Union, UnionType):
-        return " or ".join(_describe(argument) for argument in arguments if argument is not NoneType)
+        return " or ".join(describe(argument) for argument in arguments if argument is not NoneType)
     if origin is tuple:
-        return f"a list, each item {_describe(arguments[0])}"
+        return f"a list, each item {describe(arguments[0])}"
     if is_dataclass(hint):
         return "a table"
     return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[hint]
@@ -186,7 +194,8 @@ def _options(hint: Any) -> tuple[str, ...]:
     return tuple(option for argument in get_args(hint) for option in _options(argument))
 
 
-def _configuration_in(hint: Any) -> type[Config] | None:
+def config_class(hint: Any) -> type[Config] | None:
+    """The configuration that an annotation names, alone or in a union."""
     for candidate in (hint, *get_args(hint)):
         if isinstance(candidate, type) and issubclass(candidate, Config):
             return candidate

@@ -1,4 +1,4 @@
-"""What may be written: texts without what a terminal would obey, XML may not hold, or hides; JSON without NaN."""
+"""Output sanitizing: texts without control or invisible characters, and JSON without NaN."""
 
 import json
 import unicodedata
@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-INSTEAD = "\ufffd"  # the sign that stands for another
-JOINERS = "\u200c\u200d\u00ad"  # Persian words and families of emoji need them; and where a word may be divided
+REPLACEMENT = "\ufffd"
+JOINERS = "\u200c\u200d\u00ad"  # zero-width (non-)joiner, needed in Persian and in emoji; soft hyphen
 
 
 def printable(text: str, also: str = "") -> str:
-    """A text with a sign in place of each character that is not to be shown, but for those in `also`.
+    """A text with U+FFFD in place of each unprintable character that is not in `also`.
 
-    Letters, marks and spaces of every width stay. Control characters and ends of lines do not, nor halves of
-    characters, numbers that no character has, private ones, turns of direction, and other formats that nobody sees.
+    Letters, marks and spaces of every width are kept. Control characters, line breaks, surrogates, unassigned and
+    private code points, direction marks and other invisible format characters are replaced.
     """
-    return "".join(one if one in also or _shown(one) else INSTEAD for one in text)
+    return "".join(character if character in also or _is_shown(character) else REPLACEMENT for character in text)
 
 
-def _shown(letter: str) -> bool:
-    return letter.isprintable() or letter in JOINERS or unicodedata.category(letter) == "Zs"
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or character in JOINERS or unicodedata.category(character) == "Zs"
 
 
 def as_json_line(table: Mapping[str, Any]) -> str:
-    """A table as one line of JSON, which knows no number that is not finite."""
-    known = {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in table.items()}
-    return json.dumps(known, ensure_ascii=False, allow_nan=False)
+    """A table as one line of JSON; numbers that are not finite become null."""
+    finite = {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in table.items()}
+    return json.dumps(finite, ensure_ascii=False, allow_nan=False)

@@ -1,4 +1,4 @@
-"""One side of every example, as arrays: texts end to end, running text, classes, pictures. On disk, they are mapped."""
+"""Columns of a corpus as arrays, memory-mapped from disk: concatenated texts, running text, labels, images."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -19,13 +19,13 @@ from regard.data.images import ImageInput, image_token_cost, load_image, normali
 
 Indices = NDArray[np.int64]
 Ids = NDArray[Any]  # uint16, or uint32 for a vocabulary that needs it
-WORKERS = min(4, os.cpu_count() or 1)  # threads that read pictures; what they read does not depend on them
-AT_ONCE = 64  # pictures held in memory while they are written
+WORKERS = min(4, os.cpu_count() or 1)  # threads that read images
+CHUNK = 64  # images held in memory while they are written
 
 
 @dataclass(frozen=True)
 class TextColumn:
-    """Texts end to end; `ends` says where each ends."""
+    """Concatenated texts; `ends` holds the end of each."""
 
     ids: Ids
     ends: NDArray[np.int64]
@@ -34,7 +34,7 @@ class TextColumn:
         return len(self.ends)
 
     def starts(self, indices: Indices) -> Indices:
-        return np.where(indices > 0, self.ends[indices - 1], 0)  # the last one's end stands in for index -1, unused
+        return np.where(indices > 0, self.ends[indices - 1], 0)  # index -1 is not used
 
     def lengths(self, indices: Indices) -> Indices:
         return self.ends[indices] - self.starts(indices)
@@ -49,7 +49,7 @@ class TextColumn:
 
 @dataclass(frozen=True)
 class RunningTextColumn:
-    """One long text in stretches. Each begins with the last token of the one before, so each token is foretold once."""
+    """One long text in contexts. Each begins with the last token of the one before, so each token is predicted once."""
 
     ids: Ids
     context_length: int
@@ -73,7 +73,7 @@ class RunningTextColumn:
 
 @dataclass(frozen=True)
 class LabelColumn:
-    """The number of a label for each example."""
+    """The label id of each example."""
 
     labels: NDArray[np.uint32]
 
@@ -93,16 +93,16 @@ class LabelColumn:
 
 @dataclass(frozen=True)
 class ImageColumn:
-    """Pictures, each once however many examples show it."""
+    """Images, each stored once however many examples use it."""
 
     pixels: NDArray[np.uint8]  # (P, Y, X, 3)
-    which: NDArray[np.int64]  # the picture of each example
+    which: NDArray[np.int64]  # the image of each example
 
     def __len__(self) -> int:
         return len(self.which)
 
     def lengths(self, indices: Indices) -> Indices:
-        """In tokens of a batch's budget."""
+        """In tokens of a batch's size."""
         return np.full(len(indices), image_token_cost(self.pixels.shape[1]), dtype=np.int64)
 
     def row(self, i: int) -> NDArray[np.uint8]:
@@ -115,39 +115,39 @@ class ImageColumn:
 
 @dataclass(frozen=True)
 class FeatureColumn:
-    """Pictures as a backbone saw them. In a batch's budget they count as pictures do, so that batches are the same."""
+    """Features of images. They count as their images in a batch's size, so that batches are the same."""
 
-    pictures: ImageColumn
+    images: ImageColumn
     grids: NDArray[np.float16]  # (P, y, x, C)
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     def lengths(self, indices: Indices) -> Indices:
-        return self.pictures.lengths(indices)
+        return self.images.lengths(indices)
 
     def row(self, i: int) -> NDArray[np.uint8]:
-        return self.pictures.row(i)
+        return self.images.row(i)
 
     def gather(self, indices: Indices) -> FeatureGrids:
-        return FeatureGrids(torch.from_numpy(self.grids[self.pictures.which[indices]]))
+        return FeatureGrids(torch.from_numpy(self.grids[self.images.which[indices]]))
 
 
 Column = TextColumn | RunningTextColumn | LabelColumn | ImageColumn | FeatureColumn
 
 
 def text_column(rows: Sequence[Sequence[int]], vocabulary: int) -> TextColumn:
-    """Texts in memory."""
+    """A column of texts in memory."""
     ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
     return TextColumn(_flat(rows, _dtype(vocabulary)), ends)
 
 
 class TextWriter:
-    """Texts to files, a handful at a time."""
+    """Writes texts to files, in chunks."""
 
     def __init__(self, stem: Path, vocabulary: int) -> None:
-        self.ids = _Growing(stem.with_name(f"{stem.name}.ids.npy"), _dtype(vocabulary))
-        self.ends = _Growing(stem.with_name(f"{stem.name}.ends.npy"), np.dtype(np.int64))
+        self.ids = _GrowingArray(stem.with_name(f"{stem.name}.ids.npy"), _dtype(vocabulary))
+        self.ends = _GrowingArray(stem.with_name(f"{stem.name}.ends.npy"), np.dtype(np.int64))
 
     def add(self, rows: Sequence[Sequence[int]]) -> None:
         self.ends.add(self.ids.count + np.cumsum([len(row) for row in rows], dtype=np.int64))
@@ -159,10 +159,10 @@ class TextWriter:
 
 
 class RunningTextWriter:
-    """Running text to a file, some lines at a time."""
+    """Writes running text to a file, in chunks."""
 
     def __init__(self, stem: Path, vocabulary: int) -> None:
-        self.ids = _Growing(stem.with_name(f"{stem.name}.ids.npy"), _dtype(vocabulary))
+        self.ids = _GrowingArray(stem.with_name(f"{stem.name}.ids.npy"), _dtype(vocabulary))
 
     def add(self, rows: Sequence[Sequence[int]]) -> None:
         self.ids.add(_flat(rows, self.ids.dtype))
@@ -172,10 +172,10 @@ class RunningTextWriter:
 
 
 class LabelWriter:
-    """Labels to a file, some at a time."""
+    """Writes label ids to a file, in chunks."""
 
     def __init__(self, stem: Path) -> None:
-        self.labels = _Growing(stem.with_name(f"{stem.name}.labels.npy"), np.dtype(np.uint32))
+        self.labels = _GrowingArray(stem.with_name(f"{stem.name}.labels.npy"), np.dtype(np.uint32))
 
     def add(self, labels: Iterable[int]) -> None:
         self.labels.add(np.fromiter(labels, dtype=np.uint32))
@@ -185,28 +185,28 @@ class LabelWriter:
 
 
 class ImageWriter:
-    """Pictures to files, read by a few threads and written in their order."""
+    """Writes images to files, read by a few threads and written in order."""
 
     def __init__(self, stem: Path, size: int) -> None:
         self.size = size
-        self.known: dict[Path | Member, int] = {}  # files that more than one example may show
-        self.pixels = _Growing(stem.with_name(f"{stem.name}.pixels.npy"), np.dtype(np.uint8), (size, size, 3))
-        self.which = _Growing(stem.with_name(f"{stem.name}.which.npy"), np.dtype(np.int64))
+        self.known: dict[Path | Member, int] = {}  # files that several examples may use
+        self.pixels = _GrowingArray(stem.with_name(f"{stem.name}.pixels.npy"), np.dtype(np.uint8), (size, size, 3))
+        self.which = _GrowingArray(stem.with_name(f"{stem.name}.which.npy"), np.dtype(np.int64))
 
-    def add(self, pictures: Sequence[ImageInput]) -> None:
+    def add(self, images: Sequence[ImageInput]) -> None:
         which: list[int] = []
         new: list[ImageInput] = []
-        for picture in pictures:
+        for image in images:
             number = self.pixels.count + len(new)
-            if isinstance(picture, Path | Member):
-                number = self.known.setdefault(picture, number)
+            if isinstance(image, Path | Member):
+                number = self.known.setdefault(image, number)
             if number == self.pixels.count + len(new):
-                new.append(picture)
+                new.append(image)
             which.append(number)
         with ThreadPoolExecutor(WORKERS) as pool:
-            for first in range(0, len(new), AT_ONCE):
-                some = new[first : first + AT_ONCE]
-                self.pixels.add(np.stack(list(pool.map(load_image, some, [self.size] * len(some)))))
+            for first in range(0, len(new), CHUNK):
+                chunk = new[first : first + CHUNK]
+                self.pixels.add(np.stack(list(pool.map(load_image, chunk, [self.size] * len(chunk)))))
         self.which.add(np.array(which, dtype=np.int64))
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ Writer = TextWriter | RunningTextWriter | LabelWriter | ImageWriter
 
 
 def open_column(stem: Path, context_length: int | None) -> Column:
-    """What a writer wrote under this name."""
+    """The column that a writer stored under this name."""
     labels = stem.with_name(f"{stem.name}.labels.npy")
     if labels.exists():
         return LabelColumn(memory_map(labels))
@@ -240,13 +240,13 @@ def damaged(path: Path, got: str) -> InvalidData:
     )
 
 
-class _Growing:
-    """A .npy file whose length is known at the end only; NumPy leaves room for it in the header."""
+class _GrowingArray:
+    """A .npy file whose length is known only at the end; NumPy's header has space for it."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any], each: tuple[int, ...] = ()) -> None:
         self.path, self.dtype, self.each, self.count = path, dtype, each, 0
         path.touch()
-        self._head()
+        self._write_header()
 
     def add(self, values: NDArray[Any]) -> None:
         with self.path.open("ab") as file:
@@ -254,12 +254,12 @@ class _Growing:
         self.count += len(values)
 
     def close(self) -> None:
-        self._head()
+        self._write_header()
 
-    def _head(self) -> None:
-        about = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count, *self.each)}
+    def _write_header(self) -> None:
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count, *self.each)}
         with self.path.open("r+b") as file:
-            np.lib.format.write_array_header_1_0(file, about)
+            np.lib.format.write_array_header_1_0(file, header)
             file.flush()
             os.fsync(file.fileno())
 
@@ -272,10 +272,10 @@ def memory_map(path: Path) -> NDArray[Any]:
 
 
 def _padded(ids: Ids, starts: Indices, lengths: Indices) -> Tokens:
-    places = np.arange(int(lengths.max()))
-    there = places < lengths[:, None]  # (B, S)
-    padded = np.zeros(there.shape, dtype=np.int64)
-    padded[there] = ids[(starts[:, None] + places)[there]]
+    positions = np.arange(int(lengths.max()))
+    mask = positions < lengths[:, None]  # (B, S)
+    padded = np.zeros(mask.shape, dtype=np.int64)
+    padded[mask] = ids[(starts[:, None] + positions)[mask]]
     return Tokens(torch.from_numpy(padded), torch.from_numpy(lengths))
 
 

@@ -1,11 +1,11 @@
-"""Lists of pictures and their captions, in the forms in which the field hands them out.
+"""Lists of images and captions, in the formats of the published datasets.
 
-- `.json` in Karpathy's form: images with `filename`, `split` and `sentences`; one file for all splits.
-- `.json` in COCO's form: `images` and `annotations`; one file a split.
+- `.json` of Karpathy's splits: images with `filename`, `split` and `sentences`; one file for all splits.
+- `.json` of COCO: `images` and `annotations`; one file per split.
 - `.token` or `.token.txt`, as with Flickr8k: a line `name.jpg#0<TAB>caption` for each caption; beside it a file of the
   names that belong to the split.
 
-White space in a caption becomes single spaces. A picture's captions come one after the other.
+White space in a caption becomes single spaces. The captions of an image are adjacent.
 """
 
 import json
@@ -17,14 +17,14 @@ from regard.data import text
 from regard.data.image_store import stem
 from regard.data.text import Errors
 
-CaptionRows = Iterator[tuple[str, str]]  # the name of a picture, and a caption
-SHARES = {"train": ("train", "restval"), "valid": ("val",), "test": ("test",)}  # what Karpathy's form calls them
+CaptionRows = Iterator[tuple[str, str]]  # file name of an image, and a caption
+SHARES = {"train": ("train", "restval"), "valid": ("val",), "test": ("test",)}  # names in Karpathy's files
 USED = {"images", "filename", "filepath", "split", "sentences", "raw"}
 USED |= {"id", "file_name", "annotations", "image_id", "caption"}
 
 
 def rows(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
-    """The captions of a split, each with the name of its picture."""
+    """The captions of a split, each with the file name of its image."""
     _, read = FORMS[text.form(files[0])]
     return ((name, " ".join(caption.split())) for name, caption in read(files, split, errors))
 
@@ -32,22 +32,22 @@ def rows(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
 def _json(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
     path = files[0]
     try:
-        found = json.loads(text.whole(path, errors), object_hook=_used)
+        content = json.loads(text.whole(path, errors), object_hook=_used)
     except (ValueError, RecursionError) as error:
         if isinstance(error, InvalidData):
             raise
         raise InvalidData(path, wanted="JSON", got=str(error), remedy="Fetch the file again.") from None
-    document = _Entry(path, "the document", found, errors)
+    document = _Entry(path, "the document", content, errors)
     return _coco(document) if "annotations" in document.held else _karpathy(document, split)
 
 
 def _used(entry: dict[str, Any]) -> dict[str, Any]:
-    """Without what is not read: most of such a file are tokens and addresses."""
+    """Only the keys that are read: most of such a file are tokens and URLs."""
     return {key: value for key, value in entry.items() if key in USED}
 
 
 class _Entry:
-    """A table of a JSON file, whose keys are refused by name if they do not hold what they should."""
+    """An object of a JSON file with typed access to its keys; errors name the object and the key."""
 
     def __init__(self, path: str, where: str, held: Any, errors: Errors) -> None:
         self.path, self.where, self.errors = path, where, errors
@@ -124,25 +124,24 @@ def _coco(document: _Entry) -> CaptionRows:
 def _token(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
     path, *lists = files
     wanted = {stem(name.strip()) for file in lists for name in text.lines(file, errors) if name.strip()}
-    heard = set()
+    captioned = set()
     for number, line in enumerate(text.lines(path, errors), start=1):
-        told, tab, caption = line.partition("\t")
-        name, _, count = told.rpartition("#")
+        label, tab, caption = line.partition("\t")
+        name, _, count = label.rpartition("#")
         if not tab or not name or not count.isdecimal():
             remedy = "Mend the line; a file of other lines must not be named .token."
             raise InvalidData(path, number, wanted="name.jpg#0, a tab, a caption", got=repr(line)[:60], remedy=remedy)
         if not lists or stem(name) in wanted:
-            heard.add(stem(name))
+            captioned.add(stem(name))
             yield name, caption
-    missing = sorted(wanted - heard)
+    missing = sorted(wanted - captioned)
     if missing:
         got = f"none of {len(missing):,}, {missing[0]!r} the first"
         raise InvalidData(lists[0], wanted=f"pictures with captions in {path}", got=got, remedy="Mend the list.")
 
 
-FORMS: dict[
-    str, tuple[int, Callable[[Sequence[str], str, Errors], CaptionRows]]
-] = {  # how many files at most, and the reader
+# File name suffix -> largest number of files, and the reader.
+FORMS: dict[str, tuple[int, Callable[[Sequence[str], str, Errors], CaptionRows]]] = {
     ".json": (1, _json),
     ".token": (2, _token),
 }

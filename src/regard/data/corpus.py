@@ -31,8 +31,10 @@ from regard.data.arrays import (
     open_column,
     text_column,
 )  # fmt: skip
-from regard.data.examples import DataConfig, Example, FieldConfig, Split, examples
+from regard.data.config import DataConfig, FieldConfig
+from regard.data.example import Example, Split
 from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
+from regard.data.sources import examples
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 
 CHUNK = 4096  # examples that are tokenized at once

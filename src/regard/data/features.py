@@ -1,4 +1,4 @@
-"""What a frozen backbone sees in pictures: computed once, kept in half precision, and memory_map ever after."""
+"""Features of a frozen image backbone: computed once, stored in half precision, memory-mapped afterwards."""
 
 import hashlib
 from collections.abc import Callable
@@ -18,53 +18,55 @@ from regard.model.vision import GridEncoder
 from regard.model.weights import fingerprint
 
 FORMAT = 1
-AT_ONCE = 32  # pictures that are computed together
+BATCH = 32  # images per forward pass
 
-See = Callable[[NDArray[np.uint8]], NDArray[np.float16]]  # (B, Y, X, 3) -> (B, y, x, C)
+Extract = Callable[[NDArray[np.uint8]], NDArray[np.float16]]  # (B, Y, X, 3) -> (B, y, x, C)
 
 
-def features(pictures: ImageColumn, see: See, *, by: str, folder: Path, progress: PrepareProgress) -> FeatureColumn:
-    """The features of all stored pictures. `by` says who sees: a hash of the network and its weights.
+def features(
+    images: ImageColumn, extract: Extract, *, by: str, folder: Path, progress: PrepareProgress
+) -> FeatureColumn:
+    """The features of all stored images. `by` is a hash of the backbone and its weights.
 
-    Those there are already, of the same pictures by the same network, are opened. A run that is killed leaves nothing
-    that could be taken for them, and the next one clears it away.
+    Existing features of the same images and backbone are reused. A run that is killed leaves only a temporary file,
+    which the next one removes.
     """
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"features-{_key(pictures, by)}.npy"
+    path = folder / f"features-{_key(images, by)}.npy"
     with folder_lock(folder):
-        for left in folder.glob(".features-*.tmp"):
-            left.unlink()
+        for leftover in folder.glob(".features-*.tmp"):
+            leftover.unlink()
         if not path.exists():
-            _write(path, pictures, see, progress)
-    found = FeatureColumn(pictures, memory_map(path))
-    if len(found.grids) != len(pictures.pixels):
-        got = f"{len(found.grids):,} for {len(pictures.pixels):,} pictures"
+            _write(path, images, extract, progress)
+    column = FeatureColumn(images, memory_map(path))
+    if len(column.grids) != len(images.pixels):
+        got = f"{len(column.grids):,} for {len(images.pixels):,} pictures"
         raise InvalidData(path, wanted="features of every picture", got=got, remedy="Delete it: it is made again.")
-    return found
+    return column
 
 
-def _write(path: Path, pictures: ImageColumn, see: See, progress: PrepareProgress) -> None:
-    count = len(pictures.pixels)
+def _write(path: Path, images: ImageColumn, extract: Extract, progress: PrepareProgress) -> None:
+    count = len(images.pixels)
     try:
         with atomic_file(path) as file:
-            for first in range(0, count, AT_ONCE):
-                seen = see(pictures.pixels[first : first + AT_ONCE])
+            for first in range(0, count, BATCH):
+                states = extract(images.pixels[first : first + BATCH])
                 if first == 0:
-                    about = {"descr": seen.dtype.str, "fortran_order": False, "shape": (count, *seen.shape[1:])}
-                    np.lib.format.write_array_header_1_0(file, about)
-                file.write(seen.tobytes())
-                progress("features", min(first + AT_ONCE, count))
+                    header = {"descr": states.dtype.str, "fortran_order": False, "shape": (count, *states.shape[1:])}
+                    np.lib.format.write_array_header_1_0(file, header)
+                file.write(states.tobytes())
+                progress("features", min(first + BATCH, count))
     except OSError as error:
         wanted, remedy = f"room for the features of {count:,} pictures", "Make room, or set REGARD_CACHE to a folder."
         raise InvalidData(path, wanted=wanted, got=error.strerror or str(error), remedy=remedy) from None
 
 
-def _key(pictures: ImageColumn, by: str) -> str:
-    together = hashlib.sha256(f"{FORMAT} {by} {pictures.pixels.shape}".encode())
-    for first in range(0, len(pictures.pixels), AT_ONCE):
-        together.update(pictures.pixels[first : first + AT_ONCE].tobytes())
-    return together.hexdigest()[:32]
+def _key(images: ImageColumn, by: str) -> str:
+    digest = hashlib.sha256(f"{FORMAT} {by} {images.pixels.shape}".encode())
+    for first in range(0, len(images.pixels), BATCH):
+        digest.update(images.pixels[first : first + BATCH].tobytes())
+    return digest.hexdigest()[:32]
 
 
 def cache_features(data: Prepared, encoder: GridEncoder, folder: Path, progress: PrepareProgress) -> Prepared:

@@ -1,4 +1,4 @@
-"""What prepared data are known by: what their files and pictures hold, wherever they lie, and how that is read."""
+"""Fingerprints of a data configuration: a hash of its settings and of the content of its files, not of their paths."""
 
 import hashlib
 import json
@@ -7,48 +7,53 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from regard.data import huggingface_datasets, text
-from regard.data.examples import DataConfig, Split, examples
+from regard.data.config import DataConfig
+from regard.data.example import Split
 from regard.data.image_store import is_zip
+from regard.data.sources import examples
 from regard.data.synthetic import tasks
 
 FORMAT = 1  # of the arrays on disk
-SOME = 4096  # pictures between two words of progress
-Files = Mapping[Split, list[dict[str, str]]]  # what was found of each file of a split
+PROGRESS_EVERY = 4096  # images
+Files = Mapping[Split, list[dict[str, str]]]  # path, format and hash of each file of a split
 
 
 def fingerprints(config: DataConfig, progress: Callable[[str, int], None]) -> Files:
+    """The files of each split with a hash of their content. `progress` is called with a stage and a count."""
+    if config.reader is not None:
+        return {split: [_of_examples(config, split)] for split in config.splits}
     files = {split: [_of_file(path, config.columns) for path in config.files(split)] for split in config.splits}
     if config.reads_images:
-        packed = config.images if config.images is not None and is_zip(config.images) else None
-        whole = None if packed is None else _of_file(packed)["sha256"]
-        for split, found in files.items():
-            found[0]["pictures"] = _of_pictures(config, split, progress) if whole is None else whole
+        archive = config.images if config.images is not None and is_zip(config.images) else None
+        archive_hash = None if archive is None else _of_file(archive)["sha256"]
+        for split, hashes in files.items():
+            hashes[0]["pictures"] = archive_hash or _of_images(config, split, progress)
     return files
 
 
 def stamps(config: DataConfig) -> dict[str, tuple[int, ...]]:
-    """By which one sees that a file has changed: its size, its time and its number on disk."""
+    """Size, modification time and inode of every file, to detect a change while it is read."""
     paths = {
         path for split in config.splits for path in config.files(split) if not huggingface_datasets.is_dataset(path)
     }
     paths |= {config.images} if config.images is not None and is_zip(config.images) else set()
-    found = {path: os.stat(path) for path in sorted(paths) if os.path.exists(path)}
-    return {path: (stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in found.items()}
+    stats = {path: os.stat(path) for path in sorted(paths) if os.path.exists(path)}
+    return {path: (stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in stats.items()}
 
 
 def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] | None) -> str:
-    """Of what is read, and of the vocabularies' hashes; without them, of what will be learned."""
-    held = {
-        split: [(file["form"], file["sha256"], file.get("pictures")) for file in found]
-        for split, found in files.items()
+    """A hash of the configuration, the files' content and the hashes of given vocabularies (None: learned)."""
+    contents = {
+        split: [(file["form"], file["sha256"], file.get("pictures")) for file in hashes]
+        for split, hashes in files.items()
     }
-    places = ("train", "valid", "test", "images")
-    settings = {key: value for key, value in asdict(config).items() if key not in places}
+    locations = ("train", "valid", "test", "images", "reader")
+    settings = {key: value for key, value in asdict(config).items() if key not in locations}
     for side in ("source", "target"):
         if settings[side] is not None:
-            del settings[side]["augment"]  # nothing on disk
+            del settings[side]["augment"]  # does not change the arrays
     version = tasks.version(config.synthetic) if config.synthetic else None
-    content = {"format": FORMAT, "data": settings, "files": held, "given": vocabularies, "generated": version}
+    content = {"format": FORMAT, "data": settings, "files": contents, "given": vocabularies, "generated": version}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -59,14 +64,22 @@ def _of_file(path: str, columns: Sequence[str] = ()) -> dict[str, str]:
         return {"path": path, "form": text.form(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def _of_pictures(config: DataConfig, split: Split, progress: Callable[[str, int], None]) -> str:
-    """Of the content of all pictures, in the order in which a split first shows them."""
-    together, seen = hashlib.sha256(), set()
+def _of_examples(config: DataConfig, split: Split) -> dict[str, str]:
+    """A hash of what a registered data source yields."""
+    digest = hashlib.sha256()
+    for example in examples(config, split):
+        digest.update(json.dumps([str(example.source), example.target]).encode())
+    return {"path": " ".join(config.files(split)), "form": str(config.reader), "sha256": digest.hexdigest()}
+
+
+def _of_images(config: DataConfig, split: Split, progress: Callable[[str, int], None]) -> str:
+    """A hash of the content of all images, in the order of their first use in a split."""
+    digest, seen = hashlib.sha256(), set()
     for example in examples(config, split):
         path = str(example.source)
         if path not in seen:
             seen.add(path)
-            together.update(bytes.fromhex(_of_file(path)["sha256"]))
-            if len(seen) % SOME == 0:
+            digest.update(bytes.fromhex(_of_file(path)["sha256"]))
+            if len(seen) % PROGRESS_EVERY == 0:
                 progress("pictures", len(seen))
-    return together.hexdigest()
+    return digest.hexdigest()

@@ -1,6 +1,6 @@
-"""Examples from Python: written once to a table, under a name of its content, and from there on a file like any other.
+"""Examples from Python objects: written once to a .jsonl table named by its content, then read like any file.
 
-So what is prepared, resumed and evaluated is the same however the examples came, and none are held in memory.
+So preparing, resuming and evaluating do not depend on where the examples came from, and none are held in memory.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any
 from regard.core.atomic_io import named_os_errors
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
-from regard.data.examples import SPLITS, Example
+from regard.data.example import SPLITS, Example
 
 PythonRows = Iterable[
     str | Example | Sequence[Any] | Mapping[str, Any]
@@ -22,27 +22,27 @@ PythonRows = Iterable[
 
 
 def with_python_data(settings: Mapping[str, Any], given: Mapping[str, PythonRows], folder: Path) -> dict[str, Any]:
-    """The table [data] of a recipe with these splits, by name, written to the folder."""
+    """The table [data] of a recipe with these splits, written to the folder."""
     for split in given:
         if split not in SPLITS:
             wanted = f"splits among {', '.join(SPLITS)}"
             raise InvalidArgument("data", wanted=wanted, got=repr(split), remedy=nearest(split, SPLITS))
-    changed = dict(settings)
+    data = dict(settings)
     columns = []
     for side in ("source", "target"):
-        field = changed.get(side)
+        field = data.get(side)
         if field is None and side == "source":
             continue
-        if isinstance(field, Mapping) or field is None:  # anything else is for the recipe to refuse
+        if isinstance(field, Mapping) or field is None:  # the recipe refuses anything else
             field = dict(field or {})
             columns.append(field["column"] if field.get("column") is not None else side)
-            changed[side] = field | {"column": columns[-1]}
+            data[side] = field | {"column": columns[-1]}
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
-    return changed | {split: str(_written(split, rows, columns, folder)) for split, rows in given.items()}
+    return data | {split: str(_write(split, rows, columns, folder)) for split, rows in given.items()}
 
 
-def _written(split: str, rows: PythonRows, columns: Sequence[str], folder: Path) -> Path:
+def _write(split: str, rows: PythonRows, columns: Sequence[str], folder: Path) -> Path:
     digest = hashlib.sha256()
     with NamedTemporaryFile("wb", dir=folder, prefix=".given.", suffix=".tmp", delete=False) as file:
         try:

@@ -22,7 +22,7 @@ WANTED = "hf:NAME:SPLIT, or hf:NAME:CONFIGURATION:SPLIT"
 _ADDRESS = re.compile(
     r"hf:(?P<name>[^:@]+)(@(?P<revision>[^:@]+))?(:(?P<configuration>[^:\[\]]+))?:(?P<split>[^:\[\]]+(\[[^\[\]]*\])?)"
 )
-CHUNK = 1000  # rows that are read at once
+CHUNK = 1000  # rows per read
 
 
 def is_dataset(name: str) -> bool:
@@ -30,12 +30,12 @@ def is_dataset(name: str) -> bool:
 
 
 def is_whole(address: str) -> bool:
-    """Whether it says all that is needed."""
+    """Whether an address is complete."""
     return _ADDRESS.fullmatch(address) is not None
 
 
 def rows(address: str, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """These columns, row by row. A class is given by its name, a number as Python writes it."""
+    """These columns, row by row. A class is given by its name, a number as `str` writes it."""
     table = _loaded(address).flatten()
     for column in columns:
         if column not in table.column_names:
@@ -47,21 +47,21 @@ def rows(address: str, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for chunk in table.select_columns(list(dict.fromkeys(columns))).iter(CHUNK):
         for row in zip(*(chunk[column] for column in columns), strict=True):
             number += 1
-            found = tuple(text(value) for text, value in zip(texts, row, strict=True))
-            there = tuple(text for text in found if text is not None)
-            if len(there) < len(found):
-                which = found.index(None)
+            converted = tuple(text(value) for text, value in zip(texts, row, strict=True))
+            cells = tuple(text for text in converted if text is not None)
+            if len(cells) < len(converted):
+                which = converted.index(None)
                 raise InvalidData(
                     f"{address}, row {number}",
                     wanted=f"a text, a number or a class in {columns[which]!r}",
                     got=repr(row[which]),
                     remedy="Choose another column, or a part of the split without such rows.",
                 )
-            yield there
+            yield cells
 
 
 def fingerprint(address: str, columns: Sequence[str]) -> str:
-    """Of what the columns hold."""
+    """A hash of the columns' content."""
     digest = hashlib.sha256()
     for row in rows(address, columns):
         digest.update(json.dumps(row).encode())
@@ -69,7 +69,7 @@ def fingerprint(address: str, columns: Sequence[str]) -> str:
 
 
 def _texts(feature: Any) -> Callable[[Any], str | None]:
-    """What a value is as a text; None for what is none."""
+    """The conversion of a feature's values to texts; None for a value that has none."""
 
     def text(value: Any) -> str | None:
         if isinstance(value, str):
@@ -77,27 +77,27 @@ def _texts(feature: Any) -> Callable[[Any], str | None]:
         return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def label(value: Any) -> str | None:
-        there = isinstance(value, int) and 0 <= value < feature.num_classes  # -1 where nobody has said
-        return str(feature.int2str(value)) if there else None
+        labeled = isinstance(value, int) and 0 <= value < feature.num_classes  # -1: no label
+        return str(feature.int2str(value)) if labeled else None
 
     return label if hasattr(feature, "int2str") else text
 
 
 def _loaded(address: str) -> Any:
-    """The package's own table of a split, mapped from disk."""
+    """The `datasets` table of a split, memory-mapped."""
     try:
         datasets = import_module("datasets")
     except ImportError:
         raise MissingExtra("datasets", "datasets", f"The data {address}") from None
-    found = _ADDRESS.fullmatch(address)
-    assert found is not None
-    name, split = found["name"], found["split"]
+    parts = _ADDRESS.fullmatch(address)
+    assert parts is not None
+    name, split = parts["name"], parts["split"]
     try:
         if any((Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json")):  # of `save_to_disk`
             saved = datasets.load_from_disk(name)
             return saved[split] if isinstance(saved, dict) else {str(saved.split or "train"): saved}[split]
-        return datasets.load_dataset(name, found["configuration"], split=split, revision=found["revision"])
-    except Exception as error:  # of many kinds: the package's own, of its file formats, and of whatever fetches files
+        return datasets.load_dataset(name, parts["configuration"], split=split, revision=parts["revision"])
+    except Exception as error:  # the package, its file formats and its downloads raise many types
         got = " ".join(str(error).split()) or type(error).__name__
         raise InvalidData(address, wanted="a dataset that can be loaded", got=got, remedy=_remedy(error)) from error
 

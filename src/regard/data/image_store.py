@@ -1,7 +1,7 @@
-"""Where pictures lie: in a folder, or in a zip file, which is read as it is and never unpacked.
+"""Stores of image files: a folder, or a zip file that is read in place.
 
-A list may say name.jpg of a picture that lies there as name.webp, or as photos/name.webp: what it says is looked for as
-it stands, then by its last part, then by that with the ending of another format.
+An image listed as name.jpg may be stored as name.webp or photos/name.webp: it is searched by its listed path, then by
+its file name, then by its file name with another extension.
 """
 
 import os
@@ -16,12 +16,12 @@ from regard.core.errors import InvalidData
 from regard.data.text import readable
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-LARGEST = 1 << 28  # bytes of a picture in a zip file; some kilobytes of it may unpack to terabytes
+LARGEST = 1 << 28  # bytes of an image in a zip file: a small file may unpack to terabytes
 
 
 @dataclass(frozen=True)
 class Member:
-    """A picture in a zip file."""
+    """An image in a zip file."""
 
     path: Path  # of the zip file
     name: str
@@ -35,49 +35,50 @@ class Member:
 
 
 class FolderStore:
-    """Pictures that are files."""
+    """Image files in a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def find(self, told: str) -> Path:
-        """The picture's path; where there is none, that which was told, for whoever reads it to refuse."""
-        plain = self.path / told
-        for place in (plain, self.path / plain.name):
-            for candidate in (place, *(place.with_name(stem(place.name) + ending) for ending in EXTENSIONS)):
+    def find(self, listed: str) -> Path:
+        """The image's path; where there is none, the listed path, which reading then refuses."""
+        plain = self.path / listed
+        for path in (plain, self.path / plain.name):
+            for candidate in (path, *(path.with_name(stem(path.name) + extension) for extension in EXTENSIONS)):
                 if os.path.exists(candidate):
                     return candidate
         return plain
 
 
 class ZipStore:
-    """Pictures in a zip file. Threads may read from it at once."""
+    """Images in a zip file; safe to read from several threads."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.lock = path, threading.Lock()
-        with _whole(path, path):
+        with _intact(path, path):
             self.file = zipfile.ZipFile(path)
-        self.members: dict[str, list[zipfile.ZipInfo]] = {}  # by their last part without a picture's ending
+        self.members: dict[str, list[zipfile.ZipInfo]] = {}  # by file name without an image extension
         for info in self.file.infolist():
             if not info.is_dir():
                 self.members.setdefault(stem(PurePosixPath(info.filename).name), []).append(info)
 
-    def find(self, told: str) -> Member:
-        last = PurePosixPath(told).name
-        here = [info.filename for info in self.members.get(stem(last), ())]
-        for found in (
-            [name for name in here if name == told],
-            [name for name in here if name.endswith(f"/{told}")],
-            [name for name in here if PurePosixPath(name).name == last],
-            here,
+    def find(self, listed: str) -> Member:
+        """The only member that fits the listed path best; none or several raise InvalidData."""
+        last = PurePosixPath(listed).name
+        same_stem = [info.filename for info in self.members.get(stem(last), ())]
+        for candidates in (
+            [name for name in same_stem if name == listed],
+            [name for name in same_stem if name.endswith(f"/{listed}")],
+            [name for name in same_stem if PurePosixPath(name).name == last],
+            same_stem,
         ):
-            if len(found) == 1:
-                return Member(self.path, found[0], self)
-            if found:
-                got = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
-                raise InvalidData(self.path, wanted=f"one picture {told!r}", got=got, remedy="Tell its whole name.")
+            if len(candidates) == 1:
+                return Member(self.path, candidates[0], self)
+            if candidates:
+                got = ", ".join(candidates[:3]) + (", …" if len(candidates) > 3 else "")
+                raise InvalidData(self.path, wanted=f"one picture {listed!r}", got=got, remedy="Tell its whole name.")
         got = f"none among {sum(map(len, self.members.values())):,} files"
-        raise InvalidData(self.path, wanted=f"a picture {told!r}", got=got, remedy="Look for it under another name.")
+        raise InvalidData(self.path, wanted=f"a picture {listed!r}", got=got, remedy="Look for it under another name.")
 
     def read(self, member: Member) -> bytes:
         info = self.file.getinfo(member.name)
@@ -86,7 +87,7 @@ class ZipStore:
         if info.file_size > LARGEST:
             got = f"{info.file_size:,}"
             raise InvalidData(member, wanted=f"at most {LARGEST:,} bytes", got=got, remedy="Make it smaller.")
-        with _whole(self.path, member), self.lock:
+        with _intact(self.path, member), self.lock:
             return self.file.read(info)
 
 
@@ -94,7 +95,7 @@ ImageStore = FolderStore | ZipStore
 
 
 def open_image_store(path: str | Path) -> ImageStore:
-    """What lies in a folder, or in a file whose name ends in .zip."""
+    """The store of a folder, or of a file whose name ends in .zip."""
     path = Path(path)
     if is_zip(path):
         return ZipStore(path)
@@ -108,20 +109,20 @@ def is_zip(path: str | Path) -> bool:
 
 
 def stem(name: str) -> str:
-    """A name without the ending of a picture, where it has one."""
-    start, dot, ending = name.rpartition(".")
-    return start if start and dot + ending.lower() in EXTENSIONS else name
+    """A file name without its image extension, if it has one."""
+    start, dot, extension = name.rpartition(".")
+    return start if start and dot + extension.lower() in EXTENSIONS else name
 
 
 @contextmanager
-def _whole(path: Path, where: Path | Member) -> Iterator[None]:
-    """Whatever is wrong with a zip file is an error that names it, and the picture in it."""
+def _intact(path: Path, where: Path | Member) -> Iterator[None]:
+    """Any error of reading a zip file becomes an InvalidData that names it and the image."""
     with readable(path):
         try:
             yield
         except OSError:
             raise
-        except Exception as error:  # of many kinds, as damage may strike anywhere
+        except Exception as error:  # a damaged file raises many types
             got = str(error) or type(error).__name__
             raise InvalidData(
                 where, wanted="a whole zip file", got=got[:200], remedy="Fetch or pack it again."

@@ -1,8 +1,8 @@
-"""Pictures to numbers: read with care, made square, and scaled in one place for training and prediction alike.
+"""Reading, resizing and normalizing images, alike for training and prediction.
 
-A file is known by its content, whatever its name. It is turned as its EXIF data say and becomes RGB: what is
-transparent shows white, sixteen bits are scaled to eight, of an animation the first frame counts. A picture is
-stretched to a square, so that all of it is seen.
+The format is recognized by the content, not by the name. EXIF orientation is applied and the image converted to RGB:
+transparent pixels over white, 16 bits scaled to 8, the first frame of an animation. It is resized to a square without
+cropping.
 """
 
 from io import BytesIO
@@ -18,56 +18,56 @@ from regard.data.image_store import Member
 from regard.data.synthetic.scenes import Scene
 from regard.data.text import readable
 
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # none that runs a program, as EPS does
-MAX_PIXELS = 1 << 26  # pixels; a file of some kilobytes may claim to hold billions
-CELL = 16  # pixels a side that count as one token in a batch's budget
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # none that runs a program, unlike EPS
+MAX_PIXELS = 1 << 26  # a file of some kilobytes may claim billions
+CELL = 16  # a square of this side counts as one token of a batch
 
 Pixels = NDArray[np.uint8]
-ImageInput = str | Path | Member | Scene | Pixels  # a file, packed or not, drawn as it is needed, or an array (Y, X, 3)
+ImageInput = str | Path | Member | Scene | Pixels  # a file, a zip member, a scene, or an array (Y, X, 3)
 
 
-def load_image(picture: object, size: int) -> Pixels:
-    """A `Picture` as it is stored: (size, size, 3)."""
-    if isinstance(picture, str | Path | Member):
-        return read_image(picture, size)
-    found: Any = picture.draw() if isinstance(picture, Scene) else picture
-    if not isinstance(found, np.ndarray) or found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] != 3:
-        got = f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else repr(found)[:60]
+def load_image(image: object, size: int) -> Pixels:
+    """An image as it is stored: (size, size, 3)."""
+    if isinstance(image, str | Path | Member):
+        return read_image(image, size)
+    pixels: Any = image.draw() if isinstance(image, Scene) else image
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+        got = f"{pixels.dtype} of shape {pixels.shape}" if isinstance(pixels, np.ndarray) else repr(pixels)[:60]
         raise InvalidArgument(
             "picture", wanted="a path, or an array of uint8 (height, width, 3)", got=got, remedy="Give RGB, 0 to 255."
         )
-    if 0 in found.shape:
-        raise InvalidArgument("picture", wanted="at least one pixel", got=str(found.shape), remedy="Give another.")
-    if found.shape[:2] == (size, size):
-        return found
-    return _square(_pillow().fromarray(found), size)
+    if 0 in pixels.shape:
+        raise InvalidArgument("picture", wanted="at least one pixel", got=str(pixels.shape), remedy="Give another.")
+    if pixels.shape[:2] == (size, size):
+        return pixels
+    return _square(_pillow().fromarray(pixels), size)
 
 
 def normalize(batch: NDArray[np.uint8]) -> torch.Tensor:
-    """What a network reads: from (B, Y, X, 3) of 0 to 255 to (B, 3, Y, X) of -1 to 1."""
+    """Model input: (B, Y, X, 3) bytes to (B, 3, Y, X) floats in [-1, 1]."""
     channels = torch.from_numpy(np.ascontiguousarray(batch.transpose(0, 3, 1, 2)))
     return channels.to(torch.float32).div_(127.5).sub_(1.0)
 
 
 def image_token_cost(size: int) -> int:
-    """How many tokens of a batch's budget a picture takes."""
+    """The number of tokens an image counts as in the size of a batch."""
     return max(1, size // CELL) ** 2
 
 
 def read_image(path: str | Path | Member, size: int) -> Pixels:
-    """The picture of a file, (size, size, 3); whatever is wrong with it, the error names the file."""
-    return _square(_upright(path), size)
+    """The image of a file, (size, size, 3). Any failure raises InvalidData with the file's name."""
+    return _square(_open(path), size)
 
 
-def read_thumbnail(picture: str | Path | Member, longest: int) -> Pixels:
-    """The picture of a file as people look at it, in its own proportions; its longer side has so many pixels."""
-    image = _upright(picture)
+def read_thumbnail(path: str | Path | Member, longest: int) -> Pixels:
+    """The image of a file in its own aspect ratio; the longer side has `longest` pixels."""
+    image = _open(path)
     width, height = (max(1, round(side * longest / max(image.size))) for side in image.size)
     return np.array(image.resize((width, height), _pillow().Resampling.BICUBIC, reducing_gap=3.0), dtype=np.uint8)
 
 
-def _upright(path: str | Path | Member) -> Any:
-    """The image of a file, upright and in RGB."""
+def _open(path: str | Path | Member) -> Any:
+    """The image of a file, in EXIF orientation and RGB."""
     image_class = _pillow()
     content = path.read() if isinstance(path, Member) else _content(path)
     try:
@@ -78,7 +78,7 @@ def _upright(path: str | Path | Member) -> Any:
             return _as_rgb(image)
     except InvalidData:
         raise
-    except Exception as error:  # decoders stumble over bad files in every way there is
+    except Exception as error:  # decoders raise many types on damaged files
         if "DecompressionBomb" in type(error).__name__:
             raise _too_large(path, "more") from None
         got = str(error) or type(error).__name__
@@ -100,14 +100,14 @@ def _content(path: str | Path) -> bytes:
 
 
 def _as_rgb(image: Any) -> Any:
-    """Upright and in RGB."""
+    """In EXIF orientation and RGB."""
     from PIL import ImageOps
 
     kind = image.format
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PPM"):
         values = np.asarray(image).astype(np.int64)
-        if "transparency" in image.info:  # one value that stands for none
+        if "transparency" in image.info:  # one value marks transparent pixels
             values[values == image.info["transparency"]] = 65535
         return _pillow().fromarray(((values * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
@@ -144,8 +144,8 @@ def _pillow() -> Any:
     return Image
 
 
-def webp(picture: Pixels) -> bytes:
-    """A picture (height, width, 3) as a small file, which browsers show."""
-    packed = BytesIO()
-    _pillow().fromarray(picture).save(packed, "WEBP", quality=80)
-    return packed.getvalue()
+def webp(image: Pixels) -> bytes:
+    """The WebP file of an image (height, width, 3)."""
+    buffer = BytesIO()
+    _pillow().fromarray(image).save(buffer, "WEBP", quality=80)
+    return buffer.getvalue()

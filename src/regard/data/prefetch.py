@@ -1,4 +1,4 @@
-"""Batches are made in a thread, ahead of their use."""
+"""Prefetching: items are produced by a thread, ahead of their use."""
 
 import queue
 import threading
@@ -12,13 +12,13 @@ Item = TypeVar("Item")
 
 
 def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
-    """The same items, made in a thread up to `depth` ahead of their use; the thread ends with this iterator.
+    """The same items, produced by a thread up to `depth` ahead; the thread ends with this iterator.
 
-    What the thread raises is raised here. If it is gone without a word, as after a fork, that is an error too.
+    An exception of the thread is raised here. A thread that disappears, as after a fork, is an error too.
     """
     if depth < 1:
         raise InvalidArgument("depth", wanted="at least 1", got=str(depth), remedy="Raise it.")
-    return _ahead(items, depth)
+    return _prefetch(items, depth)
 
 
 @dataclass(frozen=True)
@@ -29,27 +29,27 @@ class _Failed:
 _END = object()
 
 
-def _ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
-    made: queue.Queue[object] = queue.Queue(depth)
+def _prefetch(items: Iterable[Item], depth: int) -> Iterator[Item]:
+    ready: queue.Queue[object] = queue.Queue(depth)
     stopped = threading.Event()
 
-    def make() -> None:
+    def produce() -> None:
         last: object = _END
         try:
             for item in items:
-                made.put(item)
+                ready.put(item)
                 if stopped.is_set():
                     return
         except Exception as error:
             last = _Failed(error)
-        except BaseException as error:  # an exit of this thread alone, of which the one who asked must hear
+        except BaseException as error:  # SystemExit and the like end this thread alone: report them
             last = _Failed(RegardError(f"regard-ahead: wanted the next batch; got {error!r} in its thread. Resume."))
-        made.put(last)
+        ready.put(last)
 
-    thread = threading.Thread(target=make, name="regard-ahead", daemon=True)
+    thread = threading.Thread(target=produce, name="regard-ahead", daemon=True)
     thread.start()
     try:
-        while (item := _next(made, thread)) is not _END:
+        while (item := _next(ready, thread)) is not _END:
             if isinstance(item, _Failed):
                 raise item.error
             yield item  # type: ignore[misc]
@@ -57,16 +57,16 @@ def _ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
         stopped.set()
         while thread.is_alive():
             try:
-                made.get(timeout=0.01)  # it may wait for room to put one more
+                ready.get(timeout=0.01)  # it may be blocked in put
             except queue.Empty:
                 continue
 
 
-def _next(made: queue.Queue[object], thread: threading.Thread) -> object:
+def _next(ready: queue.Queue[object], thread: threading.Thread) -> object:
     while True:
-        alive = thread.is_alive()  # asked first: what it put before it ended is there by now
+        alive = thread.is_alive()  # checked first: items put before it ended are in the queue by then
         try:
-            return made.get(timeout=1.0 if alive else 0.0)
+            return ready.get(timeout=1.0 if alive else 0.0)
         except queue.Empty:
             if not alive:
                 return _Failed(RegardError("regard-ahead: wanted the next batch; got no thread that makes it. Resume."))

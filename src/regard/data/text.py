@@ -1,14 +1,13 @@
-"""Lines and rows of files, read one at a time.
+"""Streaming readers of text files and tables.
 
-A name that ends in .gz or .zst is unpacked on the way. Text is UTF-8. A line ends at LF, CRLF or a lone CR and nowhere
-else: other characters that Unicode counts as breaks (NEL, U+2028, form feed) are part of the text, as is NUL, which is
-a character like any other to tokenizers of bytes. A byte order mark at the start is dropped.
+Files whose name ends in .gz or .zst are decompressed. Text is UTF-8. A line ends at LF, CRLF or a lone CR only: other
+Unicode line breaks (NEL, U+2028, form feed) and NUL are part of the text. A byte order mark at the start is dropped.
 """
 
 import csv
 import gzip
 import json
-import sys
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,26 +22,27 @@ from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
 Errors = Literal["strict", "replace"]
 CHUNK = 1 << 18
 LONGEST_CELL = 1 << 26  # characters; the csv module's own limit is 131,072
+logger = logging.getLogger(__name__)
 MARK = b"\xef\xbb\xbf"
 
 
 def lines(path: str | Path, errors: Errors = "strict") -> Iterator[str]:
-    """The lines of a file, without their ends."""
-    at = 0  # bytes before this line
+    """The lines of a file, without line ends."""
+    offset = 0  # bytes before this line
     for number, raw in enumerate(_raw_lines(path), start=1):
         bare = raw.removesuffix(b"\n").removesuffix(b"\r")
         skip = len(MARK) if number == 1 and bare.startswith(MARK) else 0
         if raw == MARK and skip:
-            return  # a file of nothing
+            return  # an empty file
         try:
             yield bare[skip:].decode("utf-8", errors)
         except UnicodeDecodeError as error:
-            raise _no_utf8(path, number, error, at + skip) from None
-        at += len(raw)
+            raise _no_utf8(path, number, error, offset + skip) from None
+        offset += len(raw)
 
 
 def whole(path: str | Path, errors: Errors = "strict") -> str:
-    """All of a file's text at once, lines and their ends as they are."""
+    """The whole text of a file, line ends unchanged."""
     content = b"".join(_chunks(path))
     skip = len(MARK) if content.startswith(MARK) else 0
     try:
@@ -52,34 +52,34 @@ def whole(path: str | Path, errors: Errors = "strict") -> str:
 
 
 def parallel(paths: Sequence[str | Path], errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
-    """Line by line through files that belong together; all must have the same number of lines."""
+    """The lines of parallel files, which must have the same number of lines."""
     streams = [lines(path, errors) for path in paths]
     count = 0
     while True:
         row = [next(stream, None) for stream in streams]
-        there = tuple(line for line in row if line is not None)
-        if len(there) < len(row):
+        present = tuple(line for line in row if line is not None)
+        if len(present) < len(row):
             break
-        yield there
+        yield present
         count += 1
-    if there:
+    if present:
         counts = [
             count + (line is not None) + sum(1 for _ in stream) for line, stream in zip(row, streams, strict=True)
         ]
-        told = " and ".join(f"{n:,} in {path}" for n, path in zip(counts, paths, strict=True))
+        totals = " and ".join(f"{n:,} in {path}" for n, path in zip(counts, paths, strict=True))
         raise InvalidData(
             paths[0],
             wanted="as many lines as in the files beside it",
-            got=told,
+            got=totals,
             remedy="Each line of one must belong to the same line of the others.",
         )
 
 
 def rows(path: str | Path, columns: Sequence[str], errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
-    """These columns of a table, row by row: .tsv and .csv with a header, or .jsonl with an object a line.
+    """These columns of a table, row by row: .tsv and .csv with a header, or .jsonl with an object per line.
 
-    Tabs separate and nothing quotes in .tsv; .csv quotes as spreadsheets do, and a line break in quotes becomes LF.
-    Numbers in .jsonl are given as they are written.
+    .tsv has no quoting; .csv quotes as spreadsheets do, and a quoted line break becomes LF. Numbers in .jsonl are
+    returned as they are written.
     """
     kind = form(path)
     if kind not in TABLES:
@@ -93,9 +93,9 @@ def rows(path: str | Path, columns: Sequence[str], errors: Errors = "strict") ->
 
 
 def form(path: str | Path) -> str:
-    """The suffix that says what is in a file: ".tsv" of "pairs.tsv.gz", and ".token" of "captions.token.txt"."""
+    """The format of a file by its name: ".tsv" of "pairs.tsv.gz", ".token" of "captions.token.txt"."""
     path = Path(path)
-    path = path.with_suffix("") if path.suffix in PACKED else path
+    path = path.with_suffix("") if path.suffix in COMPRESSED else path
     return ".token" if path.name.endswith(".token.txt") else path.suffix
 
 
@@ -106,12 +106,12 @@ def _no_utf8(path: str | Path, line: int | None, error: UnicodeDecodeError, befo
 
 
 def _raw_lines(path: str | Path) -> Iterator[bytes]:
-    """Lines with their ends."""
-    begun: list[bytes] = []  # of a line whose end has not come
+    """Lines with their line ends."""
+    begun: list[bytes] = []  # parts of an unfinished line
     for chunk in _chunks(path):
-        if begun and begun[-1].endswith(b"\r"):  # to which a LF may still belong
+        if begun and begun[-1].endswith(b"\r"):  # may be the first half of CRLF
             chunk = begun.pop() + chunk
-        for line in chunk.splitlines(keepends=True):  # of bytes: LF, CRLF and CR only
+        for line in chunk.splitlines(keepends=True):  # bytes split at LF, CRLF and CR only
             if begun and begun[-1].endswith(b"\r"):
                 yield b"".join(begun)
                 begun.clear()
@@ -124,13 +124,13 @@ def _raw_lines(path: str | Path) -> Iterator[bytes]:
 
 
 def _chunks(path: str | Path) -> Iterator[bytes]:
-    unpack = PACKED.get(Path(path).suffix, _plain)
+    decompress = COMPRESSED.get(Path(path).suffix, _plain)
     with readable(path), open(path, "rb") as file:
-        yield from unpack(file)
+        yield from decompress(file)
 
 
 def _plain(file: BufferedIOBase) -> Iterator[bytes]:
-    while chunk := file.read1(CHUNK):  # of a pipe: what has come so far
+    while chunk := file.read1(CHUNK):  # from a pipe: what is available
         yield chunk
 
 
@@ -140,7 +140,7 @@ def _gunzip(file: BufferedIOBase) -> Iterator[bytes]:
 
 
 def _unzstd(file: BufferedIOBase) -> Iterator[bytes]:
-    """Frame by frame: the package's own reader takes a truncated file for a whole one."""
+    """Frame by frame: the package's own reader does not detect a truncated file."""
     try:
         import zstandard
     except ImportError:
@@ -161,11 +161,12 @@ def _unzstd(file: BufferedIOBase) -> Iterator[bytes]:
         raise EOFError("the file ends in the middle of a frame")
 
 
-PACKED: dict[str, Callable[[BufferedIOBase], Iterator[bytes]]] = {".gz": _gunzip, ".zst": _unzstd}
+COMPRESSED: dict[str, Callable[[BufferedIOBase], Iterator[bytes]]] = {".gz": _gunzip, ".zst": _unzstd}
 
 
 @contextmanager
 def readable(path: str | Path) -> Iterator[None]:
+    """Errors of opening and decompressing become InvalidData with the path."""
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -175,8 +176,8 @@ def readable(path: str | Path) -> Iterator[None]:
     except OSError as error:
         remedy = "Check the path."
         if isinstance(error, FileNotFoundError) and Path(path).parent.is_dir():
-            beside = [file.name for file in Path(path).parent.iterdir() if file.is_file()]
-            remedy = nearest(Path(path).name, beside) if beside else "Its folder is empty."
+            siblings = [file.name for file in Path(path).parent.iterdir() if file.is_file()]
+            remedy = nearest(Path(path).name, siblings) if siblings else "Its folder is empty."
         raise InvalidData(path, wanted="a file to read", got=str(error.strerror), remedy=remedy) from None
 
 
@@ -204,10 +205,10 @@ def _cells(
     header = next(table, None)
     if header is None:
         return
-    wanted = [_place(path, column, header) for column in columns]
-    by_number = (header[place] for column, place in zip(columns, wanted, strict=True) if column not in header)
+    indices = [_column_index(path, column, header) for column in columns]
+    by_number = (header[index] for column, index in zip(columns, indices, strict=True) if column not in header)
     for cell in filter(_like_an_example, by_number):
-        _tell_of_example(str(path), cell)
+        _warn_of_example(str(path), cell)
         break
     for number, row in enumerate(table, start=2):
         if len(row) != len(header):
@@ -218,25 +219,25 @@ def _cells(
                 got=str(len(row)),
                 remedy="Quote or remove what separates cells." if line else "Remove the tab, or add the cell.",
             )
-        yield tuple(row[place] for place in wanted)
+        yield tuple(row[index] for index in indices)
 
 
 def _like_an_example(name: str) -> bool:
-    """Names are short, and no sentences. A single word may be either."""
+    """Whether a header cell is a sentence rather than a column name."""
     return len(name) > 40 or len(name.split()) > 3 or name.rstrip().endswith((".", "!", "?"))
 
 
 @cache
-def _tell_of_example(path: str, cell: str) -> None:
-    told = f"its first line, {cell[:40]!r}, looks like an example, and is not read as one"
-    print(f"regard: {path}: {told}: a table begins with a line of names", file=sys.stderr)
+def _warn_of_example(path: str, cell: str) -> None:
+    reason = f"its first line, {cell[:40]!r}, looks like an example, and is not read as one"
+    logger.warning("%s: %s: a table begins with a line of names", path, reason)
 
 
-def _place(path: str | Path, column: str, header: Sequence[str]) -> int:
+def _column_index(path: str | Path, column: str, header: Sequence[str]) -> int:
     if header.count(column) == 1:
         return header.index(column)
     if column.isdecimal() and 1 <= int(column) <= len(header):
-        return int(column) - 1  # files that name a column differently agree on its place
+        return int(column) - 1  # for files that name a column differently
     raise InvalidData(
         path,
         1,
@@ -249,7 +250,7 @@ def _place(path: str | Path, column: str, header: Sequence[str]) -> int:
 def _jsonl(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator[tuple[str, ...]]:
     for number, line in enumerate(lines(path, errors), start=1):
         try:
-            row = json.loads(line, parse_int=_written, parse_float=_written)
+            row = json.loads(line, parse_int=_Written, parse_float=_Written)
         except (ValueError, RecursionError) as error:
             raise InvalidData(
                 path, number, wanted="a JSON object", got=str(error), remedy="Write one object a line."
@@ -259,8 +260,8 @@ def _jsonl(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator
         yield tuple(_value(path, number, row, column, errors) for column in columns)
 
 
-class _written(str):
-    """A number as it is written."""
+class _Written(str):
+    """A number of JSON as it is written."""
 
 
 def _value(path: str | Path, number: int, row: dict[str, Any], column: str, errors: Errors) -> str:
@@ -277,7 +278,7 @@ def _value(path: str | Path, number: int, row: dict[str, Any], column: str, erro
 
 
 def well_formed_text(path: str | Path, number: int | None, value: str, key: str, errors: Errors) -> str:
-    """A text of JSON, where an escape may stand for half a character."""
+    """A text of JSON, whose escapes may hold unpaired surrogates."""
     try:
         return value.encode("utf-8", "strict").decode()
     except UnicodeEncodeError:

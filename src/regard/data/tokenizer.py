@@ -23,7 +23,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData
-from regard.data.examples import SPECIALS, TokenizerKind
+from regard.data.config import SPECIALS, TokenizerKind
 
 PAD, START, END, UNKNOWN, MASK = range(len(SPECIALS))
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]

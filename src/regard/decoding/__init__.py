@@ -1,1 +1,1 @@
-"""Finding the best output: one search loop for every decoder."""
+"""Decoding: one search for every decoder, with its strategies, logits processors and constraints."""

@@ -1,15 +1,15 @@
-"""What a search finds."""
+"""The result of a search."""
 
 from typing import NamedTuple
 
 
 class Hypothesis(NamedTuple):
-    """One output for an input."""
+    """One output of a request."""
 
-    tokens: tuple[int, ...]  # without the end
-    log_probabilities: tuple[float, ...] | None  # of each token and of the end, where it came; None: nobody asked
-    score: float | None  # by which outputs are ranked: their sum, divided as the length penalty says
-    ended: bool  # or cut off at the longest length
+    tokens: tuple[int, ...]  # without the end token
+    log_probabilities: tuple[float, ...] | None  # of each token and of the end token, where there is one
+    score: float | None  # the sum of the log-probabilities after the length penalty, by which outputs are ranked
+    ended: bool  # by the end token; if not, at the maximum length
 
     @property
     def log_probability(self) -> float | None:

@@ -1,153 +1,185 @@
-"""Rules of a search: small callables that compose. Each changes log-probabilities of the next token in place.
-
-A rule gets log-probabilities (B, K, V), of K hypotheses for each of B inputs, and what was said so far.
-"""
+"""Logits processors: exclude tokens, or change their scores, before a strategy chooses among them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 
+from regard.core.registry import Registry
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.tokenizer import END
+from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor, Scores
 
-Scores = Float[Tensor, "B K V"]
+if TYPE_CHECKING:
+    from regard.decoding.request import Request
 
+NEVER = 1 << 30  # tokens: longer than any output
 
-@dataclass
-class GeneratedTokens:
-    """What each hypothesis has said, and what its input asks for."""
-
-    tokens: Int[Tensor, "B K T"]  # padded; one more than are ever said, where who is done may go on
-    length: Int[Tensor, " B"]  # how many tokens so far
-    least: Int[Tensor, " B"]  # and at least
-    forced: Int[Tensor, "B P"]  # what an output begins with; −1 after it
-
-    def keep(self, rows: Int[Tensor, " n"]) -> "GeneratedTokens":
-        """Of these inputs alone."""
-        return GeneratedTokens(self.tokens[rows], self.length[rows], self.least[rows], self.forced[rows])
-
-    def last(self, count: int) -> Int[Tensor, "B K count"]:
-        """The last tokens; those before the first are −1."""
-        where = self.length[:, None] - count + torch.arange(count, device=self.length.device)  # (B, count)
-        found = self.tokens.gather(2, where.clamp(min=0)[:, None].expand(-1, self.tokens.shape[1], -1))
-        return found.masked_fill((where < 0)[:, None], -1)
-
-
-LogitsProcessor = Callable[[Scores, GeneratedTokens], None]
+# Processors that a recipe names in decode.logits_processors, by what makes one for a search.
+LOGITS_PROCESSORS: Registry[Callable[[], LogitsProcessor]] = Registry("logits processor")
 
 
 @dataclass(frozen=True)
-class SuppressTokens:
-    """Tokens that are part of no text."""
+class SuppressTokens(LogitsProcessor):
+    """Excludes tokens that are never part of an output."""
 
     tokens: Sequence[int]
+    recordable = masks_only = True
 
-    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
         if scores.is_cuda:
-            scores.index_fill_(-1, _numbers(tuple(self.tokens), scores.device), -torch.inf)
+            scores.index_fill_(-1, _ids(tuple(self.tokens), scores.device), -torch.inf)
             return
         for token in self.tokens:
             scores[..., token] = -torch.inf  # one by one is faster than by a list
 
 
-class MinLength:
-    """No end before the least length; `relent`, after other rules, allows it where they leave nothing else to say."""
+class MinLength(LogitsProcessor):
+    """Excludes the end token before the minimum length. `AllowEnd`, after other processors, undoes that if need be."""
 
-    kept: Float[Tensor, "B K"]
+    recordable = masks_only = True
+    end_scores: Float[Tensor, "B K"]
 
-    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
-        self.kept = scores[..., END].clone()
-        scores[..., END].masked_fill_((said.length < said.least)[:, None], -torch.inf)
-
-    def relent(self, scores: Scores, said: GeneratedTokens) -> None:
-        silent = scores.amax(-1) == -torch.inf
-        scores[..., END] = torch.where(silent, self.kept, scores[..., END])
-
-
-class ForcedPrefix:
-    """What an output must begin with, whatever other rules say: it notes its scores before them, and comes last."""
-
-    tokens: Int[Tensor, "B K 1"]
-    now: Bool[Tensor, "B 1 1"]  # whether there is one
-    kept: Float[Tensor, "B K 1"]
-
-    def note(self, scores: Scores, said: GeneratedTokens) -> None:
-        place = said.length.clamp(max=said.forced.shape[1] - 1)[:, None]
-        token = said.forced.gather(1, place).masked_fill(said.length[:, None] >= said.forced.shape[1], -1)  # (B, 1)
-        self.now = (token >= 0)[..., None]
-        self.tokens = token.clamp(min=0)[..., None].expand(-1, scores.shape[1], -1)
-        self.kept = scores.gather(2, self.tokens)
-
-    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
-        scores.masked_fill_(self.now, -torch.inf)
-        scores.scatter_(2, self.tokens, torch.where(self.now, self.kept, scores.gather(2, self.tokens)))
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
+        self.end_scores = scores[..., END].clone()
+        scores[..., END].masked_fill_((generated.length < generated.min_length)[:, None], -torch.inf)
 
 
 @dataclass(frozen=True)
-class NoRepeatNgram:
-    """No run of `size` tokens comes twice."""
+class AllowEnd(LogitsProcessor):
+    """Restores the end token that `min_length` excluded where no other token is left."""
+
+    min_length: MinLength
+    recordable = masks_only = True
+
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
+        empty = scores.amax(-1) == -torch.inf
+        scores[..., END] = torch.where(empty, self.min_length.end_scores, scores[..., END])
+
+
+class SavePrefix(LogitsProcessor):
+    """Saves the scores of the next prefix token before other processors change them, for `ForcePrefix`."""
+
+    recordable = masks_only = True
+    tokens: Int[Tensor, "B K 1"]
+    active: Bool[Tensor, "B 1 1"]  # whether the prefix has a next token
+    scores: Float[Tensor, "B K 1"]
+
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
+        length, prefix = generated.length[:, None], generated.prefix
+        token = prefix.gather(1, length.clamp(max=prefix.shape[1] - 1)).masked_fill(length >= prefix.shape[1], -1)
+        self.active = (token >= 0)[..., None]
+        self.tokens = token.clamp(min=0)[..., None].expand(-1, scores.shape[1], -1)
+        self.scores = scores.gather(2, self.tokens)
+
+
+@dataclass(frozen=True)
+class ForcePrefix(LogitsProcessor):
+    """Excludes all but the next prefix token, whatever other processors do: it is the last of them."""
+
+    saved: SavePrefix
+    recordable = masks_only = True
+
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
+        active, tokens = self.saved.active, self.saved.tokens
+        scores.masked_fill_(active, -torch.inf)
+        scores.scatter_(2, tokens, torch.where(active, self.saved.scores, scores.gather(2, tokens)))
+
+
+@dataclass(frozen=True)
+class NoRepeatNgram(LogitsProcessor):
+    """Excludes tokens that would repeat an n-gram."""
 
     size: int
+    recordable = masks_only = True
 
-    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
-        if said.tokens.shape[2] < self.size:
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
+        if generated.tokens.shape[2] < self.size:
             return
-        runs = said.tokens.unfold(2, self.size, 1)  # (B, K, R, size)
-        again = (runs[..., :-1] == said.last(self.size - 1)[:, :, None]).all(-1)  # (B, K, R)
-        ends = torch.arange(self.size, said.tokens.shape[2] + 1, device=again.device)
-        again &= (ends <= said.length[:, None])[:, None]  # (B, 1, R): runs of what was really said
-        forbid(scores, runs[..., -1], again)
+        ngrams = generated.tokens.unfold(2, self.size, 1)  # (B, K, N, size)
+        repeats = (ngrams[..., :-1] == generated.last(self.size - 1)[:, :, None]).all(-1)  # (B, K, N)
+        ends = torch.arange(self.size, generated.tokens.shape[2] + 1, device=repeats.device)
+        repeats &= (ends <= generated.length[:, None])[:, None]  # (B, 1, N): not of padding
+        exclude(scores, ngrams[..., -1], repeats)
 
 
 @dataclass(frozen=True)
-class RepetitionPenalty:
-    """What was said already is less likely (https://arxiv.org/abs/1909.05858)."""
+class RepetitionPenalty(LogitsProcessor):
+    """Multiplies the log-probabilities of tokens that were generated before (https://arxiv.org/abs/1909.05858)."""
 
     factor: float
+    recordable = True
 
-    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
-        place = torch.arange(said.tokens.shape[2], device=scores.device)
-        there = (place < said.length[:, None])[:, None].expand_as(said.tokens)
-        before = scores.gather(2, said.tokens)
-        scores.scatter_(2, said.tokens, torch.where(there, before * self.factor, before))
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
+        position = torch.arange(generated.tokens.shape[2], device=scores.device)
+        before = (position < generated.length[:, None])[:, None].expand_as(generated.tokens)
+        chosen = scores.gather(2, generated.tokens)
+        scores.scatter_(2, generated.tokens, torch.where(before, chosen * self.factor, chosen))
 
 
 @dataclass(frozen=True)
-class BannedTokens:
-    """Words and phrases, as their tokens, that no output may hold."""
+class BannedTokens(LogitsProcessor):
+    """Excludes runs of tokens from every output."""
 
     phrases: Sequence[Sequence[int]]
+    recordable = masks_only = True
 
-    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
         for *before, token in self.phrases:
             if not before:
                 scores[..., token] = -torch.inf
                 continue
-            wanted = _numbers(tuple(before), scores.device)
-            begun = (said.last(len(before)) == wanted).all(-1)  # (B, K)
+            begun = (generated.last(len(before)) == _ids(tuple(before), scores.device)).all(-1)  # (B, K)
             scores[..., token].masked_fill_(begun, -torch.inf)
 
 
+class BannedPhrases(LogitsProcessor):
+    """Excludes runs of tokens from the output of each slot, from a given length of the output on."""
+
+    recordable = masks_only = per_slot = True
+
+    def __init__(self, slots: int, phrases: int, longest: int, device: torch.device) -> None:
+        self.phrases = torch.full((slots, phrases, longest), -1, device=device)  # right-aligned; −1 matches any token
+        self.since = torch.full((slots, phrases), NEVER, device=device)  # tokens; NEVER where there is no phrase
+
+    def admit(self, slot: int, request: "Request") -> None:
+        self.phrases[slot], self.since[slot] = -1, NEVER
+        for number, (phrase, since) in enumerate(request.bans):
+            self.phrases[slot, number, -len(phrase) :] = torch.tensor(phrase, device=self.phrases.device)
+            self.since[slot, number] = since
+
+    def keep(self, slots: Int[Tensor, " n"]) -> None:
+        self.phrases, self.since = self.phrases[slots], self.since[slots]
+
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
+        before, token = self.phrases[:, None, :, :-1], self.phrases[:, :, -1].clamp(min=0)  # (B, 1, P, L − 1), (B, P)
+        last = generated.last(before.shape[-1])[:, :, None]  # (B, K, 1, L − 1)
+        active = (generated.length[:, None] >= self.since)[:, None]  # (B, 1, P)
+        begun = ((before == last) | (before < 0)).all(-1) & active  # (B, K, P)
+        exclude(scores, token[:, None].expand_as(begun), begun)
+
+
 @dataclass(frozen=True)
-class AllowedTokens:
-    """The only tokens that an output may hold, beside its end."""
+class AllowedTokens(LogitsProcessor):
+    """Excludes all tokens but these and the end token."""
 
     mask: Bool[Tensor, " V"]
+    recordable = masks_only = True
 
-    def __call__(self, scores: Scores, said: GeneratedTokens) -> None:
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
         allowed = self.mask.clone()
         allowed[END] = True
         scores.masked_fill_(~allowed, -torch.inf)
 
 
-def forbid(scores: Scores, tokens: Int[Tensor, "B K N"], where: Bool[Tensor, "B K N"]) -> None:
-    """Make these tokens impossible where it says so; without asking a GPU how many they are."""
-    cost = torch.zeros_like(where, dtype=scores.dtype).masked_fill_(where, -torch.inf)
+def exclude(scores: Scores, tokens: Int[Tensor, "B K N"], mask: Bool[Tensor, "B K N"]) -> None:
+    """Set the scores of tokens to −∞ where the mask is True, without waiting for a GPU to count them."""
+    cost = torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(mask, -torch.inf)
     scores.scatter_add_(2, tokens, cost)
 
 
 @lru_cache(maxsize=256)
-def _numbers(tokens: tuple[int, ...], device: torch.device) -> Int[Tensor, " n"]:
+def _ids(tokens: tuple[int, ...], device: torch.device) -> Int[Tensor, " n"]:
     return torch.tensor(tokens, device=device)

@@ -1,4 +1,4 @@
-"""What one output must and must not hold, as a machine that reads it token by token."""
+"""Required and banned phrases of one output, as an automaton over its tokens (as Aho and Corasick's string matcher)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,30 +9,30 @@ from typing import NamedTuple
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import END, MASK, PAD, START
 
-Run = tuple[int, ...]
+Run = tuple[int, ...]  # consecutive tokens
 OTHER = -1  # any token that is in no phrase
-ORDERS = 4  # of so many phrases, every order is tried when room is scarce
+MAX_PERMUTED = 4  # phrases: up to so many, a plan tries every order
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """A word or phrase: any of these runs of tokens, unless one of `inside` follows, which makes another word of it.
+    """A word or phrase: any of these runs of tokens, unless one of `continuations` follows and makes a longer word.
 
     A run may begin with START, which stands before the first token of an output.
     """
 
     runs: tuple[Run, ...]
-    inside: frozenset[int] = frozenset()
+    continuations: frozenset[int] = frozenset()
 
     @staticmethod
-    def of(wanted: "Phrase | Sequence[int]") -> "Phrase":
-        return wanted if isinstance(wanted, Phrase) else Phrase((tuple(wanted),))
+    def of(phrase: "Phrase | Sequence[int]") -> "Phrase":
+        return phrase if isinstance(phrase, Phrase) else Phrase((tuple(phrase),))
 
 
 class AutomatonState(NamedTuple):
-    node: Run  # the longest end of what was said that begins a run
-    left: tuple[int, ...]  # how often each phrase is still to come
-    just: tuple[int, ...] = ()  # phrases that the last token completed, if what follows leaves them so
+    node: Run  # the longest suffix of the output that begins a run
+    left: tuple[int, ...]  # how often each phrase is still required
+    just: tuple[int, ...] = ()  # phrases completed by the last token, which a continuation would undo
 
     @property
     def met(self) -> bool:
@@ -40,21 +40,20 @@ class AutomatonState(NamedTuple):
 
 
 class PhraseAutomaton:
-    """All that one input requires, as often as it says so, and all that it bans."""
+    """All phrases that one request requires, as often as it lists them, and all runs that it bans."""
 
     def __init__(self, required: Sequence[Phrase], banned: Sequence[Run]) -> None:
         counts = Counter(required)
         self.phrases, self.banned = list(counts), set(banned)
-        runs = [run for phrase in self.phrases for run in phrase.runs]
         for phrase in self.phrases:
             self._check(phrase)
-        every = [*runs, *banned]
-        self.tokens = sorted({token for run in every for token in run} - {START})
-        self.begins = {run[:size] for run in every for size in range(len(run))}
+        runs = [*(run for phrase in self.phrases for run in phrase.runs), *banned]
+        self.tokens = sorted({token for run in runs for token in run} - {START})
+        self.prefixes = {run[:size] for run in runs for size in range(len(run))}
         self.sizes = [min(len(run) for run in phrase.runs if run[0] != START) for phrase in self.phrases]
-        # A word between two phrases may be needed: together they may hold what is banned, or be another word.
-        self.gap = int(bool(banned) or any(phrase.inside for phrase in self.phrases))
-        self.before = AutomatonState((), tuple(counts.values()))
+        # Another token between two phrases may be needed: side by side they may contain a banned run, or merge words.
+        self.gap = int(bool(banned) or any(phrase.continuations for phrase in self.phrases))
+        self.left = tuple(counts.values())
         self._after: dict[tuple[AutomatonState, int], AutomatonState | None] = {}
         self._plans: dict[AutomatonState, Run | None] = {}
 
@@ -66,12 +65,12 @@ class PhraseAutomaton:
                     "required", wanted="the tokens of words", got=str(list(run)), remedy="Leave out special tokens."
                 )
             parts = (run[start:stop] for start in range(len(run)) for stop in range(start + 1, len(run) + 1))
-            held = next((part for part in parts if part in self.banned), None)
-            if held is not None:
+            part = next((part for part in parts if part in self.banned), None)
+            if part is not None:
                 raise InvalidArgument(
                     "required",
                     wanted="nothing that is banned",
-                    got=f"tokens {list(run)}, of which {list(held)} are banned",
+                    got=f"tokens {list(run)}, of which {list(part)} are banned",
                     remedy="Require it or ban it.",
                 )
         if all(run[0] == START for run in phrase.runs):
@@ -80,100 +79,101 @@ class PhraseAutomaton:
             )
 
     def read(self, prefix: Sequence[int], *, begins: bool) -> AutomatonState:
-        """The state after what an output begins with, whatever is banned."""
-        state = AutomatonState((START,) if begins and (START,) in self.begins else (), self.before.left)
+        """The state after a forced prefix, in which bans are ignored. `begins`: it is at the start of the output."""
+        state = AutomatonState((START,) if begins and (START,) in self.prefixes else (), self.left)
         for token in prefix:
-            state = self.after(state, token, anyway=True) or state
+            state = self._next(state, token)
         return state
 
-    def after(self, state: AutomatonState, token: int, *, anyway: bool = False) -> AutomatonState | None:
-        """The state after one more token; None where that is banned."""
+    def after(self, state: AutomatonState, token: int) -> AutomatonState | None:
+        """The state after one more token; None where that completes a banned run."""
         key = state, token
-        if anyway or key not in self._after:
-            found = self._read(state, token, anyway)
-            if anyway:
-                return found
-            self._after[key] = found
+        if key not in self._after:
+            generated = (*state.node, token)
+            banned = any(generated[start:] in self.banned for start in range(len(generated)))
+            self._after[key] = None if banned else self._next(state, token)
         return self._after[key]
 
-    def _read(self, state: AutomatonState, token: int, anyway: bool) -> AutomatonState | None:
-        said = (*state.node, token)
-        tails = [said[start:] for start in range(len(said))]
-        if not anyway and any(tail in self.banned for tail in tails):
-            return None
+    def _next(self, state: AutomatonState, token: int) -> AutomatonState:
+        generated = (*state.node, token)
+        suffixes = [generated[start:] for start in range(len(generated))]
         left, just = list(state.left), []
         for number in state.just:
-            left[number] += token in self.phrases[number].inside
+            left[number] += token in self.phrases[number].continuations
         for number, phrase in enumerate(self.phrases):
-            if left[number] and any(tail in phrase.runs for tail in tails):
+            if left[number] and any(suffix in phrase.runs for suffix in suffixes):
                 left[number] -= 1
-                just += [number] if phrase.inside else []
-        node = next((tail for tail in tails if tail in self.begins), ())
+                just += [number] if phrase.continuations else []
+        node = next((suffix for suffix in suffixes if suffix in self.prefixes), ())
         return AutomatonState(node, tuple(left), tuple(just))
 
-    def ways(self, state: AutomatonState, number: int) -> list[Run]:
-        """What completes a phrase from here, by any of its runs and beginnings already said; the shortest first."""
+    def completions(self, state: AutomatonState, number: int) -> list[Run]:
+        """The runs that complete a phrase from this state, shortest first."""
         node = state.node
-        found = (
-            run[said:]
+        runs = (
+            run[size:]
             for run in self.phrases[number].runs
-            for said in range(min(len(node), len(run) - 1) + 1)
-            if run[:said] == node[len(node) - said :] and run[said] != START
+            for size in range(min(len(node), len(run) - 1) + 1)
+            if run[:size] == node[len(node) - size :] and run[size] != START
         )
-        return sorted(found, key=len)
+        return sorted(runs, key=len)
 
     def following(self, state: AutomatonState) -> set[int]:
-        """The tokens that begin or go on with what is still to come."""
-        return {way[0] for number, left in enumerate(state.left) if left for way in self.ways(state, number)}
+        """The tokens that begin or continue a required phrase."""
+        return {run[0] for number, left in enumerate(state.left) if left for run in self.completions(state, number)}
 
     def progress(self, state: AutomatonState) -> int:
-        """How many required tokens are said, the beginning of one more phrase among them."""
+        """Minus the number of required tokens still missing, with one begun phrase counted in part."""
         open_ = [number for number, left in enumerate(state.left) if left]
-        rest = sum(state.left[number] * self.sizes[number] for number in open_)
-        begun = max((self.sizes[number] - len(self.ways(state, number)[0]) for number in open_), default=0)
-        return begun - rest
+        missing = sum(state.left[number] * self.sizes[number] for number in open_)
+        begun = max((self.sizes[number] - len(self.completions(state, number)[0]) for number in open_), default=0)
+        return begun - missing
 
-    def loose(self, state: AutomatonState) -> int:
-        """So many tokens are enough for what is still to come, whatever token comes first."""
+    def upper_bound(self, state: AutomatonState) -> int:
+        """A number of tokens that suffices to complete all phrases, whatever the first of them is."""
         left = list(state.left)
         for number in state.just:
             left[number] += 1
         return sum(count * (size + self.gap) for count, size in zip(left, self.sizes, strict=True))
 
-    def fits(self, state: AutomatonState | None, room: int) -> bool:
-        """Whether what is still to come goes into so many tokens."""
+    def fits(self, state: AutomatonState | None, budget: int) -> bool:
+        """Whether all phrases can be completed within so many tokens."""
         if state is None:
             return False
-        if self.loose(state) <= room:
+        if self.upper_bound(state) <= budget:
             return True
         plan = self.plan(state)
-        return plan is not None and len(plan) <= room
+        return plan is not None and len(plan) <= budget
 
     def plan(self, state: AutomatonState) -> Run | None:
-        """Tokens that complete everything: not always the fewest, but one fewer after each of them is said."""
+        """Tokens that complete all phrases; None where there are none.
+
+        Not always the fewest, but each token of a plan leaves a state whose plan is one token shorter.
+        """
         if state not in self._plans:
             open_ = [number for number, left in enumerate(state.left) for _ in range(left)]
-            found = [self._complete(state, None)]
-            if len(open_) <= ORDERS:
-                found += [self._complete(state, order) for order in set(permutations(open_))]
-            plans = [plan for plan in found if plan is not None]
+            plans = [self._complete(state, None)]
+            if len(open_) <= MAX_PERMUTED:
+                plans += [self._complete(state, order) for order in set(permutations(open_))]
             self._plans[state] = None
-            if plans:
-                self._remember(state, min(plans, key=len))
+            possible = [plan for plan in plans if plan is not None]
+            if possible:
+                self._remember(state, min(possible, key=len))
         return self._plans[state]
 
     def _remember(self, state: AutomatonState, plan: Run) -> None:
-        for said in range(len(plan) + 1):
+        """Store a plan for its state, and its rest for each state on its way where none is shorter."""
+        for done in range(len(plan) + 1):
             known = self._plans.get(state)
-            if known is None or len(known) > len(plan) - said:
-                self._plans[state] = plan[said:]
-            if said < len(plan):
-                then = self.after(state, plan[said])
-                assert then is not None
-                state = then
+            if known is None or len(known) > len(plan) - done:
+                self._plans[state] = plan[done:]
+            if done < len(plan):
+                following = self.after(state, plan[done])
+                assert following is not None
+                state = following
 
     def _complete(self, state: AutomatonState, order: Sequence[int] | None) -> Run | None:
-        """One phrase after another, in this order or the nearest first."""
+        """A plan that completes one phrase after another, in this order, or the nearest first."""
         plan: Run = ()
         order = None if order is None else list(order)
         while not state.met:
@@ -181,19 +181,20 @@ class PhraseAutomaton:
             if order is not None:
                 open_ = [next((number for number in order if state.left[number]), open_[0])]
                 order = order[order.index(open_[0]) + 1 :] if open_[0] in order else []
-            found = [each for number in open_ if (each := self._way(state, number)) is not None]
-            if not found:
+            steps = [step for number in open_ if (step := self._complete_one(state, number)) is not None]
+            if not steps:
                 return None
-            way, state = min(found, key=lambda one: len(one[0]))
-            plan += way
+            run, state = min(steps, key=lambda step: len(step[0]))
+            plan += run
         return plan
 
-    def _way(self, state: AutomatonState, number: int) -> tuple[Run, AutomatonState] | None:
-        ways = self.ways(state, number)
-        for way in (*ways, *((OTHER, *way) for way in self.ways(AutomatonState((), state.left), number))):
-            then: AutomatonState | None = state
-            for token in way:
-                then = None if then is None else self.after(then, token)
-            if then is not None and sum(then.left) < sum(state.left):
-                return way, then
+    def _complete_one(self, state: AutomatonState, number: int) -> tuple[Run, AutomatonState] | None:
+        """The first run that completes a phrase without a banned run, and the state after it."""
+        runs = self.completions(state, number)
+        for run in (*runs, *((OTHER, *run) for run in self.completions(AutomatonState((), state.left), number))):
+            following: AutomatonState | None = state
+            for token in run:
+                following = None if following is None else self.after(following, token)
+            if following is not None and sum(following.left) < sum(state.left):
+                return run, following
         return None

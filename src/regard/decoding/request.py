@@ -1,95 +1,106 @@
-"""What a search is asked: inputs, and what they have in common."""
+"""The requests of a search, and the task they share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.logits_processors import BannedTokens, LogitsProcessor
+from regard.decoding.interfaces import LogitsProcessor
+from regard.decoding.logits_processors import BannedTokens
 from regard.decoding.phrase_automaton import AutomatonState, Phrase, PhraseAutomaton
 from regard.model.interfaces import Source
 from regard.model.positions import Learned
+from regard.model.seq2seq import Seq2Seq
+
+Constraint = tuple[PhraseAutomaton, AutomatonState]  # of the required phrases, and its state after the prefix
 
 
 class Request(NamedTuple):
-    """What to search an output for. There are many: a frozen dataclass takes several times as long to make."""
+    """One input and the constraints on its output. (Constructing a frozen dataclass takes several times as long.)"""
 
-    source: Any  # what `collate` makes a batch of; None for a language model
-    size: int  # how many tokens it has, or regions
-    prefix: Sequence[int] = ()  # what its output begins with
-    banned: Sequence[Sequence[int]] = ()  # runs of tokens that its output does not hold
-    required: Sequence[Sequence[int] | Phrase] = ()  # and those that it does, each as often as it stands here
-    late: Sequence[tuple[Sequence[int], int]] = ()  # runs that are banned once it has so many tokens
-    given: int = 0  # tokens of the prefix that are no part of the output, where nothing counts
+    source: Any  # one element of what `collate` makes a batch of; None for a language model
+    size: int  # tokens or regions of the source
+    prefix: Sequence[int] = ()  # tokens that the output begins with
+    banned: Sequence[Sequence[int]] = ()  # runs of tokens that the output does not contain
+    required: Sequence[Sequence[int] | Phrase] = ()  # phrases that it contains, each as often as it is listed
+    late: Sequence[tuple[Sequence[int], int]] = ()  # runs that are banned once the output has so many tokens
+    given: int = 0  # tokens of the prefix that are a prompt: no part of the output, and free of its constraints
 
     @property
     def bans(self) -> list[tuple[Sequence[int], int]]:
-        """Runs of tokens, and from how many tokens on its output holds them no more."""
+        """Banned runs of tokens, each with the length of the output from which it is banned."""
         return [*((run, 0) for run in self.banned), *self.late]
 
-    def most(self, config: DecodeConfig, places: int | None = None) -> int:
-        """Tokens of its output, at most, with the prefix; no more than a decoder has places for."""
-        most = config.max_length
+    def max_length(self, config: DecodeConfig, positions: int | None = None) -> int:
+        """The maximum number of tokens of the output with its prefix; `positions` is the decoder's limit."""
+        longest = config.max_length
         if config.max_length_ratio is not None and self.source is not None:
-            most = min(most, int(config.max_length_ratio * self.size))
-        most = max(1, len(self.prefix) + most)
-        if places is None:
-            return most
-        if len(self.prefix) >= places:
+            longest = min(longest, int(config.max_length_ratio * self.size))
+        longest = max(1, len(self.prefix) + longest)
+        if positions is None:
+            return longest
+        if len(self.prefix) >= positions:
             raise InvalidArgument(
                 "prefix",
-                wanted=f"at most {places - 1} tokens: the decoder has learned {places} positions",
+                wanted=f"at most {positions - 1} tokens: the decoder has learned {positions} positions",
                 got=str(len(self.prefix)),
                 remedy="Shorten it.",
             )
-        return min(most, places)
+        return min(longest, positions)
 
-    def least(self, config: DecodeConfig) -> int:
-        """And at least, with the given ones."""
-        least = max(config.min_length, int(config.min_length_ratio * self.size))
-        return least + self.given if least else 0
+    def min_length(self, config: DecodeConfig) -> int:
+        """The minimum number of tokens of the output with its prompt; 0 for none."""
+        shortest = max(config.min_length, int(config.min_length_ratio * self.size))
+        return shortest + self.given if shortest else 0
 
-    def demand(
-        self, config: DecodeConfig, rules: Sequence[LogitsProcessor], places: int | None = None
-    ) -> tuple[PhraseAutomaton, AutomatonState] | None:
-        """What its output must hold, and how much of that its prefix does; refused where it cannot fit."""
+    def constraint(
+        self, config: DecodeConfig, processors: Sequence[LogitsProcessor], positions: int | None = None
+    ) -> Constraint | None:
+        """The required phrases as an automaton; refused where they cannot fit. None where nothing is required."""
         if not self.required:
             return None
-        everywhere = [phrase for rule in rules if isinstance(rule, BannedTokens) for phrase in rule.phrases]
+        everywhere = [phrase for each in processors if isinstance(each, BannedTokens) for phrase in each.phrases]
         banned = [tuple(phrase) for phrase in (*self.banned, *everywhere)]
-        demand = PhraseAutomaton([Phrase.of(each) for each in self.required], banned)
-        state = demand.read(self.prefix[self.given :], begins=not self.given)
-        room = self.most(config, places) - len(self.prefix)
-        if not demand.fits(state, room):
-            plan = demand.plan(state)
+        automaton = PhraseAutomaton([Phrase.of(each) for each in self.required], banned)
+        state = automaton.read(self.prefix[self.given :], begins=not self.given)
+        budget = self.max_length(config, positions) - len(self.prefix)
+        if not automaton.fits(state, budget):
+            plan = automaton.plan(state)
             raise InvalidArgument(
                 "required",
-                wanted=f"at most {room} tokens, the longest that this output may be",
-                got="what cannot be said together" if plan is None else f"{len(plan)}",
-                remedy="Raise longest or longest_ratio, or require less.",
+                wanted=f"at most {budget} tokens, the maximum length of this output",
+                got="phrases that exclude one another" if plan is None else f"{len(plan)}",
+                remedy="Raise max_length or max_length_ratio, or require less.",
             )
-        return demand, state
+        return automaton, state
 
 
 @dataclass(frozen=True)
 class SearchTask:
-    """What all inputs of a search have in common."""
+    """What all requests of a search share."""
 
-    model: Any
-    collate: Callable[[list[Any]], Any]  # makes a batch of sources
+    model: Seq2Seq
+    collate: Callable[[list[Any]], Source]  # makes a batch of the requests' sources
     config: DecodeConfig
-    rules: Sequence[LogitsProcessor] = ()
+    logits_processors: Sequence[LogitsProcessor] = ()  # applied beside those that the config asks for
     first: int = START  # the token before an output's first
-    ends: bool = True  # or else the end is a token like others
+    ends: bool = True  # whether END ends an output; if not, it is a token like others
     rerank: Callable[[Source, Sequence[Hypothesis]], list[Hypothesis]] | None = None  # the whole beam of one source
-    scored: bool = False  # whether greedy outputs come with log-probabilities
-    numbers: Sequence[int] | None = None  # of the inputs, by which each has its own draws; None: from 0 on
+    scored: bool = False  # whether greedy outputs have log-probabilities
+    numbers: Sequence[int] | None = None  # of the requests, on which their random draws depend; None: 0, 1, ...
 
     @cached_property
-    def places(self) -> int | None:
-        """How many positions the decoder has learned; None: it goes on for ever."""
-        return min((each.limit for each in self.model.decoder.modules() if isinstance(each, Learned)), default=None)
+    def positions(self) -> int | None:
+        """The number of positions that the decoder has learned; None: no limit."""
+        return position_limit(self.model.decoder)
+
+
+def position_limit(module: nn.Module) -> int | None:
+    """The smallest number of learned positions in a module; None where it has none."""
+    return min((each.limit for each in module.modules() if isinstance(each, Learned)), default=None)

@@ -1,396 +1,280 @@
-"""The one search loop: places for so many inputs; who is done leaves, who waits enters.
+"""Continuous-batching search shared by greedy, sampling and beam search. A finished request frees its slot; a queued
+request is encoded into it.
 
-Everything here is written against `encode`, `start`, `step`, `follow`, `enter` and `reorder`, which every model of the
-family has, so it knows nothing of attention, recurrence or pictures.
+It calls the interfaces of `model.interfaces` only, and knows nothing of attention, recurrence or images.
 """
 
-import sys
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import partial
 
 import torch
 
 from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
 from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
-from regard.data.tokenizer import END, MASK, PAD, START
-from regard.decoding.beam import BeamSearch
-from regard.decoding.constrained_beam import BannedPhrases, RequiredPhrases
-from regard.decoding.greedy import GreedySearch
+from regard.data.tokenizer import END, PAD
+from regard.decoding.batch_plan import BatchPlan, PlannedRequest, plan_requests
+from regard.decoding.constrained_beam import RequiredPhrases
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.logits_processors import (
-    AllowedTokens,
-    BannedTokens,
-    ForcedPrefix,
-    GeneratedTokens,
-    LogitsProcessor,
-    MinLength,
-    NoRepeatNgram,
-    RepetitionPenalty,
-    SuppressTokens,
-)
-from regard.decoding.phrase_automaton import AutomatonState, PhraseAutomaton
+from regard.decoding.interfaces import DecodingStrategy
 from regard.decoding.request import Request, SearchTask
-from regard.model.capture import capturing_here
+from regard.decoding.slots import EncodeQueue, SlotTable
+from regard.decoding.strategies import build_strategy
 from regard.model.kv_cache import Slots
-from regard.runtime import engines
 from regard.runtime.cuda.buffers import DecodeBuffers, buffer_pool
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.cuda.host_future import HostFuture
-from regard.runtime.interfaces import EngineOptions
 
-ROWS = {"cpu": 512, "cuda": 2560}  # hypotheses in a step, at most
-REST = 8  # an eighth of the places may be idle before others enter
-AHEAD = 4  # steps that a GPU takes before anybody asks it who is done
-FEW = 64  # rows: with fewer of them a GPU is no faster
-SOURCE = 32  # the room for sources is a multiple of it, where it stays
+MAX_HYPOTHESES = {"cpu": 512, "cuda": 2560}  # in one step
+IDLE_FRACTION = 8  # requests are admitted when an eighth of the slots is free
+STEPS_AHEAD = 4  # recorded steps between two checks for finished slots
+MIN_HYPOTHESES = 64  # a static batch is not shrunk below: a GPU is no faster with fewer
+
+Finished = list[tuple[int, list[Hypothesis]]]  # slots and their hypotheses
 
 
-def search(task: SearchTask, inputs: Sequence[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """The best outputs of each input, as they are found: its number, and its hypotheses, best first."""
-    config, demands = task.config, _demands(task, inputs)
+def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """The index of each request and its hypotheses, best first, in the order in which they are finished."""
+    config, planned = task.config, plan_requests(task, requests)
     if config.coverage_penalty and task.rerank is None:
         wanted, remedy = (
             "SearchTask(rerank=...), which computes it",
             "Pass interpret.output_attention.coverage_reranker.",
         )
         raise InvalidArgument("coverage_penalty", wanted=wanted, got="none", remedy=remedy)
-    waiting = sorted(range(len(inputs)), key=lambda i: -inputs[i].size)  # stable; nobody who enters needs more room
-    while waiting:
-        size = max(1, inputs[waiting[0]].size)
-        near = next((n for n, i in enumerate(waiting) if 2 * max(1, inputs[i].size) < size), len(waiting))
-        group, waiting = waiting[:near], waiting[near:]
-        rows = ROWS.get(next(task.model.parameters()).device.type, ROWS["cpu"])
-        places = max(
-            1, min(len(group), config.batch_tokens // size, rows // max(config.beam_size, config.num_hypotheses))
-        )
-        members = [inputs[i] for i in group]
-        numbers = group if task.numbers is None else [task.numbers[i] for i in group]
-        party = SearchBatch(task, members, [demands[i] for i in group], numbers, places)
-        for number, hypotheses in party.run():
-            if not hypotheses and members[number].required:
+    rows = MAX_HYPOTHESES.get(next(task.model.parameters()).device.type, MAX_HYPOTHESES["cpu"])
+    # Longest first (the sort is stable): no request that is admitted later needs larger buffers.
+    queue = sorted(range(len(requests)), key=lambda i: -requests[i].size)
+    while queue:
+        size = max(1, requests[queue[0]].size)
+        end = next((n for n, i in enumerate(queue) if 2 * max(1, requests[i].size) < size), len(queue))
+        group, queue = queue[:end], queue[end:]
+        slots = min(len(group), config.batch_tokens // size, rows // max(config.beam_size, config.num_hypotheses))
+        for index, hypotheses in SearchBatch(task, [planned[i] for i in group], max(1, slots)).run():
+            request = requests[group[index]]
+            if not hypotheses and request.required:
                 raise UnsatisfiableConstraint
             if task.rerank is not None:
-                source = task.collate([members[number].source])
-                hypotheses = task.rerank(source, hypotheses)[: config.num_hypotheses]
-            yield group[number], hypotheses
+                hypotheses = task.rerank(task.collate([request.source]), hypotheses)[: config.num_hypotheses]
+            yield group[index], hypotheses
 
 
-def stream(task: SearchTask, one: Request) -> Iterator[int]:
-    """The tokens of one output, each as it comes; without the end. A beam cannot: it may yet think better of them."""
-    return SearchBatch(task, [one], _demands(task, [one]), [*(task.numbers or [0])], places=1).stream()
-
-
-def _demands(task: SearchTask, inputs: Sequence[Request]) -> "list[tuple[PhraseAutomaton, AutomatonState] | None]":
-    """What each input's output must hold; refused where it cannot."""
-    if not all(phrase for each in inputs for phrase in each.banned):
-        raise InvalidArgument("banned", wanted="tokens", got="none", remedy="Leave empty phrases out.")
-    return [each.demand(task.config, task.rules, task.places) for each in inputs]
-
-
-class Sizes(NamedTuple):
-    """How much room a desk has."""
-
-    source: int  # positions of sources, where they stay
-    ahead: int  # steps
-    said: int  # tokens of an output, and one more
-    prefix: int
+def stream(task: SearchTask, request: Request) -> Iterator[int]:
+    """The tokens of one output as they are generated, without the end token; by greedy search or sampling."""
+    return SearchBatch(task, plan_requests(task, [request]), slots=1).stream()
 
 
 class SearchBatch:
-    """Inputs of like length that share the places of one batch."""
+    """Requests of similar length that share the slots of one batch."""
 
-    desk: DecodeBuffers[GreedySearch | BeamSearch]
-    kind: Hashable = None  # of desk, by which it is found again; none where what it holds is this search's alone
+    buffers: DecodeBuffers[DecodingStrategy]
+    pool_key: Hashable
+    done: HostFuture | None  # the finished slots before the last steps
 
-    def __init__(
-        self,
-        task: SearchTask,
-        inputs: list[Request],
-        demands: list[tuple[PhraseAutomaton, AutomatonState] | None],
-        numbers: list[int],
-        places: int,
-    ) -> None:
-        self.task, self.inputs, self.demands, self.numbers = task, inputs, demands, numbers
-        config = task.config
-        self.device = next(task.model.parameters()).device
-        self.beams = config.num_hypotheses if config.sample else config.beam_size
-        self.least = [each.least(config) for each in inputs]
-        self.most = [each.most(config, task.places) for each in inputs]
-        self.room, self.prefix = max(self.most), max(len(each.prefix) for each in inputs)
-        self.half = config.precision == "bfloat16" and self.device.type == "cuda"
-        if config.precision == "bfloat16" and not self.half:
-            _no_half()
-        options = EngineOptions(self.room, half=self.half, int8=config.quantization == "int8")
-        self.decoder = engines.decoder_for(task.model, options)
-        self.required: RequiredPhrases | None = None
-        self.banned: BannedPhrases | None = None
-        self.fixed = self.decoder.static
-        demanding = any(each is not None for each in demands)
-        self.recorded = (
-            self.fixed
-            and not capturing_here()
-            and not demanding
-            and all(isinstance(it, BannedTokens | AllowedTokens) for it in task.rules)
-        )
-        self.places = rounded(places, up=places == len(inputs)) if self.fixed else places
-        # Where others enter later, time goes on for longer than any output; the older half is forgotten then.
-        self.capacity = self.room if self.places >= len(inputs) else 2 * self.room
+    def __init__(self, task: SearchTask, requests: Sequence[PlannedRequest], slots: int) -> None:
+        self.task, self.requests, self.plan = task, requests, BatchPlan(task, requests, slots)
 
     def run(self) -> Iterator[tuple[int, list[Hypothesis]]]:
-        found = self._first_steps(now=not self.recorded)
+        """The index of each request and its hypotheses, as they are finished."""
+        finished = self._first_steps(wait=not self.plan.recorded)
         while True:
-            for place, hypotheses in found:
-                one, self.who[place] = self.who[place], None
-                assert one is not None
-                if self.required is not None:
-                    self.required.leave(place)
-                yield one, hypotheses
-            self._fill()
-            if all(one is None for one in self.who):
+            for slot, hypotheses in finished:
+                yield self.release(slot), hypotheses
+            self._refill()
+            if not self.slots.occupied:
                 break
-            found = self._advance(now=not self.recorded)
-        self._leave()
+            finished = self.advance(wait=not self.plan.recorded)
+        self._return_buffers()
 
     def stream(self) -> Iterator[int]:
-        """The tokens of the one input that there is."""
-        done = bool(self._first_steps(now=True))
+        """The tokens of the only request."""
+        done = bool(self._first_steps(wait=True))
         while True:
-            token = int(self.desk.tokens[0, 0])
+            token = int(self.buffers.tokens[0, 0])
             if token != END or not self.task.ends:
                 yield token
             if done:
                 break
-            done = bool(self._advance(now=True))
-        self._leave()
+            done = bool(self.advance(wait=True))
+        self._return_buffers()
 
-    def _first_steps(self, *, now: bool) -> list[tuple[int, list[Hypothesis]]]:
-        """As `_advance`, from the beginning.
+    @torch.inference_mode()
+    def advance(self, *, wait: bool) -> Finished:
+        """Generate more tokens of every hypothesis; the finished slots.
 
-        Where steps are recorded, weights are looked at once a GPU has some to do; if they have changed, it does them
-        again.
+        Without `wait`, several tokens, and the slots that were finished before them: a GPU continues while the host
+        reads its results.
         """
-        if not self.recorded:
-            self.decoder.refresh(self.task.model)
+        slots, steps = self.slots, 1 if wait else STEPS_AHEAD
+        last = max(
+            slots.admitted_at[slot] + self.requests[request].max_length
+            for slot, request in enumerate(slots.requests)
+            if request is not None
+        )
+        count, done = min(steps, max(0, last - self.step)), self.done
+        if count:
+            with autocast(self.plan.half):
+                self.buffers.steps(count)
+        self.step += count
+        if wait or count == 0:
+            return self._finished(self.buffers.strategy.done.tolist() if wait else [True] * len(slots))
+        self.done = HostFuture(self.buffers.strategy.done)
+        return [] if done is None else self._finished(done())
+
+    def release(self, slot: int) -> int:
+        """Free a slot; the index of its request."""
+        if self.required is not None:
+            self.required.release(slot)
+        return self.slots.release(slot)
+
+    @torch.inference_mode()
+    def admit(self, slots: list[int]) -> None:
+        """Put encoded requests into these slots, which are free: as many as there are slots."""
+        admitted, self.done = self.queue.encoded[: len(slots)], None
+        for slot, index in zip(slots, admitted, strict=True):
+            self.slots.assign(slot, index, self.step)
+        rows = self._write(slots, admitted)
+        self.buffers.strategy.set_seed(self.task.config.seed)
+        self._constrain(slots, admitted)
+        # The encoder may still be running on a GPU: all that does not need its result has been launched.
+        empty = self.buffers.state is None
+        state = self.queue.state_of(len(slots), self.plan.capacity if empty else 0)
+        if empty:  # all slots at once
+            self.buffers.state = state
+        else:
+            self.buffers.admit(rows, state)
+
+    def _first_steps(self, *, wait: bool) -> Finished:
+        """As `advance`, from the beginning.
+
+        Where steps are recorded, the weights are compared with the decoder's copy while a GPU works; if they have
+        changed, its steps are repeated.
+        """
+        decoder, recorded = self.plan.decoder, self.plan.recorded
+        if not recorded:
+            decoder.refresh(self.task.model)
         self._begin()
-        found = self._advance(now=now)
-        if self.recorded and self.decoder.refresh(self.task.model):
-            self._leave()
+        finished = self.advance(wait=wait)
+        if recorded and decoder.refresh(self.task.model):
+            self._return_buffers()
             self._begin()
-            found = self._advance(now=now)
-        return found
+            finished = self.advance(wait=wait)
+        return finished
 
     @torch.inference_mode()
     def _begin(self) -> None:
-        self.who: list[int | None] = [None] * self.places  # whose place each is
-        self.begun = [0] * self.places  # when they entered
-        self.time = 0  # steps taken
-        self.told: HostFuture | None = None  # who was done before the last of them
-        self.next = 0  # input to enter
-        self.memory: Any = None  # what was read, before the decoder has made a state of it
-        self.fresh: Any = None  # that state, of those who have not entered yet
-        self.fresh_of: list[int] = []
-        self.required = RequiredPhrases(self.task.ends) if any(each is not None for each in self.demands) else None
-        self._encode()
-        memory = self.memory
-        source = 0 if memory is None or not self.fixed else SOURCE * -(-memory.states.shape[1] // SOURCE)
-        ahead, width, prefix = self.capacity, self.room, max(1, self.prefix)
-        if self.fixed:
-            ahead, width, prefix = (1 << (each - 1).bit_length() for each in (ahead, width, prefix))
-        self.sizes = Sizes(source, ahead, width + 1, prefix)
-        if self.recorded and not self.task.rules and not any(each.bans for each in self.inputs):
-            rules = any(self.least), self.prefix > 0
-            config = self.task.config
-            config = replace(config, seed=0) if config.sample else config  # the seed enters with the inputs
-            self.kind = (self.sizes, rules, config, self.task.first, self.task.ends, self.task.scored)
-        self.desk = self._taken() or self._laid()
-        self._enter(list(range(len(self.fresh_of))))
+        plan = self.plan
+        self.slots, self.queue = SlotTable(plan.slots), EncodeQueue(plan)
+        self.step = 0  # steps taken
+        self.done = None
+        self.required = RequiredPhrases(self.task.ends) if plan.constrained else None
+        self.queue.encode()
+        self.sizes = plan.sizes(self.queue.memory)
+        self.pool_key = plan.pool_key(self.sizes)
+        self.buffers = self._pooled_buffers() or self._new_buffers()
+        self.admit(list(range(len(self.queue.encoded))))
 
-    def _taken(self) -> DecodeBuffers[GreedySearch | BeamSearch] | None:
-        """A desk for as many places as there are, that an earlier search has left."""
-        desk = None if self.kind is None else buffer_pool(self.decoder).take((len(self.who), self.kind))
-        if desk is not None:
-            desk.decoder = self.decoder
-        return desk
+    def _pooled_buffers(self) -> DecodeBuffers[DecodingStrategy] | None:
+        """Buffers of as many slots that an earlier search has returned."""
+        if self.pool_key is None:
+            return None
+        buffers: DecodeBuffers[DecodingStrategy] | None
+        buffers = buffer_pool(self.plan.decoder).take((len(self.slots), self.pool_key))
+        if buffers is not None:
+            buffers.decoder = self.plan.decoder
+        return buffers
 
-    def _leave(self) -> None:
-        if self.kind is not None:
-            buffer_pool(self.decoder).put((len(self.who), self.kind), self.desk)
+    def _return_buffers(self) -> None:
+        if self.pool_key is not None:
+            buffer_pool(self.plan.decoder).put((len(self.slots), self.pool_key), self.buffers)
 
-    def _laid(self) -> DecodeBuffers[GreedySearch | BeamSearch]:
-        """A desk where nobody is yet."""
-        config, places, sizes, new = self.task.config, self.places, self.sizes, partial(torch.full, device=self.device)
-        said = GeneratedTokens(
-            tokens=new((places, self.beams, sizes.said), PAD),
-            length=new((places,), 1),
-            least=new((places,), 0),
-            forced=new((places, sizes.prefix), -1),
-        )
-        own: list[LogitsProcessor] = [SuppressTokens([PAD, START, MASK])]
-        enough = MinLength() if any(self.least) else None
-        if enough is not None:
-            own.append(enough)
-        if config.no_repeat_ngram_size:
-            own.append(NoRepeatNgram(config.no_repeat_ngram_size))
-        if config.repetition_penalty != 1.0:
-            own.append(RepetitionPenalty(config.repetition_penalty))
-        own += self.task.rules
-        if any(each.bans for each in self.inputs):
-            most = max(len(each.bans) for each in self.inputs)
-            size = max(len(phrase) for each in self.inputs for phrase, _ in each.bans)
-            self.banned = BannedPhrases(places, most, size, self.device)
-            own.append(self.banned)
-        if enough is not None and len(own) > 2:
-            own.append(enough.relent)
-        if self.prefix:
-            forced = ForcedPrefix()
-            own = [forced.note, *own, forced]
-        ends, scored, required = self.task.ends, self.task.scored, self.required
-        way = (BeamSearch if self.beams > 1 and not config.sample else GreedySearch)(
-            config, said, new((places,), self.room), own, ends=ends, scored=scored, required=required
-        )
-        state = None
-        if self.fixed:
-            nothing = None if self.memory is None else self.memory.empty(places, sizes.source)
-            with autocast(self.half):
-                state = self.decoder.start(nothing, batch=places, capacity=sizes.ahead, beams=self.beams)
-        known = new((places, 4 + sizes.prefix), -1)
-        return DecodeBuffers(self.decoder, way, self.task.first, known, state, recorded=self.recorded)
+    def _new_buffers(self) -> DecodeBuffers[DecodingStrategy]:
+        plan, sizes, state = self.plan, self.sizes, None
+        strategy = build_strategy(plan, sizes, self.required)
+        if plan.static:
+            memory = None if self.queue.memory is None else self.queue.memory.empty(plan.slots, sizes.source)
+            with autocast(plan.half):
+                state = plan.decoder.start(memory, batch=plan.slots, capacity=sizes.steps, beams=plan.beams)
+        table = torch.full((plan.slots, 4 + sizes.prefix), -1, device=plan.device)
+        return DecodeBuffers(plan.decoder, strategy, self.task.first, table, state, recorded=plan.recorded)
 
-    @torch.inference_mode()
-    def _advance(self, *, now: bool) -> list[tuple[int, list[Hypothesis]]]:
-        """More tokens of every hypothesis; the places that are done, and what they found.
-
-        Or those that were done before these tokens, so that a GPU goes on while one looks at what it did.
-        """
-        last = max(self.begun[place] + self.most[one] for place, one in enumerate(self.who) if one is not None)
-        count, told = min(1 if now else AHEAD, max(0, last - self.time)), self.told
-        if count:
-            with autocast(self.half):
-                self.desk.steps(count)
-        self.time += count
-        if now or count == 0:
-            return self._found(
-                self.desk.strategy.done.tolist() if now else [True] * len(self.who)
-            )  # at the end all are
-        self.told = HostFuture(self.desk.strategy.done)
-        return [] if told is None else self._found(told())
-
-    def _found(self, done: list[bool]) -> list[tuple[int, list[Hypothesis]]]:
-        places = [place for place, one in enumerate(self.who) if one is not None and done[place]]
-        if not places:
+    def _finished(self, done: list[bool]) -> Finished:
+        slots = [slot for slot in self.slots.occupied if done[slot]]
+        if not slots:
             return []
-        rows = slice(len(places)) if _first(places) else torch.tensor(places, device=self.device)
-        return list(zip(places, self.desk.strategy.found(rows), strict=True))
+        leading = slots == list(range(len(slots)))
+        rows = slice(len(slots)) if leading else torch.tensor(slots, device=self.plan.device)
+        return list(zip(slots, self.buffers.strategy.hypotheses(rows), strict=True))
 
     @torch.inference_mode()
-    def _fill(self) -> None:
-        """Let those who wait enter; where nobody waits and few are left, go on with those alone."""
-        free = [place for place, one in enumerate(self.who) if one is None]
-        here = [place for place, one in enumerate(self.who) if one is not None]
-        left = len(self.inputs) - self.next + len(self.fresh_of)
-        if left and len(free) >= max(1, self.places // REST):
-            if not self.fresh_of:
-                self._encode()
-            self._enter(free[: len(self.fresh_of)])
-        size = rounded(len(here), up=True) if self.fixed and here else len(here)
-        few = self.fixed and len(self.who) * self.beams <= FEW
-        if not left and not few and 0 < size <= len(self.who) // 2:
-            self._keep(here + free[: size - len(here)])
+    def _refill(self) -> None:
+        """Admit queued requests into free slots; where none are left and most slots are free, shrink the batch."""
+        free, occupied, waiting = self.slots.free, self.slots.occupied, len(self.queue)
+        if waiting and len(free) >= max(1, self.plan.slots // IDLE_FRACTION):
+            if not self.queue.encoded:
+                self.queue.encode()
+            self.admit(free[: len(self.queue.encoded)])
+        size = rounded(len(occupied), up=True) if self.plan.static and occupied else len(occupied)
+        small = self.plan.static and len(self.slots) * self.plan.beams <= MIN_HYPOTHESES
+        if not waiting and not small and 0 < size <= len(self.slots) // 2:
+            self._keep(occupied + free[: size - len(occupied)])
 
-    def _keep(self, places: list[int]) -> None:
-        """Go on at a smaller desk."""
-        self.told, rows = None, torch.tensor(places, device=self.device)
-        desk = self.desk.keep(rows)
-        self._leave()
-        self.who, self.begun = [self.who[place] for place in places], [self.begun[place] for place in places]
-        if self.banned is not None:
-            self.banned.keep(rows)
+    def _keep(self, slots: list[int]) -> None:
+        """Continue with these slots only, in smaller buffers."""
+        self.done, rows = None, torch.tensor(slots, device=self.plan.device)
+        smaller = self.buffers.keep(rows)
+        self._return_buffers()
+        self.slots.keep(slots)
+        for processor in smaller.strategy.processors:
+            if processor.per_slot:
+                processor.keep(rows)
         if self.required is not None:
-            self.required.keep(places)
-        known = self._taken()
-        if known is not None:
-            known.copy_from(desk)
-        self.desk = known or desk
+            self.required.keep(slots)
+        pooled = self._pooled_buffers()
+        if pooled is not None:
+            pooled.copy_from(smaller)
+        self.buffers = pooled or smaller
 
-    def _enter(self, places: list[int]) -> None:
-        who, self.fresh_of = self.fresh_of[: len(places)], self.fresh_of[len(places) :]
-        self.told = None
-        for place, one in zip(places, who, strict=True):
-            self.who[place], self.begun[place] = one, self.time
-        known = [
-            [place, self.numbers[one], self.least[one], self.most[one], *self.inputs[one].prefix]
-            for place, one in zip(places, who, strict=True)
+    def _write(self, slots: list[int], admitted: list[int]) -> Slots:
+        """Write the limits and prefixes of admitted requests into the buffers; the slots on the device."""
+        requests = [self.requests[index] for index in admitted]
+        rows = [
+            [slot, each.number, each.min_length, each.max_length, *each.request.prefix]
+            for slot, each in zip(slots, requests, strict=True)
         ]
-        rows: Slots
-        if self.fixed and self.time == 0:  # nobody was here: all places are written
-            rows = slice(len(places))
-            known += [[0, 0, 0, 1]] * (len(self.who) - len(places))  # who is done after a step
-            self.desk.table.copy_(self._table(known), non_blocking=True)
-            self.desk.run("enter", partial(_write, self.desk, slice(None), self.desk.table))
-        else:
-            table = self._table(known).to(self.device, non_blocking=True)
-            rows = table[:, 0]
-            _write(self.desk, rows, table)
-        self.desk.strategy.set_seed(self.task.config.seed)
-        if self.banned is not None or self.required is not None:
-            for place, one in zip(places, who, strict=True):
-                self._constrain(place, one)
-        count = len(who) + len(self.fresh_of)
-        entering, self.fresh = self._start(count) if self.fresh is None else self.fresh, None
-        if self.fresh_of:
-            indices = torch.arange(count, device=self.device).tensor_split([len(who)])
-            entering, self.fresh = (entering.reorder(index) for index in indices)
-        if self.desk.state is None:  # all at once
-            self.desk.state = entering
-        else:
-            self.desk.admit(rows, entering)
+        if self.plan.static and self.step == 0:  # all slots are free: write all of them
+            rows += [[0, 0, 0, 1]] * (len(self.slots) - len(slots))  # finished after one step
+            self.buffers.table.copy_(self._on_host(rows), non_blocking=True)
+            self.buffers.run("admit", partial(_admit, self.buffers, slice(None), self.buffers.table))
+            return slice(len(slots))
+        table = self._on_host(rows).to(self.plan.device, non_blocking=True)
+        _admit(self.buffers, table[:, 0], table)
+        return table[:, 0]
 
-    def _table(self, known: list[list[int]]) -> Int[Tensor, "n known"]:
-        table = pad_lists(known, 4 + self.sizes.prefix, -1)
-        return table.pin_memory() if self.device.type == "cuda" else table
+    def _on_host(self, rows: list[list[int]]) -> Int[Tensor, "n columns"]:
+        table = pad_lists(rows, 4 + self.sizes.prefix, -1)
+        return table.pin_memory() if self.plan.device.type == "cuda" else table
 
-    def _constrain(self, place: int, one: int) -> None:
-        if self.banned is not None:
-            self.banned.admit(place, self.inputs[one].bans)
-        asked, prefix = self.demands[one], len(self.inputs[one].prefix)
-        if self.required is not None and asked is not None:
-            self.required.admit(place, *asked, beams=self.beams, prefix=prefix, room=self.most[one] - prefix)
-
-    def _encode(self) -> None:
-        """Read the next inputs, as many as there are places."""
-        self.fresh_of = list(range(self.next, min(self.next + self.places, len(self.inputs))))
-        self.next += len(self.fresh_of)
-        sources = [self.inputs[one].source for one in self.fresh_of]
-        given = None if sources[0] is None else self.task.collate(sources)
-        self.memory = None if given is None else engines.encode(self.task.model, given, half=self.half)
-
-    def _start(self, count: int) -> Any:
-        """The state of those that were read last. A GPU may be reading still: what can be done before, was."""
-        capacity = 0 if self.desk.state is not None else self.capacity
-        with autocast(self.half):
-            state = self.decoder.start(self.memory, batch=count, capacity=capacity, beams=self.beams)
-        self.memory = None
-        return state
+    def _constrain(self, slots: list[int], admitted: list[int]) -> None:
+        """Tell per-slot processors and required phrases of admitted requests."""
+        per_slot = [each for each in self.buffers.strategy.processors if each.per_slot]
+        if not per_slot and self.required is None:
+            return
+        for slot, index in zip(slots, admitted, strict=True):
+            request, _, _, max_length, constraint = self.requests[index]
+            for processor in per_slot:
+                processor.admit(slot, request)
+            if self.required is not None and constraint is not None:
+                prefix = len(request.prefix)
+                budget = max_length - prefix
+                self.required.admit(slot, *constraint, beams=self.plan.beams, prefix=prefix, budget=budget)
 
 
-def _write(desk: DecodeBuffers[GreedySearch | BeamSearch], rows: Slots, table: Int[Tensor, "n known"]) -> None:
-    """What is known of inputs as they enter: place, number, least and most tokens, prefix."""
-    way, said = desk.strategy, desk.strategy.generated
-    said.tokens[rows], said.length[rows] = PAD, 0
-    said.least[rows], way.limit[rows], said.forced[rows] = table[:, 2], table[:, 3], table[:, 4:]
-    way.admit(rows, table[:, 1])
-    desk.tokens[rows] = desk.first
-
-
-def _first(places: list[int]) -> bool:
-    """Whether they are the first so many."""
-    return places == list(range(len(places)))
-
-
-@lru_cache(maxsize=1)
-def _no_half() -> None:
-    """Say it once."""
-    print("regard: precision = 'bfloat16' is for GPUs: decoding in float32", file=sys.stderr)
+def _admit(buffers: DecodeBuffers[DecodingStrategy], slots: Slots, table: Int[Tensor, "n columns"]) -> None:
+    """Begin requests. The columns of the table: slot, number, minimum and maximum length, prefix."""
+    strategy, generated = buffers.strategy, buffers.strategy.generated
+    generated.tokens[slots], generated.length[slots] = PAD, 0
+    generated.min_length[slots], strategy.limit[slots] = table[:, 2], table[:, 3]
+    generated.prefix[slots] = table[:, 4:]
+    strategy.admit(slots, table[:, 1])
+    buffers.tokens[slots] = buffers.first

@@ -1,1 +1,1 @@
-"""Models at work: a predictor, and what serves it."""
+"""Trained models in use: loading, prediction, streaming, scoring, markup."""

@@ -20,10 +20,10 @@ from regard.recipe.recipe import Recipe
 def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Predictor:
     """The model of a checkpoint, or the best of a run, ready to predict. Every byte is checked first.
 
-    Several paths make an ensemble: it predicts with the mean of their probabilities, as the first one's recipe says.
+    Several paths make an ensemble, which predicts with the mean of their probabilities and the first one's recipe.
     """
     if not isinstance(path, str | Path):
-        return _together([load(each, device=device) for each in path])
+        return _ensemble([load(each, device=device) for each in path])
     kind, _, number = device.partition(":")
     if kind not in ("cpu", "cuda") or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
         wanted = "cpu, or cuda (cuda:1, …) where PyTorch finds a GPU"
@@ -41,23 +41,15 @@ def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Pre
     return Predictor(model.to(device).eval(), recipe, source, target, folder)
 
 
-def _together(members: Sequence[Predictor]) -> Predictor:
-    """Refused unless all of them speak of the same tokens."""
+def _ensemble(members: Sequence[Predictor]) -> Predictor:
+    """Refused unless all members have the same vocabularies."""
     models = [member.model for member in members if isinstance(member.model, Seq2Seq)]
     if not members or len(models) < len(members):
         got = ", ".join(type(member.model).__name__ for member in members) or "none"
         raise InvalidArgument("path", wanted="models that give sequences", got=got, remedy="Leave others out.")
     first = members[0]
     for other in members[1:]:
-        mine, theirs = (
-            (
-                each.target.hash,
-                None if each.source is None else each.source.hash,
-                each.recipe.data.context_length is None,
-            )
-            for each in (first, other)
-        )
-        if mine != theirs:
+        if _vocabulary_key(other) != _vocabulary_key(first):
             raise InvalidArgument(
                 str(other.folder),
                 wanted=f"the vocabularies of {first.folder}",
@@ -65,3 +57,8 @@ def _together(members: Sequence[Predictor]) -> Predictor:
                 remedy="Train them on the same prepared data.",
             )
     return replace(first, model=Ensemble(models))
+
+
+def _vocabulary_key(predictor: Predictor) -> tuple[str, str | None, bool]:
+    source = None if predictor.source is None else predictor.source.hash
+    return predictor.target.hash, source, predictor.recipe.data.context_length is None

@@ -1,7 +1,7 @@
-"""Inline tags: taken out of a text, and put around the words of its translation that come from theirs.
+"""Inline tags: removed from a source text and inserted around the aligned words of its translation.
 
-A text with tags is HTML in small: `&lt;` is a sign in it, and white space is one space. Tags are `<b>`, `</b>` and
-`<br/>`, with any names and attributes; those that HTML never closes need no stroke.
+A text with tags is a subset of HTML: `&lt;` stands for a character, and white space is collapsed. Tags are `<b>`,
+`</b>` and `<br/>`, with any names and attributes; HTML's void elements need no slash.
 """
 
 import html
@@ -13,175 +13,165 @@ from itertools import pairwise
 from regard.core.errors import InvalidArgument
 
 TAG = re.compile(r"""<(/?)([A-Za-z][\w:.-]*)(?:\s(?:[^<>"']|"[^"]*"|'[^']*')*)?/?>""")
-NEVER_CLOSED = {
-    "area",
-    "base",
-    "br",
-    "col",
-    "embed",
-    "hr",
-    "img",
-    "input",
-    "link",
-    "meta",
-    "param",
-    "source",
-    "track",
-    "wbr",
-}
-Path = tuple[int, ...]  # the elements around a place, from the outermost
+VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr", re.IGNORECASE)
+Path = tuple[int, ...]  # indices of the elements around a position, outermost first
 
 
 @dataclass(frozen=True)
 class Element:
-    """A pair of tags, or one that stands alone, and where in the words of its text."""
+    """An element of the markup and the words it spans."""
 
-    opens: str
-    closes: str | None  # None: it stands alone
-    around: Path  # the elements that it is in
-    first: int  # so many words begin before it
-    last: int  # and so many before its end
-    leans: bool  # towards the word behind it: there is a space before it alone
+    opening: str
+    closing: str | None  # None for a void or self-closing element
+    parents: Path
+    first: int  # words that begin before it
+    last: int  # words that begin before its end
+    attaches_right: bool  # follows a space and directly precedes a word
 
 
 @dataclass(frozen=True)
-class Marked:
-    """A text without its tags, and what they were around."""
+class MarkedText:
+    """A text without its tags, and the elements around each word."""
 
     text: str
     paths: tuple[Path, ...]  # of each word
-    elements: tuple[Element, ...]  # as they begin
+    elements: tuple[Element, ...]  # in the order of their opening tags
 
 
-def take_out(text: str, name: str = "text") -> Marked:
-    """The words and the tags of a text; what was opened last must be closed first."""
-    letters, at = "", 0  # the text without tags, and how far it is read
-    runs: list[tuple[int, Path]] = []  # from which letter on, these elements
+def extract_tags(text: str, name: str = "text") -> MarkedText:
+    """The words and the tags of a text; elements must be properly nested. `name` is the argument, for messages."""
+    plain, at = "", 0  # the text without tags, and how far it is parsed
+    runs: list[tuple[int, Path]] = []  # the elements from this character on
     path: Path = ()
-    found: list[tuple[str, str, Path, int]] = []  # opening tag, name, elements around, place
+    opened: list[tuple[str, str, Path, int]] = []  # opening tag, name, parents, position
     ends: dict[int, int] = {}
     for tag in TAG.finditer(text):
-        letters += html.unescape(text[at : tag.start()])
+        plain += html.unescape(text[at : tag.start()])
         at, kind = tag.end(), tag[2]
         if tag[1]:
-            if not path or found[path[-1]][1].lower() != kind.lower():
-                _refuse(name, tag[0], found[path[-1]][0] if path else None)
-            ends[path[-1]] = len(letters)
+            if not path or opened[path[-1]][1].lower() != kind.lower():
+                _refuse(name, tag[0], opened[path[-1]][0] if path else None)
+            ends[path[-1]] = len(plain)
             path = path[:-1]
         else:
-            found.append((tag[0], kind, path, len(letters)))
-            if tag[0].endswith("/>") or kind.lower() in NEVER_CLOSED:
-                if re.fullmatch(r"[\w.,;:!?)]", letters[-1:]) and text[at : at + 1].isalnum():
-                    letters += " "  # it parts words, as a break of the line does
+            opened.append((tag[0], kind, path, len(plain)))
+            if tag[0].endswith("/>") or VOID.fullmatch(kind):
+                if re.fullmatch(r"[\w.,;:!?)]", plain[-1:]) and text[at : at + 1].isalnum():
+                    plain += " "  # it separates words, as a line break does
             else:
-                path = (*path, len(found) - 1)
-        runs.append((len(letters), path))
+                path = (*path, len(opened) - 1)
+        runs.append((len(plain), path))
     if path:
-        _refuse(name, "its end", found[path[-1]][0])
-    letters += html.unescape(text[at:])
-    words = [word.span() for word in re.finditer(r"\S+", letters)]
+        _refuse(name, "its end", opened[path[-1]][0])
+    plain += html.unescape(text[at:])
+    words = [word.span() for word in re.finditer(r"\S+", plain)]
     elements = tuple(
         Element(
-            opens,
+            opening,
             f"</{kind}>" if number in ends else None,
-            around,
-            _begun(words, start),
-            _begun(words, ends.get(number, start)),
-            letters[start : start + 1].strip() != "" and letters[start - 1 : start].strip() == "",
+            parents,
+            _words_before(words, start),
+            _words_before(words, ends.get(number, start)),
+            plain[start : start + 1].strip() != "" and plain[start - 1 : start].strip() == "",
         )
-        for number, (opens, kind, around, start) in enumerate(found)
+        for number, (opening, kind, parents, start) in enumerate(opened)
     )
-    plain = " ".join(letters[start:end] for start, end in words)
-    return Marked(plain, tuple(_path(word, runs, len(letters)) for word in words), elements)
+    text = " ".join(plain[start:end] for start, end in words)
+    return MarkedText(text, tuple(_path(word, runs, len(plain)) for word in words), elements)
 
 
 def _refuse(name: str, got: str, opened: str | None) -> None:
     wanted = "a tag that opens, before one that closes" if opened is None else f"{opened} to be closed first"
-    raise InvalidArgument(name, wanted=wanted, got=got, remedy="Close first what was opened last.")
+    raise InvalidArgument(name, wanted=wanted, got=got, remedy="Close elements in reverse order.")
 
 
-def _begun(words: Sequence[tuple[int, int]], place: int) -> int:
-    return sum(start < place for start, _ in words)
+def _words_before(words: Sequence[tuple[int, int]], position: int) -> int:
+    return sum(start < position for start, _ in words)
 
 
 def _path(word: tuple[int, int], runs: Sequence[tuple[int, Path]], size: int) -> Path:
-    """The elements around a word: the most of them that any part of it has, and of such parts the longest's."""
+    """The elements around a word: of its most deeply nested part, or the longest of such parts."""
     best: Path = ()
-    most = (0, 0)
+    rank = (0, 0)
     starts: list[tuple[int, Path]] = [(0, ()), *runs, (size, ())]
     for (start, path), (end, _) in pairwise(starts):
-        shared = min(end, word[1]) - max(start, word[0])
-        if shared > 0 and (len(path), shared) > most:
-            best, most = path, (len(path), shared)
+        overlap = min(end, word[1]) - max(start, word[0])
+        if overlap > 0 and (len(path), overlap) > rank:
+            best, rank = path, (len(path), overlap)
     return best
 
 
-def put_in(marked: Marked, output: str, spans: Sequence[tuple[int, int]], origins: Sequence[int | None]) -> str:
-    """An output, whose words lie at these places and come from these words of the text, with the tags of the text.
+def insert_tags(
+    marked: MarkedText, output: str, spans: Sequence[tuple[int, int]], origins: Sequence[int | None]
+) -> str:
+    """An output with the tags of its source.
 
-    Each word is in the elements that its origin is in; one without an origin in those that both its neighbours are in.
-    So an element whose words were moved apart is there twice. One that no word comes from, and a tag that stands alone,
-    go beside what comes from the nearest word of the text.
+    spans     the characters of each word of the output
+    origins   the source word that each is aligned with
+
+    A word gets the elements of its origin; one without an origin those that both its neighbors have, so an element
+    whose words were separated occurs twice. An element without aligned words, and one without content, is put beside
+    the word aligned with the nearest source word.
     """
     paths = _filled([None if origin is None else marked.paths[origin] for origin in origins])
-    there = {element for path in paths for element in path}
-    before: dict[int, list[tuple[Path, str]]] = {}  # a word: empty elements, and tags that stand alone
-    behind: dict[int, list[tuple[Path, str]]] = {}
-    parents = {element.around[-1] for element in marked.elements if element.around}
+    present = {element for path in paths for element in path}
+    before: dict[int, list[tuple[Path, str]]] = {}  # empty elements by word
+    after: dict[int, list[tuple[Path, str]]] = {}
+    parents = {element.parents[-1] for element in marked.elements if element.parents}
     for number, element in enumerate(marked.elements):
-        if element.closes is not None and (number in there or number in parents):
-            continue  # its words show it, or what is in it does
-        path = element.around if element.closes is None else (*element.around, number)
-        highest = next((one for one in (*element.around, number) if one not in there), number)
-        word, after = _beside(marked, highest, origins)
-        text = element.opens if element.closes is None else ""
-        (behind if after else before).setdefault(word, []).append((path, text))
-    line = _Line(marked.elements)
+        if element.closing is not None and (number in present or number in parents):
+            continue  # shown by its words or its children
+        path = element.parents if element.closing is None else (*element.parents, number)
+        highest = next((one for one in (*element.parents, number) if one not in present), number)
+        word, follows = _beside(marked, highest, origins)
+        text = element.opening if element.closing is None else ""
+        (after if follows else before).setdefault(word, []).append((path, text))
+    writer = _Writer(marked.elements)
     end = 0
     for word, (start, stop) in enumerate(spans):
-        line.space(output[end:start])
-        for path, text in (*before.get(word, ()), (paths[word], _escaped(output[start:stop])), *behind.get(word, ())):
-            line.add(path, text)
+        writer.space(output[end:start])
+        for path, text in (*before.get(word, ()), (paths[word], _escaped(output[start:stop])), *after.get(word, ())):
+            writer.add(path, text)
         end = stop
-    for path, text in () if spans else behind.get(-1, ()):
-        line.add(path, text)
-    return line.end() + output[end:]
+    for path, text in () if spans else after.get(-1, ()):
+        writer.add(path, text)
+    return writer.end() + output[end:]
 
 
 def _filled(paths: Sequence[Path | None]) -> list[Path]:
-    """A word without a path of its own has what those before and behind it share."""
-    found: list[Path] = []
+    """The paths, with the shared path of its neighbors for a word that has none."""
+    filled: list[Path] = []
     for at, path in enumerate(paths):
         if path is None:
             later = next((one for one in paths[at + 1 :] if one is not None), ())
-            earlier = found[-1] if found else ()
+            earlier = filled[-1] if filled else ()
             path = earlier[: _shared(earlier, later)]
-        found.append(path)
-    return found
+        filled.append(path)
+    return filled
 
 
-def _beside(marked: Marked, number: int, origins: Sequence[int | None]) -> tuple[int, bool]:
-    """The word of an output that an element goes beside, and whether behind it; -1 where there is none."""
-    element, inside = marked.elements[number], marked.elements[number].around[-1:]
-    places: dict[int, list[int]] = {}  # of the words of the text, in the output
+def _beside(marked: MarkedText, number: int, origins: Sequence[int | None]) -> tuple[int, bool]:
+    """The word of the output to put an element beside (-1: there is none), and whether after it."""
+    element, inside = marked.elements[number], marked.elements[number].parents[-1:]
+    aligned: dict[int, list[int]] = {}  # the words of the output by source word
     for word, origin in enumerate(origins):
         if origin is not None and set(inside) <= set(marked.paths[origin]):
-            places.setdefault(origin, []).append(word)
-    left = max((origin for origin in places if origin < element.first), default=None)
-    right = min((origin for origin in places if origin >= element.first), default=None)
+            aligned.setdefault(origin, []).append(word)
+    left = max((origin for origin in aligned if origin < element.first), default=None)
+    right = min((origin for origin in aligned if origin >= element.first), default=None)
     if left is None and right is None:
         return len(origins) - 1, True
     far = len(marked.paths) + 1
     to_left = far if left is None else element.first - left
     to_right = far if right is None else max(right - element.last, 0) + 1
-    if right is None or (left is not None and (to_left, element.leans) < (to_right, True)):
+    if right is None or (left is not None and (to_left, element.attaches_right) < (to_right, True)):
         assert left is not None
-        return max(places[left]), True
-    return min(places[right]), False
+        return max(aligned[left]), True
+    return min(aligned[right]), False
 
 
-class _Line:
-    """Words with the elements they are in, written so that what was opened last is closed first."""
+class _Writer:
+    """Writes words with the elements around them, properly nested."""
 
     def __init__(self, elements: Sequence[Element]) -> None:
         self.elements, self.gap = elements, ""
@@ -189,12 +179,12 @@ class _Line:
         self.path: Path = ()
 
     def space(self, text: str) -> None:
-        """Before what comes next, and outside of what ends before it or begins with it."""
+        """The white space before the next word, outside of elements that end before it or begin with it."""
         self.gap = text
 
     def add(self, path: Path, text: str) -> None:
         self._close(_shared(self.path, path))
-        self.parts += [self.gap, *(self.elements[one].opens for one in path[len(self.path) :]), text]
+        self.parts += [self.gap, *(self.elements[one].opening for one in path[len(self.path) :]), text]
         self.path, self.gap = path, ""
 
     def end(self) -> str:
@@ -202,7 +192,7 @@ class _Line:
         return "".join(self.parts)
 
     def _close(self, kept: int) -> None:
-        self.parts += [self.elements[one].closes or "" for one in reversed(self.path[kept:])]
+        self.parts += [self.elements[one].closing or "" for one in reversed(self.path[kept:])]
         self.path = self.path[:kept]
 
 

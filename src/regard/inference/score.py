@@ -1,11 +1,11 @@
-"""How likely a model finds outputs that are given."""
+"""Log-probabilities of given targets, by teacher forcing."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import exp
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,20 +13,21 @@ from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.data.text import lines, parallel
 from regard.data.tokenizer import END, START, Labels, Tokenizer
+from regard.inference.inputs import EncodedInput, InputEncoder
 from regard.model.seq2seq import Classifier, Seq2Seq
 
 if TYPE_CHECKING:
     from regard.inference.predictor import Predictor
 
-CHUNK = 1024  # lines at once: enough to put those of like length together
+CHUNK = 1024  # lines at once: enough to batch those of similar length
 
 
 @dataclass(frozen=True)
 class SequenceScore:
-    """How likely a model finds one target."""
+    """The log-probability of one target."""
 
-    tokens: tuple[str, ...]  # the end among them, where the model says one; or the label
-    log_probabilities: tuple[float, ...]  # one a token
+    tokens: tuple[str, ...]  # with the end token, where the model has one; or the label
+    log_probabilities: tuple[float, ...]  # one for each token
 
     @property
     def log_probability(self) -> float:
@@ -39,31 +40,31 @@ class SequenceScore:
 
 
 def score_lines(
-    predictor: "Predictor", given: Iterable[tuple[str, ...]], batch_tokens: int | None = None
+    predictor: "Predictor", examples: Iterable[tuple[str, ...]], batch_tokens: int | None = None
 ) -> Iterator[SequenceScore]:
-    """Of sources with their targets, or of texts alone for a language model, as they come."""
-    given = iter(given)
-    while chunk := list(islice(given, CHUNK)):
+    """Scores of (source, target) pairs, or of (text,) for a language model, in order and in chunks of lines."""
+    examples = iter(examples)
+    while chunk := list(islice(examples, CHUNK)):
         columns = list(zip(*chunk, strict=True))
         targets = columns[1] if len(columns) > 1 else None
         yield from predictor.score(columns[0], targets, batch_tokens=batch_tokens)
 
 
 def pairs(predictor: "Predictor", files: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-    """The lines of files side by side; of stdin, the two sides of a tab. A language model has texts alone."""
-    wanted = 1 if predictor.recipe.data.source is None else 2
-    if files and len(files) != wanted:
-        names = "texts" if wanted == 1 else "sources and one of targets"
+    """The examples in parallel files, or on stdin as two columns separated by a tab; one text for a language model."""
+    columns = 1 if predictor.recipe.data.source is None else 2
+    if files and len(files) != columns:
+        names = "texts" if columns == 1 else "sources and one of targets"
         raise InvalidArgument("files", wanted=f"a file of {names}", got=str(len(files)), remedy="Or none, for stdin.")
-    if files or wanted == 1:
+    if files or columns == 1:
         yield from parallel(files or [Path("/dev/stdin")])
         return
     for number, line in enumerate(lines("/dev/stdin"), start=1):
         sides = tuple(line.split("\t"))
-        if len(sides) != wanted:
+        if len(sides) != columns:
             raise InvalidArgument(
                 f"line {number}",
-                wanted="a source and a target, parted by a tab",
+                wanted="a source and a target, separated by a tab",
                 got=f"{len(sides)} columns",
                 remedy="Or give two files.",
             )
@@ -71,51 +72,59 @@ def pairs(predictor: "Predictor", files: Sequence[Path]) -> Iterator[tuple[str, 
 
 
 @torch.inference_mode()
-def score(
-    predictor: "Predictor",
-    sources: Sequence[Any] | None,
+def score_labels(
+    model: Classifier,
+    labels: Labels,
+    inputs: InputEncoder,
+    encoded: Sequence[EncodedInput],
     targets: Sequence[str],
-    collate: Callable[[list[Any]], Any],
-    budget: int,
+    batch_tokens: int,
 ) -> list[SequenceScore]:
-    """Sources are what `collate` makes a batch of; None for a language model."""
-    model, vocabulary = predictor.model, predictor.target
-    found: list[SequenceScore | None] = [None] * len(targets)
-    if isinstance(model, Classifier):
-        assert isinstance(vocabulary, Labels)
-        assert sources is not None
-        labels = [vocabulary.encode(target) for target in targets]
-        for rows in together([_size(source) for source in sources], budget):
-            log_p = model(collate([sources[row] for row in rows])).float().log_softmax(-1)
-            for at, row in enumerate(rows):
-                found[row] = SequenceScore((targets[row],), (float(log_p[at, labels[row]]),))
-        return [each for each in found if each is not None]
-    if not isinstance(model, Seq2Seq) or not isinstance(vocabulary, Tokenizer):
-        raise InvalidArgument(
-            "model", wanted="one that gives sequences or labels", got=type(model).__name__, remedy="Fine-tune it first."
-        )
-    running = predictor.recipe.data.context_length is not None  # a text without ends
-    ids = [[END, *row] if running else [START, *row, END] for row in vocabulary.encode_batch(targets)]
+    """The score of one label for each input."""
+    ids = [labels.encode(target) for target in targets]
+    scores: dict[int, SequenceScore] = {}
+    for rows in length_batches(inputs.sizes(encoded), batch_tokens):
+        log_p = model(inputs.collate([encoded[row] for row in rows])).float().log_softmax(-1).tolist()
+        for row, values in zip(rows, log_p, strict=True):
+            scores[row] = SequenceScore((targets[row],), (values[ids[row]],))
+    return [scores[row] for row in range(len(targets))]
+
+
+@torch.inference_mode()
+def score_sequences(
+    model: Seq2Seq,
+    tokenizer: Tokenizer,
+    inputs: InputEncoder,
+    encoded: Sequence[EncodedInput] | None,
+    targets: Sequence[str],
+    batch_tokens: int,
+    *,
+    documents: bool,
+) -> list[SequenceScore]:
+    """The score of one target for each input; `encoded` is None for a language model.
+
+    With `documents`, the targets are running text, which begins after an end token and has none of its own.
+    """
+    ids = [[END, *row] if documents else [START, *row, END] for row in tokenizer.encode_batch(targets)]
     device = next(model.parameters()).device
-    sizes = [max(len(row), 0 if sources is None else _size(sources[n])) for n, row in enumerate(ids)]
-    for rows in together(sizes, budget):
-        source = None if sources is None else collate([sources[row] for row in rows])
+    sizes = [len(row) for row in ids]
+    if encoded is not None:
+        sizes = [max(pair) for pair in zip(sizes, inputs.sizes(encoded), strict=True)]
+    scores: dict[int, SequenceScore] = {}
+    for rows in length_batches(sizes, batch_tokens):
+        source = None if encoded is None else inputs.collate([encoded[row] for row in rows])
         log_p = model.log_probabilities(source, Tokens.of([ids[row] for row in rows], device=device).ids).tolist()
         for row, values in zip(rows, log_p, strict=True):
             count = len(ids[row]) - 1
-            found[row] = SequenceScore(tuple(vocabulary.pieces(ids[row][1:])), tuple(values[:count]))
-    return [each for each in found if each is not None]
+            scores[row] = SequenceScore(tuple(tokenizer.pieces(ids[row][1:])), tuple(values[:count]))
+    return [scores[row] for row in range(len(targets))]
 
 
-def _size(source: Any) -> int:
-    return len(source) if isinstance(source, list) else 1
-
-
-def together(lengths: list[int], budget: int) -> Iterator[list[int]]:
-    """Which are computed together: of like length, within a budget of tokens with their padding."""
+def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of sequences of similar length, batched within a budget of tokens with padding."""
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if rows and (lengths[row] + 1) * (len(rows) + 1) > budget:
+        if rows and (lengths[row] + 1) * (len(rows) + 1) > batch_tokens:
             yield rows
             rows = []
         rows.append(row)

@@ -19,7 +19,7 @@ Reranker = Callable[[Source, Sequence[Hypothesis]], list[Hypothesis]]  # a sourc
 
 def require_cross_attention(argument: str, model: nn.Module) -> Seq2Seq:
     """The model; refused without cross-attention, as a language model, an RNN without attention or an ensemble is."""
-    if not isinstance(model, Seq2Seq) or not _cross_attentions(model):
+    if not isinstance(model, Seq2Seq) or not model.decoder.cross_attentions:
         raise InvalidArgument(
             argument,
             wanted="one model whose decoder attends to its source",
@@ -27,11 +27,6 @@ def require_cross_attention(argument: str, model: nn.Module) -> Seq2Seq:
             remedy="Leave it out, or choose another model.",
         )
     return model
-
-
-def _cross_attentions(model: Seq2Seq) -> Sequence[nn.Module]:
-    modules: Sequence[nn.Module] = getattr(model.decoder, "cross_attentions", ())
-    return modules
 
 
 @torch.inference_mode()
@@ -43,7 +38,7 @@ def output_attention(
     A row for each token and for the end token, where there is one. `first` is the token before an output's first.
     """
     reads = require_cross_attention("attention", model)
-    layers = {module: list[Tensor]() for module in _cross_attentions(reads)}
+    layers = {module: list[Tensor]() for module in reads.decoder.cross_attentions}
     targets = [(first, *each.tokens)[: len(each.tokens) + each.ended] for each in hypotheses]
     longest = max(map(len, targets), default=0)
     if not longest:

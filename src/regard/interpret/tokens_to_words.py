@@ -7,7 +7,7 @@ from itertools import groupby
 import torch
 
 from regard.core.shapes import Int, Tensor
-from regard.data.examples import SPECIALS
+from regard.data.config import SPECIALS
 from regard.data.tokenizer import Tokenizer
 
 CLS_TOKEN = "<unit>"  # a learned state before all others

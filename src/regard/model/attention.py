@@ -390,7 +390,7 @@ def _window(window: Window | None) -> tuple[int | None, int | None]:
             "window",
             wanted="a number of keys ≥ 0, or a pair of such numbers (None: no limit)",
             got=repr(window),
-            remedy="window=2 sees two keys on each side; with causal=True, the two before and its own.",
+            remedy="window=2 is two keys on each side; with causal=True, the two before and its own.",
         )
     behind, ahead = pair
     return behind, ahead

@@ -1,9 +1,9 @@
-"""Networks that others have trained on ImageNet, as backbones: from pictures to a grid of features.
+"""CNN backbones with ImageNet weights: images to a feature map.
 
-Their batch norm always goes by its stored statistics, in training too, so that no picture changes another's. It is then
-a scale and a shift of each channel, and is folded into the convolution before it; both can still be trained.
+Batch norm always uses its stored statistics, in training as well, so that images of a batch do not affect each other.
+It is then a scale and a shift per channel, folded into the convolution before it; both can still be trained.
 
-Names and shapes of weights are those of the files they come from, which `jobs/backbones.py` reads.
+Names and shapes of weights are those of the published files, which `api/backbones.py` reads.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.config import Config, Count
+from regard.core.config import Config, Count, doc
 from regard.core.errors import Problem
 from regard.core.shapes import Float, Tensor
 
@@ -23,9 +23,9 @@ BackboneKind = Literal["efficientnet-lite0", "resnet18", "resnet50"]
 
 @dataclass(frozen=True)
 class BackboneConfig(Config):
-    kind: BackboneKind = "efficientnet-lite0"
-    stride: Count = 32  # pixels a side of a region: 16 or 32
-    weights: str | None = None  # the file to start from; None: those of the package, for efficientnet-lite0
+    kind: BackboneKind = doc("efficientnet-lite0", "pretrained network")
+    stride: Count = doc(32, "pixels per region in each direction: 16 or 32")
+    weights: str | None = doc(None, "file of the weights; left out: those of the package, for efficientnet-lite0")
 
     def conflicts(self) -> Iterator[Problem]:
         if self.stride not in (16, 32):
@@ -35,7 +35,7 @@ class BackboneConfig(Config):
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch norm by stored statistics, done by the convolution before it."""
+    """Batch norm with stored statistics, folded into the convolution before it."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -55,7 +55,7 @@ class FrozenBatchNorm(nn.Module):
 
 
 class ColorTransform(nn.Module):
-    """From the toolkit's -1 to 1 to what a network was trained on; channels last, as convolutions are fastest."""
+    """From pixels in [-1, 1] to the normalisation a network was trained with, in channels-last layout."""
 
     scale: Tensor
     shift: Tensor
@@ -70,28 +70,28 @@ class ColorTransform(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Widen, look around in each channel, narrow; around it a short cut (https://arxiv.org/abs/1801.04381)."""
+    """Expansion, depthwise convolution, projection, with a residual (https://arxiv.org/abs/1801.04381)."""
 
-    def __init__(self, before: int, after: int, *, kernel: int, stride: int, widen: int) -> None:
+    def __init__(self, inputs: int, outputs: int, *, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
-        inner = before * widen
-        self.widens, self.skips = widen > 1, stride == 1 and before == after
-        if self.widens:
-            self.expand_conv, self.bn0 = _conv(before, inner), _norm(inner)
+        inner = inputs * expansion
+        self.expands, self.skips = expansion > 1, stride == 1 and inputs == outputs
+        if self.expands:
+            self.expand_conv, self.bn0 = _conv(inputs, inner), _norm(inner)
         self.depthwise_conv, self.bn1 = _conv(inner, inner, kernel, stride, groups=inner), _norm(inner)
-        self.project_conv, self.bn2 = _conv(inner, after), _norm(after)
+        self.project_conv, self.bn2 = _conv(inner, outputs), _norm(outputs)
 
     def forward(self, x: Float[Tensor, "B c Y X"]) -> Float[Tensor, "B C y x"]:
-        y: Tensor = _relu6(self.bn0(self.expand_conv, x)) if self.widens else x
+        y: Tensor = _relu6(self.bn0(self.expand_conv, x)) if self.expands else x
         y = _relu6(self.bn1(self.depthwise_conv, _same(self.depthwise_conv, y)))
         y = self.bn2(self.project_conv, y)
         return x + y if self.skips else y
 
 
 class EfficientNetLite0(nn.Module):
-    """https://arxiv.org/abs/1905.11946, in the form without squeeze and excitation, for small devices."""
+    """EfficientNet-Lite0: https://arxiv.org/abs/1905.11946 without squeeze-and-excitation."""
 
-    # channels, blocks, kernel, stride of the first block; at stride 16 the first five end
+    # channels, blocks, kernel, stride of the first block; stride 16 uses the first five
     STAGES = (
         (16, 1, 3, 1),
         (24, 2, 3, 2),
@@ -104,48 +104,50 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self, stride: int = 32) -> None:
         super().__init__()
-        self.colours = ColorTransform((127.5 / 128,) * 3, (0.5 / 128,) * 3)  # (bytes - 127) / 128
+        self.color_transform = ColorTransform((127.5 / 128,) * 3, (0.5 / 128,) * 3)  # (bytes - 127) / 128
         self.conv_stem, self.bn0 = _conv(3, 32, 3, 2), _norm(32)
-        self.dim, self.whole = 32, stride == 32
+        self.dim, self.has_head = 32, stride == 32
         blocks: list[nn.Module] = []
-        for channels, count, kernel, first in self.STAGES if self.whole else self.STAGES[:5]:
+        for channels, count, kernel, first in self.STAGES if self.has_head else self.STAGES[:5]:
             for number in range(count):
-                step, widen = 1 if number else first, 6 if blocks else 1
-                blocks.append(InvertedResidual(self.dim, channels, kernel=kernel, stride=step, widen=widen))
+                step, expansion = 1 if number else first, 6 if blocks else 1
+                blocks.append(InvertedResidual(self.dim, channels, kernel=kernel, stride=step, expansion=expansion))
                 self.dim = channels
         self.blocks = nn.ModuleList(blocks)
-        if self.whole:
+        if self.has_head:
             self.conv_head, self.bn1 = _conv(self.dim, 1280), _norm(1280)
             self.dim = 1280
 
     def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B C y x"]:
-        x = _relu6(self.bn0(self.conv_stem, _same(self.conv_stem, self.colours(images))))
+        x = _relu6(self.bn0(self.conv_stem, _same(self.conv_stem, self.color_transform(images))))
         for block in self.blocks:
             x = block(x)
-        return _relu6(self.bn1(self.conv_head, x)) if self.whole else x
+        return _relu6(self.bn1(self.conv_head, x)) if self.has_head else x
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions, or three whose middle one is narrow, around which there is a short cut."""
+    """A basic or bottleneck block with a residual."""
 
-    def __init__(self, before: int, after: int, *, stride: int, narrow: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, *, stride: int, bottleneck: bool) -> None:
         super().__init__()
-        inner = after // 4 if narrow else after
-        sizes = [(before, inner, 1, 1), (inner, inner, 3, stride), (inner, after, 1, 1)]
-        if not narrow:
-            sizes = [(before, after, 3, stride), (after, after, 3, 1)]
-        self.conv1, self.bn1 = _centred(*sizes[0]), FrozenBatchNorm(sizes[0][1], epsilon=1e-5)
-        self.conv2, self.bn2 = _centred(*sizes[1]), FrozenBatchNorm(sizes[1][1], epsilon=1e-5)
-        self.narrow = narrow
-        if narrow:
-            self.conv3, self.bn3 = _centred(*sizes[2]), FrozenBatchNorm(after, epsilon=1e-5)
+        inner = outputs // 4 if bottleneck else outputs
+        sizes = [(inputs, inner, 1, 1), (inner, inner, 3, stride), (inner, outputs, 1, 1)]
+        if not bottleneck:
+            sizes = [(inputs, outputs, 3, stride), (outputs, outputs, 3, 1)]
+        self.conv1, self.bn1 = _conv_centered(*sizes[0]), FrozenBatchNorm(sizes[0][1], epsilon=1e-5)
+        self.conv2, self.bn2 = _conv_centered(*sizes[1]), FrozenBatchNorm(sizes[1][1], epsilon=1e-5)
+        self.bottleneck = bottleneck
+        if bottleneck:
+            self.conv3, self.bn3 = _conv_centered(*sizes[2]), FrozenBatchNorm(outputs, epsilon=1e-5)
         self.downsample: nn.ModuleList | None = None
-        if stride > 1 or before != after:
-            self.downsample = nn.ModuleList([_centred(before, after, 1, stride), FrozenBatchNorm(after, epsilon=1e-5)])
+        if stride > 1 or inputs != outputs:
+            self.downsample = nn.ModuleList(
+                [_conv_centered(inputs, outputs, 1, stride), FrozenBatchNorm(outputs, epsilon=1e-5)]
+            )
 
     def forward(self, x: Float[Tensor, "B c Y X"]) -> Float[Tensor, "B C y x"]:
         y = self.bn2(self.conv2, F.relu_(self.bn1(self.conv1, x)))
-        if self.narrow:
+        if self.bottleneck:
             y = self.bn3(self.conv3, F.relu_(y))
         if self.downsample is not None:
             conv, norm = self.downsample
@@ -154,26 +156,26 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """https://arxiv.org/abs/1512.03385, with the stride in the 3 × 3 convolution, as torchvision has it."""
+    """ResNet (https://arxiv.org/abs/1512.03385), with the stride in the 3 × 3 convolution as in torchvision."""
 
-    MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pictures, from 0 to 1
+    MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels in [0, 1]
 
-    def __init__(self, blocks: tuple[int, ...], *, narrow: bool, stride: int = 32) -> None:
+    def __init__(self, blocks: tuple[int, ...], *, bottleneck: bool, stride: int = 32) -> None:
         super().__init__()
         both = list(zip(self.MEAN, self.DEVIATION, strict=True))
-        self.colours = ColorTransform(tuple(0.5 / d for _, d in both), tuple((0.5 - m) / d for m, d in both))
-        self.conv1, self.bn1 = _centred(3, 64, 7, 2), FrozenBatchNorm(64, epsilon=1e-5)
+        self.color_transform = ColorTransform(tuple(0.5 / d for _, d in both), tuple((0.5 - m) / d for m, d in both))
+        self.conv1, self.bn1 = _conv_centered(3, 64, 7, 2), FrozenBatchNorm(64, epsilon=1e-5)
         self.dim = 64
         self.layers = len(blocks) if stride == 32 else len(blocks) - 1
         for number, count in enumerate(blocks[: self.layers]):
-            channels, first = 64 * 2**number * (4 if narrow else 1), 1 if number == 0 else 2
-            layer = [ResidualBlock(self.dim, channels, stride=first, narrow=narrow)]
-            layer += [ResidualBlock(channels, channels, stride=1, narrow=narrow) for _ in range(count - 1)]
+            channels, first = 64 * 2**number * (4 if bottleneck else 1), 1 if number == 0 else 2
+            layer = [ResidualBlock(self.dim, channels, stride=first, bottleneck=bottleneck)]
+            layer += [ResidualBlock(channels, channels, stride=1, bottleneck=bottleneck) for _ in range(count - 1)]
             self.add_module(f"layer{number + 1}", nn.Sequential(*layer))
             self.dim = channels
 
     def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B C y x"]:
-        x = F.max_pool2d(F.relu_(self.bn1(self.conv1, self.colours(images))), 3, stride=2, padding=1)
+        x = F.max_pool2d(F.relu_(self.bn1(self.conv1, self.color_transform(images))), 3, stride=2, padding=1)
         for number in range(self.layers):
             x = self.get_submodule(f"layer{number + 1}")(x)
         return x
@@ -183,20 +185,20 @@ Backbone = EfficientNetLite0 | ResNet
 
 
 def backbone(kind: BackboneKind, stride: int = 32) -> Backbone:
-    """The network of this name, its weights drawn; `width` is the number of its channels."""
+    """The network of this name with random weights; `dim` is the number of its channels."""
     if kind == "efficientnet-lite0":
         return EfficientNetLite0(stride)
-    return ResNet((2, 2, 2, 2) if kind == "resnet18" else (3, 4, 6, 3), narrow=kind == "resnet50", stride=stride)
+    return ResNet((2, 2, 2, 2) if kind == "resnet18" else (3, 4, 6, 3), bottleneck=kind == "resnet50", stride=stride)
 
 
-def _conv(before: int, after: int, kernel: int = 1, stride: int = 1, *, groups: int = 1) -> nn.Conv2d:
-    """Where it strides, `_same` pads."""
+def _conv(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, groups: int = 1) -> nn.Conv2d:
+    """A convolution; where it strides, `_same` pads its input."""
     padding = kernel // 2 if stride == 1 else 0
-    return nn.Conv2d(before, after, kernel, stride, padding, groups=groups, bias=False)
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
 
 
-def _centred(before: int, after: int, kernel: int, stride: int) -> nn.Conv2d:
-    return nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
+def _conv_centered(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
 
 
 def _norm(channels: int) -> FrozenBatchNorm:
@@ -204,11 +206,11 @@ def _norm(channels: int) -> FrozenBatchNorm:
 
 
 def _relu6(x: Tensor) -> Tensor:
-    return F.hardtanh_(x, 0.0, 6.0)  # in place: nobody needs what comes before it
+    return F.hardtanh_(x, 0.0, 6.0)  # in place: the backward does not need the input
 
 
 def _same(conv: nn.Conv2d, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C y x"]:
-    """Padded as TensorFlow's SAME does for a stride: so that each output has its pixels, the odd one at the end."""
+    """The input padded as by TensorFlow's SAME with a stride, the odd pixel at the end."""
     kernel, stride = conv.kernel_size[0], conv.stride[0]
     if stride == 1:
         return x

@@ -41,7 +41,7 @@ class AttentionCall:
 
     @torch.no_grad()
     def weights(self, *, rows: Pick = None, heads: Pick = None) -> Tensor:
-        """Exact weights (*lead, rows, keys) of the given rows and heads; memory is linear in what is asked for."""
+        """Exact weights (*lead, rows, keys) of the given rows and heads; memory is linear in the selection."""
         return weights(self.spec, self.lead, rows, heads, self.lse)
 
     @torch.no_grad()
@@ -120,6 +120,16 @@ def capturing() -> bool:
 def intercepted() -> bool:
     """Whether attention is intercepted in any thread: whether every call must go through `attend_spec`."""
     return _intercepting
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Capture nothing inside the block, in this thread (or task)."""
+    token = _callbacks.set(())
+    try:
+        yield
+    finally:
+        _callbacks.reset(token)
 
 
 def capturing_here() -> bool:

@@ -1,4 +1,4 @@
-"""Dilated 1-D convolutions as encoder and decoder: what a position sees grows exponentially with depth."""
+"""Dilated 1-D convolutions as encoder and decoder: the receptive field grows exponentially with depth."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.config import Count, Probability
+from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -24,20 +24,20 @@ from regard.model.multihead import MultiHead
 from regard.model.part_config import NO_SOURCE, DecoderConfig, EncoderConfig, UnusedKeys, not_packable_score
 from regard.model.scores import ScoreName
 
-UNDROPPED = Dropout(0.0)
+NO_DROPOUT = Dropout(0.0)
 
 
 @dataclass(frozen=True)
 class ConvConfig(EncoderConfig, DecoderConfig):
     packable = True
 
-    dim: Count = 256
-    kernel_size: Count = 3
-    dilations: tuple[Count, ...] = (1, 2, 4, 8)  # one layer each
-    dropout: Probability = 0.1
-    causal: bool = False  # encoders: see no later token; decoders always do
-    score: ScoreName = "scaled_dot"
-    heads: Count = 1
+    dim: Count = doc(256, "dimension of the hidden states")
+    kernel_size: Count = doc(3, "kernel size of the convolutions")
+    dilations: tuple[Count, ...] = doc((1, 2, 4, 8), "dilation of each layer")
+    dropout: Probability = doc(0.1, "dropout of embeddings and of each layer's output")
+    causal: bool = doc(False, "encoders: see earlier positions only; decoders always do")
+    score: ScoreName = doc("scaled_dot", "attention score function of a decoder")
+    heads: Count = doc(1, "attention heads of a decoder")
 
     def conflicts(self) -> Iterator[Problem]:
         if self.dim % self.heads:
@@ -60,34 +60,36 @@ class ConvConfig(EncoderConfig, DecoderConfig):
 
 
 class ConvLayer(nn.Module):
-    """Norm, convolution, gate, residual (https://arxiv.org/abs/1705.03122). Padding is asymmetric where causal."""
+    """x + GLU(conv(norm(x))) (https://arxiv.org/abs/1705.03122), padded on the left only where causal."""
 
     def __init__(self, config: ConvConfig, dilation: int, *, causal: bool) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.dim)
         self.conv = nn.Conv1d(config.dim, 2 * config.dim, config.kernel_size, dilation=dilation)
         self.dropout = Dropout(config.dropout)
-        self.reach = (config.kernel_size - 1) * dilation  # how far it sees
-        self.after = 0 if causal else self.reach // 2
+        self.span = (config.kernel_size - 1) * dilation  # positions between the first and the last tap
+        self.right_padding = 0 if causal else self.span // 2
 
     def forward(self, x: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B S W"]:
         h = self.norm(x)
-        if mask is not None:  # what stands in the padding must look like what stands beyond the edge
+        if mask is not None:  # padding must equal what the convolution pads with
             h = h.masked_fill(~mask[..., None], 0.0)
-        h = F.pad(h.mT, (self.reach - self.after, self.after))  # (B, W, S + reach)
+        h = F.pad(h.mT, (self.span - self.right_padding, self.right_padding))  # (B, W, S + span)
         return x + self._gated(h)
 
     def forward_packed(self, given: PendingResidual, dropout: Dropout, sides: Neighbors) -> PendingResidual:
-        """The same of sequences laid end to end; `dropout` is that of what is still to be added to what is given."""
+        """As `forward`, for packed sequences; `dropout` is applied to the pending residual of `given`."""
         x, h = add_norm(given, dropout, self.norm)  # (N, W)
-        seen = unfold(h, sides, range(self.after - self.reach, self.after + 1, *self.conv.dilation))  # (N, K · W)
+        seen = unfold(
+            h, sides, range(self.right_padding - self.span, self.right_padding + 1, *self.conv.dilation)
+        )  # (N, K · W)
         out = linear(seen, self.conv.weight.mT.flatten(1), self.conv.bias)  # (N, 2 · W)
         return PendingResidual(x, F.glu(out, -1))
 
     def step(
-        self, x: Float[Tensor, "B 1 W"], seen: Float[Tensor, "B reach W"]
-    ) -> tuple[Float[Tensor, "B 1 W"], Float[Tensor, "B reach W"]]:
-        """One position more, given the last `reach` inputs of the convolution; and those inputs, moved on by one."""
+        self, x: Float[Tensor, "B 1 W"], seen: Float[Tensor, "B span W"]
+    ) -> tuple[Float[Tensor, "B 1 W"], Float[Tensor, "B span W"]]:
+        """One more position, given the last `span` inputs of the convolution; and those inputs, shifted by one."""
         window = torch.cat((seen, self.norm(x)), 1)
         return x + self._gated(window.mT), window[:, 1:]
 
@@ -97,7 +99,7 @@ class ConvLayer(nn.Module):
 
 
 class ConvEncoder(Encoder):
-    """Tokens to a memory of one state each."""
+    """A convolutional encoder."""
 
     def __init__(self, config: ConvConfig, embedding: Embedding) -> None:
         super().__init__()
@@ -114,7 +116,6 @@ class ConvEncoder(Encoder):
         return Memory(states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask))
 
     def forward_packed(self, source: Packed) -> PackedMemory:
-        """Of sequences laid end to end."""
         given, sides = PendingResidual(self.dropout(self.embed_tokens(source.ids))), Neighbors.of(source.offsets)
         for layer in self.layers:
             given = layer.forward_packed(given, self.dropout, sides)
@@ -123,9 +124,9 @@ class ConvEncoder(Encoder):
 
 @dataclass(frozen=True)
 class ConvState(DecoderState):
-    """What a convolutional decoder knows after some steps, of K hypotheses for each of B sentences."""
+    """The state of a convolutional decoder, of K hypotheses for each of B sequences."""
 
-    seen: list[Float[Tensor, "rows _ W"]]  # the last inputs of each layer, as far back as it reaches
+    seen: list[Float[Tensor, "rows _ W"]]  # the last inputs of each convolution, as many as it spans
     memories: list[KeyValue | None]
     memory_mask: Bool[Tensor, "B 1 M"] | None
     beams: int = 1
@@ -156,38 +157,37 @@ class ConvState(DecoderState):
 
 
 class ConvDecoder(Decoder[ConvState]):
-    """Tokens so far, and a memory that every layer looks at, to logits of the next token."""
+    """A convolutional decoder with cross-attention after every layer."""
 
     def __init__(self, config: ConvConfig, embedding: Embedding, project: Projection, memory_dim: int | None) -> None:
         super().__init__()
         self.embed_tokens, self.project, self.dim = embedding, project, config.dim
         self.layers = TypedModuleList[ConvLayer](ConvLayer(config, d, causal=True) for d in config.dilations)
-        looks = 0 if memory_dim is None else len(config.dilations)
-        self.looks = TypedModuleList[MultiHead](
-            MultiHead(config.dim, config.heads, source_dim=memory_dim, score=config.score) for _ in range(looks)
+        layers = 0 if memory_dim is None else len(config.dilations)
+        self.cross_attn = TypedModuleList[MultiHead](
+            MultiHead(config.dim, config.heads, source_dim=memory_dim, score=config.score) for _ in range(layers)
         )
         self.norm, self.dropout = nn.LayerNorm(config.dim), Dropout(config.dropout)
 
     @property
     def cross_attentions(self) -> list[MultiHead]:
-        return list(self.looks)
+        return list(self.cross_attn)
 
     def hidden(
         self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
     ) -> Float[Tensor, "*lead W"]:
-        """What `project` turns into logits; with a packing, of the tokens it names alone, packed."""
         x = self.dropout(self.embed_tokens(targets))
         for i, layer in enumerate(self.layers):
             x = layer(x)
             if memory is not None:
-                x = x + self.looks[i](x, memory.states, mask=memory.mask[:, None])
+                x = x + self.cross_attn[i](x, memory.states, mask=memory.mask[:, None])
         normed: Tensor = self.norm(x if packing is None else packing.pack(x))
         return normed
 
     def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
         assert not isinstance(memory, Memory)
         given, sides = PendingResidual(self.dropout(self.embed_tokens(targets.ids))), Neighbors.of(targets.offsets)
-        dropout = self.dropout if memory is None else UNDROPPED  # of what is to be added: a look is as it is
+        dropout = self.dropout if memory is None else NO_DROPOUT  # cross-attention is added without dropout
         for i, layer in enumerate(self.layers):
             given = layer.forward_packed(given, dropout, sides)
             if memory is not None:
@@ -195,7 +195,7 @@ class ConvDecoder(Decoder[ConvState]):
                 assert out is not None
                 x = layer.dropout.onto(x, out)
                 given = PendingResidual(
-                    x, self.looks[i].forward_packed(x, targets.offsets, memory.states, memory.offsets)
+                    x, self.cross_attn[i].forward_packed(x, targets.offsets, memory.states, memory.offsets)
                 )
         return add_norm(given, dropout, self.norm)[1]
 
@@ -203,20 +203,23 @@ class ConvDecoder(Decoder[ConvState]):
         """The state before the first token. Its size does not depend on `capacity`."""
         new = self.project.weight.new_zeros
         return ConvState(
-            [new(batch * beams, layer.reach, self.dim) for layer in self.layers],
-            [None if memory is None else self.looks[i].project_memory(memory.states) for i in range(len(self.layers))],
+            [new(batch * beams, layer.span, self.dim) for layer in self.layers],
+            [
+                None if memory is None else self.cross_attn[i].project_memory(memory.states)
+                for i in range(len(self.layers))
+            ],
             None if memory is None else memory.mask[:, None],
             beams,
         )
 
     def step(self, tokens: Int[Tensor, " B"], state: ConvState) -> tuple[Float[Tensor, "B V"], ConvState]:
-        x, moved = self.dropout(self.embed_tokens(tokens[:, None])), []
+        x, shifted = self.dropout(self.embed_tokens(tokens[:, None])), []
         for i, layer in enumerate(self.layers):
             x, seen = layer.step(x, state.seen[i])
-            moved.append(seen)
+            shifted.append(seen)
             known = state.memories[i]
             if known is not None:
                 several = x.view(-1, state.beams, self.dim)  # (B, K, W)
-                x = x + self.looks[i].attend_memory(several, known, mask=state.memory_mask).view_as(x)
+                x = x + self.cross_attn[i].attend_memory(several, known, mask=state.memory_mask).view_as(x)
         logits: Tensor = self.project(self.norm(x))[:, 0]
-        return logits, replace(state, seen=moved)
+        return logits, replace(state, seen=shifted)

@@ -1,4 +1,4 @@
-"""What a model is at: learning, or not."""
+"""Evaluation mode for the duration of a block."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A block without dropout, whatever the model is at."""
+    """Set every module to evaluation mode within the block, and restore its mode after it."""
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False

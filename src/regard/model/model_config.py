@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from regard.core.config import Config, Count
+from regard.core.config import Config, Count, doc
 from regard.core.errors import Problem
 from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig
 
@@ -28,13 +28,20 @@ def config_of(part: Part[ConfigType] | None) -> ConfigType | None:
 class ModelOptions(Config):
     """The keys of a model table beside its parts."""
 
-    vocab_size: Count | None = None  # tokens that the decoder or the masked-language-model head predicts
-    source_vocab_size: Count | None = None  # tokens or labels that the encoder reads; None: vocab_size
-    num_labels: Count | None = None  # classes of a pool's classifier
-    head: Literal["mlm"] | None = None  # masked language modelling, for an encoder without decoder or pool
-    # embeddings that share a matrix: "target" the decoder's with its output layer, "all" the encoder's as well
-    tie_embeddings: Literal["none", "target", "all"] = "target"
-    scale_embeddings: bool = True  # by the square root of their dimension (https://arxiv.org/abs/1706.03762)
+    vocab_size: Count | None = doc(None, "tokens that the decoder or the masked-language-model head predicts")
+    source_vocab_size: Count | None = doc(None, "tokens or labels that the encoder reads; left out: vocab_size")
+    num_labels: Count | None = doc(None, "classes of a pool's classifier")
+    head: Literal["mlm"] | None = doc(
+        None, "masked language modeling, for an encoder without decoder or pool (https://arxiv.org/abs/1810.04805)"
+    )
+    tie_embeddings: Literal["none", "target", "all"] = doc(
+        "target",
+        'embeddings that share a matrix: "target" the decoder\'s with its output layer, "all" the '
+        "encoder's as well (https://arxiv.org/abs/1608.05859)",
+    )
+    scale_embeddings: bool = doc(
+        True, "multiply embeddings by the square root of their dimension (https://arxiv.org/abs/1706.03762)"
+    )
 
 
 @dataclass(frozen=True)

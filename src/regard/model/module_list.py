@@ -1,4 +1,4 @@
-"""A list of layers whose type is known."""
+"""A module list with a typed element."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -9,7 +9,7 @@ ModuleType = TypeVar("ModuleType", bound=nn.Module)
 
 
 class TypedModuleList(nn.ModuleList, Generic[ModuleType]):
-    """`nn.ModuleList`, telling type checkers what is in it."""
+    """`nn.ModuleList` whose element type is known to type checkers."""
 
     if TYPE_CHECKING:
 

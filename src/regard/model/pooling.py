@@ -1,4 +1,4 @@
-"""From a memory to one vector: sequence to label."""
+"""Pools: a memory reduced to one vector, for classifiers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.core.config import Count
+from regard.core.config import Count, doc
 from regard.core.errors import Problem
 from regard.core.shapes import Float, Tensor
 from regard.model.interfaces import Pool
@@ -18,9 +18,9 @@ from regard.model.scores import ScoreName
 
 @dataclass(frozen=True)
 class AttentionPoolConfig(PoolConfig):
-    queries: Count = 1
-    heads: Count = 1
-    score: ScoreName = "scaled_dot"
+    queries: Count = doc(1, "number of learned queries")
+    heads: Count = doc(1, "attention heads")
+    score: ScoreName = doc("scaled_dot", "attention score function")
 
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
         if memory_dim % self.heads:
@@ -28,7 +28,7 @@ class AttentionPoolConfig(PoolConfig):
 
 
 class MeanPool(Pool):
-    """The mean of all states that are there."""
+    """The mean of all unmasked states."""
 
     def __init__(self, config: PoolConfig, dim: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class MeanPool(Pool):
 
 
 class LastPool(Pool):
-    """The state at each sequence's own end."""
+    """The last state of each sequence."""
 
     def __init__(self, config: PoolConfig, dim: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class LastPool(Pool):
 
 
 class FirstPool(Pool):
-    """The state of the first position, which a global unit or a class token holds."""
+    """The first state, such as that of a cls_token."""
 
     def __init__(self, config: PoolConfig, dim: int) -> None:
         super().__init__()
@@ -61,16 +61,16 @@ class FirstPool(Pool):
 
 
 class AttentionPool(Pool):
-    """Learned queries, as many as wanted, each asking the memory; their answers side by side."""
+    """Attention by learned queries; the results of all queries are concatenated."""
 
     def __init__(self, config: AttentionPoolConfig, dim: int) -> None:
         super().__init__()
         self.dim = config.queries * dim
-        self.query = nn.Parameter(torch.randn(config.queries, dim) * 0.02)
-        self.attend = MultiHead(dim, config.heads, score=config.score)
-        self.attend.attention_kind = "pool"
+        self.queries = nn.Parameter(torch.randn(config.queries, dim) * 0.02)
+        self.attn = MultiHead(dim, config.heads, score=config.score)
+        self.attn.attention_kind = "pool"
 
     def forward(self, memory: Memory) -> Float[Tensor, "B QW"]:
-        asked = self.query.expand(memory.states.shape[0], -1, -1)
-        answers: Tensor = self.attend(asked, memory.states, mask=memory.mask[:, None])
-        return answers.flatten(1)
+        queries = self.queries.expand(memory.states.shape[0], -1, -1)
+        pooled: Tensor = self.attn(queries, memory.states, mask=memory.mask[:, None])
+        return pooled.flatten(1)

@@ -1,4 +1,4 @@
-"""Recurrent decoders, without attention and with it."""
+"""Recurrent decoders: without attention, or with the attention of Bahdanau or of Luong."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from regard.core.config import Count, Probability
+from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -21,10 +21,10 @@ from regard.model.interfaces import AttentionModule, CarriedState, StatefulDecod
 from regard.model.kv_cache import Slots, beam_rows, sequence_rows, write_masks, write_rows
 from regard.model.memory import Memory, PackedMemory
 from regard.model.part_config import NO_SOURCE, DecoderConfig, UnusedKeys
-from regard.model.rnn_encoder import MODULES, CellName, by_hand
+from regard.model.rnn_encoder import MODULES, CellName, fused_backward
 from regard.model.scores import SCORES, ProjectedKeys, ScoreName
 
-Looks = list[Float[Tensor, "B _ S"]]  # the weights of some steps, then of the next
+WeightsList = list[Float[Tensor, "B _ S"]]  # of consecutive parts of the target
 Hidden = tuple[Float[Tensor, "layers rows W"], ...]  # one tensor, or two for an LSTM
 
 
@@ -32,22 +32,31 @@ Hidden = tuple[Float[Tensor, "layers rows W"], ...]  # one tensor, or two for an
 class RnnDecoderConfig(DecoderConfig):
     packable, packed_memory, carries_state = True, False, True
 
-    cell: CellName = "gru"
-    dim: Count = 256
-    layers: Count = 1
-    dropout: Probability = 0.1
-    initial_state: Literal["summary", "zero"] = "summary"  # where the first state comes from
-    # none: the source's summary is an input of every step; before: look with the last state, then step
-    # (https://arxiv.org/abs/1409.0473); after: step, then look with the new state (https://arxiv.org/abs/1508.04025)
-    attention: Literal["none", "bahdanau", "luong"] = "bahdanau"
-    score: ScoreName = "additive"
-    input_feeding: bool = False  # with `after`: what was said last is an input of the next step
-    context_gate: bool = False  # with `before`: the state also says how much of what it sees counts (arXiv:1502.03044)
+    cell: CellName = doc("gru", "recurrent cell")
+    dim: Count = doc(256, "dimension of the hidden state")
+    layers: Count = doc(1, "number of layers")
+    dropout: Probability = doc(0.1, "dropout of inputs, between layers and of the output")
+    initial_state: Literal["summary", "zero"] = doc(
+        "summary", "initial hidden state: from the memory's summary, or zero"
+    )
+    attention: Literal["none", "bahdanau", "luong"] = doc(
+        "bahdanau",
+        '"bahdanau" attends before each step (https://arxiv.org/abs/1409.0473), "luong" after it '
+        "(https://arxiv.org/abs/1508.04025)",
+    )
+    score: ScoreName = doc("additive", "attention score function")
+    input_feeding: bool = doc(
+        False,
+        'with "luong": the last attentional state is an input of the next step (https://arxiv.org/abs/1508.04025)',
+    )
+    context_gate: bool = doc(
+        False, 'with "bahdanau": a learned gate scales the context vector (https://arxiv.org/abs/1502.03044)'
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if self.input_feeding and self.attention != "luong":
             yield Problem(
-                "input_feeding", "false unless attention = 'luong'", "true", "`before` feeds what it sees anyway."
+                "input_feeding", "false unless attention = 'luong'", "true", "'bahdanau' always feeds the context."
             )
         if self.context_gate and self.attention != "bahdanau":
             yield Problem("context_gate", "false unless attention = 'bahdanau'", "true", "Leave it out.")
@@ -63,7 +72,7 @@ class RnnDecoderConfig(DecoderConfig):
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
         if self.attends and SCORES[self.score].equal_dims and self.dim != memory_dim:
             got = f"{self.dim} and {memory_dim}"
-            yield Problem("score", f"equal widths for {self.score!r}", got, "Or 'bilinear'.")
+            yield Problem("score", f"equal widths for {self.score!r}", got, "Use 'bilinear'.")
 
     def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
         if not has_memory:
@@ -75,11 +84,11 @@ class RnnDecoderConfig(DecoderConfig):
 
 @dataclass(frozen=True)
 class RnnState(CarriedState):
-    """What a recurrent decoder knows after some steps, of K hypotheses for each of B sentences."""
+    """The state of a recurrent decoder, of K hypotheses for each of B sequences."""
 
     hidden: Hidden  # (layers, B · K, W) each
-    context: Float[Tensor, "rows fed"]  # the summary, or what the last step fed back; of width 0 where neither is
-    keys: Float[Tensor, "B S D"] | None  # the source, projected once
+    context: Float[Tensor, "rows feed"]  # input beside the token: the summary, or the last output; of width 0 if none
+    keys: Float[Tensor, "B S D"] | None  # of the memory, projected once
     values: Float[Tensor, "B S C"] | None
     mask: Bool[Tensor, "B 1 S"] | None
     beams: int = 1
@@ -113,7 +122,7 @@ class RnnState(CarriedState):
         )
 
     def widened(self) -> "RnnState":
-        """In float32, where it was in half of it."""
+        """The same state, half-precision tensors in float32."""
         keys, values = (None if x is None else widened(x) for x in (self.keys, self.values))
         hidden = tuple(widened(h) for h in self.hidden)
         return replace(self, hidden=hidden, context=widened(self.context), keys=keys, values=values)
@@ -131,11 +140,10 @@ class RnnState(CarriedState):
 
 
 class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
-    """Tokens so far, and a memory where there is one, to logits of the next token.
+    """A recurrent decoder.
 
-    Where a step does not depend on what was seen before it (no attention; looking after the step without feeding), the
-    whole sequence goes through the layers at once and all look-ups are one. Otherwise step by step; with one gradient
-    for all steps where that is possible.
+    Where no step depends on the context of an earlier one (no attention, or Luong's without input feeding), the whole
+    sequence passes each layer at once. Otherwise it is computed stepwise, with one fused backward where possible.
     """
 
     heads = 1
@@ -146,25 +154,26 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         super().__init__()
         self.embed_tokens, self.project, self.cell = embedding, project, config.cell
         self.dim, self.layers = config.dim, config.layers
-        self.looks = "none" if memory_dim is None else config.attention
+        self.attention = "none" if memory_dim is None else config.attention
         source = memory_dim or 0
-        fed = {"none": source, "bahdanau": source, "luong": config.dim if config.input_feeding else 0}[self.looks]
-        self.fed, self.one_by_one = fed, self.looks == "bahdanau" or (self.looks == "luong" and config.input_feeding)
+        self.feed_dim = source if self.attention != "luong" else config.dim if config.input_feeding else 0
+        self.stepwise = self.attention == "bahdanau" or (self.attention == "luong" and config.input_feeding)
         self.rnn = MODULES[config.cell](
-            embedding.dim + fed,
+            embedding.dim + self.feed_dim,
             config.dim,
             config.layers,
             batch_first=True,
             dropout=config.dropout if config.layers > 1 else 0.0,
         )
-        parts = 2 if config.cell == "lstm" else 1
-        begins = memory_dim is not None and config.initial_state == "summary"
-        self.begin = nn.Linear(source, parts * config.layers * config.dim) if begins else None
-        self.score = None if self.looks == "none" else SCORES[config.score].build(config.dim, source)
-        self.join = None if self.looks == "none" else nn.Linear(config.dim + source, config.dim)
-        self.gate = nn.Linear(config.dim, 1) if config.context_gate and self.looks == "bahdanau" else None
+        self.states_per_layer = 2 if config.cell == "lstm" else 1
+        from_summary = memory_dim is not None and config.initial_state == "summary"
+        self.initial_proj = (
+            nn.Linear(source, self.states_per_layer * config.layers * config.dim) if from_summary else None
+        )
+        self.score = None if self.attention == "none" else SCORES[config.score].build(config.dim, source)
+        self.context_proj = None if self.attention == "none" else nn.Linear(config.dim + source, config.dim)
+        self.context_gate = nn.Linear(config.dim, 1) if config.context_gate and self.attention == "bahdanau" else None
         self.dropout = Dropout(config.dropout)
-        self.parts = parts  # of a hidden state
 
     @property
     def cross_attentions(self) -> list[AttentionModule]:
@@ -172,8 +181,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
 
     @property
     def output_weight(self) -> Float[Tensor, "W C"]:
-        assert self.join is not None
-        weight: Tensor = self.join.weight
+        assert self.context_proj is not None
+        weight: Tensor = self.context_proj.weight
         return weight[:, self.dim :]  # the context comes after the hidden state
 
     def hidden(
@@ -188,28 +197,23 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
         """As `hidden`, for packed sequences, which are padded here: a step computes all of them at once."""
         assert not isinstance(memory, PackedMemory)
-        ends = targets.offsets
-        return self.hidden(ends.pad(targets.ids), memory, ends.packing)
+        return self.hidden(targets.offsets.pad(targets.ids), memory, targets.offsets.packing)
 
     def carry(
-        self, targets: Int[Tensor, "B T"], state: RnnState, weights: Looks | None = None
+        self, targets: Int[Tensor, "B T"], state: RnnState, weights: WeightsList | None = None
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
-        """States of a text's next stretch, from where the last ended; `state.detached()` cuts the gradient there.
-
-        A list of `weights` is added to: where each step looked, with its gradient.
-        """
-        hand = state.keys is not None and by_hand(self.project.weight, targets, state.keys)
-        if self.one_by_one and hand and self._fused_score(state) and not capture.intercepted():
-            return self._carry_by_hand(targets, state, weights)
+        fused = state.keys is not None and fused_backward(self.project.weight, targets, state.keys)
+        if self.stepwise and fused and self._fused_score(state) and not capture.intercepted():
+            return self._carry_fused(targets, state, weights)
         embedded = self.dropout(self.embed_tokens(targets))
-        if not self.one_by_one:
+        if not self.stepwise:
             out, state = self._advance(embedded, state, weights)
         else:
-            outs = []
+            outputs = []
             for t in range(targets.shape[1]):
                 out, state = self._advance(embedded[:, t : t + 1], state, weights)
-                outs.append(out)
-            out = torch.cat(outs, 1) if outs else embedded.new_zeros(*targets.shape, self.dim)
+                outputs.append(out)
+            out = torch.cat(outputs, 1) if outputs else embedded.new_zeros(*targets.shape, self.dim)
         return out, state
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> RnnState:
@@ -227,16 +231,17 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     def _start(self, memory: Memory | None, batch: int) -> RnnState:
         weight = self.project.weight
         zeros = weight.new_zeros(self.layers, batch, self.dim)
-        hidden: Hidden = (zeros,) * self.parts
+        hidden: Hidden = (zeros,) * self.states_per_layer
         if memory is None:
             return RnnState(hidden, weight.new_zeros(batch, 0), None, None, None)
-        if self.begin is not None:
-            first = torch.tanh(self.begin(memory.summary)).reshape(batch, self.parts, self.layers, self.dim)
+        if self.initial_proj is not None:
+            first = torch.tanh(self.initial_proj(memory.summary))
+            first = first.reshape(batch, self.states_per_layer, self.layers, self.dim)
             hidden = tuple(part.transpose(0, 1).contiguous() for part in first.unbind(1))
         if self.score is None:
             return RnnState(hidden, memory.summary, None, None, None)
-        nothing = weight.new_zeros(batch, self.fed if self.looks == "luong" else 0)
-        return RnnState(hidden, nothing, self.score.keys(memory.states), memory.states, memory.mask[:, None])
+        fed = weight.new_zeros(batch, self.feed_dim if self.attention == "luong" else 0)
+        return RnnState(hidden, fed, self.score.keys(memory.states), memory.states, memory.mask[:, None])
 
     def step(self, tokens: Int[Tensor, " B"], state: RnnState) -> tuple[Float[Tensor, "B V"], RnnState]:
         out, state = self._advance(self.dropout(self.embed_tokens(tokens[:, None])), state)
@@ -244,26 +249,26 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         return logits, state
 
     def _advance(
-        self, embedded: Float[Tensor, "B T W"], state: RnnState, weights: Looks | None = None
+        self, embedded: Float[Tensor, "B T W"], state: RnnState, weights: WeightsList | None = None
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
         length = embedded.shape[1]
-        extra = state.context[:, None].expand(-1, length, -1)  # (B, T, C)
-        if self.looks == "bahdanau":
+        fed = state.context[:, None].expand(-1, length, -1)  # (B, T, C)
+        if self.attention == "bahdanau":
             assert length == 1
             query = state.hidden[0][-1][:, None]
-            extra = self._look(query, state, weights)
-            extra = extra if self.gate is None else torch.sigmoid(self.gate(query)) * extra
-        out, hidden = self._through(torch.cat((embedded, extra), -1), state.hidden)
+            fed = self._attend(query, state, weights)
+            fed = fed if self.context_gate is None else torch.sigmoid(self.context_gate(query)) * fed
+        out, hidden = self._run_layers(torch.cat((embedded, fed), -1), state.hidden)
         state = replace(state, hidden=hidden)
-        if self.join is not None:
-            seen = extra if self.looks == "bahdanau" else self._look(out, state, weights)
-            out = torch.tanh(self.join(torch.cat((out, seen), -1)))
-            if self.looks == "luong" and self.fed:
+        if self.context_proj is not None:
+            context = fed if self.attention == "bahdanau" else self._attend(out, state, weights)
+            out = torch.tanh(self.context_proj(torch.cat((out, context), -1)))
+            if self.attention == "luong" and self.feed_dim:
                 state = replace(state, context=out[:, -1])
         return self.dropout(out), state
 
-    def _through(self, x: Float[Tensor, "B T I"], hidden: Hidden) -> tuple[Float[Tensor, "B T W"], Hidden]:
-        """All layers, with the states that each one ends in."""
+    def _run_layers(self, x: Float[Tensor, "B T I"], hidden: Hidden) -> tuple[Float[Tensor, "B T W"], Hidden]:
+        """The outputs of the last layer, and the final states of all layers."""
         batch, length, _ = x.shape
         if not (torch.is_grad_enabled() and rnn_cuda.can_launch(x)):
             out, after = self.rnn(x, _pack(tuple(part.to(x.dtype) for part in hidden)))
@@ -278,11 +283,11 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         out = rows.unflatten(0, (length, batch)).transpose(0, 1)  # type: ignore[no-untyped-call]
         return out, tuple(torch.stack(each) for each in zip(*last, strict=True))
 
-    def _carry_by_hand(
-        self, targets: Int[Tensor, "B T"], state: RnnState, weights: Looks | None
+    def _carry_fused(
+        self, targets: Int[Tensor, "B T"], state: RnnState, weights: WeightsList | None
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
-        """The same steps with one gradient for all of them, in float32 whatever autocast would make of it."""
-        assert self.join is not None
+        """As `carry`, with one backward pass for all steps; in float32, also under autocast."""
+        assert self.context_proj is not None
         with torch.autocast(targets.device.type, enabled=False):
             state = state.widened()
             embedded = self.dropout(self.embed_tokens(targets.mT))  # (T, B, W)
@@ -292,28 +297,32 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             by_layer = [rnn.RnnWeights(*each) for each in self.rnn.all_weights]
             layers = attention_rnn.RecurrentLayers(self.cell, by_layer, list(zip(*state.hidden, strict=True)), between)
             source = self._source(state, embedded)
-            if self.looks == "bahdanau":
-                gate = None if self.gate is None else (self.gate.weight, self.gate.bias)
-                states, seen, looked = attention_rnn.attend_then_step(layers, source, embedded, gate)
-                out = torch.tanh(self.join(torch.cat((states[-1][0], seen), -1)))
+            if self.attention == "bahdanau":
+                gate = None if self.context_gate is None else (self.context_gate.weight, self.context_gate.bias)
+                states, context, step_weights = attention_rnn.attend_then_step(layers, source, embedded, gate)
+                out = torch.tanh(self.context_proj(torch.cat((states[-1][0], context), -1)))
             else:
-                join = self.join.weight, self.join.bias
-                states, out, looked = attention_rnn.step_then_attend(layers, source, embedded, state.context, *join)
+                proj = self.context_proj.weight, self.context_proj.bias
+                states, out, step_weights = attention_rnn.step_then_attend(
+                    layers, source, embedded, state.context, *proj
+                )
                 state = replace(state, context=out[-1])
             if weights is not None:
-                weights.append(looked.transpose(0, 1))
+                weights.append(step_weights.transpose(0, 1))
             if capture.capturing():
-                self._tell(states[-1][0].detach(), state)
+                self._capture(states[-1][0].detach(), state)
             last = ((part[-1] for part in layer) for layer in states)
             hidden = tuple(torch.stack(each) for each in zip(*last, strict=True))
             return self.dropout(out).transpose(0, 1), replace(state, hidden=hidden)
 
-    def _tell(self, tops: Float[Tensor, "T B W"], state: RnnState) -> None:
-        """Look once more, for those who listen alone."""
-        asked = torch.cat((state.hidden[0][-1].detach()[None], tops[:-1])) if self.looks == "bahdanau" else tops
+    def _capture(self, hidden: Float[Tensor, "T B W"], state: RnnState) -> None:
+        """Attend once more, to report to `capture_attention` only."""
+        queries = hidden  # (T, B, W)
+        if self.attention == "bahdanau":
+            queries = torch.cat((state.hidden[0][-1].detach()[None], hidden[:-1]))
         with torch.no_grad():
-            for query in asked:
-                self._look(query[:, None], state)
+            for query in queries:
+                self._attend(query[:, None], state)
 
     def _fused_score(self, state: RnnState) -> bool:
         """Whether the recurrent attention kernels support the score."""
@@ -326,7 +335,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         assert state.keys is not None
         assert state.values is not None
         assert state.mask is not None
-        # Queries are linear in the state, so the identity's are the matrix that makes them.
+        # Queries are a linear map of the state: the queries of the identity are its matrix.
         identity = torch.eye(self.dim, dtype=like.dtype, device=like.device)
         matrix = self.score.queries(identity)
         score_function = self.score.score_function(state.keys.shape[-1])
@@ -334,18 +343,18 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             state.keys, state.values, state.mask[:, 0], None if matrix is identity else matrix, score_function
         )
 
-    def _look(
-        self, query: Float[Tensor, "B T W"], state: RnnState, weights: Looks | None = None
+    def _attend(
+        self, query: Float[Tensor, "B T W"], state: RnnState, weights: WeightsList | None = None
     ) -> Float[Tensor, "B T C"]:
         assert self.score is not None
         assert state.keys is not None
         assert state.values is not None
-        several = query.view(-1, state.beams, query.shape[-1]) if state.beams > 1 else query  # (B, K, W)
-        ready = ProjectedKeys(self.score)
-        seen = attend(several, state.keys, state.values, score=ready, mask=state.mask, source=self)
+        queries = query.view(-1, state.beams, query.shape[-1]) if state.beams > 1 else query  # (B, K, W)
+        score = ProjectedKeys(self.score)
+        context = attend(queries, state.keys, state.values, score=score, mask=state.mask, source=self)
         if weights is not None:
-            weights.append(attention_weights(several, state.keys, score=ready, mask=state.mask))
-        return seen.view(-1, 1, seen.shape[-1]) if state.beams > 1 else seen
+            weights.append(attention_weights(queries, state.keys, score=score, mask=state.mask))
+        return context.view(-1, 1, context.shape[-1]) if state.beams > 1 else context
 
 
 def _pack(hidden: Hidden) -> Tensor | Hidden:

@@ -1,4 +1,4 @@
-"""Recurrent encoders, and what they share with recurrent decoders."""
+"""Recurrent encoders (Elman, GRU, LSTM), uni- or bidirectional."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.core.config import Count, Probability
+from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing, Tokens, to_device
 from regard.core.shapes import Float, Int, Tensor
@@ -27,11 +27,11 @@ MODULES = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 class RnnConfig(EncoderConfig):
     packable, packed_memory = True, False
 
-    cell: CellName = "gru"
-    dim: Count = 256
-    layers: Count = 1
-    dropout: Probability = 0.1
-    bidirectional: bool = True  # half of the width in each direction
+    cell: CellName = doc("gru", "recurrent cell")
+    dim: Count = doc(256, "dimension of the hidden state")
+    layers: Count = doc(1, "number of layers")
+    dropout: Probability = doc(0.1, "dropout of inputs and between layers")
+    bidirectional: bool = doc(True, "read in both directions, with half of dim each")
 
     def conflicts(self) -> Iterator[Problem]:
         if self.bidirectional and self.dim % 2:
@@ -44,48 +44,48 @@ class RnnConfig(EncoderConfig):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The tokens of a batch step by step: the first of all sentences, then the second, …; who ends first is last."""
+    """The tokens of a batch in time-major order: the first of every sequence, then the second, …; longest first."""
 
-    sizes: list[int]  # how many sentences there are at each step
-    tokens: Packing  # where the tokens stand in the batch
-    turned: Packing  # which token of the same sentence is as far from its end as this is from its start
-    last: Int[Tensor, " B"]  # where each sentence ends
+    sizes: list[int]  # sequences that have a token at each step
+    tokens: Packing  # the time-major tokens, by position in the batch
+    reversed_: Packing  # the token of the same sequence at the mirrored position
+    last: Int[Tensor, " B"]  # the row of the last token of each sequence
 
     @staticmethod
     def of(source: Tokens) -> "Schedule":
-        """Made by the host, so that it need not wait for a GPU."""
+        """Computed on the host, so that nothing waits for the GPU."""
         batch, longest = source.ids.shape
-        counts = source.host_lengths.clamp(min=1)  # an empty one has one token here
+        counts = source.host_lengths.clamp(min=1)  # an empty sequence counts as one token
         lengths, order = counts.sort(descending=True, stable=True)
         step, column = torch.arange(longest)[:, None], torch.arange(batch)
         there = step < lengths  # (S, B)
         sizes = there.sum(1)
         first = sizes.cumsum(0) - sizes  # of each step
-        turned = first[(lengths - 1 - step).clamp(min=0)] + column  # (S, B)
+        reversed_ = first[(lengths - 1 - step).clamp(min=0)] + column  # (S, B)
         last = torch.empty_like(order).index_copy_(0, order, first[lengths - 1] + column)
-        places = torch.cat(((order * longest + step)[there], turned[there], last))
+        indices = torch.cat(((order * longest + step)[there], reversed_[there], last))
         rows = int(sizes.sum())
-        tokens, turned, last = to_device(places, source.ids.device).split((rows, rows, batch))  # type: ignore[no-untyped-call]
-        there_are = [size for size in sizes.tolist() if size]
-        return Schedule(there_are, Packing(tokens, batch, longest), Packing(turned, 1, rows), last)
+        tokens, reversed_, last = to_device(indices, source.ids.device).split((rows, rows, batch))  # type: ignore[no-untyped-call]
+        step_sizes = [size for size in sizes.tolist() if size]
+        return Schedule(step_sizes, Packing(tokens, batch, longest), Packing(reversed_, 1, rows), last)
 
     @staticmethod
     def even(source: Tokens) -> "Schedule":
-        """Steps of all sentences, ended or not, as they stand: the same for all batches of a shape."""
+        """Steps over all sequences with their padding: the same work for every batch of a shape."""
         batch, longest = source.ids.shape
         step = torch.arange(longest, device=source.ids.device)[:, None]
         column, lengths = torch.arange(batch, device=source.ids.device), source.lengths
-        turned = torch.where(step < lengths, lengths - 1 - step, step) * batch + column  # (S, B)
+        reversed_ = torch.where(step < lengths, lengths - 1 - step, step) * batch + column  # (S, B)
         return Schedule(
             [batch] * longest,
             Packing((column * longest + step).flatten(), batch, longest),
-            Packing(turned.flatten(), 1, batch * longest),
+            Packing(reversed_.flatten(), 1, batch * longest),
             (lengths - 1).clamp(min=0) * batch + column,
         )
 
 
 class RnnEncoder(Encoder):
-    """Tokens to a memory of one state each; the summary is the last state of each direction."""
+    """A recurrent encoder. The summary is the final state of each direction."""
 
     def __init__(self, config: RnnConfig, embedding: Embedding) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class RnnEncoder(Encoder):
         return self._memory(source, *self._packed(source))
 
     def forward_packed(self, source: Packed) -> Memory:
-        """Of sequences laid end to end; steps go through all of them side by side."""
+        """As `forward`, for packed sequences, which are padded here: a step computes all of them at once."""
         tokens = Tokens(source.offsets.pad(source.ids), source.offsets.cu_seqlens.diff().long())
         return self._memory(tokens, *self._scanned(tokens, Schedule.even(tokens)))
 
@@ -119,12 +119,12 @@ class RnnEncoder(Encoder):
     def _scans(self, source: Tokens) -> bool:
         words = self.embed_tokens.weight
         if source.ids.device.type == "cpu":
-            return by_hand(words, source.ids)
+            return fused_backward(words, source.ids)
         return torch.is_grad_enabled() and source.ids.numel() > 0 and rnn_cuda.can_launch(words)
 
     def _packed(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        # Packed, so that the backward direction starts at each sentence's own end. An empty one counts as one token
-        # here, and as none in what is handed on.
+        # Packed, so that the backward direction starts at each sequence's own end. An empty one counts as one token
+        # here, and has an empty mask in the memory.
         lengths = source.host_lengths.clamp(min=1)
         packed = pack_padded_sequence(
             self.dropout(self.embed_tokens(source.ids)), lengths, batch_first=True, enforce_sorted=False
@@ -135,27 +135,27 @@ class RnnEncoder(Encoder):
         directions = 2 if self.rnn.bidirectional else 1
         return self.dropout(states), torch.cat(tuple(last[-directions:]), -1)
 
-    def _scanned(self, source: Tokens, when: Schedule) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
-        """The same by steps of our own: where PyTorch's gradient of packed steps is slow, or of too few bits."""
-        x = self.dropout(self.embed_tokens(source.ids.flatten()[when.tokens.indices]))  # (rows, W)
+    def _scanned(self, source: Tokens, schedule: Schedule) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
+        """As `_packed`, with our own scan: where PyTorch's backward is slow, or in half precision."""
+        x = self.dropout(self.embed_tokens(source.ids.flatten()[schedule.tokens.indices]))  # (rows, W)
         weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
         for layer in range(self.rnn.num_layers):
             below = self.dropout(x) if layer else x
             if not self.rnn.bidirectional:
-                (x,) = _side_by_side(self.cell, [below], when.sizes, [next(weights)])
-                last = x[when.last]
+                (x,) = _scan_directions(self.cell, [below], schedule.sizes, [next(weights)])
+                last = x[schedule.last]
                 continue
-            both = [below, when.turned.pack(below[None])]
-            ahead, back = _side_by_side(self.cell, both, when.sizes, [next(weights), next(weights)])
-            x = torch.cat((ahead, when.turned.pack(back[None])), -1)
-            last = torch.cat((ahead[when.last], back[when.last]), -1)
-        return when.tokens.unpack(self.dropout(x)), last
+            both = [below, schedule.reversed_.pack(below[None])]
+            ahead, back = _scan_directions(self.cell, both, schedule.sizes, [next(weights), next(weights)])
+            x = torch.cat((ahead, schedule.reversed_.pack(back[None])), -1)
+            last = torch.cat((ahead[schedule.last], back[schedule.last]), -1)
+        return schedule.tokens.unpack(self.dropout(x)), last
 
 
-def _side_by_side(
+def _scan_directions(
     cell: CellName, inputs: list[Tensor], sizes: list[int], weights: list[rnn.RnnWeights]
 ) -> Sequence[Float[Tensor, "rows W"]]:
-    """The states of one layer for each input, from zero."""
+    """The states of one layer for each input, from a zero state."""
     zeros = inputs[0].new_zeros(sizes[0], weights[0].state.shape[1])
     start = (zeros,) * (2 if cell == "lstm" else 1)
     if not rnn_cuda.can_launch(inputs[0]):
@@ -165,19 +165,19 @@ def _side_by_side(
     return rnn_cuda.scan(cell, torch.stack(inputs), sizes, start, weights)[0].unbind()
 
 
-def by_hand(weight: Tensor, tokens: Tensor, vectors: Tensor | None = None) -> bool:
-    """Whether gradients are recorded in a way that those written by hand can serve, of these and of what comes in.
+def fused_backward(weight: Tensor, tokens: Tensor, vectors: Tensor | None = None) -> bool:
+    """Whether the hand-written backward passes apply to these weights, tokens and input vectors.
 
-    On a GPU autocast is no reason against it: cuDNN's recurrences would be of float16, in which small gradients vanish.
+    On a GPU also under autocast: cuDNN's recurrences would run in float16, where small gradients underflow.
     """
     vectors = weight if vectors is None else vectors
-    kinds = (torch.float32, torch.float64)
+    dtypes = (torch.float32, torch.float64)
     cast = torch.is_autocast_enabled(weight.device.type)
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
-        and weight.dtype in kinds
-        and (weight.is_cuda if cast else vectors.dtype in kinds)
+        and weight.dtype in dtypes
+        and (weight.is_cuda if cast else vectors.dtype in dtypes)
         and vectors.numel() > 0
         and tokens.numel() > 0
     )

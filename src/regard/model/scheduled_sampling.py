@@ -1,8 +1,8 @@
-"""What a decoder is fed in training: the gold tokens (teacher forcing), its own (free running), or a mix of both.
+"""Scheduled sampling (https://arxiv.org/abs/1506.03099): decoder inputs are gold tokens or the model's predictions.
 
-A recurrent decoder goes step by step and meets its own last word, as it will when it is used. Transformers and
-convolutions predict all words at once from the gold ones, mix those predictions in, and predict again
-(https://arxiv.org/abs/1906.04331); each pass makes one more position exactly what free running would say there.
+A stateful decoder is stepped and reads its own previous prediction. Parallel decoders predict all tokens from the gold
+ones, mix these predictions into the inputs and predict again (https://arxiv.org/abs/1906.04331); each pass makes one
+more position equal to free running.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import torch
 
-from regard.core.config import Config, Count, Range
+from regard.core.config import Config, Count, Range, doc
 from regard.core.errors import Problem
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.model.interfaces import AnyDecoder, StatefulDecoder
@@ -23,14 +23,22 @@ Share = Annotated[float, Range(0.0, 1.0)]
 
 @dataclass(frozen=True)
 class ScheduledSampling(Config):
-    """How much of a decoder's input is gold, over the steps of training."""
+    """The probability of teacher forcing over the steps of training."""
 
-    teacher_forcing: Share = 1.0  # the share of gold tokens: 1 is teacher forcing, 0 free running, 0.3 the ratio 3:7
-    final_teacher_forcing: Share | None = None  # where a schedule ends; None: the share stays as it is
-    over_steps: Count | None = None  # how many training steps the schedule takes
-    schedule: Literal["linear", "exponential", "sigmoid"] = "linear"
-    mode: Literal["token", "ratio"] = "token"  # each token by chance, or exactly that share of each sentence
-    passes: Count = 1  # how often a parallel decoder predicts before its inputs are taken as they are
+    teacher_forcing: Share = doc(
+        1.0,
+        "probability of feeding the gold token: 1 is teacher forcing, 0 free running "
+        "(https://arxiv.org/abs/1506.03099)",
+    )
+    final_teacher_forcing: Share | None = doc(None, "probability at the end of the schedule; left out: constant")
+    over_steps: Count | None = doc(None, "updates that the schedule takes")
+    schedule: Literal["linear", "exponential", "sigmoid"] = doc("linear", "shape of the schedule")
+    mode: Literal["token", "ratio"] = doc(
+        "token", "draw each token independently, or exactly that share of each sequence"
+    )
+    passes: Count = doc(
+        1, "forward passes of a parallel decoder to produce its own predictions (https://arxiv.org/abs/1906.07651)"
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if (self.final_teacher_forcing is None) != (self.over_steps is None):
@@ -51,7 +59,7 @@ class ScheduledSampling(Config):
             )
 
     def share(self, step: int) -> float:
-        """The share of gold tokens at this step of training."""
+        """The share of gold tokens at this training step."""
         if self.final_teacher_forcing is None or self.over_steps is None:
             return self.teacher_forcing
         done = min(1.0, max(0.0, step / self.over_steps))
@@ -72,9 +80,9 @@ def force(
     step: int = 0,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "B T V"]:
-    """Logits for the targets, as `decoder(targets, memory)` gives them, from inputs that are gold in part only.
+    """Logits as of `decoder(targets, memory)`, with some of the inputs replaced by the decoder's own predictions.
 
-    The first token is always gold. The decoder's own words are its most likely ones, and carry no gradient.
+    The first token is always gold. Predictions are the most likely tokens and carry no gradient.
     """
     share = forcing.share(step)
     if share == 1.0:
@@ -82,41 +90,41 @@ def force(
         return logits
     gold = _choose(targets, share, forcing.mode, generator)
     if isinstance(decoder, StatefulDecoder):
-        return _step_by_step(decoder, targets, memory, gold)
+        return _stepwise(decoder, targets, memory, gold)
     with torch.no_grad():
         inputs = targets
         for _ in range(forcing.passes):
-            said = decoder(inputs, memory).argmax(-1)  # (B, T): what follows each input
-            own = torch.cat((targets[:, :1], said[:, :-1]), 1)
-            inputs = torch.where(gold, targets, own)
+            predicted = decoder(inputs, memory).argmax(-1)  # (B, T), the token after each input
+            shifted = torch.cat((targets[:, :1], predicted[:, :-1]), 1)
+            inputs = torch.where(gold, targets, shifted)
     mixed: Tensor = decoder(inputs, memory)
     return mixed
 
 
-def _step_by_step(
+def _stepwise(
     decoder: AnyDecoder, targets: Int[Tensor, "B T"], memory: Memory | None, gold: Bool[Tensor, "B T"]
 ) -> Float[Tensor, "B T V"]:
     batch, length = targets.shape
     state = decoder.start(memory, batch=batch, capacity=length)
-    tokens, every = targets[:, 0], []
+    tokens, steps = targets[:, 0], []
     for t in range(length):
         tokens = torch.where(gold[:, t], targets[:, t], tokens)
         logits, state = decoder.step(tokens, state)
-        every.append(logits)
+        steps.append(logits)
         tokens = logits.argmax(-1)
-    return torch.stack(every, 1)
+    return torch.stack(steps, 1)
 
 
 def _choose(
     targets: Int[Tensor, "B T"], share: float, draw: str, generator: torch.Generator | None
 ) -> Bool[Tensor, "B T"]:
-    """Which inputs are gold."""
+    """A mask of the inputs that are gold."""
     chance = torch.rand(targets.shape, generator=generator).to(targets.device)
     if draw == "token":
         gold = chance < share
     else:
-        place = chance[:, 1:].argsort(1).argsort(1)  # the rank of each of the T - 1 free positions
+        rank = chance[:, 1:].argsort(1).argsort(1)  # the rank of each of the T - 1 free positions
         first = torch.ones_like(targets[:, :1], dtype=torch.bool)
-        gold = torch.cat((first, place < round(share * place.shape[1])), 1)
+        gold = torch.cat((first, rank < round(share * rank.shape[1])), 1)
     gold[:, 0] = True
     return gold

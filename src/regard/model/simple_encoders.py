@@ -1,10 +1,10 @@
-"""Encoders without order, which others build on or are compared with: a label, and a bag of words."""
+"""Encoders without order: of a label, and of a bag of tokens."""
 
 from dataclasses import dataclass
 
 import torch
 
-from regard.core.config import Count
+from regard.core.config import Count, doc
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
 from regard.model.embedding import Embedding
@@ -18,18 +18,18 @@ class LabelConfig(EncoderConfig):
     reads = "label"
     shardable = True
 
-    dim: Count = 256
+    dim: Count = doc(256, "dimension of the label embedding")
 
 
 @dataclass(frozen=True)
 class BagConfig(EncoderConfig):
     shardable = True
 
-    dim: Count = 256
+    dim: Count = doc(256, "dimension of the embeddings")
 
 
 class LabelEncoder(Encoder):
-    """A label is a memory of one state."""
+    """The embedding of a label, as a memory of one state."""
 
     def __init__(self, config: LabelConfig, embedding: Embedding) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class LabelEncoder(Encoder):
 
 
 class BagEncoder(Encoder):
-    """The embeddings themselves, and their mean."""
+    """Token embeddings, with their mean as summary."""
 
     def __init__(self, config: BagConfig, embedding: Embedding) -> None:
         super().__init__()

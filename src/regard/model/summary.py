@@ -1,4 +1,4 @@
-"""A model in a few lines: its parts, their parameters, and what a forward pass costs."""
+"""A model's summary: parts, parameters, and floating-point operations of a forward pass."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def _attention(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], *_: Any, **__: Any) -> int:
-    """Scores and weighted values, for every query of every head."""
+    """Operations of the scores and of the weighted values, for every query of every head."""
     return 2 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
 
 
-# PyTorch counts its CUDA attention kernels and not this one.
+# PyTorch counts its CUDA attention kernels, but not this one.
 _UNCOUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
 
 
 def describe(model: nn.Module) -> str:
-    """One line a part: its role, its kind, its parameters; a matrix that parts share counts where it is first."""
+    """A line per part: role, class, number of parameters; shared parameters count in the first part."""
     seen: set[int] = set()
     lines = []
     for role, part in model.named_children():
@@ -33,7 +33,7 @@ def describe(model: nn.Module) -> str:
 
 @torch.no_grad()
 def flops(model: nn.Module, *inputs: Any) -> int:
-    """Floating-point operations of one forward pass over these inputs, two for each multiplication and addition."""
+    """Floating-point operations of one forward pass; a multiply-add counts as two."""
     with FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as counter:
         model(*inputs)
     return int(counter.get_total_flops())

@@ -17,14 +17,14 @@ from regard.model.transformer_block import ClsToken, InputLayer, TransformerConf
 
 
 class TransformerEncoder(Encoder):
-    """Tokens to a memory of one state each."""
+    """A Transformer encoder (https://arxiv.org/abs/1706.03762)."""
 
     def __init__(self, config: TransformerConfig, embedding: Embedding) -> None:
         super().__init__()
         self.dim, self.causal = config.dim, config.causal
         self.embed_tokens = embedding
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
-        self.input_layer = InputLayer(config, ahead=not config.causal)
+        self.input_layer = InputLayer(config, bidirectional=not config.causal)
         self.stack = TransformerStack(config)
 
     def forward(self, source: Source) -> Memory:
@@ -35,24 +35,24 @@ class TransformerEncoder(Encoder):
         x, length = self.input_layer(x), x.shape[1]
         packing, bias = Packing.where_useful(mask), self.input_layer.bias(length, length)
         states = self.stack(x, mask=mask[:, None], causal=self.causal, bias=bias, packing=packing)
-        # Zeros in the padding either way, so that one path cannot be told from the other.
+        # Zeros in the padding, with a packing or without.
         states = states.masked_fill(~mask[..., None], 0.0) if packing is None else packing.unpack(states)
         if self.cls_token is not None:
             return Memory(states, mask, states[:, 0], cls_tokens=1)
         return Memory(states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask))
 
     def forward_packed(self, source: Packed) -> PackedMemory:
-        """Of sequences laid end to end. Without `unit`, and without positions that are told by distance."""
+        """As `forward`, for packed sequences; not with a cls_token, nor with positions that bias the scores."""
         x = self.input_layer(self.embed_tokens(source.ids), source.offsets)
         return PackedMemory(self.stack.forward_packed(x, source.offsets, causal=self.causal), source.offsets)
 
 
 @dataclass
 class TransformerState(DecoderState):
-    """What a Transformer decoder knows after some steps, of K hypotheses for each of B sentences.
+    """The state of a Transformer decoder, of K hypotheses for each of B sequences.
 
-    The hypotheses of a sentence share one cache: K positions a step, of which each sees its own ancestors' alone. So
-    when a hypothesis follows another nothing is copied but who sees what. `reorder` uses the state up.
+    The hypotheses of a sequence share one cache, K positions per step, and each may attend to its own ancestors only:
+    when a hypothesis continues another, only this mask changes and no keys or values are copied.
     """
 
     caches: list[KeyValueCache]
@@ -60,12 +60,12 @@ class TransformerState(DecoderState):
     memory_mask: Bool[Tensor, "B 1 M"] | None
     beams: int = 1
     time: int = 0  # steps taken
-    visible: Bool[Tensor, "B K capacity"] | None = None  # None: one hypothesis each, and all entered at the start
-    entered: Int[Tensor, " B"] | None = None  # when each sentence did
+    visible: Bool[Tensor, "B K capacity"] | None = None  # None: one hypothesis each, all since the first step
+    entered: Int[Tensor, " B"] | None = None  # the step at which each sequence was admitted
 
     @property
     def length(self) -> int:
-        """Steps that are still in the cache."""
+        """Steps in the cache."""
         return self.caches[0].length // self.beams
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "TransformerState":
@@ -104,7 +104,7 @@ class TransformerState(DecoderState):
         return self
 
     def make_room(self) -> None:
-        """Forget the older half where the cache is full and sentences come and go: none may be longer than that."""
+        """Drop the older half of a full cache, where sequences were admitted: none is longer than half the capacity."""
         cache = self.caches[0]
         if self.entered is None or cache.length + self.beams <= cache.capacity:
             return
@@ -116,12 +116,12 @@ class TransformerState(DecoderState):
 
 
 class TransformerDecoder(Decoder[TransformerState]):
-    """Tokens so far, and a memory where there is one, to logits of the next token."""
+    """A Transformer decoder."""
 
     def __init__(self, config: TransformerConfig, embedding: Embedding, project: Projection, memory_dim: int | None):
         super().__init__()
         self.embed_tokens, self.project = embedding, project
-        self.input_layer = InputLayer(config, ahead=False)
+        self.input_layer = InputLayer(config, bidirectional=False)
         self.stack = TransformerStack(config, memory_dim)
 
     @property
@@ -131,7 +131,6 @@ class TransformerDecoder(Decoder[TransformerState]):
     def hidden(
         self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
     ) -> Float[Tensor, "*lead W"]:
-        """What `project` turns into logits; with a packing, of the tokens it names alone, packed."""
         x, bias = (
             self.input_layer(self.embed_tokens(targets)),
             self.input_layer.bias(targets.shape[1], targets.shape[1]),
@@ -160,10 +159,9 @@ class TransformerDecoder(Decoder[TransformerState]):
         )
 
     def step(self, tokens: Int[Tensor, " B"], state: TransformerState) -> tuple[Float[Tensor, "B V"], TransformerState]:
-        """Logits after one more token of each hypothesis, those of a sentence side by side."""
         state.make_room()
         beams, visible, seen = state.beams, state.visible, state.caches[0].length
-        position = state.time if state.entered is None else self.input_layer.reached(state.time - state.entered)
+        position = state.time if state.entered is None else self.input_layer.clamp_positions(state.time - state.entered)
         start: Start = position if isinstance(position, int) else position.repeat_interleave(beams)
         x = self.input_layer(self.embed_tokens(tokens[:, None]), start)
         bias: Bias | None = self.input_layer.bias(1, state.length + 1)
@@ -173,14 +171,14 @@ class TransformerDecoder(Decoder[TransformerState]):
             if bias is not None:
                 bias = tile(bias, slice(0, 1), 0, state.length + 1, 1).repeat_interleave(beams, -1)
         x = x.view(-1, beams, x.shape[-1])
-        for block, cache, known in zip(self.stack.layers, state.caches, state.memories, strict=True):
+        for block, cache, memory in zip(self.stack.layers, state.caches, state.memories, strict=True):
             x = block.step(
                 x,
                 cache,
                 bias=bias,
                 visible=visible,
                 position=position,
-                memory=known,
+                memory=memory,
                 memory_mask=state.memory_mask,
             )
         state.time += 1

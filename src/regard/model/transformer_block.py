@@ -1,4 +1,4 @@
-"""Transformer blocks: what encoders, decoders and grids of regions are stacked from."""
+"""Transformer blocks, and the stacks of them in encoders, decoders and vision Transformers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from regard.core.config import Count, Probability, Range
+from regard.core.config import Count, Probability, Range, doc
 from regard.core.errors import Problem
 from regard.core.sequence import Packing, SequenceOffsets
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -40,27 +40,37 @@ from regard.model.scores import SCORES, ScoreName
 class TransformerConfig(EncoderConfig, DecoderConfig):
     packable = shardable = has_blocks = True
 
-    dim: Count = 256
-    layers: Count = 3
-    heads: Count = 4
-    ffn_dim: Count = 1024  # width of the perceptron's hidden layer
-    dropout: Probability = 0.1  # of what is embedded and of what each part of a block adds, as in the first paper
-    attention_dropout: Probability = 0.0  # of attention weights
-    ffn_dropout: Probability = 0.0  # within the perceptron
-    norm: Literal["layer", "rms"] = "layer"
-    norm_first: bool = True  # before each part (stable when deep), or after it as in the first paper
-    norm_input: bool = False  # what is embedded, too
-    norm_eps: Annotated[float, Range(0.0)] = 1e-5  # added to the variance that a norm divides by
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "relu"
-    positions: PositionName = "sinusoidal"
-    position_mode: Literal["add", "concatenate"] = "add"  # sinusoidal or learned positions to what is embedded
-    max_positions: Count = 512  # for learned positions
-    score: ScoreName = "scaled_dot"
-    kv_heads: Count | None = None
-    qk_norm: bool = False  # queries and keys
-    causal: bool = False  # an encoder that sees no later token
-    cls_token: bool = False  # encoders: a learned state put first, which may ask all others, for the pool `first`
-    activation_checkpointing: bool = False  # hold no activations of a block; compute them again in the backward
+    dim: Count = doc(256, "dimension of the hidden states")
+    layers: Count = doc(3, "number of blocks")
+    heads: Count = doc(4, "attention heads")
+    ffn_dim: Count = doc(1024, "hidden dimension of the feed-forward network")
+    dropout: Probability = doc(0.1, "dropout of embeddings and of each sublayer's output")
+    attention_dropout: Probability = doc(0.0, "dropout of attention weights")
+    ffn_dropout: Probability = doc(0.0, "dropout inside the feed-forward network")
+    norm: Literal["layer", "rms"] = doc("layer", "LayerNorm or RMSNorm (https://arxiv.org/abs/1910.07467)")
+    norm_first: bool = doc(True, "pre-norm instead of post-norm (https://arxiv.org/abs/2002.04745)")
+    norm_input: bool = doc(False, "normalize the embeddings too")
+    norm_eps: Annotated[float, Range(0.0)] = doc(1e-5, "added to the variance in norms")
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = doc(
+        "relu", "activation of the feed-forward network; swiglu is gated (https://arxiv.org/abs/2002.05202)"
+    )
+    positions: PositionName = doc("sinusoidal", "position encoding")
+    position_mode: Literal["add", "concatenate"] = doc(
+        "add", "add sinusoidal or learned positions to the embeddings, or concatenate them"
+    )
+    max_positions: Count = doc(512, "largest sequence length of learned positions")
+    score: ScoreName = doc("scaled_dot", "attention score function")
+    kv_heads: Count | None = doc(
+        None, "key and value heads, shared by groups of query heads (https://arxiv.org/abs/2305.13245); left out: heads"
+    )
+    qk_norm: bool = doc(False, "normalize queries and keys (https://arxiv.org/abs/2010.04245)")
+    causal: bool = doc(False, "an encoder whose positions attend to earlier positions only")
+    cls_token: bool = doc(False, 'encoders: prepend a learned [CLS] state, for the pool "first"')
+    activation_checkpointing: bool = doc(
+        False,
+        "recompute the activations of a block in the backward pass instead of storing them "
+        "(https://arxiv.org/abs/1604.06174)",
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         positions = POSITIONS[self.positions]
@@ -260,9 +270,9 @@ class TransformerBlock(nn.Module):
 
 
 class InputLayer(nn.Module):
-    """From what is embedded to what the first block reads: positions, a norm where asked, dropout."""
+    """Position encoding, optional norm and dropout between the embeddings and the first block."""
 
-    def __init__(self, config: TransformerConfig, *, ahead: bool) -> None:
+    def __init__(self, config: TransformerConfig, *, bidirectional: bool) -> None:
         super().__init__()
         self.position_encoding: nn.Module | None = None
         self.position_proj: nn.Linear | None = None
@@ -271,7 +281,7 @@ class InputLayer(nn.Module):
         if issubclass(positions, PositionEncoding):
             self.position_encoding = JOINS[config.position_mode](positions.build(config.dim, config.max_positions))
         elif issubclass(positions, PositionBias):
-            self.relative_bias = positions.build(config.heads, bidirectional=ahead)
+            self.relative_bias = positions.build(config.heads, bidirectional=bidirectional)
         if config.position_mode == "concatenate":
             self.position_proj = nn.Linear(2 * config.dim, config.dim)
         self.norm = _norm(config) if config.norm_input else nn.Identity()
@@ -285,17 +295,17 @@ class InputLayer(nn.Module):
         entered: Tensor = self.dropout(self.norm(x))
         return entered
 
-    def reached(self, places: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """These, or the last of a learned table: a sentence that is done goes on beyond it, to no effect."""
+    def clamp_positions(self, positions: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """Positions within a learned table: finished sequences are stepped beyond it and ignored."""
         limit: int | None = getattr(getattr(self.position_encoding, "positions", None), "limit", None)
-        return places if limit is None else places.clamp(max=limit - 1)
+        return positions if limit is None else positions.clamp(max=limit - 1)
 
     def bias(self, n: int, m: int) -> DistanceBias | None:
         return None if self.relative_bias is None else self.relative_bias(n, m)
 
 
 class ClsToken(nn.Module):
-    """A learned state put before all others, to ask them and be asked."""
+    """A learned state before the first position (https://arxiv.org/abs/1810.04805)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -309,7 +319,7 @@ class ClsToken(nn.Module):
 
 
 class TransformerStack(nn.Module):
-    """Blocks one on another over states that already have their positions; a last norm where blocks norm first."""
+    """A stack of blocks, with a final norm where they are pre-norm."""
 
     def __init__(self, config: TransformerConfig, memory_dim: int | None = None) -> None:
         super().__init__()
@@ -329,13 +339,13 @@ class TransformerStack(nn.Module):
         memory: Memory | None = None,
         packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
-        """With a packing, what comes out is packed."""
+        """States (B, S, W); with a packing, packed (N, W)."""
         memory_mask = source = around = None
         if memory is not None:
             memory_mask, around = memory.mask[:, None], Packing.where_useful(memory.mask)
             source = memory.states if around is None else around.pack(memory.states)
 
-        return self._through(
+        return self._run(
             x if packing is None else packing.pack(x),
             lambda block: partial(
                 block,
@@ -357,10 +367,10 @@ class TransformerStack(nn.Module):
         causal: bool = False,
         memory: PackedMemory | None = None,
     ) -> Float[Tensor, "N W"]:
-        """Of sequences laid end to end."""
-        return self._through(x, lambda block: partial(block, ends=ends, causal=causal, strung=memory))
+        """As `forward`, for packed sequences."""
+        return self._run(x, lambda block: partial(block, ends=ends, causal=causal, strung=memory))
 
-    def _through(
+    def _run(
         self, x: Tensor, way: Callable[[TransformerBlock], Callable[[PendingResidual], PendingResidual]]
     ) -> Tensor:
         given = PendingResidual(x)

@@ -1,14 +1,14 @@
-"""Images: self-attention inside a CNN, and encoders from pixels to a memory of regions."""
+"""Image encoders: CNNs, CNNs with self-attention, CNN + Transformer and vision Transformers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.config import Count
+from regard.core.config import Count, doc
 from regard.core.errors import Problem
 from regard.core.sequence import FeatureGrids
 from regard.core.shapes import Float, Tensor
@@ -18,49 +18,51 @@ from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
 from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
-from regard.model.positions import SinusoidalGrid
+from regard.model.positions import POSITIONS, PositionEncoding, SinusoidalGrid
 from regard.model.transformer_block import ClsToken, InputLayer, TransformerConfig, TransformerStack
 
 
 class SelfAttention2d(nn.Module):
-    """A residual block for any CNN: every place of a feature map asks every other.
+    """Self-attention over the positions of a feature map, as a residual block for any CNN.
 
-    The 1×1 convolutions that make queries, keys, values and the output are one linear map at every place, which is
-    multi-head attention over the flattened grid. What it adds is scaled by a gate that starts at zero, so that a
-    block put into a trained network changes nothing until it has learned to (https://arxiv.org/abs/1805.08318).
+    The 1×1 convolutions of https://arxiv.org/abs/1805.08318 are linear maps at every position, so this is multi-head
+    attention over the flattened grid. Its output is scaled by a gate that starts at zero: inserted into a trained
+    network, the block is the identity at first.
     """
 
     def __init__(self, channels: int, *, heads: int = 1, head_dim: int | None = None) -> None:
         super().__init__()
-        self.attend = MultiHead(channels, heads, head_dim=head_dim)
-        self.attend.attention_kind = "grid"
+        self.attn = MultiHead(channels, heads, head_dim=head_dim)
+        self.attn.attention_kind = "grid"
         self.gate = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C Y X"]:
-        places = x.flatten(2).mT  # (B, Y·X, C)
-        seen: Tensor = self.attend(places)
-        return x + self.gate * seen.mT.reshape(x.shape)
+        positions = x.flatten(2).mT  # (B, Y·X, C)
+        attended: Tensor = self.attn(positions)
+        return x + self.gate * attended.mT.reshape(x.shape)
 
 
 @dataclass(frozen=True)
 class CnnConfig(EncoderConfig):
     reads = "image"
 
-    dim: Count = 256  # of a region's state
-    channels: tuple[Count, ...] = (32, 64, 128)  # one stage each, which halves the picture
-    attention: bool = False  # a self-attention block after the last stage
-    backbone: BackboneConfig | None = None  # a network trained by others, instead of stages
-    queries: Count | None = None  # learned questions whose answers are the summary; None: the mean of all regions
+    dim: Count = doc(256, "dimension of the memory's states")
+    channels: tuple[Count, ...] = doc((32, 64, 128), "channels of each stage, which halves height and width")
+    attention: bool = doc(False, "a self-attention block after the last stage")
+    backbone: BackboneConfig | None = doc(None, "a pretrained network instead of the stages")
+    queries: Count | None = doc(
+        None, "learned queries whose attention results are the summary; left out: the mean of all regions"
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if self.queries is not None and self.dim % 4:
-            wanted = "a multiple of 4 with queries, which ask for rows and columns"
+            wanted = "a multiple of 4 with queries, for the encoding of rows and columns"
             yield Problem("dim", wanted, str(self.dim), "Change it, or leave queries out.")
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         yield from _unused_stages(self.backbone)
         if decoder is None or not decoder.reads_summary:
-            yield "queries", "nothing here begins from a summary"
+            yield "queries", "nothing here reads the summary"
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,10 @@ class _GridTransformerConfig(EncoderConfig):
 
 @dataclass(frozen=True)
 class CnnTransformerConfig(_GridTransformerConfig):
-    channels: tuple[Count, ...] = (32, 64, 128)
-    attention: bool = False
-    backbone: BackboneConfig | None = None
-    transformer: TransformerConfig = field(default_factory=TransformerConfig)
+    channels: tuple[Count, ...] = doc((32, 64, 128), "channels of each stage, which halves height and width")
+    attention: bool = doc(False, "a self-attention block after the last stage")
+    backbone: BackboneConfig | None = doc(None, "a pretrained network instead of the stages")
+    transformer: TransformerConfig = doc(TransformerConfig(), "the Transformer over the regions")
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         return _unused_stages(self.backbone)
@@ -101,9 +103,9 @@ class CnnTransformerConfig(_GridTransformerConfig):
 class VitConfig(_GridTransformerConfig):
     shardable = has_blocks = True
 
-    patch_size: Count = 16
-    transformer: TransformerConfig = field(default_factory=TransformerConfig)
-    patch_ffn_dim: Count | None = None  # patches are embedded by an MLP of this hidden dim; None: one linear map
+    patch_size: Count = doc(16, "height and width of a patch in pixels (https://arxiv.org/abs/2010.11929)")
+    transformer: TransformerConfig = doc(TransformerConfig(), "the Transformer over the patches")
+    patch_ffn_dim: Count | None = doc(None, "hidden dimension of an MLP that embeds patches; left out: one linear map")
 
     def image_conflicts(self, size: int) -> Iterator[Problem]:
         if size % self.patch_size:
@@ -117,7 +119,7 @@ def _unused_stages(backbone: BackboneConfig | None) -> UnusedKeys:
 
 
 def _on_a_grid(config: TransformerConfig) -> Iterator[Problem]:
-    if config.positions not in ("sinusoidal", "learned", "none"):
+    if not issubclass(POSITIONS[config.positions], PositionEncoding) and config.positions != "none":
         wanted, got = "'sinusoidal' (of row and column), 'learned' or 'none' over regions", repr(config.positions)
         yield Problem("transformer.positions", wanted, got, "Change it.")
     if config.position_mode != "add":
@@ -129,83 +131,83 @@ def _on_a_grid(config: TransformerConfig) -> Iterator[Problem]:
 
 
 class Cnn(nn.Module):
-    """A small network to train from scratch. It normalises each picture by itself, so no picture changes another's."""
+    """A small CNN with group norm, which normalises every image by itself."""
 
-    def __init__(self, channels: tuple[int, ...], *, attention: bool, colours: int = 3) -> None:
+    def __init__(self, channels: tuple[int, ...], *, attention: bool, colors: int = 3) -> None:
         super().__init__()
         self.dim = channels[-1]
         stages: list[nn.Module] = []
-        for before, after in zip((colours, *channels), channels, strict=False):
+        for before, after in zip((colors, *channels), channels, strict=False):
             stages += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
             stages += [nn.Conv2d(after, after, 3, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
         if attention:
             stages.append(SelfAttention2d(self.dim))
         self.stages = nn.Sequential(*stages)
 
-    def forward(self, images: Float[Tensor, "B colours Y X"]) -> Float[Tensor, "B C y x"]:
+    def forward(self, images: Float[Tensor, "B colors Y X"]) -> Float[Tensor, "B C y x"]:
         grid: Tensor = self.stages(images)
         return grid
 
 
 class LearnedQueries(nn.Module):
-    """One vector of a whole picture: learned questions of what lies where, and their answers made one."""
+    """Attention pooling of an image by learned queries over regions with their positions, projected to one vector."""
 
     def __init__(self, count: int, dim: int) -> None:
         super().__init__()
-        self.places = SinusoidalGrid(dim)
+        self.position_encoding = SinusoidalGrid(dim)
         self.pool = AttentionPool(AttentionPoolConfig(count), dim)
-        nn.init.normal_(self.pool.query)  # where all begin near zero, all ask the same, and learn apart slowly
-        self.join = nn.Linear(self.pool.dim, dim)
+        nn.init.normal_(self.pool.queries)  # near zero, all queries would start as the mean and diverge slowly
+        self.out_proj = nn.Linear(self.pool.dim, dim)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         assert memory.grid is not None
         x = memory.states
-        x = x + self.places(*memory.grid, device=x.device).to(x.dtype)
-        summary: Tensor = self.join(self.pool(replace(memory, states=x)))  # (B, Q·W) to (B, W)
+        x = x + self.position_encoding(*memory.grid, device=x.device).to(x.dtype)
+        summary: Tensor = self.out_proj(self.pool(replace(memory, states=x)))  # (B, Q·W) to (B, W)
         return summary
 
 
 class GridEncoder(Encoder):
-    """A backbone's feature map as a memory of regions; normalised, as most of a picture looks much the same."""
+    """A CNN's feature map, projected and normalised, as a memory of image regions."""
 
     def __init__(self, backbone: nn.Module, channels: int, dim: int, queries: int | None = None) -> None:
         super().__init__()
         self.dim = dim
-        self.backbone, self.project, self.norm = backbone, nn.Linear(channels, dim), nn.LayerNorm(dim)
-        self.questions = None if queries is None else LearnedQueries(queries, dim)
+        self.backbone, self.proj, self.norm = backbone, nn.Linear(channels, dim), nn.LayerNorm(dim)
+        self.learned_queries = None if queries is None else LearnedQueries(queries, dim)
 
-    def features(self, images: Float[Tensor, "B colours Y X"]) -> FeatureGrids:
-        """What the backbone alone makes of pictures; while it is frozen, once is enough."""
+    def features(self, images: Float[Tensor, "B colors Y X"]) -> FeatureGrids:
+        """The backbone's feature map; computed once per image where the backbone is frozen."""
         return FeatureGrids(self.backbone(images).permute(0, 2, 3, 1))
 
     def forward(self, source: Source) -> Memory:
         assert isinstance(source, FeatureGrids | Tensor)
         grids = source if isinstance(source, FeatureGrids) else self.features(source)
         _, rows, columns, _ = grids.states.shape
-        regions = grids.states.flatten(1, 2).to(self.project.weight.dtype)  # (B, S, C)
-        memory = _regions(self.norm(self.project(regions)), (rows, columns))
-        return memory if self.questions is None else replace(memory, summary=self.questions(memory))
+        regions = grids.states.flatten(1, 2).to(self.proj.weight.dtype)  # (B, S, C)
+        memory = _regions(self.norm(self.proj(regions)), (rows, columns))
+        return memory if self.learned_queries is None else replace(memory, summary=self.learned_queries(memory))
 
 
 class GridTransformer(Encoder):
-    """A memory of regions whose regions have asked one another: over a CNN's grid, or over patches of pixels."""
+    """A Transformer encoder over image regions: those of a CNN's feature map, or patches."""
 
     def __init__(self, config: TransformerConfig, regions: nn.Module) -> None:
         super().__init__()
         self.dim = config.dim
-        self.regions, self.stack = regions, TransformerStack(config)
-        self.places: SinusoidalGrid | None = None
+        self.patch_embed, self.stack = regions, TransformerStack(config)
+        self.position_encoding: SinusoidalGrid | None = None
         if config.positions == "sinusoidal":
-            self.places, config = SinusoidalGrid(config.dim), replace(config, positions="none")
+            self.position_encoding, config = SinusoidalGrid(config.dim), replace(config, positions="none")
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
-        self.input_layer = InputLayer(config, ahead=True)
+        self.input_layer = InputLayer(config, bidirectional=True)
 
     def forward(self, source: Source) -> Memory:
-        memory: Memory = self.regions(source)
+        memory: Memory = self.patch_embed(source)
         assert memory.grid is not None
         x, mask = memory.states, memory.mask
-        if self.places is not None:
-            x = x + self.places(*memory.grid, device=x.device).to(x.dtype)
+        if self.position_encoding is not None:
+            x = x + self.position_encoding(*memory.grid, device=x.device).to(x.dtype)
         if self.cls_token is not None:
             x, mask = self.cls_token(x, mask)
         states = self.stack(self.input_layer(x))
@@ -214,37 +216,37 @@ class GridTransformer(Encoder):
         return Memory(states, mask, states.mean(1), memory.grid)
 
 
-class Patches(nn.Module):
-    """Squares of pixels, each projected to a vector: what a vision Transformer reads."""
+class PatchEmbedding(nn.Module):
+    """A linear projection of square patches (https://arxiv.org/abs/2010.11929)."""
 
-    def __init__(self, dim: int, patch: int, *, colours: int = 3) -> None:
+    def __init__(self, dim: int, patch: int, *, colors: int = 3) -> None:
         super().__init__()
         self.dim = dim
-        self.project = nn.Conv2d(colours, dim, patch, stride=patch)
+        self.proj = nn.Conv2d(colors, dim, patch, stride=patch)
 
-    def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
-        grid = self.project(images)
+    def forward(self, images: Float[Tensor, "B colors Y X"]) -> Memory:
+        grid = self.proj(images)
         return _regions(grid.flatten(2).mT, tuple(grid.shape[2:]))
 
 
-class Mlp(nn.Module):
-    """The same squares, each normalised and read by a perceptron: what is in them need not wait for later blocks."""
+class MlpPatchEmbedding(nn.Module):
+    """Square patches, each normalised and embedded by an MLP."""
 
-    def __init__(self, dim: int, patch: int, hidden: int, *, colours: int = 3) -> None:
+    def __init__(self, dim: int, patch: int, hidden: int, *, colors: int = 3) -> None:
         super().__init__()
         self.dim, self.patch = dim, patch
-        pixels = colours * patch**2
-        self.read = nn.Sequential(
+        pixels = colors * patch**2
+        self.mlp = nn.Sequential(
             nn.LayerNorm(pixels), nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, dim), nn.LayerNorm(dim)
         )
 
-    def forward(self, images: Float[Tensor, "B colours Y X"]) -> Memory:
-        patches = F.unfold(images, self.patch, stride=self.patch).mT  # (B, S, colours · patch · patch)
-        return _regions(self.read(patches), (images.shape[2] // self.patch, images.shape[3] // self.patch))
+    def forward(self, images: Float[Tensor, "B colors Y X"]) -> Memory:
+        patches = F.unfold(images, self.patch, stride=self.patch).mT  # (B, S, colors · patch · patch)
+        return _regions(self.mlp(patches), (images.shape[2] // self.patch, images.shape[3] // self.patch))
 
 
 def cnn(config: CnnConfig) -> GridEncoder:
-    """The grid of a CNN, trained from scratch or by others."""
+    """A CNN encoder, from scratch or with a pretrained backbone."""
     if config.backbone is not None:
         network: Any = backbone(config.backbone.kind, config.backbone.stride)
     else:
@@ -253,18 +255,18 @@ def cnn(config: CnnConfig) -> GridEncoder:
 
 
 def cnn_transformer(config: CnnTransformerConfig) -> GridTransformer:
-    """The same grid, its regions seen by Transformer blocks."""
+    """A Transformer over the feature map of a CNN."""
     grid = CnnConfig(config.transformer.dim, config.channels, config.attention, config.backbone)
     return GridTransformer(config.transformer, cnn(grid))
 
 
 def vit(config: VitConfig) -> GridTransformer:
-    """Pixels to a memory through patches and Transformer blocks alone (https://arxiv.org/abs/2010.11929)."""
+    """A vision Transformer."""
     dim, patch, hidden = config.transformer.dim, config.patch_size, config.patch_ffn_dim
-    regions = Patches(dim, patch) if hidden is None else Mlp(dim, patch, hidden)
+    regions = PatchEmbedding(dim, patch) if hidden is None else MlpPatchEmbedding(dim, patch, hidden)
     return GridTransformer(config.transformer, regions)
 
 
 def _regions(states: Float[Tensor, "B S W"], grid: tuple[int, int]) -> Memory:
-    everywhere = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-    return Memory(states, everywhere, states.mean(1), grid)
+    mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    return Memory(states, mask, states.mean(1), grid)

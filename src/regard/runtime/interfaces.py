@@ -4,9 +4,9 @@ An engine is an implementation of a decoder's step (and of the encoder) for one 
 static buffers and CUDA graphs on a GPU, plain PyTorch everywhere. Engines equal PyTorch up to rounding.
 
 Under `capture_attention` a search keeps its engine, whose decoder publishes each step's queries, keys and values as
-PyTorch's does. On a CPU no bit of the output changes, encoder included. On a GPU the same decoding kernels are launched
-one by one instead of as CUDA graphs, and the encoder runs unpadded, which may change its rounding. Interception, which
-replaces attention outputs, is supported by the PyTorch engine only.
+PyTorch's does, and no bit of the output changes. On a GPU the same decoding kernels are launched one by one instead of
+as CUDA graphs, and encoder attention is that of a second pass without padding, equal up to rounding. Interception,
+which replaces attention outputs, is supported by the PyTorch engine only.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ from regard.model.seq2seq import Seq2Seq
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What a search asks of an engine."""
+    """The requirements of a search on an engine."""
 
     max_length: int  # tokens of an output, with its prefix
     half: bool = False  # linear layers in bfloat16

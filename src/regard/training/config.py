@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from regard.core.config import Config, Count, Probability, Range
+from regard.core.config import Config, Count, Probability, Range, doc
 from regard.core.errors import Problem
 from regard.core.metric_names import MetricName
 from regard.model.scheduled_sampling import ScheduledSampling
@@ -15,62 +15,85 @@ DEFAULT_STEPS = 10_000
 
 @dataclass(frozen=True)
 class TrainConfig(Config):
-    # Updates at most. With max_epochs as well, the run ends at whichever comes first; without either, after 10,000.
-    max_steps: Count | None = None
-    max_epochs: Count | None = None  # passes over the training data at most
-    batch_tokens: Count = 4096  # rows times the longest sequence of a batch, at most
-    # Batches of examples of all lengths: more padding, but no update is computed from short examples alone.
-    mixed_lengths: bool = False
-    accumulate_steps: Count = 1  # batches per update; the loss is weighted by tokens over all of them
-    # "muon" trains the matrices of hidden layers with Muon (https://kellerjordan.github.io/posts/muon), all other
-    # weights with AdamW (https://arxiv.org/abs/1711.05101); "adamw" trains all with AdamW.
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    learning_rate: Positive = 1e-3  # the peak
-    min_learning_rate: Positive = 0.0  # where cosine and linear end
-    warmup_steps: Annotated[int, Range(0.0)] = 400  # updates until the peak
-    lr_schedule: Literal["inverse_root", "cosine", "linear", "plateau", "constant"] = "inverse_root"
-    plateau: Count = 2  # validations without progress until the plateau schedule halves the learning rate
-    betas: tuple[Probability, ...] = (0.9, 0.98)  # of AdamW
-    eps: Positive = 1e-9  # of AdamW
-    weight_decay: Positive = 0.0  # of matrices; never of biases, norms and embeddings
-    clip_norm: Positive | None = 1.0  # maximum norm of the gradient; 0: no clipping
-    label_smoothing: Probability = 0.1  # probability taken from the gold token and spread over the vocabulary
-    mask_probability: Probability = 0.15  # of a token, for a masked-token head
-    # Weight of the R-Drop term, the symmetric KL divergence between two forward passes with different dropout masks
-    # (https://arxiv.org/abs/2106.14448).
-    r_drop: Positive = 0.0
-    scheduled_sampling: ScheduledSampling | None = None  # None: the decoder's inputs are the gold tokens
-    # Weight of the penalty of doubly stochastic attention (https://arxiv.org/abs/1502.03044): the attention that a
-    # recurrent decoder pays to each source position should sum to 1 over all steps. It is part of the logged loss.
-    doubly_stochastic: Positive = 0.0
-    carry_state: bool = False  # running text: the recurrent state is carried from batch to batch
-    ema_decay: Probability | None = None  # decay of a moving average of the weights, which is validated and saved
-    average_checkpoints: Count = 1  # how many of the last checkpoints are averaged into the final weights
-    # Self-critical training (https://arxiv.org/abs/1612.00563): sampled outputs, weighted by how far their reward
-    # exceeds that of the greedy output, take the place of the targets; label smoothing has no effect.
-    reward: Literal["cider"] | None = None
-    precision: Literal["float32", "bfloat16"] = "float32"
-    # Sequences of any length are concatenated without padding; `batch_tokens` counts the longer side. Recurrent layers
-    # run as many steps as the longest sequence of the batch has, or on a GPU, where all batches have one shape, of the
-    # corpus.
-    packed: bool = False
-    # Running text or packed batches on a GPU: forward and backward are captured as CUDA graphs, with equal results.
-    cuda_graphs: bool = False
-    fsdp: bool = False  # several processes: weights, gradients and optimizer state are sharded (docs/scale.md)
-    distributed_timeout: Count = 600  # seconds that one process waits for another
-    log_every: Count = 50  # updates
-    loggers: tuple[Literal["tensorboard", "wandb"], ...] | None = None  # in addition to the run's log.jsonl
-    validate_every: Count = 500  # updates
-    monitor: MetricName = "loss"
-    patience: Count | None = None  # validations without a better metric until training stops
-    log_samples: Annotated[int, Range(0.0)] = 3  # outputs shown at each validation
-    keep_checkpoints: Count = 3  # in addition to the best
-    freeze: tuple[str, ...] | None = None  # patterns of names of weights that are not trained: "encoder.*"
-    unfreeze_after: Count | None = None  # epochs after which frozen weights are trained too; None: never
-    init_from: str | None = None  # a checkpoint whose weights and vocabularies training starts from
-    on_nan: Literal["stop", "skip"] = "stop"  # when the loss or its gradient is not finite
-    seed: Annotated[int, Range(0.0)] = 1
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    max_steps: Count | None = doc(None, "largest number of updates")
+    max_epochs: Count | None = doc(
+        None,
+        "largest number of passes over the training data; training ends at max_steps or max_epochs, whichever "
+        "comes first",
+    )
+    batch_tokens: Count = doc(4096, "largest size of a batch: rows times the longest sequence")
+    mixed_lengths: bool = doc(
+        False,
+        "batches of examples of all lengths instead of similar lengths: more padding, but no update from "
+        "short examples alone",
+    )
+    accumulate_steps: Count = doc(1, "batches per update; the loss is weighted by tokens over all of them")
+    optimizer: Literal["adamw", "muon"] = doc("adamw", "optimizer; muon for matrices and AdamW for the rest")
+    learning_rate: Positive = doc(1e-3, "peak learning rate")
+    min_learning_rate: Positive = doc(0.0, "final learning rate of the cosine and linear schedules")
+    warmup_steps: Annotated[int, Range(0.0)] = doc(400, "updates of linear warmup to the peak learning rate")
+    lr_schedule: Literal["inverse_root", "cosine", "linear", "plateau", "constant"] = doc(
+        "inverse_root", "learning-rate schedule after warmup"
+    )
+    plateau: Count = doc(
+        2, 'validations without improvement until the learning rate is halved, for lr_schedule = "plateau"'
+    )
+    betas: tuple[Probability, ...] = doc((0.9, 0.98), "decay rates of AdamW's moments")
+    eps: Positive = doc(1e-9, "added to the denominator of AdamW")
+    weight_decay: Positive = doc(0.0, "weight decay of matrices; biases, norms and embeddings have none")
+    clip_norm: Positive | None = doc(1.0, "largest norm of the gradient; 0: no clipping")
+    label_smoothing: Probability = doc(
+        0.1, "probability mass spread uniformly over the whole vocabulary, as in PyTorch"
+    )
+    mask_probability: Probability = doc(0.15, 'probability of masking a token, for head = "mlm"')
+    r_drop: Positive = doc(
+        0.0,
+        "weight of the R-Drop term, the symmetric KL divergence between two forward passes with different "
+        "dropout masks (https://arxiv.org/abs/2106.14448); 0: one forward pass",
+    )
+    scheduled_sampling: ScheduledSampling | None = doc(
+        None, "scheduled sampling of the decoder's inputs; left out: teacher forcing"
+    )
+    doubly_stochastic: Positive = doc(
+        0.0,
+        "weight of the penalty on attention that does not sum to 1 over the steps for each source position "
+        "(https://arxiv.org/abs/1502.03044); part of the logged loss",
+    )
+    carry_state: bool = doc(False, "carry a recurrent language model's state from batch to batch of running text")
+    ema_decay: Probability | None = doc(
+        None, "decay of an exponential moving average of the weights, which is validated and saved"
+    )
+    average_checkpoints: Count = doc(1, "number of last checkpoints averaged into the final weights")
+    reward: Literal["cider"] | None = doc(
+        None, "self-critical sequence training on this metric instead of the targets (https://arxiv.org/abs/1612.00563)"
+    )
+    precision: Literal["float32", "bfloat16"] = doc(
+        "float32", "precision of forward and backward passes; weights stay in float32"
+    )
+    packed: bool = doc(
+        False,
+        "pack sequences of any length instead of padding them; batch_tokens then counts the tokens of the longer side",
+    )
+    cuda_graphs: bool = doc(
+        False, "record the work of a batch as a CUDA graph and replay it: running text or packed batches, on a GPU"
+    )
+    fsdp: bool = doc(False, "shard weights, gradients and moments over the processes (docs/scale.md)")
+    distributed_timeout: Count = doc(600, "seconds that a process waits for the others")
+    log_every: Count = doc(50, "updates between two lines of the log")
+    loggers: tuple[Literal["tensorboard", "wandb"], ...] | None = doc(
+        None, "experiment loggers beside the run's log.jsonl"
+    )
+    validate_every: Count = doc(500, "updates between two validations")
+    monitor: MetricName = doc("loss", "metric that chooses the best checkpoint")
+    patience: Count | None = doc(None, "validations without improvement until training stops")
+    log_samples: Annotated[int, Range(0.0)] = doc(3, "outputs shown at each validation")
+    keep_checkpoints: Count = doc(3, "number of checkpoints kept beside the best")
+    freeze: tuple[str, ...] | None = doc(None, 'patterns of parameter names that are not trained: "encoder.*"')
+    unfreeze_after: Count | None = doc(None, "epochs after which frozen parameters are trained too; left out: never")
+    init_from: str | None = doc(None, "checkpoint whose weights and vocabularies training starts from")
+    on_nan: Literal["stop", "skip"] = doc("stop", "what to do when the loss or a gradient is not finite")
+    seed: Annotated[int, Range(0.0)] = doc(1, "seed of initialization, data order and dropout")
+    device: Literal["auto", "cpu", "cuda"] = doc("auto", "device to train on")
 
     def __post_init__(self) -> None:
         if self.max_steps is None and self.max_epochs is None:
@@ -78,13 +101,6 @@ class TrainConfig(Config):
         super().__post_init__()
 
     def conflicts(self) -> Iterator[Problem]:
-        if self.reward is not None and self.scheduled_sampling is not None:
-            yield Problem(
-                "reward",
-                "nothing with scheduled_sampling, which feeds targets",
-                repr(self.reward),
-                "Choose one of the two.",
-            )
         if len(self.betas) != 2:
             yield Problem("betas", "two numbers", str(list(self.betas)), "As in betas = [0.9, 0.98].")
         if self.max_steps is not None and self.warmup_steps > self.max_steps:
@@ -107,12 +123,12 @@ class TrainConfig(Config):
             )
         if self.unfreeze_after is not None and self.freeze is None:
             yield Problem("unfreeze_after", "nothing unless freeze is there", str(self.unfreeze_after), "Leave it out.")
-        if self.carry_state and self.scheduled_sampling is not None:
-            yield Problem("carry_state", "false with scheduled_sampling", "true", "Choose one of the two.")
         exclusive = {  # each computes a batch or its loss in its own way, or stores weights differently
             "cuda_graphs": ("accumulate_steps", "carry_state", "scheduled_sampling", "reward"),
             "packed": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "mixed_lengths": ("packed",),
+            "reward": ("scheduled_sampling",),
+            "carry_state": ("scheduled_sampling",),
             "r_drop": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "doubly_stochastic": ("scheduled_sampling", "reward"),
             "fsdp": ("scheduled_sampling", "reward", "cuda_graphs", "unfreeze_after", "optimizer"),

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from regard.core.config import Config, Count, Range
+from regard.core.config import Config, Count, Range, doc
 from regard.core.errors import Diverged, InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.word_vectors.vectors import WordVectors
@@ -34,23 +34,29 @@ RATES = {"skipgram": 0.1, "cbow": 0.4}  # the mean of a bag hands each word a fr
 class Word2VecConfig(Config):
     """What word2vec is told."""
 
-    algorithm: Literal["skipgram", "cbow"] = "skipgram"  # a word foretells its neighbours, or their mean the word
-    dim: Count = 100  # numbers in a vector
-    window: Count = 5  # neighbours on each side at most; each word draws its own reach, evenly from 1 to this
-    negative: Count = 5  # words that did not stand there, to each that did
-    sample: Annotated[float, Range(0.0, 1.0)] = 1e-3  # share of the text over which a word is thinned out; 0: none
-    power: Annotated[float, Range(0.0)] = 0.75  # negatives are drawn by count to this power
-    epochs: Count = 5
-    learning_rate: Annotated[float, Range(1e-6, 1.0)] | None = (
-        None  # at the start; None: 0.1 for skipgram, 0.4 for cbow
+    algorithm: Literal["skipgram", "cbow"] = doc(
+        "skipgram", "skip-gram predicts the context from a word, CBOW a word from the mean of its context"
     )
-    min_learning_rate: Annotated[float, Range(0.0, 1.0)] = 1e-4  # falls there in a straight line
-    min_count: Count = 5  # rarer words are left out
-    vectors: Literal["both", "inner"] = "both"  # the two a word learns, each of length 1, added; or the first
-    seed: Annotated[int, Range(0.0)] = 1
-    block: Count = 64  # consecutive words that share negatives
-    shared: Count = 32  # negatives that a block draws
-    batch: Count = 8  # blocks whose updates are summed: more is faster, fewer is nearer to one word at a time
+    dim: Count = doc(100, "dimension of the vectors")
+    window: Count = doc(5, "largest context on each side; each word draws its own, uniformly from 1 to this")
+    negative: Count = doc(5, "negative samples per positive pair")
+    sample: Annotated[float, Range(0.0, 1.0)] = doc(
+        1e-3, "subsampling threshold of frequent words, as a share of the text; 0: none"
+    )
+    power: Annotated[float, Range(0.0)] = doc(0.75, "negatives are drawn by word count to this power")
+    epochs: Count = doc(5, "passes over the text")
+    learning_rate: Annotated[float, Range(1e-6, 1.0)] | None = doc(
+        None, "initial learning rate; left out: 0.1 for skipgram, 0.4 for cbow"
+    )
+    min_learning_rate: Annotated[float, Range(0.0, 1.0)] = doc(1e-4, "final learning rate of the linear decay")
+    min_count: Count = doc(5, "words that occur less often are left out")
+    vectors: Literal["both", "inner"] = doc(
+        "both", '"both": the sum of the normalized input and output vectors; "inner": the input vectors'
+    )
+    seed: Annotated[int, Range(0.0)] = doc(1, "seed of initialization and sampling")
+    block: Count = doc(64, "consecutive words that share negative samples")
+    shared: Count = doc(32, "negative samples of a block")
+    batch: Count = doc(8, "blocks per update: more is faster, fewer is closer to one word at a time")
 
 
 @dataclass(frozen=True)

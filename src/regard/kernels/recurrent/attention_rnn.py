@@ -1,7 +1,8 @@
-"""Recurrent layers that look at a source at every step, with one gradient for all steps, by hand.
+"""Recurrent layers with attention inside the recurrence, with a hand-written backward pass over all steps.
 
-The slow version is a layer of PyTorch and `attend`, one step after another. Here what the backward needs of all steps
-lies side by side, so that the gradient of each weight is one product, and that of keys and values where it can be.
+`attend_then_step` is Bahdanau's order (arXiv:1409.0473), `step_then_attend` Luong's with input feeding
+(arXiv:1508.04025). The slow version is PyTorch's layer and `attend`, step by step. Here the activations of all steps
+are stored contiguously, so that the gradient of each weight is one product.
 """
 
 from collections.abc import Sequence
@@ -34,12 +35,12 @@ def supports(score_function: ScoreFunction) -> bool:
 
 @dataclass(frozen=True)
 class AttentionSource:
-    """What every step may look at, and how."""
+    """Keys, values and score function that every step attends with."""
 
     keys: Float[Tensor, "B S D"]
     values: Float[Tensor, "B S C"]
     mask: Bool[Tensor, "B S"]
-    matrix: Float[Tensor, "W D"] | None  # from a state to its query; None: it is its own
+    matrix: Float[Tensor, "W D"] | None  # projects a state to its query; None: the state is the query
     score_function: ScoreFunction
 
     @property
@@ -48,21 +49,21 @@ class AttentionSource:
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
-        # Who may see nothing sees zeros: values that are zero, under any weights, which so get no gradient either.
-        blind = ~self.mask.any(1, keepdim=True)
-        bias = self.keys.new_zeros(self.mask.shape).masked_fill_(~(self.mask | blind), -torch.inf)
+        # A row with an empty mask gives zeros: its values are zero, under any weights, which get no gradient either.
+        empty = ~self.mask.any(1, keepdim=True)
+        bias = self.keys.new_zeros(self.mask.shape).masked_fill_(~(self.mask | empty), -torch.inf)
         weight = self.score_function.weight[0] if isinstance(self.score_function, AdditiveScoreFunction) else None
-        return self.keys, self.values.masked_fill(blind[..., None], 0.0), bias, self.matrix, weight
+        return self.keys, self.values.masked_fill(empty[..., None], 0.0), bias, self.matrix, weight
 
 
 @dataclass(frozen=True)
 class RecurrentLayers:
-    """A recurrent stack before its first step."""
+    """The layers of a recurrent stack, with their initial states."""
 
     cell: str
     weights: Sequence[RnnWeights]
     start: Sequence[RnnStates]
-    between: Float[Tensor, "above rows W"] | None  # what dropout between layers multiplies by
+    between: Float[Tensor, "above rows W"] | None  # dropout factors between layers
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
@@ -70,41 +71,44 @@ class RecurrentLayers:
         return self.between, *(x for weights, start in each for x in (*weights, *start))
 
 
-Gate = tuple[Float[Tensor, "1 W"], Float[Tensor, " 1"]]  # from a state to the share of what it sees that counts
+Gate = tuple[Float[Tensor, "1 W"], Float[Tensor, " 1"]]  # from a state to the gate of its context
 
 
 def attend_then_step(
     layers: RecurrentLayers, source: AttentionSource, embedded: Float[Tensor, "T B E"], gate: Gate | None = None
 ) -> tuple[Sequence[RnnStates], Float[Tensor, "T B C"], Float[Tensor, "T B S"]]:
-    """Each step takes in what the state before it sees, or the gate's share of that.
+    """Each step's input is the context of the state before it, scaled by the gate if there is one.
 
-    All layers' states (T, B, W), what was taken in, and the weights of all looks.
+    Returns the states (T, B, W) of all layers, the (gated) contexts and the attention weights.
     """
-    run = _Before(CELLS[layers.cell], len(embedded), len(layers.weights), source.scale)
+    run = _AttendThenStep(CELLS[layers.cell], len(embedded), len(layers.weights), source.scale)
     given = embedded.flatten(0, 1), *(gate or (None, None))
     out = HandWrittenBackward.apply(run, *given, *source.tensors, *layers.tensors)  # type: ignore[no-untyped-call]
-    *states, seen, weights = (x.unflatten(0, embedded.shape[:2]) for x in out)
-    return _evenly(states, len(layers.weights)), seen, weights
+    *states, context, weights = (x.unflatten(0, embedded.shape[:2]) for x in out)
+    return _chunks(states, len(layers.weights)), context, weights
 
 
 def step_then_attend(
     layers: RecurrentLayers,
     source: AttentionSource,
     embedded: Float[Tensor, "T B E"],
-    said: Float[Tensor, "B W"],
+    attentional: Float[Tensor, "B W"],
     weight: Float[Tensor, "W joined"],
     bias: Float[Tensor, " W"],
 ) -> tuple[Sequence[RnnStates], Float[Tensor, "T B W"], Float[Tensor, "T B S"]]:
-    """Each step takes in what the last said: tanh of its state joined with what that sees. States, said, weights."""
-    run = _After(CELLS[layers.cell], len(embedded), len(layers.weights), source.scale)
-    given = embedded.flatten(0, 1), said, weight, bias
+    """Each step's input is the last attentional state, tanh(weight [state, context] + bias).
+
+    Returns the states of all layers, the attentional states and the attention weights.
+    """
+    run = _StepThenAttend(CELLS[layers.cell], len(embedded), len(layers.weights), source.scale)
+    given = embedded.flatten(0, 1), attentional, weight, bias
     out = HandWrittenBackward.apply(run, *given, *source.tensors, *layers.tensors)  # type: ignore[no-untyped-call]
-    *states, said, weights = (x.unflatten(0, embedded.shape[:2]) for x in out)
-    return _evenly(states, len(layers.weights)), said, weights
+    *states, attentional, weights = (x.unflatten(0, embedded.shape[:2]) for x in out)
+    return _chunks(states, len(layers.weights)), attentional, weights
 
 
 class _Dot:
-    """scale · q·k, one query for each row of keys."""
+    """Scaled dot-product scores of one query per sequence."""
 
     def __init__(self, keys: Tensor, scale: float) -> None:
         self.keys, self.scale = keys, scale
@@ -116,24 +120,28 @@ class _Dot:
         return torch.bmm(d_scores[:, None], self.keys)[:, 0].mul_(self.scale)
 
     def gradients(self, queries: Float[Tensor, "T B D"], d_scores: Float[Tensor, "T B S"]) -> tuple[Tensor, None]:
-        """Of the keys, after the last step, and of the weight (none)."""
+        """The gradient of the keys, after the last step; there is no weight."""
         return torch.bmm(d_scores.permute(1, 2, 0), queries.transpose(0, 1)).mul_(self.scale), None
 
 
 class _Additive:
-    """w · tanh(q + k). The cube is computed again for the backward: to keep it takes as long, and all that memory."""
+    """w · tanh(q + k). The backward recomputes tanh(q + k) (B, S, D): storing it takes as long, and far more memory."""
 
     def __init__(self, keys: Tensor, weight: Tensor) -> None:
         self.keys, self.weight, self.one = keys, weight, keys.new_ones(())
-        self.cube, self.d_keys, self.d_weight = torch.empty_like(keys), torch.zeros_like(keys), torch.zeros_like(weight)
+        self.hidden, self.d_keys, self.d_weight = (
+            torch.empty_like(keys),
+            torch.zeros_like(keys),
+            torch.zeros_like(weight),
+        )
 
     def scores(self, query: Tensor) -> Tensor:
-        return torch.add(self.keys, query[:, None], out=self.cube).tanh_() @ self.weight  # (B, S, D) to (B, S)
+        return torch.add(self.keys, query[:, None], out=self.hidden).tanh_() @ self.weight  # (B, S, D) to (B, S)
 
     def to_query(self, query: Tensor, d_scores: Tensor) -> Tensor:
-        cube = torch.add(self.keys, query[:, None], out=self.cube).tanh_()
-        self.d_weight.addmv_(cube.flatten(0, 1).mT, d_scores.flatten())
-        slope = torch.addcmul(self.one, cube, cube, value=-1, out=cube)  # tanh' = 1 - tanh²
+        hidden = torch.add(self.keys, query[:, None], out=self.hidden).tanh_()
+        self.d_weight.addmv_(hidden.flatten(0, 1).mT, d_scores.flatten())
+        slope = torch.addcmul(self.one, hidden, hidden, value=-1, out=hidden)  # tanh' = 1 - tanh²
         self.d_keys.addcmul_(slope, d_scores[..., None])
         return torch.bmm(d_scores[:, None], slope)[:, 0].mul_(self.weight)
 
@@ -141,92 +149,96 @@ class _Additive:
         return self.d_keys.mul_(self.weight), self.d_weight
 
 
-class _Look:
-    """What each step sees of a source when it asks with a state."""
+class _Attention:
+    """Attention of a state at each step."""
 
     def __init__(
         self, scale: float, source: Sequence[Any], kept: Sequence[Tensor] | None = None, rows: int = 0
     ) -> None:
         keys, self.values, self.bias, self.matrix, weight = source
-        self.meeting = _Dot(keys, scale) if weight is None else _Additive(keys, weight)
+        self.scoring = _Dot(keys, scale) if weight is None else _Additive(keys, weight)
         widths = self.values.shape[2], keys.shape[1], 0 if self.matrix is None else keys.shape[2]
         self.kept: Sequence[Tensor] = [keys.new_empty(rows, width) for width in widths] if kept is None else kept
-        self.seen, self.weights, self.queries = self.kept
+        self.context, self.weights, self.queries = self.kept
 
-    def ask(self, rows: slice, state: Tensor) -> Tensor:
+    def attend(self, rows: slice, state: Tensor) -> Tensor:
         query = state if self.matrix is None else torch.mm(state, self.matrix, out=self.queries[rows])
-        weights = torch.softmax(self.meeting.scores(query).add_(self.bias), -1, out=self.weights[rows])
-        torch.bmm(weights[:, None], self.values, out=self.seen[rows, None])
-        return self.seen[rows]
+        weights = torch.softmax(self.scoring.scores(query).add_(self.bias), -1, out=self.weights[rows])
+        torch.bmm(weights[:, None], self.values, out=self.context[rows, None])
+        return self.context[rows]
 
 
-class _LookGradient:
-    def __init__(self, look: _Look, d_weights: Tensor | None) -> None:
-        self.look, self.scores, self.queries = look, torch.empty_like(look.weights), torch.empty_like(look.queries)
-        self.seen, self.weights = torch.zeros_like(look.seen), d_weights
+class _AttentionGradient:
+    def __init__(self, attention: _Attention, d_weights: Tensor | None) -> None:
+        self.attention, self.scores, self.queries = (
+            attention,
+            torch.empty_like(attention.weights),
+            torch.empty_like(attention.queries),
+        )
+        self.context, self.weights = torch.zeros_like(attention.context), d_weights
 
-    def ask(self, rows: slice, state: Tensor, d_state: Tensor) -> None:
-        """From the gradient of what was seen to that of the state, which is added to."""
-        look, scores = self.look, self.scores[rows]
-        d_weights = torch.bmm(self.seen[rows, None], look.values.mT)[:, 0]
+    def attend(self, rows: slice, state: Tensor, d_state: Tensor) -> None:
+        """Add the gradient of the state, given that of the context."""
+        attention, scores = self.attention, self.scores[rows]
+        d_weights = torch.bmm(self.context[rows, None], attention.values.mT)[:, 0]
         if self.weights is not None:
             d_weights += self.weights[rows]
-        scores.copy_(softmax_backward(d_weights, look.weights[rows], -1, scores.dtype))
-        if look.matrix is None:
-            d_state += look.meeting.to_query(state, scores)
+        scores.copy_(softmax_backward(d_weights, attention.weights[rows], -1, scores.dtype))
+        if attention.matrix is None:
+            d_state += attention.scoring.to_query(state, scores)
         else:
-            self.queries[rows] = look.meeting.to_query(look.queries[rows], scores)
-            d_state.addmm_(self.queries[rows], look.matrix.mT)
+            self.queries[rows] = attention.scoring.to_query(attention.queries[rows], scores)
+            d_state.addmm_(self.queries[rows], attention.matrix.mT)
 
-    def gradients(self, asked: Tensor) -> tuple[Tensor | None, ...]:
-        """Of the source's tensors, after the last step."""
-        look = self.look
-        queries = asked if look.matrix is None else look.queries
-        d_matrix = None if look.matrix is None else asked.mT @ self.queries
-        every = (queries, self.scores, look.weights, self.seen)
-        queries, scores, weights, seen = (x.view(-1, len(look.bias), x.shape[1]) for x in every)  # (T, B, …)
-        d_keys, d_weight = look.meeting.gradients(queries, scores)
-        return d_keys, torch.bmm(weights.permute(1, 2, 0), seen.transpose(0, 1)), None, d_matrix, d_weight
+    def gradients(self, queried: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the source's tensors, after the last step."""
+        attention = self.attention
+        queries = queried if attention.matrix is None else attention.queries
+        d_matrix = None if attention.matrix is None else queried.mT @ self.queries
+        every = (queries, self.scores, attention.weights, self.context)
+        queries, scores, weights, context = (x.view(-1, len(attention.bias), x.shape[1]) for x in every)  # (T, B, …)
+        d_keys, d_weight = attention.scoring.gradients(queries, scores)
+        return d_keys, torch.bmm(weights.permute(1, 2, 0), context.transpose(0, 1)), None, d_matrix, d_weight
 
 
 class _Gate:
-    """Lets the share sigmoid(w · state + b) of what is seen through; without weights, all of it."""
+    """Scales the context by sigmoid(w · state + b); without weights, the identity."""
 
-    def __init__(self, weight: Tensor | None, bias: Tensor | None, seen: Tensor, *kept: Tensor) -> None:
-        self.weight, self.bias, self.seen = weight, bias, seen
-        self.kept = kept if kept or weight is None else (seen.new_empty(len(seen), 1), torch.empty_like(seen))
-        self.share, self.passed = self.kept or (seen[:, :0], seen)
+    def __init__(self, weight: Tensor | None, bias: Tensor | None, context: Tensor, *kept: Tensor) -> None:
+        self.weight, self.bias, self.context = weight, bias, context
+        self.kept = kept if kept or weight is None else (context.new_empty(len(context), 1), torch.empty_like(context))
+        self.share, self.gated = self.kept or (context[:, :0], context)
 
     def open(self, rows: slice, state: Tensor) -> Tensor:
         if self.weight is not None:
             share = torch.addmm(self.bias, state, self.weight.mT, out=self.share[rows]).sigmoid_()  # type: ignore[arg-type]
-            torch.mul(self.seen[rows], share, out=self.passed[rows])
-        return self.passed[rows]
+            torch.mul(self.context[rows], share, out=self.gated[rows])
+        return self.gated[rows]
 
 
 class _GateGradient:
-    def __init__(self, gate: _Gate, d_seen: Tensor, d_passed: Tensor | None) -> None:
-        self.gate, self.seen, self.logits = gate, d_seen, torch.empty_like(gate.share)
-        self.passed = d_seen if gate.weight is None else torch.zeros_like(d_seen)
-        if d_passed is not None:
-            self.passed += d_passed
+    def __init__(self, gate: _Gate, d_context: Tensor, d_gated: Tensor | None) -> None:
+        self.gate, self.context, self.logits = gate, d_context, torch.empty_like(gate.share)
+        self.gated = d_context if gate.weight is None else torch.zeros_like(d_context)
+        if d_gated is not None:
+            self.gated += d_gated
 
     def open(self, rows: slice, d_state: Tensor) -> None:
-        """From the gradient of what was let through to that of what was seen, and of the state, which is added to."""
+        """The gradient of the context, given that of the gated context; that of the state is added to."""
         gate = self.gate
         if gate.weight is not None:
-            share, d_passed = gate.share[rows], self.passed[rows]
-            torch.mul(d_passed, share, out=self.seen[rows])
-            d_share = (d_passed * gate.seen[rows]).sum(1, keepdim=True)
+            share, d_gated = gate.share[rows], self.gated[rows]
+            torch.mul(d_gated, share, out=self.context[rows])
+            d_share = (d_gated * gate.context[rows]).sum(1, keepdim=True)
             d_state.addmm_(sigmoid_backward(d_share, share, grad_input=self.logits[rows]), gate.weight)
 
-    def gradients(self, asked: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Of the gate's tensors, after the last step."""
-        return (None, None) if self.gate.weight is None else (self.logits.mT @ asked, self.logits.sum(0))
+    def gradients(self, queried: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients of the gate's tensors, after the last step."""
+        return (None, None) if self.gate.weight is None else (self.logits.mT @ queried, self.logits.sum(0))
 
 
 class _Stack:
-    """Layers one above the other, of which the lowest is fed at each step besides the embedded tokens."""
+    """Stacked layers; the lowest has a fed-back input besides the embedded tokens."""
 
     def __init__(self, between: Tensor | None, layers: Sequence[RnnLayer], embedded: int) -> None:
         self.between, self.layers, self.top = between, layers, layers[-1].states[0]
@@ -245,12 +257,12 @@ class _Stack:
 class _StackGradient:
     def __init__(self, stack: _Stack, d_out: Sequence[Tensor | None]) -> None:
         self.stack = stack
-        each = zip(stack.layers, _evenly(d_out, len(stack.layers)), strict=True)
+        each = zip(stack.layers, _chunks(d_out, len(stack.layers)), strict=True)
         self.layers = [RnnLayerGradient(layer, *d_states) for layer, d_states in each]
         self.top = self.layers[-1].states[0]
 
     def step(self, rows: slice, new: slice, old: slice) -> Tensor:
-        """The gradient of what was fed."""
+        """The gradient of the fed-back input."""
         between = self.stack.between
         for i in range(len(self.layers) - 1, 0, -1):
             self.layers[i].step(rows, new, old)
@@ -260,7 +272,7 @@ class _StackGradient:
         return self.layers[0].to_input(rows, self.stack.of_fed)
 
     def gradients(self, embedded: Tensor, fed: Tensor) -> tuple[Tensor | None, ...]:
-        """Of the tensors of `Layers`, after the last step."""
+        """Gradients of the tensors of `RecurrentLayers`, after the last step."""
         batch, out = self.stack.layers[0].steps.sizes[0], []
         for i, layer in enumerate(self.layers):
             inputs = (self.stack.below(i, slice(None), slice(batch, None)),) if i else (embedded, fed)
@@ -269,7 +281,7 @@ class _StackGradient:
 
 
 @dataclass(frozen=True)
-class _Looking:
+class _AttentionRnn:
     cell: RnnCell
     length: int
     layers: int
@@ -277,87 +289,94 @@ class _Looking:
 
     def begin(
         self, embedded: Tensor, source: Any, between: Tensor | None, rest: Any
-    ) -> tuple[StepSchedule, _Stack, _Look]:
+    ) -> tuple[StepSchedule, _Stack, _Attention]:
         steps = StepSchedule([len(source[0])] * self.length)
-        each = [RnnLayer.begin(self.cell, steps, RnnWeights(*x[:4]), x[4:]) for x in _evenly(rest, self.layers)]
+        each = [RnnLayer.begin(self.cell, steps, RnnWeights(*x[:4]), x[4:]) for x in _chunks(rest, self.layers)]
         stack = _Stack(between, each, embedded.shape[1])
         each[0].take(slice(None), embedded, stack.of_embedded)
-        return steps, stack, _Look(self.scale, source, rows=steps.rows)
+        return steps, stack, _Attention(self.scale, source, rows=steps.rows)
 
-    def results(self, stack: _Stack, look: _Look) -> tuple[list[Tensor], list[Tensor]]:
-        batch, layers = len(look.bias), stack.layers
+    def results(self, stack: _Stack, attention: _Attention) -> tuple[list[Tensor], list[Tensor]]:
+        batch, layers = len(attention.bias), stack.layers
         out = [s[batch:] for layer in layers for s in layer.states]
-        return out, [*look.kept, *(x for layer in layers for x in (layer.gates, *layer.states))]
+        return out, [*attention.kept, *(x for layer in layers for x in (layer.gates, *layer.states))]
 
-    def again(
+    def restore(
         self, embedded: Tensor, source: Any, between: Any, rest: Any, kept: Any
-    ) -> tuple[StepSchedule, _Stack, _Look]:
-        """As they were after the last step."""
-        steps, look = StepSchedule([len(source[0])] * self.length), _Look(self.scale, source, kept[:3])
-        pairs = zip(_evenly(rest, self.layers), _evenly(kept[3:], self.layers), strict=True)
+    ) -> tuple[StepSchedule, _Stack, _Attention]:
+        """The objects of the forward pass, from what it saved."""
+        steps, attention = StepSchedule([len(source[0])] * self.length), _Attention(self.scale, source, kept[:3])
+        pairs = zip(_chunks(rest, self.layers), _chunks(kept[3:], self.layers), strict=True)
         each = [RnnLayer(self.cell, steps, RnnWeights(*x[:4]), *k) for x, k in pairs]
-        return steps, _Stack(between, each, embedded.shape[1]), look
+        return steps, _Stack(between, each, embedded.shape[1]), attention
 
 
-class _Before(_Looking):
+class _AttendThenStep(_AttentionRnn):
     def forward(self, embedded: Tensor, weight: Any, bias: Any, *rest: Any) -> tuple[tuple[Tensor, ...], Any]:
-        steps, stack, look = self.begin(embedded, rest[:5], rest[5], rest[6:])
-        gate = _Gate(weight, bias, look.seen)
+        steps, stack, attention = self.begin(embedded, rest[:5], rest[5], rest[6:])
+        gate = _Gate(weight, bias, attention.context)
         for rows, new, old in steps:
-            look.ask(rows, stack.top[old])
+            attention.attend(rows, stack.top[old])
             stack.step(rows, new, old, gate.open(rows, stack.top[old]))
-        out, kept = self.results(stack, look)
-        return (*out, gate.passed, look.weights), (*kept, *gate.kept)
+        out, kept = self.results(stack, attention)
+        return (*out, gate.gated, attention.weights), (*kept, *gate.kept)
 
     def backward(self, inputs: Any, kept: Any, d_out: Any) -> tuple[Tensor | None, ...]:
         embedded, weight, bias, *rest = inputs
-        kept, of_gate = (kept, ()) if weight is None else (kept[:-2], kept[-2:])
-        steps, stack, look = self.again(embedded, rest[:5], rest[5], rest[6:], kept)
-        gate = _Gate(weight, bias, look.seen, *of_gate)
-        d_stack, d_look = _StackGradient(stack, d_out[:-2]), _LookGradient(look, d_out[-1])
-        d_gate = _GateGradient(gate, d_look.seen, d_out[-2])
+        kept, kept_gate = (kept, ()) if weight is None else (kept[:-2], kept[-2:])
+        steps, stack, attention = self.restore(embedded, rest[:5], rest[5], rest[6:], kept)
+        gate = _Gate(weight, bias, attention.context, *kept_gate)
+        d_stack, d_attention = _StackGradient(stack, d_out[:-2]), _AttentionGradient(attention, d_out[-1])
+        d_gate = _GateGradient(gate, d_attention.context, d_out[-2])
         for rows, new, old in reversed(list(steps)):
-            d_gate.passed[rows] += d_stack.step(rows, new, old)
+            d_gate.gated[rows] += d_stack.step(rows, new, old)
             d_gate.open(rows, d_stack.top[old])
-            d_look.ask(rows, stack.top[old], d_stack.top[old])
-        d_embedded, asked = d_stack.layers[0].to_input(slice(None), stack.of_embedded), stack.top[: steps.rows]
-        d_source, d_layers = d_look.gradients(asked), d_stack.gradients(embedded, gate.passed)
-        return d_embedded, *d_gate.gradients(asked), *d_source, *d_layers
+            d_attention.attend(rows, stack.top[old], d_stack.top[old])
+        d_embedded, queried = d_stack.layers[0].to_input(slice(None), stack.of_embedded), stack.top[: steps.rows]
+        d_source, d_layers = d_attention.gradients(queried), d_stack.gradients(embedded, gate.gated)
+        return d_embedded, *d_gate.gradients(queried), *d_source, *d_layers
 
 
-class _After(_Looking):
-    def forward(self, embedded: Tensor, said: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> tuple[Any, Any]:
-        steps, stack, look = self.begin(embedded, rest[:5], rest[5], rest[6:])
-        width, batch = stack.top.shape[1], len(said)
-        said = torch.cat((said, said.new_empty(steps.rows, width)))
+class _StepThenAttend(_AttentionRnn):
+    def forward(
+        self, embedded: Tensor, attentional: Tensor, weight: Tensor, bias: Tensor, *rest: Any
+    ) -> tuple[Any, Any]:
+        steps, stack, attention = self.begin(embedded, rest[:5], rest[5], rest[6:])
+        width, batch = stack.top.shape[1], len(attentional)
+        attentional = torch.cat((attentional, attentional.new_empty(steps.rows, width)))
         for rows, new, old in steps:
-            stack.step(rows, new, old, said[old])
-            seen, state = look.ask(rows, stack.top[new]), stack.top[new]
-            torch.addmm(bias, state, weight[:, :width].mT, out=said[new]).addmm_(seen, weight[:, width:].mT).tanh_()
-        out, kept = self.results(stack, look)
-        return (*out, said[batch:], look.weights), (said, *kept)
+            stack.step(rows, new, old, attentional[old])
+            context, state = attention.attend(rows, stack.top[new]), stack.top[new]
+            torch.addmm(bias, state, weight[:, :width].mT, out=attentional[new]).addmm_(
+                context, weight[:, width:].mT
+            ).tanh_()
+        out, kept = self.results(stack, attention)
+        return (*out, attentional[batch:], attention.weights), (attentional, *kept)
 
     def backward(self, inputs: Any, kept: Any, d_out: Any) -> tuple[Tensor | None, ...]:
         embedded, _, weight, _, *rest = inputs
-        steps, stack, look = self.again(embedded, rest[:5], rest[5], rest[6:], kept[1:])
-        d_stack, d_look = _StackGradient(stack, d_out[:-2]), _LookGradient(look, d_out[-1])
-        said, width, batch = kept[0], stack.top.shape[1], steps.sizes[0]
-        d_said, d_joined = torch.zeros_like(said), torch.empty_like(said[batch:])
+        steps, stack, attention = self.restore(embedded, rest[:5], rest[5], rest[6:], kept[1:])
+        d_stack, d_attention = _StackGradient(stack, d_out[:-2]), _AttentionGradient(attention, d_out[-1])
+        attentional, width, batch = kept[0], stack.top.shape[1], steps.sizes[0]
+        d_attentional, d_joined = torch.zeros_like(attentional), torch.empty_like(attentional[batch:])
         if d_out[-2] is not None:
-            d_said[batch:] = d_out[-2]
+            d_attentional[batch:] = d_out[-2]
         for rows, new, old in reversed(list(steps)):
-            joined = tanh_backward(d_said[new], said[new], grad_input=d_joined[rows])
+            joined = tanh_backward(d_attentional[new], attentional[new], grad_input=d_joined[rows])
             d_stack.top[new].addmm_(joined, weight[:, :width])
-            torch.mm(joined, weight[:, width:], out=d_look.seen[rows])
-            d_look.ask(rows, stack.top[new], d_stack.top[new])
-            d_said[old] += d_stack.step(rows, new, old)
+            torch.mm(joined, weight[:, width:], out=d_attention.context[rows])
+            d_attention.attend(rows, stack.top[new], d_stack.top[new])
+            d_attentional[old] += d_stack.step(rows, new, old)
         d_embedded = d_stack.layers[0].to_input(slice(None), stack.of_embedded)
-        d_weight = torch.cat((d_joined.mT @ stack.top[batch:], d_joined.mT @ look.seen), 1)
-        d_source, d_layers = d_look.gradients(stack.top[batch:]), d_stack.gradients(embedded, said[: steps.rows])
-        return d_embedded, d_said[:batch], d_weight, d_joined.sum(0), *d_source, *d_layers
+        d_weight = torch.cat((d_joined.mT @ stack.top[batch:], d_joined.mT @ attention.context), 1)
+        d_source, d_layers = (
+            d_attention.gradients(stack.top[batch:]),
+            d_stack.gradients(embedded, attentional[: steps.rows]),
+        )
+        return d_embedded, d_attentional[:batch], d_weight, d_joined.sum(0), *d_source, *d_layers
 
 
-def _evenly(flat: Sequence[Any], count: int) -> list[tuple[Any, ...]]:
-    """A sequence in parts of equal length."""
+def _chunks(flat: Sequence[Any], count: int) -> list[tuple[Any, ...]]:
+    """A sequence in `count` parts of equal length."""
     each = len(flat) // count
     return [tuple(flat[i * each : (i + 1) * each]) for i in range(count)]

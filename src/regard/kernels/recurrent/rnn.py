@@ -1,8 +1,8 @@
-"""Recurrent layers over whole sequences with their gradients by hand. The slow versions are PyTorch's own layers.
+"""Recurrent layers over whole sequences, with hand-written backward passes. The slow versions are PyTorch's layers.
 
-Autograd through a loop keeps a node for every small operation, and adds to each weight's gradient at every step; for
-packed sequences, the gradient of each step is as large as that of all. Here the steps write into memory laid out once,
-the backward goes through them with what the states need alone, and then each weight's gradient is one large product.
+Autograd through a loop keeps a node for every small operation and accumulates each weight's gradient at every step.
+Here the steps write into memory allocated once, the backward loop computes the gradients of states only, and then each
+weight's gradient is one large product.
 """
 
 from abc import ABC, abstractmethod
@@ -29,10 +29,10 @@ class RnnWeights(NamedTuple):
 
 
 class RnnCell(ABC):
-    """One step of a layer, from gates, to which input and state have added their parts, and old states to new ones."""
+    """One step of a layer: new states from old states and gates, to which input and state were added."""
 
     count: int  # of gates, each as wide as a state
-    turn: int  # how many gates go from the end of PyTorch's order to the front of ours
+    turn: int  # gates moved from the end of PyTorch's order to the front of ours
     of_input: slice  # the gates that the input adds to
     of_state: slice  # the gates that the state adds to
 
@@ -43,7 +43,7 @@ class RnnCell(ABC):
     def backward(
         self, gates: Tensor, old: RnnStates, new: RnnStates, d_gates: Tensor, d_old: RnnStates, d_new: RnnStates
     ) -> None:
-        """Write the gradient of the gates, and add to that of the old states but for what goes through the gates."""
+        """Write the gradient of the gates; add to that of the old states, except through the gates."""
 
 
 class Elman(RnnCell):
@@ -112,9 +112,9 @@ CELLS: dict[str, RnnCell] = {"elman": Elman(), "gru": Gru(), "lstm": Lstm()}
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """Which rows belong to a step. Rows of all steps lie one after another; sequences that end leave from the last row.
+    """The rows of each step of sequences packed step by step, longest first, as in PyTorch's PackedSequence.
 
-    States have the rows of before the first step in front.
+    State tensors begin with the rows of the initial state.
     """
 
     sizes: Sequence[int]  # how many sequences there are at each step
@@ -124,7 +124,7 @@ class StepSchedule:
         return sum(self.sizes)
 
     def __iter__(self) -> Iterator[tuple[slice, slice, slice]]:
-        """The rows of each step; those of its states; and those of the states before it."""
+        """For each step: its rows, the rows of its new states, and those of the states before it."""
         old, row, new = 0, 0, self.sizes[0]
         for size in self.sizes:
             yield slice(row, row + size), slice(new, new + size), slice(old, old + size)
@@ -153,7 +153,7 @@ class RnnLayer:
         return layer
 
     def take(self, rows: slice, x: Tensor, weight: Tensor) -> None:
-        """Add an input's part, or a part of an input by that part of the weights, to the gates."""
+        """Add an input, or a part of it with the same part of the weights, to the gates."""
         self.gates[rows, self.of_input].addmm_(x, weight.mT)
 
     def step(self, rows: slice, new: slice, old: slice) -> None:
@@ -163,14 +163,14 @@ class RnnLayer:
 
 
 class RnnLayerGradient:
-    """The gradient of a layer's gates and states, filled from the last step to the first."""
+    """Gradients of a layer's gates and states, computed from the last step to the first."""
 
     def __init__(self, layer: RnnLayer, *d_out: Tensor | None) -> None:
         self.layer, self.gates = layer, torch.empty_like(layer.gates)
         self.states = tuple(torch.zeros_like(s) for s in layer.states)
-        for mine, theirs in zip(self.states, d_out, strict=False):
-            if theirs is not None:
-                mine[-len(theirs) :] = theirs
+        for mine, given in zip(self.states, d_out, strict=False):
+            if given is not None:
+                mine[-len(given) :] = given
 
     def step(self, rows: slice, new: slice, old: slice) -> None:
         layer, gates = self.layer, self.gates[rows]
@@ -183,7 +183,7 @@ class RnnLayerGradient:
         return self.gates[rows, self.layer.of_input] @ weight
 
     def weights(self, *inputs: Tensor) -> RnnWeights:
-        """Of the weights, after the last step, for the parts of all inputs."""
+        """Gradients of the weights, after the last step, given the parts of the input."""
         layer = self.layer
         old = torch.cat([layer.states[0][old] for _, _, old in layer.steps])
         d_input, d_state, bias = self.gates[:, layer.of_input].mT, self.gates[:, layer.of_state].mT, self.gates.sum(0)
@@ -196,7 +196,7 @@ class RnnLayerGradient:
 
 
 class HandWrittenBackward(torch.autograd.Function):
-    """A run's `forward` gives results, and what its `backward` needs besides the inputs."""
+    """Runs an object's `forward`, which returns results and tensors to save, and its `backward`."""
 
     @staticmethod
     def forward(ctx: Any, run: Any, *inputs: Tensor | None) -> tuple[Tensor, ...]:
@@ -211,14 +211,14 @@ class HandWrittenBackward(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *d_out: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        with torch.autocast(saved[-1].device.type, enabled=False):  # which may be on, around a backward alone
+        with torch.autocast(saved[-1].device.type, enabled=False):  # may be on around a backward pass
             return None, *ctx.run.backward(saved[: ctx.count], saved[ctx.count :], d_out)
 
 
 def scan(
     cell: str, x: Float[Tensor, "rows I"], sizes: Sequence[int], start: RnnStates, weights: RnnWeights
 ) -> RnnStates:
-    """The states (rows, W) of one layer after every step; `sizes` is how many rows each step has (`Steps`)."""
+    """The states (rows, W) of one layer after every step; `sizes` are the rows of each step (`StepSchedule`)."""
     states: RnnStates = HandWrittenBackward.apply(_Scan(CELLS[cell], StepSchedule(sizes)), x, *weights, *start)  # type: ignore[no-untyped-call]
     return states
 

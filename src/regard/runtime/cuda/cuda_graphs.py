@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from regard.kernels import triton_launch
-from regard.model.capture import capturing_here, intercepting_here
+from regard.model.capture import intercepting_here
 
 log = logging.getLogger(__name__)
 
@@ -104,10 +104,10 @@ def _warn(error: RuntimeError) -> None:
 
 
 def recordable(module: nn.Module) -> bool:
-    """Whether a module's work can be recorded: evaluating on a GPU, no autocast, no capture or interception."""
+    """Whether a module's work can be recorded: evaluating on a GPU, without autocast and interception."""
     weight = next(module.parameters())
-    observed = module.training or capturing_here() or intercepting_here() or torch.is_autocast_enabled("cuda")
-    return weight.is_cuda and not observed and triton_launch.available(weight.device)
+    variable = module.training or intercepting_here() or torch.is_autocast_enabled("cuda")
+    return weight.is_cuda and not variable and triton_launch.available(weight.device)
 
 
 def rounded(count: int, *, up: bool) -> int:

@@ -4,14 +4,14 @@ import torch
 
 from regard.core.sequence import Tokens
 from regard.kernels import triton_launch
-from regard.model.capture import intercepting_here
+from regard.model.capture import capturing_here, intercepting_here, suspended
 from regard.model.embedding import Projection
 from regard.model.interfaces import Source
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.runtime.cpu.weight_layout import supported
-from regard.runtime.cuda.cuda_graphs import recordable
+from regard.runtime.cuda.cuda_graphs import autocast, recordable
 from regard.runtime.cuda.encode import encode
 from regard.runtime.cuda.static_decoder import DTYPES, StaticDecoder, max_positions, static_decoder
 from regard.runtime.interfaces import Engine, EngineOptions
@@ -38,4 +38,10 @@ class CudaEngine(Engine):
         encoder = model.encoder
         if not isinstance(source, Tokens) or not isinstance(encoder, TransformerEncoder) or not recordable(encoder):
             return None
-        return encode(encoder, source, half=half)
+        if (
+            capturing_here()
+        ):  # a second pass for the captures, so that the memory is the one of a recording, bit for bit
+            with autocast(half):
+                encoder(source)
+        with suspended():
+            return encode(encoder, source, half=half)

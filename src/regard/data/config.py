@@ -1,0 +1,204 @@
+"""The table [data] of a recipe and its fields [data.source] and [data.target]."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from regard.core.config import Config, Count, doc
+from regard.core.errors import Problem
+from regard.core.registry import Registry
+from regard.data import caption_datasets, huggingface_datasets, text
+from regard.data.example import SPLITS, Split
+from regard.data.synthetic.scenes import SIDE
+from regard.data.synthetic.tasks import TASKS
+from regard.data.text import Errors
+
+if TYPE_CHECKING:
+    from regard.data.sources import DataSource
+
+TokenizerKind = Literal["bpe", "unigram", "characters", "words", "bytes"]
+AugmentKind = Literal["crop", "flip", "color"]
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
+BYTES = 256
+DATA_SOURCES: "Registry[type[DataSource]]" = Registry("data source")  # the user's own, by name
+
+
+@dataclass(frozen=True)
+class FieldConfig(Config):
+    """One side of every example: [data.source] or [data.target]."""
+
+    kind: Literal["text", "label", "image"] = doc("text", "a text becomes tokens, a label one class, an image pixels")
+    column: str | None = doc(None, 'column of a table: its name, or its number from "1"')
+    tokenizer: TokenizerKind = doc("bpe", "kind of tokens a text is split into")
+    vocab_size: Count = doc(8000, "largest number of different tokens, special tokens included")
+    lowercase: bool = doc(False, "convert texts to lower case")
+    max_tokens: Count | None = doc(None, "training examples with more tokens are left out and counted")
+    image_size: Count = doc(SIDE, "height and width in pixels to which images are resized")
+    augment: tuple[AugmentKind, ...] | None = doc(
+        None, 'random changes of each training image. "flip" is wrong where captions say left and right'
+    )
+
+    def conflicts(self) -> Iterator[Problem]:
+        of_text = ("tokenizer", "vocab_size", "lowercase", "max_tokens")
+        subject, unused = {
+            "label": ("a label", (*of_text, "image_size", "augment")),
+            "image": ("an image", of_text),
+            "text": ("a text", ("image_size", "augment")),
+        }[self.kind]
+        if self.kind == "text" and self.tokenizer == "bytes":  # a token for each byte: no vocabulary is learned
+            subject, unused = "a text in bytes", ("vocab_size", "image_size", "augment")
+        for key in unused:
+            if getattr(self, key) != FieldConfig.__dataclass_fields__[key].default:
+                got = repr(getattr(self, key))
+                yield Problem(key, f"nothing here: it means nothing to {subject}", got, "Leave it out.")
+        least = len(SPECIALS) + (1 if self.tokenizer == "words" else BYTES + 1)
+        if self.vocab_size < least and "vocab_size" not in unused:
+            why = "the special tokens and one word" if self.tokenizer == "words" else "the special tokens and all bytes"
+            yield Problem("vocab_size", f"at least {least}, for {why}", str(self.vocab_size), "Raise it.")
+
+    @property
+    def tokenization(self) -> tuple[object, ...]:
+        """The settings that two texts with a shared vocabulary have in common."""
+        return self.kind, self.tokenizer, self.vocab_size, self.lowercase
+
+
+@dataclass(frozen=True)
+class DataConfig(Config):
+    """The table [data] of a recipe.
+
+    Files are one table, whose columns the fields name, or text with an example per line: one file for the target
+    alone, two (source, then target) for pairs. hf:NAME:SPLIT, a Hugging Face dataset, is a table too. Captioned images
+    may also be listed in the formats of `caption_datasets`, without columns.
+    """
+
+    train: str | tuple[str, ...] | None = doc(None, "training files")
+    valid: str | tuple[str, ...] | None = doc(None, "validation files, for early stopping and choosing a checkpoint")
+    test: str | tuple[str, ...] | None = doc(None, "test files, for reports")
+    images: str | None = doc(None, "folder or .zip file of images; by default the folder of the file that lists them")
+    synthetic: Annotated[str, TASKS] | None = doc(None, "generated task, without any files")
+    reader: Annotated[str, DATA_SOURCES] | None = doc(
+        None, "registered data source that reads the files; by default chosen by their names"
+    )
+    source: FieldConfig | None = doc(None, "what the encoder reads; left out for a language model")
+    target: FieldConfig = doc(FieldConfig(), "what the decoder writes, or the label to predict")
+    shared_vocab: bool = doc(True, "one vocabulary for source and target where both are texts")
+    context_length: Count | None = doc(
+        None, "language models: split running text into contexts of this many tokens; by default one line each"
+    )
+    encoding_errors: Errors = doc("strict", "bytes that are not UTF-8: refuse them, or replace them by U+FFFD")
+    seed: int = doc(0, "seed of the generated data")
+
+    def conflicts(self) -> Iterator[Problem]:
+        yield from self._wrong_files()
+        yield from self._wrong_fields()
+
+    def files(self, split: Split) -> tuple[str, ...]:
+        """The files of a split; empty where it has none."""
+        given = getattr(self, split)
+        return () if given is None else (given,) if isinstance(given, str) else given
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The splits that have data."""
+        return SPLITS if self.synthetic else tuple(split for split in SPLITS if self.files(split))
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of the source, if there is one, and of the target; empty where no file is a table."""
+        return [field.column for field in self._fields if field.column is not None]
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether images are read from files."""
+        return self.source is not None and self.source.kind == "image" and self.synthetic is None
+
+    def is_caption_list(self, files: Sequence[str]) -> bool:
+        """Whether these files list captions in one of the formats of `caption_datasets`."""
+        return self.reads_images and not self.columns and text.form(files[0]) in caption_datasets.FORMS
+
+    @property
+    def has_shared_vocab(self) -> bool:
+        """Whether source and target have one vocabulary."""
+        return self.shared_vocab and self.source is not None and self.source.kind == self.target.kind == "text"
+
+    def _wrong_files(self) -> Iterator[Problem]:
+        given = [split for split in SPLITS if self.files(split)]
+        if self.synthetic is None and "train" not in given:
+            yield Problem("train", "files to learn from, or synthetic", "neither", "Add train = 'FILE', say.")
+        if self.synthetic is not None:
+            for split in given:
+                yield Problem(split, "no files beside synthetic", repr(getattr(self, split)), "Leave one out.")
+        unused = {
+            "images": not self.reads_images and "no images are read from files",
+            "reader": self.synthetic is not None and "no files are read",
+            "seed": self.synthetic in (None, "spelling") and "nothing is drawn at random",
+            "encoding_errors": all(
+                huggingface_datasets.is_dataset(file) for split in given for file in self.files(split)
+            )
+            and ("no files are read" if self.synthetic else "datasets hold no bytes"),
+        }
+        for key, why in unused.items():
+            if why and getattr(self, key) != DataConfig.__dataclass_fields__[key].default:
+                yield Problem(key, f"nothing here: {why}", repr(getattr(self, key)), "Leave it out.")
+        if self.synthetic is None and self.reader is None:
+            for split in given:
+                yield from self._wrong_shape(split)
+
+    def _wrong_shape(self, split: Split) -> Iterator[Problem]:
+        """Problems of the number and formats of a split's files."""
+        files, named = self.files(split), self.columns
+        got = f"{len(files)} files" if len(files) > 1 else files[0]
+        datasets = [file for file in files if huggingface_datasets.is_dataset(file)]
+        for incomplete in [address for address in datasets if not huggingface_datasets.is_whole(address)][:1]:
+            yield Problem(split, huggingface_datasets.WANTED, incomplete, "As in hf:owner/name:train.")
+        if datasets or any(text.form(file) in text.TABLES for file in files):
+            if len(files) > 1:
+                yield Problem(split, "one table, or files of lines", got, "Put all columns into one table.")
+            elif len(named) < len(self._fields):
+                names = " and ".join(["source.column"] * (self.source is not None) + ["target.column"])
+                yield Problem(split, f"{names}, to say what to read", f"a table ({files[0]})", "Name the columns.")
+        elif self.is_caption_list(files):
+            most, _ = caption_datasets.FORMS[text.form(files[0])]
+            if len(files) > most:
+                wanted = "captions, and the names of the split's images" if most > 1 else "one file of JSON"
+                yield Problem(split, wanted, got, "Leave the others out.")
+        elif named:
+            yield Problem(split, f"a table ({', '.join(text.TABLES)}), for it has columns", got, "Name no column.")
+        elif len(files) != len(self._fields):
+            fields = "a file of sources and one of targets" if self.source else "one file, of targets"
+            remedy = "Name two." if self.source else "Name one, or add [data.source]."
+            yield Problem(split, fields, got, remedy)
+
+    def _wrong_fields(self) -> Iterator[Problem]:
+        if self.synthetic is not None:
+            yield from self._wrong_synthetic_fields(self.synthetic)
+        if self.target.kind == "image":
+            yield Problem("target.kind", "'text' or 'label': no images are generated", "'image'", "Change it.")
+        if self.has_shared_vocab and self.source and self.source.tokenization != self.target.tokenization:
+            got = "different settings of tokenizer, vocab_size or lowercase"
+            wanted = "false, unless source and target are tokenized alike"
+            yield Problem("shared_vocab", wanted, got, "Set shared_vocab = false.")
+        if self.context_length is not None:
+            if self.source is not None:
+                got = str(self.context_length)
+                yield Problem("context_length", "nothing here: pairs are not running text", got, "Leave it out.")
+            if self.target.max_tokens is not None:
+                got = str(self.target.max_tokens)
+                yield Problem("target.max_tokens", "nothing here: contexts are of one length", got, "Leave it out.")
+        if self.source is None and self.target.kind == "label":
+            yield Problem("source", "something to predict the label from", "none", "Add [data.source].")
+
+    def _wrong_synthetic_fields(self, task: str) -> Iterator[Problem]:
+        if self.source is None:
+            yield Problem("source", "a table: generated data have a source", "none", "Add [data.source].")
+        source = TASKS[task].source
+        for name, field, kind in (("source", self.source, source), ("target", self.target, "text")):
+            if field and (field.kind, field.column) != (kind, None):
+                wanted = f"{'an image' if kind == 'image' else 'a text'} without a column, of generated data"
+                yield Problem(name, wanted, repr(field), f"Set kind = {kind!r}, and no column.")
+        if source == "image" and self.source and self.source.image_size != SIDE:
+            yield Problem("source.image_size", f"{SIDE}, of {task}", str(self.source.image_size), "Leave it out.")
+
+    @property
+    def _fields(self) -> Sequence[FieldConfig]:
+        return [field for field in (self.source, self.target) if field is not None]

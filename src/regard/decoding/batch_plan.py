@@ -1,0 +1,120 @@
+"""What is fixed before the first step of a search batch: lengths, slots, the decoder's engine, the sizes of buffers."""
+
+import logging
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from regard.core.errors import InvalidArgument
+from regard.decoding.logits_processors import LOGITS_PROCESSORS
+from regard.decoding.request import Constraint, Request, SearchTask
+from regard.model.capture import capturing_here
+from regard.model.memory import Memory
+from regard.runtime import engines
+from regard.runtime.cuda.cuda_graphs import rounded
+from regard.runtime.interfaces import EngineOptions
+
+SOURCE_MULTIPLE = 32  # static buffers hold sources of a multiple of so many positions
+log = logging.getLogger(__name__)
+
+
+class PlannedRequest(NamedTuple):
+    """A request with the limits of its output."""
+
+    request: Request
+    number: int  # on which its random draws depend
+    min_length: int
+    max_length: int  # with the prefix
+    constraint: Constraint | None
+
+
+def plan_requests(task: SearchTask, requests: Sequence[Request]) -> list[PlannedRequest]:
+    """The requests with their limits; refused where one cannot be satisfied."""
+    if not all(phrase for each in requests for phrase in each.banned):
+        raise InvalidArgument("banned", wanted="tokens", got="none", remedy="Leave empty phrases out.")
+    config, positions = task.config, task.positions
+    return [
+        PlannedRequest(
+            each,
+            number,
+            each.min_length(config),
+            each.max_length(config, positions),
+            each.constraint(config, task.logits_processors, positions),
+        )
+        for each, number in zip(requests, task.numbers or range(len(requests)), strict=True)
+    ]
+
+
+class BufferSizes(NamedTuple):
+    """The sizes of a batch's buffers, beside the number of its slots."""
+
+    source: int  # positions of a source, where buffers are static
+    steps: int
+    tokens: int  # of an output, and one more
+    prefix: int
+
+
+class BatchPlan:
+    """The decoder, slots and sizes of a batch of requests of similar length.
+
+    static     every step is the same work on the same memory
+    recorded   steps are recorded as CUDA graphs, and checked for finished slots asynchronously
+    capacity   steps that the decoder's state has room for
+    """
+
+    def __init__(self, task: SearchTask, requests: Sequence[PlannedRequest], slots: int) -> None:
+        config = task.config
+        self.task, self.requests = task, requests
+        self.device = next(task.model.parameters()).device
+        self.beams = config.num_hypotheses if config.sample else config.beam_size
+        self.max_length = max(each.max_length for each in requests)
+        self.max_prefix = max(len(each.request.prefix) for each in requests)
+        self.half = config.precision == "bfloat16" and self.device.type == "cuda"
+        if config.precision == "bfloat16" and not self.half:
+            _warn_float32()
+        options = EngineOptions(self.max_length, half=self.half, int8=config.quantization == "int8")
+        self.decoder = engines.decoder_for(task.model, options)
+        self.static = self.decoder.static
+        self.constrained = any(each.constraint is not None for each in requests)
+        registered = [LOGITS_PROCESSORS[name]() for name in config.logits_processors or ()]
+        self.processors = [*registered, *task.logits_processors]
+        self.recorded = (
+            self.static
+            and not capturing_here()
+            and not self.constrained
+            and all(each.recordable for each in self.processors)
+        )
+        self.slots = rounded(slots, up=slots == len(requests)) if self.static else slots
+        # Where requests are admitted later, steps exceed any output's length; the older half of the cache is dropped.
+        self.capacity = self.max_length if self.slots >= len(requests) else 2 * self.max_length
+
+    @cached_property
+    def banned(self) -> tuple[int, int]:
+        """The largest number of banned phrases of a request, and the length of the longest phrase."""
+        bans = [each.request.bans for each in self.requests]
+        return max(map(len, bans)), max((len(run) for each in bans for run, _ in each), default=0)
+
+    def sizes(self, memory: Memory | None) -> BufferSizes:
+        """Sizes for sources like these; static buffers have few different sizes, so that they can be used again."""
+        steps, tokens, prefix = self.capacity, self.max_length, max(1, self.max_prefix)
+        if not self.static:
+            return BufferSizes(0, steps, tokens + 1, prefix)
+        source = 0 if memory is None else SOURCE_MULTIPLE * -(-memory.states.shape[1] // SOURCE_MULTIPLE)
+        steps, tokens, prefix = (1 << (each - 1).bit_length() for each in (steps, tokens, prefix))
+        return BufferSizes(source, steps, tokens + 1, prefix)
+
+    def pool_key(self, sizes: BufferSizes) -> Hashable:
+        """The key under which another search may use these buffers; None where they are specific to this one."""
+        if not self.recorded or self.processors or self.banned[0]:
+            return None
+        task = self.task
+        config = replace(task.config, seed=0) if task.config.sample else task.config  # the seed is written at admission
+        own = (any(each.min_length for each in self.requests), self.max_prefix > 0)
+        return sizes, own, config, task.first, task.ends, task.scored, task.rerank is None
+
+
+@lru_cache(maxsize=1)
+def _warn_float32() -> None:
+    """Once."""
+    log.warning("precision = 'bfloat16' is for GPUs: decoding in float32")

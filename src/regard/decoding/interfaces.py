@@ -1,0 +1,74 @@
+"""The interfaces of decoding: logits processors, and search strategies that return hypotheses."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.core.shapes import Float, Int, Tensor
+from regard.decoding.hypothesis import Hypothesis
+from regard.model.kv_cache import Slots
+from regard.runtime.interfaces import SearchStrategy
+
+if TYPE_CHECKING:
+    from regard.decoding.request import Request
+
+Scores = Float[Tensor, "B K V"]  # log-probabilities or logits of the next token of K hypotheses in each of B slots
+
+
+@dataclass
+class GeneratedTokens:
+    """The tokens of every hypothesis so far, and the limits of each slot."""
+
+    tokens: Int[Tensor, "B K T"]  # padded; one position more than the maximum, written by steps after the end
+    length: Int[Tensor, " B"]  # tokens so far
+    min_length: Int[Tensor, " B"]
+    prefix: Int[Tensor, "B P"]  # tokens that the output begins with; −1 after the last of them
+
+    def keep(self, slots: Int[Tensor, " n"]) -> "GeneratedTokens":
+        """Those of these slots only."""
+        return GeneratedTokens(self.tokens[slots], self.length[slots], self.min_length[slots], self.prefix[slots])
+
+    def last(self, count: int) -> Int[Tensor, "B K count"]:
+        """The last `count` tokens; −1 for positions before the first."""
+        positions = self.length[:, None] - count + torch.arange(count, device=self.length.device)  # (B, count)
+        tokens = self.tokens.gather(2, positions.clamp(min=0)[:, None].expand(-1, self.tokens.shape[1], -1))
+        return tokens.masked_fill((positions < 0)[:, None], -1)
+
+
+class LogitsProcessor(ABC):
+    """Changes the scores of the next token in place, before a strategy chooses.
+
+    recordable   a call launches the same kernels on the same tensors at every step and never waits for the device, so
+                 that a CUDA graph can record it
+    masks_only   it sets scores to −∞ and changes no others: greedy search may then pass logits in place of
+                 log-probabilities, and scores of outputs need no copy
+    per_slot     it keeps tensors for each slot, which `admit` and `keep` maintain
+    """
+
+    recordable: bool = False
+    masks_only: bool = False
+    per_slot: bool = False
+
+    @abstractmethod
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
+        """Change `scores` in place; −∞ excludes a token."""
+
+    def admit(self, slot: int, request: "Request") -> None:  # noqa: B027  optional
+        """A request begins in this slot. Called where `per_slot`."""
+
+    def keep(self, slots: Int[Tensor, " n"]) -> None:  # noqa: B027  optional
+        """The search continues with these slots only. Called where `per_slot`."""
+
+
+class DecodingStrategy(SearchStrategy):
+    """A search strategy over generated tokens, whose finished slots are read as hypotheses."""
+
+    generated: GeneratedTokens
+    processors: Sequence[LogitsProcessor]
+
+    @abstractmethod
+    def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
+        """The outputs of each of these slots, which are finished; best first."""

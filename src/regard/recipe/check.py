@@ -1,0 +1,82 @@
+"""Checks between the tables of a recipe, each valid on its own. Parts of a model declare what they support."""
+
+from collections.abc import Iterator
+
+from regard.core.errors import Problem
+from regard.data.config import DataConfig
+from regard.model.model_config import ModelConfig
+from regard.training.config import TrainConfig
+
+
+def model_problems(model: ModelConfig, data: DataConfig) -> Iterator[Problem]:
+    """What the model cannot read or predict of these data."""
+    predicted = "label" if model.predicts == "label" else "text"
+    if data.target.kind != predicted:
+        wanted = f"{predicted!r}, which this model gives"
+        yield Problem("data.target.kind", wanted, repr(data.target.kind), "Change one.")
+    if model.predicts == "masked tokens":
+        if data.source is not None:
+            wanted = "nothing: a masked-token head reads the target"
+            yield Problem("data.source", wanted, "a source", "Leave it out.")
+    elif model.reads is None:
+        if data.source is not None:
+            wanted, remedy = "nothing: the model has no encoder", "Add [model.encoder], or leave it out."
+            yield Problem("data.source", wanted, "a source", remedy)
+    elif data.source is None:
+        yield Problem("data.source", "what the encoder reads", "none", "Add [data.source].")
+    else:
+        read = "text" if model.reads == "tokens" else model.reads
+        if data.source.kind != read:
+            wanted = f"{read!r}, which the encoder reads"
+            yield Problem("data.source.kind", wanted, repr(data.source.kind), "Change one.")
+        elif read == "image":
+            yield from model.image_conflicts(data.source.image_size)
+
+
+def training_problems(train: TrainConfig, data: DataConfig, model: ModelConfig) -> Iterator[Problem]:
+    """Training settings that do not fit the model or the data."""
+    running_text = data.context_length is not None
+    if train.carry_state and not (model.carries_state and running_text):
+        wanted = "false unless a recurrent language model reads running text"
+        yield Problem("train.carry_state", wanted, "true", "Leave it out.")
+    if train.mixed_lengths and running_text:
+        wanted = "false with running text, whose contexts are of one length"
+        yield Problem("train.mixed_lengths", wanted, "true", "Leave it out.")
+    if train.cuda_graphs and not (train.packed or (model.is_language_model and running_text)):
+        wanted = "false unless batches are packed, or a language model reads running text"
+        yield Problem("train.cuda_graphs", wanted, "true", "Leave it out.")
+    if train.packed:
+        reason = "running text, which has no padding" if running_text else model.not_packable()
+        if reason is not None:
+            yield Problem("train.packed", f"false with {reason}", "true", "Leave it out.")
+    if train.fsdp and (reason := model.not_shardable()) is not None:
+        yield Problem("train.fsdp", reason, "true", "Leave it out: every process then has the whole model.")
+    yield from _monitor_problems(train, model)
+    if train.reward is not None and (model.decoder is None or model.encoder is None):
+        wanted = "nothing unless a source becomes a text"
+        yield Problem("train.reward", wanted, repr(train.reward), "Leave it out.")
+    if "valid" not in data.splits:
+        needs_validation = {
+            "patience": train.patience is not None,
+            "lr_schedule": train.lr_schedule == "plateau",
+            "monitor": train.monitor != "loss",
+        }
+        for key in [key for key, needed in needs_validation.items() if needed]:
+            wanted, got = "nothing that waits for validation: there is no data.valid", repr(getattr(train, key))
+            yield Problem(f"train.{key}", wanted, got, "Add data.valid, or leave it out.")
+    if train.doubly_stochastic and not model.has_attention_penalty:
+        wanted, got = "0 unless a recurrent decoder attends to a source", str(train.doubly_stochastic)
+        yield Problem("train.doubly_stochastic", wanted, got, "Leave it out.")
+    if train.scheduled_sampling is not None and model.decoder is None:
+        wanted = "nothing: there is no decoder to feed"
+        yield Problem("train.scheduled_sampling", wanted, "a table", "Leave it out.")
+
+
+def _monitor_problems(train: TrainConfig, model: ModelConfig) -> Iterator[Problem]:
+    allowed, wanted = {
+        "masked tokens": (("loss", "perplexity"), "loss or perplexity for masked tokens"),
+        "label": (("loss", "perplexity", "accuracy"), "loss or accuracy for labels"),
+        "tokens": (("loss", "perplexity"), "loss or perplexity for a language model"),
+    }[model.predicts]
+    if train.monitor not in allowed and (model.predicts != "tokens" or model.is_language_model):
+        yield Problem("train.monitor", wanted, repr(train.monitor), "Change it.")

@@ -1,0 +1,77 @@
+"""The reference of every recipe key, generated from the configuration dataclasses.
+
+python -m regard.recipe.reference > docs/recipe.md
+"""
+
+import json
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from regard.core.config import Config, describe
+from regard.core.registry import Registry
+from regard.recipe.fields import Key, keys, tables
+
+INTRODUCTION = """# Recipe reference
+
+A recipe is a TOML file with the tables `[data]`, `[model]`, `[train]` and `[decode]`. Every key may be changed on the
+command line: `--set train.learning_rate=0.001`. Relative paths are resolved against the recipe's folder first, then
+against the working directory. `regard recipes` lists the recipes that come with Regard, `regard recipes NAME` prints
+one, and `regard recipes --schema` prints a JSON Schema for editors.
+
+This page is generated: `python -m regard.recipe.reference > docs/recipe.md`.
+"""
+
+
+def reference() -> str:
+    """The reference as Markdown: a table of keys for each table of a recipe."""
+    return "\n".join([INTRODUCTION, *(line for line in _sections())]) + "\n"
+
+
+def _sections() -> Iterator[str]:
+    documented: dict[type[Config], str] = {}
+    for name, note, config in tables():
+        title = f"[{name}]" + (f", {note}" if note else "")
+        yield f"## {title}"
+        yield ""
+        if config in documented:
+            yield f"The keys of {documented[config]}."
+            yield ""
+            continue
+        documented[config] = title
+        rows = [_row(key) for key in keys(config)]
+        if not rows:
+            yield "No keys of its own."
+            yield ""
+            continue
+        yield "| key | type | default | meaning |"
+        yield "|---|---|---|---|"
+        yield from rows
+        yield ""
+
+
+def _row(key: Key) -> str:
+    cells = (f"`{key.name}`", _type(key.hint), _default(key), key.description)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _type(hint: Any) -> str:
+    """The allowed values of an annotation, in words."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated and isinstance(arguments[1], Registry):
+        return ", ".join(f"`{name}`" for name in arguments[1]) or "a registered name"
+    if origin is Literal:
+        return ", ".join(f"`{name}`" for name in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(_type(argument) for argument in arguments if argument is not NoneType)
+    return f"list: {_type(arguments[0])}" if origin is tuple else describe(hint)
+
+
+def _default(key: Key) -> str:
+    if key.table is not None or key.default is None:
+        return ""
+    return f"`{json.dumps(key.default)}`"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

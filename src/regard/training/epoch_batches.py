@@ -1,0 +1,100 @@
+"""The batches of every epoch of a run, for one rank, prefetched by a thread."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from regard.core.sequence import pin_memory
+from regard.data.batching import Batch, PackedCapacity, batches, plan, shift_contexts, stateful_batches
+from regard.data.config import AugmentKind
+from regard.data.corpus import Corpus
+from regard.data.prefetch import prefetch
+from regard.training.config import TrainConfig
+from regard.training.distributed import SINGLE_PROCESS, ProcessGroup
+
+WASTE = 8  # recurrent steps per token above which packed batches get a warning
+
+
+def lanes_of(config: TrainConfig, context_length: int | None) -> int | None:
+    """The number of lanes of running text whose recurrent state is carried; None where it is not."""
+    return max(1, config.batch_tokens // context_length) if config.carry_state and context_length else None
+
+
+@dataclass(frozen=True)
+class EpochBatches:
+    """Calling it with an epoch and the number of its first batch gives the batches of this rank from there on."""
+
+    config: TrainConfig
+    corpus: Corpus
+    context_length: int | None = None  # of running text
+    augment: Sequence[AugmentKind] = ()
+    device: str = "cpu"
+    process_group: ProcessGroup = SINGLE_PROCESS
+
+    def __call__(self, epoch: int, start: int) -> Iterator[Batch]:
+        config, shard = self.config, {"rank": self.process_group.rank, "world": self.process_group.world_size}
+        if (lanes := lanes_of(config, self.context_length)) is not None:
+            assert self.context_length is not None
+            made = stateful_batches(self.corpus, rows=lanes, context_length=self.context_length, start=start, **shard)
+        else:
+            made = batches(
+                shift_contexts(self.corpus, seed=config.seed, epoch=epoch),
+                budget=config.batch_tokens,
+                seed=config.seed,
+                epoch=epoch,
+                start=start,
+                together=config.accumulate_steps,
+                augment=self.augment,
+                device=self.device,
+                capacity=self._capacity,
+                mixed=config.mixed_lengths,
+                **shard,
+            )
+        return prefetch(map(pin_memory, made) if self.device == "cuda" else made)
+
+    @cached_property
+    def total_steps(self) -> int:
+        """The updates of a run, by `max_steps` and `max_epochs`.
+
+        Every epoch is counted as the first: those of a large corpus may have a few batches more or fewer.
+        """
+        config = self.config
+        if config.max_epochs is None:
+            assert config.max_steps is not None
+            return config.max_steps
+        if (lanes := lanes_of(config, self.context_length)) is not None:
+            assert self.context_length is not None
+            number = sum(1 for _ in stateful_batches(self.corpus, rows=lanes, context_length=self.context_length))
+        else:
+            planned = plan(
+                shift_contexts(self.corpus, seed=config.seed, epoch=0),
+                budget=config.batch_tokens,
+                seed=config.seed,
+                epoch=0,
+                capacity=self._capacity,
+                mixed=config.mixed_lengths,
+            )
+            number = sum(1 for _ in planned)
+        steps = config.max_epochs * -(-number // config.accumulate_steps)
+        return steps if config.max_steps is None else min(steps, config.max_steps)
+
+    @cached_property
+    def _capacity(self) -> PackedCapacity | None:
+        """Of packed batches. On a GPU all are filled to one shape, with CUDA graphs and without, for equal results."""
+        if not self.config.packed:
+            return None
+        return PackedCapacity.of(self.corpus, self.config.batch_tokens, filled=self.device == "cuda")
+
+    def padding_warning(self) -> str | None:
+        """A warning where most steps of a recurrent decoder lie behind the end of their packed sequences."""
+        capacity = self._capacity
+        if capacity is None or not capacity.filled:
+            return None
+        steps, tokens = capacity.rows * max(capacity.longest), max(capacity.positions)
+        if steps <= WASTE * tokens:
+            return None
+        return (
+            f"train.packed: {capacity.rows:,} sequences of a batch take as many steps as the corpus's longest, "
+            f"{max(capacity.longest):,}: {steps:,} for {tokens:,} tokens. Take the longest out of the data, or leave "
+            "train.packed out."
+        )

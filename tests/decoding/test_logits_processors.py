@@ -1,0 +1,90 @@
+"""Logits processors of the user's own, registered by name and chosen in [decode]."""
+
+import pytest
+import torch
+from test_search import found, model, said, sources
+
+from regard.core.errors import InvalidRecipe
+from regard.core.sequence import Tokens
+from regard.data.tokenizer import END, START
+from regard.decoding.config import DecodeConfig
+from regard.decoding.interfaces import LogitsProcessor
+from regard.decoding.logits_processors import LOGITS_PROCESSORS
+from regard.decoding.request import Request, SearchTask
+from regard.decoding.search import search
+
+FAVORED = 9
+STRATEGIES = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})
+
+
+class Favor(LogitsProcessor):
+    """Raises the scores of one token."""
+
+    def __call__(self, scores, generated):
+        scores[..., FAVORED] += 3.0
+
+
+class NoSecondTime(LogitsProcessor):
+    """Excludes the favored token once the request of a slot has it in its prefix."""
+
+    per_slot = True
+
+    def __init__(self):
+        self.slots: dict[int, bool] = {}
+
+    def admit(self, slot, request):
+        self.slots[slot] = FAVORED in request.prefix
+
+    def keep(self, slots):
+        self.slots = {new: self.slots[old] for new, old in enumerate(slots.tolist())}
+
+    def __call__(self, scores, generated):
+        for slot, excluded in self.slots.items():
+            if excluded:
+                scores[slot, :, FAVORED] = torch.where(generated.length[slot] > 0, -torch.inf, scores[slot, :, FAVORED])
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    LOGITS_PROCESSORS.register("favor", Favor)
+    LOGITS_PROCESSORS.register("no second time", NoSecondTime)
+    yield
+    LOGITS_PROCESSORS.unregister("favor")
+    LOGITS_PROCESSORS.unregister("no second time")
+
+
+def count(outputs) -> int:
+    return sum(tokens.count(FAVORED) for one in said(outputs) for tokens in one)
+
+
+@pytest.mark.parametrize("options", STRATEGIES, ids=str)
+@torch.no_grad()
+def test_a_registered_processor_is_applied_and_scores_stay_those_of_the_model(options):
+    made, rows = model("transformer"), sources()[:5]
+    favored = found(made, rows, logits_processors=("favor",), **options)
+    assert count(favored) > count(found(made, rows, **options))
+    for row, hypotheses in zip(rows, favored, strict=True):
+        for each in hypotheses:
+            tokens = torch.tensor([[START, *each.tokens, *[END] * each.ended]])
+            log_p = made.log_probabilities(Tokens.of([row]), tokens)[0].tolist()
+            assert each.log_probabilities == pytest.approx(log_p, abs=1e-4)
+
+
+@pytest.mark.parametrize("options", STRATEGIES, ids=str)
+def test_a_processor_follows_the_slots_of_its_requests(options):
+    made, rows = model("transformer"), sources()
+    prefixes = [(FAVORED,) if n % 2 else () for n in range(len(rows))]
+    requests = [Request(row, len(row), prefix) for row, prefix in zip(rows, prefixes, strict=True)]
+    config = DecodeConfig(max_length=7, batch_tokens=13, logits_processors=("favor", "no second time"), **options)
+    outputs = dict(search(SearchTask(made, Tokens.of, config), requests))
+    for n, hypotheses in outputs.items():
+        for each in hypotheses:
+            assert not n % 2 or each.tokens.count(FAVORED) == 1
+    assert any(each.tokens.count(FAVORED) > 1 for n, one in outputs.items() for each in one if not n % 2)
+
+
+def test_an_unknown_processor_is_refused_with_the_nearest_name():
+    with pytest.raises(
+        InvalidRecipe, match=r"logits_processors: .*one of 'favor', 'no second time'.*got \('favour',\)"
+    ):
+        DecodeConfig(logits_processors=("favour",))

@@ -1,0 +1,81 @@
+"""Paths in a recipe: resolved against its own folder first, then the working directory."""
+
+import pytest
+
+from regard.api.train import prepared
+from regard.core.errors import InvalidRecipe
+from regard.recipe.load import check_files, read_recipe
+from regard.recipe.recipe import Recipe
+
+RECIPE = """
+[data]
+train = ["train.en", "train.de"]
+[data.source]
+tokenizer = "words"
+[data.target]
+tokenizer = "words"
+[model.encoder]
+kind = "rnn"
+[model.decoder]
+kind = "rnn"
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    (folder / "my.toml").write_text(RECIPE)
+    return folder / "my.toml"
+
+
+def write_pair(folder, text):
+    for name in ("train.en", "train.de"):
+        (folder / name).write_text(f"{text}\n")
+
+
+def test_the_recipes_folder_comes_first(recipe, tmp_path):
+    write_pair(recipe.parent, "beside")
+    write_pair(tmp_path / "work", "here")
+    read = read_recipe(recipe)
+    assert read.data.train == (str(recipe.parent / "train.en"), str(recipe.parent / "train.de"))
+    assert "beside" in prepared(read, tmp_path / "cache").target.tokens()
+
+
+def test_the_working_directory_comes_second(recipe, tmp_path):
+    write_pair(tmp_path / "work", "here")
+    read = read_recipe(recipe)
+    assert read.data.train == ("train.en", "train.de")
+    assert "here" in prepared(read, tmp_path / "cache").target.tokens()
+
+
+def test_a_missing_file_names_both_paths(recipe, tmp_path):
+    with pytest.raises(InvalidRecipe) as error:
+        prepared(read_recipe(recipe), tmp_path / "cache")
+    for folder in (recipe.parent, tmp_path / "work"):
+        for name in ("train.en", "train.de"):
+            assert str(folder / name) in str(error.value)
+    assert "data.train: wanted a file to read" in str(error.value)
+
+
+def test_both_paths_are_stored(recipe):
+    write_pair(recipe.parent, "beside")
+    stored = read_recipe(recipe).as_dict()
+    assert stored["data"]["train"] == (str(recipe.parent / "train.en"), str(recipe.parent / "train.de"))
+    assert stored["paths"] == {"folder": str(recipe.parent), "data.train": ["train.en", "train.de"]}
+    assert Recipe.of(stored) == read_recipe(recipe)
+
+
+def test_absolute_paths_and_changes(recipe, tmp_path):
+    write_pair(tmp_path, "other")
+    read = read_recipe(recipe, [f"data.train=['{tmp_path}/train.en', '{tmp_path}/train.de']"])
+    assert read.data.train == (str(tmp_path / "train.en"), str(tmp_path / "train.de"))
+    check_files(read)
+
+
+def test_tables_from_python_are_taken_as_they_are(recipe):
+    table = read_recipe(recipe).as_dict() | {"paths": {}}
+    assert Recipe.of(table).paths == {}
+    check_files(Recipe.of(table))
