@@ -7,12 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from regard import register
     from regard.api.ablate import ablate, prune
     from regard.api.align import align, with_markup
     from regard.api.compare import compare
     from regard.api.evaluate import evaluate
     from regard.api.look import look
     from regard.api.train import train
+    from regard.api.word_vectors import train_word_vectors
     from regard.core.errors import (
         CheckpointRefused,
         Diverged,
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
     )
     from regard.model.vision import SelfAttention2d
     from regard.word_vectors.vectors import WordVectors
-    from regard.word_vectors.word2vec import Word2VecConfig, train_word2vec
+    from regard.word_vectors.word2vec import Word2VecConfig
 
 __version__ = "0.1.0"
 
@@ -99,7 +101,8 @@ _HOMES = {
     "regard.core.sequence": ("Tokens",),
     "regard.inference.load": ("load",),
     "regard.inference.predictor": ("Predictor",),
-    "regard.word_vectors.word2vec": ("Word2VecConfig", "train_word2vec"),
+    "regard.word_vectors.word2vec": ("Word2VecConfig",),
+    "regard.api.word_vectors": ("train_word_vectors",),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -157,14 +160,17 @@ __all__ = [
     "load",
     "look",
     "prune",
+    "register",
     "self_attend",
     "train",
-    "train_word2vec",
+    "train_word_vectors",
     "with_markup",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "register":
+        return import_module("regard.register")
     if name not in _HOME:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

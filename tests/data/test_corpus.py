@@ -233,7 +233,7 @@ def test_long_examples_are_left_out_of_training_and_counted(tmp_path, pairs):
     source, target = replace(CHARACTERS, max_tokens=len("number 9 of train")), replace(CHARACTERS, max_tokens=100)
     made = prepare(replace(pairs, source=source, target=target), tmp_path / "out")
     assert len(made.train) == 10
-    assert made.record["splits"]["train"]["left_out"] == {"source.longest": 30, "target.longest": 0}
+    assert made.record["splits"]["train"]["left_out"] == {"source.max_tokens": 30, "target.max_tokens": 0}
     assert len(made.valid) == 7
     assert made.record["splits"]["valid"]["left_out"] == {}
     assert made.source.decode(made.train.row(9)[0]) == "number 9 of train"

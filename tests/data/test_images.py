@@ -510,7 +510,7 @@ def test_truncated_pixels_are_refused(tmp_path, table):
 
 def test_long_captions_leave_their_pictures_out(tmp_path, table):
     made = prepare(replace(table, target=replace(table.target, max_tokens=1)), tmp_path / "out")
-    assert made.record["splits"]["train"]["left_out"] == {"target.longest": 4}
+    assert made.record["splits"]["train"]["left_out"] == {"target.max_tokens": 4}
     assert made.train.source.which.tolist() == [0, 1, 0, 2]
     assert len(made.train.source.pixels) == 3
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from regard.api.look import data_of
 from regard.checkpoint import store
+from regard.checkpoint.format import CONFIG, TRAINING_STATE, TRAINING_TENSORS, WEIGHTS
 from regard.core.atomic_io import cache_folder
 from regard.core.errors import InvalidArgument
 from regard.data.corpus import Corpus, prepare
@@ -43,12 +44,12 @@ def prune(model: str | Path | Predictor, heads: Iterable[tuple[str, int]], out: 
     if out.exists():
         raise InvalidArgument("out", wanted="a folder that is not there yet", got=str(out), remedy="Choose another.")
     content = store.read(model.folder)
-    weights = store.tensors(content, "model.safetensors", model.folder)
+    weights = store.tensors(content, WEIGHTS, model.folder)
     prune_heads(model.model, weights, pruned)
-    config = store.document(content, "config.json", model.folder)
+    config = store.document(content, CONFIG, model.folder)
     config["pruned"] = [*config.get("pruned", []), *pruned]
-    left_out = ("model.safetensors", "config.json", "training.json", "training.safetensors")
+    left_out = (WEIGHTS, CONFIG, TRAINING_STATE, TRAINING_TENSORS)
     texts = {name: text.decode() for name, text in content.items() if name not in left_out}
-    texts["config.json"] = store.as_json(config)
-    store.write(out, texts, {"model.safetensors": weights})
+    texts[CONFIG] = store.as_json(config)
+    store.write(out, texts, {WEIGHTS: weights})
     return load(out, device=str(next(model.model.parameters()).device))

@@ -1,6 +1,6 @@
-"""Word vectors, from a text to scores."""
+"""Training and evaluating word vectors: `regard words train` and `regard words score`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,34 +12,49 @@ from regard.data.text import lines
 from regard.recipe.load import with_setting
 from regard.word_vectors.evaluate import analogy_accuracy, read_analogies, read_pairs, similarity_correlation
 from regard.word_vectors.vectors import WordVectors
-from regard.word_vectors.word2vec import Word2VecConfig, train_word2vec
+from regard.word_vectors.word2vec import Word2VecConfig, Word2VecProgress, train_word2vec
 
 
 def train_word_vectors(
-    text: Path, out: Path, changes: Sequence[str] = (), *, device: str = "cpu", tell: Callable[[str], None] = print
+    text: str | Path | Iterable[Sequence[str]],
+    out: str | Path | None = None,
+    config: Word2VecConfig | Sequence[str] = (),
+    *,
+    device: str = "cpu",
+    progress: Callable[[Word2VecProgress], None] | None = None,
 ) -> WordVectors:
-    """Learn word vectors from a text of words between spaces, and write them."""
-    table: dict[str, Any] = {}
-    for change in changes:
-        table = with_setting(table, change)
-    config = read(Word2VecConfig, table, "words")
-    if isinstance(config, list):
-        raise InvalidRecipe(config)
-    check_writable(out)
+    """Train word vectors by word2vec.
 
-    def progress(now: Any) -> None:
-        tell(f"epoch {now.epoch + 1}   {now.done:.0%} done   loss {now.loss:.4f}")
-
-    vectors = train_word2vec(lambda: (line.split() for line in lines(text)), config, progress=progress, device=device)
-    vectors.save(out)
+    text      a file with a sentence of space-separated words per line, or sentences as lists of words
+    out       the file to write the vectors to, in word2vec's text format
+    config    the configuration, or changes of its defaults: ["dim=200", "algorithm=cbow"]
+    """
+    if not isinstance(config, Word2VecConfig):
+        config = _read_config(config)
+    if out is not None:
+        check_writable(Path(out))
+    sentences = (line.split() for line in lines(text)) if isinstance(text, str | Path) else text
+    vectors = train_word2vec(sentences, config, progress=progress, device=device)
+    if out is not None:
+        vectors.save(out)
     return vectors
 
 
 def evaluate_word_vectors(vectors: WordVectors, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """A line for each file: rank correlation on pairs, or accuracy on analogies."""
+    """The scores on each file: rank correlation on word pairs, or accuracy on analogies."""
     for path in files:
         if any(line.startswith(": ") for line in islice(lines(path), 1)):
             total, _ = analogy_accuracy(vectors, read_analogies(path))
             yield {"file": str(path), "accuracy": total.accuracy, **vars(total)}
         else:
             yield {"file": str(path), **vars(similarity_correlation(vectors, read_pairs(path)))}
+
+
+def _read_config(changes: Sequence[str]) -> Word2VecConfig:
+    table: dict[str, Any] = {}
+    for change in changes:
+        table = with_setting(table, change)
+    config = read(Word2VecConfig, table, "words")
+    if isinstance(config, list):
+        raise InvalidRecipe(config)
+    return config

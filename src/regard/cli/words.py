@@ -1,4 +1,4 @@
-"""Word vectors: `regard words` and its own verbs."""
+"""`regard words`: train, nearest, analogy, score."""
 
 import sys
 from pathlib import Path
@@ -13,18 +13,21 @@ app = typer.Typer(help="Word vectors by word2vec: train, nearest, analogy, score
 
 @app.command("train")
 def words_train(
-    text: Annotated[Path, typer.Argument(help="Words between spaces, a sentence a line; plain, .gz or .zst.")],
+    text: Annotated[Path, typer.Argument(help="Space-separated words, a sentence per line; plain, .gz or .zst.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the vectors.")],
     set_: Changes = None,
     device: Device = "cpu",
 ) -> None:
-    """Learn a vector for each word.
+    """Train word vectors by word2vec.
 
-    Example: regard words train corpus.txt --out vectors.txt --set width=100 --set algorithm=cbow
+    Example: regard words train corpus.txt --out vectors.txt --set dim=100 --set algorithm=cbow
     """
     from regard.api.word_vectors import train_word_vectors
 
-    vectors = train_word_vectors(text, out, set_ or (), device=device, tell=lambda line: print(line, file=sys.stderr))
+    def progress(now: Any) -> None:
+        print(f"epoch {now.epoch + 1}   {now.done:.0%} done   loss {now.loss:.4f}", file=sys.stderr)
+
+    vectors = train_word_vectors(text, out, set_ or (), device=device, progress=progress)
     print(f"{len(vectors):,} words, {vectors.dim} numbers each: {out}", file=sys.stderr)
 
 
@@ -34,7 +37,7 @@ def words_nearest(
     word: Annotated[str, typer.Argument()],
     count: Annotated[int, typer.Option(min=1)] = 10,
 ) -> None:
-    """The words nearest to one.
+    """The words most similar to one, by cosine.
 
     Example: regard words nearest vectors.txt king
     """
@@ -59,10 +62,10 @@ def words_analogy(
 @app.command("score")
 def words_score(
     vectors: Annotated[Path, typer.Argument(help="A file of vectors in word2vec's text format.")],
-    files: Annotated[list[Path], typer.Argument(help="Word pairs with scores, or questions of analogies.")],
+    files: Annotated[list[Path], typer.Argument(help="Word pairs with scores, or analogy questions.")],
     as_json: Json = False,
 ) -> None:
-    """Rank correlation with people's judgements of word pairs, and accuracy on analogies.
+    """Rank correlation with human similarity judgements, and accuracy on analogies.
 
     Example: regard words score vectors.txt wordsim353.tsv questions-words.txt
     """
@@ -79,6 +82,6 @@ def _vectors(path: Path) -> Any:
     return WordVectors.load(path)
 
 
-def _print_scored(found: list[tuple[str, float]]) -> None:
-    for word, cosine in found:
+def _print_scored(words: list[tuple[str, float]]) -> None:
+    for word, cosine in words:
         print(f"{cosine:.4f}\t{word}")

@@ -52,8 +52,8 @@ class UnsatisfiableConstraint(InvalidArgument):
     def __init__(self) -> None:
         super().__init__(
             "required",
-            wanted="what bans and other rules leave a way to say",
-            got="no token to say next",
+            wanted="phrases that the bans and limits of the output permit",
+            got="no token left to generate",
             remedy="Ban less, or require less.",
         )
 

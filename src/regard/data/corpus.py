@@ -1,4 +1,4 @@
-"""Examples as numbers on disk: prepared once for a configuration and the content of its files, mapped ever after."""
+"""Prepared corpora: examples as arrays of ids on disk, made once per configuration and file content, memory-mapped."""
 
 import json
 import os
@@ -37,14 +37,14 @@ from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
 from regard.data.sources import examples
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 
-CHUNK = 4096  # examples that are tokenized at once
+CHUNK = 4096  # examples tokenized at once
 VocabularyType = Tokenizer | Labels
 PrepareProgress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The examples of a split, as numbers. A source text ends with </s>; a target text also begins with <s>."""
+    """The examples of a split, as ids. A source text ends with </s>; a target text also begins with <s>."""
 
     source: Column | None
     target: Column
@@ -60,24 +60,24 @@ class Corpus:
         *,
         context_length: int | None = None,
     ) -> "Corpus":
-        """In memory. Without a source vocabulary, sources are not read; without a target's, each target is <s>."""
-        found = [pair if isinstance(pair, Example) else Example(*pair) for pair in pairs]
-        if not found:
+        """In memory. Without a source vocabulary, sources are ignored; without a target's, each target is <s>."""
+        given = [pair if isinstance(pair, Example) else Example(*pair) for pair in pairs]
+        if not given:
             raise InvalidArgument("pairs", wanted="at least one example", got="none", remedy="Give some.")
-        targets = [example.target for example in found]
+        targets = [example.target for example in given]
         if context_length is not None:
             return Corpus(None, _running(source, target, targets, context_length))
-        answers = text_column([[START]] * len(found), 2) if target is None else _in_memory(target, targets, _target)
+        answers = text_column([[START]] * len(given), 2) if target is None else _in_memory(target, targets, _target)
         if source is None:
             return Corpus(None, answers)
-        sources = [example.source for example in found if isinstance(example.source, str)]
-        if len(sources) < len(found):
-            got = f"{len(found) - len(sources):,} examples without"
+        sources = [example.source for example in given if isinstance(example.source, str)]
+        if len(sources) < len(given):
+            got = f"{len(given) - len(sources):,} examples without"
             raise InvalidArgument("pairs", wanted="a source in each", got=got, remedy="Give no source vocabulary.")
         return Corpus(_in_memory(source, sources, _source), answers)
 
     def source_lengths(self, indices: Indices) -> Indices:
-        """In tokens; 1 for a label, 0 where there is no source, so many squares of a picture."""
+        """Lengths in tokens: 1 for a label, 0 without a source, `image_token_cost` for an image."""
         return np.zeros(len(indices), dtype=np.int64) if self.source is None else self.source.lengths(indices)
 
     def target_lengths(self, indices: Indices) -> Indices:
@@ -93,9 +93,9 @@ class Prepared:
     """All splits of a data configuration with their vocabularies."""
 
     folder: Path
-    key: str  # another one means that the configuration, the content of a file or a vocabulary is another
-    record: Mapping[str, Any]  # configuration, files, counts, and what was left out
-    source: VocabularyType | None  # None: nothing is read, or pictures are
+    key: str  # a hash of the configuration, the files' content and the vocabularies
+    record: Mapping[str, Any]  # configuration, files, counts, and numbers of examples left out
+    source: VocabularyType | None  # None: no source, or images
     target: VocabularyType
     train: Corpus | None
     valid: Corpus | None
@@ -103,13 +103,13 @@ class Prepared:
 
     @staticmethod
     def open(folder: str | Path) -> "Prepared":
-        """From the folder that `prepare` made; refused if a file is not as long as it was."""
+        """Open a folder that `prepare` made; a file of another size is refused."""
         folder = Path(folder)
         record = _record(folder)
         for name, size in record["arrays"].items():
-            found = (folder / name).stat().st_size if (folder / name).exists() else 0
-            if found != size:
-                raise damaged(folder / name, f"{found:,} bytes of {size:,}")
+            present = (folder / name).stat().st_size if (folder / name).exists() else 0
+            if present != size:
+                raise damaged(folder / name, f"{present:,} bytes of {size:,}")
         corpora = {split: _open(folder, split, record) for split in record["splits"]}
         target = _open_vocabulary(folder, "target", record)
         source = None
@@ -126,42 +126,44 @@ def prepare(
     vocabularies: tuple[VocabularyType | None, VocabularyType | None] | None = None,
     progress: PrepareProgress | None = None,
 ) -> Prepared:
-    """Learn vocabularies from the training split, or take those given (source, target), and number all examples.
+    """Learn vocabularies from the training split, or use those given (source, target), and encode all examples.
 
-    A target's that is None is learned, beside a source's that is given.
-    What is prepared already in this folder, for the same configuration and content, is opened and not made again.
-    A run that is killed leaves nothing that could be taken for a corpus, and the next one clears it away.
+    A target vocabulary of None beside a given source vocabulary is learned. A corpus in this folder of the same
+    configuration and content is reused. A run that is killed leaves only a partial folder, which the next one removes.
     """
     progress = progress or (lambda stage, n: None)
     given = None
     if vocabularies is not None:
         source, target = vocabularies
-        given = source, _train(config.target, _counted(config, ("target",), progress)) if target is None else target
+        given = (
+            source,
+            _train(config.target, _training_texts(config, ("target",), progress)) if target is None else target,
+        )
         _check_vocabularies(config, given)
     before, files = stamps(config), fingerprints(config, progress)
     folder = Path(folder)
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"corpus-{key_of(config, files, None)[:16]}"
+    destination = folder / f"corpus-{key_of(config, files, None)[:16]}"
     with folder_lock(folder):
-        for left in folder.glob(".corpus-*.partial"):
-            shutil.rmtree(left)
-        if given is not None:  # what would be learned here may be just these
+        for leftover in folder.glob(".corpus-*.partial"):
+            shutil.rmtree(leftover)
+        if given is not None:  # which may equal those learned from these data
             key = key_of(config, files, _hashes(given))
-            if not (place.exists() and _record(place)["key"] == key):
-                place = folder / f"corpus-{key[:16]}"
-        if not place.exists():
-            partial = folder / f".{place.name}.partial"
+            if not (destination.exists() and _record(destination)["key"] == key):
+                destination = folder / f"corpus-{key[:16]}"
+        if not destination.exists():
+            partial = folder / f".{destination.name}.partial"
             with named_os_errors(folder, "a folder to write to"):
                 partial.mkdir()
             try:
                 _write(config, partial, files, given, progress)
                 _check_unchanged(before, stamps(config))
-                os.replace(partial, place)
+                os.replace(partial, destination)
             except BaseException:
                 shutil.rmtree(partial)
                 raise
-    return Prepared.open(place)
+    return Prepared.open(destination)
 
 
 def _check_unchanged(before: dict[str, tuple[int, ...]], after: dict[str, tuple[int, ...]]) -> None:
@@ -183,7 +185,7 @@ def _write(
     target.save(folder / ("vocabulary.json" if joint else "target.vocabulary.json"))
     if source is not None and not joint:
         source.save(folder / "source.vocabulary.json")
-    splits = {split: _number(config, split, folder, source, target, progress) for split in config.splits}
+    splits = {split: _write_split(config, split, folder, source, target, progress) for split in config.splits}
     arrays = {path.name: path.stat().st_size for path in sorted(folder.glob("*.npy"))}
     about = {"files": files, "config": asdict(config), "joint": joint}
     about["key"] = key_of(config, files, _hashes((source, target)))
@@ -196,12 +198,12 @@ def _write(
 
 def _learn(config: DataConfig, progress: PrepareProgress) -> tuple[VocabularyType | None, VocabularyType]:
     if config.has_shared_vocab:
-        both = _train(config.target, _counted(config, ("source", "target"), progress))
+        both = _train(config.target, _training_texts(config, ("source", "target"), progress))
         return both, both
     source = None
     if config.source is not None and config.source.kind != "image":
-        source = _train(config.source, _counted(config, ("source",), progress))
-    return source, _train(config.target, _counted(config, ("target",), progress))
+        source = _train(config.source, _training_texts(config, ("source",), progress))
+    return source, _train(config.target, _training_texts(config, ("target",), progress))
 
 
 def _train(field: FieldConfig, texts: Iterator[str]) -> VocabularyType:
@@ -210,7 +212,7 @@ def _train(field: FieldConfig, texts: Iterator[str]) -> VocabularyType:
     return Tokenizer.train(field.tokenizer, texts, field.vocab_size, field.lowercase)
 
 
-def _counted(config: DataConfig, sides: Sequence[str], progress: PrepareProgress) -> Iterator[str]:
+def _training_texts(config: DataConfig, sides: Sequence[str], progress: PrepareProgress) -> Iterator[str]:
     for number, example in enumerate(examples(config, "train"), start=1):
         for side in sides:
             yield getattr(example, side)
@@ -218,7 +220,7 @@ def _counted(config: DataConfig, sides: Sequence[str], progress: PrepareProgress
             progress("vocabulary", number)
 
 
-def _number(
+def _write_split(
     config: DataConfig,
     split: Split,
     folder: Path,
@@ -226,38 +228,38 @@ def _number(
     target: VocabularyType,
     progress: PrepareProgress,
 ) -> dict[str, Any]:
-    """Write the arrays of one split; how much there is of what."""
+    """Write the arrays of one split; returns its counts."""
     sides: dict[str, tuple[VocabularyType | None, FieldConfig]] = {"target": (target, config.target)}
     if config.source is not None:
         sides = {"source": (source, config.source), **sides}
     writers = {name: _writer(folder / f"{split}.{name}", *side, config.context_length) for name, side in sides.items()}
     if isinstance(first := writers["target"], RunningTextWriter):
-        first.add([[END]])  # as if a line had just ended
+        first.add([[END]])  # the context of the first token
     read = kept = 0
     left_out = {name: 0 for name, side in sides.items() if split == "train" and side[1].max_tokens is not None}
-    found = examples(config, split)
-    while chunk := list(islice(found, CHUNK)):
-        numbered = {
-            name: _numbers(vocabulary, [getattr(example, name) for example in chunk], config, split, read)
+    remaining = examples(config, split)
+    while chunk := list(islice(remaining, CHUNK)):
+        encoded = {
+            name: _encode(vocabulary, [getattr(example, name) for example in chunk], config, split, read)
             for name, (vocabulary, _) in sides.items()
         }
         keep = [True] * len(chunk)
         for name in left_out:
             longest = cast(int, sides[name][1].max_tokens)
-            for i, row in enumerate(numbered[name]):
+            for i, row in enumerate(encoded[name]):
                 if keep[i] and len(row) > longest:
                     keep[i] = False
                     left_out[name] += 1
-        for name, rows in numbered.items():
+        for name, rows in encoded.items():
             rows = [row for row, stays in zip(rows, keep, strict=True) if stays]
-            writers[name].add(_closed(name, rows, sides[name][0], config.context_length))
+            writers[name].add(_add_specials(name, rows, sides[name][0], config.context_length))
         read, kept = read + len(chunk), kept + sum(keep)
         progress(split, read)
     for writer in writers.values():
         writer.close()
     if not kept:
         raise InvalidArgument(
-            "longest",
+            "max_tokens",
             wanted="an example that is short enough",
             got=f"none of {read:,}",
             remedy="Raise data.*.max_tokens.",
@@ -268,10 +270,10 @@ def _number(
     return {"examples": kept, "tokens": tokens, "left_out": {f"{name}.max_tokens": n for name, n in left_out.items()}}
 
 
-def _numbers(
+def _encode(
     vocabulary: VocabularyType | None, texts: list[Any], config: DataConfig, split: Split, before: int
 ) -> list[Any]:
-    """Rows of ids, or labels; pictures as they are."""
+    """Token ids or label ids; images unchanged."""
     if vocabulary is None:
         return texts
     if isinstance(vocabulary, Tokenizer):
@@ -290,7 +292,9 @@ def _numbers(
     return labels
 
 
-def _closed(name: str, rows: list[Any], vocabulary: VocabularyType | None, context_length: int | None) -> list[Any]:
+def _add_specials(
+    name: str, rows: list[Any], vocabulary: VocabularyType | None, context_length: int | None
+) -> list[Any]:
     """Rows with the special tokens of their side."""
     if not isinstance(vocabulary, Tokenizer):
         return rows
@@ -380,10 +384,10 @@ def _check_vocabularies(config: DataConfig, vocabularies: tuple[VocabularyType |
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """One at a time in this folder: the others wait, and find the work done."""
+    """An exclusive lock on a folder; other processes wait."""
     try:
         import fcntl
-    except ImportError:  # on Windows, start one only
+    except ImportError:  # Windows has no such lock
         yield
         return
     lock = os.open(folder, os.O_RDONLY)

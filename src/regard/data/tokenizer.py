@@ -1,13 +1,13 @@
-"""Texts to numbers and back.
+"""Tokenizers and label vocabularies.
 
-    bpe         merges of bytes, the most frequent first    https://arxiv.org/abs/1508.07909
-    unigram     the likeliest cut into pieces of bytes      https://arxiv.org/abs/1804.10959
-    characters  those seen in training; bytes for others
-    words       between white space; <unk> for others
+    bpe         byte-level byte-pair encoding           https://arxiv.org/abs/1508.07909
+    unigram     byte-level unigram language model       https://arxiv.org/abs/1804.10959
+    characters  characters of the training data, bytes for others
+    words       separated by white space, <unk> for others
     bytes       of UTF-8
 
-All but words lose nothing: decode(encode(text)) is the text, whatever it is. What looks like a special token in a text
-is text. Threads take parts of a batch unless the environment says TOKENIZERS_PARALLELISM=false.
+All but words are lossless: decode(encode(text)) == text. The name of a special token inside a text is ordinary text.
+Batches are encoded in threads unless TOKENIZERS_PARALLELISM=false.
 """
 
 import hashlib
@@ -28,41 +28,41 @@ from regard.data.config import SPECIALS, TokenizerKind
 PAD, START, END, UNKNOWN, MASK = range(len(SPECIALS))
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 BYTES = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS)}
-PARTIAL = re.compile("[\udc80-\udcff]+")  # bytes of a character whose others are in another token
-RUN = re.compile(r"\S{1000}|\s{1000}")  # to learn pieces from a word takes time in the square of its length
+PARTIAL = re.compile("[\udc80-\udcff]+")  # bytes of a character that is split between tokens
+RUN = re.compile(r"\S{1000}|\s{1000}")  # training time is quadratic in the length of a word
 LOWER = normalizers.Lowercase()
 VISIBLE = {" ": "▁", "\n": "↵", "\t": "⇥"}
-BETWEEN = re.compile("[^ \n\t]+")  # what they part
+BETWEEN = re.compile("[^ \n\t]+")  # words of a lossless tokenizer
 
 
 class Tokenizer:
-    """Cuts texts into tokens that it has a number for; wraps one of Hugging Face's, and is saved as one."""
+    """Encodes texts as token ids; wraps a Hugging Face tokenizer and is saved as one."""
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
-        found = tuple(inner.id_to_token(i) for i in range(len(SPECIALS)))
-        if found != SPECIALS:
+        first = tuple(inner.id_to_token(i) for i in range(len(SPECIALS)))
+        if first != SPECIALS:
             raise InvalidArgument(
                 "tokenizer",
                 wanted=f"{' '.join(SPECIALS)} as its first tokens",
-                got=" ".join(map(str, found)),
+                got=" ".join(map(str, first)),
                 remedy="Take one that Regard trained.",
             )
         self._inner = inner
-        self._inner.encode_special_tokens = True  # "</s>" in a text is four characters, no end
+        self._inner.encode_special_tokens = True  # "</s>" in a text is four characters
         self._words = isinstance(inner.model, models.WordLevel)
         self._fallback = isinstance(inner.model, models.BPE) and not isinstance(inner.decoder, decoders.ByteLevel)
         self._spelling: dict[str, int] = _byte_spelling() if isinstance(inner.decoder, decoders.ByteLevel) else {}
 
     @staticmethod
     def train(kind: TokenizerKind, texts: Iterable[str], vocabulary: int = 8000, lower: bool = False) -> "Tokenizer":
-        """Learn what to cut these texts into; the same texts give the same tokenizer."""
+        """Train a tokenizer; the same texts give the same tokenizer."""
         inner = _TRAIN[kind](_well_formed(texts), LOWER if lower else None, vocabulary)
         inner.add_special_tokens(list(SPECIALS))
         return Tokenizer(inner)
 
     @staticmethod
     def from_json(text: str) -> "Tokenizer":
-        """From the text of a tokenizer.json; a ValueError if it is none."""
+        """From the content of a tokenizer.json; ValueError if it is not one."""
         try:
             return Tokenizer(tokenizers.Tokenizer.from_str(text))
         except InvalidArgument:
@@ -90,50 +90,50 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """How many tokens there are, the special ones among them."""
+        """Number of tokens, special tokens included."""
         return int(self._inner.get_vocab_size())
 
     @property
     def hash(self) -> str:
-        """The same for tokenizers that do the same."""
+        """A hash of the tokenizer's content."""
         return _hash(json.loads(self._inner.to_str()))
 
     def tokens(self) -> list[str]:
-        """All of them, each at its number."""
+        """All tokens, by id."""
         return [cast(str, self._inner.id_to_token(i)) for i in range(self.size)]
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of a text's tokens; no special ones are added."""
+        """The token ids of a text, without special tokens."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Many at once, in threads."""
-        found = self._inner.encode_batch_fast(list(_well_formed(texts)), add_special_tokens=False)
-        rows = [encoding.ids for encoding in found]
-        if self._words:  # here a special token's name is a word that was never counted
+        """The token ids of many texts, in threads."""
+        encodings = self._inner.encode_batch_fast(list(_well_formed(texts)), add_special_tokens=False)
+        rows = [encoding.ids for encoding in encodings]
+        if self._words:  # a special token's name in a text is an unknown word
             return [[i if i >= len(SPECIALS) else UNKNOWN for i in row] for row in rows]
         return rows
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
-        """The text of tokens; special ones are dropped, bytes that are no UTF-8 become U+FFFD."""
+        """The text of tokens; special tokens are dropped, invalid UTF-8 becomes U+FFFD."""
         known = self._known(ids)
-        if self._fallback:  # where the library gives up all bytes around one that is wrong
-            said = (cast(str, self._inner.id_to_token(i)) for i in known if i >= len(SPECIALS))
-            return b"".join(map(self._raw, said)).decode("utf-8", "replace")
+        if self._fallback:  # the library drops valid bytes beside an invalid one
+            tokens = (cast(str, self._inner.id_to_token(i)) for i in known if i >= len(SPECIALS))
+            return b"".join(map(self._raw, tokens)).decode("utf-8", "replace")
         return self._inner.decode(known, skip_special_tokens=True)
 
     def pieces(self, ids: Iterable[SupportsInt]) -> list[str]:
-        """Each token in a form to read: white space is made visible, bytes of part of a character are in ⟨⟩."""
+        """Each token in readable form: visible white space, bytes of a partial character in ⟨⟩."""
         return [self._piece(cast(str, self._inner.id_to_token(i)), i) for i in self._known(ids)]
 
     def spellings(self, ids: Iterable[SupportsInt]) -> list[bytes]:
-        """What each token writes, spaces and all; special ones are of no letters."""
+        """The bytes of each token, spaces included; empty for special tokens."""
         space = b" " if self._words else b""
         known = ((i, cast(str, self._inner.id_to_token(i))) for i in self._known(ids))
         return [b"" if i < len(SPECIALS) else space + self._raw(token) for i, token in known]
 
     def words(self, ids: Iterable[SupportsInt]) -> list[int]:
-        """For each token the number of its word, from 0; words stand between spaces, and special tokens alone."""
+        """The word index of each token, from 0; spaces separate words, and a special token is a word of its own."""
         known = self._known(ids)
         found: list[int] = []
         for before, (i, piece) in zip([END, *known], zip(known, self.pieces(known), strict=True), strict=False):
@@ -142,13 +142,13 @@ class Tokenizer:
         return found
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Where each word of a text begins and ends, as `places` counts them."""
+        """The start and end of each word of a text, as `places` numbers them."""
         return [word.span() for word in (re.finditer(r"\S+", text) if self._words else BETWEEN.finditer(text))]
 
     def places(self, ids: Iterable[SupportsInt]) -> list[int | None]:
-        """For each token the number of its word in the text that `decode` gives; None where it has no letter of any.
+        """The word index of each token in the text of `decode`; None for a token without a character of a word.
 
-        Other than for `words`, spaces belong to no word, and what `decode` drops is nowhere.
+        Unlike in `words`, spaces belong to no word and special tokens have no index.
         """
         known, found = self._known(ids), list[int | None]()
         last, inside = -1, False  # a word
@@ -186,7 +186,7 @@ class Tokenizer:
 
 
 class Labels:
-    """Names of classes and their numbers."""
+    """Label names and their ids."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(sorted(set(names)))
@@ -197,7 +197,7 @@ class Labels:
 
     @staticmethod
     def from_json(text: str) -> "Labels":
-        """From the text of a file of labels; a ValueError if it is none."""
+        """From the content of a file of labels; ValueError if it is not one."""
         found = json.loads(text)
         if not isinstance(found, dict) or not isinstance(found.get("labels"), list):
             raise ValueError("no labels in it")
@@ -264,9 +264,9 @@ def _train_unigram(texts: Iterator[str], lower: Any, vocabulary: int) -> tokeniz
     )
     inner.train_from_iterator(_in_runs(texts), trainer)
     scores = json.loads(inner.to_str())["model"]["vocab"]
-    found = [(piece, 0.0 if score is None else score) for piece, score in scores]  # None: no text to learn from
-    # The trainer adds up in no certain order, and sets bytes never seen 0.0001 apart in no certain order from the
-    # least score on: equal texts would give tokenizers that differ in the last digits.
+    found = [(piece, 0.0 if score is None else score) for piece, score in scores]  # None: no training text
+    # The trainer sums in no fixed order and spaces unseen bytes 0.0001 apart, in no fixed order, from the lowest score:
+    # without this, equal texts would give tokenizers that differ in the last digits.
     least = min(score for _, score in found)
     settled = [
         (piece, round(least if len(piece) == 1 and score < least + 0.0001 * 257 else score, 6))
@@ -311,7 +311,7 @@ _TRAIN = {
 
 
 def _of_bytes(model: models.Model, lower: Any) -> tokenizers.Tokenizer:
-    """Words, numbers and signs apart, each with the space before it; no special token's name is ever one piece."""
+    """A byte-level tokenizer that splits words, numbers and punctuation, each with its leading space."""
     inner = tokenizers.Tokenizer(model)
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     inner.decoder = decoders.ByteLevel()
@@ -321,7 +321,7 @@ def _of_bytes(model: models.Model, lower: Any) -> tokenizers.Tokenizer:
 
 
 def _of_characters(characters: list[str], lower: Any) -> tokenizers.Tokenizer:
-    """Merges of nothing: a character is a token, or as many tokens as it has bytes."""
+    """BPE without merges: a character is one token, or its bytes."""
     numbered = _numbered([*SPECIALS, *BYTE_TOKENS, *characters])
     inner = tokenizers.Tokenizer(models.BPE(numbered, [], byte_fallback=True))
     inner.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
@@ -343,7 +343,7 @@ def _alphabet() -> list[str]:
 
 
 def _byte_spelling() -> dict[str, int]:
-    """The character that stands for each byte: itself where it can be seen, one from U+0100 on where not."""
+    """The byte of each character of a byte-level token: printable bytes as themselves, others from U+0100 on."""
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in seen]
     return {chr(byte): byte for byte in seen} | {chr(0x100 + n): byte for n, byte in enumerate(rest)}
@@ -354,7 +354,7 @@ def _in_hex(escaped: re.Match[str]) -> str:
 
 
 def _in_runs(texts: Iterator[str]) -> Iterator[str]:
-    """Texts to learn from, parted within words of more than a thousand characters."""
+    """Training texts, split inside words of more than a thousand characters."""
     for text in texts:
         start = 0
         for run in RUN.finditer(text):
@@ -364,7 +364,7 @@ def _in_runs(texts: Iterator[str]) -> Iterator[str]:
 
 
 def lowered(text: str) -> str:
-    """In small letters as a tokenizer writes them: each by itself, so that ΑΣ is ασ, where Python writes ας."""
+    """Lower case as the tokenizer does it, character by character: ΑΣ becomes ασ, where Python gives ας."""
     found: str = LOWER.normalize_str(text)
     return found
 

@@ -1,4 +1,4 @@
-"""Several models that answer as one: the mean of their probabilities, token by token."""
+"""Ensembles: several models that predict each token with the mean of their probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from regard.model.seq2seq import Seq2Seq
 
 @dataclass(frozen=True)
 class EnsembleState(DecoderState):
-    """What each member knows after some steps."""
+    """The states of all members."""
 
     members: list[DecoderState]
 
-    def reorder(self, index: Int[Tensor, " sentences"]) -> "EnsembleState":
+    def reorder(self, index: Int[Tensor, " n"]) -> "EnsembleState":
         return EnsembleState([state.reorder(index) for state in self.members])
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "EnsembleState":
@@ -71,9 +71,8 @@ class EnsembleDecoder(Decoder[EnsembleState]):
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> EnsembleState:
         members = zip(self.members, self._memories(memory), strict=True)
-        return EnsembleState(
-            [member.start(each, batch=batch, capacity=capacity, beams=beams) for member, each in members]
-        )
+        sizes = {"batch": batch, "capacity": capacity, "beams": beams}
+        return EnsembleState([member.start(each, **sizes) for member, each in members])
 
     def _memories(self, memory: Memory | None) -> Sequence[Memory | None]:
         if memory is None:
@@ -81,13 +80,13 @@ class EnsembleDecoder(Decoder[EnsembleState]):
         assert isinstance(memory, EnsembleMemory)
         return memory.members
 
-    def step(self, tokens: Int[Tensor, " rows"], state: EnsembleState) -> tuple[Float[Tensor, "rows V"], EnsembleState]:
+    def step(self, tokens: Int[Tensor, " BK"], state: EnsembleState) -> tuple[Float[Tensor, "BK V"], EnsembleState]:
         steps = [member.step(tokens, each) for member, each in zip(self.members, state.members, strict=True)]
         return _mean([logits for logits, _ in steps]), EnsembleState([moved for _, moved in steps])
 
 
 class Ensemble(Seq2Seq):
-    """Models of any architecture with one vocabulary, searched and scored as one."""
+    """Models of any architecture with one vocabulary, as one model."""
 
     def __init__(self, models: Sequence[Seq2Seq]) -> None:
         if not models or not all(isinstance(model, Seq2Seq) for model in models):

@@ -69,7 +69,7 @@ class EncodeQueue:
     def state_of(self, count: int, capacity: int) -> DecoderState:
         """The decoder's state of the first `count` encoded requests, which leave the queue."""
         total, self.encoded = len(self.encoded), self.encoded[count:]
-        state = self.state or self._start(total, capacity)
+        state = self._start(total, capacity) if self.state is None else self.state
         self.memory = self.state = None
         if self.encoded:
             first, rest = torch.arange(total, device=self.plan.device).tensor_split([count])

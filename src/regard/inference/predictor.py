@@ -141,7 +141,7 @@ class Predictor:
         of a list.
         """
         for name, only in UNSTREAMABLE.items():
-            if options.get(name, only) != only:
+            if options.get(name) not in (None, only):
                 wanted, remedy = f"{only:g} in a stream", "Leave it out, or use predict."
                 raise InvalidArgument(name, wanted=wanted, got=repr(options[name]), remedy=remedy)
         config = self._config({**options, **UNSTREAMABLE})

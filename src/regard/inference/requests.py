@@ -9,7 +9,6 @@ from regard.data.tokenizer import END, START, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import LogitsProcessor
 from regard.decoding.logits_processors import BannedTokens
-from regard.decoding.phrase_automaton import Phrase, Run
 from regard.decoding.request import Request, SearchTask
 from regard.inference import phrases
 from regard.inference.inputs import EncodedInput, InputEncoder, check_list
@@ -18,13 +17,7 @@ from regard.model.seq2seq import Seq2Seq
 
 
 class Constraints(NamedTuple):
-    """What the outputs of a call must and must not contain.
-
-    prefixes    how each output begins
-    banned      phrases that no output contains
-    required    of each input, phrases that its outputs contain
-    banned_in   of each input, phrases that its outputs do not contain
-    """
+    """What outputs must and must not contain, as in `Predictor.iter_outputs`."""
 
     prefixes: Sequence[str] | None = None
     banned: Sequence[str] = ()
@@ -72,12 +65,9 @@ class RequestBuilder:
         prefixes: Sequence[Sequence[int]] = [()] * count
         if constraints.prefixes is not None:
             prefixes = self.tokenizer.encode_batch(check_list("prefixes", constraints.prefixes, count))
-        required: list[list[Phrase]] = [
-            phrases.required(self.tokenizer, each) for each in _for_each("required", constraints.required, count)
-        ]
-        banned: list[list[Run]] = [
-            phrases.banned(self.tokenizer, each) for each in _for_each("banned_in", constraints.banned_in, count)
-        ]
+        lists = _for_each("required", constraints.required, count), _for_each("banned_in", constraints.banned_in, count)
+        required = [phrases.required(self.tokenizer, each) for each in lists[0]]
+        banned = [phrases.banned(self.tokenizer, each) for each in lists[1]]
         rows = zip(encoded, self.inputs.sizes(encoded), prefixes, banned, required, strict=True)
         if self.has_source:
             return [Request(source, size, prefix, no, yes) for source, size, prefix, no, yes in rows]

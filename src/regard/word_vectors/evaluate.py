@@ -1,4 +1,4 @@
-"""How well word vectors agree with people: similarity of pairs, and analogies.
+"""Evaluation of word vectors: human similarity judgements and analogies.
 
 A word is looked up as it is written and, where that is unknown, in lower case.
 """
@@ -21,7 +21,7 @@ Question = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's correlation over the pairs of which both words are known."""
+    """Spearman's rank correlation over the pairs whose words are both known."""
 
     spearman: float
     found: int
@@ -30,7 +30,7 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Answers:
-    """Analogies answered rightly among those asked; those with an unknown word were skipped."""
+    """Counts of correct, answered and skipped analogies; those with an unknown word are skipped."""
 
     right: int
     asked: int
@@ -38,7 +38,7 @@ class Answers:
 
     @property
     def accuracy(self) -> float:
-        """NaN where nothing could be asked."""
+        """Correct answers as a share of those asked; NaN without any."""
         return self.right / self.asked if self.asked else float("nan")
 
 
@@ -73,7 +73,7 @@ def read_analogies(path: str | Path) -> dict[str, list[Question]]:
 
 
 def similarity_correlation(vectors: WordVectors, pairs: Iterable[Pair]) -> Correlation:
-    """How the cosines of pairs rank beside the scores that people gave."""
+    """The rank correlation of cosines with human scores."""
     pairs = list(pairs)
     known = [(_row(vectors, a), _row(vectors, b), score) for a, b, score in pairs]
     found = [(a, b, score) for a, b, score in known if a is not None and b is not None]

@@ -1,7 +1,7 @@
-"""Words as vectors: what is near what, and word2vec's text format.
+"""Word vectors: similarity, analogies, and word2vec's text format.
 
-The file is plain text, or gzip where its name ends in .gz: a line with the number of words and the width, then a line
-for each word with its numbers. Gensim and the original tool read and write the same.
+A file is plain text, or gzip if its name ends in .gz: a line with the number of words and the dimension, then a line
+per word with its numbers. Gensim and the original tool read and write the same format.
 """
 
 import gzip
@@ -79,11 +79,11 @@ class WordVectors:
 
     @cached_property
     def units(self) -> Float[Tensor, "V W"]:
-        """The vectors at length one, so that a product is a cosine."""
+        """The vectors normalized to length 1, so that a product is a cosine."""
         return F.normalize(self.vectors, dim=1)
 
     def row(self, word: str) -> int:
-        """Where the word stands in the matrix."""
+        """The row of a word in the matrix."""
         if word not in self._row:
             raise InvalidArgument(
                 "word",
@@ -94,11 +94,11 @@ class WordVectors:
         return self._row[word]
 
     def similarity(self, a: str, b: str) -> float:
-        """The cosine of the angle between two words."""
+        """The cosine of two words."""
         return float(self.units[self.row(a)] @ self.units[self.row(b)])
 
     def nearest(self, to: str | Float[Tensor, "_"], count: int = 10) -> list[tuple[str, float]]:
-        """The words of greatest cosine with a word (itself left out) or with any vector."""
+        """The words of largest cosine with a word (without itself) or with a vector."""
         if isinstance(to, str):
             return self._greatest(self.units[self.row(to)], {self.row(to)}, count)
         if to.shape != (self.dim,):
@@ -125,10 +125,10 @@ class WordVectors:
         return [(self.words[row], cosine) for row, cosine in found if row not in but][:count]
 
     def fill(self, embedding: Embedding, vocabulary: Sequence[str]) -> int:
-        """Copy vectors to the rows of an embedding whose tokens these are; how many tokens have one.
+        """Copy vectors to the rows of an embedding for the tokens of `vocabulary`; returns how many tokens have one.
 
-        What the embedding then returns for a token is the word's vector: its own scale is divided out (exactly where
-        that is one or a power of two, to the last bit of rounding elsewhere). Rows of other tokens stay as they are.
+        The embedding then returns the word's vector: its own scale is divided out (exactly if it is a power of two, up
+        to rounding otherwise). Rows of other tokens are unchanged.
         """
         if embedding.dim != self.dim:
             raise InvalidArgument(
@@ -151,7 +151,7 @@ class WordVectors:
         return len(here)
 
     def save(self, path: str | Path) -> None:
-        """Write word2vec's text format; what stood there before stays until the whole file is on disk."""
+        """Write word2vec's text format, atomically."""
         for word in self.words:
             if not word or any(map(str.isspace, word)) or not _encodable(word):
                 raise InvalidArgument(
@@ -168,12 +168,12 @@ class WordVectors:
 
     @staticmethod
     def load(path: str | Path) -> "WordVectors":
-        """Read word2vec's text format, ours or anybody's."""
+        """Read word2vec's text format."""
         path = Path(path)
         lines = _lines(path)
         count, dim = _header(path, next(lines, (1, "")))
         words: dict[str, int] = {}
-        numbers = array("f")  # grows as lines come: the header may be wrong
+        numbers = array("f")  # not allocated by the header, which may be wrong
         for number, line in lines:
             word, *values = line.split(" ")
             if len(words) == count:
@@ -207,7 +207,7 @@ def _encodable(word: str) -> bool:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty, each with its number."""
+    """Nonempty lines with their numbers."""
     number = 0
     try:
         with cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
@@ -241,10 +241,10 @@ def _malformed(path: Path, line: int, wanted: str, got: str) -> InvalidArgument:
 
 @contextmanager
 def _written(path: Path) -> Iterator[IO[bytes]]:
-    """The file to write, packed where its name says so."""
+    """The file to write, gzipped if its name ends in .gz."""
     with atomic_file(path) as file:
         if path.suffix == ".gz":
-            # neither name nor time inside: the same vectors give the same bytes
+            # no name or time inside: the same vectors give the same bytes
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
                 yield cast(IO[bytes], packed)
         else:

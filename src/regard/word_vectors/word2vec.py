@@ -1,12 +1,12 @@
-"""Word vectors from running text: skip-gram and continuous bag of words with negative sampling.
+"""word2vec training: skip-gram and continuous bag of words (CBOW) with negative sampling.
 
-The corpus is cut into blocks of consecutive words, and a block draws its negatives once for all of its words, so that
-every product of an example is a cell of a small matrix product, and every row is fetched and updated once a word
-instead of once a pair. In expectation the loss is word2vec's: a negative counts `negatives / shared` times.
+The corpus is cut into blocks of consecutive words that share their negative samples, so that scores are small matrix
+products and each row is read and updated once per word instead of once per pair. In expectation the loss is
+word2vec's: a negative sample has the weight `negative / shared`.
 
-Papers: https://arxiv.org/abs/1301.3781 and https://arxiv.org/abs/1310.4546; negatives shared by neighbouring words,
-https://arxiv.org/abs/1604.04661; the gradient of the mean in a bag of words, https://arxiv.org/abs/2012.15332; both
-vectors of a word added, https://aclanthology.org/Q15-1016; the parabola over -log σ that keeps steps from overshooting,
+Papers: https://arxiv.org/abs/1301.3781 and https://arxiv.org/abs/1310.4546; shared negative samples,
+https://arxiv.org/abs/1604.04661; the gradient of the mean in CBOW, https://arxiv.org/abs/2012.15332; both
+vectors of a word added, https://aclanthology.org/Q15-1016; the quadratic bound of -log σ that limits step sizes,
 Jaakkola and Jordan, Bayesian parameter estimation via variational methods, 2000.
 """
 
@@ -25,14 +25,14 @@ from regard.core.errors import Diverged, InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.word_vectors.vectors import WordVectors
 
-LEAP = 2.0  # how far a batch may move a word: the rate times the bend of the loss; a longer step might lead up again
-NUDGE = 1e-2  # keeps the bend (σ(s) - ½) / s at a quarter where s is 0
-RATES = {"skipgram": 0.1, "cbow": 0.4}  # the mean of a bag hands each word a fraction of the gradient
+LEAP = 2.0  # largest learning rate times curvature of a word's loss in a batch: a longer step might increase the loss
+NUDGE = 1e-2  # keeps the curvature (σ(s) - ½) / s at 1/4 where s is 0
+RATES = {"skipgram": 0.1, "cbow": 0.4}  # in CBOW each word gets a fraction of the gradient
 
 
 @dataclass(frozen=True)
 class Word2VecConfig(Config):
-    """What word2vec is told."""
+    """The settings of word2vec."""
 
     algorithm: Literal["skipgram", "cbow"] = doc(
         "skipgram", "skip-gram predicts the context from a word, CBOW a word from the mean of its context"
@@ -61,17 +61,17 @@ class Word2VecConfig(Config):
 
 @dataclass(frozen=True)
 class Word2VecProgress:
-    """How far learning has come."""
+    """Progress of training."""
 
     epoch: int
     done: float  # of all epochs, from 0 to 1
     rate: float
-    loss: float  # of the present batch, for each pair (skipgram) or word (cbow)
+    loss: float  # of the current batch, per pair (skipgram) or word (cbow)
 
 
 @dataclass(frozen=True)
 class WordCorpus:
-    """Running text as numbers: words by descending count, and for each place its word and its sentence."""
+    """A corpus as ids: words by descending count, and for each position its word and its sentence."""
 
     words: tuple[str, ...]
     counts: np.ndarray
@@ -81,10 +81,10 @@ class WordCorpus:
 
 @dataclass(frozen=True)
 class Word2VecBatch:
-    """Blocks of consecutive words with the words around them, and negatives."""
+    """Blocks of consecutive words with their contexts, and negative samples."""
 
-    around: Int[Tensor, "B C"]  # block + 2 × window places; one past the last word where there is nothing
-    near: Bool[Tensor, "B S C"]  # whether a word of the block has a place in its window
+    around: Int[Tensor, "B C"]  # block + 2 × window positions; the number of words where there is none
+    near: Bool[Tensor, "B S C"]  # whether a position is in the window of a word of the block
     negative: Int[Tensor, "B K"]
 
     @property
@@ -100,20 +100,20 @@ def train_word2vec(
     progress: Callable[[Word2VecProgress], None] | None = None,
     device: torch.device | str = "cpu",
 ) -> WordVectors:
-    """A vector for each word that occurs often enough, by descending count.
+    """Train a vector for each word that occurs at least `min_count` times; words by descending count.
 
-    Sentences are lists of words, read once; windows do not reach over their ends. One seed gives one result on one
-    machine (on CUDA up to rounding, as sums there have no fixed order). `progress` is called every hundred batches.
+    Sentences are lists of words, read once; windows do not cross sentences. Results are reproducible for a seed on one
+    machine (on CUDA up to the order of sums). `progress` is called every hundred batches.
 
     >>> text = [["the", "cat", "sat"], ["the", "dog", "sat"]] * 20
-    >>> learn_words(text, Word2VecConfig(width=8, epochs=2)).words
+    >>> train_word2vec(text, Word2VecConfig(dim=8, epochs=2)).words
     ('the', 'sat', 'cat', 'dog')
     """
     config = config or Word2VecConfig()
     corpus = read_corpus(sentences() if callable(sentences) else sentences, config.min_count)
     random = np.random.default_rng(config.seed)
     start = (random.random((len(corpus.words), config.dim), dtype=np.float32) - 0.5) / config.dim
-    nothing = torch.zeros(1, config.dim)  # the row of places where there is no word: fetched, never changed
+    nothing = torch.zeros(1, config.dim)  # the row of positions without a word: read, never updated
     inner = torch.cat([torch.from_numpy(start), nothing]).to(device)
     outer = torch.zeros_like(inner)
     rate = config.learning_rate or RATES[config.algorithm]
@@ -130,8 +130,8 @@ def train_word2vec(
     return WordVectors(corpus.words, vectors[:-1].cpu())
 
 
-def read_corpus(sentences: Iterable[Sequence[str]], least_count: int) -> WordCorpus:
-    """Count and number the words in one reading."""
+def read_corpus(sentences: Iterable[Sequence[str]], min_count: int) -> WordCorpus:
+    """Count words and assign ids, in one pass."""
     number: defaultdict[str, int] = defaultdict()
     number.default_factory = number.__len__
     ids, lengths = array("i"), array("i")
@@ -147,14 +147,14 @@ def read_corpus(sentences: Iterable[Sequence[str]], least_count: int) -> WordCor
         lengths.append(len(sentence))
     seen = np.frombuffer(ids, dtype=np.int32) if ids else np.empty(0, dtype=np.int32)
     counts = np.bincount(seen, minlength=len(number))
-    order = np.argsort(-counts, kind="stable")  # words of one count stay in the order in which they came
-    order = order[counts[order] >= least_count]
+    order = np.argsort(-counts, kind="stable")  # ties in order of first occurrence
+    order = order[counts[order] >= min_count]
     if not len(order):
         raise InvalidArgument(
             "sentences",
-            wanted=f"a word that occurs at least {least_count} times (least_count)",
+            wanted=f"a word that occurs at least {min_count} times (min_count)",
             got=f"{len(seen)} words, {len(number)} different ones",
-            remedy="Give more text, or a smaller least_count.",
+            remedy="Give more text, or a smaller min_count.",
         )
     rank = np.full(len(number), -1, dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
@@ -165,7 +165,7 @@ def read_corpus(sentences: Iterable[Sequence[str]], least_count: int) -> WordCor
 
 
 def keep_probability(counts: np.ndarray, subsample: float) -> np.ndarray:
-    """How likely an occurrence of each word stays in the text, by the rule of the original program."""
+    """The probability of keeping an occurrence of each word, as the original program computes it."""
     if not subsample:
         return np.ones(len(counts))
     excess = counts / (subsample * counts.sum())
@@ -175,14 +175,14 @@ def keep_probability(counts: np.ndarray, subsample: float) -> np.ndarray:
 def batches(
     corpus: WordCorpus, config: Word2VecConfig, random: np.random.Generator, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[float, Word2VecBatch]]:
-    """One epoch: the text thinned out and cut into blocks, in random order; each with the part of the epoch done."""
+    """One epoch of the subsampled text, in blocks in random order; each batch with the completed part of the epoch."""
     size, side, nothing = config.block, config.window, len(corpus.words)
     stays = (
         random.random(len(corpus.ids), dtype=np.float32) < keep_probability(corpus.counts, config.sample)[corpus.ids]
     )
     ids, sentence = corpus.ids[stays], corpus.sentence[stays]
     if not len(ids):
-        return  # of a short text, every word may be thinned out
+        return  # all words of a short text may be dropped
     blocks = -(-len(ids) // size)
     margin = (side, blocks * size - len(ids) + side)
 
@@ -195,7 +195,7 @@ def batches(
     drawn = np.searchsorted(chances, random.random((blocks, config.shared)) * chances[-1], side="right")
     negative = torch.from_numpy(drawn.clip(max=nothing - 1).astype(np.int32))
     apart = (torch.arange(size)[:, None] + side - torch.arange(size + 2 * side)).abs().int()
-    apart[apart == 0] = side + 1  # a word is no neighbour of itself
+    apart[apart == 0] = side + 1  # a word is not in its own context
     order = torch.from_numpy(random.permutation(blocks))
     for start in range(0, blocks, config.batch):
         chosen = order[start : start + config.batch]
@@ -209,7 +209,7 @@ def batches(
 def update(
     inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Word2VecBatch, config: Word2VecConfig, rate: float
 ) -> None:
-    """A step down the gradient of a batch, in place; shorter for the words at which the loss bends sharply."""
+    """A gradient step on a batch, in place; shorter for words at which the loss has a high curvature."""
     fetched, bag, foretold = _fetched(batch, config)
     rows = F.embedding(fetched, inner)  # B, _, W
     vectors = rows if bag is None else bag @ rows  # B, S, W
@@ -224,10 +224,9 @@ def update(
 
 
 def capped_rate(places: Int[Tensor, " T"], bends: Float[Tensor, " T"], size: int, rate: float) -> Float[Tensor, " T"]:
-    """The rate at each place: less where the loss bends too sharply for it, over all places of the word.
+    """The learning rate at each position, capped by the curvature summed over all positions of its word.
 
-    A batch sums what its examples ask of a word, all seen from where the word stood before. For a word in very many of
-    them the sum overshoots, and grows from batch to batch.
+    A batch sums the gradients of a word at one point. For a word in very many examples the sum overshoots and diverges.
     """
     of_word = torch.zeros(size, device=bends.device).index_add_(0, places, bends)
     return rate * (LEAP / (rate * of_word[places]).clamp(min=LEAP))
@@ -236,7 +235,7 @@ def capped_rate(places: Int[Tensor, " T"], bends: Float[Tensor, " T"], size: int
 def batch_loss(
     inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Word2VecBatch, config: Word2VecConfig
 ) -> float:
-    """The loss of a batch, for each pair (skipgram) or word (cbow)."""
+    """The loss of a batch, per pair (skipgram) or word (cbow)."""
     fetched, bag, foretold = _fetched(batch, config)
     rows = F.embedding(fetched, inner)
     weight, positives = _weights(batch, config)
@@ -247,7 +246,7 @@ def batch_loss(
 def loss(
     vectors: Float[Tensor, "B S W"], outer: Float[Tensor, "B M W"], weight: Float[Tensor, "B S M"], positives: int
 ) -> Float[Tensor, ""]:
-    """-log σ(u·v) for the first `positives` of `outer`, which stood there, -log σ(-n·v) for the rest, each weighed."""
+    """The weighted sum of -log σ(u·v) for the first `positives` of `outer` and -log σ(-n·v) for the others."""
     scores = vectors @ outer.mT
     signs = torch.ones_like(scores)
     signs[..., positives:] = -1
@@ -257,11 +256,10 @@ def loss(
 def descent(
     vectors: Float[Tensor, "B S W"], outer: Float[Tensor, "B M W"], weight: Float[Tensor, "B S M"], positives: int
 ) -> tuple[tuple[Float[Tensor, "B S W"], Float[Tensor, "B S"]], tuple[Float[Tensor, "B M W"], Float[Tensor, "B M"]]]:
-    """The negative gradient of `loss`, and the bend along it: of the vectors, and of the outer ones.
+    """The negative gradient of `loss` and its curvature bound, for the inner and for the outer vectors.
 
-    The gradient written out: (1 - σ) pulls what stood there, -σ pushes the rest. -log σ stays under the parabola that
-    touches it at ±s and bends by (σ(s) - ½) / s, so a vector that alone goes 2 / bend down its gradient at most cannot
-    end higher than it stood.
+    The gradient is (1 - σ) for positives and -σ for negatives. -log σ is bounded by the parabola that touches it at ±s,
+    of curvature (σ(s) - ½) / s, so a step of at most 2 / curvature along the gradient does not increase the loss.
     """
     scores = torch.bmm(vectors, outer.mT)
     pull = scores.sigmoid()
@@ -281,7 +279,7 @@ def _length2(vectors: Float[Tensor, "B S W"]) -> Float[Tensor, "B S"]:
 def _fetched(
     batch: Word2VecBatch, config: Word2VecConfig
 ) -> tuple[Int[Tensor, "B _"], Float[Tensor, "B S C"] | None, Int[Tensor, "B _"]]:
-    """Whose inner vectors are fetched, how they are averaged if they are, and whose outer vectors are foretold."""
+    """The words whose inner vectors are read, the averaging matrix of CBOW, and the words that are predicted."""
     if config.algorithm == "skipgram":
         return batch.centre, None, torch.cat([batch.around, batch.negative], 1)
     near = batch.near.float()
@@ -289,7 +287,7 @@ def _fetched(
 
 
 def _weights(batch: Word2VecBatch, config: Word2VecConfig) -> tuple[Float[Tensor, "B S M"], int]:
-    """How often each example counts, and how many of the columns are positive ones; the others are negatives."""
+    """The weight of each score, and the number of positive columns; the others are negatives."""
     if config.algorithm == "skipgram":
         positive = batch.near.float()
         examples = positive.sum(-1, keepdim=True)
