@@ -7,9 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from regard import register
     from regard.api.ablate import ablate, prune
     from regard.api.align import align, with_markup
-    from regard.api.evaluate import compare, evaluate
+    from regard.api.compare import compare
+    from regard.api.evaluate import evaluate
     from regard.api.look import look
     from regard.api.train import train
     from regard.api.word_vectors import train_word_vectors
@@ -71,7 +73,8 @@ _HOMES = {
     ),
     "regard.api.ablate": ("ablate", "prune"),
     "regard.api.align": ("align", "with_markup"),
-    "regard.api.evaluate": ("compare", "evaluate"),
+    "regard.api.compare": ("compare",),
+    "regard.api.evaluate": ("evaluate",),
     "regard.api.look": ("look",),
     "regard.api.train": ("train",),
     "regard.kernels.attention.bias": ("DistanceBias",),
@@ -157,6 +160,7 @@ __all__ = [
     "load",
     "look",
     "prune",
+    "register",
     "self_attend",
     "train",
     "train_word_vectors",
@@ -165,6 +169,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "register":
+        return import_module("regard.register")
     if name not in _HOME:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

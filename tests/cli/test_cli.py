@@ -108,7 +108,7 @@ def test_the_command_line_is_frozen():
         ],
         "score": ["--device", "--json"],
         "verify": [],
-        "recipes": [],
+        "recipes": ["--schema"],
         "demo": ["--out", "--seed"],
         "words train": ["--device", "--out", "--set"],
         "words nearest": ["--count"],

@@ -22,6 +22,7 @@ from regard.checkpoint import store
 from regard.core.errors import CheckpointRefused, InvalidArgument
 from regard.data.corpus import Prepared, VocabularyType
 from regard.data.tokenizer import Labels, Tokenizer
+from regard.model.build import missing_parts, registered_parts
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -49,6 +50,7 @@ def checkpoint_texts(
         "regard_version": version,
         "torch_version": torch.__version__,
         "model": model,
+        "registered": registered_parts(model),
         "recipe": recipe,
         "vocabularies": {
             side: {
@@ -68,6 +70,9 @@ def read_config(content: Mapping[str, bytes], folder: Path) -> dict[str, Any]:
     config = store.document(content, CONFIG, folder)
     if config["format"] != FORMAT:
         raise CheckpointRefused(f"{folder}: wanted format {FORMAT}; got {config['format']}. Update Regard.")
+    missing = list(missing_parts(config.get("registered", ())))
+    if missing:
+        raise CheckpointRefused("\n".join(f"{folder}/{CONFIG}: {each}" for each in missing))
     return config
 
 

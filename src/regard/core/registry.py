@@ -6,12 +6,17 @@ takes a registered name, resolved when the configuration is made.
 """
 
 import difflib
+import logging
 from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 from regard.core.errors import InvalidArgument, Problem
 
 Entry = TypeVar("Entry")
+PLUGINS = "regard.plugins"  # entry-point group of modules that register parts when they are imported
+log = logging.getLogger(__name__)
+_plugins_loaded = False
 
 
 class Registry(Generic[Entry]):
@@ -58,7 +63,11 @@ class Registry(Generic[Entry]):
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self._entries
+        if not isinstance(name, str):
+            return False
+        if name not in self._entries:
+            load_plugins()
+        return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -68,6 +77,10 @@ class Registry(Generic[Entry]):
 
     def __str__(self) -> str:
         return "one of " + ", ".join(map(repr, self._entries))
+
+    def is_extension(self, name: str) -> bool:
+        """Whether this name was registered at run time."""
+        return name in self._packages
 
     def package(self, name: str) -> str | None:
         """The distribution that registered this name; None for the package's own and where it was not given."""
@@ -80,3 +93,14 @@ class Registry(Generic[Entry]):
         near = difflib.get_close_matches(str(name), self, n=1, cutoff=0.0)
         remedy = f"Did you mean {near[0]!r}?" if near else "Register one first."
         return Problem(key, str(self), repr(name), remedy)
+
+
+def load_plugins() -> None:
+    """Import the modules of the entry-point group `regard.plugins`, once, when a name is not known without them."""
+    global _plugins_loaded
+    if _plugins_loaded:
+        return
+    _plugins_loaded = True  # first: a plugin may look names up while it is imported
+    for entry in entry_points(group=PLUGINS):
+        log.info("importing the plugin %s (%s)", entry.name, entry.value)
+        entry.load()

@@ -1,0 +1,75 @@
+"""Parts of one's own, usable by name in recipes, in `regard.build` and on the command line.
+
+    import regard
+
+    regard.register.encoder("mine", MyConfig, MyEncoder)
+
+Register when your module is imported. A package can list such a module under the entry-point group `regard.plugins`:
+it is imported when a name is met that is not known without it. A checkpoint holds registered names and never code; to
+load it, import the module that registers them first. A name that is taken is refused.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from regard.core.registry import Registry
+
+if TYPE_CHECKING:
+    from regard.evaluation.metrics import Metric
+    from regard.model.interfaces import AnyDecoder, Encoder, Pool
+    from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig
+    from regard.model.positions import Positions
+    from regard.model.scores import Score
+
+
+def encoder(name: str, config: "type[EncoderConfig]", make: "Callable[..., Encoder]") -> None:
+    """An encoder, made from (config, embedding), or from (config) if `config.reads` is "image"."""
+    _part("ENCODERS", name, config, make)
+
+
+def decoder(name: str, config: "type[DecoderConfig]", make: "Callable[..., AnyDecoder]") -> None:
+    """A decoder, made from (config, embedding, projection, memory_dim); memory_dim is None for a language model."""
+    _part("DECODERS", name, config, make)
+
+
+def pool(name: str, config: "type[PoolConfig]", make: "Callable[..., Pool]") -> None:
+    """A pool, made from (config, memory_dim)."""
+    _part("POOLS", name, config, make)
+
+
+def score(name: str, score: "type[Score]") -> None:
+    """A score function, for `score = "name"` wherever a part has one."""
+    _register("regard.model.scores", "SCORES", name, score)
+
+
+def position(name: str, positions: "type[Positions]") -> None:
+    """A position encoding or position bias, for `positions = "name"`."""
+    _register("regard.model.positions", "POSITIONS", name, positions)
+
+
+def metric(name: str, metric: "Metric") -> None:
+    """A metric, for `regard evaluate --metric name` and `train.monitor`."""
+    import_module("regard.evaluation.metrics").register_metric(name, metric)
+
+
+def data_source(name: str, source: type[Any]) -> None:
+    """A subclass of `regard.data.sources.DataSource`, for `[data] reader = "name"`."""
+    _register("regard.data.config", "DATA_SOURCES", name, source)
+
+
+def logits_processor(name: str, make: Callable[[], Any]) -> None:
+    """A logits processor, for `[decode] logits_processors = ["name"]`."""
+    _register("regard.decoding.logits_processors", "LOGITS_PROCESSORS", name, make)
+
+
+def _part(registry: str, name: str, config: type[Any], make: Callable[..., Any]) -> None:
+    kind = import_module("regard.model.build").PartKind(config, make)
+    _register("regard.model.build", registry, name, kind, make)
+
+
+def _register(module: str, registry: str, name: str, entry: Any, defined: Any = None) -> None:
+    """Add an entry, recording the package that defines it for the message of a checkpoint that needs it."""
+    entries: Registry[Any] = getattr(import_module(module), registry)
+    package = getattr(entry if defined is None else defined, "__module__", "").partition(".")[0]
+    entries.register(name, entry, package=package or None)
