@@ -1,7 +1,7 @@
-"""Continuous-batching search shared by greedy, sampling and beam search. A finished request frees its slot; a queued
-request is encoded into it.
+"""Continuous-batching search shared by greedy, sampling and beam search.
 
-It calls the interfaces of `model.interfaces` only, and knows nothing of attention, recurrence or images.
+A finished request frees its slot; a queued request is encoded into it. The search calls the interfaces of
+`model.interfaces` only, and knows nothing of attention, recurrence or images.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
