@@ -74,7 +74,7 @@ def test_heat_map():
         heat_map(weights, ["x"], ["a", "b", "c"])
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and "extend" not in str(page)])
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and "extend" not in page])
 def test_python_in_the_docs_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
