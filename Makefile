@@ -42,6 +42,7 @@ format: $(READY)
 
 docs: $(READY)
 	$(VENV)/bin/python tests/support/write_module_tables.py
+	$(VENV)/bin/python -m regard.recipe.reference > docs/recipe.md
 
 bench: $(READY)
 	$(VENV)/bin/python benchmarks/attention.py

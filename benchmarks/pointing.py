@@ -10,7 +10,7 @@ picture.
 import argparse
 
 from regard.api.pointing_game import point
-from regard.evaluation.report_text import table
+from regard.core.text_table import text_table
 from regard.inference.load import load
 
 
@@ -26,7 +26,7 @@ def main() -> None:
             if one is not None:
                 shares = [f"{share:.1%}" for share in (one.inside, one.chance, one.hits)]
                 rows.append([run, f"{right / arguments.scenes:.1%}", what, f"{one.words:,}", *shares])
-    print(table(rows))
+    print(text_table(rows))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The bottleneck: does one vector for the whole source cost more, the longer the source is?
 
-Claim   An RNN without attention must put the whole source into one vector of fixed size, so long sources are answered
-        worse; attention, which looks at every state of the encoder, takes the bottleneck away.
-Test    GRUs learn to say a word of random letters again. The share of letters that are right, by length of the word:
-        without attention, with a vector of one width and of four times that, and with attention.
+Claim   An RNN without attention compresses the whole source into one vector of fixed size, so accuracy falls with the
+        source length; attention, which reads every encoder state, removes the bottleneck.
+Test    GRUs learn to copy strings of random letters. Accuracy of letters by length: without attention, for two sizes of
+        the vector, and with attention.
 Refuted if the model without attention falls no further from short to long words than the one with it.
 
     python experiments/bottleneck.py
@@ -62,7 +62,7 @@ def find() -> Finding:
         f"({narrow}), {share(found.fall(wide))} ({wide}) and {share(found.fall(attending))} ({attending}).",
         [["letters right, by length of the word", *lengths]]
         + [[name, *(share(value) for _, value, _ in row)] for name, row in found.right.items()],
-        lines("Letters said again rightly, by length of the word", lengths, found.right),
+        lines("Accuracy of copied letters, by length of the word", lengths, found.right),
     )
 
 

@@ -1,11 +1,11 @@
-"""Heads: do several look-ups side by side do more than one, for the same parameters?
+"""Multi-head attention: do several heads do more than one head of the same total size?
 
-Claim   A token may relate to others in more than one way, and one head gives one mixture of them. Several heads cut the
-        same projections into pieces, so they cost no more parameters, and each can look elsewhere.
-Test    One layer of attention must tell, at every place of a word of random letters, which letters stand two before,
-        one before, one after and two after it. The share that is right, by number of heads, and where each head looks.
-        As a control, Transformers that say words backwards, where one look at a time is enough.
-Refuted if parameters differ, or one head tells neighbours as well as four.
+Claim   A token may relate to others in more than one way, and one head gives one mixture of them. Several heads split
+        the same projections, so they cost no more parameters, and each can attend to a different token.
+Test    One attention layer must predict, at every position of a string of random letters, the letters at offsets -2,
+        -1, +1 and +2. Accuracy by number of heads, and the offset each head attends to most. As a control,
+        Transformers that reverse words, where attending to one position at a time is enough.
+Refuted if parameters differ, or one head predicts neighbors as well as four.
 
     python experiments/heads.py
 """
@@ -20,76 +20,76 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
-from letters import Task, learn, right, transformer, turned
+from letters import Task, learn, reversed_word, right, transformer
 from report import Finding, lines, main, share, verdict
 
-PLACES = (-2, -1, 1, 2)  # of the letters to tell, from each letter
-EDGE = max(PLACES)
+OFFSETS = (-2, -1, 1, 2)  # of the letters to predict
+EDGE = max(OFFSETS)
 
 
 @dataclass(frozen=True)
 class Found:
     heads: Sequence[int]
     parameters: list[int]
-    told: list[float]  # the share of neighbours told rightly
-    looks: list[list[str]]  # where each head looks most
-    turned: dict[int, float]  # by heads: the share of letters said backwards rightly
+    accuracy: list[float]  # of the predicted neighbors
+    attended: list[list[str]]  # the offset each head attends to most
+    reversed_word: dict[int, float]  # by heads: accuracy of letters when reversing words
 
 
-class Neighbours(nn.Module):
-    """Letters and their places, one layer of attention, and a linear guess of each neighbour."""
+class Neighbors(nn.Module):
+    """Embeddings with positions, one attention layer, and a linear classifier per offset."""
 
     def __init__(self, letters: int, dim: int, heads: int) -> None:
         super().__init__()
         self.letters = letters
-        self.embed, self.place = nn.Embedding(letters, dim), regard.Add(regard.Sinusoidal(dim))
-        self.attend, self.guess = regard.MultiHead(dim, heads), nn.Linear(dim, letters * len(PLACES))
+        self.embed, self.add_positions = nn.Embedding(letters, dim), regard.Add(regard.Sinusoidal(dim))
+        self.attend, self.guess = regard.MultiHead(dim, heads), nn.Linear(dim, letters * len(OFFSETS))
 
     def forward(self, words: Tensor) -> Tensor:
-        """Of every letter but those at the edges, (words, letters, places, guesses)."""
-        guesses = self.guess(self.attend(self.place(self.embed(words)))[:, EDGE:-EDGE])
-        return guesses.unflatten(-1, (len(PLACES), self.letters))
+        """Logits (words, letters, offsets, classes), without the letters at the edges."""
+        guesses = self.guess(self.attend(self.add_positions(self.embed(words)))[:, EDGE:-EDGE])
+        return guesses.unflatten(-1, (len(OFFSETS), self.letters))
 
 
-def neighbours(words: Tensor) -> Tensor:
-    """(words, letters, places)"""
+def neighbors(words: Tensor) -> Tensor:
+    """The letters to predict (words, letters, offsets)."""
     inner = torch.arange(EDGE, words.shape[1] - EDGE)
-    return torch.stack([words[:, inner + place] for place in PLACES], -1)
+    return torch.stack([words[:, inner + offset] for offset in OFFSETS], -1)
 
 
-def taught(heads: int, letters: int, dim: int, length: int, steps: int) -> Neighbours:
+def train_model(heads: int, letters: int, dim: int, length: int, steps: int) -> Neighbors:
     torch.manual_seed(1)
-    model = Neighbours(letters, dim, heads)
-    optimiser = torch.optim.Adam(model.parameters())
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, 5e-3, total_steps=steps)
+    model = Neighbors(letters, dim, heads)
+    optimizer = torch.optim.Adam(model.parameters())
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=steps)
     for _ in range(steps):
         words = torch.randint(letters, (64, length))
-        loss = F.cross_entropy(model(words).flatten(0, 2), neighbours(words).flatten())
-        optimiser.zero_grad()
+        loss = F.cross_entropy(model(words).flatten(0, 2), neighbors(words).flatten())
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         rate.step()
     return model
 
 
 @torch.no_grad()
-def judged(model: Neighbours, length: int) -> tuple[float, list[str]]:
-    """The share of neighbours told rightly; and at which place each head looks most, with its share of the weight."""
+def evaluate(model: Neighbors, length: int) -> tuple[float, list[str]]:
+    """Accuracy, and the offset each head attends to most, with its mean weight."""
     words = torch.randint(model.letters, (200, length))
-    heard: list[regard.AttentionCall] = []
-    with regard.capture_attention(heard.append):
-        rightly = model(words).argmax(-1) == neighbours(words)
-    looks = []
-    for head in heard[0].weights()[:, :, EDGE:-EDGE].mean(0):  # (inner letters, letters)
-        at = {place: float(head.diagonal(EDGE + place).mean()) for place in range(-EDGE, EDGE + 1)}
-        most = max(at, key=lambda place: at[place])
-        looks.append(f"{most:+d} ({at[most]:.0%})" if most else f"itself ({at[0]:.0%})")
-    return float(rightly.float().mean()), looks
+    calls: list[regard.AttentionCall] = []
+    with regard.capture_attention(calls.append):
+        correct = model(words).argmax(-1) == neighbors(words)
+    attended = []
+    for head in calls[0].weights()[:, :, EDGE:-EDGE].mean(0):  # (inner letters, letters)
+        at = {offset: float(head.diagonal(EDGE + offset).mean()) for offset in range(-EDGE, EDGE + 1)}
+        most = max(at, key=lambda offset: at[offset])
+        attended.append(f"{most:+d} ({at[most]:.0%})" if most else f"itself ({at[0]:.0%})")
+    return float(correct.float().mean()), attended
 
 
 def backwards(heads: int, steps: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        task = Task(turned, trained=range(3, 9), tested=range(3, 9))
+        task = Task(reversed_word, trained=range(3, 9), tested=range(3, 9))
         model = learn(transformer(64, layers=1, heads=heads), task, steps, 4e-3, Path(folder))
         return right(model)
 
@@ -100,36 +100,42 @@ def measure(
     dim: int = 64,
     length: int = 16,
     steps: int = 1500,
-    control: Sequence[int] = (1, 4),  # heads of the Transformers that say words backwards
+    control: Sequence[int] = (1, 4),  # heads of the Transformers that reverse words
 ) -> Found:
-    models = [taught(count, letters, dim, length, steps) for count in heads]
-    results = [judged(model, length) for model in models]
+    models = [train_model(count, letters, dim, length, steps) for count in heads]
+    results = [evaluate(model, length) for model in models]
     return Found(
         heads,
         [sum(weight.numel() for weight in model.parameters()) for model in models],
         [share for share, _ in results],
-        [looks for _, looks in results],
+        [attended for _, attended in results],
         {count: backwards(count, steps=300) for count in control},
     )
 
 
 def find() -> Finding:
     found = measure()
-    four, best = found.heads.index(4), found.told.index(max(found.told))
-    rows = [["heads", "parameters", "neighbours right", "where each head looks most", "words backwards"]]
-    for heads, size, told, looks in zip(found.heads, found.parameters, found.told, found.looks, strict=True):
-        whole = share(found.turned[heads]) if heads in found.turned else ""
-        rows.append([str(heads), f"{size:,}", share(told), ", ".join(looks[:8]), whole])
+    four, best = found.heads.index(4), found.accuracy.index(max(found.accuracy))
+    rows = [["heads", "parameters", "neighbors correct", "offset each head attends to most", "words backwards"]]
+    for heads, size, accuracy, attended in zip(
+        found.heads, found.parameters, found.accuracy, found.attended, strict=True
+    ):
+        whole = share(found.reversed_word[heads]) if heads in found.reversed_word else ""
+        rows.append([str(heads), f"{size:,}", share(accuracy), ", ".join(attended[:8]), whole])
     return Finding(
-        verdict(len(set(found.parameters)) == 1, found.told[four] > found.told[0] + 0.1),
-        f"with {found.parameters[0]:,} parameters each, one head tells {share(found.told[0])} of the neighbours, "
-        f"{found.heads[best]} heads tell {share(found.told[best])}. Where one look is enough, one head says "
-        f"{share(found.turned[1])} of letters backwards and four {share(found.turned[4])}.",
+        verdict(len(set(found.parameters)) == 1, found.accuracy[four] > found.accuracy[0] + 0.1),
+        f"with {found.parameters[0]:,} parameters each, one head predicts {share(found.accuracy[0])} of the neighbors, "
+        f"{found.heads[best]} heads predict {share(found.accuracy[best])}. Where attending to one "
+        f"position is enough, one head reverses "
+        f"{share(found.reversed_word[1])} of letters correctly and four {share(found.reversed_word[4])}.",
         rows,
         lines(
-            "Right answers by number of heads, parameters being equal",
+            "Accuracy by number of heads, at equal parameters",
             found.heads,
-            {"four neighbours at once": found.told, "words backwards": [found.turned.get(n) for n in found.heads]},
+            {
+                "four neighbors at once": found.accuracy,
+                "words backwards": [found.reversed_word.get(n) for n in found.heads],
+            },
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Words of random letters, and models that learn what to answer to them: what several experiments train on."""
+"""String tasks on random letters (copy, reverse, sort), and models trained on them, shared by several experiments."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ WRONG = "character_error_rate"
 
 @dataclass(frozen=True)
 class Task:
-    """What to answer to a word, and how long words are in training and in the test."""
+    """A function of strings to learn, and the string lengths in training and in the test."""
 
     answer: Callable[[str], str]
     trained: Sequence[int]
@@ -32,7 +32,7 @@ def copied(word: str) -> str:
     return word
 
 
-def turned(word: str) -> str:
+def reversed_word(word: str) -> str:
     return word[::-1]
 
 
@@ -41,7 +41,7 @@ def in_order(word: str) -> str:
 
 
 def learn(model: Mapping[str, Any], task: Task, steps: int, rate: float, folder: Path) -> regard.Predictor:
-    """A model trained for so many updates; the folder is for it alone."""
+    """A model trained for `steps` updates in a folder of its own."""
     text = {"tokenizer": "bytes"}
     recipe = {
         "data": {"source": text, "target": text},
@@ -63,7 +63,7 @@ def learn(model: Mapping[str, Any], task: Task, steps: int, rate: float, folder:
 
 
 def right_by_length(models: Sequence[regard.Predictor], ends: Sequence[int]) -> tuple[list[range], list[list[Share]]]:
-    """Groups of lengths, and the share of letters that each model gets right in each of them, with its interval."""
+    """Length buckets, and each model's accuracy of letters in each of them, with its confidence interval."""
     systems = regard.compare(models, metrics=[WRONG], by_length=",".join(map(str, ends))).systems
     wrong = [[group.metrics[WRONG] for group in system.lengths] for system in systems]
     return (
@@ -73,7 +73,7 @@ def right_by_length(models: Sequence[regard.Predictor], ends: Sequence[int]) -> 
 
 
 def right(model: regard.Predictor) -> float:
-    """The share of letters that a model gets right in its test."""
+    """Accuracy of letters on the test split."""
     return 1 - regard.evaluate(model, metrics=[WRONG])[WRONG].value
 
 
@@ -82,7 +82,7 @@ def named(lengths: range) -> str:
 
 
 def transformer(dim: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
-    """Encoder and decoder of the same blocks, without dropout: there is no noise in these words."""
+    """A Transformer with equal encoder and decoder, without dropout, as these tasks have no noise."""
     part = {
         "kind": "transformer",
         "dim": dim,

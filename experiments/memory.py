@@ -38,7 +38,7 @@ def with_summary(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return regard.attend(query, key, value)
 
 
-WAYS: dict[str, Callable[..., Tensor]] = {
+METHODS: dict[str, Callable[..., Tensor]] = {
     "all weights": plain,
     "fused": F.scaled_dot_product_attention,
     "attend": regard.attend,
@@ -50,11 +50,11 @@ WAYS: dict[str, Callable[..., Tensor]] = {
 @dataclass(frozen=True)
 class Found:
     lengths: Sequence[int]
-    peak: dict[str, list[int]]  # bytes, by way
+    peak: dict[str, list[int]]  # bytes, by method
 
-    def growth(self, way: str) -> float:
+    def growth(self, method: str) -> float:
         """The power of the length with which memory grows, between the two longest."""
-        (a, b), (n, m) = self.peak[way][-2:], self.lengths[-2:]
+        (a, b), (n, m) = self.peak[method][-2:], self.lengths[-2:]
         return log(b / a) / log(m / n)
 
 
@@ -62,13 +62,13 @@ def measure(
     lengths: Sequence[int] = (256, 512, 1024, 2048, 4096),
     heads: int = 4,
     dim: int = 64,
-    ways: Sequence[str] = tuple(WAYS),
+    methods: Sequence[str] = tuple(METHODS),
 ) -> Found:
-    peak: dict[str, list[int]] = {way: [] for way in ways}
+    peak: dict[str, list[int]] = {method: [] for method in methods}
     for n in lengths:
         inputs = [torch.randn(1, heads, n, dim, requires_grad=True) for _ in range(3)]
-        for way in ways:
-            peak[way].append(peak_bytes(grad_run(WAYS[way], inputs)))
+        for method in methods:
+            peak[method].append(peak_bytes(grad_run(METHODS[method], inputs)))
     return Found(lengths, peak)
 
 
@@ -76,22 +76,22 @@ def find() -> Finding:
     found = measure()
     first, *others = found.peak
     square = found.growth(first) > 1.8
-    last = {way: row[-1] / 2**20 for way, row in found.peak.items()}
+    last = {method: row[-1] / 2**20 for method, row in found.peak.items()}
     return Finding(
-        verdict(square, all(found.growth(way) > 1.8 for way in others)),
+        verdict(square, all(found.growth(method) > 1.8 for method in others)),
         f"held with every weight, memory grows with the length to the power {found.growth(first):.2f}; fused, with "
         f"{found.growth('attend'):.2f}. At {found.lengths[-1]:,} tokens that is {last[first]:,.0f} MiB against "
         f"{last['attend']:,.0f}, and {last['+ 64 rows']:,.0f} with {ROWS} exact rows. N × M numbers are "
         "still computed, but need not be stored.",
         [["MiB over the inputs", *(f"{n:,} tokens" for n in found.lengths), "grows with length to the power"]]
         + [
-            [way, *(f"{peak / 2**20:,.1f}" for peak in row), f"{found.growth(way):.2f}"]
-            for way, row in found.peak.items()
+            [method, *(f"{peak / 2**20:,.1f}" for peak in row), f"{found.growth(method):.2f}"]
+            for method, row in found.peak.items()
         ],
         lines(
             "Most memory held, forwards and backwards, by tokens (MiB)",
             found.lengths,
-            {way: [log10(peak / 2**20) for peak in row] for way, row in found.peak.items()},
+            {method: [log10(peak / 2**20) for peak in row] for method, row in found.peak.items()},
             lambda value: f"{10**value:,.0f}",
         ),
     )

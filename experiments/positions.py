@@ -1,12 +1,12 @@
-"""Positions: what does attention know of order without them, and what does each kind add?
+"""Position encodings: what does attention know about order without them, and what does each kind add?
 
-Claim   Self-attention sees a set: whoever permutes the source gets the same answer. Positions give it a notion of
-        order; they should also serve sentences longer than those in training, for which learned ones know nothing.
-Test    Transformers learn to say a word of random letters backwards, without positions and with each kind, and are
+Claim   Self-attention is permutation-equivariant: a permuted source gives the same output. Positions add order; they
+        should also extrapolate to sequences longer than in training, which learned ones cannot.
+Test    Transformers learn to reverse strings of random letters, without positions and with each kind, and are
         tested on words as long as in training and on longer ones. What share of words gets the same answer when its
         letters are shuffled? As a control, letters to be put in alphabetical order without positions: there the order
         of the source means nothing.
-Refuted if the model without positions turns words round as well as the others, or cannot sort letters.
+Refuted if the model without positions reverses words as well as the others, or cannot sort letters.
 
     python experiments/positions.py
 """
@@ -19,28 +19,28 @@ from pathlib import Path
 from statistics import mean
 
 import regard
-from letters import Share, Task, in_order, learn, named, right, right_by_length, transformer, turned
+from letters import Share, Task, in_order, learn, named, reversed_word, right, right_by_length, transformer
 from report import Finding, lines, main, share, verdict
 
 KINDS = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")
-WORDS = Task(turned, trained=range(3, 9), tested=range(3, 13))
+WORDS = Task(reversed_word, trained=range(3, 9), tested=range(3, 13))
 
 
 @dataclass(frozen=True)
 class Found:
     trained: Sequence[int]
     lengths: list[range]
-    turned: dict[str, list[Share]]  # by kind and lengths: of letters
-    unmoved: dict[str, float]  # by kind: the share of words whose answer stays when their letters are shuffled
+    reversed_word: dict[str, list[Share]]  # by kind and lengths: of letters
+    order_invariant: dict[str, float]  # by kind: the share of words whose answer stays when their letters are shuffled
     sorted: dict[str, float]  # by kind: the share of letters right in alphabetical order
 
     def right(self, kind: str, *, longer: bool) -> float:
         """The mean share of right letters, at lengths of training or at longer ones."""
-        pairs = zip(self.lengths, self.turned[kind], strict=True)
+        pairs = zip(self.lengths, self.reversed_word[kind], strict=True)
         return mean(share[1] for lengths, share in pairs if (lengths[0] > self.trained[-1]) == longer)
 
 
-def unmoved(model: regard.Predictor, asked: Sequence[str]) -> float:
+def order_invariant(model: regard.Predictor, asked: Sequence[str]) -> float:
     chance = random.Random(0)
     shuffled = ["".join(chance.sample(word, len(word))) for word in asked]
     return mean(float(one == other) for one, other in zip(model.predict(asked), model.predict(shuffled), strict=True))
@@ -58,11 +58,11 @@ def measure(
 ) -> Found:
     with tempfile.TemporaryDirectory() as folder:
 
-        def taught(task: Task, kind: str) -> regard.Predictor:
+        def trained(task: Task, kind: str) -> regard.Predictor:
             model = transformer(dim, layers, heads=4, positions=kind)
             return learn(model, task, steps, rate, Path(folder) / f"{task.answer.__name__}-{kind}")
 
-        backwards = {kind: taught(task, kind) for kind in kinds}
+        backwards = {kind: trained(task, kind) for kind in kinds}
         lengths, shares = right_by_length(list(backwards.values()), ends)
         asked = task.words(200, task.trained, seed=3)
         ordering = replace(task, answer=in_order, tested=task.trained)
@@ -70,35 +70,41 @@ def measure(
             task.trained,
             lengths,
             dict(zip(kinds, shares, strict=True)),
-            {kind: unmoved(model, asked) for kind, model in backwards.items()},
-            {kind: right(taught(ordering, kind)) for kind in control},
+            {kind: order_invariant(model, asked) for kind, model in backwards.items()},
+            {kind: right(trained(ordering, kind)) for kind in control},
         )
 
 
 def find() -> Finding:
     found = measure()
-    ordered = [kind for kind in found.turned if kind != "none"]
+    ordered = [kind for kind in found.reversed_word if kind != "none"]
     lengths = [named(group) for group in found.lengths]
     least, none = min(found.right(kind, longer=False) for kind in ordered), found.right("none", longer=False)
     beyond = {kind: found.right(kind, longer=True) for kind in ordered}
     best = max(ordered, key=lambda kind: beyond[kind])
     return Finding(
         verdict(
-            found.unmoved["none"] > 0.95 and all(found.unmoved[kind] < 0.5 for kind in ordered),
+            found.order_invariant["none"] > 0.95 and all(found.order_invariant[kind] < 0.5 for kind in ordered),
             least > none + 0.2,
             all(beyond[kind] > beyond["learned"] + 0.1 for kind in ordered if kind != "learned"),
             beyond[best] > 0.9,
         ),
-        f"without positions {share(found.unmoved['none'])} of shuffled words get the same answer, and {share(none)} of "
+        f"without positions {share(found.order_invariant['none'])} of shuffled words get the same answer, "
+        f"and {share(none)} of "
         f"letters are right backwards, but {share(found.sorted['none'])} in alphabetical order. With positions it is "
         f"{share(least)} or more backwards. On words longer than in training, learned positions get "
         f"{share(beyond['learned'])} and the best kind ({best}) {share(beyond[best])}.",
         [["positions", *(f"{n} letters" for n in lengths), "same answer, shuffled", "in alphabetical order"]]
         + [
-            [kind, *(share(value) for _, value, _ in row), share(found.unmoved[kind]), _there(found.sorted.get(kind))]
-            for kind, row in found.turned.items()
+            [
+                kind,
+                *(share(value) for _, value, _ in row),
+                share(found.order_invariant[kind]),
+                _there(found.sorted.get(kind)),
+            ]
+            for kind, row in found.reversed_word.items()
         ],
-        lines("Letters right backwards, by length of the word; trained up to 8", lengths, found.turned),
+        lines("Letters right backwards, by length of the word; trained up to 8", lengths, found.reversed_word),
     )
 
 

@@ -1,4 +1,4 @@
-"""What every experiment ends with: a verdict, a table and a figure, printed and written whole."""
+"""The result of an experiment: verdict, table and figure, printed and written to files."""
 
 import argparse
 import sys
@@ -24,11 +24,11 @@ Point = float | tuple[float, float, float] | None  # a value, or low, value, hig
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of an experiment."""
+    """The result of an experiment."""
 
-    verdict: Verdict  # of what is taught
+    verdict: Verdict  # on the claim
     because: str  # in numbers
-    rows: Sequence[Sequence[str]]  # the first of headings
+    rows: Sequence[Sequence[str]]  # the first row is the header
     figure: str  # SVG
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Finding:
 
 
 def verdict(*parts: bool) -> Verdict:
-    """All, some or none of what the claim comes to."""
+    """Whether all, some or none of the claim's parts held."""
     return "held" if all(parts) else "held in part" if any(parts) else "did not hold"
 
 
@@ -47,12 +47,12 @@ def share(value: float) -> str:
 
 
 def lines(
-    title: str, places: Sequence[object], drawn: Mapping[str, Sequence[Point]], shown: Callable[[float], str] = share
+    title: str, ticks: Sequence[object], drawn: Mapping[str, Sequence[Point]], shown: Callable[[float], str] = share
 ) -> str:
-    """A figure of lines over the same places."""
+    """A line chart over common ticks."""
     return charts.lines(
         title,
-        [str(place) for place in places],
+        [str(place) for place in ticks],
         [charts.ChartLine(name, [_interval(point) for point in points]) for name, points in drawn.items()],
         shown,
     )
@@ -68,7 +68,7 @@ def main(
     find: Callable[..., Finding],
     options: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
 ) -> None:
-    """The command of an experiment, which its module is about; `options` adds what `find` takes."""
+    """The command line of an experiment; `options` adds the arguments of `find`."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results"), help="the folder of table and figure")
     options(parser)
@@ -81,7 +81,7 @@ def main(
 
 
 def run(name: str, about: str, out: Path, find: Callable[[], Finding]) -> None:
-    """Find out, tell, and write NAME.md and NAME.svg."""
+    """Run the experiment, print its result, and write NAME.md and NAME.svg."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

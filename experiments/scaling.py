@@ -58,10 +58,10 @@ def measured(score: str, d: int, keys: int, queries: int) -> Measured:
 
 @torch.no_grad()
 def _in_layer(score: str, d: int, keys: int) -> Tensor:
-    heard: list[regard.AttentionCall] = []
-    with regard.capture_attention(heard.append):
+    calls: list[regard.AttentionCall] = []
+    with regard.capture_attention(calls.append):
         regard.MultiHead(d, heads=1, score=score)(torch.randn(4, keys, d))
-    return heard[0].summary().entropy
+    return calls[0].summary().entropy
 
 
 def _entropy(rows: Tensor, keys: int) -> float:

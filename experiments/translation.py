@@ -30,7 +30,7 @@ Files = Mapping[str, Sequence[Path]]  # by split: source, target
 
 
 class TimeUp(Exception):
-    """Training has had its minutes, and is saved."""
+    """The training time is over; the run is saved."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def family(dim: int) -> dict[str, dict[str, Any]]:
 
 
 def learn(recipe: Mapping[str, Any], minutes: float, run: Path, cache: Path) -> tuple[regard.Predictor, int]:
-    """A model trained for so many minutes, to the first checkpoint after them; and how many updates that were."""
+    """A model trained to its first checkpoint after this many minutes, and the number of updates."""
     began = step = 0.0
 
     def tell(event: dict[str, Any]) -> None:

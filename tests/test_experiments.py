@@ -1,4 +1,4 @@
-"""The experiments, each in a small version that must show its effect's direction; and the page that tells of them."""
+"""The experiments, each in a small version that must show the direction of its effect; and docs/claims.md."""
 
 import json
 import re
@@ -23,7 +23,7 @@ NAMES = ["bottleneck", "scaling", "positions", "sequential", "memory", "distance
 
 
 @pytest.fixture(scope="module")
-def taught() -> dict:
+def trained_models() -> dict:
     """What came of the experiments that train."""
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "support" / "train_experiment.py"],
@@ -35,8 +35,8 @@ def taught() -> dict:
     return json.loads(done.stdout)
 
 
-def test_one_vector_loses_more_of_long_words_than_attention_does(taught):
-    (without, attending), right = taught["vectors"]["falls"], taught["vectors"]["right"]
+def test_one_vector_loses_more_of_long_words_than_attention_does(trained_models):
+    (without, attending), right = trained_models["vectors"]["falls"], trained_models["vectors"]["right"]
     assert without > attending + 0.1
     assert right[1] > right[0] + 0.2
 
@@ -51,8 +51,8 @@ def test_scaling_keeps_entropy_and_gradient():
     assert scaled[-1].spread == pytest.approx(1, rel=0.1)
 
 
-def test_without_positions_a_shuffled_source_gets_the_same_answer(taught):
-    found = taught["orders"]
+def test_without_positions_a_shuffled_source_gets_the_same_answer(trained_models):
+    found = trained_models["orders"]
     assert found["unmoved"]["none"] == 1  # exactly, however little it has learned
     assert found["unmoved"]["sinusoidal"] < 0.6  # words of two letters are often shuffled into themselves
     assert found["turned"]["sinusoidal"] > found["turned"]["none"] + 0.2
@@ -60,7 +60,7 @@ def test_without_positions_a_shuffled_source_gets_the_same_answer(taught):
     assert found["lengths"] == [[2, 3], [4], [5, 6]]
 
 
-def test_only_an_rnn_reads_one_after_another():
+def test_only_an_rnn_reads_sequentially():
     found = sequential.measure(lengths=(4, 8, 16), dim=16, rounds=1)
     for name in ("convolution", "Transformer"):
         assert len(set(found.reading[name])) == 1, name
@@ -70,7 +70,7 @@ def test_only_an_rnn_reads_one_after_another():
         assert counts[2] - counts[1] == 2 * (counts[1] - counts[0]) > 0, name
 
 
-def test_a_chain_counts_what_waits():
+def test_a_chain_counts_dependent_operations():
     x = regard.Tokens.of([[1, 2, 3]]).ids.float()
     assert sequential.chain(lambda: x.T.reshape(3)) == 0  # views
     assert sequential.chain(lambda: (x + 1) * (x + 2)) == 2  # two sums side by side, then a product
@@ -78,7 +78,7 @@ def test_a_chain_counts_what_waits():
 
 
 def test_only_the_plain_form_holds_every_weight():
-    found = memory.measure(lengths=(256, 512), heads=1, dim=32, ways=("all weights", "+ 64 rows"))
+    found = memory.measure(lengths=(256, 512), heads=1, dim=32, methods=("all weights", "+ 64 rows"))
     assert found.growth("all weights") > 1.7
     assert found.growth("+ 64 rows") < 1.3
 
@@ -91,14 +91,14 @@ def test_gradients_vanish_between_distant_tokens_but_not_through_attention():
         assert 0 < share[name] < share["attention"] / 100, name
 
 
-def test_four_heads_tell_more_than_one_of_as_many_parameters():
+def test_four_heads_predict_more_than_one_of_as_many_parameters():
     found = heads.measure(heads=(1, 4), letters=5, dim=32, length=10, steps=400, control=())
     assert found.parameters[0] == found.parameters[1]
-    assert found.told[1] > found.told[0] + 0.1
+    assert found.accuracy[1] > found.accuracy[0] + 0.1
 
 
-def test_attention_translates_better_than_one_vector(taught):
-    found = taught["translators"]
+def test_attention_translates_better_than_one_vector(trained_models):
+    found = trained_models["translators"]
     assert found["updates"] == dict.fromkeys(translation.family(16), 80)
     assert found["gain"] > 5
     assert found["gain on long ones"] > 5
@@ -117,7 +117,7 @@ def test_training_stops_when_its_minutes_are_up(tmp_path):
     assert model.folder.name.endswith("2")
 
 
-def test_data_that_are_not_there_are_told_of(tmp_path):
+def test_missing_data_are_refused(tmp_path):
     with pytest.raises(regard.InvalidArgument, match=r"--data FOLDER, or set REGARD_DATA"):
         translation.find(None, 1)
     with pytest.raises(regard.InvalidArgument, match=r"Multi30k's files; got no .*train\.en\.gz"):

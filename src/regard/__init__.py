@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from regard import register
     from regard.api.ablate import ablate, prune
     from regard.api.align import align, with_markup
-    from regard.api.evaluate import compare, evaluate
+    from regard.api.compare import compare
+    from regard.api.evaluate import evaluate
     from regard.api.look import look
     from regard.api.train import train
     from regard.api.word_vectors import train_word_vectors
@@ -72,7 +73,8 @@ _HOMES = {
     ),
     "regard.api.ablate": ("ablate", "prune"),
     "regard.api.align": ("align", "with_markup"),
-    "regard.api.evaluate": ("compare", "evaluate"),
+    "regard.api.compare": ("compare",),
+    "regard.api.evaluate": ("evaluate",),
     "regard.api.look": ("look",),
     "regard.api.train": ("train",),
     "regard.kernels.attention.bias": ("DistanceBias",),

@@ -10,10 +10,10 @@ from test_cli import command
 
 import regard
 from golden.write import HERE, PAIRS
-from regard.api.compare import side_by_side
-from regard.api.comparison_report import as_figure, as_page, as_text
+from regard.api.evaluate import evaluate_systems
 from regard.evaluation.metrics import score
 from regard.views import charts
+from regard.views.comparison import comparison_figure, comparison_page, comparison_text
 
 GOLDEN = HERE / "0.1.0"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>]]>\x1b[31m\u202e"
@@ -31,7 +31,7 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 def test_the_most_different_outputs_come_first(place):
-    found = side_by_side(["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50)
+    found = regard.compare(["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50)
     assert [sentence.number for sentence in found.sentences] == [3, 2]  # the others are the same
     assert found.sentences[0].source == ROWS[2][0]
     assert found.sentences[1].difference == pytest.approx(1 / (len(ROWS[1][1]) + 1))
@@ -41,9 +41,11 @@ def test_the_most_different_outputs_come_first(place):
             assert list(answer.scores) == ["chrf"]  # the BLEU of a sentence says little
             for metric, value in answer.scores.items():
                 assert value == pytest.approx(score(metric, [answer.output], [sentence.references]))
-    wanted = regard.compare(["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50)
+    wanted = evaluate_systems(["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50)
     assert found.report == wanted
-    assert len(side_by_side(["ours", "theirs"], sources="s", references=["r"], sentences=1, resamples=9).sentences) == 1
+    assert (
+        len(regard.compare(["ours", "theirs"], sources="s", references=["r"], sentences=1, resamples=9).sentences) == 1
+    )
 
 
 def test_models_are_compared_with_their_attention(place):
@@ -51,7 +53,7 @@ def test_models_are_compared_with_their_attention(place):
     Path("r").write_text("A CAT\nA DOG\n")
     Path("theirs").write_text("A CAT\nA DOG\n")
     systems = [GOLDEN / "transformer", "theirs"]
-    found = side_by_side(systems, sources="s", references=["r"], metrics=["chrf"], resamples=9, sentences=1)
+    found = regard.compare(systems, sources="s", references=["r"], metrics=["chrf"], resamples=9, sentences=1)
     (sentence,) = found.sentences
     ours, theirs = sentence.answers
     assert theirs.attention is None
@@ -94,8 +96,8 @@ class Page(HTMLParser):
 
 def test_the_page_shows_all_and_runs_nothing(place):
     systems = ["ours", "theirs", GOLDEN / "transformer"]
-    found = side_by_side(systems, sources="s", references=["r"], by_length="2", resamples=9)
-    content = as_page(found)
+    found = regard.compare(systems, sources="s", references=["r"], by_length="2", resamples=9)
+    content = comparison_page(found)
     page = Page(content)
     assert not page.tags.keys() & {"script", "img", "link", "iframe", "object", "a"}
     for attributes in (each for same in page.tags.values() for each in same):
@@ -106,7 +108,7 @@ def test_the_page_shows_all_and_runs_nothing(place):
     assert "\x1b" not in content
     assert len(page.tags["svg"]) == 2 + sum(sentence.answers[2].attention is not None for sentence in found.sentences)
     assert len(page.tags["svg"]) > 2
-    drawing = ElementTree.fromstring(as_figure(found))
+    drawing = ElementTree.fromstring(comparison_figure(found))
     marks = drawing.findall(".//{http://www.w3.org/2000/svg}circle")
     assert len(marks) == 2 * 3 * 2  # metrics, systems, groups of lengths
     for each in content.split("<figure>")[1:]:
@@ -149,12 +151,12 @@ def test_the_command_compares(place):
 def test_language_models_have_figures_alone(place):
     Path("train.jsonl").write_text(json.dumps({"target": "a cat"}) + "\n")
     systems = [GOLDEN / "language-model"] * 2
-    found = side_by_side(systems, split="train", resamples=9, cache=place / "cache")
+    found = regard.compare(systems, split="train", resamples=9, cache=place / "cache")
     assert found.sentences == []
-    assert "perplexity" in as_text(found)
-    assert "perplexity" in as_page(found)
-    with pytest.raises(ValueError, match="out: wanted systems whose outputs are judged"):
-        as_figure(found)
+    assert "perplexity" in comparison_text(found)
+    assert "perplexity" in comparison_page(found)
+    with pytest.raises(ValueError, match="out: wanted systems with outputs"):
+        comparison_figure(found)
 
 
 REFUSED = {

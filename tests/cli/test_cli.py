@@ -108,7 +108,7 @@ def test_the_command_line_is_frozen():
         ],
         "score": ["--device", "--json"],
         "verify": [],
-        "recipes": [],
+        "recipes": ["--schema"],
         "demo": ["--out", "--seed"],
         "words train": ["--device", "--out", "--set"],
         "words nearest": ["--count"],
@@ -500,7 +500,7 @@ def test_all_that_is_wrong_with_a_recipe_is_told_at_once(tmp_path):
 @pytest.mark.parametrize("path", shipped_recipes(), ids=lambda path: path.stem)
 def test_our_recipes_are_right(path):
     read_recipe(path)
-    assert path.read_text().startswith("# ")
+    assert path.read_text().startswith("#:schema recipe.schema.json\n# ")
     assert find_recipe(path.stem) == path
 
 

@@ -1,6 +1,7 @@
 """`regard look` as a user meets it; what heads are worth; attention in a terminal."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,10 @@ def test_pictures_are_shown_region_by_region():
     assert grid_maps(weights, ["dog", "cat"], (2, 2), color=True).count("\x1b[48;5;226m") == 2
     with pytest.raises(ValueError, match="weights: wanted a weight for each of 2 × 2 × 3"):
         grid_maps(weights, ["dog", "cat"], (2, 3))
+
+
+def test_the_command_line_shows_log_records_on_stderr(pairs):
+    done = command("look", GOLDEN / "rnn", "--data", pairs, "--ablate")
+    assert "regard: decoder 1 cross, head 0: " in done.stderr
+    assert "regard:" not in done.stdout
+    assert not logging.getLogger("regard").handlers

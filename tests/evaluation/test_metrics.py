@@ -10,6 +10,7 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
+from regard.core.config import read
 from regard.core.errors import InvalidArgument
 from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.evaluation.bootstrap import bootstrap, confidence_interval, p_value, resample_counts
@@ -18,6 +19,7 @@ from regard.evaluation.metrics import METRICS, Metric, check_metrics, new_statis
 from regard.evaluation.report import collect, report
 from regard.evaluation.report_text import report_text
 from regard.evaluation.statistics import Statistics, edit_distance, per_example
+from regard.training.config import TrainConfig
 
 WORDS = ["the", "a", "small", "red", "dog", "cat", "house", "sees", "near", "and", "Paris", "3.5", "it's", ",", "."]
 THEIRS = {"bleu": BLEU, "bleu_lower": partial(BLEU, lowercase=True), "chrf": CHRF, "ter": TER}
@@ -393,7 +395,9 @@ def test_an_unknown_metric_names_the_nearest():
 
 
 def test_the_metrics_are_those_of_the_table_that_training_reads():
-    assert {name: metric.higher_is_better for name, metric in METRICS.items()} == HIGHER_IS_BETTER
+    assert {name: metric.higher_is_better for name, metric in METRICS.items()} == {
+        name: HIGHER_IS_BETTER[name] for name in HIGHER_IS_BETTER
+    }
 
 
 def test_as_many_outputs_as_references():
@@ -407,10 +411,14 @@ def test_a_registered_metric_is_evaluated_and_can_be_monitored(monkeypatch):
     def wordy() -> Statistics:
         return per_example(("words",), lambda output, own: [float(len(output.split()))], lambda sums: sums[:, 0])
 
+    assert isinstance(read(TrainConfig, {"monitor": "words"}, "train"), list)  # problems
     monkeypatch.setattr("regard.evaluation.metrics.METRICS", dict(METRICS))
-    monkeypatch.setattr("regard.evaluation.metrics.HIGHER_IS_BETTER", table := dict(HIGHER_IS_BETTER))
     register_metric("words", Metric("words of the outputs", wordy, higher_is_better=False))
-    assert score("words", ["a b", "c"], [["x"], ["y"]]) == 3
-    assert table["words"] is False
-    with pytest.raises(InvalidArgument, match="a metric name that is not taken; got 'words'"):
-        register_metric("words", Metric("again", wordy))
+    try:
+        assert score("words", ["a b", "c"], [["x"], ["y"]]) == 3
+        assert read(TrainConfig, {"monitor": "words"}, "train").monitor == "words"
+        assert HIGHER_IS_BETTER["words"] is False
+        with pytest.raises(InvalidArgument, match="a metric name that is not taken; got 'words'"):
+            register_metric("words", Metric("again", wordy))
+    finally:
+        HIGHER_IS_BETTER.unregister("words")

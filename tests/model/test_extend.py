@@ -25,12 +25,15 @@ recipe = dict(
               target=dict(tokenizer="characters", vocab_size=300, column="2")),
     model=dict(encoder=dict(TRANSFORMER), decoder=dict(TRANSFORMER)),
     train=dict(max_steps=2, warmup_steps=1, batch_tokens=200, device="cpu"),
+    decode=dict(),
 )
 changes = tomllib.loads('''{changes}''')
 for table, keys in changes.items():
     for key, value in keys.items():
         old = recipe[table].get(key)
         recipe[table][key] = value if not isinstance(value, dict) or "kind" in value else {{**old, **value}}
+if "reader" in recipe["data"]:  # which splits lines itself
+    del recipe["data"]["source"]["column"], recipe["data"]["target"]["column"]
 if "pool" in recipe["model"]:  # a classifier has labels and no decoder
     del recipe["model"]["decoder"]
     recipe["data"]["target"] = dict(kind="label", column="2")
@@ -63,6 +66,7 @@ def test_a_part_of_the_users_own_is_trained_saved_loaded_and_shown(module, tmp_p
     code, changes = MODULES[module]
     (tmp_path / f"{module}.py").write_text(code)
     (tmp_path / "rows.tsv").write_text("".join(f"{i % 7 + 1} May 200{i % 9}\t{'ab'[i % 2]}\n" for i in range(40)))
+    (tmp_path / "rows.txt").write_text("".join(f"{i % 7 + 1} May 200{i % 9} -> {'ab'[i % 2]}\n" for i in range(40)))
     trained = run(TRAIN.format(module=module, changes=changes), tmp_path)
     assert trained.returncode == 0, trained.stderr
     used = run(USE.format(module=module), tmp_path)

@@ -186,9 +186,9 @@ def registered():
 
 def test_registered_positions_are_built_by_name(registered):
     x = torch.zeros(1, 3, 8)
-    ramp = InputLayer(TransformerConfig(dim=8, heads=2, dropout=0.0, positions="ramp"), ahead=True)
+    ramp = InputLayer(TransformerConfig(dim=8, heads=2, dropout=0.0, positions="ramp"), bidirectional=True)
     assert torch.equal(ramp(x, 2), torch.tensor([0.2, 0.3, 0.4])[None, :, None].expand(1, 3, 8))
-    nearest = InputLayer(TransformerConfig(dim=8, heads=2, dropout=0.0, positions="nearest"), ahead=True)
+    nearest = InputLayer(TransformerConfig(dim=8, heads=2, dropout=0.0, positions="nearest"), bidirectional=True)
     assert torch.equal(nearest(x), x)
     assert nearest.bias(1, 3).values.tolist() == [[-2.0, -1.0, 0.0]] * 2
 

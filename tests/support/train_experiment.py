@@ -1,6 +1,6 @@
 """The experiments that train, at their smallest, in a process of their own: checking shapes takes five times as long.
 
-Prints what the tests ask of them, as JSON.
+Prints the values that the tests check, as JSON.
 """
 
 import json
@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[2] / "experiments"))
 import bottleneck
 import positions
 import translation
-from letters import Task, copied, turned
+from letters import Task, copied, reversed_word
 
 
 def vectors() -> dict[str, object]:
@@ -27,11 +27,11 @@ def vectors() -> dict[str, object]:
 
 
 def orders() -> dict[str, object]:
-    words = Task(turned, range(2, 5), range(2, 7), letters="abcdef", examples=3000, batch=256)
+    words = Task(reversed_word, range(2, 5), range(2, 7), letters="abcdef", examples=3000, batch=256)
     found = positions.measure(("none", "sinusoidal"), ("none",), words, (3, 4), 32, layers=1, steps=200, rate=1e-2)
     return {
-        "unmoved": found.unmoved,
-        "turned": {kind: found.right(kind, longer=False) for kind in found.turned},
+        "unmoved": found.order_invariant,
+        "turned": {kind: found.right(kind, longer=False) for kind in found.reversed_word},
         "sorted": found.sorted,
         "lengths": [[*lengths] for lengths in found.lengths],
     }

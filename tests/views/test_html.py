@@ -117,7 +117,9 @@ def test_a_word_that_is_pointed_at_shows_where_it_looks(show, text):
     shades = page.locator("#asked > span").evaluate_all("all => all.map(each => each.style.backgroundColor)")
     assert [i for i, shade in enumerate(shades) if shade == "rgb(0, 34, 78)"] == [best]
     assert (
-        page.locator("#told").text_content().startswith(f"{text.output.tokens[3]} looks at {text.source.tokens[best]}")
+        page.locator("#told")
+        .text_content()
+        .startswith(f"{text.output.tokens[3]} attends to {text.source.tokens[best]}")
     )
     page.select_option("#map", label="decoder 1 self")
     assert page.locator("#asking > span").all_text_contents() == list(text.output.read)
@@ -194,7 +196,7 @@ def test_everything_is_reached_by_keys(show, text):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     weight = text["decoder 2 cross"].weights()[0, 1, 1].item()
-    told = re.search(f", at {text.source.tokens[1]} (.*?);", page.locator("#told").text_content())
+    told = re.search(f", to {text.source.tokens[1]} (.*?);", page.locator("#told").text_content())
     assert value(told[1]) == same(weight)
     playwright.expect(page.get_by_role("status")).to_have_text(page.locator("#told").text_content())
 
@@ -232,7 +234,7 @@ def test_a_long_map_is_drawn_in_tiles(show):
     size = page.evaluate("JSON.stringify([document.querySelector('#weights canvas').width])")
     for _ in range(12):
         page.keyboard.press("+")
-    assert f"at {ids[-1]} " in page.locator("#told").text_content()
+    assert f"to {ids[-1]} " in page.locator("#told").text_content()
     page.keyboard.press("0")
     assert page.evaluate("JSON.stringify([document.querySelector('#weights canvas').width])") == size
     with page.expect_download() as saved:
@@ -338,8 +340,9 @@ def test_everything_has_a_role_and_a_name(show, text, picture):
     for look in (text, picture):
         page = show(look.to_html())
         for role, name in (
-            ("combobox", "Layer"), ("combobox", "Head"), ("checkbox", "Numbers"), ("checkbox", "Colours row by row"),
-            ("listbox", "what was said asks"), ("button", "Save the row as SVG"), ("button", "Save the map as PNG"),
+            ("combobox", "Layer"), ("combobox", "Head"), ("checkbox", "Numbers"),
+            ("checkbox", "Color each row by itself"), ("listbox", "Queries: output"), ("button", "Save the row as SVG"),
+            ("button", "Save the map as PNG"),
             ("button", "Nearer"), ("button", "Farther"), ("application", "Map of weights, rows by keys"),
             ("table", "Every head of every layer"), ("table", "Largest weights"), ("region", "Heads"),
         ):  # fmt: skip

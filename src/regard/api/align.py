@@ -135,8 +135,8 @@ def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> None:
 
 def _head_counts(predictor: Predictor) -> list[int]:
     """The number of heads of each cross-attention layer."""
-    cross = [module for module, site in attention_sites(predictor.model).items() if site.kind == "cross"]
-    return [int(getattr(module, "heads", 1)) for module in cross]
+    sites = attention_sites(predictor.model)
+    return [module.heads for module, site in sites.items() if site.kind == "cross"]
 
 
 def _vocabularies(predictor: Predictor) -> tuple[Tokenizer, Tokenizer]:

@@ -1,9 +1,8 @@
-"""Systems on the same inputs, side by side: figures, quality by source length, and where their outputs differ most."""
+"""`regard.compare`: systems on the same examples: metrics, quality by source length, and the most different outputs."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from heapq import nlargest
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -16,150 +15,128 @@ from regard.api.look import look
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.bootstrap import RESAMPLES
-from regard.evaluation.report import Report, Row, SystemStatistics, report
-from regard.evaluation.statistics import ConfusionMatrix, edit_distance
+from regard.evaluation.comparison import (
+    AnswerAttention,
+    ComparedExample,
+    Comparison,
+    SystemAnswer,
+    output_difference,
+)
+from regard.evaluation.report import Row, SystemStatistics, report
+from regard.evaluation.statistics import ConfusionMatrix
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
 
 LARGEST = 4096  # weights of a map that is shown
-PIECES = ("bpe", "unigram")  # tokens that make up words
-OF_MANY = ("bleu", "bleu_lower")  # where a sentence of three words has no four in a row, and so nothing right
+SUBWORDS = ("bpe", "unigram")
+CORPUS_LEVEL = ("bleu", "bleu_lower")  # say little about one sentence: three words have no 4-gram
 
 
-@dataclass(frozen=True)
-class SystemAttention:
-    """The last look at the source, its heads together: what the rows and the keys are, and a weight for each."""
-
-    rows: Sequence[str]
-    keys: Sequence[str]
-    weights: Sequence[Sequence[float]]
-
-
-@dataclass(frozen=True)
-class SystemAnswer:
-    """What one system says, its scores by each metric that tells of one example, and where it looked, if it did."""
-
-    output: str
-    scores: dict[str, float]
-    attention: SystemAttention | None
-
-
-@dataclass(frozen=True)
-class ComparedExample:
-    """An input, and the answer of each system."""
-
-    number: int  # from 1
-    source: str
-    references: Sequence[str]
-    difference: float  # of the outputs from the first system's: edits for each character, the mean over the others
-    answers: Sequence[SystemAnswer]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Systems beside each other; and the inputs for which they say the most different things, these first."""
-
-    report: Report
-    sentences: Sequence[ComparedExample]
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self.report) | {"sentences": [asdict(sentence) for sentence in self.sentences]}
-
-
-def side_by_side(
-    systems: Sequence[str | Path],
+def compare(
+    systems: Sequence[str | Path | Predictor],
     *,
     split: str | None = None,
     sources: str | Path | None = None,
     references: Sequence[str | Path] = (),
     metrics: Sequence[str] | None = None,
     resamples: int = RESAMPLES,
-    by_length: str = "4",
+    by_length: str | None = "4",
     sentences: int = 5,
     cache: Path | None = None,
     device: str = "cpu",
     decode: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Two systems or more, each a trained model or a file of outputs, judged as `regard.compare` does.
+    """Compare two systems or more, each a trained model or a file of outputs, one per line.
 
-    Outputs wait in temporary files; in memory are a few numbers of each example, and the sentences that are shown.
+    split                  a split of the models' own data, "test" by default; or
+    sources, references    parallel files, line by line
+    metrics                default: those of the task
+    by_length              also by source length: a number of buckets ("4") or their ends ("10,15,20")
+    sentences              how many of the examples with the most different outputs to keep
+    decode                 overrides keys of the models' [decode]
+
+    Outputs are kept in temporary files; in memory are the statistics of each example and the sentences.
     """
     if len(systems) < 2:
-        wanted, remedy = "two systems or more", "`regard evaluate` tells how one does."
+        wanted, remedy = "two systems or more", "`regard evaluate` evaluates one."
         raise InvalidArgument("systems", wanted=wanted, got=str(len(systems)), remedy=remedy)
     on = EvaluationInputs(split, sources, tuple(references))
-    found = [
-        system if is_file(system) else load(system, device=device).with_decode(**decode or {}) for system in systems
-    ]
-    recipes = [system.recipe for system in found if isinstance(system, Predictor)]
-    speaks = not any(recipe.data.source is None for recipe in recipes)  # language models have no outputs to compare
+    named = [(_name(system), _loaded(system, device, decode or {})) for system in systems]
+    recipes = [system.recipe for _, system in named if isinstance(system, Predictor)]
+    if any(recipe.data.source is None for recipe in recipes):  # language models have no outputs to compare
+        collected = collect_systems(named, on, metrics=metrics, by_length=None, keep=None, cache=cache, device=device)
+        return Comparison(report(collected, resamples=resamples), [])
     with ExitStack() as stack:
-        said = [stack.enter_context(TemporaryFile("w+", encoding="ascii")) for _ in found]
-        judged = collect_systems(
-            [(str(system), one) for system, one in zip(systems, found, strict=True)],
+        files = [stack.enter_context(TemporaryFile("w+", encoding="ascii")) for _ in named]
+        collected = collect_systems(
+            named,
             on,
             metrics=metrics,
-            by_length=by_length if speaks else None,
-            keep=(lambda system, output: said[system].write(json.dumps(output) + "\n")) if speaks else None,
+            by_length=by_length,
+            keep=lambda system, output: files[system].write(json.dumps(output) + "\n"),
             cache=cache,
             device=device,
         )
-        figures = report(judged, resamples=resamples, by_length=by_length if speaks else None)
-        if not speaks:
-            return Comparison(figures, [])
-        rows = _most_different(on, recipes[0] if recipes else None, said, sentences)
-    return Comparison(figures, [_sentence(row, judged, found) for row in rows])
+        figures = report(collected, resamples=resamples, by_length=by_length)
+        examples = _most_different(on, recipes[0] if recipes else None, files, sentences)
+    return Comparison(figures, [_compared(each, collected, [system for _, system in named]) for each in examples])
 
 
-_Said = tuple[float, int, Row, list[str]]  # how different, the number of the example, the example, outputs
+def _name(system: str | Path | Predictor) -> str:
+    return str(system.folder or "model") if isinstance(system, Predictor) else str(system)
 
 
-def _most_different(on: EvaluationInputs, recipe: Recipe | None, said: Sequence[IO[str]], count: int) -> list[_Said]:
-    for file in said:
+def _loaded(system: str | Path | Predictor, device: str, decode: Mapping[str, Any]) -> str | Path | Predictor:
+    if not isinstance(system, Predictor) and is_file(system):
+        return system
+    model = system if isinstance(system, Predictor) else load(system, device=device)
+    return model.with_decode(**decode)
+
+
+_Outputs = tuple[float, int, Row, list[str]]  # their difference, the index of the example, the example, the outputs
+
+
+def _most_different(
+    on: EvaluationInputs, recipe: Recipe | None, files: Sequence[IO[str]], count: int
+) -> list[_Outputs]:
+    for file in files:
         file.seek(0)
 
-    def each() -> Iterator[_Said]:
-        for number, (row, *lines) in enumerate(zip(on.rows(recipe), *said, strict=True)):
+    def examples() -> Iterator[_Outputs]:
+        for index, (row, *lines) in enumerate(zip(on.rows(recipe), *files, strict=True)):
             outputs = [json.loads(line) for line in lines]
-            yield _difference(outputs), number, row, outputs
+            yield output_difference(outputs), index, row, outputs
 
-    there = (one for one in each() if one[0] > 0)
-    return nlargest(count, there, key=lambda one: (one[0], -one[1]))
-
-
-def _difference(outputs: Sequence[str]) -> float:
-    """The mean share of characters by which the others differ from the first."""
-    first, *others = outputs
-    shares = [edit_distance(first, other) / max(len(first), len(other), 1) for other in others]
-    return sum(shares) / len(shares)
+    different = (each for each in examples() if each[0] > 0)
+    return nlargest(count, different, key=lambda each: (each[0], -each[1]))
 
 
-def _sentence(
-    said: _Said, judged: Sequence[SystemStatistics], systems: Sequence[str | Path | Predictor]
+def _compared(
+    example: _Outputs, collected: Sequence[SystemStatistics], systems: Sequence[str | Path | Predictor]
 ) -> ComparedExample:
-    difference, number, (source, references), outputs = said
+    difference, index, (source, references), outputs = example
     answers = []
-    for one, system, output in zip(judged, systems, outputs, strict=True):
+    for one, system, output in zip(collected, systems, outputs, strict=True):
         scores = {
-            name: float(tally.values(np.ones((1, 1)), np.array([number]))[0])
-            for name, tally in one.statistics.items()
-            if name not in OF_MANY and not isinstance(tally, ConfusionMatrix)
+            name: float(statistics.values(np.ones((1, 1)), np.array([index]))[0])
+            for name, statistics in one.statistics.items()
+            if name not in CORPUS_LEVEL and not isinstance(statistics, ConfusionMatrix)
         }
         attention = _attention(system, source) if isinstance(system, Predictor) and output else None
         answers.append(SystemAnswer(output, scores, attention))
-    return ComparedExample(number + 1, str(source), list(references), difference, answers)
+    return ComparedExample(index + 1, str(source), list(references), difference, answers)
 
 
-def _attention(model: Predictor, source: Any) -> SystemAttention | None:
-    """None where a model has no attention to its source, reads no text, or the map is too large to be shown."""
+def _attention(model: Predictor, source: Any) -> AnswerAttention | None:
+    """None for a model without cross-attention or of images, and for a map that is too large to be shown."""
     if not isinstance(model.source, Tokenizer) or not source or not getattr(model.model, "decoder", None):
         return None
     field = model.recipe.data.source
     assert field is not None
-    found = look(model, source, words=field.tokenizer in PIECES)
-    maps = [each for each in found.maps if each.kind == "cross"]
+    result = look(model, source, words=field.tokenizer in SUBWORDS)
+    maps = [each for each in result.maps if each.kind == "cross"]
     if not maps or maps[-1].size[0] * maps[-1].size[1] > LARGEST:
         return None
-    rows, keys = found.names(maps[-1])
-    return SystemAttention(rows, keys, [[round(w, 4) for w in row] for row in maps[-1].weights().mean(0).tolist()])
+    rows, keys = result.names(maps[-1])
+    return AnswerAttention(rows, keys, [[round(w, 4) for w in row] for row in maps[-1].weights().mean(0).tolist()])

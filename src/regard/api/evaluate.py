@@ -57,10 +57,10 @@ def evaluate(
     cache: Path | None = None,
 ) -> dict[str, MetricResult]:
     """The metrics of a trained model on a split of its own data; `metrics` defaults to those of its task."""
-    return dict(compare([model], split=split, metrics=metrics, cache=cache).systems[0].metrics)
+    return dict(evaluate_systems([model], split=split, metrics=metrics, cache=cache).systems[0].metrics)
 
 
-def compare(
+def evaluate_systems(
     systems: Sequence[str | Path | Predictor],
     *,
     split: str | None = None,

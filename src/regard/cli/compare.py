@@ -1,4 +1,4 @@
-"""The verb that puts systems side by side."""
+"""`regard compare`."""
 
 import json
 from contextlib import nullcontext
@@ -28,39 +28,44 @@ def compare(
     split: Split = None,
     sources: Sources = None,
     references: References = None,
-    metric: Annotated[list[str] | None, typer.Option(help="As `regard evaluate` knows them; may be repeated.")] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A metric of `regard evaluate`; may be repeated.")
+    ] = None,
     by_length: Annotated[
-        str, typer.Option(metavar="N|A,B,…", help="Source lengths: N groups, or groups that end at A, B, …")
+        str, typer.Option(metavar="N|A,B,…", help="By source length: N buckets, or buckets that end at A, B, …")
     ] = "4",
-    sentences: Annotated[int, typer.Option(min=0, help="Show so many, with the most different outputs.")] = 5,
+    sentences: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Show the N examples whose outputs differ most.")
+    ] = 5,
     resamples: Resamples = 1000,
     out: Annotated[
-        Path | None, typer.Option(help="Write a page (.html), or quality by source length as a figure (.svg).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page (.html), or a figure of quality by source length (.svg)."),
     ] = None,
     set_: DecodeChanges = None,
     device: Device = "cpu",
     cache: Cache = None,
     as_json: Json = False,
 ) -> None:
-    """Systems on the same inputs, side by side: metrics, quality by source length, and where outputs differ most.
+    """Compare systems on the same examples: metrics, quality by source length, and the most different outputs.
 
-    The page also has a map of attention for each output of a model that has one, as has --json.
+    Pages and --json also have an attention map for each output of a model with cross-attention.
 
     Examples:
     regard compare runs/old runs/new
 
     regard compare runs/rnn runs/transformer --out compare.html --sentences 20
     """
-    from regard.api.compare import side_by_side
-    from regard.api.comparison_report import as_figure, as_page, as_text
+    from regard.api import compare
     from regard.core.atomic_io import atomic_file
     from regard.core.errors import InvalidArgument
+    from regard.views.comparison import comparison_figure, comparison_page, comparison_text
 
     if out is not None and out.suffix not in ENDINGS:
         wanted = f"a name in {' or '.join(ENDINGS)}"
         raise InvalidArgument("out", wanted=wanted, got=str(out), remedy="Choose one of these.")
     with nullcontext() if out is None else atomic_file(out) as file:
-        found = side_by_side(
+        comparison = compare.compare(
             systems,
             split=split,
             sources=sources,
@@ -74,5 +79,5 @@ def compare(
             decode=decode_options(set_),
         )
         if out is not None and file is not None:
-            file.write((as_page if out.suffix == ".html" else as_figure)(found).encode())
-    print(json.dumps(found.as_dict(), ensure_ascii=False) if as_json else as_text(found))
+            file.write((comparison_page if out.suffix == ".html" else comparison_figure)(comparison).encode())
+    print(json.dumps(comparison.as_dict(), ensure_ascii=False) if as_json else comparison_text(comparison))

@@ -1,4 +1,4 @@
-"""The verbs that judge: evaluate and score how good a model is, verify whether it is whole."""
+"""`regard evaluate`, `score` and `verify`."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ from regard.cli.options import (
 
 
 class WithMetrics(TyperCommand):
-    """A verb whose help ends with the metrics there are."""
+    """A verb whose help ends with the list of metrics."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         from regard.evaluation.metrics import METRICS
@@ -44,36 +44,41 @@ def evaluate(
     sources: Sources = None,
     references: References = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="One of those below; may be repeated [default: those of the task].")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="One of those below; may be repeated [default: those of the task]."),
     ] = None,
     by_length: Annotated[
         str | None,
-        typer.Option(metavar="N|A,B,…", help="Also by source length: in N groups, or in groups that end at A, B, …"),
+        typer.Option(metavar="N|A,B,…", help="Also by source length: N buckets, or buckets that end at A, B, …"),
     ] = None,
     resamples: Resamples = 1000,
-    outputs: Annotated[Path | None, typer.Option(help="Write the model's outputs to this file, one a line.")] = None,
+    outputs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the model's outputs to this file, one per line.")
+    ] = None,
     set_: DecodeChanges = None,
     device: Device = "cpu",
     cache: Cache = None,
     as_json: Json = False,
 ) -> None:
-    """Metrics of trained models, or of outputs in files, with intervals; p-values against the first of several.
+    """Print metrics of trained models, or of files of outputs, with confidence intervals.
+
+    Several systems are compared with the first by a paired bootstrap test.
 
     Examples:
     regard evaluate runs/dates --split test
 
     regard evaluate runs/old runs/new --metric bleu --metric ter --by-length 4
 
-    regard evaluate runs/translation --set beam=1 --set int8=true
+    regard evaluate runs/translation --set beam_size=1 --set quantization=int8
 
     regard evaluate ours.txt theirs.txt --references right.txt
     """
-    from regard.api.evaluate import compare
+    from regard.api.evaluate import evaluate_systems
     from regard.core.atomic_io import atomic_file
     from regard.evaluation.report_text import report_text
 
     with atomic_file(outputs) if outputs else nullcontext() as file:
-        found = compare(
+        report = evaluate_systems(
             systems,
             split=split,
             sources=sources,
@@ -86,21 +91,21 @@ def evaluate(
             device=device,
             decode=decode_options(set_),
         )
-    print(json.dumps(asdict(found), ensure_ascii=False) if as_json else report_text(found))
+    print(json.dumps(asdict(report), ensure_ascii=False) if as_json else report_text(report))
 
 
 def score(
     model: ModelFolder,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Sources and targets, or a language model's texts; stdin if there are none."),
+        typer.Argument(metavar="FILE", help="Sources and targets, or texts for a language model [default: stdin]."),
     ] = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """How likely a model finds given outputs or labels: log-probability and perplexity of each, line for line.
+    """Print the log-probability and perplexity of given outputs or labels, line by line.
 
-    From stdin, a source and its target are parted by a tab.
+    On stdin, a source and its target are separated by a tab.
 
     Examples: regard score runs/translation source.txt target.txt
 
@@ -110,17 +115,19 @@ def score(
     from regard.inference.score import pairs, score_lines
 
     predictor = load(model, device=device)
-    for found in score_lines(predictor, pairs(predictor, files or [])):
+    for scored in score_lines(predictor, pairs(predictor, files or [])):
         if as_json:
-            parts = {"tokens": found.tokens, "log_probabilities": found.log_probabilities}
-            whole = {"log_probability": found.log_probability, "perplexity": found.perplexity}
+            parts = {"tokens": scored.tokens, "log_probabilities": scored.log_probabilities}
+            whole = {"log_probability": scored.log_probability, "perplexity": scored.perplexity}
             print(json.dumps(whole | parts, ensure_ascii=False))
         else:
-            print(f"{found.log_probability:.4f}\t{found.perplexity:.4f}")
+            print(f"{scored.log_probability:.4f}\t{scored.perplexity:.4f}")
     sys.stdout.flush()
 
 
-def verify(path: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a checkpoint.")]) -> None:
+def verify(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a checkpoint.")],
+) -> None:
     """Check every byte of a checkpoint, or of all checkpoints of a run, against its manifest.
 
     Example: regard verify runs/dates

@@ -1,10 +1,14 @@
 """Names of the metrics and their direction: the one table that training (monitor) and evaluation (metrics) share."""
 
-from typing import Literal, get_args
+from typing import Annotated
 
-MetricName = Literal[
-    "loss", "perplexity", "bleu", "bleu_lower", "chrf", "ter", "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "meteor",
-    "cider", "accuracy", "error_rate", "character_error_rate", "f1", "f1_micro", "precision", "recall",
-]  # fmt: skip
-LOWER_IS_BETTER: frozenset[str] = frozenset({"loss", "perplexity", "ter", "error_rate", "character_error_rate"})
-HIGHER_IS_BETTER: dict[str, bool] = {name: name not in LOWER_IS_BETTER for name in get_args(MetricName)}
+from regard.core.registry import Registry
+
+HIGHER_IS_BETTER: Registry[bool] = Registry(
+    "metric",
+    {"loss": False, "perplexity": False, "bleu": True, "bleu_lower": True, "chrf": True, "ter": False}
+    | {"bleu1": True, "bleu2": True, "bleu3": True, "bleu4": True, "rouge_l": True, "meteor": True, "cider": True}
+    | {"accuracy": True, "error_rate": False, "character_error_rate": False}
+    | {"f1": True, "f1_micro": True, "precision": True, "recall": True},
+)
+MetricName = Annotated[str, HIGHER_IS_BETTER]

@@ -55,11 +55,8 @@ METRICS: dict[str, Metric] = {}
 
 def register_metric(name: str, metric: Metric) -> None:
     """Add a metric, for `regard evaluate` and as `train.monitor`."""
-    if name in METRICS:
-        remedy = "Choose another name."
-        raise InvalidArgument("name", wanted="a metric name that is not taken", got=repr(name), remedy=remedy)
+    HIGHER_IS_BETTER.register(name, metric.higher_is_better)  # refuses a name that is taken
     METRICS[name] = metric
-    HIGHER_IS_BETTER[name] = metric.higher_is_better
 
 
 def _builtin(

@@ -1,8 +1,7 @@
 """A report as plain text."""
 
-from collections.abc import Sequence
-
 from regard.core.sanitize import printable
+from regard.core.text_table import text_table
 from regard.evaluation.metrics import METRICS
 from regard.evaluation.report import MetricResult, Report
 
@@ -11,8 +10,8 @@ MISSING = "–"
 
 def report_text(report: Report) -> str:
     """Metrics with intervals, differences and p-values of several systems, classes, length buckets, and notes."""
-    metrics = table(metric_rows(report), left=2 if len(report.systems) > 1 else 1)
-    lengths = [f"{metric_heading}\n{table(rows)}" for metric_heading, rows in length_tables(report)]
+    metrics = text_table(metric_rows(report), left=2 if len(report.systems) > 1 else 1)
+    lengths = [f"{metric_heading}\n{text_table(rows)}" for metric_heading, rows in length_tables(report)]
     return "\n\n".join([metrics, *_classes(report), *lengths, *notes(report)])
 
 
@@ -40,7 +39,7 @@ def _classes(report: Report) -> list[str]:
             for one in system.classes:
                 percentages = [f"{one[name]:.2%}" for name in rows[0][1:4]]
                 rows.append([printable(one["label"]), *percentages, f"{one['references']:,}", f"{one['outputs']:,}"])
-            tables.append(f"{system.name}, class by class\n{table(rows)}")
+            tables.append(f"{system.name}, class by class\n{text_table(rows)}")
     return tables
 
 
@@ -69,19 +68,6 @@ def notes(report: Report) -> list[str]:
     if len(report.systems) > 1:
         lines.append(f"differences from {report.systems[0].name}; p by paired bootstrap, two-sided")
     return ["\n".join(lines)] if lines else []
-
-
-def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Aligned columns: the first `left` of them to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "   ".join(
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return "\n".join(lines)
 
 
 def metric_heading(name: str) -> str:

@@ -12,7 +12,6 @@ from regard.interpret.sites import AttentionSite, attention_sites
 from regard.kernels.attention.spec import AttentionSpec
 from regard.model.capture import Interceptor, intercepting
 from regard.model.eval_mode import evaluating
-from regard.model.multihead import MultiHead
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ def ablate_heads(model: nn.Module, loss: Callable[[], float]) -> tuple[float, li
     with evaluating(model):
         whole = loss()
         for module, site in attention_sites(model).items():
-            for head in range(module.heads if isinstance(module, MultiHead) else 1):
+            for head in range(module.heads):
                 with intercepting(zero_heads({(module, head)})):
                     without = loss()
                 ablated.append(AblatedHead(site, head, without, without - whole))
@@ -59,15 +58,14 @@ def prune_heads(model: nn.Module, weights: dict[str, Tensor], heads: Sequence[tu
 
     heads   each the name of a site and a number
     """
-    paths = {module: path for path, module in model.named_modules()}
-    modules: dict[str, MultiHead] = {}
-    for module, site in attention_sites(model).items():
-        if isinstance(module, MultiHead):  # a recurrent decoder's weights do not separate its attention
-            modules[site.name] = module
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    # A recurrent decoder's output weight is part of a parameter: its only head cannot be pruned.
+    modules = {site.name: module for module, site in attention_sites(model).items() if module.output_weight in names}
     for name, head in heads:
         if name not in modules or not 0 <= head < modules[name].heads:
             known = ", ".join(f"{site} (heads 0 to {module.heads - 1})" for site, module in modules.items())
             wanted = known or "none: this model has no heads"
             raise InvalidArgument("heads", wanted=wanted, got=f"{name!r}, {head}", remedy="Name these.")
-        module, size = modules[name], modules[name].head_dim
-        weights[f"{paths[module]}.out_proj.weight"][:, head * size : (head + 1) * size] = 0.0
+        weight = weights[names[modules[name].output_weight]]  # (W, H E)
+        size = weight.shape[1] // modules[name].heads
+        weight[:, head * size : (head + 1) * size] = 0.0

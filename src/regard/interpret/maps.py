@@ -173,14 +173,15 @@ class MapRecorder:
     def __call__(self, call: AttentionCall) -> None:
         if self._steps and not _continues(self._steps[-1], call):
             self.close()
-        if call.source in self.sites and self.select(self.sites[call.source]):
+        source = call.source
+        if isinstance(source, AttentionModule) and source in self.sites and self.select(self.sites[source]):
             self._steps.append(call)
 
     def close(self) -> None:
         """Complete the last map."""
         if self._steps:
             call = concatenated(self._steps)
-            assert call.source is not None
+            assert isinstance(call.source, AttentionModule)
             spec, self._steps = call.spec, []
             site, causal = self.sites[call.source], spec.visible.ahead == 0
             recorded = AttentionMap(**vars(site), heads=call.lead[1], size=(spec.n, spec.m), causal=causal, call=call)

@@ -5,11 +5,8 @@ from typing import Literal
 
 from torch import nn
 
-from regard.model.multihead import MultiHead
-from regard.model.pooling import AttentionPool
-from regard.model.vision import SelfAttention2d
+from regard.model.interfaces import AttentionKind, AttentionModule, Decoder
 
-SiteKind = Literal["self", "cross", "pool", "grid"]
 ModelPart = Literal["encoder", "decoder", "pool"]
 SequenceSide = Literal["source", "output", "pool"]
 
@@ -19,7 +16,7 @@ class AttentionSite:
     """One attention module of a model."""
 
     name: str  # "encoder 2", "decoder 1 cross", "pool"; "encoder pool" computes the memory's summary
-    kind: SiteKind
+    kind: AttentionKind
     part: ModelPart
     layer: int  # from 1, among the modules of the same kind and part
 
@@ -34,19 +31,19 @@ class AttentionSite:
         return "output" if (self.part, self.kind) == ("decoder", "self") else "source"
 
 
-def attention_sites(model: nn.Module) -> dict[nn.Module, AttentionSite]:
+def attention_sites(model: nn.Module) -> dict[AttentionModule, AttentionSite]:
     """All attention modules of a model, in the order of its `named_modules`."""
-    cross_attentions = set(getattr(getattr(model, "decoder", None), "cross_attentions", ()))
-    in_grids = {module.attn for module in model.modules() if isinstance(module, SelfAttention2d)}
-    in_pools = {module.attn for module in model.modules() if isinstance(module, AttentionPool)}
-    counts: dict[tuple[ModelPart, SiteKind], int] = {}
-    sites: dict[nn.Module, AttentionSite] = {}
+    decoders = [module for module in model.modules() if isinstance(module, Decoder)]
+    cross_attentions = {module for decoder in decoders for module in decoder.cross_attentions}
+    counts: dict[tuple[ModelPart, AttentionKind], int] = {}
+    sites: dict[AttentionModule, AttentionSite] = {}
     for path, module in model.named_modules():
-        if not isinstance(module, MultiHead) and module not in cross_attentions:
+        if not isinstance(module, AttentionModule):
+            continue
+        if isinstance(module, Decoder) and module not in cross_attentions:  # a recurrent one without attention
             continue
         part: ModelPart = "decoder" if path.startswith("decoder") else "pool" if path.startswith("pool") else "encoder"
-        kind: SiteKind = "cross" if module in cross_attentions else "pool" if module in in_pools else "self"
-        kind = "grid" if module in in_grids else kind
+        kind: AttentionKind = "cross" if module in cross_attentions else module.attention_kind
         layer = counts[part, kind] = counts.get((part, kind), 0) + 1
         pool = "pool" if part == "pool" else f"{part} pool"
         name = {"pool": pool, "grid": f"grid {layer}"}.get(kind, f"{part} {layer}")

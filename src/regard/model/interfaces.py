@@ -8,7 +8,7 @@ V vocabulary, N tokens of packed sequences.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from torch import nn
 
@@ -24,8 +24,14 @@ StateType = TypeVar("StateType", bound="DecoderState")  # the shape checks of th
 CarriedType = TypeVar("CarriedType", bound="CarriedState")
 
 
+AttentionKind = Literal["self", "cross", "pool", "grid"]
+
+
 class AttentionModule(nn.Module, ABC):
     """A module that attends and is the `source` of the attention calls it makes, as captured by `capture_attention`."""
+
+    heads: int
+    attention_kind: AttentionKind = "self"  # "cross" where it is one of a decoder's `cross_attentions`
 
     @property
     @abstractmethod

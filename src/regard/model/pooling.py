@@ -68,6 +68,7 @@ class AttentionPool(Pool):
         self.dim = config.queries * dim
         self.queries = nn.Parameter(torch.randn(config.queries, dim) * 0.02)
         self.attn = MultiHead(dim, config.heads, score=config.score)
+        self.attn.attention_kind = "pool"
 
     def forward(self, memory: Memory) -> Float[Tensor, "B QW"]:
         queries = self.queries.expand(memory.states.shape[0], -1, -1)

@@ -146,6 +146,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     sequence passes each layer at once. Otherwise it is computed stepwise, with one fused backward where possible.
     """
 
+    heads = 1
+
     def __init__(
         self, config: RnnDecoderConfig, embedding: Embedding, project: Projection, memory_dim: int | None
     ) -> None:

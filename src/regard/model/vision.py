@@ -33,6 +33,7 @@ class SelfAttention2d(nn.Module):
     def __init__(self, channels: int, *, heads: int = 1, head_dim: int | None = None) -> None:
         super().__init__()
         self.attn = MultiHead(channels, heads, head_dim=head_dim)
+        self.attn.attention_kind = "grid"
         self.gate = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C Y X"]:

@@ -1,6 +1,6 @@
-// What a look holds, from the JSON of `Look.to_json`. Nothing here knows of a page.
+// The data of a look, from the JSON of `Look.to_json`; independent of the page.
 
-export const MEAN = -1; // the head that is the mean of all
+export const MEAN = -1; // the mean over all heads
 
 export function readLook(told) {
   const sides = { source: sourceNames(told.source), tokens: told.output?.tokens, read: told.output?.read };
@@ -28,13 +28,13 @@ function readMap(told, sides) {
     heads,
     rows,
     keys,
-    whole: dense !== null, // or only the largest weights of each row are here
+    whole: dense !== null, // false: only the largest weights of each row
     rowNames: which.map((row) => asks[row] ?? String(row + 1)),
     keyNames: side(told.key_side).length === keys ? side(told.key_side) : Array.from({ length: keys }, (_, i) => String(i + 1)),
     numbers: told.summary.map((each) => each.head),
   };
 
-  // Calls visit(key, weight) for the keys from `low` to `high` that are known, each once.
+  // Calls visit(key, weight) once for each known key from `low` to `high`.
   found.visit = (head, row, low, high, visit) => {
     if (dense) return visitDense(head, row, low, high, visit);
     const sums = head === MEAN && heads > 1 ? new Map() : null;
@@ -69,8 +69,7 @@ function readMap(told, sides) {
     return line;
   };
 
-  // A square of `size` points, each the largest of `step` × `step` shares: weights as parts of the largest of all, or of
-  // their row.
+  // A square of `size` points, each the maximum over `step` × `step` weights relative to the largest of all, or of the row.
   found.block = (head, byRow, firstRow, firstKey, step, size) => {
     const most = found.most(head);
     const points = new Float32Array(size * size);
@@ -112,13 +111,13 @@ function unpacked(text, Kind) {
   return new Kind(bytes.buffer);
 }
 
-// The places of the largest weights of a row, largest first.
+// The keys of the largest weights of a row, in descending order.
 export function heaviest(line, count) {
   const places = Array.from(line.keys()).filter((key) => line[key] > 0);
   return places.sort((a, b) => line[b] - line[a] || a - b).slice(0, count);
 }
 
-// A token as it can be seen: blanks and ends of lines would not be.
+// A token with white space and line breaks made visible.
 export function shown(name) {
   const visible = name.replace(/[\n\r\u2028\u2029]/g, "⏎").replace(/[\u0000-\u001f\u007f-\u009f\ufffe\uffff]/g, "�");
   return visible.trim() === "" ? "␣".repeat(Math.max(1, visible.length)) : visible;

@@ -1,9 +1,9 @@
-// Every head of every map: a small picture of it, and its means, to be sorted by any of them.
+// Every head of every map: a thumbnail and its measures; sorted by any of them.
 
 import { ramp } from "./colours.js";
 import { make } from "./state.js";
 
-const SIZE = 48; // points of a small picture
+const SIZE = 48; // points of a thumbnail
 
 export function showHeads(table, store) {
   const { look } = store.state;

@@ -1,4 +1,4 @@
-// The page: what can be chosen, and the views that follow it.
+// The page: its controls, and the views that follow them.
 
 import { MEAN, headName, readLook } from "./data.js";
 import { showHeads } from "./heads.js";
@@ -73,11 +73,11 @@ export function showLook(told) {
   let timer = 0;
   store.listen((state) => {
     part("told").textContent = said(state);
-    clearTimeout(timer); // who hears the page hears where a movement ends, not all it passes
+    clearTimeout(timer); // a screen reader announces where a movement ends, not every step of it
     timer = setTimeout(() => (now.textContent = said(state)), 300);
-    const names = { source: "what was read", output: "what was said", pool: "the pool" };
-    part("asking-name").textContent = `${names[state.map.query_side]} asks`;
-    part("asked-name").textContent = `${names[state.map.key_side]} is asked`;
+    const names = { source: "source", output: "output", pool: "pool" };
+    part("asking-name").textContent = `Queries: ${names[state.map.query_side]}`;
+    part("asked-name").textContent = `Keys: ${names[state.map.key_side]}`;
   });
   part("nearer").addEventListener("click", () => map.zoom(1.43));
   part("farther").addEventListener("click", () => map.zoom(0.7));

@@ -1,5 +1,5 @@
-// All rows × all keys, drawn tile by tile, and only the tiles that can be seen: near, each weight with its number; from
-// afar each point the largest weight of many.
+// All rows × all keys. Only visible tiles are drawn: zoomed in, each weight with its number; zoomed out, the maximum of
+// many weights per point.
 
 import { colour, ink, isDark, ramp } from "./colours.js";
 import { MEAN, percent, shown } from "./data.js";
@@ -7,17 +7,17 @@ import { pinned } from "./state.js";
 
 const TILE = 256; // points of a tile's side
 const KEPT = 64; // tiles
-const LABELS = 13; // pixels from one label to the next, at least
-const SLANTED = 18; // and of those that stand aslant
-const NUMBERS = 28; // pixels of a cell that has room for its number
-const LARGEST = 64; // pixels of a cell, at most
-const HIGH = 560; // pixels of the whole, at most
+const LABELS = 13; // least pixels from one label to the next
+const SLANTED = 18; // the same for slanted labels
+const NUMBERS = 28; // least pixels of a cell with a number
+const LARGEST = 64; // most pixels of a cell
+const HIGH = 560; // most pixels of the map's height
 
 export function showMap(box, store) {
   const canvas = box.querySelector("canvas");
   const pen = canvas.getContext("2d");
   const tiles = new Map();
-  // cell: pixels of a weight; left, top: the weight at the corner; margins: where labels stand
+  // cell: pixels of a weight; left, top: the weight at the corner; margins: space for labels
   const view = { cell: 1, left: 0, top: 0, across: 0, down: 0, margins: { left: 0, top: 0 } };
   let fitted = true;
 

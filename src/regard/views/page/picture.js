@@ -1,16 +1,16 @@
-// A picture, dark but for the regions that a row looks at.
+// The source image, darkened except for the regions a row attends to.
 
 import { headName, percent, shown } from "./data.js";
 import { make } from "./state.js";
 
-const SHADE = 0.75; // of the light that is taken from where nobody looks
+const SHADE = 0.75; // how much of the light is removed where the weight is zero
 const LARGEST = 12; // regions whose numbers are shown
 
-export function looksAtPicture({ map, look }) {
+export function attendsToImage({ map, look }) {
   return map.key_side === "source" && look.source?.kind === "image";
 }
 
-// What to draw on each region of the picture: how dark, and the number where it is one of the largest.
+// What to draw on each region of the image: its shade, and the number if it is one of the largest.
 export function veil(source, line) {
   const weights = Array.from(line.slice(source.units));
   const most = Math.max(...weights, 1e-12);
@@ -31,15 +31,15 @@ export function showPicture(box, store) {
   box.append(...views.map((view) => view.figure));
   store.listen((state) => {
     const { pin } = state;
-    box.hidden = !looksAtPicture(state);
+    box.hidden = !attendsToImage(state);
     if (box.hidden) return;
     draw(views[0], state, state.map, state.head, state.row, "");
-    views[1].figure.hidden = !(pin && looksAtPicture({ map: pin.map, look: state.look }));
+    views[1].figure.hidden = !(pin && attendsToImage({ map: pin.map, look: state.look }));
     if (!views[1].figure.hidden) draw(views[1], state, pin.map, pin.head, pin.row, "pinned: ");
   });
   const pointed = (event) => {
     const { map, look } = store.state;
-    if (map.query_side !== "source" || !looksAtPicture({ map, look })) return;
+    if (map.query_side !== "source" || !attendsToImage({ map, look })) return;
     const [rows, columns] = source.grid;
     const at = event.currentTarget.getBoundingClientRect();
     const part = (place, size, count) => Math.max(0, Math.min(count - 1, Math.floor((place / size) * count)));

@@ -1,12 +1,12 @@
-// What is on the page as a file: SVG, and PNG made from it. Always on white, for paper.
+// Saving views as files: SVG, and PNG made from it; always on white.
 
 import { colour, ink, ramp } from "./colours.js";
 import { headName, heaviest, percent, shown } from "./data.js";
-import { looksAtPicture, veil } from "./picture.js";
+import { attendsToImage, veil } from "./picture.js";
 
-const CELLS = 4096; // rectangles; more are one picture
-const POINTS = 1024; // of that picture's side
-const WORDS = 60; // of each side of lines
+const CELLS = 4096; // rectangles; larger maps become one image
+const POINTS = 1024; // pixels of that image's side
+const WORDS = 60; // words on each side of a drawing with lines
 const LINE = 24; // pixels from one word to the next
 const FAINT = 0.1; // the least share of its row's largest weight that gets a line
 const FONT = "system-ui, sans-serif";
@@ -28,7 +28,7 @@ const cut = (name, most = 18) => ([...shown(name)].length > most ? `${[...shown(
 const width = (names) => 8 + 7.5 * names.reduce((most, name) => Math.max(most, [...cut(name)].length), 1);
 const titled = ({ map, head }) => `${map.name}, ${headName(map, head)}`;
 
-// The part of the map that can be seen.
+// The visible part of the map.
 export function drawnMap(state, view) {
   const { map, head } = state;
   const [top, left] = [Math.floor(view.top), Math.floor(view.left)];
@@ -81,9 +81,9 @@ function painted(shares, size) {
   return canvas.toDataURL();
 }
 
-// Where the row looks: on the picture, or as lines from words to words.
+// The attention of the row: on the image, or as lines between words.
 export function drawnRow(state) {
-  return looksAtPicture(state) ? drawnPicture(state) : drawnLines(state);
+  return attendsToImage(state) ? drawnPicture(state) : drawnLines(state);
 }
 
 function drawnPicture(state) {
@@ -117,7 +117,7 @@ function drawnLines(state) {
   const [from, to] = [width(rows) + 8, width(rows) + 208];
   const y = (i) => 44 + i * LINE;
   const parts = [draw("text", { x: 8, y: 18, "font-weight": 600 }, titled(state))];
-  const order = [...rows.keys()].sort((a, b) => (a + firstRow === row) - (b + firstRow === row)); // the present one above
+  const order = [...rows.keys()].sort((a, b) => (a + firstRow === row) - (b + firstRow === row)); // the current one on top
   for (const i of order) {
     const now = i + firstRow === row;
     map.visit(head, i + firstRow, firstKey, firstKey + keys.length, (key, weight) => {

@@ -1,8 +1,8 @@
-// What is being shown, and who wants to know when that changes.
+// The state of the page, and its listeners.
 
 import { MEAN } from "./data.js";
 
-const LONG = 256; // keys from which on the first rows of a causal map would outshine all others
+const LONG = 256; // least keys of a causal map that is colored by row: its first rows have large weights
 
 export function makeStore(look) {
   const state = { look, map: telling(look.maps), head: MEAN, row: 0, key: null, pin: null, numbers: true, byRow: false };
@@ -30,7 +30,7 @@ export function makeStore(look) {
   };
 }
 
-// The last look at the source, or else the last of all.
+// The last cross-attention, or else the last map.
 function telling(maps) {
   for (const kind of ["cross", "pool", "self", "grid"]) {
     const found = maps.filter((each) => each.kind === kind);

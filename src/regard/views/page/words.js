@@ -1,11 +1,11 @@
-// The words that ask and those that are asked: point at one, or go to it by keys, and see where it looks.
+// The words of the queries and of the keys: hovering over a query, or moving to it with the keyboard, shows its weights.
 
 import { colour, ink } from "./colours.js";
 import { headName, heaviest, percent, shown } from "./data.js";
 import { isPinned, make, pinned } from "./state.js";
 
-const MOST = 600; // tokens of a list that are on the page at once
-const FEW = 64; // and of one in which only the heaviest are
+const MOST = 600; // most tokens of a list on the page
+const FEW = 64; // tokens of a longer list: those with the largest weights
 const TOLD = 12; // lines of the table
 
 export function showAsking(list, store) {
@@ -47,7 +47,7 @@ export function showAsking(list, store) {
   let last = "";
   list.addEventListener("pointermove", (event) => {
     const at = `${event.clientX} ${event.clientY}`;
-    if (at !== last && rowOf(event)) store.change({ row: Number(rowOf(event)) }); // it moved, and not the page beneath it
+    if (at !== last && rowOf(event)) store.change({ row: Number(rowOf(event)) }); // the pointer moved, not the page beneath it
     last = at;
   });
   list.addEventListener("focusin", (event) => rowOf(event) && store.change({ row: Number(rowOf(event)) }));
@@ -95,7 +95,7 @@ export function showAsked(list, store) {
   });
 }
 
-// The largest weights of the row, beside those of the one that is pinned.
+// The largest weights of the row, beside those of the pinned row.
 export function showLargest(table, store) {
   store.listen((state) => {
     const { map, pin } = state;
@@ -112,10 +112,10 @@ export function showLargest(table, store) {
     const change = (by) => make("td", { className: "change", textContent: `${by < 0 ? "−" : "+"}${percent(Math.abs(by))}` });
     const heading = (...parts) => make("th", { scope: "col" }, ...parts);
     const named = (row, of, head) => [make("b", { textContent: shown(of.rowNames[row]) }), ` ${of.name}, ${headName(of, head)}`];
-    const top = make("tr", {}, heading("looks at"), heading(...named(state.row, map, state.head)));
+    const top = make("tr", {}, heading("attends to"), heading(...named(state.row, map, state.head)));
     if (other) top.append(heading("pinned: ", ...named(pin.row, pin.map, pin.head)), heading("difference"));
     const lines = heaviest(both, TOLD).map((key) => {
-      const place = make("small", { textContent: ` ${key}` }); // which of several words that are the same
+      const place = make("small", { textContent: ` ${key}` }); // tells equal words apart
       const name = make("th", { scope: "row" }, make("span", { textContent: shown(map.keyNames[key]) }), place);
       const row = make("tr", {}, name, bar(line[key]));
       if (other) row.append(bar(other[key]), change(line[key] - other[key]));
@@ -126,12 +126,12 @@ export function showLargest(table, store) {
   });
 }
 
-// In one sentence, for who hears the page.
+// One sentence, also for screen readers.
 export function said(state) {
   const { map, row, key, head, pin } = state;
   const line = map.row(head, row);
   const told = heaviest(line, 3).map((each) => `${shown(map.keyNames[each])} ${percent(line[each])}`);
-  const one = key === null ? "" : `, at ${shown(map.keyNames[key])} ${percent(line[key])}`;
+  const one = key === null ? "" : `, to ${shown(map.keyNames[key])} ${percent(line[key])}`;
   const kept = pin && isPinned(state, row) ? " (pinned)" : "";
-  return `${shown(map.rowNames[row])}${kept} looks${one}${one ? "; most" : ""} at ${told.join(", ") || "nothing"}`;
+  return `${shown(map.rowNames[row])}${kept} attends${one}${one ? "; most" : ""} to ${told.join(", ") || "nothing"}`;
 }
