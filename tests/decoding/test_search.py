@@ -206,7 +206,7 @@ def test_logits_processors_always_hold(options):
     for _, one in search(SearchTask(made, Tokens.of, config), given):
         assert len(one[0].tokens) >= 3 + 4
     used = {pair for tokens in plain for pair in pairwise(tokens)}
-    one_word, pair = plain[0][0], sorted(used)[0]
+    one_word, pair = next(tokens[0] for tokens in plain if tokens), sorted(used)[0]
     for tokens in (
         one[0]
         for one in said(found(made, rows, max_length=12, processors=[BannedTokens([[one_word], pair])], **options))

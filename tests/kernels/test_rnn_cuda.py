@@ -136,11 +136,11 @@ def test_dropout_lies_between_layers(ways):
     config = RnnDecoderConfig("gru", WIDTH, 2, dropout=0.5, attention="none")
     module = RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), None).to(DEVICE)
     given, hidden = drawn(4, 5, WIDTH), module.start(None, batch=4).hidden
-    (first, again), _ = ways(lambda: [module._through(given, hidden)[1][0] for _ in "ab"])
+    (first, again), _ = ways(lambda: [module._run_layers(given, hidden)[1][0] for _ in "ab"])
     assert torch.equal(first[0], again[0])
     assert not torch.equal(first[1], again[1])
     module.eval()
-    (first, again), plain = ways(lambda: [module._through(given, hidden)[1][0] for _ in "ab"])
+    (first, again), plain = ways(lambda: [module._run_layers(given, hidden)[1][0] for _ in "ab"])
     assert torch.equal(first, again)
     near(first, plain[0], 3e-5)
 

@@ -179,7 +179,7 @@ def test_the_one_with_the_furthest_limit_ends_first():
     """And all who stay are past theirs, while others wait; for longer than the cache."""
     made = model("transformer")
     made.decoder.project.bias.data[END] = -1e9  # nobody ends by himself
-    rows = [[5] * 12, *[[5 + n % 7] * 10 for n in range(120)]]
+    rows = [[5] * 12, *[[5 + n % 6] * 10 for n in range(120)]]
     inputs = [Request(row, len(row), (5,) * 5 + (END,) if n == 0 else ()) for n, row in enumerate(rows)]
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=40, max_length_ratio=1.0, batch_tokens=12 * 17))
     hits = dict(searching.search(task, inputs))
