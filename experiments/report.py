@@ -50,12 +50,8 @@ def lines(
     title: str, ticks: Sequence[object], drawn: Mapping[str, Sequence[Point]], shown: Callable[[float], str] = share
 ) -> str:
     """A line chart over common ticks."""
-    return charts.lines(
-        title,
-        [str(place) for place in ticks],
-        [charts.ChartLine(name, [_interval(point) for point in points]) for name, points in drawn.items()],
-        shown,
-    )
+    series = [charts.ChartLine(name, [_interval(point) for point in points]) for name, points in drawn.items()]
+    return charts.lines(title, [str(tick) for tick in ticks], series, shown).content().decode()
 
 
 def _interval(point: Point) -> tuple[float, float, float] | None:
@@ -90,8 +86,8 @@ def run(name: str, about: str, out: Path, find: Callable[[], Finding]) -> None:
     began, busy = time.perf_counter(), time.process_time()
     found = find()
     spent = f"{time.perf_counter() - began:.0f} s, {time.process_time() - busy:.0f} s of one core"
-    told = f"{about}\n{found}\n({spent})\n"
-    for ending, text in ((".md", told), (".svg", found.figure)):
+    summary = f"{about}\n{found}\n({spent})\n"
+    for ending, text in ((".md", summary), (".svg", found.figure)):
         with atomic_file(out / f"{name}{ending}") as file:
             file.write(text.encode())
-    print(told)
+    print(summary)

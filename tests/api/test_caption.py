@@ -139,7 +139,7 @@ def test_words_have_the_weights_of_their_tokens(tokens):
     ids = made.target.encode("a red circle")
     pieces = tuple(made.target.pieces(ids))
     attention = torch.rand(2, 2, len(pieces) + 1, 1 + 4)
-    output = Output("a red circle", pieces, attention=attention, numbers=tuple(ids))
+    output = Output("a red circle", pieces, attention=attention, token_ids=tuple(ids))
     found = caption_words(made, output, ImageRegions(1, 2, 2))
     assert [word.text for word in found] == ["a", "red", "circle"]
     if tokens == "words":

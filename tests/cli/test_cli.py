@@ -238,7 +238,7 @@ def test_score_answers_line_for_line(place):
     for arguments, text, message in (
         ([place / "source.txt"], "", "files: wanted a file of sources and one of targets; got 1"),
         ([place / "source.txt", place / "in.txt"], "", "as many lines"),
-        ([], "abc\n", "line 1: wanted a source and a target, parted by a tab; got 1 columns"),
+        ([], "abc\n", "line 1: wanted a source and a target, separated by a tab; got 1 columns"),
     ):
         (place / "in.txt").write_text("one\n")
         done = process("score", place / "run", *arguments, text=text)
@@ -467,7 +467,7 @@ def test_a_language_model_has_no_bleu(tmp_path):
     assert command("train", tmp_path / "r.toml", "--out", tmp_path / "run", *cache).returncode == 0
     done = command("evaluate", tmp_path / "run", "--metric", "bleu", *cache)
     assert done.returncode == 2
-    assert "metric: wanted one of loss, perplexity, for the model gives no outputs to compare" in done.stderr
+    assert "metric: wanted one of loss, perplexity, as the model has no outputs to compare" in done.stderr
     done = command("evaluate", tmp_path / "run", "--by-length", "3", *cache)
     assert "by-length: wanted at least one example with an output" in done.stderr
     assert "perplexity" in command("evaluate", tmp_path / "run", *cache).stdout

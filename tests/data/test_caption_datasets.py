@@ -345,7 +345,7 @@ LISTS = {
         changed(lambda d: [image.update(split="val") for image in d["images"]]),
         r"dataset\.json: wanted pictures of the split 'train'; got those of val",
     ),
-    "no picture": (changed(lambda d: first(d).update(filename="")), r"wanted the path of a picture; got ''"),
+    "no picture": (changed(lambda d: first(d).update(filename="")), r"wanted the path of an image; got ''"),
     "another's id": (
         noted(lambda d: d["annotations"][1].update(image_id=7)),
         r"annotations\[1\]: wanted the id of one of the images; got 7",
@@ -394,13 +394,13 @@ def test_half_characters_can_be_replaced(pictures):
 def test_a_token_file_by_another_name_is_told_apart(pictures):
     (pictures / "c.txt").write_text("0.jpg#0\ta\n")
     data = config({"train": (str(pictures / "c.txt"), str(pictures / "c.txt"))}, pictures / "photos")
-    with pytest.raises(InvalidData, match=r"c\.txt: wanted the path of a picture; .*\.token\.txt"):
+    with pytest.raises(InvalidData, match=r"c\.txt: wanted the path of an image; .*\.token\.txt"):
         list(examples(data, "train"))
 
 
 IMAGE = {"kind": "image"}
 WRONG = {
-    "images of texts": ({"train": "a", "images": "b"}, "data.images: wanted nothing here: no pictures are read"),
+    "images of texts": ({"train": "a", "images": "b"}, "data.images: wanted nothing here: no images are read"),
     "images drawn": (
         {"synthetic": "shapes", "images": "b", "source": IMAGE, "target": {"tokenizer": "words", "vocab_size": 50}},
         "data.images: wanted nothing here",
@@ -408,7 +408,7 @@ WRONG = {
     "two of json": ({"train": ["a.json", "b.json"], "source": IMAGE}, "data.train: wanted one file of JSON; got 2"),
     "three of token": (
         {"train": ["a.token", "b", "c"], "source": IMAGE},
-        "data.train: wanted captions, and the names of the split's pictures; got 3 files",
+        "data.train: wanted captions, and the names of the split's images; got 3 files",
     ),
     "columns of json": (
         {"train": "a.json", "source": IMAGE | {"column": "a"}, "target": {"column": "b"}},

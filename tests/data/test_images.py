@@ -333,7 +333,7 @@ def test_pixels_are_the_same_everywhere():
 
 
 def quiet(scene):
-    return replace(scene, grain=0, paper=(255, 255, 255), smooth=False)
+    return replace(scene, grain=0, background=(255, 255, 255), smooth=False)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -478,11 +478,11 @@ BAD = {
     "damaged": (lambda folder: cut(folder / "photos/4.png", 0.5), r"photos/4\.png: wanted a whole picture"),
     "no path": (
         lambda folder: (folder / "t.tsv").write_text("file\tcaption\n\tx\n"),
-        r"t\.tsv: wanted the path of a picture; got ''",
+        r"t\.tsv: wanted the path of an image; got ''",
     ),
     "nul": (
         lambda folder: (folder / "t.tsv").write_text("file\tcaption\na\0b\tx\n"),
-        r"t\.tsv: wanted the path of a picture",
+        r"t\.tsv: wanted the path of an image",
     ),
 }
 
@@ -523,7 +523,7 @@ WRONG = {
     "target": ({"train": "a.csv", "source": {"column": "a"}, "target": IMAGE}, "data.target.kind: wanted 'text' or"),
     "tokens": (
         {"train": "a.csv", "source": IMAGE | {"lowercase": True}, "target": {"column": "b"}},
-        "data.source.lowercase: wanted nothing here: it means nothing to a picture",
+        "data.source.lowercase: wanted nothing here: it means nothing to an image",
     ),
     "size of a text": (
         {"train": "a", "target": {"image_size": 9}},
@@ -600,7 +600,7 @@ def few(monkeypatch):
 def test_our_recipes_learn(name, tmp_path, few):
     recipe = read_recipe(find_recipe(name), [*SMALL[name], *SHORT])
     shown = dry_run(recipe, tmp_path / "cache")
-    assert "source  a picture of 64 × 64 pixels" in shown
+    assert "source  an image of 64 × 64 pixels" in shown
     made = train(recipe, tmp_path / "run", cache=tmp_path / "cache")
     known = list(examples(recipe.data, "train"))
     outputs = made.predict([example.source for example in known])
@@ -637,7 +637,7 @@ def test_pictures_to_labels(tmp_path, few):
         colour = np.array([200, 30, 30] if i % 2 else [30, 30, 200], dtype=np.uint8)
         saved(tmp_path / f"{i}.png", np.broadcast_to(colour, (9, 9, 3)) + noise(9, 9, seed=i) // 8)
         rows.append(f"{i}.png,{'red' if i % 2 else 'blue'}\n")
-    (tmp_path / "t.csv").write_text("file,colour\n" + "".join(rows))
+    (tmp_path / "t.csv").write_text("file,color\n" + "".join(rows))
     recipe = {
         "data": {
             "train": str(tmp_path / "t.csv"),

@@ -80,11 +80,11 @@ def test_phrases_are_tokenized_at_the_start_and_after_a_space():
     assert words.encode("cat") != words.encode(" cat")
     (phrase,) = phrases.required(words, ["cat"])
     assert phrase.runs == ((START, *words.encode("cat")), tuple(words.encode(" cat")))
-    assert words.encode("s")[0] in phrase.inside
-    assert not set(words.encode(" , the")) & phrase.inside - set(words.encode("the"))
+    assert words.encode("s")[0] in phrase.continuations
+    assert not set(words.encode(" , the")) & phrase.continuations - set(words.encode("the"))
     (comma,) = phrases.required(words, [","])
     assert comma.runs == (tuple(words.encode(",")),)
-    assert not comma.inside
+    assert not comma.continuations
     assert set(phrases.banned(words, ["cat"])) == {tuple(words.encode("cat")), tuple(words.encode(" cat"))}
 
 

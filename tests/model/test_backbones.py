@@ -120,7 +120,7 @@ def test_a_stride_is_padded_as_tensorflow_does(kernel, size):
 def test_colours_are_scaled_as_each_network_was_trained():
     picture = np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3) * 5
     raw = torch.from_numpy(picture).permute(0, 3, 1, 2).float()
-    lite, resnet = (backbone(kind).colours(normalize(picture)) for kind in ("efficientnet-lite0", "resnet18"))
+    lite, resnet = (backbone(kind).color_transform(normalize(picture)) for kind in ("efficientnet-lite0", "resnet18"))
     torch.testing.assert_close(lite, (raw - 127) / 128)
     mean, deviation = (torch.tensor(v)[:, None, None] for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
     torch.testing.assert_close(resnet, (raw / 255 - mean) / deviation)
@@ -179,7 +179,7 @@ def test_a_resnet_is_hugging_faces(kind):
             found[as_torchvision(name)] = tensor
     ours.load_state_dict(found)
     images = torch.rand(2, 3, 50, 66)
-    wanted = theirs(ours.colours(images), output_hidden_states=True)
+    wanted = theirs(ours.color_transform(images), output_hidden_states=True)
     torch.testing.assert_close(ours(images), wanted.last_hidden_state, atol=1e-4, rtol=1e-4)
     finer = backbone(kind, 16)
     finer.load_state_dict({name: found[name] for name in finer.state_dict()})

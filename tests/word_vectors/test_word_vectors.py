@@ -200,7 +200,7 @@ def slow_loss(inner, outer, batch, config):
             for v, u in examples:
                 total = total - F.logsigmoid(u @ v)
                 for n in negative:
-                    total = total - F.logsigmoid(-(outer[n] @ v)) * config.negatives / config.shared
+                    total = total - F.logsigmoid(-(outer[n] @ v)) * config.negative / config.shared
     return total
 
 

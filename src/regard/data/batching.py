@@ -59,7 +59,7 @@ class Batch:
             longest["target"] = self.targets.offsets.max_length
         parts = [f"the longest {name} {length:,} tokens" for name, length in longest.items()]
         if isinstance(self.source, torch.Tensor) and self.source.ndim == 4:
-            parts.insert(0, f"pictures of {self.source.shape[3]} × {self.source.shape[2]} pixels")
+            parts.insert(0, f"images of {self.source.shape[3]} × {self.source.shape[2]} pixels")
         if isinstance(self.source, FeatureGrids):
             parts.insert(0, "pictures of {2} × {1} regions".format(*self.source.states.shape))
         return ", ".join([f"{len(self.rows):,} examples", *parts])

@@ -176,7 +176,7 @@ class Predictor:
             )
 
     def encode(
-        self, text: str | ImageInput, *, truncate: bool = False, line: int | None = None, **options: Any
+        self, text: Any, *, truncate: bool = False, line: int | None = None, **options: Any
     ) -> tuple[Any, Any]:
         """One text as the model reads it: token ids, a label, or the image; and that as a batch of one.
 

@@ -191,10 +191,10 @@ class TransformerBlock(nn.Module):
         )
         positions = POSITIONS[config.positions]
         self.self_attn = make(rotary=positions(config.dim // config.heads) if issubclass(positions, Rotary) else None)
-        self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
-        self.ffn = FeedForward(config)
         self.norm1 = _norm(config)
+        self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
         self.norm2 = _norm(config)
+        self.ffn = FeedForward(config)
         self.norm3 = None if memory_dim is None else _norm(config)
         self.dropout = Dropout(config.dropout)
 
