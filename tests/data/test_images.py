@@ -424,7 +424,7 @@ def test_prepared_is_direct(tmp_path, table):
     for batch in batches(corpus, budget=20, seed=1, epoch=0):
         assert torch.equal(batch.source, direct[batch.rows])
         assert batch.source.dtype == torch.float32
-        assert "pictures of 12 × 12 pixels" in batch.shape
+        assert "images of 12 × 12 pixels" in batch.shape
     with pytest.raises(InvalidArgument, match="from 0 to 7; got 8"):
         corpus.row(8)
 
