@@ -200,7 +200,11 @@ def test_a_phrase_may_have_several_runs_and_excluded_continuations():
         ([()], [], "the tokens of words"),
         ([(5, END)], [], "the tokens of words"),
         ([(5,)], [()], "banned: wanted"),
-        ([(5,), (6,)], [(token,) for token in WORDS if token not in (5, 6)] + [(5, 6), (6, 5)], "phrases that the bans and limits of the output permit"),
+        (
+            [(5,), (6,)],
+            [(token,) for token in WORDS if token not in (5, 6)] + [(5, 6), (6, 5)],
+            "phrases that the bans and limits of the output permit",
+        ),
     ],
 )
 def test_impossible_constraints_are_refused(required, banned, message):

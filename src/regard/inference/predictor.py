@@ -175,9 +175,7 @@ class Predictor:
                 builder.model, builder.tokenizer, self.inputs, encoded, targets, budget, documents=builder.documents
             )
 
-    def encode(
-        self, text: Any, *, truncate: bool = False, line: int | None = None, **options: Any
-    ) -> tuple[Any, Any]:
+    def encode(self, text: Any, *, truncate: bool = False, line: int | None = None, **options: Any) -> tuple[Any, Any]:
         """One text as the model reads it: token ids, a label, or the image; and that as a batch of one.
 
         The batch is None for a language model. `line` is the text's line number, for messages.
