@@ -21,7 +21,7 @@ class Favor(LogitsProcessor):
     """Raises the scores of one token."""
 
     def __call__(self, scores, generated):
-        scores[..., FAVORED] += 3.0
+        scores[..., FAVORED] += 12.0
 
 
 class NoSecondTime(LogitsProcessor):
