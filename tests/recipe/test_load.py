@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.api.train import prepared
+from regard.api.train import prepare
 from regard.core.errors import InvalidRecipe
 from regard.recipe.load import check_files, read_recipe
 from regard.recipe.recipe import Recipe
@@ -41,19 +41,19 @@ def test_the_recipes_folder_comes_first(recipe, tmp_path):
     write_pair(tmp_path / "work", "here")
     read = read_recipe(recipe)
     assert read.data.train == (str(recipe.parent / "train.en"), str(recipe.parent / "train.de"))
-    assert "beside" in prepared(read, tmp_path / "cache").target.tokens()
+    assert "beside" in prepare(read, tmp_path / "cache").target.tokens()
 
 
 def test_the_working_directory_comes_second(recipe, tmp_path):
     write_pair(tmp_path / "work", "here")
     read = read_recipe(recipe)
     assert read.data.train == ("train.en", "train.de")
-    assert "here" in prepared(read, tmp_path / "cache").target.tokens()
+    assert "here" in prepare(read, tmp_path / "cache").target.tokens()
 
 
 def test_a_missing_file_names_both_paths(recipe, tmp_path):
     with pytest.raises(InvalidRecipe) as error:
-        prepared(read_recipe(recipe), tmp_path / "cache")
+        prepare(read_recipe(recipe), tmp_path / "cache")
     for folder in (recipe.parent, tmp_path / "work"):
         for name in ("train.en", "train.de"):
             assert str(folder / name) in str(error.value)

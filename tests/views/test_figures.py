@@ -17,7 +17,7 @@ from regard.model.seq2seq import Seq2Seq
 from regard.views import html
 from regard.views.canvas import SHARP
 from regard.views.figures import CELL, MOST, RAMP, _thumbnails, color, draw
-from regard.views.files import WRITERS
+from regard.views.files import ENDINGS, write_look
 from support.models import decoder, encoder, one, source
 from support.predictors import language_model, translator
 
@@ -190,7 +190,7 @@ def test_a_notebook_frames_the_page(look):
     assert unescape(framed.split('srcdoc="')[1].removesuffix('"></iframe>')) == look.to_html()
 
 
-@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_name_that_is_no_text_is_written_all_the_same(look, ending, tmp_path):
-    WRITERS[ending](replace(look, title="dog\udcff.png"), tmp_path / f"look{ending}")
+    write_look(replace(look, title="dog\udcff.png"), tmp_path / f"look{ending}")
     assert (tmp_path / f"look{ending}").stat().st_size > 1000

@@ -88,6 +88,8 @@ class EnsembleDecoder(Decoder[EnsembleState]):
 class Ensemble(Seq2Seq):
     """Models of any architecture with one vocabulary, as one model."""
 
+    inspectable = False  # the members' attention weights are not comparable
+
     def __init__(self, models: Sequence[Seq2Seq]) -> None:
         if not models or not all(isinstance(model, Seq2Seq) for model in models):
             got = ", ".join(type(model).__name__ for model in models) or "none"

@@ -1,6 +1,7 @@
 """Whole models: an encoder, a decoder or both, with what turns their states into an output."""
 
 from abc import ABC
+from typing import Literal
 
 from torch import nn
 
@@ -15,6 +16,8 @@ class Model(nn.Module, ABC):
     """A model that `build` returns: a `Seq2Seq`, a `Classifier` or a `MaskedLanguageModel`."""
 
     encoder: Encoder | None
+    predicts: Literal["tokens", "label", "masked tokens"]
+    inspectable = True  # whether its attention can be shown
 
     def encode(self, source: Source | None) -> Memory | None:
         """The memory of a batch of sources, a memory as it is; None for a language model."""
@@ -29,6 +32,8 @@ class Model(nn.Module, ABC):
 
 class Seq2Seq(Model):
     """Any source to a sequence of tokens; without an encoder, a language model."""
+
+    predicts = "tokens"
 
     def __init__(self, encoder: Encoder | None, decoder: AnyDecoder) -> None:
         super().__init__()
@@ -49,6 +54,7 @@ class Classifier(Model):
     """Any source to a label."""
 
     encoder: Encoder
+    predicts = "label"
 
     def __init__(self, encoder: Encoder, pool: Pool, labels: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -65,6 +71,7 @@ class MaskedLanguageModel(Model):
     """An encoder with a head that predicts the token at each position, some of which are masked (arXiv:1810.04805)."""
 
     encoder: Encoder
+    predicts = "masked tokens"
 
     def __init__(self, encoder: Encoder, project: Projection, eps: float = 1e-5) -> None:
         super().__init__()
