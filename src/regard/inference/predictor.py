@@ -156,7 +156,7 @@ class Predictor:
             return self.pipeline.score(encoded, targets, batch_tokens or self.recipe.decode.batch_tokens)
 
     def encode(
-        self, text: str | ImageInput, *, truncate: bool = False, line: int | None = None, **options: Any
+        self, text: object, *, truncate: bool = False, line: int | None = None, **options: Any
     ) -> tuple[list[int], Source | None]:
         """The token ids of a text, none for a label or an image; and the encoder's input as a batch of one.
 
