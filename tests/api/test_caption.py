@@ -23,7 +23,7 @@ from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.shapes import shapes
 from regard.data.tokenizer import END, Tokenizer
-from regard.inference.outputs import Output
+from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
 from regard.interpret.regions import ImageRegions
 from regard.recipe.recipe import Recipe
@@ -302,7 +302,7 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
         (tmp_path / "none", photos, "--draw", looks): "draw: wanted one model whose decoder attends to its source",
         (run, photos, "--draw", photos / "a.jpg"): "a.jpg: wanted a folder to draw into",
         (run, tmp_path / "cache"): "cache: wanted at least one image",
-        (run, photos, "--set", "beems=3"): "decode.beems",
+        (run, photos, "--set", "beems=3"): "wanted a key of [decode]; got beems",
     }.items():
         done = command("caption", *arguments)
         assert (done.returncode, done.stdout) == (2, ""), arguments

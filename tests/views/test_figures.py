@@ -131,12 +131,12 @@ def test_what_cannot_be_drawn_is_refused(look, tmp_path):
     kept = regard.look(translator(), TEXT, output=SAID, top=2)
     for found, name, options, message in (
         (look, "x.gif", {}, "path: wanted a name in .svg or .png; got .*x.gif"),
-        (look, "x.svg", {"view": "heet"}, "view: wanted one of heat, heads, lines, picture; got 'heet'.*heat"),
+        (look, "x.svg", {"view": "heet"}, "view: wanted one of heat, heads, lines, image; got 'heet'.*heat"),
         (look, "x.svg", {"map": "decoder 2"}, "map: wanted one of .*; got 'decoder 2'"),
         (
             look,
             "x.svg",
-            {"view": "picture"},
+            {"view": "image"},
             "view: wanted a map whose keys are regions of an image; got 'decoder 2 cross'",
         ),
         (look, "there/x.svg", {}, "path: wanted a file's name in a folder that is there"),

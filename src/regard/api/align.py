@@ -16,8 +16,7 @@ from regard.inference.load import load
 from regard.inference.markup import MarkedText, extract_tags, insert_tags
 from regard.inference.predictor import Predictor
 from regard.interpret.alignment import ALL_HEADS, STEPS, Alignment, AlignmentHeads, TokenizedPair
-from regard.interpret.sites import attention_sites
-from regard.model.seq2seq import Seq2Seq
+from regard.interpret.output_attention import require_cross_attention
 
 SentencePair = tuple[str, str, Sequence[int]]  # a text, its translation, and the tokens of the translation
 
@@ -136,14 +135,13 @@ def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> tuple[Toke
 
 def _head_counts(predictor: Predictor) -> list[int]:
     """The number of heads of each cross-attention layer."""
-    sites = attention_sites(predictor.model) if predictor.model.inspectable else {}
-    return [module.heads for module, site in sites.items() if site.kind == "cross"]
+    model = predictor.model.as_seq2seq()
+    return [] if model is None else [module.heads for module in model.decoder.cross_attentions]
 
 
 def _weights(predictor: Predictor, pair: TokenizedPair, layer: int | None, **limits: Any) -> list[Any]:
-    assert isinstance(predictor.model, Seq2Seq)
     ids, batch = predictor.encode(pair.source, **limits)
-    return pair.weights(predictor.model, batch, len(ids), layer)
+    return pair.weights(require_cross_attention("model", predictor.model), batch, len(ids), layer)
 
 
 def _given_pairs(sources: Iterable[str], targets: Iterable[str], vocabulary: Tokenizer) -> Iterator[SentencePair]:

@@ -21,12 +21,12 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from regard.inference.predictor import Predictor
-from regard.interpret.forward_pass import ForwardPass
 from regard.interpret.look import Look
+from regard.interpret.maps import ForwardPass
 from regard.interpret.output_attention import coverage_reranker
 from regard.interpret.record import LookInput, MapSelection, record_look
 from regard.interpret.sites import AttentionSite
-from regard.interpret.summaries import Head, HeadMeans
+from regard.interpret.summaries import Head, head_means
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
@@ -83,16 +83,17 @@ def _of_predictor(
     if output is not None and not isinstance(output, str):
         raise InvalidArgument("output", wanted="a text or a label", got=repr(output)[:60], remedy="Give a string.")
     inner, device = model.model, next(model.model.parameters()).device
+    seq2seq = inner.as_seq2seq()
     decode = {name: value for name, value in options.items() if name in DecodeConfig.__dataclass_fields__}
     ids, batch = model.encode(text, truncate=truncate, **decode)
     given = _named_input(model, text, ids)
-    if output is not None or inner.predicts != "tokens":
+    if output is not None or seq2seq is None:
         check_no_search_options(options)
     if isinstance(model.target, Labels):
         label = None if output is None else torch.tensor([model.target.encode(output)], device=device)
         return ForwardPass(inner, batch, None, label), replace(given, label=model.target.decode)
     continuous = model.recipe.data.context_length is not None  # a text without sentence boundaries
-    if inner.predicts == "masked tokens":
+    if seq2seq is None:  # a masked language model
         if output is not None:
             wanted, remedy = "none for a masked language model", "Leave it out."
             raise InvalidArgument("output", wanted=wanted, got=repr(output), remedy=remedy)
@@ -133,12 +134,14 @@ def _of_bare_model(model: Model, source: Any, output: Any, options: dict[str, An
         got = f"a batch of {len(source)}" if isinstance(source, Tensor) else repr(source)[:60]
         wanted = "Tokens, a label or pixels (1, 3, Y, X), a batch of one, for a model without vocabularies"
         raise InvalidArgument("text", wanted=wanted, got=got, remedy="Look at one input at a time.")
-    if model.predicts == "tokens" and output is None:
-        return _teacher_forced(model, source, _searched(model, source, prompt, options), START, given, None)
+    seq2seq = model.as_seq2seq()
+    if seq2seq is not None and output is None:
+        return _teacher_forced(model, source, _searched(seq2seq, source, prompt, options), START, given, None)
     check_no_search_options(options)
-    if model.predicts == "tokens":
+    if seq2seq is not None:
         return _teacher_forced(model, source, [*prompt, *map(int, output)], START, given, None)
     labels = None if output is None else torch.tensor([int(output)], device=device)
+    given = given if model.as_classifier() is None else replace(given, label=str)
     return ForwardPass(model, source, None, labels), given
 
 
@@ -150,8 +153,7 @@ def check_no_search_options(options: dict[str, Any]) -> None:
             raise InvalidArgument(name, wanted=wanted, got=repr(value), remedy="Leave it out.")
 
 
-def _searched(model: Model, source: Any, prompt: list[int], options: dict[str, Any]) -> list[int]:
-    assert isinstance(model, Seq2Seq)
+def _searched(model: Seq2Seq, source: Any, prompt: list[int], options: dict[str, Any]) -> list[int]:
     config = read(DecodeConfig, options, "decode")
     if isinstance(config, list):
         raise InvalidRecipe(config)
@@ -183,11 +185,8 @@ def summarize_heads(
     model: Predictor, pairs: Iterable[tuple[Any, str | None]], **options: Any
 ) -> list[tuple[AttentionSite, Head]]:
     """Means of each head's measures over inputs with their outputs; with the model's own where an output is None."""
-    means = HeadMeans()
-    for text, output in pairs:
-        for site, head in look(model, text, output=output, **options).heads():
-            means.add(site, head)
-    return means.lines()
+    looks = (look(model, text, output=output, **options) for text, output in pairs)
+    return head_means(line for each in looks for line in each.heads())
 
 
 def pairs_of(recipe: Recipe, data: Sequence[str]) -> Iterator[tuple[Any, str | None]]:

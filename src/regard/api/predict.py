@@ -11,7 +11,7 @@ from typing import Any
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import text
 from regard.inference.load import load
-from regard.inference.outputs import Output
+from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
 from regard.inference.score import SequenceScore, pairs, score_lines
 

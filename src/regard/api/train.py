@@ -168,7 +168,9 @@ def prepare(
     if given is None and recipe.train.init_from is not None:
         before = load(recipe.train.init_from)
         given = before.source, before.target
-        if before.model.predicts == "masked tokens" and recipe.data.source is not None:  # its tokens: now the source's
+        if (
+            before.recipe.model.predicts == "masked tokens" and recipe.data.source is not None
+        ):  # its tokens: now the source's
             given = before.target, before.target if recipe.data.has_shared_vocab else None
     return corpus.prepare(recipe.data, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
 
@@ -264,9 +266,11 @@ def _card(recipe: Recipe, data: Prepared, model: Model) -> str:
     default = TrainConfig()
     changed = {key: value for key, value in vars(recipe.train).items() if value != getattr(default, key)}
     settings = {"max_steps": recipe.train.max_steps, "seed": recipe.train.seed, **changed}
-    title = {"tokens": "A sequence model", "label": "A classifier", "masked tokens": "An encoder"}[model.predicts]
+    title = {"tokens": "A sequence model", "label": "A classifier", "masked tokens": "An encoder"}[
+        recipe.model.predicts
+    ]
     rows = {f"train.{key}": value for key, value in settings.items()}
-    return model_card(title, repr(model), data.record["splits"], rows)
+    return model_card(titles[recipe.model.predicts], repr(model), data.record["splits"], rows)
 
 
 def _read(

@@ -30,7 +30,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.sanitize import one_line
 
 if TYPE_CHECKING:
-    from regard.inference.outputs import Output
+    from regard.inference.pipelines import Output
 
 
 def predict(

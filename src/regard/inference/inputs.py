@@ -86,6 +86,6 @@ def check_list(name: str, texts: Iterable[Any], count: int | None = None, *, tex
         if texts_only and not isinstance(text, str):
             raise InvalidArgument(name, wanted="texts", got=repr(text), remedy="Give a list of strings.")
     if count is not None and len(texts) != count:
-        wanted, remedy = f"{count}, one for each text", "Empty ones are fine."
+        wanted, remedy = f"{count}{'' if texts_only else ' lists'}, one for each text", "Empty ones are fine."
         raise InvalidArgument(name, wanted=wanted, got=str(len(texts)), remedy=remedy)
     return texts

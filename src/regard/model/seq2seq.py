@@ -1,7 +1,6 @@
 """Whole models: an encoder, a decoder or both, with what turns their states into an output."""
 
 from abc import ABC
-from typing import Literal
 
 from torch import nn
 
@@ -16,7 +15,6 @@ class Model(nn.Module, ABC):
     """A model that `build` returns: a `Seq2Seq`, a `Classifier` or a `MaskedLanguageModel`."""
 
     encoder: Encoder | None
-    predicts: Literal["tokens", "label", "masked tokens"]
     inspectable = True  # whether its attention can be shown
 
     def encode(self, source: Source | None) -> Memory | None:
@@ -26,6 +24,14 @@ class Model(nn.Module, ABC):
         memory: Memory = self.encoder(source)
         return memory
 
+    def as_seq2seq(self) -> "Seq2Seq | None":
+        """The model if it generates sequences."""
+        return None
+
+    def as_classifier(self) -> "Classifier | None":
+        """The model if it predicts labels."""
+        return None
+
     def __repr__(self) -> str:
         return describe(self)
 
@@ -33,11 +39,12 @@ class Model(nn.Module, ABC):
 class Seq2Seq(Model):
     """Any source to a sequence of tokens; without an encoder, a language model."""
 
-    predicts = "tokens"
-
     def __init__(self, encoder: Encoder | None, decoder: AnyDecoder) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
+
+    def as_seq2seq(self) -> "Seq2Seq":
+        return self
 
     def forward(self, source: Source | None, targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Logits of the token after each target. The first target is the start token."""
@@ -54,13 +61,15 @@ class Classifier(Model):
     """Any source to a label."""
 
     encoder: Encoder
-    predicts = "label"
 
     def __init__(self, encoder: Encoder, pool: Pool, labels: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.encoder, self.pool = encoder, pool
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(pool.dim, labels)
+
+    def as_classifier(self) -> "Classifier":
+        return self
 
     def forward(self, source: Source) -> Float[Tensor, "B labels"]:
         logits: Tensor = self.classifier(self.dropout(self.pool(self.encoder(source))))
@@ -71,7 +80,6 @@ class MaskedLanguageModel(Model):
     """An encoder with a head that predicts the token at each position, some of which are masked (arXiv:1810.04805)."""
 
     encoder: Encoder
-    predicts = "masked tokens"
 
     def __init__(self, encoder: Encoder, project: Projection, eps: float = 1e-5) -> None:
         super().__init__()
