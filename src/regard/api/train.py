@@ -168,9 +168,8 @@ def prepare(
     if given is None and recipe.train.init_from is not None:
         before = load(recipe.train.init_from)
         given = before.source, before.target
-        if (
-            before.recipe.model.predicts == "masked tokens" and recipe.data.source is not None
-        ):  # its tokens: now the source's
+        if before.recipe.model.predicts == "masked tokens" and recipe.data.source is not None:
+            # Its tokens are now those of the source.
             given = before.target, before.target if recipe.data.has_shared_vocab else None
     return corpus.prepare(recipe.data, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
 
@@ -266,9 +265,7 @@ def _card(recipe: Recipe, data: Prepared, model: Model) -> str:
     default = TrainConfig()
     changed = {key: value for key, value in vars(recipe.train).items() if value != getattr(default, key)}
     settings = {"max_steps": recipe.train.max_steps, "seed": recipe.train.seed, **changed}
-    title = {"tokens": "A sequence model", "label": "A classifier", "masked tokens": "An encoder"}[
-        recipe.model.predicts
-    ]
+    titles = {"tokens": "A sequence model", "label": "A classifier", "masked tokens": "An encoder"}
     rows = {f"train.{key}": value for key, value in settings.items()}
     return model_card(titles[recipe.model.predicts], repr(model), data.record["splits"], rows)
 
