@@ -117,7 +117,8 @@ def _train(
     group.check_equal({"data": data.key, "weights": None if group.single else fingerprint(model)})
     data = with_cached_features(recipe, model, data, cache or cache_folder(), _progress(on_event))
     assert data.train is not None
-    texts = checkpoint_texts(recipe.as_dict(), data, table, __version__) | {CARD: _card(recipe, data, model)}
+    texts = checkpoint_texts(recipe.as_dict(), data, table, __version__, recipe.extensions())
+    texts[CARD] = _card(recipe, data, model)
     config, batches = recipe.train, epochs(recipe, data.train, group)
     trainer = Trainer(
         model,

@@ -12,7 +12,7 @@ A run is a folder of numbered checkpoints, with their average in averaged/ if th
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ import torch
 
 from regard.checkpoint import store
 from regard.core.errors import CheckpointRefused, InvalidArgument
+from regard.core.registry import missing_extensions
 from regard.data.corpus import Prepared, VocabularyType
 from regard.data.tokenizer import Labels, Tokenizer
-from regard.model.build import missing_parts, registered_parts
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -34,11 +34,16 @@ Vocabularies = tuple[VocabularyType | None, VocabularyType]  # source, target
 
 
 def checkpoint_texts(
-    recipe: Mapping[str, Any], data: Prepared, model: Mapping[str, Any], version: str
+    recipe: Mapping[str, Any],
+    data: Prepared,
+    model: Mapping[str, Any],
+    version: str,
+    registered: Sequence[Mapping[str, str | None]] = (),
 ) -> dict[str, str]:
     """The content of config.json and of the vocabulary files, by file name.
 
-    `recipe` and `model` are the resolved tables; `version` is Regard's.
+    `recipe` and `model` are the resolved tables; `version` is Regard's; `registered` are the names in the recipe that
+    were registered at run time (`regard.core.registry.extensions`).
     """
     sides = {"target": (TOKENIZER, data.target)}
     if data.source is not None:
@@ -50,7 +55,7 @@ def checkpoint_texts(
         "regard_version": version,
         "torch_version": torch.__version__,
         "model": model,
-        "registered": registered_parts(model),
+        "registered": list(registered),
         "recipe": recipe,
         "vocabularies": {
             side: {
@@ -70,7 +75,7 @@ def read_config(content: Mapping[str, bytes], folder: Path) -> dict[str, Any]:
     config = store.document(content, CONFIG, folder)
     if config["format"] != FORMAT:
         raise CheckpointRefused(f"{folder}: wanted format {FORMAT}; got {config['format']}. Update Regard.")
-    missing = list(missing_parts(config.get("registered", ())))
+    missing = list(missing_extensions(config.get("registered", ())))
     if missing:
         raise CheckpointRefused("\n".join(f"{folder}/{CONFIG}: {each}" for each in missing))
     return config
