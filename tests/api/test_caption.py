@@ -27,7 +27,8 @@ from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
 from regard.interpret.regions import ImageRegions
 from regard.recipe.recipe import Recipe
-from regard.views.caption_overlay import PAGE, PAGE_END, SHADE, Overlay, draw, figure, upsampled
+from regard.views.caption_overlay import PAGE, SHADE, Overlay, draw, figure, upsampled
+from regard.views.html import PAGE_END
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'")
 
