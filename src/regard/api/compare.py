@@ -64,7 +64,7 @@ def compare(
     on = EvaluationInputs(split, sources, tuple(references))
     named = [(_name(system), _loaded(system, device, decode or {})) for system in systems]
     recipes = [system.recipe for _, system in named if isinstance(system, Predictor)]
-    if any(recipe.data.source is None for recipe in recipes):  # language models have no outputs to compare
+    if any(not recipe.data.source_fields for recipe in recipes):  # language models have no outputs to compare
         collected = collect_systems(named, on, metrics=metrics, by_length=None, keep=None, cache=cache, device=device)
         return Comparison(report(collected, resamples=resamples), [])
     with ExitStack() as stack:

@@ -199,7 +199,7 @@ def _collect_model(
 
 def _loss(model: Predictor, split: str, cache: Path | None) -> float:
     recipe = model.recipe
-    data = prepare(recipe.data, cache or cache_folder(), vocabularies=(model.source, model.target))
+    data = prepare(recipe.data, cache or cache_folder(), vocabularies=(model.sources, model.target))
     corpus = getattr(data, _split(recipe, split))
     return corpus_loss(model.model, corpus, recipe)
 
@@ -267,7 +267,7 @@ def _reference(example: Example, recipe: Recipe) -> str:
 
 
 def _task(recipe: Recipe) -> TaskName:
-    if recipe.data.source is None:
+    if not recipe.data.source_fields:
         return "language"
     return "label" if recipe.data.target.kind == "label" else "text"
 
@@ -285,8 +285,8 @@ def _default_output_metrics(recipe: Recipe) -> list[str]:
         return ["accuracy", "f1"]
     if recipe.data.synthetic or recipe.train.monitor in ("accuracy", "error_rate"):
         return ["accuracy", "error_rate" if recipe.data.target.tokenizer == "words" else "character_error_rate"]
-    assert recipe.data.source is not None
-    return CAPTION_METRICS if recipe.data.source.kind == "image" else ["bleu", "chrf"]
+    captions = any(field.kind == "image" for field in recipe.data.source_fields)
+    return CAPTION_METRICS if captions else ["bleu", "chrf"]
 
 
 def _source_length(recipe: Recipe | None) -> Callable[[Any], int]:
@@ -301,14 +301,14 @@ def _source_length(recipe: Recipe | None) -> Callable[[Any], int]:
 
 def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
     """The validation of a training run: the loss, and outputs if the monitored metric or samples need them."""
-    rows = [] if recipe.data.source is None else list(rows_of(recipe, "valid"))
+    rows = [] if not recipe.data.source_fields else list(rows_of(recipe, "valid"))
     metric = recipe.train.monitor
 
     def validate(model: Model) -> Validation:
         assert data.valid is not None
         loss = corpus_loss(model, data.valid, recipe)
         values = {"loss": loss, "perplexity": perplexity(loss)}
-        predictor = Predictor(model, recipe, data.source, data.target)
+        predictor = Predictor(model, recipe, data.sources, data.target)
         needs_outputs = metric not in values
         decoded = rows if needs_outputs else rows[: recipe.train.log_samples]
         outputs = predictor.predict([source for source, _ in decoded]) if decoded else []

@@ -103,7 +103,7 @@ def _of_predictor(
         forward = ForwardPass(inner, Tokens.of([whole], device=device), None, None)
         return forward, replace(given, source=TokenSequence.of(whole, model.target))
     assert isinstance(inner, Seq2Seq)
-    prompt = [] if model.recipe.data.source is not None else ids
+    prompt = [] if model.recipe.data.source_fields else ids
     if output is not None:
         generated = [*prompt, *model.target.encode(output), *([] if continuous else [END])]
     else:
@@ -198,7 +198,7 @@ def summarize_heads(
 def pairs_of(recipe: Recipe, data: Sequence[str]) -> Iterator[tuple[Any, str | None]]:
     """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on."""
     config, split = data_of(recipe, data)
-    alone, masked = config.source is None, recipe.model.predicts == "masked tokens"
+    alone, masked = not config.source_fields, recipe.model.predicts == "masked tokens"
     for each in examples(config, split):
         if each.source or each.target:
             yield (each.target, None if masked else "") if alone else (each.source, each.target)

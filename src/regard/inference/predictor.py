@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
-from regard.data.corpus import VocabularyType
+from regard.data.corpus import SourceVocabularies, VocabularyType
 from regard.data.images import ImageInput
 from regard.data.tokenizer import Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
@@ -37,9 +37,14 @@ class Predictor:
 
     model: Model
     recipe: Recipe
-    source: VocabularyType | None  # None for images and for language models
+    sources: SourceVocabularies
     target: VocabularyType
     folder: Path | None = None  # the checkpoint it was loaded from
+
+    @property
+    def source(self) -> VocabularyType | None:
+        """The vocabulary of its one source; None for images, for language models and for several sources."""
+        return self.sources[0] if len(self.sources) == 1 else None
 
     def __repr__(self) -> str:
         parameters = sum(weight.numel() for weight in self.model.parameters())
@@ -158,7 +163,7 @@ class Predictor:
     ) -> list[SequenceScore]:
         """The log-probability of the target of each text: an output or a label; for a language model, of the text."""
         texts = self.inputs.check("texts", texts)
-        language_model = self.recipe.data.source is None
+        language_model = not self.recipe.data.source_fields
         if (targets is None) != language_model:
             wanted = "one for each text" if targets is None else "none for a model without a source"
             remedy = "Give sources and targets to a model that has both, texts alone to a language model."
@@ -182,7 +187,7 @@ class Predictor:
         """
         lines = None if line is None else [line]
         encoded, _ = self._encode(self.inputs.check("text", [text]), self._config(options), truncate, lines)
-        return encoded[0], None if self.recipe.data.source is None else self.inputs.collate(encoded)
+        return encoded[0], None if not self.recipe.data.source_fields else self.inputs.collate(encoded)
 
     def _encode(
         self, texts: Sequence[str | ImageInput], config: DecodeConfig, truncate: bool, lines: Sequence[int] | None
@@ -197,7 +202,7 @@ class Predictor:
             wanted, remedy = "one that gives sequences", "Choose another, or use predict."
             raise InvalidArgument("model", wanted=wanted, got=type(self.model).__name__, remedy=remedy)
         data = self.recipe.data
-        has_source, documents = data.source is not None, data.context_length is not None
+        has_source, documents = bool(data.source_fields), data.context_length is not None
         return RequestBuilder(self.model, self.target, self.inputs, has_source, documents)
 
     def _config(self, options: dict[str, Any]) -> DecodeConfig:

@@ -52,7 +52,7 @@ def score_lines(
 
 def pairs(predictor: "Predictor", files: Sequence[Path]) -> Iterator[tuple[str, ...]]:
     """The examples in parallel files, or on stdin as two columns separated by a tab; one text for a language model."""
-    columns = 1 if predictor.recipe.data.source is None else 2
+    columns = 1 + bool(predictor.recipe.data.source_fields)
     if files and len(files) != columns:
         names = "texts" if columns == 1 else "sources and one of targets"
         raise InvalidArgument("files", wanted=f"a file of {names}", got=str(len(files)), remedy="Or none, for stdin.")
