@@ -23,7 +23,7 @@ from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.shapes import shapes
 from regard.data.tokenizer import END, Tokenizer
-from regard.inference.outputs import Output
+from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
 from regard.interpret.regions import ImageRegions
 from regard.recipe.recipe import Recipe

@@ -10,7 +10,7 @@ from typing import Any
 
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import text
-from regard.inference.outputs import Output
+from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
 
 CHUNK = 1024  # lines at once: enough to batch those of similar length

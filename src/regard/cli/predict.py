@@ -24,7 +24,7 @@ from regard.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from regard.inference.outputs import Output
+    from regard.inference.pipelines import Output
     from regard.inference.predictor import Predictor
 
 

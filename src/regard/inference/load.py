@@ -12,7 +12,6 @@ from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.model.build import build
-from regard.model.seq2seq import Seq2Seq
 from regard.model.weights import load_weights
 from regard.recipe.recipe import Recipe
 
@@ -44,7 +43,7 @@ def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Pre
 
 def _ensemble(members: Sequence[Predictor]) -> Predictor:
     """Refused unless all members have the same vocabularies."""
-    models = [member.model for member in members if isinstance(member.model, Seq2Seq)]
+    models = [model for member in members if (model := member.model.as_seq2seq()) is not None]
     if not members or len(models) < len(members):
         got = ", ".join(type(member.model).__name__ for member in members) or "none"
         raise InvalidArgument("path", wanted="models that give sequences", got=got, remedy="Leave others out.")

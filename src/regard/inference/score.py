@@ -7,14 +7,8 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from regard.core.errors import InvalidArgument
-from regard.core.sequence import Tokens
 from regard.data.text import lines, parallel
-from regard.data.tokenizer import END, START, Labels, Tokenizer
-from regard.inference.inputs import EncodedInput, InputEncoder
-from regard.model.seq2seq import Classifier, Seq2Seq
 
 if TYPE_CHECKING:
     from regard.inference.predictor import Predictor
@@ -69,64 +63,3 @@ def pairs(predictor: "Predictor", files: Sequence[Path]) -> Iterator[tuple[str, 
                 remedy="Or give two files.",
             )
         yield sides
-
-
-@torch.inference_mode()
-def score_labels(
-    model: Classifier,
-    labels: Labels,
-    inputs: InputEncoder,
-    encoded: Sequence[EncodedInput],
-    targets: Sequence[str],
-    batch_tokens: int,
-) -> list[SequenceScore]:
-    """The score of one label for each input."""
-    ids = [labels.encode(target) for target in targets]
-    scores: dict[int, SequenceScore] = {}
-    for rows in length_batches(inputs.sizes(encoded), batch_tokens):
-        log_p = model(inputs.collate([encoded[row] for row in rows])).float().log_softmax(-1).tolist()
-        for row, values in zip(rows, log_p, strict=True):
-            scores[row] = SequenceScore((targets[row],), (values[ids[row]],))
-    return [scores[row] for row in range(len(targets))]
-
-
-@torch.inference_mode()
-def score_sequences(
-    model: Seq2Seq,
-    tokenizer: Tokenizer,
-    inputs: InputEncoder,
-    encoded: Sequence[EncodedInput] | None,
-    targets: Sequence[str],
-    batch_tokens: int,
-    *,
-    documents: bool,
-) -> list[SequenceScore]:
-    """The score of one target for each input; `encoded` is None for a language model.
-
-    With `documents`, the targets are running text, which begins after an end token and has none of its own.
-    """
-    ids = [[END, *row] if documents else [START, *row, END] for row in tokenizer.encode_batch(targets)]
-    device = next(model.parameters()).device
-    sizes = [len(row) for row in ids]
-    if encoded is not None:
-        sizes = [max(pair) for pair in zip(sizes, inputs.sizes(encoded), strict=True)]
-    scores: dict[int, SequenceScore] = {}
-    for rows in length_batches(sizes, batch_tokens):
-        source = None if encoded is None else inputs.collate([encoded[row] for row in rows])
-        log_p = model.log_probabilities(source, Tokens.of([ids[row] for row in rows], device=device).ids).tolist()
-        for row, values in zip(rows, log_p, strict=True):
-            count = len(ids[row]) - 1
-            scores[row] = SequenceScore(tuple(tokenizer.pieces(ids[row][1:])), tuple(values[:count]))
-    return [scores[row] for row in range(len(targets))]
-
-
-def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of sequences of similar length, batched within a budget of tokens with padding."""
-    rows: list[int] = []
-    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if rows and (lengths[row] + 1) * (len(rows) + 1) > batch_tokens:
-            yield rows
-            rows = []
-        rows.append(row)
-    if rows:
-        yield rows

@@ -107,7 +107,9 @@ class TokenizedPair:
         source_word_of = _words_of_text(reads, reads.encode(source))
         return TokenizedPair(source, output, source_words, output_words, ids, source_word_of, output_word_of)
 
-    def weights(self, model: Seq2Seq, batch: Source, length: int, layer: int | None) -> list[Float[Tensor, "H T S"]]:
+    def weights(
+        self, model: Seq2Seq, batch: Source | None, length: int, layer: int | None
+    ) -> list[Float[Tensor, "H T S"]]:
         """Cross-attention weights of every layer, or of one, over the `length` source tokens without the end."""
         if not self.source_words or not self.output_words:
             return []
