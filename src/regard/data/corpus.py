@@ -124,6 +124,11 @@ class Prepared:
         return Prepared(folder, record["key"], record, tuple(sources), target, train, valid, test)
 
     @property
+    def source(self) -> VocabularyType | None:
+        """The vocabulary of the one source; None without a source, for images and for several sources."""
+        return self.sources[0] if len(self.sources) == 1 else None
+
+    @property
     def vocabularies(self) -> Vocabularies:
         return self.sources, self.target
 
