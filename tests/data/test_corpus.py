@@ -72,7 +72,7 @@ REFUSED = {
     ),
     "unequal and joint": (
         {"train": ["a", "b"], "source": {"tokenizer": "words"}},
-        ["data.shared_vocab: wanted false, unless source and target are tokenized alike"],
+        ["data.shared_vocab: wanted false, unless all texts are tokenized alike"],
     ),
     "settings of a label": (
         {"train": ["a", "b"], "source": {}, "target": {"kind": "label", "lowercase": True, "max_tokens": 3}},

@@ -13,6 +13,7 @@ import numpy as np
 from regard.api.evaluate import EvaluationInputs, collect_systems, is_file
 from regard.api.look import look
 from regard.core.errors import InvalidArgument
+from regard.data.example import source_text
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.bootstrap import RESAMPLES
 from regard.evaluation.comparison import (
@@ -125,7 +126,7 @@ def _compared(
         }
         attention = _attention(system, source) if isinstance(system, Predictor) and output else None
         answers.append(SystemAnswer(output, scores, attention))
-    return ComparedExample(index + 1, str(source), list(references), difference, answers)
+    return ComparedExample(index + 1, source_text(source), list(references), difference, answers)
 
 
 def _attention(model: Predictor, source: Any) -> AnswerAttention | None:

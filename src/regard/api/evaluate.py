@@ -10,8 +10,9 @@ from typing import Any
 from regard.core.atomic_io import cache_folder
 from regard.core.errors import InvalidArgument
 from regard.data import text
+from regard.data.config import FieldConfig
 from regard.data.corpus import Corpus, Prepared, prepare
-from regard.data.example import Example, Split
+from regard.data.example import Example, Split, source_text
 from regard.data.sources import examples
 from regard.data.tokenizer import lowered
 from regard.evaluation.bootstrap import RESAMPLES
@@ -290,13 +291,17 @@ def _default_output_metrics(recipe: Recipe) -> list[str]:
 
 
 def _source_length(recipe: Recipe | None) -> Callable[[Any], int]:
-    """The length of a source: in characters if those are its tokens, else in words; 1 for images."""
-    source = recipe.data.source if recipe is not None else None
-    if source is not None and source.kind == "image":
-        return lambda image: 1
-    if source is not None and source.tokenizer in ("characters", "bytes"):
-        return len
-    return lambda text: len(text.split())
+    """The length of a source: in characters if those are its tokens, else in words; 1 for images and labels."""
+    fields = (FieldConfig(),) if recipe is None else recipe.data.source_fields
+
+    def length(value: Any, field: FieldConfig) -> int:
+        if field.kind != "text":
+            return 1
+        return len(value) if field.tokenizer in ("characters", "bytes") else len(value.split())
+
+    if len(fields) == 1:
+        return lambda source: length(source, fields[0])
+    return lambda sources: sum(map(length, sources, fields))
 
 
 def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
@@ -315,7 +320,7 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
         if needs_outputs:
             values[metric] = score(metric, outputs, [references for _, references in rows])
         samples = [
-            {"source": str(source), "output": output, "reference": references[0]}
+            {"source": source_text(source), "output": output, "reference": references[0]}
             for (source, references), output in zip(decoded, outputs, strict=True)
         ]
         return Validation(values, samples[: recipe.train.log_samples])

@@ -214,16 +214,17 @@ def data_of(recipe: Recipe, data: Sequence[str]) -> tuple[DataConfig, Split]:
         if files == (split,):
             return config, split
     table = len(files) == 1 and form(files[0]) in TABLES
-    first, second = (None, None) if not table else ("1", "2" if config.source is not None else "1")
     named = table and bool(config.columns)
-    source, target = (
-        None if field is None else replace(field, max_tokens=None, column=field.column if named else column)
-        for field, column in ((config.source, first), (config.target, second))
+    *sources, target = (
+        replace(field, max_tokens=None, column=field.column if named else str(number) if table else None)
+        for number, field in enumerate(config.fields.values(), start=1)
     )
-    assert target is not None
+    changed: dict[str, Any] = (
+        {"sources": tuple(sources)} if config.sources else {"source": sources[0] if sources else None}
+    )
     try:
         return replace(
-            config, synthetic=None, seed=0, train=files, valid=None, test=None, source=source, target=target
+            config, synthetic=None, seed=0, train=files, valid=None, test=None, target=target, **changed
         ), "train"
     except InvalidRecipe as error:
         problem = error.problems[0]

@@ -25,3 +25,8 @@ class Example:
     def sources(self) -> tuple[SourceValue, ...]:
         """All sources."""
         return self.source if isinstance(self.source, tuple) else () if self.source is None else (self.source,)
+
+
+def source_text(source: object) -> str:
+    """A source, or several, for a report."""
+    return " | ".join(map(str, source)) if isinstance(source, tuple) else str(source)

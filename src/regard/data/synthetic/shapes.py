@@ -34,7 +34,7 @@ def questions(split: Split, seed: int = 0, size: int | None = None) -> Iterator[
 
     >>> example = next(questions("test"))
     >>> example.sources[0].caption, example.sources[1], example.target
-    ('', '', '')
+    ('a yellow cross below a purple triangle and left of a black cross', 'what color is the triangle?', 'purple')
     """
     random = uniform("questions", split, seed)
 

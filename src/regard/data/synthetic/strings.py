@@ -32,7 +32,7 @@ def operations(split: Split, seed: int = 0, size: int | None = None) -> Iterator
     """Two sources, the name of an operation (a label) and a string; and the result. No string is in two splits.
 
     >>> next(operations("test"))
-    Example(source=('reverse', 'fvlbwt'), target='twblvf')
+    Example(source=('sort', 'epsxxffuemv'), target='eeffmpsuvxx')
     """
     random = uniform("operations", split, seed)
 
