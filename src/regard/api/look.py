@@ -22,12 +22,12 @@ from regard.decoding.ensemble import Ensemble
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from regard.inference.predictor import Predictor
-from regard.interpret.forward_pass import ForwardPass
 from regard.interpret.look import Look
+from regard.interpret.maps import ForwardPass
 from regard.interpret.output_attention import coverage_reranker
 from regard.interpret.record import LookInput, MapSelection, record_look
 from regard.interpret.sites import AttentionSite
-from regard.interpret.summaries import Head, HeadMeans
+from regard.interpret.summaries import Head, head_means
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
@@ -145,6 +145,7 @@ def _of_bare_model(
     if isinstance(model, Seq2Seq):
         return _teacher_forced(model, source, [*prompt, *map(int, output)], START, given, None)
     labels = None if output is None else torch.tensor([int(output)], device=device)
+    given = given if model.as_classifier() is None else replace(given, label=str)
     return ForwardPass(model, source, None, labels), given
 
 
@@ -188,11 +189,8 @@ def summarize_heads(
     model: Predictor, pairs: Iterable[tuple[Any, str | None]], **options: Any
 ) -> list[tuple[AttentionSite, Head]]:
     """Means of each head's measures over inputs with their outputs; with the model's own where an output is None."""
-    means = HeadMeans()
-    for text, output in pairs:
-        for site, head in look(model, text, output=output, **options).heads():
-            means.add(site, head)
-    return means.lines()
+    looks = (look(model, text, output=output, **options) for text, output in pairs)
+    return head_means(line for each in looks for line in each.heads())
 
 
 def pairs_of(recipe: Recipe, data: Sequence[str]) -> Iterator[tuple[Any, str | None]]:

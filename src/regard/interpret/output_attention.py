@@ -73,7 +73,7 @@ def coverage_reranker(model: Model, config: DecodeConfig, first: int) -> Reranke
         memory = reads.encode(source)
         assert memory is not None
         ranked = []
-        for each, weights in zip(hypotheses, output_attention(reads, source, hypotheses, first), strict=True):
+        for each, weights in zip(hypotheses, output_attention(reads, memory, hypotheses, first), strict=True):
             received = weights.mean((0, 1)).sum(0)[memory.cls_tokens :]  # (S,)
             coverage = float(received.clamp(torch.finfo(torch.float32).tiny, 1.0).log().sum())
             score = None if each.score is None else each.score + config.coverage_penalty * coverage
