@@ -26,7 +26,7 @@ def ablate(
     model = load(model)
     recipe = model.recipe
     config, split = data_of(recipe, data)
-    prepared = prepare(config, cache or cache_folder(), vocabularies=(model.source, model.target))
+    prepared = prepare(config, cache or cache_folder(), vocabularies=(model.sources, model.target))
     corpus: Corpus = getattr(prepared, split)
     budget, masked = recipe.train.batch_tokens, recipe.train.mask_probability
     return ablate_heads(model.model, partial(mean_loss, model.model, corpus, budget=budget, masked=masked))

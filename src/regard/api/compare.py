@@ -14,6 +14,7 @@ import numpy as np
 from regard.api.evaluate import EvaluationInputs, SystemInput, collect_systems, is_file, load_system, system_name
 from regard.api.look import look
 from regard.core.errors import InvalidArgument
+from regard.data.example import source_text
 from regard.evaluation.bootstrap import RESAMPLES
 from regard.evaluation.comparison import AnswerAttention, ComparedExample, Comparison, SystemAnswer, output_difference
 from regard.evaluation.report import Row, SystemStatistics, report
@@ -50,7 +51,7 @@ def compare(
     on = EvaluationInputs(split, sources, references)
     loaded = [system if is_file(system) else load_system(system, device, decode) for system in systems]
     recipes = [system.recipe for system in loaded if isinstance(system, Predictor)]
-    with_outputs = all(recipe.data.source is not None for recipe in recipes)  # no language model among them
+    with_outputs = all(recipe.data.source_fields for recipe in recipes)  # no language model among them
     by_length = by_length if with_outputs else None
     with ExitStack() as stack:
         files = [stack.enter_context(TemporaryFile("w+", encoding="ascii")) for _ in systems if with_outputs]
@@ -93,7 +94,7 @@ def _compared(
         }
         attention = _attention(system, source) if isinstance(system, Predictor) and output else None
         answers.append(SystemAnswer(output, scores, attention))
-    return ComparedExample(index + 1, str(source), list(references), difference, answers)
+    return ComparedExample(index + 1, source_text(source), list(references), difference, answers)
 
 
 def _attention(model: Predictor, source: Any) -> AnswerAttention | None:

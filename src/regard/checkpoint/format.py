@@ -21,7 +21,7 @@ import torch
 from regard.checkpoint import store
 from regard.core.errors import CheckpointRefused, InvalidArgument
 from regard.core.registry import missing_extensions
-from regard.data.corpus import Prepared, VocabularyType
+from regard.data.corpus import Prepared, Vocabularies, VocabularyType
 from regard.data.tokenizer import Labels, Tokenizer
 
 FORMAT = 1
@@ -30,7 +30,6 @@ TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 TRAINING_STATE, TRAINING_TENSORS = "training.json", "training.safetensors"
 CARD, AVERAGED = "README.md", "averaged"
 log = logging.getLogger(__name__)
-Vocabularies = tuple[VocabularyType | None, VocabularyType]  # source, target
 
 
 def checkpoint_texts(
@@ -46,8 +45,14 @@ def checkpoint_texts(
     were registered at run time (`regard.core.registry.extensions`).
     """
     sides = {"target": (TOKENIZER, data.target)}
-    if data.source is not None:
-        sides["source"] = (TOKENIZER if data.source is data.target else SOURCE_TOKENIZER, data.source)
+    for number, vocabulary in enumerate(data.sources, start=1):
+        name, file = (
+            ("source", SOURCE_TOKENIZER)
+            if len(data.sources) == 1
+            else (f"sources.{number}", f"source_{number}_tokenizer.json")
+        )
+        if vocabulary is not None:
+            sides[name] = (TOKENIZER if vocabulary is data.target else file, vocabulary)
     config = {
         "architectures": ["Regard"],
         "model_type": "regard",
@@ -81,11 +86,11 @@ def read_config(content: Mapping[str, bytes], folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_vocabularies(content: Mapping[str, bytes], folder: Path) -> Vocabularies:
-    """The vocabularies of a checkpoint whose bytes `store.read` has checked."""
+def read_vocabularies(content: Mapping[str, bytes], folder: Path, sources: Sequence[str]) -> Vocabularies:
+    """The vocabularies of a checkpoint whose bytes `store.read` has checked; `sources` are the names of its sources."""
     entries = store.document(content, CONFIG, folder)["vocabularies"]
     sides = {side: _vocabulary(content, entry, folder) for side, entry in entries.items()}
-    return sides.get("source"), sides["target"]
+    return tuple(sides.get(name) for name in sources), sides["target"]
 
 
 def _vocabulary(content: Mapping[str, bytes], entry: Mapping[str, Any], folder: Path) -> VocabularyType:
