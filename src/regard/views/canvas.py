@@ -156,7 +156,7 @@ class PngCanvas(Canvas):
 CANVASES: dict[str, type[Canvas]] = {".svg": SvgCanvas, ".png": PngCanvas}  # by the ending of a file's name
 
 
-def mixed(start: Sequence[float], end: Sequence[float], share: float) -> str:
+def mixed(start: Sequence[int], end: Sequence[int], share: float) -> str:
     """The color between two of (red, green, blue): the second has this share."""
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(start, end, strict=True))
 
