@@ -211,26 +211,27 @@ class StaticDecoder(EngineDecoder):
         assert isinstance(state, StaticState)
         weights, admitted, time, heads = self.weights, state.admitted, state.time, self.heads
         norms, post_norm, captured = self._norms(), not self.norm_first, capturing_here()
-        x = step.embed(tokens, weights.embed_tokens, self.scale, weights.positions, admitted, time)
+        ops = step.kernels(tokens) or step
+        x = ops.embed(tokens, weights.embed_tokens, self.scale, weights.positions, admitted, time)
         for number, layer in enumerate(weights.layers):
-            projected, x = step.norm_linear(x, next(norms), layer.qkv_proj, post_norm=post_norm)
-            context = step.self_attention(projected, state.cache[number], state.parents, admitted, time, heads)
+            projected, x = ops.norm_linear(x, next(norms), layer.qkv_proj, post_norm=post_norm)
+            context = ops.self_attention(projected, state.cache[number], state.parents, admitted, time, heads)
             if captured:
                 past, query = state.cache[number, :, : state.steps], projected[:, : self.dim]  # with this step
                 parents = state.parents[..., : state.steps]
                 publish_step(self.attentions[number][0](), query.contiguous(), past, parents, admitted, heads)
-            x = step.add_linear(x, context, layer.out_proj)
+            x = ops.add_linear(x, context, layer.out_proj)
             if layer.cross_q_proj is not None and layer.cross_out_proj is not None:
-                query, x = step.norm_linear(x, next(norms), layer.cross_q_proj, post_norm=post_norm)
-                context = step.cross_attention(query, state.source[:, :, number], state.mask, heads)
+                query, x = ops.norm_linear(x, next(norms), layer.cross_q_proj, post_norm=post_norm)
+                context = ops.cross_attention(query, state.source[:, :, number], state.mask, heads)
                 cross_attn = self.attentions[number][1]
                 if captured and cross_attn is not None:
                     queries = query.view(len(state.mask), -1, self.dim)
                     publish(cross_attn(), queries, state.source[:, :, number], state.mask[:, None], heads)
-                x = step.add_linear(x, context, layer.cross_out_proj)
-            hidden, x = step.norm_linear(x, next(norms), layer.ffn_up, post_norm=post_norm, activation=self.activation)
-            x = step.add_linear(x, hidden, layer.ffn_down)
-        logits, _ = step.norm_linear(x, next(norms), weights.project, post_norm=post_norm)
+                x = ops.add_linear(x, context, layer.cross_out_proj)
+            hidden, x = ops.norm_linear(x, next(norms), layer.ffn_up, post_norm=post_norm, activation=self.activation)
+            x = ops.add_linear(x, hidden, layer.ffn_down)
+        logits, _ = ops.norm_linear(x, next(norms), weights.project, post_norm=post_norm)
         state.time += 1
         return logits[:, : self.vocab_size], state
 
