@@ -4,18 +4,15 @@ A program holds a head of D dimensions or, with LOOPED, loops over it, D dimensi
 (`group` is 1).
 """
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 
+from regard.kernels.jit_triton import jit
 from regard.kernels.layers.dropout_triton import keep_mask
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit
-@no_type_check
+@jit
 def softmax_weights(
     scores, n, m, scale, seed, item, dropped,
     CAUSAL: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
@@ -38,16 +35,14 @@ def softmax_weights(
     return weights, kept
 
 
-@triton.jit
-@no_type_check
+@jit
 def softmax_backward(weights, kept, d_kept, scale):
     """Gradients of the dot products, given those of the weights after dropout."""
     d_weights = kept * d_kept
     return (d_weights - weights * tl.sum(d_weights, 1)[:, None]) * scale
 
 
-@triton.jit
-@no_type_check
+@jit
 def head_tile(start, step, first, size, head, dim, S: tl.constexpr, D: tl.constexpr):
     """Pointers to S positions of one head, and which of them are in range."""
     positions, columns = tl.arange(0, S), tl.arange(0, D)
@@ -55,24 +50,21 @@ def head_tile(start, step, first, size, head, dim, S: tl.constexpr, D: tl.conste
     return at, (positions < size)[:, None] & (columns < dim)[None, :]
 
 
-@triton.jit
-@no_type_check
+@jit
 def load_head(start, step, first, size, head, dim, S: tl.constexpr, D: tl.constexpr):
     """S positions of one head, zero out of range."""
     at, in_range = head_tile(start, step, first, size, head, dim, S, D)
     return tl.load(at, mask=in_range, other=0.0)
 
 
-@triton.jit
-@no_type_check
+@jit
 def store_head(tile, start, step, first, size, head, dim, S: tl.constexpr, D: tl.constexpr):
     """Store S positions of one head, in the dtype stored there."""
     at, in_range = head_tile(start, step, first, size, head, dim, S, D)
     tl.store(at, tile.to(start.dtype.element_ty), mask=in_range)
 
 
-@triton.jit
-@no_type_check
+@jit
 def dot_products(
     x, y, x_step, y_step, first, start, n, m, head, dim, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
@@ -85,8 +77,7 @@ def dot_products(
     return total
 
 
-@triton.jit
-@no_type_check
+@jit
 def multiply(
     left, x, x_step, x_first, x_size, out, out_step, out_first, out_size, head, dim,
     R: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
@@ -98,8 +89,7 @@ def multiply(
         store_head(tile, out + head * dim + begin, out_step, out_first, out_size, 0, dim - begin, R, D)
 
 
-@triton.jit
-@no_type_check
+@jit
 def short_attention(
     query, key, value, out, cu_seqlens, kv_cu_seqlens, seed, query_stride, kv_stride, out_stride,
     scale, dropped, heads, group, dim, min_length,
@@ -129,8 +119,7 @@ def short_attention(
             store_head(rows, out, out_stride, first, n, head, dim, R, D)
 
 
-@triton.jit
-@no_type_check
+@jit
 def d_short_attention(
     query, key, value, d_out, d_query, d_key, d_value, cu_seqlens, kv_cu_seqlens, seed,
     query_stride, kv_stride, out_stride, scale, dropped, heads, group, dim, min_length,

@@ -5,7 +5,6 @@ programmatic dependent launch; with many rows PyTorch's products are faster. Acc
 """
 
 from math import sqrt
-from typing import no_type_check
 
 import torch
 import triton
@@ -19,6 +18,7 @@ from regard.kernels.decode.sampling_triton import greedy_step as greedy_step
 from regard.kernels.decode.sampling_triton import log_sum_exp as log_sum_exp
 from regard.kernels.decode.sampling_triton import top_k as top_k
 from regard.kernels.decode.step import Activation, StepLinear, StepNorm
+from regard.kernels.jit_triton import jit
 from regard.kernels.layers.residual_norm import PendingResidual
 from regard.kernels.triton_launch import HALF
 
@@ -124,8 +124,7 @@ def _norm(norm: StepNorm | None, unused: Tensor) -> tuple[Tensor, Tensor, float,
     return norm.weight, norm.bias, norm.epsilon, {"KIND": 2}
 
 
-@triton.jit
-@no_type_check
+@jit
 def _embed(
     tokens, table, positions, admitted, time, x, scale, beams, limit, width, WIDE: tl.constexpr, EARLY: tl.constexpr
 ):  # fmt: skip
@@ -142,8 +141,7 @@ def _embed(
     tl.store(x + row * width + d, here, mask=there)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _normalize(here, weight, bias, eps, width, d, KIND: tl.constexpr):
     """Normalized rows; columns beyond the width stay zero."""
     there = (d < width)[None, :]
@@ -158,8 +156,7 @@ def _normalize(here, weight, bias, eps, width, d, KIND: tl.constexpr):
     return normed
 
 
-@triton.jit
-@no_type_check
+@jit
 def _add_norm(
     x, added, weight, bias, total, out, eps, width,
     KIND: tl.constexpr, POST_NORM: tl.constexpr, ADD: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
@@ -179,8 +176,7 @@ def _add_norm(
     tl.store(out + at, normed.to(out.dtype.element_ty), mask=there)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _norm_linear(
     x, added, weight, bias, linear_weight, linear_bias, total, out, eps, rows, width, outputs,
     KIND: tl.constexpr, POST_NORM: tl.constexpr, ADD: tl.constexpr, RELU: tl.constexpr,
@@ -213,8 +209,7 @@ def _norm_linear(
     tl.store(where, out_tile.to(out.dtype.element_ty), mask=(row < rows)[:, None] & (column < outputs)[None, :])
 
 
-@triton.jit
-@no_type_check
+@jit
 def _add_linear(
     x, context, linear_weight, linear_bias, out, rows, width, inputs,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, INPUTS: tl.constexpr, EARLY: tl.constexpr,
@@ -236,8 +231,7 @@ def _add_linear(
     tl.store(out + at, out_tile + tl.load(x + at, mask=both, other=0.0), mask=both)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _self_attention(
     qkv, cache, parents, admitted, time, out, scale, capacity, beams, width, head_width,
     BEAM_SEARCH: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
@@ -284,8 +278,7 @@ def _self_attention(
     tl.store(kept + width, value, mask=there)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _cross_attention(
     queries, source, visible, out, scale, length, sequence_stride, position_stride, value_offset, width, head_width,
     KEYS: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
@@ -319,8 +312,7 @@ def _cross_attention(
     tl.store(out + row * width + head * head_width + d, context.to(out.dtype.element_ty), mask=there)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _load_source(here, visible, begin, length, position_stride, value_offset, d, there, KEYS: tl.constexpr):
     """Mask, keys and values of the next positions of a source."""
     position = begin + tl.arange(0, KEYS)
@@ -330,8 +322,7 @@ def _load_source(here, visible, begin, length, position_stride, value_offset, d,
     return allowed, tl.load(where, mask=both, other=0.0), tl.load(where + value_offset, mask=both, other=0.0)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _cross_attention_beams(
     queries, source, visible, out, scale, beams, length, sequence_stride, position_stride, value_offset, width,
     head_width, BEAMS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,

@@ -4,28 +4,24 @@ Gates are in the order of `rnn`: n of Elman; n, r, z, m of a GRU; i, f, u, o of 
 axis of the grid.
 """
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
+
+from regard.kernels.jit_triton import jit
 
 STEP = ["rows", "row", "new", "old"]  # arguments that change from step to step
 
 
-@triton.jit
-@no_type_check
+@jit
 def sigmoid(x):
     return 1 / (1 + tl.exp(-x))
 
 
-@triton.jit
-@no_type_check
+@jit
 def tanh(x):
     return 1 - 2 / (1 + tl.exp(2 * x))
 
 
-@triton.jit
-@no_type_check
+@jit
 def gate_sum(gates, part, bias, at, inside, of_state, column, unit, size, INPUT: tl.constexpr, STATE: tl.constexpr):
     """The sum of bias, input and state for one gate."""
     x = tl.load(bias + column * size + unit, mask=inside, other=0.0).to(tl.float32)
@@ -36,8 +32,7 @@ def gate_sum(gates, part, bias, at, inside, of_state, column, unit, size, INPUT:
     return x
 
 
-@triton.jit
-@no_type_check
+@jit
 def load_gates(gates, at, size, inside):
     """The four gates of a GRU or an LSTM, in float32."""
     a = tl.load(gates + at, mask=inside, other=0.0).to(tl.float32)
@@ -46,8 +41,7 @@ def load_gates(gates, at, size, inside):
     return a, b, c, tl.load(gates + at + 3 * size, mask=inside, other=0.0).to(tl.float32)
 
 
-@triton.jit
-@no_type_check
+@jit
 def store_gates(gates, at, size, inside, a, b, c, d):
     """Store the four gates of a GRU or an LSTM, or their gradients."""
     tl.store(gates + at, a.to(gates.dtype.element_ty), mask=inside)
@@ -56,8 +50,7 @@ def store_gates(gates, at, size, inside, a, b, c, d):
     tl.store(gates + at + 3 * size, d.to(gates.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=STEP)
-@no_type_check
+@jit(do_not_specialize=STEP)
 def step(
     gates, part, bias, hidden, inner, rows, row, new, old, all_rows, all_states, first_rows, size,
     CELL: tl.constexpr, COUNT: tl.constexpr, B: tl.constexpr,
@@ -93,8 +86,7 @@ def step(
     tl.store(hidden + after_at, h.to(hidden.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=STEP)
-@no_type_check
+@jit(do_not_specialize=STEP)
 def d_step(
     gates, hidden, inner, d_gates, d_hidden, d_inner, d_cell, rows, row, new, old, all_rows, all_states, first_rows,
     size, CELL: tl.constexpr, COUNT: tl.constexpr, D_INNER: tl.constexpr, B: tl.constexpr,
