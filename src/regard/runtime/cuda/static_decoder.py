@@ -1,7 +1,7 @@
 """A Transformer decoder whose steps launch the same kernels on the same memory, so that CUDA graphs can record them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -22,6 +22,7 @@ from regard.model.positions import Add
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.model.transformer_block import TransformerBlock
+from regard.runtime.cpu.weight_layout import block_norms, block_projections
 from regard.runtime.interfaces import EngineDecoder
 from regard.runtime.published_attention import publish, publish_step
 
@@ -107,13 +108,13 @@ def _identity(parents: Int[Tensor, "B K capacity"]) -> Int[Tensor, "B K capacity
 class StaticLayer(NamedTuple):
     """Copies of a block's weights, cast and fused."""
 
+    norms: list[StepNorm]  # one per sublayer
     qkv_proj: StepLinear
     out_proj: StepLinear
     cross_q_proj: StepLinear | None
     cross_out_proj: StepLinear | None
     ffn_up: StepLinear
     ffn_down: StepLinear
-    norms: list[StepNorm]  # one per sublayer
 
 
 class StaticWeights(NamedTuple):
@@ -148,7 +149,7 @@ class StaticDecoder(EngineDecoder):
     def refresh_from(self, decoder: TransformerDecoder) -> bool:
         changed = self.fingerprint.changed(decoder)
         if changed:
-            for old, new in zip(_tensors(self.weights), _tensors(self._copy(decoder)), strict=True):
+            for old, new in zip(tensors_of(self.weights), tensors_of(self._copy(decoder)), strict=True):
                 old.copy_(new)
         return changed
 
@@ -159,17 +160,8 @@ class StaticDecoder(EngineDecoder):
             return StepLinear(F.pad(weight.to(self.dtype), (0, 0, 0, rows)), F.pad(bias.to(self.dtype), (0, rows)))
 
         def layer(block: TransformerBlock) -> StaticLayer:
-            cross, norms = block.cross_attn, [_norm(block.norm1)]
-            norms += [] if cross is None else [_norm(block.norm2)]
-            return StaticLayer(
-                linear(block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj),
-                linear(block.self_attn.out_proj),
-                None if cross is None else linear(cross.q_proj),
-                None if cross is None else linear(cross.out_proj),
-                linear(block.ffn.up),
-                linear(block.ffn.down),
-                [*norms, _norm(block.ffn_norm)],
-            )
+            linears = [linear(*fused) if fused else None for fused in block_projections(block)]
+            return StaticLayer([_norm(norm) for norm in block_norms(block) if norm is not None], *linears)  # type: ignore[arg-type]
 
         assert isinstance(decoder.project, Projection)
         blocks = list(decoder.stack.layers)
@@ -330,9 +322,12 @@ def _position_table(decoder: TransformerDecoder) -> Tensor | None:
     return table.float().clone()
 
 
-def _tensors(nested: object) -> Iterator[Tensor]:
+def tensors_of(nested: object) -> Iterator[Tensor]:
+    """All tensors in a state, or in nested lists and tuples."""
     if isinstance(nested, Tensor):
         yield nested
     elif isinstance(nested, list | tuple):
         for each in nested:
-            yield from _tensors(each)
+            yield from tensors_of(each)
+    elif is_dataclass(nested):
+        yield from tensors_of([getattr(nested, field.name) for field in fields(nested)])
