@@ -36,24 +36,16 @@ class Registry(Generic[Entry]):
         if not name:
             raise InvalidArgument("name", wanted=f"a name for the {self.kind}", got=repr(name), remedy="Give a text.")
         if name in self._entries:
-            raise InvalidArgument(
-                "name",
-                wanted=f"a {self.kind} name that is not taken",
-                got=repr(name),
-                remedy="Choose another; a registered name is never replaced.",
-            )
+            remedy = "Choose another; a registered name is never replaced."
+            raise InvalidArgument("name", wanted=f"a {self.kind} name that is not taken", got=repr(name), remedy=remedy)
         self._entries[name] = entry
         self._packages[name] = package
 
     def unregister(self, name: str) -> None:
         """Remove an entry that `register` added."""
         if name not in self._packages:
-            raise InvalidArgument(
-                "name",
-                wanted=f"a {self.kind} that was registered at run time",
-                got=repr(name),
-                remedy="Entries of the package itself stay.",
-            )
+            wanted = f"a {self.kind} that was registered at run time"
+            raise InvalidArgument("name", wanted=wanted, got=repr(name), remedy="Entries of the package itself stay.")
         del self._entries[name], self._packages[name]
 
     def __getitem__(self, name: str) -> Entry:

@@ -185,12 +185,9 @@ def _spec(
     if score is None:
         score_function = DotScoreFunction(1 / sqrt(max(1, query.shape[-1])))
     elif not isinstance(score, Score | ProjectedKeys):
-        raise InvalidArgument(
-            "score",
-            wanted="a score such as regard.Additive(8, 8, 4), or None",
-            got=repr(score),
-            remedy="Make one: regard.Dot() and not regard.Dot or 'dot'.",
-        )
+        wanted = "a score such as regard.Additive(8, 8, 4), or None"
+        remedy = "Make one: regard.Dot() and not regard.Dot or 'dot'."
+        raise InvalidArgument("score", wanted=wanted, got=repr(score), remedy=remedy)
     else:
         dtype = query.dtype
         query, key = score.queries(query), score.keys(key)
@@ -200,12 +197,9 @@ def _spec(
     lead = _lead({"query": query, "key": key} | ({} if value is None else {"value": value}))
     if query.shape[-1] != key.shape[-1]:
         name = "ScaledDot" if score is None else type(score).__name__
-        raise InvalidArgument(
-            "key",
-            wanted=f"the query's dim, {query.shape[-1]}, for {name}",
-            got=f"dim {key.shape[-1]} in shape {tuple(key.shape)}",
-            remedy="Project one of them, or use a score of two dims: Bilinear, ReducedRank or Additive.",
-        )
+        got = f"dim {key.shape[-1]} in shape {tuple(key.shape)}"
+        remedy = "Project one of them, or use a score of two dims: Bilinear, ReducedRank or Additive."
+        raise InvalidArgument("key", wanted=f"the query's dim, {query.shape[-1]}, for {name}", got=got, remedy=remedy)
     folding = _folding(lead, score_function)
     shape = (*lead, query.shape[-2], key.shape[-2])
     if mask is not None:
@@ -268,24 +262,17 @@ def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor, folding: tuple[
         wanted = shape
         if _broadcasts(values, wanted):
             return _fold(values, folding)
-    raise InvalidArgument(
-        "bias",
-        wanted=f"a shape that broadcasts to {wanted}",
-        got=str(tuple(values.shape)),
-        remedy="The last axes are queries and keys; a DistanceBias has one number for each of N + M - 1 distances.",
-    )
+    got = str(tuple(values.shape))
+    remedy = "The last axes are queries and keys; a DistanceBias has one number for each of N + M - 1 distances."
+    raise InvalidArgument("bias", wanted=f"a shape that broadcasts to {wanted}", got=got, remedy=remedy)
 
 
 def _fold_lse(lse: Tensor | None, spec: AttentionSpec, lead: tuple[int, ...]) -> Tensor | None:
     if lse is None:
         return None
     if lse.shape != (*lead, spec.n):
-        raise InvalidArgument(
-            "lse",
-            wanted=f"one number per query, shape {(*lead, spec.n)}",
-            got=str(tuple(lse.shape)),
-            remedy="Leave it out and it is computed.",
-        )
+        wanted, got = f"one number per query, shape {(*lead, spec.n)}", str(tuple(lse.shape))
+        raise InvalidArgument("lse", wanted=wanted, got=got, remedy="Leave it out and it is computed.")
     return lse.reshape(spec.query.shape[:3])
 
 
@@ -305,19 +292,11 @@ def check_tensors(tensors: dict[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
             got = f"{tensor.dtype} of shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)
-            raise InvalidArgument(
-                name,
-                wanted="a floating-point tensor (..., positions, dim)",
-                got=got,
-                remedy="Embed tokens first; give a single vector as x[None].",
-            )
+            remedy = "Embed tokens first; give a single vector as x[None]."
+            raise InvalidArgument(name, wanted="a floating-point tensor (..., positions, dim)", got=got, remedy=remedy)
         if tensor.dtype != first.dtype or tensor.device != first.device:
-            raise InvalidArgument(
-                name,
-                wanted=f"{first.dtype} on {first.device}, as the query",
-                got=f"{tensor.dtype} on {tensor.device}",
-                remedy="Move or convert it with .to(query).",
-            )
+            wanted, remedy = f"{first.dtype} on {first.device}, as the query", "Move or convert it with .to(query)."
+            raise InvalidArgument(name, wanted=wanted, got=f"{tensor.dtype} on {tensor.device}", remedy=remedy)
 
 
 def _lead(tensors: dict[str, Tensor]) -> tuple[int, ...]:
@@ -329,34 +308,24 @@ def _lead(tensors: dict[str, Tensor]) -> tuple[int, ...]:
     shapes = [(*(1,) * (depth + 2 - tensor.dim()), *tensor.shape[:-2]) for tensor in tensors.values()]
     axes = [{size for size in sizes if size != 1} or {1} for sizes in zip(*shapes, strict=True)]
     if any(len(sizes) > 1 for sizes in axes):
-        raise InvalidArgument(
-            ", ".join(tensors),
-            wanted="leading axes that broadcast",
-            got=", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items()),
-            remedy="All axes but the last two are batch axes: make them equal, or of size one.",
-        )
+        got = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
+        remedy = "All axes but the last two are batch axes: make them equal, or of size one."
+        raise InvalidArgument(", ".join(tensors), wanted="leading axes that broadcast", got=got, remedy=remedy)
     return tuple(size for (size,) in axes)
 
 
 def _check_values(key: Tensor, value: Tensor) -> None:
     if key.shape[-2] != value.shape[-2]:
-        raise InvalidArgument(
-            "value",
-            wanted=f"one value per key, {key.shape[-2]} of them",
-            got=f"{value.shape[-2]} in shape {tuple(value.shape)}",
-            remedy="Keys and values come in pairs, from the same sequence.",
-        )
+        got = f"{value.shape[-2]} in shape {tuple(value.shape)}"
+        remedy = "Keys and values come in pairs, from the same sequence."
+        raise InvalidArgument("value", wanted=f"one value per key, {key.shape[-2]} of them", got=got, remedy=remedy)
 
 
 def check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
     """Refuse anything but a boolean mask on this device that broadcasts to (..., N, M)."""
     if isinstance(mask, Tensor) and mask.device != device:
-        raise InvalidArgument(
-            "mask",
-            wanted=f"a mask on {device}, as the query",
-            got=f"one on {mask.device}",
-            remedy="Move it with .to().",
-        )
+        wanted = f"a mask on {device}, as the query"
+        raise InvalidArgument("mask", wanted=wanted, got=f"one on {mask.device}", remedy="Move it with .to().")
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         floating = isinstance(mask, Tensor) and mask.is_floating_point()
         raise InvalidArgument(
@@ -368,12 +337,9 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> No
             else "Use mask.bool() if non-zero means that it may attend.",
         )
     if not _broadcasts(mask, shape):
-        raise InvalidArgument(
-            "mask",
-            wanted=f"a shape that broadcasts to {shape}: batch axes, queries, keys",
-            got=str(tuple(mask.shape)),
-            remedy="A padding mask (batch, keys) goes in as mask[:, None, :], or mask[:, None, None, :] with heads.",
-        )
+        wanted = f"a shape that broadcasts to {shape}: batch axes, queries, keys"
+        remedy = "A padding mask (batch, keys) goes in as mask[:, None, :], or mask[:, None, None, :] with heads."
+        raise InvalidArgument("mask", wanted=wanted, got=str(tuple(mask.shape)), remedy=remedy)
 
 
 def _broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
@@ -386,11 +352,8 @@ def _window(window: Window | None) -> tuple[int | None, int | None]:
         return None, None
     pair = window if isinstance(window, tuple | list) else (window, window)
     if len(pair) != 2 or not all(size is None or (type(size) is int and size >= 0) for size in pair):
-        raise InvalidArgument(
-            "window",
-            wanted="a number of keys ≥ 0, or a pair of such numbers (None: no limit)",
-            got=repr(window),
-            remedy="window=2 is two keys on each side; with causal=True, the two before and its own.",
-        )
+        wanted = "a number of keys ≥ 0, or a pair of such numbers (None: no limit)"
+        remedy = "window=2 is two keys on each side; with causal=True, the two before and its own."
+        raise InvalidArgument("window", wanted=wanted, got=repr(window), remedy=remedy)
     behind, ahead = pair
     return behind, ahead

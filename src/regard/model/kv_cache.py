@@ -64,26 +64,16 @@ class KeyValueCache:
         end = self.length + new.key.shape[2]
         rows = [(*x.shape[:2], x.shape[3]) for x in (new.key, self._key, new.value, self._value)]
         if rows[0] != rows[1] or rows[2] != rows[3]:
-            raise InvalidArgument(
-                "cache",
-                wanted=f"keys and values of (batch, heads, dim) {rows[1]} and {rows[3]}, as allocated",
-                got=f"{rows[0]} and {rows[2]}",
-                remedy="Make a cache for this batch and this layer.",
-            )
+            wanted = f"keys and values of (batch, heads, dim) {rows[1]} and {rows[3]}, as allocated"
+            got = f"{rows[0]} and {rows[2]}"
+            raise InvalidArgument("cache", wanted=wanted, got=got, remedy="Make a cache for this batch and this layer.")
         if end > self.capacity:
-            raise InvalidArgument(
-                "cache",
-                wanted=f"at most {self.capacity} positions, its capacity",
-                got=f"{end}",
-                remedy="Make the cache with a larger capacity.",
-            )
+            wanted = f"at most {self.capacity} positions, its capacity"
+            raise InvalidArgument("cache", wanted=wanted, got=f"{end}", remedy="Make the cache with a larger capacity.")
         if torch.is_grad_enabled() and (new.key.requires_grad or new.value.requires_grad):
-            raise InvalidArgument(
-                "cache",
-                wanted="keys and values without gradient: the cache overwrites its memory",
-                got="keys or values that require gradient",
-                remedy="Step under torch.no_grad(); train with the whole sequence at once.",
-            )
+            wanted = "keys and values without gradient: the cache overwrites its memory"
+            remedy = "Step under torch.no_grad(); train with the whole sequence at once."
+            raise InvalidArgument("cache", wanted=wanted, got="keys or values that require gradient", remedy=remedy)
         self._key[:, :, self.length : end] = new.key
         self._value[:, :, self.length : end] = new.value
         self.length = end
@@ -137,9 +127,5 @@ def sequence_rows(slots: Slots, beams: int, device: torch.device) -> Int[Tensor,
 def check_index(index: Tensor) -> None:
     """Refuse anything but row numbers: a boolean mask would select rows 0 and 1 over and over."""
     if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
-        raise InvalidArgument(
-            "index",
-            wanted="row numbers, one-dimensional",
-            got=f"{index.dtype} of shape {tuple(index.shape)}",
-            remedy="Use mask.nonzero()[:, 0] for a boolean mask.",
-        )
+        wanted, got = "row numbers, one-dimensional", f"{index.dtype} of shape {tuple(index.shape)}"
+        raise InvalidArgument("index", wanted=wanted, got=got, remedy="Use mask.nonzero()[:, 0] for a boolean mask.")

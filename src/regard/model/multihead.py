@@ -56,19 +56,12 @@ class MultiHead(AttentionModule):
         _check(dim, heads, kv_heads, head_dim, score, dropout)
         head_dim = dim // heads if head_dim is None else head_dim
         if not SCORES[score].content_based and (rotary is not None or qk_norm):
-            raise InvalidArgument(
-                "score",
-                wanted="a score that depends on queries and keys, for rotary or qk_norm",
-                got=f"{score!r}, which depends on neither",
-                remedy="Leave out rotary and qk_norm.",
-            )
+            wanted = "a score that depends on queries and keys, for rotary or qk_norm"
+            got = f"{score!r}, which depends on neither"
+            raise InvalidArgument("score", wanted=wanted, got=got, remedy="Leave out rotary and qk_norm.")
         if rotary is not None and rotary.dim != head_dim:
-            raise InvalidArgument(
-                "rotary",
-                wanted=f"positions for heads of dim {head_dim}",
-                got=f"Rotary({rotary.dim})",
-                remedy=f"Use Rotary({head_dim}).",
-            )
+            wanted, got = f"positions for heads of dim {head_dim}", f"Rotary({rotary.dim})"
+            raise InvalidArgument("rotary", wanted=wanted, got=got, remedy=f"Use Rotary({head_dim}).")
         source_dim = dim if source_dim is None else source_dim
         self.dim, self.heads, self.kv_heads, self.head_dim = dim, heads, kv_heads, head_dim
         self.source_dim, self.dropout = source_dim, dropout
@@ -108,12 +101,9 @@ class MultiHead(AttentionModule):
         packing   x and the output hold the tokens of a padded batch only, (tokens, dim)
         """
         if source is not None and self.rotary is not None:
-            raise InvalidArgument(
-                "source",
-                wanted="none: rotary positions are distances within one sequence",
-                got=f"a second sequence of shape {tuple(source.shape)}",
-                remedy="Leave rotary=None for cross-attention.",
-            )
+            wanted = "none: rotary positions are distances within one sequence"
+            got = f"a second sequence of shape {tuple(source.shape)}"
+            raise InvalidArgument("source", wanted=wanted, got=got, remedy="Leave rotary=None for cross-attention.")
         if source is not None:
             memory = self.project_memory(source)
             return self.attend_memory(x, memory, mask=mask, causal=causal, window=window, bias=bias, packing=packing)
@@ -138,12 +128,9 @@ class MultiHead(AttentionModule):
         """
         score_function = self.score.score_function(self.head_dim)
         if not (self.score.packable and varlen.supports(score_function)):
-            raise InvalidArgument(
-                "score",
-                wanted="a score that declares packable, for packed sequences",
-                got=type(self.score).__name__,
-                remedy="Use padded sequences, or 'dot', 'scaled_dot' or 'bilinear'.",
-            )
+            wanted = "a score that declares packable, for packed sequences"
+            remedy = "Use padded sequences, or 'dot', 'scaled_dot' or 'bilinear'."
+            raise InvalidArgument("score", wanted=wanted, got=type(self.score).__name__, remedy=remedy)
         assert isinstance(score_function, DotScoreFunction)
         dropout = self.dropout if self.training else 0.0
         layout = HeadLayout(self.heads, self.kv_heads, self.head_dim, score_function.scale, causal, dropout)
@@ -290,19 +277,13 @@ class MultiHead(AttentionModule):
     def _check_input(self, argument: str, x: Tensor, dim: int) -> None:
         weight = self.out_proj.weight
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != dim:
-            raise InvalidArgument(
-                argument,
-                wanted=f"(batch, positions, {dim})",
-                got=f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x),
-                remedy="Batch comes first; a single sequence goes in as x[None].",
-            )
+            got = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x)
+            remedy = "Batch comes first; a single sequence goes in as x[None]."
+            raise InvalidArgument(argument, wanted=f"(batch, positions, {dim})", got=got, remedy=remedy)
         if x.device != weight.device or (x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)):
-            raise InvalidArgument(
-                argument,
-                wanted=f"{weight.dtype} on {weight.device}, as the layer",
-                got=f"{x.dtype} on {x.device}",
-                remedy="Convert one to the other, or run under torch.autocast.",
-            )
+            wanted = f"{weight.dtype} on {weight.device}, as the layer"
+            remedy = "Convert one to the other, or run under torch.autocast."
+            raise InvalidArgument(argument, wanted=wanted, got=f"{x.dtype} on {x.device}", remedy=remedy)
 
     def extra_repr(self) -> str:
         grouped = "" if self.kv_heads == self.heads else f", kv_heads={self.kv_heads}"
@@ -349,37 +330,22 @@ def _head_axis(mask: Tensor) -> Tensor:
         return mask
     if mask.dim() == 3:
         return mask[:, None]
-    raise InvalidArgument(
-        "mask",
-        wanted="(batch, queries, keys) or (batch, heads, queries, keys), any of them of size one",
-        got=f"shape {tuple(mask.shape)}",
-        remedy="A padding mask (batch, keys) goes in as mask[:, None]; one for all the batch as mask[None].",
-    )
+    wanted = "(batch, queries, keys) or (batch, heads, queries, keys), any of them of size one"
+    remedy = "A padding mask (batch, keys) goes in as mask[:, None]; one for all the batch as mask[None]."
+    raise InvalidArgument("mask", wanted=wanted, got=f"shape {tuple(mask.shape)}", remedy=remedy)
 
 
 def _check(dim: int, heads: int, kv_heads: int, head_dim: int | None, score: str, dropout: float) -> None:
     if min(dim, heads, kv_heads, 1 if head_dim is None else head_dim) < 1:
-        raise InvalidArgument(
-            "dim, heads, kv_heads, head_dim",
-            wanted="numbers of at least 1",
-            got=f"{dim}, {heads}, {kv_heads}, {head_dim}",
-            remedy="One head is ordinary attention.",
-        )
+        got, remedy = f"{dim}, {heads}, {kv_heads}, {head_dim}", "One head is ordinary attention."
+        raise InvalidArgument("dim, heads, kv_heads, head_dim", wanted="numbers of at least 1", got=got, remedy=remedy)
     if head_dim is None and dim % heads:
         divisors = [h for h in range(1, dim + 1) if dim % h == 0]
-        raise InvalidArgument(
-            "heads",
-            wanted=f"a divisor of the dim {dim}",
-            got=str(heads),
-            remedy=f"The nearest is {min(divisors, key=lambda h: abs(h - heads))}; or give head_dim.",
-        )
+        remedy = f"The nearest is {min(divisors, key=lambda h: abs(h - heads))}; or give head_dim."
+        raise InvalidArgument("heads", wanted=f"a divisor of the dim {dim}", got=str(heads), remedy=remedy)
     if heads % kv_heads:
-        raise InvalidArgument(
-            "kv_heads",
-            wanted=f"a divisor of heads = {heads}",
-            got=str(kv_heads),
-            remedy="1 shares one head of keys and values among all queries; leave it out to share none.",
-        )
+        remedy = "1 shares one head of keys and values among all queries; leave it out to share none."
+        raise InvalidArgument("kv_heads", wanted=f"a divisor of heads = {heads}", got=str(kv_heads), remedy=remedy)
     SCORES[score]  # refuses an unknown name
     if not 0 <= dropout < 1:
         raise InvalidArgument(

@@ -132,12 +132,9 @@ class Add(nn.Module):
 
     def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S W"]:
         if x.shape[-1] != self.positions.dim:
-            raise InvalidArgument(
-                "x",
-                wanted=f"dim {self.positions.dim}, that of the positions added to it",
-                got=f"dim {x.shape[-1]} in shape {tuple(x.shape)}",
-                remedy="Build the positions with the dim of the input, or use Concatenate.",
-            )
+            wanted = f"dim {self.positions.dim}, that of the positions added to it"
+            remedy = "Build the positions with the dim of the input, or use Concatenate."
+            raise InvalidArgument("x", wanted=wanted, got=f"dim {x.shape[-1]} in shape {tuple(x.shape)}", remedy=remedy)
         return x + _encode(self.positions, x, start)
 
 
@@ -175,12 +172,9 @@ class Rotary(Positions):
 
     def forward(self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, "*#lead S"]) -> Float[Tensor, "*lead S D"]:
         if x.shape[-1] != self.dim:
-            raise InvalidArgument(
-                "x",
-                wanted=f"heads of dim {self.dim}, for which these positions were built",
-                got=f"dim {x.shape[-1]} in shape {tuple(x.shape)}",
-                remedy=f"Use Rotary({x.shape[-1]}).",
-            )
+            wanted = f"heads of dim {self.dim}, for which these positions were built"
+            got = f"dim {x.shape[-1]} in shape {tuple(x.shape)}"
+            raise InvalidArgument("x", wanted=wanted, got=got, remedy=f"Use Rotary({x.shape[-1]}).")
         angle = _angles(positions, self.dim, self.base)  # (..., S, D / 2)
         cos, sin = angle.cos(), angle.sin()
         first, second = x.chunk(2, -1)
@@ -222,12 +216,9 @@ class RelativeBias(PositionBias):
         least = 4 if bidirectional else 2
         exact = buckets // least
         if exact < 1 or max_distance <= exact:
-            raise InvalidArgument(
-                "buckets, max_distance",
-                wanted=f"at least {least} buckets, and max_distance beyond the {max(1, exact)} exact ones",
-                got=f"{buckets}, {max_distance}",
-                remedy="32 buckets up to distance 128 are usual.",
-            )
+            wanted = f"at least {least} buckets, and max_distance beyond the {max(1, exact)} exact ones"
+            got, remedy = f"{buckets}, {max_distance}", "32 buckets up to distance 128 are usual."
+            raise InvalidArgument("buckets, max_distance", wanted=wanted, got=got, remedy=remedy)
         self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
         self.table = nn.Parameter(torch.zeros(heads, buckets))
 
@@ -281,12 +272,9 @@ def _encode(positions: PositionEncoding, x: Tensor, start: Start) -> Tensor:
     if first < 0:
         raise InvalidArgument("start", wanted="a position of at least 0", got=str(first), remedy="Count from 0.")
     if positions.limit is not None and length > positions.limit:
-        raise InvalidArgument(
-            "x",
-            wanted=f"at most {positions.limit} positions, the length of the learned table",
-            got=f"{length}",
-            remedy="Shorten the input, build the table with a larger limit, or use sinusoidal positions.",
-        )
+        wanted = f"at most {positions.limit} positions, the length of the learned table"
+        remedy = "Shorten the input, build the table with a larger limit, or use sinusoidal positions."
+        raise InvalidArgument("x", wanted=wanted, got=f"{length}", remedy=remedy)
     if isinstance(start, SequenceOffsets):
         index = start.positions
     else:

@@ -34,12 +34,9 @@ class Score(nn.Module, ABC):
     def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> "Score":
         """A score for these dims, with parameters per head where `heads` is given; called for a name in `SCORES`."""
         if cls.equal_dims and query_dim != key_dim:
-            raise InvalidArgument(
-                "score",
-                wanted=f"queries and keys of one dim for {cls.__name__}",
-                got=f"dims {query_dim} and {key_dim}",
-                remedy="Make them equal, or use 'bilinear', 'reduced_rank' or 'additive'.",
-            )
+            wanted = f"queries and keys of one dim for {cls.__name__}"
+            remedy = "Make them equal, or use 'bilinear', 'reduced_rank' or 'additive'."
+            raise InvalidArgument("score", wanted=wanted, got=f"dims {query_dim} and {key_dim}", remedy=remedy)
         return cls()
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
@@ -214,16 +211,12 @@ def _matrix(rows: int, columns: int, heads: int | None) -> nn.Parameter:
 def _check(argument: str, tensor: Tensor, weight: Tensor) -> None:
     """Refuse a tensor (..., positions, dim) that these weights, one matrix or one per head, cannot project."""
     if tensor.shape[-1] != weight.shape[-2]:
-        raise InvalidArgument(
-            argument,
-            wanted=f"dim {weight.shape[-2]}, for which the score was built",
-            got=f"dim {tensor.shape[-1]} in shape {tuple(tensor.shape)}",
-            remedy="Build the score with the dims of your queries and keys.",
-        )
+        wanted = f"dim {weight.shape[-2]}, for which the score was built"
+        got = f"dim {tensor.shape[-1]} in shape {tuple(tensor.shape)}"
+        remedy = "Build the score with the dims of your queries and keys."
+        raise InvalidArgument(argument, wanted=wanted, got=got, remedy=remedy)
     if weight.dim() == 3 and tensor.dim() > 2 and tensor.shape[-3] not in (1, weight.shape[0]):
-        raise InvalidArgument(
-            argument,
-            wanted=f"a head axis of {weight.shape[0]} before the positions, for which the score was built",
-            got=f"{tensor.shape[-3]} in shape {tuple(tensor.shape)}",
-            remedy="Give (..., heads, positions, dim), or build the score without heads.",
-        )
+        wanted = f"a head axis of {weight.shape[0]} before the positions, for which the score was built"
+        got = f"{tensor.shape[-3]} in shape {tuple(tensor.shape)}"
+        remedy = "Give (..., heads, positions, dim), or build the score without heads."
+        raise InvalidArgument(argument, wanted=wanted, got=got, remedy=remedy)
