@@ -342,7 +342,7 @@ def test_ends():
     assert ends.positions.tolist() == [0, 1, 2, 0, 1]
     assert ends.mask.tolist() == [[True, True, True], [False] * 3, [True, True, False]]
     x = torch.arange(5.0)[:, None]
-    assert torch.equal(ends.pack(ends.pad(x)), x)
+    assert torch.equal(ends.packing.pack(ends.pad(x)), x)
     assert ends.sequence_ids.tolist() == [0, 0, 0, 2, 2]
     assert ends.remaining.tolist() == [2, 1, 0, 1, 0]
     assert ends.duplicate().cu_seqlens.tolist() == [0, 3, 3, 5, 8, 8, 10]

@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 import torch
-from test_search import model, sources
 
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, MASK, PAD, START
@@ -15,6 +14,7 @@ from regard.decoding.phrase_automaton import Phrase, PhraseAutomaton
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from support.models import VOCABULARY
+from support.search import model, sources
 
 WORDS = [token for token in range(VOCABULARY) if token not in (PAD, START, MASK, END)]
 FEW = ("transformer", "lstm before", "conv")

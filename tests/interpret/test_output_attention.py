@@ -4,7 +4,6 @@ from itertools import product
 
 import pytest
 import torch
-from test_search import LONGEST, found, model, sources
 
 import regard
 from regard.core.sequence import Tokens
@@ -17,6 +16,7 @@ from regard.decoding.search import search
 from regard.interpret.output_attention import coverage_reranker, output_attention
 from regard.model.seq2seq import Seq2Seq
 from support.models import decoder
+from support.search import LONGEST, found, model, sources
 
 LOOKING = ("transformer", "transformer rms swiglu grouped", "lstm before", "gru after", "gru after fed", "conv")
 

@@ -127,7 +127,7 @@ def test_a_gate_scales_what_is_seen(by_hand, slow):
     state = module.start(given, batch=4)
     share = torch.sigmoid(state.hidden[0][-1] @ module.context_gate.weight[0] + module.context_gate.bias)
     assert share.std() > 0.01
-    scaled = replace(state, values=share[:, None, None] * state.values)
+    scaled = replace(state, memory=state.memory._replace(values=share[:, None, None] * state.memory.values))
     if not by_hand:
         slow()
     found, _ = module.carry(TARGETS[:, :1], state)

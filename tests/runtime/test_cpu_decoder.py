@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 
 import pytest
 import torch
-from test_search import LONGEST, found, model, said, sources
 from torch import nn
 
 from regard.core.sequence import Tokens
@@ -21,6 +20,7 @@ from regard.runtime.cpu import compile
 from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.engine import CpuEngine, _warn_no_int8
 from support.models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, words
+from support.search import LONGEST, found, model, said, sources
 
 COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none")
 ENGINE = CpuEngine()

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_trainer import PAIRS, RNN, SHORT, dropout_free, hidden_tokens, log, same, table, weights
 
 from regard.api.train import train
 from regard.checkpoint import store
@@ -22,6 +21,7 @@ from regard.recipe.load import read_recipe
 from regard.training import distributed as module
 from regard.training.distributed import SINGLE_PROCESS, process_group
 from support import processes
+from support.training_runs import PAIRS, RNN, SHORT, dropout_free, hidden_tokens, log, same, table, weights
 
 STILL = dropout_free()  # without dropout, whose random numbers are each rank's own
 STILL_RNN = RNN | {"dropout": 0.0}

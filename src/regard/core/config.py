@@ -28,10 +28,9 @@ class Range:
     high: float | None = None
     below: bool = False
 
-    def holds(self, number: int | float) -> bool:
-        return number >= self.low and (
-            self.high is None or number < self.high or (number == self.high and not self.below)
-        )
+    def __contains__(self, number: int | float) -> bool:
+        below_end = self.high is None or number < self.high or (number == self.high and not self.below)
+        return number >= self.low and below_end
 
     def __str__(self) -> str:
         end = "" if self.high is None else f" and {'below' if self.below else 'at most'} {self.high:g}"
@@ -99,8 +98,7 @@ def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigT
     ]
     values: dict[str, Any] = {}
     for key in table.keys() & hints.keys():
-        value = table[key]
-        nested = config_class(hints[key])
+        value, nested = table[key], config_class(hints[key])
         if nested is not None and isinstance(value, Mapping):
             value = read(nested, value, f"{where}.{key}")
             if isinstance(value, list):
@@ -152,9 +150,7 @@ def _fits(value: Any, hint: Any) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         bounds = [bound for bound in arguments[1:] if isinstance(bound, Range | Registry)]
-        return _fits(value, arguments[0]) and all(
-            value in bound if isinstance(bound, Registry) else bound.holds(value) for bound in bounds
-        )
+        return _fits(value, arguments[0]) and all(value in bound for bound in bounds)
     if origin is Literal:
         return value in arguments and isinstance(value, str)
     if origin in (Union, UnionType):
@@ -172,9 +168,8 @@ def describe(hint: Any) -> str:
     """The values that an annotation allows, in words."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return (
-            str(arguments[1]) if isinstance(arguments[1], Registry) else f"{describe(arguments[0])} of {arguments[1]}"
-        )
+        values = "" if isinstance(arguments[1], Registry) else f"{describe(arguments[0])} of "
+        return f"{values}{arguments[1]}"
     if origin is Literal:
         return "one of " + ", ".join(map(repr, arguments))
     if origin in (Union, UnionType):
@@ -196,7 +191,5 @@ def _options(hint: Any) -> tuple[str, ...]:
 
 def config_class(hint: Any) -> type[Config] | None:
     """The configuration that an annotation names, alone or in a union."""
-    for candidate in (hint, *get_args(hint)):
-        if isinstance(candidate, type) and issubclass(candidate, Config):
-            return candidate
-    return None
+    candidates = (hint, *get_args(hint))
+    return next((each for each in candidates if isinstance(each, type) and issubclass(each, Config)), None)

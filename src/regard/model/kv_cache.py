@@ -32,6 +32,22 @@ class KeyValue:
         return KeyValue(key, value)
 
 
+@dataclass(frozen=True)
+class LayerMemories:
+    """A memory as the cross-attentions of a decoder read it: the keys and values of each layer, and the mask."""
+
+    layers: list[KeyValue]
+    mask: Bool[Tensor, "B 1 M"]
+
+    def reorder(self, index: Tensor) -> "LayerMemories":
+        return LayerMemories([each.reorder(index) for each in self.layers], self.mask[index])
+
+    def write(self, slots: Slots, new: "LayerMemories") -> "LayerMemories":
+        """Replace these sequences by those of `new`."""
+        layers = [mine.write(slots, other) for mine, other in zip(self.layers, new.layers, strict=True)]
+        return LayerMemories(layers, write_masks(self.mask, slots, new.mask))
+
+
 class KeyValueCache:
     """Keys and values of the positions so far, in tensors allocated once for `capacity` positions."""
 
@@ -93,10 +109,8 @@ class KeyValueCache:
         return moved
 
 
-def write_rows(x: Tensor | None, rows: Slots, new: Tensor | None) -> Tensor | None:
+def write_rows(x: Tensor, rows: Slots, new: Tensor) -> Tensor:
     """Write sequences `new` (n, S', …) into rows of x (B, S, …), in place if they fit; the shorter is zero-padded."""
-    if x is None or new is None:
-        return None
     longer = new.shape[1] - x.shape[1]
     if longer > 0:
         x = torch.cat((x, x.new_zeros(x.shape[0], longer, *x.shape[2:])), 1)
@@ -106,9 +120,8 @@ def write_rows(x: Tensor | None, rows: Slots, new: Tensor | None) -> Tensor | No
     return x
 
 
-def write_masks(mask: Tensor | None, rows: Slots, new: Tensor | None) -> Bool[Tensor, "B 1 S"] | None:
-    turned = write_rows(None if mask is None else mask.mT, rows, None if new is None else new.mT)
-    return None if turned is None else turned.mT
+def write_masks(mask: Tensor, rows: Slots, new: Tensor) -> Bool[Tensor, "B 1 S"]:
+    return write_rows(mask.mT, rows, new.mT).mT
 
 
 def beam_rows(parents: Int[Tensor, "B K"]) -> Int[Tensor, " BK"]:

@@ -67,10 +67,7 @@ class Sinusoidal(PositionEncoding):
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
-        if dim < 2 or dim % 2:
-            raise InvalidArgument(
-                "dim", wanted="an even number", got=str(dim), remedy="Sines and cosines come in pairs."
-            )
+        _check_multiple(dim, 2, "Sines and cosines come in pairs.")
         self.dim, self.base = dim, base
 
     @classmethod
@@ -106,12 +103,8 @@ class SinusoidalGrid(nn.Module):
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
-        if dim < 4 or dim % 4:
-            raise InvalidArgument(
-                "dim", wanted="a multiple of 4", got=str(dim), remedy="Rows and columns get sines and cosines each."
-            )
-        self.dim = dim
-        self.axis = Sinusoidal(dim // 2, base)
+        _check_multiple(dim, 4, "Rows and columns get sines and cosines each.")
+        self.dim, self.axis = dim, Sinusoidal(dim // 2, base)
 
     def forward(self, rows: int, columns: int, device: torch.device | None = None) -> Float[Tensor, "S W"]:
         """The vectors of all regions, row by row."""
@@ -127,9 +120,6 @@ class Add(nn.Module):
         super().__init__()
         self.positions = positions
 
-    def out_dim(self, dim: int) -> int:
-        return dim
-
     def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S W"]:
         if x.shape[-1] != self.positions.dim:
             wanted = f"dim {self.positions.dim}, that of the positions added to it"
@@ -144,9 +134,6 @@ class Concatenate(nn.Module):
     def __init__(self, positions: PositionEncoding) -> None:
         super().__init__()
         self.positions = positions
-
-    def out_dim(self, dim: int) -> int:
-        return dim + self.positions.dim
 
     def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S V"]:
         encoded = _encode(self.positions, x, start)
@@ -164,10 +151,7 @@ class Rotary(Positions):
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
-        if dim < 2 or dim % 2:
-            raise InvalidArgument(
-                "dim", wanted="an even head dim", got=str(dim), remedy="Dimensions are rotated in pairs."
-            )
+        _check_multiple(dim, 2, "Dimensions are rotated in pairs.")
         self.dim, self.base = dim, base
 
     def forward(self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, "*#lead S"]) -> Float[Tensor, "*lead S D"]:
@@ -257,6 +241,11 @@ POSITIONS: Registry[type[Positions]] = Registry(
 PositionName = Annotated[str, POSITIONS]
 
 
+def _check_multiple(dim: int, factor: int, why: str) -> None:
+    if dim < factor or dim % factor:
+        raise InvalidArgument("dim", wanted=f"a multiple of {factor}", got=str(dim), remedy=why)
+
+
 def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
     rate = base ** (-torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim)  # (dim / 2,)
     return positions[..., None] * rate
@@ -265,9 +254,10 @@ def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
 def _encode(positions: PositionEncoding, x: Tensor, start: Start) -> Tensor:
     """The vectors of the positions of x (..., S, W), in its dtype; refuses positions below 0 or beyond the limit."""
     if isinstance(start, SequenceOffsets):
-        first, length = 0, start.max_length
+        index, first, length = start.positions, 0, start.max_length
     else:
         first, last = (start, start) if isinstance(start, int) else (int(start.min()), int(start.max()))
+        index = torch.arange(x.shape[-2], device=x.device) + (start if isinstance(start, int) else start[:, None])
         length = last + x.shape[-2]
     if first < 0:
         raise InvalidArgument("start", wanted="a position of at least 0", got=str(first), remedy="Count from 0.")
@@ -275,9 +265,5 @@ def _encode(positions: PositionEncoding, x: Tensor, start: Start) -> Tensor:
         wanted = f"at most {positions.limit} positions, the length of the learned table"
         remedy = "Shorten the input, build the table with a larger limit, or use sinusoidal positions."
         raise InvalidArgument("x", wanted=wanted, got=f"{length}", remedy=remedy)
-    if isinstance(start, SequenceOffsets):
-        index = start.positions
-    else:
-        index = torch.arange(x.shape[-2], device=x.device) + (start if isinstance(start, int) else start[:, None])
     encoded: Tensor = positions(index)
     return encoded.to(x.dtype)
