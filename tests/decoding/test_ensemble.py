@@ -14,7 +14,7 @@ from regard.recipe.recipe import Recipe
 from support.models import decoder
 from support.search import found, model, said, sources
 
-NAMES = ("transformer", "lstm before", "conv", "rnn")
+NAMES = ("transformer", "lstm bahdanau", "conv", "rnn")
 WAYS = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})
 
 

@@ -56,7 +56,7 @@ def test_beam_search_equals_a_plain_implementation(name):
             assert [each.score for each in hypotheses] == pytest.approx([score for score, _ in wanted], abs=1e-4)
 
 
-KINDS = ["rnn", "lstm before", "gru after fed", "conv", "transformer"]  # one of each kind of state
+KINDS = ["rnn", "lstm bahdanau", "gru luong input-feeding", "conv", "transformer"]  # one of each kind of state
 KINDS += [f"transformer {position}" for position in ("learned", "rotary", "additive rotary", "alibi", "relative")]
 
 
@@ -108,7 +108,7 @@ def test_scores_equal_teacher_forced_log_probabilities(name):
                 assert each.log_probability == pytest.approx(float(wanted.sum()), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["transformer", "gru after fed", "conv"])
+@pytest.mark.parametrize("name", ["transformer", "gru luong input-feeding", "conv"])
 def test_a_beam_wide_enough_finds_the_best_of_all(name):
     made, row = model(name), [5, 6, 7]
     memory, best = made.encode(Tokens.of([row])), (-torch.inf, ())

@@ -30,7 +30,7 @@ needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ co
 @needs_compiler
 @pytest.mark.parametrize("name", DECODERS)
 def test_which_decoders_are_supported(name):
-    assert (ENGINE.compile_decoder(decoder(name)) is not None) == (name in (*COMPILED, "transformer recomputed"))
+    assert (ENGINE.compile_decoder(decoder(name)) is not None) == (name in (*COMPILED, "transformer checkpointed"))
 
 
 @needs_compiler
@@ -149,7 +149,7 @@ def test_int8_is_close(name):
 
 
 def test_unsupported_int8_is_logged_once(caplog):
-    made, rows = model("gru after fed"), sources()[:3]
+    made, rows = model("gru luong input-feeding"), sources()[:3]
     _warn_no_int8.cache_clear()
     assert (
         said(found(made, rows, quantization="int8"))

@@ -30,7 +30,7 @@ from regard.runtime.interfaces import Engine
 from support.models import VOCABULARY, decoder, encoder, memory
 from support.search import WAYS, found, model, said, sources
 
-KINDS = ("transformer", "lstm before", "conv")
+KINDS = ("transformer", "lstm bahdanau", "conv")
 
 
 @pytest.mark.parametrize("name", COMPILED)

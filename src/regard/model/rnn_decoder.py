@@ -71,7 +71,7 @@ class RnnDecoderConfig(DecoderConfig):
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
         if self.attends and SCORES[self.score].equal_dims and self.dim != memory_dim:
             got = f"{self.dim} and {memory_dim}"
-            yield Problem("score", f"equal widths for {self.score!r}", got, "Use 'bilinear'.")
+            yield Problem("score", f"equal dims for {self.score!r}", got, "Use 'bilinear'.")
 
     def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
         if not has_memory:
