@@ -441,8 +441,8 @@ def test_weighted_maps_are_the_lengths_of_what_each_key_adds(name):
             torch.testing.assert_close(each.weighted([-1], [head])[0], wanted[[-1]])
 
 
-SLOPED = ("transformer → transformer", "bag → lstm bahdanau", "bag → gru luong input-feeding", "bag → conv", "transformer alone",
-          "transformer → label", "cnn → label")  # fmt: skip
+SLOPED = ("transformer → transformer", "bag → lstm bahdanau", "bag → gru luong input-feeding", "bag → conv",
+          "transformer alone", "transformer → label", "cnn → label")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SLOPED)
