@@ -40,28 +40,17 @@ class Range:
 Count = Annotated[int, Range(1.0)]
 Probability = Annotated[float, Range(0.0, 1.0, below=True)]
 
-# Recipe keys of versions before 0.1.0 and their present names.
+# Keys of earlier recipes whose present name is not the one nearest in spelling.
 RENAMED = {
     "steps": "max_steps over_steps", "rate": "learning_rate", "final_rate": "min_learning_rate",
-    "warmup": "warmup_steps", "schedule": "lr_schedule", "beta1": "betas", "beta2": "betas", "epsilon": "eps norm_eps",
-    "clip": "clip_norm", "smoothing": "label_smoothing", "masked": "mask_probability", "agreement": "r_drop",
-    "forcing": "scheduled_sampling", "carry": "carry_state", "ema": "ema_decay", "average": "average_checkpoints",
-    "keep": "keep_checkpoints", "start_from": "init_from", "replay": "cuda_graphs", "shard": "fsdp",
-    "timeout": "distributed_timeout", "mixed": "mixed_lengths", "accumulate": "accumulate_steps",
-    "samples": "log_samples", "log_to": "loggers", "metric": "monitor", "gold": "teacher_forcing",
-    "end": "final_teacher_forcing", "draw": "mode", "width": "dim", "hidden": "ffn_dim", "key_heads": "kv_heads",
-    "weight_dropout": "attention_dropout", "hidden_dropout": "ffn_dropout", "position": "positions",
-    "join": "position_mode", "longest": "max_positions max_tokens max_length", "normalise": "qk_norm",
-    "unit": "cls_token", "recompute": "activation_checkpointing", "feed": "input_feeding", "start": "initial_state",
-    "gate": "context_gate", "kernel": "kernel_size", "patch": "patch_size", "patch_hidden": "patch_ffn_dim",
-    "vocabulary": "vocab_size", "source_vocabulary": "source_vocab_size", "labels": "num_labels",
-    "tie": "tie_embeddings", "generate": "synthetic", "joint": "shared_vocab", "stretch": "context_length",
-    "errors": "encoding_errors", "tokens": "tokenizer", "lower": "lowercase", "size": "image_size",
-    "beam": "beam_size", "nbest": "num_hypotheses", "shortest": "min_length", "longest_ratio": "max_length_ratio",
-    "shortest_ratio": "min_length_ratio", "no_repeat": "no_repeat_ngram_size", "repetition": "repetition_penalty",
-    "groups": "beam_groups", "diversity": "diversity_penalty", "typical": "typical_p",
-    "longest_source": "max_source_length", "int8": "quantization", "negatives": "negative", "subsample": "sample",
-    "least_count": "min_count",
+    "epsilon": "eps norm_eps", "masked": "mask_probability", "agreement": "r_drop", "forcing": "scheduled_sampling",
+    "keep": "keep_checkpoints", "replay": "cuda_graphs", "shard": "fsdp", "log_to": "loggers", "metric": "monitor",
+    "gold": "teacher_forcing", "end": "final_teacher_forcing", "width": "dim", "hidden": "ffn_dim",
+    "weight_dropout": "attention_dropout", "join": "position_mode", "longest": "max_positions max_tokens max_length",
+    "normalise": "qk_norm", "unit": "cls_token", "recompute": "activation_checkpointing",
+    "patch_hidden": "patch_ffn_dim", "generate": "synthetic", "joint": "shared_vocab", "stretch": "context_length",
+    "tokens": "tokenizer", "size": "image_size", "nbest": "num_hypotheses", "shortest": "min_length",
+    "longest_ratio": "max_length_ratio", "longest_source": "max_source_length", "int8": "quantization",
 }  # fmt: skip
 
 ConfigType = TypeVar("ConfigType", bound="Config")

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 import torch
@@ -197,13 +197,8 @@ def summary(spec: AttentionSpec, lead: tuple[int, ...], top: int, on: Tensor | N
             raise InvalidArgument("on", wanted=f"one boolean per key, shape ({spec.m},)", got=got, remedy=remedy)
         on = on.to(spec.query.device, torch.promote_types(spec.query.dtype, torch.float32))
     folded = exact.summarize(spec, top=min(top, spec.m), on=on, lse=lse)
-    return Summary(
-        entropy=folded.entropy.reshape(*lead, spec.n),
-        distance=folded.distance.reshape(*lead, spec.n),
-        top_weights=folded.top_weights.reshape(*lead, *folded.top_weights.shape[2:]),
-        top_keys=folded.top_keys.reshape(*lead, *folded.top_keys.shape[2:]),
-        mass=None if folded.mass is None else folded.mass.reshape(*lead, spec.n),
-    )
+    rows = {name: x.reshape(*lead, *x.shape[2:]) for name, x in vars(folded).items() if x is not None}
+    return replace(folded, **rows)
 
 
 def picked(argument: str, pick: Pick, size: int, device: torch.device, *, strict: bool = True) -> Tensor:

@@ -46,10 +46,6 @@ class ConvConfig(EncoderConfig, DecoderConfig):
     def not_packable(self) -> str | None:
         return not_packable_score(self.score)
 
-    def mlm_conflicts(self) -> Iterator[Problem]:
-        if self.causal:
-            yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
-
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         return ((key, "this encoder has no attention") for key in ("score", "heads"))
 

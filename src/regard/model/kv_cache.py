@@ -19,8 +19,11 @@ class KeyValue:
     value: Float[Tensor, "B G M E"]
 
     def reorder(self, index: Tensor) -> "KeyValue":
-        """Keys and values whose row i is row index[i] of these."""
-        check_index(index)
+        """Keys and values whose row i is row index[i] of these. A boolean mask would select rows 0 and 1."""
+        if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
+            wanted, got = "row numbers, one-dimensional", f"{index.dtype} of shape {tuple(index.shape)}"
+            remedy = "Use mask.nonzero()[:, 0] for a boolean mask."
+            raise InvalidArgument("index", wanted=wanted, got=got, remedy=remedy)
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
 
     def write(self, rows: Slots, other: "KeyValue") -> "KeyValue":
@@ -90,8 +93,7 @@ class KeyValueCache:
             wanted = "keys and values without gradient: the cache overwrites its memory"
             remedy = "Step under torch.no_grad(); train with the whole sequence at once."
             raise InvalidArgument("cache", wanted=wanted, got="keys or values that require gradient", remedy=remedy)
-        self._key[:, :, self.length : end] = new.key
-        self._value[:, :, self.length : end] = new.value
+        self._key[:, :, self.length : end], self._value[:, :, self.length : end] = new.key, new.value
         self.length = end
 
     def drop_oldest(self, count: int) -> None:
@@ -135,10 +137,3 @@ def sequence_rows(slots: Slots, beams: int, device: torch.device) -> Int[Tensor,
     if isinstance(slots, slice):
         slots = torch.arange(slots.start or 0, slots.stop, device=device)
     return (slots[:, None] * beams + torch.arange(beams, device=device)).flatten()
-
-
-def check_index(index: Tensor) -> None:
-    """Refuse anything but row numbers: a boolean mask would select rows 0 and 1 over and over."""
-    if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
-        wanted, got = "row numbers, one-dimensional", f"{index.dtype} of shape {tuple(index.shape)}"
-        raise InvalidArgument("index", wanted=wanted, got=got, remedy="Use mask.nonzero()[:, 0] for a boolean mask.")

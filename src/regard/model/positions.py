@@ -36,9 +36,9 @@ class PositionEncoding(Positions, ABC):
     limit: int | None = None  # positions are 0..limit-1; None: any
 
     @classmethod
-    @abstractmethod
     def build(cls, dim: int, max_positions: int) -> "PositionEncoding":
         """An encoding of this dim; `max_positions` is the limit of those that have one."""
+        return cls(dim)
 
     @abstractmethod
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
@@ -51,9 +51,9 @@ class PositionBias(Positions, ABC):
     packable = False
 
     @classmethod
-    @abstractmethod
     def build(cls, heads: int, *, bidirectional: bool) -> "PositionBias":
         """A bias for so many heads; `bidirectional` unless keys after the query are always masked."""
+        return cls(heads)
 
     @abstractmethod
     def forward(self, n: int, m: int) -> DistanceBias:
@@ -69,10 +69,6 @@ class Sinusoidal(PositionEncoding):
         super().__init__()
         _check_multiple(dim, 2, "Sines and cosines come in pairs.")
         self.dim, self.base = dim, base
-
-    @classmethod
-    def build(cls, dim: int, max_positions: int) -> PositionEncoding:
-        return cls(dim)
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
         angle = _angles(positions, self.dim, self.base)  # (..., S, W / 2)
@@ -178,10 +174,6 @@ class Alibi(PositionBias):
         slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
         slopes += [2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]  # halfway between the others
         self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
-
-    @classmethod
-    def build(cls, heads: int, *, bidirectional: bool) -> PositionBias:
-        return cls(heads)
 
     def forward(self, n: int, m: int) -> DistanceBias:
         distance = DistanceBias.distances(n, m, self.slopes.device).abs()  # (L,)

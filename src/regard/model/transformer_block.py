@@ -95,18 +95,10 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         if self.cls_token and self.causal:
             yield Problem("cls_token", "false in a causal encoder", "true", "The first position would see nothing.")
 
-    @property
-    def head_norm_eps(self) -> float:
-        return self.norm_eps
-
     def not_packable(self) -> str | None:
         if not POSITIONS[self.positions].packable:
             return f"positions = {self.positions!r}"
         return not_packable_score(self.score) or ("cls_token = True" if self.cls_token else None)
-
-    def mlm_conflicts(self) -> Iterator[Problem]:
-        if self.causal:
-            yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         if POSITIONS[self.positions].extrapolates:
