@@ -21,7 +21,7 @@ from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.shapes import shapes
 from regard.data.tokenizer import END
-from regard.inference.outputs import Output
+from regard.inference.pipelines import Output
 from regard.interpret.regions import ImageRegions
 from regard.views.caption_overlay import PAGE, PAGE_END, SHADE, Overlay, draw, figure, upsampled
 from support.captioners import captioner

@@ -134,7 +134,7 @@ REFUSED = {
     "no vocab_size": ({"decoder": TRANSFORMER}, ["model.vocab_size: wanted the number of tokens"]),
     "masked language model with a causal encoder": ({"encoder": {**TRANSFORMER, "causal": True}, "head": "mlm", "vocab_size": 9}, ["model.encoder.causal: wanted false for a masked-token head; got true."]),
     "masked language model with a unidirectional encoder": ({"encoder": {"kind": "rnn", "bidirectional": False}, "head": "mlm", "vocab_size": 9}, ["model.encoder.bidirectional: wanted true"]),
-    "masked language model over images": ({"encoder": {"kind": "cnn"}, "head": "mlm", "vocab_size": 9}, ["model.head: wanted an encoder of tokens; got one of images."]),
+    "masked language model over images": ({"encoder": {"kind": "cnn"}, "head": "mlm", "vocab_size": 9}, ["model.head: wanted one encoder, of tokens; got one of images."]),
     "attention without an encoder": ({"decoder": {"kind": "rnn", "attention": "luong", "score": "dot"}, "vocab_size": 9}, ["model.decoder.attention: wanted nothing here: without an encoder", "model.decoder.score: wanted nothing here: without an encoder"]),
     "dot score of two dims": ({"encoder": {"kind": "rnn", "dim": 8}, "decoder": {"kind": "rnn", "dim": 16, "score": "dot"}, "vocab_size": 9}, ["model.decoder.score: wanted equal dims for 'dot'; got 16 and 8."]),
     "tied embeddings of two vocabularies": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 9, "source_vocab_size": 8, "tie_embeddings": "all"}, ["model.source_vocab_size: wanted one vocabulary"]),
