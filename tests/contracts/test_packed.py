@@ -367,7 +367,11 @@ def test_what_cannot_be_packed_is_refused():
     with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.decoder\.score = 'additive'"):
         Recipe.of(table)
     table["model"] = {"encoder": {"kind": "rnn"}, "decoder": SIDE}
-    with pytest.raises(InvalidRecipe, match="anything but Transformers, convolutions, or recurrent sides on their own"):
+    kinds = r"model\.encoder\.kind = 'rnn' and model\.decoder\.kind = 'transformer'"
+    with pytest.raises(InvalidRecipe, match=rf"train\.packed: wanted false with {kinds}"):
+        Recipe.of(table)
+    table["model"] = {"encoder": {"kind": "bag"}, "decoder": SIDE}
+    with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.kind = 'bag'"):
         Recipe.of(table)
 
 
