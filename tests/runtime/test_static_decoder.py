@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 from test_cpu_decoder import COMPILED, one_weight, stepped
-from test_search import WAYS, found, model, said, sources
 
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, START
@@ -29,8 +28,9 @@ from regard.runtime.cuda.static_decoder import StaticDecoder, _decoders, static_
 from regard.runtime.engines import PyTorchEngine
 from regard.runtime.interfaces import Engine
 from support.models import VOCABULARY, decoder, encoder, memory
+from support.search import WAYS, found, model, said, sources
 
-KINDS = ("transformer", "lstm before", "conv")
+KINDS = ("transformer", "lstm bahdanau", "conv")
 
 
 @pytest.mark.parametrize("name", COMPILED)

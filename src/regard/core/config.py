@@ -28,10 +28,9 @@ class Range:
     high: float | None = None
     below: bool = False
 
-    def holds(self, number: int | float) -> bool:
-        return number >= self.low and (
-            self.high is None or number < self.high or (number == self.high and not self.below)
-        )
+    def __contains__(self, number: int | float) -> bool:
+        below_end = self.high is None or number < self.high or (number == self.high and not self.below)
+        return number >= self.low and below_end
 
     def __str__(self) -> str:
         end = "" if self.high is None else f" and {'below' if self.below else 'at most'} {self.high:g}"
@@ -41,28 +40,17 @@ class Range:
 Count = Annotated[int, Range(1.0)]
 Probability = Annotated[float, Range(0.0, 1.0, below=True)]
 
-# Recipe keys of versions before 0.1.0 and their present names.
+# Keys of earlier recipes whose present name is not the one nearest in spelling.
 RENAMED = {
     "steps": "max_steps over_steps", "rate": "learning_rate", "final_rate": "min_learning_rate",
-    "warmup": "warmup_steps", "schedule": "lr_schedule", "beta1": "betas", "beta2": "betas", "epsilon": "eps norm_eps",
-    "clip": "clip_norm", "smoothing": "label_smoothing", "masked": "mask_probability", "agreement": "r_drop",
-    "forcing": "scheduled_sampling", "carry": "carry_state", "ema": "ema_decay", "average": "average_checkpoints",
-    "keep": "keep_checkpoints", "start_from": "init_from", "replay": "cuda_graphs", "shard": "fsdp",
-    "timeout": "distributed_timeout", "mixed": "mixed_lengths", "accumulate": "accumulate_steps",
-    "samples": "log_samples", "log_to": "loggers", "metric": "monitor", "gold": "teacher_forcing",
-    "end": "final_teacher_forcing", "draw": "mode", "width": "dim", "hidden": "ffn_dim", "key_heads": "kv_heads",
-    "weight_dropout": "attention_dropout", "hidden_dropout": "ffn_dropout", "position": "positions",
-    "join": "position_mode", "longest": "max_positions max_tokens max_length", "normalise": "qk_norm",
-    "unit": "cls_token", "recompute": "activation_checkpointing", "feed": "input_feeding", "start": "initial_state",
-    "gate": "context_gate", "kernel": "kernel_size", "patch": "patch_size", "patch_hidden": "patch_ffn_dim",
-    "vocabulary": "vocab_size", "source_vocabulary": "source_vocab_size", "labels": "num_labels",
-    "tie": "tie_embeddings", "generate": "synthetic", "joint": "shared_vocab", "stretch": "context_length",
-    "errors": "encoding_errors", "tokens": "tokenizer", "lower": "lowercase", "size": "image_size",
-    "beam": "beam_size", "nbest": "num_hypotheses", "shortest": "min_length", "longest_ratio": "max_length_ratio",
-    "shortest_ratio": "min_length_ratio", "no_repeat": "no_repeat_ngram_size", "repetition": "repetition_penalty",
-    "groups": "beam_groups", "diversity": "diversity_penalty", "typical": "typical_p",
-    "longest_source": "max_source_length", "int8": "quantization", "negatives": "negative", "subsample": "sample",
-    "least_count": "min_count",
+    "epsilon": "eps norm_eps", "masked": "mask_probability", "agreement": "r_drop", "forcing": "scheduled_sampling",
+    "keep": "keep_checkpoints", "replay": "cuda_graphs", "shard": "fsdp", "log_to": "loggers", "metric": "monitor",
+    "gold": "teacher_forcing", "end": "final_teacher_forcing", "width": "dim", "hidden": "ffn_dim",
+    "weight_dropout": "attention_dropout", "join": "position_mode", "longest": "max_positions max_tokens max_length",
+    "normalise": "qk_norm", "unit": "cls_token", "recompute": "activation_checkpointing",
+    "patch_hidden": "patch_ffn_dim", "generate": "synthetic", "joint": "shared_vocab", "stretch": "context_length",
+    "tokens": "tokenizer", "size": "image_size", "nbest": "num_hypotheses", "shortest": "min_length",
+    "longest_ratio": "max_length_ratio", "longest_source": "max_source_length", "int8": "quantization",
 }  # fmt: skip
 
 ConfigType = TypeVar("ConfigType", bound="Config")
@@ -101,12 +89,10 @@ def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigT
     for key in table.keys() & hints.keys():
         value = table[key]
         nested = config_class(hints[key])
-        if nested is not None and isinstance(value, Mapping):
-            value = read(nested, value, f"{where}.{key}")
-            if isinstance(value, list):
-                problems += value
-                continue
-        values[key] = _as_python(value, hints[key])
+        if nested is not None:
+            value = _read_nested(nested, value, f"{where}.{key}", problems)
+        if value is not None:
+            values[key] = _as_python(value, hints[key])
     problems += _wrong_values(cls, values, f"{where}.")
     if problems:
         return problems
@@ -114,6 +100,20 @@ def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigT
         return cls(**values)
     except InvalidRecipe as error:
         return [Problem(f"{where}.{p.key}", p.wanted, p.got, p.remedy) for p in error.problems]
+
+
+def _read_nested(cls: type[ConfigType], value: Any, where: str, problems: list[Problem]) -> Any:
+    """A table, or a list of tables, as configurations; None where there is a problem, which is added to the list."""
+    if isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value):
+        items = [_read_nested(cls, item, f"{where}.{i}", problems) for i, item in enumerate(value, start=1)]
+        return None if None in items else tuple(items)
+    if not isinstance(value, Mapping):
+        return value
+    config = read(cls, value, where)
+    if isinstance(config, list):
+        problems += config
+        return None
+    return config
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -152,9 +152,7 @@ def _fits(value: Any, hint: Any) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         bounds = [bound for bound in arguments[1:] if isinstance(bound, Range | Registry)]
-        return _fits(value, arguments[0]) and all(
-            value in bound if isinstance(bound, Registry) else bound.holds(value) for bound in bounds
-        )
+        return _fits(value, arguments[0]) and all(value in bound for bound in bounds)
     if origin is Literal:
         return value in arguments and isinstance(value, str)
     if origin in (Union, UnionType):
@@ -172,9 +170,8 @@ def describe(hint: Any) -> str:
     """The values that an annotation allows, in words."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return (
-            str(arguments[1]) if isinstance(arguments[1], Registry) else f"{describe(arguments[0])} of {arguments[1]}"
-        )
+        values = "" if isinstance(arguments[1], Registry) else f"{describe(arguments[0])} of "
+        return f"{values}{arguments[1]}"
     if origin is Literal:
         return "one of " + ", ".join(map(repr, arguments))
     if origin in (Union, UnionType):
@@ -195,8 +192,7 @@ def _options(hint: Any) -> tuple[str, ...]:
 
 
 def config_class(hint: Any) -> type[Config] | None:
-    """The configuration that an annotation names, alone or in a union."""
-    for candidate in (hint, *get_args(hint)):
-        if isinstance(candidate, type) and issubclass(candidate, Config):
-            return candidate
-    return None
+    """The configuration that an annotation names, alone, in a union or as the items of a list."""
+    if isinstance(hint, type) and issubclass(hint, Config):
+        return hint
+    return next(filter(None, map(config_class, get_args(hint))), None)

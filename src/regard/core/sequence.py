@@ -77,6 +77,8 @@ def pin_memory(batch: Any) -> Any:
     """A tensor, or a dataclass of tensors, in pinned host memory, from which copies to a GPU are asynchronous."""
     if isinstance(batch, Tensor):
         return batch.pin_memory() if batch.device.type == "cpu" else batch
+    if isinstance(batch, tuple):
+        return tuple(pin_memory(each) for each in batch)
     if not is_dataclass(batch) or isinstance(batch, type):
         return batch
     return replace(batch, **{each.name: pin_memory(getattr(batch, each.name)) for each in fields(batch)})
@@ -90,6 +92,16 @@ class FeatureGrids:
 
     def to(self, device: torch.device | str) -> "FeatureGrids":
         return FeatureGrids(self.states.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
+class MultiSource:
+    """A batch in which each example has several sources: a batch of each, for an encoder of its own."""
+
+    parts: tuple[Tokens | Tensor | FeatureGrids, ...]
+
+    def to(self, device: torch.device | str) -> "MultiSource":
+        return MultiSource(tuple(part.to(device) for part in self.parts))
 
 
 @dataclass(frozen=True)
@@ -128,10 +140,6 @@ class SequenceOffsets:
         """Packed to padded. The padding holds values of other positions, not zeros."""
         index = self.cu_seqlens[:-1, None] + torch.arange(self.max_length, device=x.device)
         return x[index.clamp(max=len(x) - 1)]
-
-    def pack(self, x: Float[Tensor, "B S *rest"]) -> Float[Tensor, "N *rest"]:
-        """Padded to packed."""
-        return self.packing.pack(x)
 
     @property
     def packing(self) -> "Packing":

@@ -1,6 +1,7 @@
 """Whole models: an encoder, a decoder or both, with what turns their states into an output."""
 
 from abc import ABC
+from collections import Counter
 
 from torch import nn
 
@@ -8,7 +9,6 @@ from regard.core.shapes import Float, Int, Tensor
 from regard.model.embedding import Projection
 from regard.model.interfaces import AnyDecoder, Encoder, Pool, Source
 from regard.model.memory import Memory
-from regard.model.summary import describe
 
 
 class Model(nn.Module, ABC):
@@ -23,8 +23,23 @@ class Model(nn.Module, ABC):
         memory: Memory = self.encoder(source)
         return memory
 
+    def as_seq2seq(self) -> "Seq2Seq | None":
+        """The model if it generates sequences."""
+        return None
+
+    def as_classifier(self) -> "Classifier | None":
+        """The model if it predicts labels."""
+        return None
+
     def __repr__(self) -> str:
-        return describe(self)
+        """A line for each part: role, class, number of parameters; shared ones count in the first part."""
+        counts = Counter[str]()
+        for name, parameter in self.named_parameters():  # each once
+            counts[name.partition(".")[0]] += parameter.numel()
+        lines = [f"{type(self).__name__}, {counts.total():,} parameters"]
+        for role, count in counts.items():
+            lines.append(f"  {role:<8} {type(getattr(self, role)).__name__:<20} {count:>12,}")
+        return "\n".join(lines)
 
 
 class Seq2Seq(Model):
@@ -33,6 +48,9 @@ class Seq2Seq(Model):
     def __init__(self, encoder: Encoder | None, decoder: AnyDecoder) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
+
+    def as_seq2seq(self) -> "Seq2Seq":
+        return self
 
     def forward(self, source: Source | None, targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Logits of the token after each target. The first target is the start token."""
@@ -55,6 +73,9 @@ class Classifier(Model):
         self.encoder, self.pool = encoder, pool
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(pool.dim, labels)
+
+    def as_classifier(self) -> "Classifier":
+        return self
 
     def forward(self, source: Source) -> Float[Tensor, "B labels"]:
         logits: Tensor = self.classifier(self.dropout(self.pool(self.encoder(source))))

@@ -80,7 +80,7 @@ class PackedAttentionSpec:
 
     def pack(self, out: Float[Tensor, "B H S D"]) -> Float[Tensor, "N _"]:
         """Outputs of the padded call, packed."""
-        return self.offsets.pack(out.transpose(1, 2)).flatten(1)
+        return self.offsets.packing.pack(out.transpose(1, 2)).flatten(1)
 
 
 def supports(score_function: ScoreFunction) -> bool:

@@ -65,11 +65,8 @@ class NativeState(DecoderState):
 
     def admit(self, slots: Slots, fresh: "NativeState") -> "NativeState":
         self.admitted[slots] = self.time
-        sources = [write_rows(mine, slots, new) for mine, new in zip(self.sources, fresh.sources, strict=True)]
-        self.sources = [source for source in sources if source is not None]
-        mask = write_rows(self.mask, slots, fresh.mask)
-        assert mask is not None
-        self.mask = mask
+        self.sources = [write_rows(mine, slots, new) for mine, new in zip(self.sources, fresh.sources, strict=True)]
+        self.mask = write_rows(self.mask, slots, fresh.mask)
         return self
 
     def evict(self) -> None:

@@ -66,10 +66,8 @@ class StaticState(DecoderState):
 
     def admit(self, slots: Slots, fresh: "StaticState") -> "StaticState":
         self.admitted[slots] = self.time
-        source, mask = write_rows(self.source, slots, fresh.source), write_rows(self.mask, slots, fresh.mask)
-        assert source is not None
-        assert mask is not None
-        self.source, self.mask = source, mask
+        self.source = write_rows(self.source, slots, fresh.source)
+        self.mask = write_rows(self.mask, slots, fresh.mask)
         return self
 
     def restart(self) -> None:
