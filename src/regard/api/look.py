@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
@@ -13,13 +14,14 @@ from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
 from regard.data.config import DataConfig
 from regard.data.example import Split
-from regard.data.images import ImageInput, Pixels, load_image
+from regard.data.images import Pixels, load_image
 from regard.data.sources import examples
 from regard.data.text import TABLES, form
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
+from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.interpret.look import Look
 from regard.interpret.maps import ForwardPass
@@ -37,8 +39,8 @@ from regard.views import html  # noqa: F401  enters the renderers of `Look.to_ht
 
 
 def look(
-    model: Predictor | Model,
-    text: str | ImageInput | Source | None,
+    model: str | Path | Predictor | nn.Module,
+    text: Any,
     *,
     output: str | Sequence[int] | int | None = None,
     layers: Sequence[int] | None = None,
@@ -51,7 +53,7 @@ def look(
 ) -> Look:
     """What a model attends to while it reads a text, or an image, and generates its output.
 
-    model    what `regard.load` returns; or a bare model, which reads `Tokens`, a label or pixels, a batch of one
+    model    a run, a checkpoint or a loaded model; or a bare model, which reads `Tokens`, a label or pixels, a batch of one
     output   the output to look at instead of the model's own: a text or a label; token ids for a bare model. A language
              model continues the text; with output="" it reads the text to its end
     layers   only these layers, from 1
@@ -64,6 +66,7 @@ def look(
 
     Weights are exact, the output is the one the model generates anyway, and only what is asked for is computed.
     """
+    model = load(model) if isinstance(model, str | Path) else model
     inner = model.model if isinstance(model, Predictor) else model
     if not isinstance(inner, Model) or not inner.inspectable:
         wanted = "one that regard.load or regard.build returns"
