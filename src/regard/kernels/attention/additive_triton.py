@@ -1,8 +1,6 @@
 """Triton kernels of additive attention, launched by `additive`.
 
 An item is one head of one sequence, numbered through the batch; item // group is the key head that it uses.
-Imported only when a kernel is launched. Every output element is written by one program and sums have a fixed order, so
-results are bit-identical from run to run. With TRITON_INTERPRET=1 Triton's interpreter runs the kernels on a CPU.
 """
 
 import triton.language as tl

@@ -1,7 +1,4 @@
-"""Triton kernels of `cross_entropy`: the loss of each row of logits, which are overwritten by their gradient.
-
-Every output is written by one program and sums are taken in a fixed order, so that results are reproducible bit by bit.
-"""
+"""Triton kernels of `cross_entropy`: the loss of each row of logits, which are overwritten by their gradient."""
 
 import triton.language as tl
 
