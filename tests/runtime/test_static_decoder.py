@@ -18,6 +18,7 @@ from regard.decoding.greedy import GreedySearch
 from regard.decoding.interfaces import GeneratedTokens
 from regard.decoding.logits_processors import BannedTokens
 from regard.decoding.request import Request, SearchTask
+from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.runtime import engines
 from regard.runtime.cpu.weight_layout import supported
@@ -166,7 +167,7 @@ def test_changed_weights_are_copied_into_the_same_memory(change):
     where = fixed.weights.project.weight.data_ptr()
     change(module)
     assert static_decoder(module, torch.float32) is fixed
-    fixed.refresh_from(module)
+    fixed.refresh(Seq2Seq(encoder("transformer"), module))
     assert fixed.weights.project.weight.data_ptr() == where
     tokens = torch.tensor([5, 6, 7])
     with torch.inference_mode():
