@@ -23,6 +23,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData
+from regard.core.sanitize import is_encodable
 from regard.data.config import SPECIALS, TokenizerKind
 
 PAD, START, END, UNKNOWN, MASK = range(len(SPECIALS))
@@ -371,18 +372,10 @@ def lowered(text: str) -> str:
 
 def _well_formed(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
-        if not isinstance(text, str) or not _encodable(text):
+        if not isinstance(text, str) or not is_encodable(text):
             got = repr(text)[:60] if not isinstance(text, str) else "half of a surrogate pair"
             raise InvalidArgument("text", wanted="Unicode text", got=got, remedy="Decode it as UTF-8 first.")
         yield text
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _hash(content: object) -> str:
