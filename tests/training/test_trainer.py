@@ -27,6 +27,7 @@ from regard.data import batching as batches_module
 from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch, batches
 from regard.data.corpus import Corpus
+from regard.data.prefetch import THREAD
 from regard.evaluation.validation import mean_loss
 from regard.model.weights import weights_of
 from regard.recipe.load import read_recipe
@@ -682,7 +683,7 @@ def test_a_failing_prefetch_thread_is_reported_and_the_run_resumes(name, tmp_pat
 
     def wrong(corpus, rows, capacity=None):
         nonlocal count
-        if threading.current_thread().name == "regard-ahead":
+        if threading.current_thread().name == THREAD:
             count += 1
             if count == 8:
                 ENDS[name]()
