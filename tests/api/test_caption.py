@@ -23,7 +23,7 @@ from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.shapes import shapes
 from regard.data.tokenizer import END, Tokenizer
-from regard.inference.outputs import Output
+from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
 from regard.interpret.regions import ImageRegions
 from regard.recipe.recipe import Recipe
@@ -79,7 +79,7 @@ def captioner(decoder: str, encoder: dict = CNN, tokens: dict = TARGET) -> Predi
     )
     vocabulary = Tokenizer.train(tokens["tokenizer"], [scene.target for scene in shapes("train", 0, 40)], 300)
     torch.manual_seed(0)
-    return Predictor(regard.build({**table, "vocab_size": vocabulary.size}).eval(), recipe, None, vocabulary)
+    return Predictor(regard.build({**table, "vocab_size": vocabulary.size}).eval(), recipe, (None,), vocabulary)
 
 
 @pytest.fixture

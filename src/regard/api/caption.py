@@ -17,7 +17,7 @@ from regard.core.errors import InvalidArgument
 from regard.data.image_store import EXTENSIONS, Member, ZipStore, is_zip
 from regard.data.images import Pixels, read_image, read_thumbnail
 from regard.data.tokenizer import Tokenizer
-from regard.inference.outputs import Output
+from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
 from regard.interpret.output_attention import require_cross_attention
 from regard.interpret.regions import ImageRegions, RegionWord, image_regions, words_over_regions
@@ -102,9 +102,8 @@ def _read(picture: Path | Member, size: int) -> Pixels | str:
 def predictor_regions(predictor: Predictor) -> ImageRegions:
     """The grid that the encoder of an image model makes of its images."""
     assert predictor.image_size is not None
-    assert predictor.model.encoder is not None
     _, batch = predictor.encode(np.zeros((predictor.image_size, predictor.image_size, 3), np.uint8))
-    return image_regions(predictor.model.encoder, batch)
+    return image_regions(predictor.model, batch)
 
 
 def caption_words(predictor: Predictor, output: Output, grid: ImageRegions) -> list[RegionWord]:

@@ -22,12 +22,12 @@ from regard.decoding.ensemble import Ensemble
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from regard.inference.predictor import Predictor
-from regard.interpret.forward_pass import ForwardPass
 from regard.interpret.look import Look
+from regard.interpret.maps import ForwardPass
 from regard.interpret.output_attention import coverage_reranker
 from regard.interpret.record import LookInput, MapSelection, record_look
 from regard.interpret.sites import AttentionSite
-from regard.interpret.summaries import Head, HeadMeans
+from regard.interpret.summaries import Head, head_means
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
@@ -103,7 +103,7 @@ def _of_predictor(
         forward = ForwardPass(inner, Tokens.of([whole], device=device), None, None)
         return forward, replace(given, source=TokenSequence.of(whole, model.target))
     assert isinstance(inner, Seq2Seq)
-    prompt = [] if model.recipe.data.source is not None else ids
+    prompt = [] if model.recipe.data.source_fields else ids
     if output is not None:
         generated = [*prompt, *model.target.encode(output), *([] if continuous else [END])]
     else:
@@ -145,6 +145,7 @@ def _of_bare_model(
     if isinstance(model, Seq2Seq):
         return _teacher_forced(model, source, [*prompt, *map(int, output)], START, given, None)
     labels = None if output is None else torch.tensor([int(output)], device=device)
+    given = given if model.as_classifier() is None else replace(given, label=str)
     return ForwardPass(model, source, None, labels), given
 
 
@@ -188,17 +189,14 @@ def summarize_heads(
     model: Predictor, pairs: Iterable[tuple[Any, str | None]], **options: Any
 ) -> list[tuple[AttentionSite, Head]]:
     """Means of each head's measures over inputs with their outputs; with the model's own where an output is None."""
-    means = HeadMeans()
-    for text, output in pairs:
-        for site, head in look(model, text, output=output, **options).heads():
-            means.add(site, head)
-    return means.lines()
+    looks = (look(model, text, output=output, **options) for text, output in pairs)
+    return head_means(line for each in looks for line in each.heads())
 
 
 def pairs_of(recipe: Recipe, data: Sequence[str]) -> Iterator[tuple[Any, str | None]]:
     """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on."""
     config, split = data_of(recipe, data)
-    alone, masked = config.source is None, recipe.model.predicts == "masked tokens"
+    alone, masked = not config.source_fields, recipe.model.predicts == "masked tokens"
     for each in examples(config, split):
         if each.source or each.target:
             yield (each.target, None if masked else "") if alone else (each.source, each.target)
@@ -214,16 +212,17 @@ def data_of(recipe: Recipe, data: Sequence[str]) -> tuple[DataConfig, Split]:
         if files == (split,):
             return config, split
     table = len(files) == 1 and form(files[0]) in TABLES
-    first, second = (None, None) if not table else ("1", "2" if config.source is not None else "1")
     named = table and bool(config.columns)
-    source, target = (
-        None if field is None else replace(field, max_tokens=None, column=field.column if named else column)
-        for field, column in ((config.source, first), (config.target, second))
+    *sources, target = (
+        replace(field, max_tokens=None, column=field.column if named else str(number) if table else None)
+        for number, field in enumerate(config.fields.values(), start=1)
     )
-    assert target is not None
+    changed: dict[str, Any] = (
+        {"sources": tuple(sources)} if config.sources else {"source": sources[0] if sources else None}
+    )
     try:
         return replace(
-            config, synthetic=None, seed=0, train=files, valid=None, test=None, source=source, target=target
+            config, synthetic=None, seed=0, train=files, valid=None, test=None, target=target, **changed
         ), "train"
     except InvalidRecipe as error:
         problem = error.problems[0]

@@ -182,14 +182,13 @@ def _summarize(
     predictor: "Predictor", pairs: Iterable[Any], options: dict[str, Any], sort: str | None, as_json: bool
 ) -> None:
     from regard.api import look
-    from regard.interpret.look_json import head_as_dict
     from regard.interpret.summaries import sorted_by
     from regard.views.terminal import head_table
 
     sorted_by([], sort)  # refuse an unknown column before the work
     lines = sorted_by(look.summarize_heads(predictor, pairs, **options), sort)
     if as_json:
-        print(json.dumps([{"map": site.name, **head_as_dict(head)} for site, head in lines]))
+        print(json.dumps([{"map": site.name, **head.as_dict()} for site, head in lines]))
     else:
         print(head_table(lines))
 

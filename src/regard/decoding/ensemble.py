@@ -13,7 +13,7 @@ from regard.model.interfaces import AnyDecoder, Decoder, DecoderState, Encoder, 
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
 from regard.model.module_list import TypedModuleList
-from regard.model.seq2seq import Seq2Seq
+from regard.model.seq2seq import Model, Seq2Seq
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,13 @@ class EnsembleDecoder(Decoder[EnsembleState]):
 class Ensemble(Seq2Seq):
     """Models of any architecture with one vocabulary, as one model."""
 
-    def __init__(self, models: Sequence[Seq2Seq]) -> None:
-        if not models or not all(isinstance(model, Seq2Seq) for model in models):
+    def __init__(self, models: Sequence[Model]) -> None:
+        members = [member for model in models if (member := model.as_seq2seq()) is not None]
+        if not models or len(members) < len(models):
             got = ", ".join(type(model).__name__ for model in models) or "none"
             raise InvalidArgument("models", wanted="models that give sequences", got=got, remedy="Leave others out.")
-        sizes = [len(model.decoder.project.weight) for model in models]
-        encoders = [model.encoder for model in models if model.encoder is not None]
+        sizes = [len(model.decoder.project.weight) for model in members]
+        encoders = [model.encoder for model in members if model.encoder is not None]
         if len(set(sizes)) > 1 or len(encoders) not in (0, len(models)):
             raise InvalidArgument(
                 "models",
@@ -102,7 +103,7 @@ class Ensemble(Seq2Seq):
                 remedy="Train them on the same data.",
             )
         super().__init__(
-            EnsembleEncoder(encoders) if encoders else None, EnsembleDecoder([model.decoder for model in models])
+            EnsembleEncoder(encoders) if encoders else None, EnsembleDecoder([model.decoder for model in members])
         )
 
 

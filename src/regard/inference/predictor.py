@@ -3,24 +3,21 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
-from regard.data.corpus import VocabularyType
-from regard.data.images import ImageInput
+from regard.data.corpus import SourceVocabularies, VocabularyType
 from regard.data.tokenizer import Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
-from regard.inference import phrases
-from regard.inference.inputs import EncodedInput, InputEncoder, check_list
-from regard.inference.outputs import Output, label_outputs, sequence_outputs
-from regard.inference.requests import Constraints, RequestBuilder
-from regard.inference.score import SequenceScore, score_labels, score_sequences
-from regard.inference.stream import text_pieces
+from regard.inference.inputs import EncodedInput, InputEncoder, InputValue, MultiSourceInput, SourceInput, check_list
+from regard.inference.pipelines import LabelPipeline, Output, OutputOptions, Pipeline, SequencePipeline
+from regard.inference.score import SequenceScore
 from regard.model.eval_mode import evaluating
-from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
+from regard.model.interfaces import Source
+from regard.model.multi_source import source_encoders
+from regard.model.seq2seq import Model
 from regard.recipe.recipe import Recipe
 
 # The options of a search that a stream has no use for, and the value that each must have.
@@ -37,9 +34,14 @@ class Predictor:
 
     model: Model
     recipe: Recipe
-    source: VocabularyType | None  # None for images and for language models
+    sources: SourceVocabularies
     target: VocabularyType
     folder: Path | None = None  # the checkpoint it was loaded from
+
+    @property
+    def source(self) -> VocabularyType | None:
+        """The vocabulary of its one source; None for images, for language models and for several sources."""
+        return self.sources[0] if len(self.sources) == 1 else None
 
     def __repr__(self) -> str:
         parameters = sum(weight.numel() for weight in self.model.parameters())
@@ -48,27 +50,48 @@ class Predictor:
 
     @property
     def image_size(self) -> int | None:
-        """Pixels a side of the images that the model reads; None for other models."""
+        """Pixels a side of the images that the model reads as its one source; None for other models."""
         field = self.recipe.data.source
         return field.image_size if field is not None and field.kind == "image" else None
 
     @cached_property
     def inputs(self) -> InputEncoder:
-        vocabulary = self.target if self.source is None else self.source
-        return InputEncoder(self.model, vocabulary if self.image_size is None else None, self.image_size)
+        if not self.sources:
+            return SourceInput(self.model, self.target)
+        fields, encoders = self.recipe.data.source_fields, source_encoders(self.model.encoder)
+        if len(encoders) != len(fields):  # an ensemble, which passes all sources to each member
+            encoders *= len(fields)
+        parts = tuple(
+            SourceInput(encoder, vocabulary, field.image_size)
+            for encoder, vocabulary, field in zip(encoders, self.sources, fields, strict=True)
+        )
+        return parts[0] if len(parts) == 1 else MultiSourceInput(parts)
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """Refused for a model that gives neither sequences nor labels."""
+        generator, classifier = self.model.as_seq2seq(), self.model.as_classifier()
+        if generator is not None and isinstance(self.target, Tokenizer):
+            documents = self.recipe.data.context_length is not None
+            return SequencePipeline(generator, self.target, self.inputs, documents)
+        if classifier is not None and isinstance(self.target, Labels):
+            return LabelPipeline(classifier, self.target, self.inputs)
+        wanted, got = "one that gives sequences or labels", type(self.model).__name__
+        raise InvalidArgument("model", wanted=wanted, got=got, remedy="Fine-tune it: train.init_from.")
 
     def with_decode(self, **options: Any) -> "Predictor":
         """The same predictor with these [decode] options as defaults."""
         return replace(self, recipe=replace(self.recipe, decode=self._config(options)))
 
-    def predict(self, texts: Iterable[str | ImageInput], **options: Any) -> list[str]:
+    def predict(self, texts: Iterable[InputValue], **options: Any) -> list[str]:
         """The best output for each text, in order: a text or a label; from a language model, the continuation.
 
-        A model of images takes their paths, or uint8 arrays (height, width, 3). Options as in `iter_outputs`.
+        A model of images takes their paths, or uint8 arrays (height, width, 3); one of several sources takes a tuple
+        for each example, or a text with a tab between the sources. Options as in `iter_outputs`.
         """
         return [best[0].text for best in self.outputs(texts, **options)]
 
-    def outputs(self, texts: Iterable[str | ImageInput], **options: Any) -> list[list[Output]]:
+    def outputs(self, texts: Iterable[InputValue], **options: Any) -> list[list[Output]]:
         """The `num_hypotheses` best outputs for each text, in order, best first. Options as in `iter_outputs`."""
         texts = self.inputs.check("texts", texts)
         outputs = dict(self.iter_outputs(texts, **options))
@@ -76,7 +99,7 @@ class Predictor:
 
     def iter_outputs(
         self,
-        texts: Sequence[str | ImageInput],
+        texts: Sequence[InputValue],
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
@@ -99,34 +122,16 @@ class Predictor:
         attention   give each output its cross-attention weights
         lines       line numbers of the texts in their file, from 1: for messages, and for the draws of sampling
         """
-        config, constraints = self._config(options), Constraints(prefixes, banned, required, banned_in)
-        if isinstance(self.model, MaskedLanguageModel):
-            raise InvalidArgument(
-                "model",
-                wanted="one that gives sequences or labels",
-                got="a masked language model",
-                remedy="Fine-tune it: train.init_from.",
-            )
+        config, pipeline = self._config(options), self.pipeline
         encoded, long = self._encode(texts, config, truncate, lines)
+        wanted = OutputOptions(prefixes, banned, required, banned_in, attention, scores, lines)
         with evaluating(self.model):
-            if isinstance(self.model, Classifier):
-                assert isinstance(self.target, Labels)
-                for name, value in {**constraints._asdict(), "attention": attention}.items():
-                    if value:
-                        wanted, remedy = "nothing for a model that gives labels", "Leave it out."
-                        raise InvalidArgument(name, wanted=wanted, got=repr(value), remedy=remedy)
-                found = label_outputs(self.model, self.target, self.inputs, encoded, config, scored=scores)
-            else:
-                builder = self._requests()
-                requests = builder.requests(encoded, constraints)
-                task = builder.task(config, banned, scored=scores, lines=lines)
-                found = sequence_outputs(builder.tokenizer, task, requests, attention=attention)
-            for index, outputs in found:
+            for index, outputs in pipeline.outputs(encoded, config, wanted):
                 yield index, [replace(each, truncated=True) for each in outputs] if index in long else outputs
 
     def stream(
         self,
-        text: str | ImageInput,
+        text: InputValue,
         *,
         prefix: str = "",
         banned: Sequence[str] = (),
@@ -145,60 +150,43 @@ class Predictor:
                 wanted, remedy = f"{only:g} in a stream", "Leave it out, or use predict."
                 raise InvalidArgument(name, wanted=wanted, got=repr(options[name]), remedy=remedy)
         config = self._config({**options, **UNSTREAMABLE})
-        builder = self._requests()
-        encoded, _ = self._encode(self.inputs.check("text", [text]), config, truncate, None)
-        (request,) = builder.requests(encoded, Constraints([prefix], required=[required]))
-        task = builder.task(config, banned, scored=False, lines=[line])
+        encoded, _ = self._encode([text], config, truncate, None)
         with evaluating(self.model):
-            ids = islice(phrases.stream(builder.tokenizer, task, request), request.given, None)
-            yield from text_pieces(builder.tokenizer, ids)
+            yield from self.pipeline.stream(encoded, config, OutputOptions([prefix], banned, [required], lines=[line]))
 
     def score(
-        self, texts: Iterable[str], targets: Iterable[str] | None = None, *, batch_tokens: int | None = None
+        self, texts: Iterable[InputValue], targets: Iterable[str] | None = None, *, batch_tokens: int | None = None
     ) -> list[SequenceScore]:
         """The log-probability of the target of each text: an output or a label; for a language model, of the text."""
         texts = self.inputs.check("texts", texts)
-        language_model = self.recipe.data.source is None
+        language_model = not self.recipe.data.source_fields
         if (targets is None) != language_model:
             wanted = "one for each text" if targets is None else "none for a model without a source"
             remedy = "Give sources and targets to a model that has both, texts alone to a language model."
             raise InvalidArgument("targets", wanted=wanted, got="none" if targets is None else "some", remedy=remedy)
         targets = texts if targets is None else check_list("targets", targets, len(texts))
-        encoded = None if language_model else self.inputs.encode(texts)
-        budget = batch_tokens or self.recipe.decode.batch_tokens
+        encoded = [] if language_model else self.inputs.encode(texts)
         with evaluating(self.model):
-            if isinstance(self.model, Classifier) and encoded is not None:
-                assert isinstance(self.target, Labels)
-                return score_labels(self.model, self.target, self.inputs, encoded, targets, budget)
-            builder = self._requests()
-            return score_sequences(
-                builder.model, builder.tokenizer, self.inputs, encoded, targets, budget, documents=builder.documents
-            )
+            return self.pipeline.score(encoded, targets, batch_tokens or self.recipe.decode.batch_tokens)
 
-    def encode(self, text: Any, *, truncate: bool = False, line: int | None = None, **options: Any) -> tuple[Any, Any]:
-        """One text as the model reads it: token ids, a label, or the image; and that as a batch of one.
+    def encode(
+        self, text: InputValue, *, truncate: bool = False, line: int | None = None, **options: Any
+    ) -> tuple[list[int], Source | None]:
+        """The token ids of a text, none for a label or an image; and the encoder's input as a batch of one.
 
         The batch is None for a language model. `line` is the text's line number, for messages.
         """
         lines = None if line is None else [line]
-        encoded, _ = self._encode(self.inputs.check("text", [text]), self._config(options), truncate, lines)
-        return encoded[0], None if self.recipe.data.source is None else self.inputs.collate(encoded)
+        encoded, _ = self._encode([text], self._config(options), truncate, lines)
+        ids = encoded[0] if isinstance(encoded[0], list) else []
+        return ids, None if not self.recipe.data.source_fields else self.inputs.collate(encoded)
 
     def _encode(
-        self, texts: Sequence[str | ImageInput], config: DecodeConfig, truncate: bool, lines: Sequence[int] | None
+        self, texts: Sequence[InputValue], config: DecodeConfig, truncate: bool, lines: Sequence[int] | None
     ) -> tuple[list[EncodedInput], set[int]]:
         """The encoded texts, and the indices of those that were truncated."""
-        encoded = self.inputs.encode(texts)
+        encoded = self.inputs.encode(self.inputs.check("texts", texts))
         return self.inputs.truncate(encoded, config.max_source_length, truncate=truncate, lines=lines)
-
-    def _requests(self) -> RequestBuilder:
-        """Refused for a model that does not generate sequences."""
-        if not isinstance(self.model, Seq2Seq) or not isinstance(self.target, Tokenizer):
-            wanted, remedy = "one that gives sequences", "Choose another, or use predict."
-            raise InvalidArgument("model", wanted=wanted, got=type(self.model).__name__, remedy=remedy)
-        data = self.recipe.data
-        has_source, documents = data.source is not None, data.context_length is not None
-        return RequestBuilder(self.model, self.target, self.inputs, has_source, documents)
 
     def _config(self, options: dict[str, Any]) -> DecodeConfig:
         """The recipe's [decode] with these options; None stands for the recipe's own value."""

@@ -7,14 +7,8 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from regard.core.errors import InvalidArgument
-from regard.core.sequence import Tokens
 from regard.data.text import lines, parallel
-from regard.data.tokenizer import END, START, Labels, Tokenizer
-from regard.inference.inputs import EncodedInput, InputEncoder
-from regard.model.seq2seq import Classifier, Seq2Seq
 
 if TYPE_CHECKING:
     from regard.inference.predictor import Predictor
@@ -51,82 +45,21 @@ def score_lines(
 
 
 def pairs(predictor: "Predictor", files: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-    """The examples in parallel files, or on stdin as two columns separated by a tab; one text for a language model."""
-    columns = 1 if predictor.recipe.data.source is None else 2
+    """Sources (several with tabs between them) and targets, of parallel files or of the columns of stdin.
+
+    The columns of stdin are separated by tabs. A language model has texts alone.
+    """
+    columns = len(predictor.recipe.data.fields)
+    names = " and ".join(predictor.recipe.data.fields)
     if files and len(files) != columns:
-        names = "texts" if columns == 1 else "sources and one of targets"
-        raise InvalidArgument("files", wanted=f"a file of {names}", got=str(len(files)), remedy="Or none, for stdin.")
-    if files or columns == 1:
+        wanted = f"{columns} files, of {names}" if columns > 1 else "a file of texts"
+        raise InvalidArgument("files", wanted=wanted, got=str(len(files)), remedy="Or none, for stdin.")
+    if columns == 1:
         yield from parallel(files or [Path("/dev/stdin")])
         return
-    for number, line in enumerate(lines("/dev/stdin"), start=1):
-        sides = tuple(line.split("\t"))
-        if len(sides) != columns:
-            raise InvalidArgument(
-                f"line {number}",
-                wanted="a source and a target, separated by a tab",
-                got=f"{len(sides)} columns",
-                remedy="Or give two files.",
-            )
-        yield sides
-
-
-@torch.inference_mode()
-def score_labels(
-    model: Classifier,
-    labels: Labels,
-    inputs: InputEncoder,
-    encoded: Sequence[EncodedInput],
-    targets: Sequence[str],
-    batch_tokens: int,
-) -> list[SequenceScore]:
-    """The score of one label for each input."""
-    ids = [labels.encode(target) for target in targets]
-    scores: dict[int, SequenceScore] = {}
-    for rows in length_batches(inputs.sizes(encoded), batch_tokens):
-        log_p = model(inputs.collate([encoded[row] for row in rows])).float().log_softmax(-1).tolist()
-        for row, values in zip(rows, log_p, strict=True):
-            scores[row] = SequenceScore((targets[row],), (values[ids[row]],))
-    return [scores[row] for row in range(len(targets))]
-
-
-@torch.inference_mode()
-def score_sequences(
-    model: Seq2Seq,
-    tokenizer: Tokenizer,
-    inputs: InputEncoder,
-    encoded: Sequence[EncodedInput] | None,
-    targets: Sequence[str],
-    batch_tokens: int,
-    *,
-    documents: bool,
-) -> list[SequenceScore]:
-    """The score of one target for each input; `encoded` is None for a language model.
-
-    With `documents`, the targets are running text, which begins after an end token and has none of its own.
-    """
-    ids = [[END, *row] if documents else [START, *row, END] for row in tokenizer.encode_batch(targets)]
-    device = next(model.parameters()).device
-    sizes = [len(row) for row in ids]
-    if encoded is not None:
-        sizes = [max(pair) for pair in zip(sizes, inputs.sizes(encoded), strict=True)]
-    scores: dict[int, SequenceScore] = {}
-    for rows in length_batches(sizes, batch_tokens):
-        source = None if encoded is None else inputs.collate([encoded[row] for row in rows])
-        log_p = model.log_probabilities(source, Tokens.of([ids[row] for row in rows], device=device).ids).tolist()
-        for row, values in zip(rows, log_p, strict=True):
-            count = len(ids[row]) - 1
-            scores[row] = SequenceScore(tuple(tokenizer.pieces(ids[row][1:])), tuple(values[:count]))
-    return [scores[row] for row in range(len(targets))]
-
-
-def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of sequences of similar length, batched within a budget of tokens with padding."""
-    rows: list[int] = []
-    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if rows and (lengths[row] + 1) * (len(rows) + 1) > batch_tokens:
-            yield rows
-            rows = []
-        rows.append(row)
-    if rows:
-        yield rows
+    rows = parallel(files) if files else (tuple(line.split("\t")) for line in lines("/dev/stdin"))
+    for number, row in enumerate(rows, start=1):
+        if len(row) != columns:
+            wanted, remedy = f"{names}, separated by tabs", f"Or give {columns} files."
+            raise InvalidArgument(f"line {number}", wanted=wanted, got=f"{len(row)} columns", remedy=remedy)
+        yield "\t".join(row[:-1]), row[-1]

@@ -11,8 +11,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import END, START, UNKNOWN, Tokenizer
 from regard.evaluation.alignment_error import Link, pharaoh
-from regard.interpret.forward_pass import ForwardPass
-from regard.interpret.maps import MapRecorder, record_maps
+from regard.interpret.maps import ForwardPass, MapRecorder
 from regard.interpret.tokens_to_words import TokenGroups
 from regard.model.interfaces import Source
 from regard.model.seq2seq import Seq2Seq
@@ -23,7 +22,7 @@ STEPS: tuple[Step, ...] = ("output", "input")
 
 @dataclass(frozen=True)
 class AlignmentHeads:
-    """Whose weights align: one head's, the mean over a layer's heads, or over all heads of all layers.
+    """The heads whose weights align words: one head, the mean of a layer's heads, or of all heads.
 
     step   "output": the step that predicts a word; "input": the step that has it as input. Decoders with recurrence or
            convolution attend to the word they are about to predict; lower layers of a Transformer often attend to the
@@ -41,14 +40,13 @@ class AlignmentHeads:
         if head is not None and numbers is None:
             wanted, remedy = "a layer, or a layer and a head: 2, or 2.0", "Layers count from 1, heads from 0."
             raise InvalidArgument("head", wanted=wanted, got=repr(head), remedy=remedy)
-        for known in STEPS:
-            if known == step:
-                layer, index = (None, None) if numbers is None else numbers.groups()
-                return AlignmentHeads(
-                    None if layer is None else int(layer), None if index is None else int(index), known
-                )
-        remedy = "Leave it out for the step that predicts a word."
-        raise InvalidArgument("step", wanted=" or ".join(STEPS), got=repr(step), remedy=remedy)
+        known = next((each for each in STEPS if each == step), None)
+        if known is None:
+            remedy = "Leave it out for the step that predicts a word."
+            raise InvalidArgument("step", wanted=" or ".join(STEPS), got=repr(step), remedy=remedy)
+        groups = (None, None) if numbers is None else numbers.groups()
+        layer, index = (None if number is None else int(number) for number in groups)
+        return AlignmentHeads(layer, index, known)
 
     def __str__(self) -> str:
         heads = "all heads" if self.layer is None else f"--head {self.layer}"
@@ -107,14 +105,16 @@ class TokenizedPair:
         source_word_of = _words_of_text(reads, reads.encode(source))
         return TokenizedPair(source, output, source_words, output_words, ids, source_word_of, output_word_of)
 
-    def weights(self, model: Seq2Seq, batch: Source, length: int, layer: int | None) -> list[Float[Tensor, "H T S"]]:
+    def weights(
+        self, model: Seq2Seq, batch: Source | None, length: int, layer: int | None
+    ) -> list[Float[Tensor, "H T S"]]:
         """Cross-attention weights of every layer, or of one, over the `length` source tokens without the end."""
         if not self.source_words or not self.output_words:
             return []
         device = next(model.parameters()).device
         ids = torch.tensor([[START, *self.output_ids]], device=device)
         recorder = MapRecorder(model, lambda site: site.kind == "cross" and layer in (None, site.layer))
-        record_maps(ForwardPass(model, batch, ids[:, :-1], ids[0, 1:]), recorder)
+        recorder.record(ForwardPass(model, batch, ids[:, :-1], ids[0, 1:]))
         each = [one.weights().cpu() for one in recorder.maps]
         units = each[0].shape[2] - length - 1
         return [one[..., units : units + length] for one in each]

@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.interpret.forward_pass import ForwardPass
+from regard.interpret.maps import ForwardPass, log_probabilities
 from regard.interpret.sites import attention_sites
 from regard.kernels.attention import reference
 from regard.kernels.attention.spec import AttentionSpec, repeat_heads, widened
@@ -58,7 +58,7 @@ def _log_probability(forward: ForwardPass, of: int | None) -> Tensor:
     if of is not None and not (type(of) is int and -count <= of < count):
         wanted, remedy = f"a token of the output, from 0 to {count - 1}", "Leave it out for the whole output."
         raise InvalidArgument("of", wanted=wanted, got=repr(of), remedy=remedy)
-    each = forward().float().log_softmax(-1).gather(-1, forward.labels[:, None])[:, 0]
+    each = log_probabilities(forward(), forward.labels)
     return each.sum() if of is None else each[of]
 
 

@@ -11,16 +11,17 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.images import Pixels, webp
 from regard.interpret.attributions import weight_gradients
-from regard.interpret.forward_pass import ForwardPass
-from regard.interpret.look_json import LIMIT, VERSION, finite, map_as_dict
-from regard.interpret.maps import AttentionMap
+from regard.interpret.maps import AttentionMap, ForwardPass
 from regard.interpret.rollout import rollout
-from regard.interpret.summaries import Head, sorted_by
+from regard.interpret.summaries import Head, finite, sorted_by
 from regard.interpret.tokens_to_words import CLS_TOKEN
 from regard.model.capture import Pick
 
+VERSION = 1  # of the JSON format
+LIMIT = 2_000_000  # weights of a map that is written whole
+
 # "page" and "frame": what `Look.as_dict` returns, as an HTML page and as an element of a notebook. `regard.views.html`,
-# which is above this package, enters both.
+# which is above this package, enters both, and `regard.look` imports it.
 HTML_RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {}
 
 
@@ -146,7 +147,7 @@ class Look:
             "title": self.title,
             "source": None if self.source is None else self.source.as_dict(),
             "output": None if self.output is None else self.output.as_dict(),
-            "maps": [map_as_dict(each, limit) for each in self.maps],
+            "maps": [each.as_dict(limit) for each in self.maps],
         }
 
     def to_json(self, *, limit: int = LIMIT) -> str:
@@ -180,12 +181,7 @@ class Look:
 
     def to_html(self, *, limit: int = LIMIT) -> str:
         """As one self-contained page: hover over words, switch layers and heads, sort, pin, zoom, save."""
-        return self._rendered("page", limit)
+        return HTML_RENDERERS["page"](self.as_dict(limit=limit))
 
     def _repr_html_(self) -> str:
-        return self._rendered("frame", LIMIT)
-
-    def _rendered(self, renderer: str, limit: int) -> str:
-        if renderer not in HTML_RENDERERS:
-            raise RuntimeError("a look is rendered by regard.views.html: import it first")
-        return HTML_RENDERERS[renderer](self.as_dict(limit=limit))
+        return HTML_RENDERERS["frame"](self.as_dict())

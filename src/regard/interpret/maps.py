@@ -4,15 +4,19 @@ A map keeps the captured call (queries, keys, log-sum-exp), so its memory grows 
 grows with the weights that were asked for.
 """
 
+import base64
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Int, Tensor
-from regard.interpret.forward_pass import ForwardPass
 from regard.interpret.sites import AttentionSite, attention_sites
 from regard.interpret.summaries import RowSummaries, summarize
 from regard.interpret.tokens_to_words import TokenGroups
@@ -21,7 +25,10 @@ from regard.kernels.attention.blockwise import BLOCK
 from regard.kernels.attention.spec import repeat_heads, widened
 from regard.model.capture import AttentionCall, Pick, capture_attention, picked
 from regard.model.eval_mode import evaluating
-from regard.model.interfaces import AttentionModule
+from regard.model.interfaces import AttentionModule, Source
+
+CHUNK = 1024  # rows of logits whose log-softmax is in memory at once
+TOP = 16  # largest weights of each row in the JSON of a map that is too large to be written whole
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -112,6 +119,36 @@ class AttentionMap(AttentionSite):
             weights = self._weights(call, torch.arange(first, rows.stop, device=call.lse.device))
             yield rows, 0, weights, (weights > 0).sum(-1)
 
+    def as_dict(self, limit: int) -> dict[str, Any]:
+        """The map in the format of `Look.to_json`; of more than `limit` weights, with the largest of each row only."""
+        shape = [len(self.shown_heads), len(self.shown_rows), self.size[1]]
+        weights = top = None
+        if self.call is not None and prod(shape) <= limit:
+            weights, summary = {"shape": shape, "data": _as_uint16(self.weights())}, self.summary(0)
+        else:
+            kept = self.row_summaries
+            summary = self.summary(TOP if kept is None else min(TOP, kept.top_weights.shape[-1]))
+            largest = [summary.top_weights, summary.top_keys]
+            for axis, index in enumerate((self.default_heads, self.default_rows)):
+                largest = largest if index is None else [x.index_select(axis, index.cpu()) for x in largest]
+            k, keys = largest[0].shape[-1], largest[1].clamp(min=0).numpy().astype("<u4")
+            top = {"k": k, "shape": [*shape[:2], k], "keys": _in_base64(keys), "weights": _as_uint16(largest[0])}
+        heads = summary.heads()
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "part": self.part,
+            "layer": self.layer,
+            "heads": shape[0],
+            "query_side": self.query_side,
+            "key_side": self.key_side,
+            "causal": self.causal,
+            "rows": None if self.default_rows is None else self.shown_rows,
+            "weights": weights,
+            "top": top,
+            "summary": [heads[head].as_dict() for head in self.shown_heads],
+        }
+
     def _captured(self) -> AttentionCall:
         if self.call is None:
             raise InvalidArgument(
@@ -150,6 +187,21 @@ class AttentionMap(AttentionSite):
         return values if row_words is None else row_words.mean(values, 1)
 
 
+@dataclass(frozen=True)
+class ForwardPass:
+    """A model, and a batch of one input with the output it is given (teacher forcing); can be run again."""
+
+    model: nn.Module
+    source: Source | None  # None for a language model
+    targets: Int[Tensor, "1 T"] | None  # the decoder's input, for a model with a decoder
+    labels: Int[Tensor, " T"] | None  # the token predicted after each target, or the label; None if there is no output
+
+    def __call__(self) -> Tensor:
+        """Logits: (T, V), or (1, labels)."""
+        logits: Tensor = self.model(self.source) if self.targets is None else self.model(self.source, self.targets)[0]
+        return logits
+
+
 class MapRecorder:
     """A capture callback that collects one map for each attention module of a forward pass.
 
@@ -170,6 +222,13 @@ class MapRecorder:
         self.maps: list[AttentionMap] = []
         self._steps: list[AttentionCall] = []
 
+    def record(self, forward: ForwardPass) -> Tensor:
+        """Run a forward pass under capture; its logits."""
+        with torch.no_grad(), evaluating(forward.model), capture_attention(self):
+            logits = forward()
+            self.close()
+        return logits
+
     def __call__(self, call: AttentionCall) -> None:
         if self._steps and not _continues(self._steps[-1], call):
             self.close()
@@ -188,12 +247,10 @@ class MapRecorder:
             self.maps.append(self.finish(recorded))
 
 
-def record_maps(forward: ForwardPass, recorder: MapRecorder) -> Tensor:
-    """Run a forward pass under capture; its logits."""
-    with torch.no_grad(), evaluating(forward.model), capture_attention(recorder):
-        logits = forward()
-        recorder.close()
-    return logits
+def log_probabilities(logits: Float[Tensor, "T V"], labels: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
+    """The log-probability of each label, computed a chunk of rows at a time to bound memory."""
+    chunks = zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True)
+    return torch.cat([rows.float().log_softmax(-1).gather(-1, of[:, None])[:, 0] for rows, of in chunks])
 
 
 def _continues(last: AttentionCall, call: AttentionCall) -> bool:
@@ -219,6 +276,15 @@ def _value_norms(call: AttentionCall, heads: int) -> Float[Tensor, "H M"]:
     assert isinstance(call.source, AttentionModule)
     each = call.source.output_weight.view(-1, heads, value.shape[-1]).to(value.dtype)  # (W, H, E)
     return torch.stack([(value[head] @ each[:, head].mT).norm(dim=-1) for head in range(heads)])
+
+
+def _as_uint16(weights: Tensor) -> str:
+    scaled = weights.cpu().double().nan_to_num(0.0).clamp(0, 1).mul(65535).round()
+    return _in_base64(scaled.numpy().astype("<u2"))
+
+
+def _in_base64(numbers: NDArray[np.generic]) -> str:
+    return base64.b64encode(numbers.tobytes()).decode()
 
 
 def _range(argument: str, given: slice, size: int) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
@@ -12,26 +11,27 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.hypothesis import Hypothesis
 from regard.model.capture import AttentionCall, capture_attention
 from regard.model.interfaces import Source
-from regard.model.seq2seq import Seq2Seq
+from regard.model.seq2seq import Model, Seq2Seq
 
 Reranker = Callable[[Source, Sequence[Hypothesis]], list[Hypothesis]]  # a source as a batch of one, and its outputs
 
 
-def require_cross_attention(argument: str, model: nn.Module) -> Seq2Seq:
+def require_cross_attention(argument: str, model: Model) -> Seq2Seq:
     """The model; refused without cross-attention, as a language model, an RNN without attention or an ensemble is."""
-    if not isinstance(model, Seq2Seq) or not model.decoder.cross_attentions:
+    generator = model.as_seq2seq()
+    if generator is None or not generator.decoder.cross_attentions:
         raise InvalidArgument(
             argument,
             wanted="one model whose decoder attends to its source",
             got="a decoder that does not, or several",
             remedy="Leave it out, or choose another model.",
         )
-    return model
+    return generator
 
 
 @torch.inference_mode()
 def output_attention(
-    model: nn.Module, source: Source, hypotheses: Sequence[Hypothesis], first: int
+    model: Model, source: Source, hypotheses: Sequence[Hypothesis], first: int
 ) -> list[Float[Tensor, "layers H _T S"]]:
     """The cross-attention weights of each of these outputs of one source, in float32 on the CPU.
 
@@ -59,7 +59,7 @@ def output_attention(
     return [each[:, :, : len(row)] for each, row in zip(weights, targets, strict=True)]
 
 
-def coverage_reranker(model: nn.Module, config: DecodeConfig, first: int) -> Reranker | None:
+def coverage_reranker(model: Model, config: DecodeConfig, first: int) -> Reranker | None:
     """Ranks the outputs of a source again by score plus coverage (https://arxiv.org/abs/1609.08144).
 
     The coverage of a source token is the attention it received from all output tokens, averaged over layers and heads
@@ -73,7 +73,7 @@ def coverage_reranker(model: nn.Module, config: DecodeConfig, first: int) -> Rer
         memory = reads.encode(source)
         assert memory is not None
         ranked = []
-        for each, weights in zip(hypotheses, output_attention(reads, source, hypotheses, first), strict=True):
+        for each, weights in zip(hypotheses, output_attention(reads, memory, hypotheses, first), strict=True):
             received = weights.mean((0, 1)).sum(0)[memory.cls_tokens :]  # (S,)
             coverage = float(received.clamp(torch.finfo(torch.float32).tiny, 1.0).log().sum())
             score = None if each.score is None else each.score + config.coverage_penalty * coverage

@@ -8,14 +8,12 @@ import torch
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Tensor
 from regard.data.images import Pixels
-from regard.interpret.forward_pass import ForwardPass, log_probabilities
 from regard.interpret.look import GeneratedText, Image, Label, Look, Text
-from regard.interpret.maps import AttentionMap, MapRecorder, record_maps
+from regard.interpret.maps import AttentionMap, ForwardPass, MapRecorder, log_probabilities
 from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick, picked
 from regard.model.memory import Memory
-from regard.model.seq2seq import MaskedLanguageModel
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class LookInput:
     image: Pixels | None = None
     output: TokenSequence | None = None  # None: a classifier, or a masked language model
     read: TokenSequence | None = None  # the decoder's inputs
-    label: Callable[[int], str] = str
+    label: Callable[[int], str] | None = None  # the names of a classifier's labels
 
 
 @dataclass(frozen=True)
@@ -58,23 +56,15 @@ class MapSelection:
 
     def check(self, maps: Sequence[AttentionMap]) -> None:
         """Refuse rows or heads that no map has."""
-        for name, pick, found, most in (
-            ("rows", self.rows, any(map(_has_rows, maps)), max((each.size[0] for each in maps), default=0)),
-            ("heads", self.heads, any(map(_has_heads, maps)), max((each.heads for each in maps), default=0)),
-        ):
-            if pick is not None and not found:
+        rows = [(each.size[0], each.shown_rows) for each in maps]
+        heads = [(each.heads, each.shown_heads) for each in maps]
+        for name, pick, known in (("rows", self.rows, rows), ("heads", self.heads, heads)):
+            if pick is not None and not any(shown for _, shown in known):
+                most = max((size for size, _ in known), default=0)
                 picked(name, pick, most, torch.device("cpu"))  # raises if an index is out of range
                 if most:
                     wanted = f"at least one of {most}"
                     raise InvalidArgument(name, wanted=wanted, got="none", remedy="They count from 0.")
-
-
-def _has_rows(each: AttentionMap) -> bool:
-    return bool(each.shown_rows)
-
-
-def _has_heads(each: AttentionMap) -> bool:
-    return bool(each.shown_heads)
 
 
 def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection) -> Look:
@@ -93,7 +83,7 @@ def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection)
     memories: list[Memory] = []
     hook = None if encoder is None else encoder.register_forward_hook(lambda _, __, memory: memories.append(memory))
     try:
-        logits = record_maps(forward, recorder)
+        logits = recorder.record(forward)
     finally:
         if hook is not None:
             hook.remove()
@@ -125,13 +115,11 @@ def _output(
 ) -> tuple[GeneratedText | Label | None, Tensor | None]:
     """The output with its log-probabilities, and its token or label ids."""
     labels = forward.labels
-    if isinstance(forward.model, MaskedLanguageModel):
-        return None, None
-    if given.output is None:
+    if given.label is not None:
         labels = logits.argmax(-1) if labels is None else labels
         return Label(given.label(int(labels)), float(log_probabilities(logits, labels)[0])), labels
-    assert given.read is not None
-    assert labels is not None
+    if given.output is None or given.read is None or labels is None:
+        return None, None
     scores = log_probabilities(logits, labels).cpu()
     scores = given.output.groups().sum(scores, 0) if words else scores
     tokens, read = given.output.names(words), given.read.names(words)

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import END, VISIBLE, Tokenizer
 from regard.interpret.tokens_to_words import TokenSequence
-from regard.model.memory import Memory
+from regard.model.interfaces import Source
+from regard.model.seq2seq import Model
 
 BLANKS = "".join(VISIBLE.values())  # white space, as tokens show it
 
@@ -33,12 +33,12 @@ class RegionWord:
 
 
 @torch.inference_mode()
-def image_regions(encoder: nn.Module, image: Tensor) -> ImageRegions:
-    """The grid that an encoder makes of images of this size: a batch of one (1, 3, Y, X)."""
-    memory: Memory = encoder(image)
-    if memory.grid is None:
+def image_regions(model: Model, image: Source | None) -> ImageRegions:
+    """The grid that a model's encoder makes of images of this size: a batch of one (1, 3, Y, X)."""
+    memory = model.encode(image)
+    if memory is None or memory.grid is None:
         wanted, remedy = "an encoder whose states lie on a grid", "Choose another model."
-        raise InvalidArgument("model", wanted=wanted, got=type(encoder).__name__, remedy=remedy)
+        raise InvalidArgument("model", wanted=wanted, got=type(model.encoder).__name__, remedy=remedy)
     return ImageRegions(memory.cls_tokens, *memory.grid)
 
 

@@ -1,8 +1,10 @@
 """Summaries of attention rows and heads: entropy, distance, confidence, and the weight on certain positions."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from math import isfinite
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -14,43 +16,45 @@ from regard.kernels.attention.weights import entropy
 
 # rows, the first key, weights (H, R, C), and the number of keys visible to each row
 Tile = tuple[slice, int, Tensor, Tensor]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Head:
-    """Means of a head over the rows that attend to anything.
+class Measures(Generic[Value]):
+    """What is measured of each row, and averaged over the rows of a head that attend to anything.
 
     The last row is aligned with the last key, so that in self-attention each row is aligned with its own key.
     """
 
-    head: int
-    entropy: float  # in nats
-    evenness: float  # entropy divided by the largest possible: 0 attends to one key, 1 uniformly
-    distance: float  # expected distance from a row's own position to the key
-    confidence: float  # the largest weight
-    first: float  # the weight of the first key
-    last: float
-    own: float  # of the key at the row's own position
-    previous: float  # of the key before it
-    punctuation: float  # of keys without a letter or a digit: punctuation and special tokens
+    entropy: Value  # in nats
+    evenness: Value  # entropy divided by the largest possible: 0 attends to one key, 1 uniformly
+    distance: Value  # expected distance from a row's own position to the key
+    confidence: Value  # the largest weight
+    first: Value  # the weight of the first key
+    last: Value
+    own: Value  # of the key at the row's own position
+    previous: Value  # of the key before it
+    punctuation: Value  # of keys without a letter or a digit: punctuation and special tokens
 
 
-MEASURES = tuple(field.name for field in fields(Head) if field.name != "head")
+MEASURES = tuple(field.name for field in fields(Measures))
 
 
 @dataclass(frozen=True)
-class RowSummaries:
+class Head(Measures[float]):
+    """The means of a head."""
+
+    head: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """In the format of `Look.to_json`."""
+        return {"head": self.head} | {name: finite(getattr(self, name)) for name in MEASURES}
+
+
+@dataclass(frozen=True)
+class RowSummaries(Measures[Float[Tensor, "H N"]]):
     """The measures of each row of each head, and its largest weights."""
 
-    entropy: Float[Tensor, "H N"]
-    evenness: Float[Tensor, "H N"]
-    distance: Float[Tensor, "H N"]
-    confidence: Float[Tensor, "H N"]
-    first: Float[Tensor, "H N"]
-    last: Float[Tensor, "H N"]
-    own: Float[Tensor, "H N"]
-    previous: Float[Tensor, "H N"]
-    punctuation: Float[Tensor, "H N"]
     top_weights: Float[Tensor, "H N top"]  # the largest weights, in descending order
     top_keys: Int[Tensor, "H N top"]  # their keys; -1 where the weight is zero
 
@@ -59,31 +63,32 @@ class RowSummaries:
         rows = attends.sum(1).clamp(min=1)
         means = {name: (getattr(self, name).double() * attends).sum(1) / rows for name in MEASURES}
         return [
-            Head(head, **{name: float(mean[head]) for name, mean in means.items()}) for head in range(len(self.entropy))
+            Head(head=head, **{name: float(mean[head]) for name, mean in means.items()})
+            for head in range(len(self.entropy))
         ]
 
     def with_top(self, top: int) -> "RowSummaries":
         return replace(self, top_weights=self.top_weights[..., :top], top_keys=self.top_keys[..., :top])
 
 
-class HeadMeans:
-    """Running means of the measures of each head over many inputs."""
-
-    def __init__(self) -> None:
-        self._sums: dict[tuple[AttentionSite, int], list[float]] = {}
-        self._counts: dict[tuple[AttentionSite, int], int] = {}
-
-    def add(self, site: AttentionSite, head: Head) -> None:
+def head_means(heads: Iterable[tuple[AttentionSite, Head]]) -> list[tuple[AttentionSite, Head]]:
+    """The means of each head over many inputs."""
+    counts: Counter[tuple[AttentionSite, int]] = Counter()
+    sums: dict[tuple[AttentionSite, int], dict[str, float]] = {}
+    for site, head in heads:
         key = AttentionSite(site.name, site.kind, site.part, site.layer), head.head
-        before = self._sums.get(key, [0.0] * len(MEASURES))
-        self._sums[key] = [total + getattr(head, name) for total, name in zip(before, MEASURES, strict=True)]
-        self._counts[key] = self._counts.get(key, 0) + 1
+        counts[key] += 1
+        before = sums.get(key, dict.fromkeys(MEASURES, 0.0))
+        sums[key] = {name: total + getattr(head, name) for name, total in before.items()}
+    return [
+        (key[0], Head(head=key[1], **{name: total / counts[key] for name, total in each.items()}))
+        for key, each in sums.items()
+    ]
 
-    def lines(self) -> list[tuple[AttentionSite, Head]]:
-        return [
-            (site, Head(head, *(total / self._counts[site, head] for total in sums)))
-            for (site, head), sums in self._sums.items()
-        ]
+
+def finite(number: float) -> float | None:
+    """A number as JSON can hold it."""
+    return number if isfinite(number) else None
 
 
 SummaryLine = TypeVar("SummaryLine", bound=tuple[Any, Head])

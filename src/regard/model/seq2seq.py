@@ -23,6 +23,14 @@ class Model(nn.Module, ABC):
         memory: Memory = self.encoder(source)
         return memory
 
+    def as_seq2seq(self) -> "Seq2Seq | None":
+        """The model if it generates sequences."""
+        return None
+
+    def as_classifier(self) -> "Classifier | None":
+        """The model if it predicts labels."""
+        return None
+
     def __repr__(self) -> str:
         return describe(self)
 
@@ -33,6 +41,9 @@ class Seq2Seq(Model):
     def __init__(self, encoder: Encoder | None, decoder: AnyDecoder) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
+
+    def as_seq2seq(self) -> "Seq2Seq":
+        return self
 
     def forward(self, source: Source | None, targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Logits of the token after each target. The first target is the start token."""
@@ -55,6 +66,9 @@ class Classifier(Model):
         self.encoder, self.pool = encoder, pool
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(pool.dim, labels)
+
+    def as_classifier(self) -> "Classifier":
+        return self
 
     def forward(self, source: Source) -> Float[Tensor, "B labels"]:
         logits: Tensor = self.classifier(self.dropout(self.pool(self.encoder(source))))

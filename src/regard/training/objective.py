@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.sequence import FeatureGrids, Packed, Packing, Tokens
+from regard.core.sequence import FeatureGrids, MultiSource, Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.batching import Batch
 from regard.data.tokenizer import MASK
@@ -22,7 +22,7 @@ from regard.training.losses import doubly_stochastic_penalty, logit_loss, token_
 # Samples one output for each source of a batch at a given update: the tokens, and the advantage of each.
 Sampler = Callable[[Seq2Seq, Batch, int], tuple[Tokens, Float[Tensor, " B"]]]
 SPECIALS = 5  # tokens that are never masked: padding, start, end, unknown, mask
-BatchSide = TypeVar("BatchSide", bound=Tokens | Tensor | FeatureGrids)
+BatchSide = TypeVar("BatchSide", bound=Tokens | Tensor | FeatureGrids | MultiSource)
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,8 @@ def repeat_batch(side: BatchSide) -> BatchSide:
     """Tokens, features or a tensor, concatenated with itself along the batch."""
     if isinstance(side, Tensor):
         return cast(BatchSide, torch.cat((side, side)))
+    if isinstance(side, MultiSource):
+        return replace(side, parts=tuple(map(repeat_batch, side.parts)))
     return replace(side, **{name: repeat_batch(part) for name, part in vars(side).items() if part is not None})
 
 

@@ -1,0 +1,222 @@
+"""Pipelines from encoded inputs to outputs and scores: search with models that generate sequences, and classifiers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+
+from regard.core.errors import InvalidArgument
+from regard.core.sequence import Tokens
+from regard.core.shapes import Float, Tensor
+from regard.data.tokenizer import END, START, Labels, Tokenizer
+from regard.decoding.config import DecodeConfig
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.logits_processors import BannedTokens
+from regard.decoding.request import Request, SearchTask
+from regard.inference import phrases
+from regard.inference.inputs import EncodedInput, InputEncoder, check_list
+from regard.inference.score import SequenceScore
+from regard.inference.stream import text_pieces
+from regard.interpret.output_attention import coverage_reranker, output_attention, require_cross_attention
+from regard.model.seq2seq import Classifier, Seq2Seq
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output for an input."""
+
+    text: str
+    tokens: tuple[str, ...] = ()
+    log_probabilities: tuple[float, ...] | None = None  # of each token and of the end token, where there is one
+    score: float | None = None  # by which outputs are ranked
+    truncated: bool = False  # whether the input was too long and its end was dropped
+    token_ids: tuple[int, ...] = ()  # with the end token, where there is one
+    # Cross-attention weights: a row for each token and for the end token, where there is one; a column for each token
+    # of the source and its end token, after a [CLS] token where the encoder has one.
+    attention: Float[Tensor, "layers H T S"] | None = None
+
+    @property
+    def log_probability(self) -> float | None:
+        """Of the whole output."""
+        return None if self.log_probabilities is None else sum(self.log_probabilities)
+
+
+class OutputOptions(NamedTuple):
+    """Constraints on outputs and what they hold; documented by `Predictor.iter_outputs`."""
+
+    prefixes: Sequence[str] | None = None
+    banned: Sequence[str] = ()
+    required: Sequence[Sequence[str]] | None = None
+    banned_in: Sequence[Sequence[str]] | None = None
+    attention: bool = False
+    scores: bool = False
+    lines: Sequence[int] | None = None
+
+
+class Pipeline(ABC):
+    """Computes outputs for encoded inputs, and scores of given targets, with one kind of model."""
+
+    @abstractmethod
+    def outputs(
+        self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions
+    ) -> Iterator[tuple[int, list[Output]]]:
+        """The index of each input and its outputs, best first, as they are finished."""
+
+    @abstractmethod
+    def score(self, encoded: Sequence[EncodedInput], targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
+        """The score of one target for each input. A language model has no inputs."""
+
+    def stream(self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions) -> Iterator[str]:
+        """The output for a single input, piece by piece as it is generated."""
+        remedy = "Choose another, or use predict."
+        raise InvalidArgument("model", wanted="one that gives sequences", got="one that gives labels", remedy=remedy)
+
+
+@dataclass(frozen=True)
+class LabelPipeline(Pipeline):
+    """The labels of a classifier."""
+
+    model: Classifier
+    labels: Labels
+    inputs: InputEncoder
+
+    def outputs(
+        self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions
+    ) -> Iterator[tuple[int, list[Output]]]:
+        for name, value in options._asdict().items():
+            if value and name not in ("scores", "lines"):
+                wanted, remedy = "nothing for a model that gives labels", "Leave it out."
+                raise InvalidArgument(name, wanted=wanted, got=repr(value), remedy=remedy)
+        for rows, log_p in self._log_probabilities(encoded, config.batch_tokens):
+            best = log_p.topk(min(config.num_hypotheses, self.labels.size))
+            for row, values, ids in zip(rows, best.values.tolist(), best.indices.tolist(), strict=True):
+                named = zip(map(self.labels.decode, ids), values, strict=True)
+                scored = [Output(name, (name,), (value,), value) for name, value in named]
+                yield row, scored if options.scores else [Output(each.text, each.tokens) for each in scored]
+
+    def score(self, encoded: Sequence[EncodedInput], targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
+        ids, found = [self.labels.encode(target) for target in targets], dict[int, SequenceScore]()
+        for rows, log_p in self._log_probabilities(encoded, batch_tokens):
+            for row, values in zip(rows, log_p.tolist(), strict=True):
+                found[row] = SequenceScore((targets[row],), (values[ids[row]],))
+        return [found[row] for row in range(len(targets))]
+
+    @torch.inference_mode()
+    def _log_probabilities(
+        self, encoded: Sequence[EncodedInput], batch_tokens: int
+    ) -> Iterator[tuple[list[int], Float[Tensor, "B labels"]]]:
+        """The indices of a batch of inputs, and the log-probabilities of all labels."""
+        for rows in length_batches(self.inputs.sizes(encoded), batch_tokens):
+            yield rows, self.model(self.inputs.collate([encoded[row] for row in rows])).float().log_softmax(-1)
+
+
+@dataclass(frozen=True)
+class SequencePipeline(Pipeline):
+    """Search and teacher forcing with a model that generates sequences. A language model continues its inputs.
+
+    documents   whether the model was trained on running text, where the end token separates documents
+    """
+
+    model: Seq2Seq
+    tokenizer: Tokenizer
+    inputs: InputEncoder
+    documents: bool
+
+    def outputs(
+        self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions
+    ) -> Iterator[tuple[int, list[Output]]]:
+        requests, task = self._requests(encoded, options), self._task(config, options)
+        if options.attention:
+            require_cross_attention("attention", self.model)
+        for index, hypotheses in phrases.search(self.tokenizer, task, requests):
+            request, weights = requests[index], list[Tensor | None]([None] * len(hypotheses))
+            if options.attention:
+                weights = [*output_attention(self.model, task.collate([request.source]), hypotheses, task.first)]
+            outputs = [self._output(*each, request.given) for each in zip(hypotheses, weights, strict=True)]
+            yield index, outputs or [Output("")]  # where the logits processors leave no token
+
+    def _output(self, hypothesis: Hypothesis, attention: Tensor | None, skip: int) -> Output:
+        """Without the first `skip` tokens: a language model's prompt."""
+        ids, log_p = hypothesis.tokens[skip:], hypothesis.log_probabilities
+        return Output(
+            self.tokenizer.decode(ids),
+            tuple(self.tokenizer.pieces(ids)),
+            None if log_p is None else log_p[skip:],
+            hypothesis.score,
+            token_ids=(*ids, END) if hypothesis.ended else ids,
+            attention=attention,
+        )
+
+    def stream(self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions) -> Iterator[str]:
+        (request,) = self._requests(encoded, options)
+        tokens = phrases.stream(self.tokenizer, self._task(config, options), request)
+        return text_pieces(self.tokenizer, islice(tokens, request.given, None))
+
+    @torch.inference_mode()
+    def score(self, encoded: Sequence[EncodedInput], targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
+        rows_of = self.tokenizer.encode_batch(targets)
+        ids = [[END, *row] if self.documents else [START, *row, END] for row in rows_of]
+        device, source = next(self.model.parameters()).device, None
+        sizes, found = [len(row) for row in ids], dict[int, SequenceScore]()
+        if self.model.encoder is not None:
+            sizes = [max(pair) for pair in zip(sizes, self.inputs.sizes(encoded), strict=True)]
+        for rows in length_batches(sizes, batch_tokens):
+            if self.model.encoder is not None:
+                source = self.inputs.collate([encoded[row] for row in rows])
+            read = Tokens.of([ids[row] for row in rows], device=device).ids
+            for row, values in zip(rows, self.model.log_probabilities(source, read).tolist(), strict=True):
+                pieces = self.tokenizer.pieces(ids[row][1:])
+                found[row] = SequenceScore(tuple(pieces), tuple(values[: len(pieces)]))
+        return [found[row] for row in range(len(targets))]
+
+    def _task(self, config: DecodeConfig, options: OutputOptions) -> SearchTask:
+        """What all requests share."""
+        first, banned, lines = END if self.documents else START, options.banned, options.lines
+        return SearchTask(
+            self.model,
+            self.inputs.collate,
+            config,
+            [BannedTokens(phrases.banned(self.tokenizer, banned))] if banned else [],
+            first,
+            ends=not self.documents,
+            rerank=coverage_reranker(self.model, config, first),
+            scored=options.scores,
+            numbers=None if lines is None else [line - 1 for line in lines],
+        )
+
+    def _requests(self, encoded: Sequence[EncodedInput], options: OutputOptions) -> list[Request]:
+        """One request for each input."""
+        count = len(encoded)
+        prefixes: Sequence[Sequence[int]] = [()] * count
+        if options.prefixes is not None:
+            prefixes = self.tokenizer.encode_batch(check_list("prefixes", options.prefixes, count))
+        lists = {"required": options.required, "banned_in": options.banned_in}
+        required, banned = (
+            [()] * count if phrases_of is None else check_list(name, phrases_of, count, texts_only=False)
+            for name, phrases_of in lists.items()
+        )
+        requests = []
+        for source, size, prefix, no, yes in zip(
+            encoded, self.inputs.sizes(encoded), prefixes, banned, required, strict=True
+        ):
+            limits = phrases.banned(self.tokenizer, no), phrases.required(self.tokenizer, yes)
+            if self.model.encoder is not None:
+                requests.append(Request(source, size, prefix, *limits))
+            elif isinstance(source, list):
+                requests.append(Request(None, 0, [*source, *prefix], *limits, given=len(source)))
+        return requests
+
+
+def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of sequences of similar length, batched within a budget of tokens with padding."""
+    rows: list[int] = []
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if rows and (lengths[row] + 1) * (len(rows) + 1) > batch_tokens:
+            yield rows
+            rows = []
+        rows.append(row)
+    if rows:
+        yield rows
