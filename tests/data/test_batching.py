@@ -71,7 +71,7 @@ def test_each_example_once_within_the_budget(monkeypatch, mixed):
     for batch in batches(corpus, **SETTINGS, mixed=mixed):
         rows = batch.rows.numpy()
         seen += rows.tolist()
-        lengths = corpus.source_lengths(rows), corpus.target_lengths(rows)
+        lengths = corpus.source_lengths(rows), corpus.target.lengths(rows)
         assert len(rows) * max(map(max, lengths)) <= 400
         assert batch.source.lengths.tolist() == lengths[0].tolist()
         assert batch.targets.lengths.tolist() == lengths[1].tolist()
@@ -90,7 +90,7 @@ def test_mixed_batches_are_runs_of_the_epochs_order():
     in_order = sorted(found, key=lambda rows: order.index(rows[0]))
     assert in_order != found  # batches of a pool are shuffled, as those of one length are
     for rows, following in pairwise(in_order):  # none could have held one more
-        lengths = (corpus.source_lengths, corpus.target_lengths)
+        lengths = (corpus.source_lengths, corpus.target.lengths)
         assert (len(rows) + 1) * max(max(of(np.array([*rows, following[0]]))) for of in lengths) > 400
 
 
