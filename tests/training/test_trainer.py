@@ -829,7 +829,7 @@ def test_frozen_weights_learn_after_unfreeze_epochs(tmp_path, cache):
     assert moved[False]
     assert not any(name.startswith("encoder.") for name in moved[False])
     assert moved[True] == before.keys()
-    with pytest.raises(regard.InvalidRecipe, match=r"train\.unfreeze_after: wanted nothing unless freeze is there"):
+    with pytest.raises(regard.InvalidRecipe, match=r"train\.unfreeze_after: wanted nothing without freeze"):
         read_recipe(table(unfreeze_after=1))
 
 
