@@ -11,7 +11,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN
 from regard.decoding.config import DecodeConfig
-from regard.decoding.logits_processors import AllowedTokens, BannedTokens
+from regard.decoding.interfaces import LogitsProcessor
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.sampling import filtered, sample, seed_offset, uniform
 from regard.decoding.search import search
@@ -45,8 +45,21 @@ def sources() -> list[list[int]]:
     return [torch.randint(5, VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
 
 
-def found(made: Seq2Seq, rows: list[list[int]], *, processors=(), prefixes=None, ends=True, **options):
-    inputs = [Request(row, len(row), prefix) for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)]
+class AllowedTokens(LogitsProcessor):
+    """Excludes all tokens but these and the end token."""
+
+    recordable = masks_only = True
+
+    def __init__(self, *tokens: int) -> None:
+        self.excluded = [token for token in range(VOCABULARY) if token not in (*tokens, END)]
+
+    def __call__(self, scores, generated) -> None:
+        scores[..., self.excluded] = -torch.inf
+
+
+def found(made: Seq2Seq, rows: list[list[int]], *, processors=(), prefixes=None, banned=(), ends=True, **options):
+    prefixes = prefixes or [()] * len(rows)
+    inputs = [Request(row, len(row), prefix, banned) for row, prefix in zip(rows, prefixes, strict=True)]
     config = DecodeConfig(**{"max_length": LONGEST, **options})
     rerank = coverage_reranker(made, config, START)
     hits = dict(search(SearchTask(made, Tokens.of, config, processors, ends=ends, rerank=rerank, scored=True), inputs))
@@ -140,7 +153,7 @@ def test_scores_equal_teacher_forced_log_probabilities(name):
                 whole = torch.tensor([[START, *each.tokens, *[END] * each.ended]])
                 wanted = made.log_probabilities(Tokens.of([row]), whole)[0]
                 assert each.log_probabilities == pytest.approx(wanted.tolist(), abs=1e-4)
-                assert each.log_probability == pytest.approx(float(wanted.sum()), abs=1e-4)
+                assert sum(each.log_probabilities) == pytest.approx(float(wanted.sum()), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["transformer", "gru after fed", "conv"])
@@ -207,15 +220,10 @@ def test_logits_processors_always_hold(options):
         assert len(one[0].tokens) >= 3 + 4
     used = {pair for tokens in plain for pair in pairwise(tokens)}
     one_word, pair = next(tokens[0] for tokens in plain if tokens), sorted(used)[0]
-    for tokens in (
-        one[0]
-        for one in said(found(made, rows, max_length=12, processors=[BannedTokens([[one_word], pair])], **options))
-    ):
+    for tokens in (one[0] for one in said(found(made, rows, max_length=12, banned=[[one_word], pair], **options))):
         assert one_word not in tokens
         assert pair not in pairwise(tokens)
-    allowed = torch.zeros(VOCABULARY, dtype=torch.bool)
-    allowed[[6, 8]] = True
-    for tokens in (one[0] for one in said(found(made, rows, processors=[AllowedTokens(allowed)], **options))):
+    for tokens in (one[0] for one in said(found(made, rows, processors=[AllowedTokens(6, 8)], **options))):
         assert set(tokens) <= {6, 8}
 
 

@@ -11,7 +11,7 @@ from regard.core.sequence import Tokens
 from regard.data.tokenizer import START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import Ensemble
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from regard.interpret.output_attention import coverage_reranker, output_attention

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import permutations
 from typing import NamedTuple
 
@@ -54,7 +55,7 @@ class PhraseAutomaton:
         # Another token between two phrases may be needed: side by side they may contain a banned run, or merge words.
         self.gap = int(bool(banned) or any(phrase.continuations for phrase in self.phrases))
         self.left = tuple(counts.values())
-        self._after: dict[tuple[AutomatonState, int], AutomatonState | None] = {}
+        self.after = cache(self._after)
         self._plans: dict[AutomatonState, Run | None] = {}
 
     def _check(self, phrase: Phrase) -> None:
@@ -85,14 +86,11 @@ class PhraseAutomaton:
             state = self._next(state, token)
         return state
 
-    def after(self, state: AutomatonState, token: int) -> AutomatonState | None:
+    def _after(self, state: AutomatonState, token: int) -> AutomatonState | None:
         """The state after one more token; None where that completes a banned run."""
-        key = state, token
-        if key not in self._after:
-            generated = (*state.node, token)
-            banned = any(generated[start:] in self.banned for start in range(len(generated)))
-            self._after[key] = None if banned else self._next(state, token)
-        return self._after[key]
+        generated = (*state.node, token)
+        banned = any(generated[start:] in self.banned for start in range(len(generated)))
+        return None if banned else self._next(state, token)
 
     def _next(self, state: AutomatonState, token: int) -> AutomatonState:
         generated = (*state.node, token)

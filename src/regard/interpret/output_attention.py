@@ -8,7 +8,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import PAD
 from regard.decoding.config import DecodeConfig
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.interfaces import Hypothesis
 from regard.model.capture import AttentionCall, capture_attention
 from regard.model.interfaces import Source
 from regard.model.seq2seq import Model, Seq2Seq
