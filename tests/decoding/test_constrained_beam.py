@@ -65,9 +65,9 @@ def test_outputs_contain_required_and_no_banned_phrases(name, options):
             for one in hypotheses:
                 assert len(one.tokens) <= 12 + len(each.prefix)
                 assert one.tokens[: len(each.prefix)] == each.prefix
-                said = one.tokens[each.given :]
+                output = one.tokens[each.given :]
                 clean = Request(each.source, each.size, required=each.required)
-                assert holds(clean, said), (each, one.tokens)
+                assert holds(clean, output), (each, one.tokens)
                 free = one.tokens[len(each.prefix) :]
                 assert not any(times(ban, free) for ban in each.banned), (each, one.tokens)
                 assert one.score > -torch.inf
@@ -152,8 +152,8 @@ def test_beam_search_scores_better_than_greedy_search():
     """A beam considers the phrases from the start, greedy search adds them when it would end."""
     made, rows = model("transformer"), sources()
     inputs = [Request(row, len(row), required=[(9,), (5, 6)]) for row in rows]
-    walks, beams = found(made, inputs), found(made, inputs, beam_size=8, length_penalty=0.0)
-    total = [sum(sum(one[0].log_probabilities) for one in hits) for hits in (walks, beams)]
+    greedy, beams = found(made, inputs), found(made, inputs, beam_size=8, length_penalty=0.0)
+    total = [sum(sum(one[0].log_probabilities) for one in hits) for hits in (greedy, beams)]
     assert total[1] > total[0] + 1
 
 
@@ -169,14 +169,14 @@ def test_greedy_search_adds_phrases_when_it_would_end():
 
 def test_a_phrase_may_have_several_runs_and_excluded_continuations():
     phrase = Phrase(((START, 5), (6, 5)), frozenset({7}))  # "cat" at the start, " cat" elsewhere, but no "cats"
-    demand = PhraseAutomaton([phrase], [])
-    begun = demand.read((), begins=True)
-    assert demand.plan(begun) == (5,)
-    assert demand.plan(demand.read((), begins=False)) == (6, 5)
-    said = demand.after(begun, 5)
-    assert said.met
-    assert not demand.after(said, 7).met
-    assert demand.after(demand.after(said, 8), 7).met
+    automaton = PhraseAutomaton([phrase], [])
+    begun = automaton.read((), begins=True)
+    assert automaton.plan(begun) == (5,)
+    assert automaton.plan(automaton.read((), begins=False)) == (6, 5)
+    completed = automaton.after(begun, 5)
+    assert completed.met
+    assert not automaton.after(completed, 7).met
+    assert automaton.after(automaton.after(completed, 8), 7).met
     made, rows = model("transformer"), sources()
     for options in WAYS:
         inputs = [Request(row, len(row), required=[phrase, phrase, (7, 8)]) for row in rows]

@@ -113,8 +113,8 @@ def test_outputs_do_not_depend_on_batching(name, options):
     """The outputs of a request do not depend on batch size, order, or when others are admitted and released."""
     made, rows = model(name), sources()
     together = said(found(made, rows, **options))
-    few_places = said(found(made, rows, **options, batch_tokens=13))
-    assert few_places == together
+    few_slots = said(found(made, rows, **options, batch_tokens=13))
+    assert few_slots == together
     if "sample" not in options:  # whose draws depend on the position
         alone = [said(found(made, [row], **options))[0] for row in rows]
         assert alone == together

@@ -10,21 +10,11 @@ import torch
 
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import MASK, PAD, START
+from regard.decoding import logits_processors
 from regard.decoding.beam import BeamSearch
 from regard.decoding.constrained_beam import RequiredPhrases
 from regard.decoding.greedy import GreedySearch
 from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor
-from regard.decoding.logits_processors import (
-    LOGITS_PROCESSORS,
-    AllowEnd,
-    BannedPhrases,
-    ForcePrefix,
-    MinLength,
-    NoRepeatNgram,
-    RepetitionPenalty,
-    SavePrefix,
-    SuppressTokens,
-)
 from regard.decoding.request import Constraint, Request, SearchTask
 from regard.decoding.strategies import DecodingStrategy
 from regard.model.capture import capturing_here
@@ -95,7 +85,7 @@ class BatchPlan:
         self.decoder = engines.decoder_for(task.model, options)
         self.static = self.decoder.static
         self.constrained = any(each.constraint is not None for each in requests)
-        registered = [LOGITS_PROCESSORS[name]() for name in config.logits_processors or ()]
+        registered = [logits_processors.LOGITS_PROCESSORS[name]() for name in config.logits_processors or ()]
         self.processors = [*registered, *task.logits_processors]
         self.recorded = (
             self.static
@@ -131,7 +121,7 @@ class BatchPlan:
         own = (any(each.min_length for each in self.requests), self.max_prefix > 0)
         return sizes, own, config, task.first, task.ends, task.scored, task.rerank is None
 
-    def build_strategy(self, sizes: BufferSizes, required: RequiredPhrases | None) -> DecodingStrategy:
+    def build_strategy(self, sizes: BufferSizes) -> DecodingStrategy:
         """A strategy whose slots are all empty."""
         task, new = self.task, partial(torch.full, device=self.device)
         generated = GeneratedTokens(
@@ -141,6 +131,7 @@ class BatchPlan:
             prefix=new((self.slots, sizes.prefix), -1),
         )
         limit = new((self.slots,), self.max_length)
+        required = RequiredPhrases(task.ends) if self.constrained else None
         common = (task.config, generated, limit, self._build_processors(), task.ends, required)
         if self.beams > 1 and not task.config.sample:
             return BeamSearch(*common, whole_beam=task.rerank is not None)
@@ -149,23 +140,23 @@ class BatchPlan:
     def _build_processors(self) -> list[LogitsProcessor]:
         """The processors that the config and the requests ask for, in the order in which they are applied."""
         config = self.task.config
-        processors: list[LogitsProcessor] = [SuppressTokens([PAD, START, MASK])]
-        min_length = MinLength() if any(each.min_length for each in self.requests) else None
+        processors: list[LogitsProcessor] = [logits_processors.SuppressTokens([PAD, START, MASK])]
+        min_length = logits_processors.MinLength() if any(each.min_length for each in self.requests) else None
         if min_length is not None:
             processors.append(min_length)
         if config.no_repeat_ngram_size:
-            processors.append(NoRepeatNgram(config.no_repeat_ngram_size))
+            processors.append(logits_processors.NoRepeatNgram(config.no_repeat_ngram_size))
         if config.repetition_penalty != 1.0:
-            processors.append(RepetitionPenalty(config.repetition_penalty))
+            processors.append(logits_processors.RepetitionPenalty(config.repetition_penalty))
         processors += self.processors
         phrases, longest = self.banned
         if phrases:
-            processors.append(BannedPhrases(self.slots, phrases, longest, self.device))
+            processors.append(logits_processors.BannedPhrases(self.slots, phrases, longest, self.device))
         if min_length is not None and len(processors) > 2:
-            processors.append(AllowEnd(min_length))
+            processors.append(logits_processors.AllowEnd(min_length))
         if self.max_prefix:
-            saved = SavePrefix()
-            processors = [saved, *processors, ForcePrefix(saved)]
+            saved = logits_processors.SavePrefix()
+            processors = [saved, *processors, logits_processors.ForcePrefix(saved)]
         return processors
 
 

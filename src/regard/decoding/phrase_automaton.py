@@ -76,7 +76,7 @@ class PhraseAutomaton:
                 )
         if all(run[0] == START for run in phrase.runs):
             raise InvalidArgument(
-                "required", wanted="a run for any place", got="runs for the start", remedy="Leave out START."
+                "required", wanted="a run for any position", got="runs for the start", remedy="Leave out START."
             )
 
     def read(self, prefix: Sequence[int], *, begins: bool) -> AutomatonState:
@@ -160,7 +160,7 @@ class PhraseAutomaton:
         return self._plans[state]
 
     def _remember(self, state: AutomatonState, plan: Run) -> None:
-        """Store a plan for its state, and its rest for each state on its way where none is shorter."""
+        """Store a plan for its state, and its rest for each state that it passes where none is shorter."""
         for done in range(len(plan) + 1):
             known = self._plans.get(state)
             if known is None or len(known) > len(plan) - done:

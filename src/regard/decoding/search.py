@@ -14,7 +14,6 @@ from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
 from regard.data.tokenizer import END, PAD
 from regard.decoding.batch_plan import BatchPlan, PlannedRequest, plan_requests
-from regard.decoding.constrained_beam import RequiredPhrases
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.strategies import DecodingStrategy
@@ -117,8 +116,8 @@ class SearchBatch:
 
     def _release(self, slot: int) -> int:
         """Free a slot; the index of its request."""
-        if self.required is not None:
-            self.required.release(slot)
+        if self.buffers.strategy.required is not None:
+            self.buffers.strategy.required.release(slot)
         occupant, self.occupants[slot] = self.occupants[slot], None
         assert occupant is not None
         return occupant[0]
@@ -163,7 +162,6 @@ class SearchBatch:
         self.occupants, self.queue = [None] * plan.slots, EncodeQueue(plan)
         self.step = 0  # steps taken
         self.done = None
-        self.required = RequiredPhrases(self.task.ends) if plan.constrained else None
         self.queue.encode()
         self.sizes = plan.sizes(self.queue.memory)
         self.pool_key = plan.pool_key(self.sizes)
@@ -186,7 +184,7 @@ class SearchBatch:
 
     def _new_buffers(self) -> DecodeBuffers[DecodingStrategy]:
         plan, sizes, state = self.plan, self.sizes, None
-        strategy = plan.build_strategy(sizes, self.required)
+        strategy = plan.build_strategy(sizes)
         if plan.static:
             memory = None if self.queue.memory is None else self.queue.memory.empty(plan.slots, sizes.source)
             with autocast(plan.half):
@@ -249,18 +247,18 @@ class SearchBatch:
         return table.pin_memory() if self.plan.device.type == "cuda" else table
 
     def _constrain(self, slots: list[int], admitted: list[int]) -> None:
-        """Tell per-slot processors and required phrases of admitted requests."""
+        """Pass admitted requests to per-slot processors, and their required phrases to the strategy."""
+        required = self.buffers.strategy.required
         per_slot = [each for each in self.buffers.strategy.processors if each.per_slot]
-        if not per_slot and self.required is None:
+        if not per_slot and required is None:
             return
         for slot, index in zip(slots, admitted, strict=True):
             request, _, _, max_length, constraint = self.requests[index]
             for processor in per_slot:
                 processor.admit(slot, request)
-            if self.required is not None and constraint is not None:
+            if required is not None and constraint is not None:
                 prefix = len(request.prefix)
-                budget = max_length - prefix
-                self.required.admit(slot, *constraint, beams=self.plan.beams, prefix=prefix, budget=budget)
+                required.admit(slot, *constraint, beams=self.plan.beams, prefix=prefix, budget=max_length - prefix)
 
 
 class EncodeQueue:

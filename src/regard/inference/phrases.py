@@ -1,4 +1,4 @@
-"""Constraint phrases as token ids, in every way that a tokenizer may write them."""
+"""Constraint phrases as token ids, in all tokenizations that spell them."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence
