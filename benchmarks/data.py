@@ -47,7 +47,7 @@ def preparing(config: DataConfig, rounds: int) -> tuple[Corpus, float, float]:
             made = prepare(config, folder)
             learned.append(time.perf_counter() - start)
             start = time.perf_counter()
-            made = prepare(config, Path(folder) / "given", vocabularies=(made.source, made.target))
+            made = prepare(config, Path(folder) / "given", vocabularies=made.vocabularies)
             given.append(time.perf_counter() - start)
     assert made.train is not None
     sentences = 2 * len(made.train)

@@ -79,7 +79,7 @@ def captioner(decoder: str, encoder: dict = CNN, tokens: dict = TARGET) -> Predi
     )
     vocabulary = Tokenizer.train(tokens["tokenizer"], [scene.target for scene in shapes("train", 0, 40)], 300)
     torch.manual_seed(0)
-    return Predictor(regard.build({**table, "vocab_size": vocabulary.size}).eval(), recipe, None, vocabulary)
+    return Predictor(regard.build({**table, "vocab_size": vocabulary.size}).eval(), recipe, (None,), vocabulary)
 
 
 @pytest.fixture

@@ -236,9 +236,9 @@ def test_score_answers_line_for_line(place):
         assert len(each["tokens"]) == len(each["log_probabilities"])
     assert as_json[0]["tokens"] == ["a", "b", "c", "</s>"]
     for arguments, text, message in (
-        ([place / "source.txt"], "", "files: wanted a file of sources and one of targets; got 1"),
+        ([place / "source.txt"], "", "files: wanted 2 files, of source and target; got 1"),
         ([place / "source.txt", place / "in.txt"], "", "as many lines"),
-        ([], "abc\n", "line 1: wanted a source and a target, separated by a tab; got 1 columns"),
+        ([], "abc\n", "line 1: wanted source and target, separated by tabs; got 1 columns"),
     ):
         (place / "in.txt").write_text("one\n")
         done = process("score", place / "run", *arguments, text=text)

@@ -117,7 +117,7 @@ REFUSED = {
     "rows beyond": (("a", "--output", "b", "--rows", "9:12"), "rows: wanted at least one of 2; got none"),
     "layer": (("a", "--layer", "7"), "layers: wanted some of 1; got"),
     "ablate what": (("a", "--ablate"), "ablate: wanted data"),
-    "data": (("--data", "two.txt", "--summary"), "data: wanted a file of sources and one of targets; got two.txt"),
+    "data": (("--data", "two.txt", "--summary"), "data: wanted a file for each of source, target; got two.txt"),
     "data and output": (("--data", "train", "--output", "a"), "output: wanted none beside --data"),
 }
 

@@ -54,8 +54,8 @@ REFUSED = {
     ),
     "unknown generator": ({"synthetic": "date", "source": {}}, ["data.synthetic: ", "Did you mean 'dates'?"]),
     "two files for one field": ({"train": ["a", "b"]}, ["data.train: wanted one file, of targets; got 2 files."]),
-    "one file for two fields": ({"train": "a", "source": {}}, ["data.train: wanted a file of sources and one of"]),
-    "three files": ({"train": ["a", "b", "c"], "source": {}}, ["data.train: wanted a file of sources"]),
+    "one file for two fields": ({"train": "a", "source": {}}, ["data.train: wanted a file for each of source, target"]),
+    "three files": ({"train": ["a", "b", "c"], "source": {}}, ["data.train: wanted a file for each of source"]),
     "no files": ({"train": []}, ["data.train: wanted a text or a list"]),
     "table without columns": ({"train": "a.csv", "source": {}}, ["data.train: wanted source.column and target.column"]),
     "one column": ({"train": "a.csv", "source": {"column": "a"}}, ["data.train: wanted source.column and target"]),
@@ -72,7 +72,7 @@ REFUSED = {
     ),
     "unequal and joint": (
         {"train": ["a", "b"], "source": {"tokenizer": "words"}},
-        ["data.shared_vocab: wanted false, unless source and target are tokenized alike"],
+        ["data.shared_vocab: wanted false, unless all texts are tokenized alike"],
     ),
     "settings of a label": (
         {"train": ["a", "b"], "source": {}, "target": {"kind": "label", "lowercase": True, "max_tokens": 3}},
@@ -87,8 +87,14 @@ REFUSED = {
         ["data.target.vocab_size: wanted at least 262, for the special tokens and all bytes; got 200"],
     ),
     "no vocabulary": ({"train": "a", "target": {"vocab_size": 0}}, ["data.target.vocab_size: wanted a whole number"]),
-    "generated language model": ({"synthetic": "copy"}, ["data.source: wanted a table: generated data have a source"]),
-    "generated labels": ({"synthetic": "copy", "source": {"kind": "label"}}, ["data.source: wanted a text without a"]),
+    "generated language model": (
+        {"synthetic": "copy"},
+        ["data.source: wanted [data.source]: 'copy' has text; got 0 sources"],
+    ),
+    "generated labels": (
+        {"synthetic": "copy", "source": {"kind": "label"}},
+        ["data.source: wanted kind = 'text' without a"],
+    ),
     "seed of files": (
         {"train": "a", "seed": 3},
         ["data.seed: wanted nothing here: nothing is drawn at random; got 3."],
@@ -287,7 +293,7 @@ def test_the_key_is_of_content(tmp_path, pairs):
     assert changed.key != first.key
     assert prepare(replace(pairs, shared_vocab=False), tmp_path / "out").key != first.key
     other = Tokenizer.train("bytes", [])
-    given = prepare(pairs, tmp_path / "out", vocabularies=(other, other))
+    given = prepare(pairs, tmp_path / "out", vocabularies=((other,), other))
     assert given.key != first.key
     assert given.target.hash == other.hash
     assert len(list((tmp_path / "out").iterdir())) == 4
@@ -298,20 +304,24 @@ def test_vocabularies_that_would_be_learned_make_no_second_corpus(tmp_path, pair
     first = prepare(pairs, tmp_path / "out")
     loaded = [Tokenizer.from_json(first.target.to_json()) for _ in range(2)]
     told = []
-    again = prepare(pairs, tmp_path / "out", vocabularies=tuple(loaded), progress=lambda *now: told.append(now))
+    again = prepare(
+        pairs, tmp_path / "out", vocabularies=(tuple(loaded[:1]), loaded[1]), progress=lambda *now: told.append(now)
+    )
     assert (again.folder, again.key, told) == (first.folder, first.key, [])
-    alone = prepare(pairs, tmp_path / "elsewhere", vocabularies=tuple(loaded))  # nothing learned there yet
+    alone = prepare(
+        pairs, tmp_path / "elsewhere", vocabularies=(tuple(loaded[:1]), loaded[1])
+    )  # nothing learned there yet
     assert alone.key == first.key
     assert alone.source is alone.target
 
 
 def test_given_vocabularies_are_used(tmp_path, pairs):
     tokenizer = Tokenizer.train("bytes", [])
-    made = prepare(pairs, tmp_path / "out", vocabularies=(tokenizer, tokenizer))
+    made = prepare(pairs, tmp_path / "out", vocabularies=((tokenizer,), tokenizer))
     assert made.target.hash == tokenizer.hash
     assert made.train.row(0)[0].tolist() == [*tokenizer.encode("number 0 of train"), END]
     with pytest.raises(InvalidArgument, match="vocabularies: wanted for the target: Tokenizer; got Labels"):
-        prepare(pairs, tmp_path / "out", vocabularies=(tokenizer, Labels(["a"])))
+        prepare(pairs, tmp_path / "out", vocabularies=((tokenizer,), Labels(["a"])))
 
 
 def test_truncated_files_are_refused(tmp_path, pairs):

@@ -535,11 +535,11 @@ WRONG = {
     ),
     "shapes in texts": (
         {"synthetic": "shapes", "source": {}, "target": WORDS, "shared_vocab": False},
-        "data.source: wanted an image without a column",
+        "data.source: wanted kind = 'image' without a column",
     ),
     "dates in pictures": (
         {"synthetic": "dates", "source": {"kind": "image"}},
-        "data.source: wanted a text without a column",
+        "data.source: wanted kind = 'text' without a column",
     ),
     "large shapes": (
         {"synthetic": "shapes", "source": {"kind": "image", "image_size": 96}},

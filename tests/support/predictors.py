@@ -30,13 +30,13 @@ def translator(kind: str = "bpe", decoder: str = "transformer", seed: int = 1) -
     words = tokenizer(kind)
     torch.manual_seed(seed)
     model = regard.build({"encoder": PARTS["rnn"], "decoder": PARTS[decoder], "vocab_size": words.size}).eval()
-    return Predictor(_ending(model), _recipe({"encoder": PARTS["rnn"], "decoder": PARTS[decoder]}), words, words)
+    return Predictor(_ending(model), _recipe({"encoder": PARTS["rnn"], "decoder": PARTS[decoder]}), (words,), words)
 
 
 def language_model(kind: str = "bpe", **data: Any) -> Predictor:
     words = tokenizer(kind)
     model = regard.build({"decoder": PARTS["transformer"], "vocab_size": words.size}).eval()
-    return Predictor(_ending(model), _recipe({"decoder": PARTS["transformer"]}, **data), None, words)
+    return Predictor(_ending(model), _recipe({"decoder": PARTS["transformer"]}, **data), (), words)
 
 
 def classifier() -> Predictor:
@@ -44,7 +44,7 @@ def classifier() -> Predictor:
     parts = {"encoder": PARTS["rnn"], "pool": {"kind": "mean"}}
     model = regard.build({**parts, "num_labels": labels.size, "source_vocab_size": words.size}).eval()
     recipe = Recipe.of({"data": COPY, "model": {"encoder": PARTS["rnn"], "decoder": PARTS["rnn"]}})
-    return Predictor(model, recipe, words, labels)
+    return Predictor(model, recipe, (words,), labels)
 
 
 def _ending(model: Any) -> Any:

@@ -22,7 +22,7 @@ def ablate(model: Predictor, data: Sequence[str], *, cache: Path | None = None) 
     """
     recipe = model.recipe
     config, split = data_of(recipe, data)
-    prepared = prepare(config, cache or cache_folder(), vocabularies=(model.source, model.target))
+    prepared = prepare(config, cache or cache_folder(), vocabularies=(model.sources, model.target))
     corpus: Corpus = getattr(prepared, split)
 
     def loss() -> float:

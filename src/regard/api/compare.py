@@ -13,6 +13,7 @@ import numpy as np
 from regard.api.evaluate import EvaluationInputs, collect_systems, is_file
 from regard.api.look import look
 from regard.core.errors import InvalidArgument
+from regard.data.example import source_text
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.bootstrap import RESAMPLES
 from regard.evaluation.comparison import (
@@ -64,7 +65,7 @@ def compare(
     on = EvaluationInputs(split, sources, tuple(references))
     named = [(_name(system), _loaded(system, device, decode or {})) for system in systems]
     recipes = [system.recipe for _, system in named if isinstance(system, Predictor)]
-    if any(recipe.data.source is None for recipe in recipes):  # language models have no outputs to compare
+    if any(not recipe.data.source_fields for recipe in recipes):  # language models have no outputs to compare
         collected = collect_systems(named, on, metrics=metrics, by_length=None, keep=None, cache=cache, device=device)
         return Comparison(report(collected, resamples=resamples), [])
     with ExitStack() as stack:
@@ -125,7 +126,7 @@ def _compared(
         }
         attention = _attention(system, source) if isinstance(system, Predictor) and output else None
         answers.append(SystemAnswer(output, scores, attention))
-    return ComparedExample(index + 1, str(source), list(references), difference, answers)
+    return ComparedExample(index + 1, source_text(source), list(references), difference, answers)
 
 
 def _attention(model: Predictor, source: Any) -> AnswerAttention | None:

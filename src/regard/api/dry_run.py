@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from regard.api.train import epochs, make_model, prepared
-from regard.core.sequence import Packed, Tokens
+from regard.core.sequence import MultiSource, Packed, Tokens
 from regard.data.batching import Batch
 from regard.data.corpus import Prepared
 from regard.data.tokenizer import Labels, Tokenizer
@@ -36,7 +36,9 @@ def dry_run(recipe: Recipe, cache: Path | None = None) -> str:
 
 
 def _as_text(batch: Batch, row: int, data: Prepared) -> Iterator[tuple[str, str]]:
-    for name, side, vocabulary in (("source", batch.source, data.source), ("target", batch.targets, data.target)):
+    sources = batch.source.parts if isinstance(batch.source, MultiSource) else (batch.source,)
+    sides = [("source", side, vocabulary) for side, vocabulary in zip(sources, data.sources, strict=False)]
+    for name, side, vocabulary in (*sides, ("target", batch.targets, data.target)):
         if isinstance(side, Tokens | Packed) and isinstance(vocabulary, Tokenizer):
             ids = side.row(row)
             yield name, f"{vocabulary.decode(ids)}   ({' '.join(vocabulary.pieces(ids))})"

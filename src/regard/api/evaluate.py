@@ -10,8 +10,9 @@ from typing import Any
 from regard.core.atomic_io import cache_folder
 from regard.core.errors import InvalidArgument
 from regard.data import text
+from regard.data.config import FieldConfig
 from regard.data.corpus import Corpus, Prepared, prepare
-from regard.data.example import Example, Split
+from regard.data.example import Example, Split, source_text
 from regard.data.sources import examples
 from regard.data.tokenizer import lowered
 from regard.evaluation.bootstrap import RESAMPLES
@@ -199,7 +200,7 @@ def _collect_model(
 
 def _loss(model: Predictor, split: str, cache: Path | None) -> float:
     recipe = model.recipe
-    data = prepare(recipe.data, cache or cache_folder(), vocabularies=(model.source, model.target))
+    data = prepare(recipe.data, cache or cache_folder(), vocabularies=(model.sources, model.target))
     corpus = getattr(data, _split(recipe, split))
     return corpus_loss(model.model, corpus, recipe)
 
@@ -267,7 +268,7 @@ def _reference(example: Example, recipe: Recipe) -> str:
 
 
 def _task(recipe: Recipe) -> TaskName:
-    if recipe.data.source is None:
+    if not recipe.data.source_fields:
         return "language"
     return "label" if recipe.data.target.kind == "label" else "text"
 
@@ -285,37 +286,41 @@ def _default_output_metrics(recipe: Recipe) -> list[str]:
         return ["accuracy", "f1"]
     if recipe.data.synthetic or recipe.train.monitor in ("accuracy", "error_rate"):
         return ["accuracy", "error_rate" if recipe.data.target.tokenizer == "words" else "character_error_rate"]
-    assert recipe.data.source is not None
-    return CAPTION_METRICS if recipe.data.source.kind == "image" else ["bleu", "chrf"]
+    captions = any(field.kind == "image" for field in recipe.data.source_fields)
+    return CAPTION_METRICS if captions else ["bleu", "chrf"]
 
 
 def _source_length(recipe: Recipe | None) -> Callable[[Any], int]:
-    """The length of a source: in characters if those are its tokens, else in words; 1 for images."""
-    source = recipe.data.source if recipe is not None else None
-    if source is not None and source.kind == "image":
-        return lambda image: 1
-    if source is not None and source.tokenizer in ("characters", "bytes"):
-        return len
-    return lambda text: len(text.split())
+    """The length of a source: in characters if those are its tokens, else in words; 1 for images and labels."""
+    fields = (FieldConfig(),) if recipe is None else recipe.data.source_fields
+
+    def length(value: Any, field: FieldConfig) -> int:
+        if field.kind != "text":
+            return 1
+        return len(value) if field.tokenizer in ("characters", "bytes") else len(value.split())
+
+    if len(fields) == 1:
+        return lambda source: length(source, fields[0])
+    return lambda sources: sum(map(length, sources, fields))
 
 
 def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
     """The validation of a training run: the loss, and outputs if the monitored metric or samples need them."""
-    rows = [] if recipe.data.source is None else list(rows_of(recipe, "valid"))
+    rows = [] if not recipe.data.source_fields else list(rows_of(recipe, "valid"))
     metric = recipe.train.monitor
 
     def validate(model: Model) -> Validation:
         assert data.valid is not None
         loss = corpus_loss(model, data.valid, recipe)
         values = {"loss": loss, "perplexity": perplexity(loss)}
-        predictor = Predictor(model, recipe, data.source, data.target)
+        predictor = Predictor(model, recipe, data.sources, data.target)
         needs_outputs = metric not in values
         decoded = rows if needs_outputs else rows[: recipe.train.log_samples]
         outputs = predictor.predict([source for source, _ in decoded]) if decoded else []
         if needs_outputs:
             values[metric] = score(metric, outputs, [references for _, references in rows])
         samples = [
-            {"source": str(source), "output": output, "reference": references[0]}
+            {"source": source_text(source), "output": output, "reference": references[0]}
             for (source, references), output in zip(decoded, outputs, strict=True)
         ]
         return Validation(values, samples[: recipe.train.log_samples])

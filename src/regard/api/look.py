@@ -103,7 +103,7 @@ def _of_predictor(
         forward = ForwardPass(inner, Tokens.of([whole], device=device), None, None)
         return forward, replace(given, source=TokenSequence.of(whole, model.target))
     assert isinstance(inner, Seq2Seq)
-    prompt = [] if model.recipe.data.source is not None else ids
+    prompt = [] if model.recipe.data.source_fields else ids
     if output is not None:
         generated = [*prompt, *model.target.encode(output), *([] if continuous else [END])]
     else:
@@ -196,7 +196,7 @@ def summarize_heads(
 def pairs_of(recipe: Recipe, data: Sequence[str]) -> Iterator[tuple[Any, str | None]]:
     """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on."""
     config, split = data_of(recipe, data)
-    alone, masked = config.source is None, recipe.model.predicts == "masked tokens"
+    alone, masked = not config.source_fields, recipe.model.predicts == "masked tokens"
     for each in examples(config, split):
         if each.source or each.target:
             yield (each.target, None if masked else "") if alone else (each.source, each.target)
@@ -212,16 +212,17 @@ def data_of(recipe: Recipe, data: Sequence[str]) -> tuple[DataConfig, Split]:
         if files == (split,):
             return config, split
     table = len(files) == 1 and form(files[0]) in TABLES
-    first, second = (None, None) if not table else ("1", "2" if config.source is not None else "1")
     named = table and bool(config.columns)
-    source, target = (
-        None if field is None else replace(field, max_tokens=None, column=field.column if named else column)
-        for field, column in ((config.source, first), (config.target, second))
+    *sources, target = (
+        replace(field, max_tokens=None, column=field.column if named else str(number) if table else None)
+        for number, field in enumerate(config.fields.values(), start=1)
     )
-    assert target is not None
+    changed: dict[str, Any] = (
+        {"sources": tuple(sources)} if config.sources else {"source": sources[0] if sources else None}
+    )
     try:
         return replace(
-            config, synthetic=None, seed=0, train=files, valid=None, test=None, source=source, target=target
+            config, synthetic=None, seed=0, train=files, valid=None, test=None, target=target, **changed
         ), "train"
     except InvalidRecipe as error:
         problem = error.problems[0]

@@ -35,7 +35,7 @@ def predict_lines(
         for name, some in values.items():
             if len(some) < len(chunk):
                 raise _uneven(name, f"at least {number + len(some)} lines", f"{number + len(some) - 1}")
-        full = [i for i, line in enumerate(chunk) if line or predictor.recipe.data.source is None]
+        full = [i for i, line in enumerate(chunk) if line or not predictor.recipe.data.source_fields]
         values = {name: [each[i] for i in full] for name, each in values.items()}
         done: dict[int, list[Output]] = {i: [Output("")] for i in range(len(chunk)) if i not in set(full)}
         following = 0  # the next line to yield

@@ -17,15 +17,21 @@ from regard.checkpoint.format import (
     CARD,
     TRAINING_STATE,
     WEIGHTS,
-    Vocabularies,
     checkpoint_texts,
     read_config,
     read_vocabularies,
 )
 from regard.core.atomic_io import cache_folder
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
-from regard.data.config import AugmentKind
-from regard.data.corpus import Corpus, Prepared, PrepareProgress, VocabularyType, prepare
+from regard.data.corpus import (
+    Corpus,
+    Prepared,
+    PrepareProgress,
+    SourceVocabularies,
+    Vocabularies,
+    VocabularyType,
+    prepare,
+)
 from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
 from regard.data.tokenizer import Tokenizer
@@ -35,6 +41,7 @@ from regard.inference.predictor import Predictor
 from regard.model.backbones import BackboneConfig
 from regard.model.build import build
 from regard.model.interfaces import StatefulDecoder
+from regard.model.multi_source import source_encoders
 from regard.model.pretrained import grid_encoder, load_pretrained, weights_file
 from regard.model.seq2seq import MaskedLanguageModel, Model, Seq2Seq
 from regard.model.weights import fingerprint, load_weights, weights_of
@@ -101,9 +108,9 @@ def _train(
     on_event: EventHandler,
     group: ProcessGroup,
 ) -> Predictor:
-    if checkpoint is None and (backbone := backbone_of(recipe)) is not None:
+    for backbone in backbones_of(recipe).values() if checkpoint is None else ():
         weights_file(backbone)  # a missing file is refused before the data are prepared
-    data = prepared(recipe, cache, on_event, None if checkpoint is None else _vocabularies(checkpoint, run))
+    data = prepared(recipe, cache, on_event, None if checkpoint is None else _vocabularies(checkpoint, run, recipe))
     if data.train is None:
         raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
     table = recipe.sized(data)
@@ -164,14 +171,13 @@ def prepared(
     Vocabularies are those given, those of the model that training starts from, or learned from the training data.
     """
     check_files(recipe)
-    given: tuple[VocabularyType | None, VocabularyType | None] | None = vocabularies
+    given: tuple[SourceVocabularies, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
         before = load(recipe.train.init_from)
-        given = before.source, before.target
-        if (
-            isinstance(before.model, MaskedLanguageModel) and recipe.data.source is not None
-        ):  # its tokens are now the source's
-            given = before.target, before.target if recipe.data.has_shared_vocab else None
+        given = before.sources, before.target
+        if isinstance(before.model, MaskedLanguageModel) and recipe.data.source is not None:
+            # its tokens are now the source's
+            given = (before.target,), before.target if recipe.data.has_shared_vocab else None
     return prepare(recipe.data, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
 
 
@@ -193,8 +199,8 @@ def make_model(
         folder = store.step_folder(run, checkpoint[0])
         load_weights(model, store.tensors(checkpoint[1], WEIGHTS, folder), folder)
     else:
-        if (backbone := backbone_of(recipe)) is not None:
-            load_pretrained(model, backbone)
+        for number, backbone in backbones_of(recipe).items():
+            load_pretrained(source_encoders(model.encoder)[number], backbone)
         if recipe.train.init_from is not None:
             _init_from(model, recipe.train.init_from, on_event)
     if recipe.train.freeze is not None:
@@ -222,18 +228,18 @@ def with_cached_features(
     recipe: Recipe, model: Model, data: Prepared, cache: Path, progress: PrepareProgress
 ) -> Prepared:
     """The data with cached features in place of images, where neither the backbone nor the images ever change."""
-    encoder = grid_encoder(model)
-    if encoder is None or any(p.requires_grad for p in encoder.backbone.parameters()):
+    if recipe.train.unfreeze_after is not None or recipe.data.augment:
         return data
-    if recipe.train.unfreeze_after is not None or _augment(recipe):
-        return data
-    return cache_features(data, encoder, cache, progress)
+    for number, encoder in enumerate(map(grid_encoder, source_encoders(model.encoder))):
+        if encoder is not None and not any(p.requires_grad for p in encoder.backbone.parameters()):
+            data = cache_features(data, number, encoder, cache, progress)
+    return data
 
 
-def backbone_of(recipe: Recipe) -> BackboneConfig | None:
-    """The pretrained backbone that a recipe names, if any."""
-    encoder = recipe.model.encoder
-    return None if encoder is None else getattr(encoder.config, "backbone", None)
+def backbones_of(recipe: Recipe) -> dict[int, BackboneConfig]:
+    """The pretrained backbones that a recipe names, by the number of the encoder."""
+    backbones = ((i, getattr(part.config, "backbone", None)) for i, part in enumerate(recipe.model.encoders))
+    return {i: backbone for i, backbone in backbones if backbone is not None}
 
 
 def device_of(recipe: Recipe) -> str:
@@ -248,11 +254,7 @@ def device_of(recipe: Recipe) -> str:
 def epochs(recipe: Recipe, corpus: Corpus, group: ProcessGroup = SINGLE_PROCESS) -> EpochBatches:
     """The batches of every epoch of a recipe's training data, for one rank."""
     device, context_length = device_of(recipe), recipe.data.context_length
-    return EpochBatches(recipe.train, corpus, context_length, _augment(recipe), device, group)
-
-
-def _augment(recipe: Recipe) -> tuple[AugmentKind, ...]:
-    return () if recipe.data.source is None else recipe.data.source.augment or ()
+    return EpochBatches(recipe.train, corpus, context_length, recipe.data.augment, device, group)
 
 
 def _sampler(recipe: Recipe, data: Prepared, group: ProcessGroup) -> SelfCriticalSampler:
@@ -304,10 +306,11 @@ def _check_ranks(recipe: Recipe, group: ProcessGroup) -> None:
         raise InvalidRecipe(problems)
 
 
-def _vocabularies(checkpoint: Checkpoint, run: Path) -> Vocabularies:
+def _vocabularies(checkpoint: Checkpoint, run: Path, recipe: Recipe) -> Vocabularies:
     """Those that the weights were trained with, whatever the present data would give."""
     step, content, _ = checkpoint
-    return read_vocabularies(content, store.step_folder(run, step))
+    *sources, _ = recipe.data.fields
+    return read_vocabularies(content, store.step_folder(run, step), sources)
 
 
 def _check_resumable(checkpoint: Checkpoint, run: Path, data: Prepared, recipe: Recipe, allow_changed: bool) -> None:
@@ -321,8 +324,8 @@ def _check_resumable(checkpoint: Checkpoint, run: Path, data: Prepared, recipe: 
             "Put them back, or allow it with --allow-changed-data."
         )
     same = replace(recipe.train, **{key: getattr(before.train, key) for key in RESUMABLE})
-    if before.model != recipe.model or before.train != same or _augment(before) != _augment(recipe):
-        changed = _changed(before, replace(recipe, train=same), "model.", "train.", "data.source.augment")
+    if before.model != recipe.model or before.train != same or before.data.augment != recipe.data.augment:
+        changed = _changed(before, replace(recipe, train=same), "model.", "train.", "data.source")
         raise CheckpointRefused(
             f"{folder}: wanted the recipe that the run began with; got another{changed}. "
             f"On resuming, only {', '.join(sorted(RESUMABLE))} of [train] may change."

@@ -12,7 +12,7 @@ A run is a folder of numbered checkpoints, with their average in averaged/ if th
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 
 from regard.checkpoint import store
 from regard.core.errors import CheckpointRefused, InvalidArgument
-from regard.data.corpus import Prepared, VocabularyType
+from regard.data.corpus import Prepared, Vocabularies, VocabularyType
 from regard.data.tokenizer import Labels, Tokenizer
 from regard.model.build import missing_parts, registered_parts
 
@@ -30,7 +30,6 @@ TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 TRAINING_STATE, TRAINING_TENSORS = "training.json", "training.safetensors"
 CARD, AVERAGED = "README.md", "averaged"
 log = logging.getLogger(__name__)
-Vocabularies = tuple[VocabularyType | None, VocabularyType]  # source, target
 
 
 def checkpoint_texts(
@@ -41,8 +40,14 @@ def checkpoint_texts(
     `recipe` and `model` are the resolved tables; `version` is Regard's.
     """
     sides = {"target": (TOKENIZER, data.target)}
-    if data.source is not None:
-        sides["source"] = (TOKENIZER if data.source is data.target else SOURCE_TOKENIZER, data.source)
+    for number, vocabulary in enumerate(data.sources, start=1):
+        name, file = (
+            ("source", SOURCE_TOKENIZER)
+            if len(data.sources) == 1
+            else (f"sources.{number}", f"source_{number}_tokenizer.json")
+        )
+        if vocabulary is not None:
+            sides[name] = (TOKENIZER if vocabulary is data.target else file, vocabulary)
     config = {
         "architectures": ["Regard"],
         "model_type": "regard",
@@ -76,11 +81,11 @@ def read_config(content: Mapping[str, bytes], folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_vocabularies(content: Mapping[str, bytes], folder: Path) -> Vocabularies:
-    """The vocabularies of a checkpoint whose bytes `store.read` has checked."""
+def read_vocabularies(content: Mapping[str, bytes], folder: Path, sources: Sequence[str]) -> Vocabularies:
+    """The vocabularies of a checkpoint whose bytes `store.read` has checked; `sources` are the names of its sources."""
     entries = store.document(content, CONFIG, folder)["vocabularies"]
     sides = {side: _vocabulary(content, entry, folder) for side, entry in entries.items()}
-    return sides.get("source"), sides["target"]
+    return tuple(sides.get(name) for name in sources), sides["target"]
 
 
 def _vocabulary(content: Mapping[str, bytes], entry: Mapping[str, Any], folder: Path) -> VocabularyType:

@@ -128,7 +128,7 @@ def _check_none(options: dict[str, Any], where: str) -> None:
 
 def _stream(predictor: "Predictor", lines: Iterator[str], truncate: bool, options: dict[str, Any]) -> None:
     options = {key: value for key, value in options.items() if value is not None}
-    reads = predictor.recipe.data.source is not None
+    reads = bool(predictor.recipe.data.source_fields)
     for number, line in enumerate(lines, start=1):
         for piece in predictor.stream(line, truncate=truncate, line=number, **options) if line or not reads else ():
             print(one_line(piece), end="", flush=True)

@@ -101,12 +101,10 @@ def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigT
     for key in table.keys() & hints.keys():
         value = table[key]
         nested = config_class(hints[key])
-        if nested is not None and isinstance(value, Mapping):
-            value = read(nested, value, f"{where}.{key}")
-            if isinstance(value, list):
-                problems += value
-                continue
-        values[key] = _as_python(value, hints[key])
+        if nested is not None:
+            value = _read_nested(nested, value, f"{where}.{key}", problems)
+        if value is not None:
+            values[key] = _as_python(value, hints[key])
     problems += _wrong_values(cls, values, f"{where}.")
     if problems:
         return problems
@@ -114,6 +112,20 @@ def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigT
         return cls(**values)
     except InvalidRecipe as error:
         return [Problem(f"{where}.{p.key}", p.wanted, p.got, p.remedy) for p in error.problems]
+
+
+def _read_nested(cls: type[ConfigType], value: Any, where: str, problems: list[Problem]) -> Any:
+    """A table, or a list of tables, as configurations; None where there is a problem, which is added to the list."""
+    if isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value):
+        items = [_read_nested(cls, item, f"{where}.{i}", problems) for i, item in enumerate(value, start=1)]
+        return None if None in items else tuple(items)
+    if not isinstance(value, Mapping):
+        return value
+    config = read(cls, value, where)
+    if isinstance(config, list):
+        problems += config
+        return None
+    return config
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -195,8 +207,7 @@ def _options(hint: Any) -> tuple[str, ...]:
 
 
 def config_class(hint: Any) -> type[Config] | None:
-    """The configuration that an annotation names, alone or in a union."""
-    for candidate in (hint, *get_args(hint)):
-        if isinstance(candidate, type) and issubclass(candidate, Config):
-            return candidate
-    return None
+    """The configuration that an annotation names, alone, in a union or as the items of a list."""
+    if isinstance(hint, type) and issubclass(hint, Config):
+        return hint
+    return next(filter(None, map(config_class, get_args(hint))), None)

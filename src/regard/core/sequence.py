@@ -77,6 +77,8 @@ def pin_memory(batch: Any) -> Any:
     """A tensor, or a dataclass of tensors, in pinned host memory, from which copies to a GPU are asynchronous."""
     if isinstance(batch, Tensor):
         return batch.pin_memory() if batch.device.type == "cpu" else batch
+    if isinstance(batch, tuple):
+        return tuple(pin_memory(each) for each in batch)
     if not is_dataclass(batch) or isinstance(batch, type):
         return batch
     return replace(batch, **{each.name: pin_memory(getattr(batch, each.name)) for each in fields(batch)})
@@ -90,6 +92,16 @@ class FeatureGrids:
 
     def to(self, device: torch.device | str) -> "FeatureGrids":
         return FeatureGrids(self.states.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
+class MultiSource:
+    """A batch in which each example has several sources: a batch of each, for an encoder of its own."""
+
+    parts: tuple[Tokens | Tensor | FeatureGrids, ...]
+
+    def to(self, device: torch.device | str) -> "MultiSource":
+        return MultiSource(tuple(part.to(device) for part in self.parts))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument, InvalidData
-from regard.core.sequence import FeatureGrids, Tokens
+from regard.core.sequence import FeatureGrids, MultiSource, Tokens
 from regard.data.image_store import Member
 from regard.data.images import ImageInput, image_token_cost, load_image, normalize
 
@@ -134,6 +134,30 @@ class FeatureColumn:
 
 
 Column = TextColumn | RunningTextColumn | LabelColumn | ImageColumn | FeatureColumn
+
+
+@dataclass(frozen=True)
+class MultiSourceColumn:
+    """Several sources of each example, a column for each."""
+
+    columns: tuple[Column, ...]
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def lengths(self, indices: Indices) -> Indices:
+        """Of all sources together."""
+        total: Indices = np.stack([column.lengths(indices) for column in self.columns]).sum(0)
+        return total
+
+    def row(self, i: int) -> tuple[Ids | int, ...]:
+        return tuple(column.row(i) for column in self.columns)
+
+    def gather(self, indices: Indices) -> MultiSource:
+        return MultiSource(tuple(column.gather(indices) for column in self.columns))
+
+
+SourceColumn = Column | MultiSourceColumn
 
 
 def text_column(rows: Sequence[Sequence[int]], vocabulary: int) -> TextColumn:

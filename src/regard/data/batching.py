@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument
-from regard.core.sequence import FeatureGrids, Packed, SequenceOffsets, Tokens
+from regard.core.sequence import FeatureGrids, MultiSource, Packed, SequenceOffsets, Tokens
 from regard.data.arrays import Ids, Indices, RunningTextColumn
 from regard.data.augmentation import DRAWS, augment
 from regard.data.config import AugmentKind
@@ -33,8 +33,8 @@ ROUNDS = 6  # of the Feistel network
 class Batch:
     """Examples of one forward pass."""
 
-    # Token ids, labels, images (B, 3, Y, X) or their features, or None
-    source: Tokens | Packed | torch.Tensor | FeatureGrids | None
+    # Token ids, labels, images (B, 3, Y, X) or their features, several of these, or None
+    source: Tokens | Packed | torch.Tensor | FeatureGrids | MultiSource | None
     targets: Tokens | Packed | torch.Tensor  # token ids from <s> to </s>, or labels
     tokens: int  # number of predictions: every target token but the first of a text, or every label
     rows: torch.Tensor  # indices of the examples in the corpus
@@ -49,20 +49,17 @@ class Batch:
     @property
     def shape(self) -> str:
         """A description for messages: examples, longest source and target, size of images."""
-        longest = {
-            name: side.ids.shape[1]
-            for name, side in (("source", self.source), ("target", self.targets))
-            if isinstance(side, Tokens)
-        }
-        if isinstance(self.targets, Packed):
-            longest = {"source": self.source.offsets.max_length} if isinstance(self.source, Packed) else {}
-            longest["target"] = self.targets.offsets.max_length
-        parts = [f"the longest {name} {length:,} tokens" for name, length in longest.items()]
-        if isinstance(self.source, torch.Tensor) and self.source.ndim == 4:
-            parts.insert(0, f"images of {self.source.shape[3]} × {self.source.shape[2]} pixels")
-        if isinstance(self.source, FeatureGrids):
-            parts.insert(0, "pictures of {2} × {1} regions".format(*self.source.states.shape))
-        return ", ".join([f"{len(self.rows):,} examples", *parts])
+        sources = self.source.parts if isinstance(self.source, MultiSource) else (self.source,)
+        parts = [f"{len(self.rows):,} examples"]
+        for name, side in (*(("source", source) for source in sources), ("target", self.targets)):
+            if isinstance(side, Tokens | Packed):
+                longest = side.ids.shape[1] if isinstance(side, Tokens) else side.offsets.max_length
+                parts.append(f"the longest {name} {longest:,} tokens")
+            elif isinstance(side, FeatureGrids):
+                parts.append("images of {2} × {1} regions".format(*side.states.shape))
+            elif isinstance(side, torch.Tensor) and side.ndim == 4:
+                parts.append(f"images of {side.shape[3]} × {side.shape[2]} pixels")
+        return ", ".join(parts)
 
 
 def batches(
@@ -299,7 +296,7 @@ def _streams(text: Ids, rows: Indices, length: int, context_length: int, start: 
 def _collate(corpus: Corpus, rows: Indices, capacity: PackedCapacity | None = None) -> Batch:
     source = None if corpus.source is None else corpus.source.gather(rows)
     targets = corpus.target.gather(rows)
-    assert not isinstance(targets, FeatureGrids)
+    assert not isinstance(targets, FeatureGrids | MultiSource)
     tokens = int((targets.lengths - 1).sum()) if isinstance(targets, Tokens) else len(rows)
     batch = Batch(source, targets, tokens, torch.from_numpy(rows))
     return batch if capacity is None else pack_batch(batch, capacity)
@@ -331,9 +328,16 @@ def _pack(tokens: Tokens, capacity: PackedCapacity, side: int, gold: torch.Tenso
 
 
 def _augment(batch: Batch, kinds: Sequence[AugmentKind], key: tuple[int, ...], device: str) -> Batch:
-    assert isinstance(batch.source, torch.Tensor)
     draws = torch.from_numpy(uniform_draws(batch.rows.numpy(), DRAWS, key)).float()
-    return replace(batch, source=augment(batch.source.to(device), kinds, draws))
+    source = batch.source
+    if isinstance(source, MultiSource):
+        parts = (
+            augment(part.to(device), kinds, draws) if isinstance(part, torch.Tensor) and part.ndim == 4 else part
+            for part in source.parts
+        )
+        return replace(batch, source=MultiSource(tuple(parts)))
+    assert isinstance(source, torch.Tensor)
+    return replace(batch, source=augment(source.to(device), kinds, draws))
 
 
 def _moved(side: Any, device: torch.device | str) -> Any:

@@ -1,4 +1,4 @@
-"""The table [data] of a recipe and its fields [data.source] and [data.target]."""
+"""The table [data] of a recipe and its fields [data.source] (or several [[data.sources]]) and [data.target]."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ DATA_SOURCES: "Registry[type[DataSource]]" = Registry("data source")  # the user
 
 @dataclass(frozen=True)
 class FieldConfig(Config):
-    """One side of every example: [data.source] or [data.target]."""
+    """One part of every example: [data.source], one of [[data.sources]], or [data.target]."""
 
     kind: Literal["text", "label", "image"] = doc("text", "a text becomes tokens, a label one class, an image pixels")
     column: str | None = doc(None, 'column of a table: its name, or its number from "1"')
@@ -67,8 +67,8 @@ class DataConfig(Config):
     """The table [data] of a recipe.
 
     Files are one table, whose columns the fields name, or text with an example per line: one file for the target
-    alone, two (source, then target) for pairs. hf:NAME:SPLIT, a Hugging Face dataset, is a table too. Captioned images
-    may also be listed in the formats of `caption_datasets`, without columns.
+    alone, two (source, then target) for pairs, one more for each further source. hf:NAME:SPLIT, a Hugging Face dataset,
+    is a table too. Captioned images may also be listed in the formats of `caption_datasets`, without columns.
     """
 
     train: str | tuple[str, ...] | None = doc(None, "training files")
@@ -80,8 +80,11 @@ class DataConfig(Config):
         None, "registered data source that reads the files; by default chosen by their names"
     )
     source: FieldConfig | None = doc(None, "what the encoder reads; left out for a language model")
+    sources: tuple[FieldConfig, ...] | None = doc(
+        None, "several sources of each example instead of one, each with a table of model.encoders"
+    )
     target: FieldConfig = doc(FieldConfig(), "what the decoder writes, or the label to predict")
-    shared_vocab: bool = doc(True, "one vocabulary for source and target where both are texts")
+    shared_vocab: bool = doc(True, "one vocabulary for all texts, sources and target")
     context_length: Count | None = doc(
         None, "language models: split running text into contexts of this many tokens; by default one line each"
     )
@@ -103,23 +106,41 @@ class DataConfig(Config):
         return SPLITS if self.synthetic else tuple(split for split in SPLITS if self.files(split))
 
     @property
+    def source_fields(self) -> tuple[FieldConfig, ...]:
+        """What the encoders read; empty for a language model."""
+        return self.sources or (() if self.source is None else (self.source,))
+
+    @property
+    def fields(self) -> dict[str, FieldConfig]:
+        """Sources and target by name: "source", or "sources.1", "sources.2", ...; "target"."""
+        if self.sources is None:
+            return {name: field for name in ("source", "target") if (field := getattr(self, name)) is not None}
+        return {f"sources.{i}": field for i, field in enumerate(self.sources, start=1)} | {"target": self.target}
+
+    @property
+    def augment(self) -> tuple[AugmentKind, ...]:
+        """Random changes of the training images; the same for all images of an example."""
+        return next((field.augment for field in self.source_fields if field.augment is not None), ())
+
+    @property
     def columns(self) -> list[str]:
-        """Columns of the source, if there is one, and of the target; empty where no file is a table."""
-        return [field.column for field in self._fields if field.column is not None]
+        """Columns of the sources and of the target; empty where no file is a table."""
+        return [field.column for field in self.fields.values() if field.column is not None]
 
     @property
     def reads_images(self) -> bool:
         """Whether images are read from files."""
-        return self.source is not None and self.source.kind == "image" and self.synthetic is None
+        return self.synthetic is None and any(field.kind == "image" for field in self.source_fields)
 
     def is_caption_list(self, files: Sequence[str]) -> bool:
         """Whether these files list captions in one of the formats of `caption_datasets`."""
-        return self.reads_images and not self.columns and text.form(files[0]) in caption_datasets.FORMS
+        pairs = self.reads_images and len(self.source_fields) == 1
+        return pairs and not self.columns and text.form(files[0]) in caption_datasets.FORMS
 
     @property
     def has_shared_vocab(self) -> bool:
-        """Whether source and target have one vocabulary."""
-        return self.shared_vocab and self.source is not None and self.source.kind == self.target.kind == "text"
+        """Whether the texts among the sources have one vocabulary with the target, a text too."""
+        return self.shared_vocab and self.target.kind == "text" and bool(self._text_sources)
 
     def _wrong_files(self) -> Iterator[Problem]:
         given = [split for split in SPLITS if self.files(split)]
@@ -154,8 +175,8 @@ class DataConfig(Config):
         if datasets or any(text.form(file) in text.TABLES for file in files):
             if len(files) > 1:
                 yield Problem(split, "one table, or files of lines", got, "Put all columns into one table.")
-            elif len(named) < len(self._fields):
-                names = " and ".join(["source.column"] * (self.source is not None) + ["target.column"])
+            elif len(named) < len(self.fields):
+                names = " and ".join(f"{name}.column" for name in self.fields)
                 yield Problem(split, f"{names}, to say what to read", f"a table ({files[0]})", "Name the columns.")
         elif self.is_caption_list(files):
             most, _ = caption_datasets.FORMS[text.form(files[0])]
@@ -164,41 +185,55 @@ class DataConfig(Config):
                 yield Problem(split, wanted, got, "Leave the others out.")
         elif named:
             yield Problem(split, f"a table ({', '.join(text.TABLES)}), for it has columns", got, "Name no column.")
-        elif len(files) != len(self._fields):
-            fields = "a file of sources and one of targets" if self.source else "one file, of targets"
-            remedy = "Name two." if self.source else "Name one, or add [data.source]."
-            yield Problem(split, fields, got, remedy)
+        elif len(files) != len(self.fields):
+            wanted, remedy = "one file, of targets", "Name one, or add [data.source]."
+            if self.source_fields:
+                wanted, remedy = f"a file for each of {', '.join(self.fields)}", f"Name {len(self.fields)}."
+            yield Problem(split, wanted, got, remedy)
 
     def _wrong_fields(self) -> Iterator[Problem]:
         if self.synthetic is not None:
             yield from self._wrong_synthetic_fields(self.synthetic)
         if self.target.kind == "image":
             yield Problem("target.kind", "'text' or 'label': no images are generated", "'image'", "Change it.")
-        if self.has_shared_vocab and self.source and self.source.tokenization != self.target.tokenization:
+        if self.sources is not None:
+            yield from self._wrong_sources(self.sources)
+        if self.has_shared_vocab and {field.tokenization for field in self._text_sources} != {self.target.tokenization}:
             got = "different settings of tokenizer, vocab_size or lowercase"
-            wanted = "false, unless source and target are tokenized alike"
+            wanted = "false, unless all texts are tokenized alike"
             yield Problem("shared_vocab", wanted, got, "Set shared_vocab = false.")
         if self.context_length is not None:
-            if self.source is not None:
+            if self.source_fields:
                 got = str(self.context_length)
                 yield Problem("context_length", "nothing here: pairs are not running text", got, "Leave it out.")
             if self.target.max_tokens is not None:
                 got = str(self.target.max_tokens)
                 yield Problem("target.max_tokens", "nothing here: contexts are of one length", got, "Leave it out.")
-        if self.source is None and self.target.kind == "label":
+        if not self.source_fields and self.target.kind == "label":
             yield Problem("source", "something to predict the label from", "none", "Add [data.source].")
 
     def _wrong_synthetic_fields(self, task: str) -> Iterator[Problem]:
-        if self.source is None:
-            yield Problem("source", "a table: generated data have a source", "none", "Add [data.source].")
-        source = TASKS[task].source
-        for name, field, kind in (("source", self.source, source), ("target", self.target, "text")):
-            if field and (field.kind, field.column) != (kind, None):
-                wanted = f"{'an image' if kind == 'image' else 'a text'} without a column, of generated data"
+        kinds = TASKS[task].sources
+        if len(self.source_fields) != len(kinds):
+            tables = "[data.source]" if len(kinds) == 1 else f"{len(kinds)} tables [[data.sources]]"
+            got = f"{len(self.source_fields)} sources"
+            yield Problem("source", f"{tables}: {task!r} has {' and '.join(kinds)}", got, f"Write {tables}.")
+            return
+        for (name, field), kind in zip(self.fields.items(), (*kinds, "text"), strict=True):
+            if (field.kind, field.column) != (kind, None):
+                wanted = f"kind = {kind!r} without a column, of generated data"
                 yield Problem(name, wanted, repr(field), f"Set kind = {kind!r}, and no column.")
-        if source == "image" and self.source and self.source.image_size != SIDE:
-            yield Problem("source.image_size", f"{SIDE}, of {task}", str(self.source.image_size), "Leave it out.")
+            elif kind == "image" and field.image_size != SIDE:
+                yield Problem(f"{name}.image_size", f"{SIDE}, of {task}", str(field.image_size), "Leave it out.")
+
+    def _wrong_sources(self, sources: Sequence[FieldConfig]) -> Iterator[Problem]:
+        if self.source is not None:
+            yield Problem("sources", "nothing beside [data.source]", f"{len(sources)} tables", "Leave one out.")
+        elif len(sources) < 2:
+            yield Problem("sources", "at least two tables", "one", "Write [data.source].")
+        if len({field.augment for field in sources if field.kind == "image"}) > 1:
+            yield Problem("sources", "one augment for all images", "different ones", "Make them equal.")
 
     @property
-    def _fields(self) -> Sequence[FieldConfig]:
-        return [field for field in (self.source, self.target) if field is not None]
+    def _text_sources(self) -> list[FieldConfig]:
+        return [field for field in self.source_fields if field.kind == "text"]

@@ -22,8 +22,10 @@ from regard.data.arrays import (
     Indices,
     LabelColumn,
     LabelWriter,
+    MultiSourceColumn,
     RunningTextColumn,
     RunningTextWriter,
+    SourceColumn,
     TextColumn,
     TextWriter,
     Writer,
@@ -39,6 +41,8 @@ from regard.data.tokenizer import END, START, Labels, Tokenizer
 
 CHUNK = 4096  # examples tokenized at once
 VocabularyType = Tokenizer | Labels
+SourceVocabularies = tuple[VocabularyType | None, ...]  # of each source, None for images; empty without a source
+Vocabularies = tuple[SourceVocabularies, VocabularyType]  # of the sources and of the target
 PrepareProgress = Callable[[str, int], None]
 
 
@@ -46,7 +50,7 @@ PrepareProgress = Callable[[str, int], None]
 class Corpus:
     """The examples of a split, as ids. A source text ends with </s>; a target text also begins with <s>."""
 
-    source: Column | None
+    source: SourceColumn | None
     target: Column
 
     def __len__(self) -> int:
@@ -77,14 +81,14 @@ class Corpus:
         return Corpus(_in_memory(source, sources, _source), answers)
 
     def source_lengths(self, indices: Indices) -> Indices:
-        """Lengths in tokens: 1 for a label, 0 without a source, `image_token_cost` for an image."""
+        """Lengths in tokens, of all sources together: 1 for a label, `image_token_cost` for an image."""
         return np.zeros(len(indices), dtype=np.int64) if self.source is None else self.source.lengths(indices)
 
     def target_lengths(self, indices: Indices) -> Indices:
         return self.target.lengths(indices)
 
-    def row(self, i: int) -> tuple[Ids | int | None, Ids | int]:
-        """One example: its source (ids, a label, pixels, or None) and its target."""
+    def row(self, i: int) -> tuple[Ids | int | tuple[Ids | int, ...] | None, Ids | int]:
+        """One example: its source (ids, a label or pixels; several as a tuple; or None) and its target."""
         return None if self.source is None else self.source.row(i), self.target.row(i)
 
 
@@ -95,7 +99,7 @@ class Prepared:
     folder: Path
     key: str  # a hash of the configuration, the files' content and the vocabularies
     record: Mapping[str, Any]  # configuration, files, counts, and numbers of examples left out
-    source: VocabularyType | None  # None: no source, or images
+    sources: SourceVocabularies
     target: VocabularyType
     train: Corpus | None
     valid: Corpus | None
@@ -111,33 +115,43 @@ class Prepared:
             if present != size:
                 raise damaged(folder / name, f"{present:,} bytes of {size:,}")
         corpora = {split: _open(folder, split, record) for split in record["splits"]}
-        target = _open_vocabulary(folder, "target", record)
-        source = None
-        if record["config"]["source"] is not None and record["config"]["source"]["kind"] != "image":
-            source = target if record["joint"] else _open_vocabulary(folder, "source", record)
+        files = {name: field["vocabulary"] for name, field in record["fields"].items()}
+        kinds = {field["vocabulary"]: field["kind"] for field in record["fields"].values()}
+        opened = {file: _open_vocabulary(folder / file, kind) for file, kind in kinds.items() if file is not None}
+        *sources, target = (opened.get(file) for file in files.values())
+        assert target is not None
         train, valid, test = (corpora.get(split) for split in ("train", "valid", "test"))
-        return Prepared(folder, record["key"], record, source, target, train, valid, test)
+        return Prepared(folder, record["key"], record, tuple(sources), target, train, valid, test)
+
+    @property
+    def source(self) -> VocabularyType | None:
+        """The vocabulary of the one source; None without a source, for images and for several sources."""
+        return self.sources[0] if len(self.sources) == 1 else None
+
+    @property
+    def vocabularies(self) -> Vocabularies:
+        return self.sources, self.target
 
 
 def prepare(
     config: DataConfig,
     folder: str | Path,
     *,
-    vocabularies: tuple[VocabularyType | None, VocabularyType | None] | None = None,
+    vocabularies: tuple[SourceVocabularies, VocabularyType | None] | None = None,
     progress: PrepareProgress | None = None,
 ) -> Prepared:
-    """Learn vocabularies from the training split, or use those given (source, target), and encode all examples.
+    """Learn vocabularies from the training split, or use those given (sources, target), and encode all examples.
 
-    A target vocabulary of None beside a given source vocabulary is learned. A corpus in this folder of the same
+    A target vocabulary of None beside given source vocabularies is learned. A corpus in this folder of the same
     configuration and content is reused. A run that is killed leaves only a partial folder, which the next one removes.
     """
     progress = progress or (lambda stage, n: None)
     given = None
     if vocabularies is not None:
-        source, target = vocabularies
+        sources, target = vocabularies
         given = (
-            source,
-            _train(config.target, _training_texts(config, ("target",), progress)) if target is None else target,
+            sources,
+            _train(config.target, _training_texts(config, [len(sources)], progress)) if target is None else target,
         )
         _check_vocabularies(config, given)
     before, files = stamps(config), fingerprints(config, progress)
@@ -177,18 +191,22 @@ def _write(
     config: DataConfig,
     folder: Path,
     files: Files,
-    vocabularies: tuple[VocabularyType | None, VocabularyType] | None,
+    vocabularies: Vocabularies | None,
     progress: PrepareProgress,
 ) -> None:
-    source, target = vocabularies or _learn(config, progress)
-    joint = config.has_shared_vocab and source is not None and source.hash == target.hash
-    target.save(folder / ("vocabulary.json" if joint else "target.vocabulary.json"))
-    if source is not None and not joint:
-        source.save(folder / "source.vocabulary.json")
-    splits = {split: _write_split(config, split, folder, source, target, progress) for split in config.splits}
+    sources, target = vocabularies or _learn(config, progress)
+    named = dict(zip(config.fields, (*sources, target), strict=True))
+    fields: dict[str, dict[str, str | None]] = {}
+    for name, vocabulary in named.items():
+        fields[name] = {"kind": config.fields[name].kind, "vocabulary": None}
+        if vocabulary is not None:
+            shared = config.has_shared_vocab and vocabulary.hash == target.hash
+            fields[name]["vocabulary"] = saved = "vocabulary.json" if shared else f"{name}.vocabulary.json"
+            vocabulary.save(folder / saved)
+    splits = {split: _write_split(config, split, folder, named, progress) for split in config.splits}
     arrays = {path.name: path.stat().st_size for path in sorted(folder.glob("*.npy"))}
-    about = {"files": files, "config": asdict(config), "joint": joint}
-    about["key"] = key_of(config, files, _hashes((source, target)))
+    about = {"files": files, "config": asdict(config), "fields": fields}
+    about["key"] = key_of(config, files, _hashes((sources, target)))
     record = {"format": FORMAT, **about, "splits": splits, "arrays": arrays}
     with (folder / "prepared.json").open("w", encoding="utf-8") as file:
         json.dump(record, file, indent=1, ensure_ascii=False)
@@ -196,14 +214,15 @@ def _write(
         os.fsync(file.fileno())
 
 
-def _learn(config: DataConfig, progress: PrepareProgress) -> tuple[VocabularyType | None, VocabularyType]:
-    if config.has_shared_vocab:
-        both = _train(config.target, _training_texts(config, ("source", "target"), progress))
-        return both, both
-    source = None
-    if config.source is not None and config.source.kind != "image":
-        source = _train(config.source, _training_texts(config, ("source",), progress))
-    return source, _train(config.target, _training_texts(config, ("target",), progress))
+def _learn(config: DataConfig, progress: PrepareProgress) -> Vocabularies:
+    fields = list(config.fields.values())
+    shared = [i for i, field in enumerate(fields) if field.kind == "text"] if config.has_shared_vocab else []
+    learned: dict[int, VocabularyType] = {}
+    for i, field in enumerate(fields):
+        if field.kind != "image" and i not in learned:
+            columns = shared if i in shared else [i]
+            learned |= dict.fromkeys(columns, _train(field, _training_texts(config, columns, progress)))
+    return tuple(learned.get(i) for i in range(len(fields) - 1)), learned[len(fields) - 1]
 
 
 def _train(field: FieldConfig, texts: Iterator[str]) -> VocabularyType:
@@ -212,10 +231,12 @@ def _train(field: FieldConfig, texts: Iterator[str]) -> VocabularyType:
     return Tokenizer.train(field.tokenizer, texts, field.vocab_size, field.lowercase)
 
 
-def _training_texts(config: DataConfig, sides: Sequence[str], progress: PrepareProgress) -> Iterator[str]:
+def _training_texts(config: DataConfig, columns: Sequence[int], progress: PrepareProgress) -> Iterator[str]:
+    """The texts of these columns of the training examples: the sources, and the target after them."""
     for number, example in enumerate(examples(config, "train"), start=1):
-        for side in sides:
-            yield getattr(example, side)
+        values = (*example.sources, example.target)
+        for column in columns:
+            yield cast(str, values[column])
         if number % CHUNK == 0:
             progress("vocabulary", number)
 
@@ -224,14 +245,11 @@ def _write_split(
     config: DataConfig,
     split: Split,
     folder: Path,
-    source: VocabularyType | None,
-    target: VocabularyType,
+    vocabularies: Mapping[str, VocabularyType | None],
     progress: PrepareProgress,
 ) -> dict[str, Any]:
-    """Write the arrays of one split; returns its counts."""
-    sides: dict[str, tuple[VocabularyType | None, FieldConfig]] = {"target": (target, config.target)}
-    if config.source is not None:
-        sides = {"source": (source, config.source), **sides}
+    """Write the arrays of one split, with the vocabulary of each field; returns its counts."""
+    sides = {name: (vocabularies[name], field) for name, field in config.fields.items()}
     writers = {name: _writer(folder / f"{split}.{name}", *side, config.context_length) for name, side in sides.items()}
     if isinstance(first := writers["target"], RunningTextWriter):
         first.add([[END]])  # the context of the first token
@@ -239,9 +257,10 @@ def _write_split(
     left_out = {name: 0 for name, side in sides.items() if split == "train" and side[1].max_tokens is not None}
     remaining = examples(config, split)
     while chunk := list(islice(remaining, CHUNK)):
+        columns = zip(*((*example.sources, example.target) for example in chunk), strict=True)
         encoded = {
-            name: _encode(vocabulary, [getattr(example, name) for example in chunk], config, split, read)
-            for name, (vocabulary, _) in sides.items()
+            name: _encode(vocabulary, list(column), config, split, read)
+            for (name, (vocabulary, _)), column in zip(sides.items(), columns, strict=True)
         }
         keep = [True] * len(chunk)
         for name in left_out:
@@ -298,7 +317,7 @@ def _add_specials(
     """Rows with the special tokens of their side."""
     if not isinstance(vocabulary, Tokenizer):
         return rows
-    return [_source(row) if name == "source" or context_length is not None else _target(row) for row in rows]
+    return [_source(row) if name != "target" or context_length is not None else _target(row) for row in rows]
 
 
 def _source(row: list[int]) -> list[int]:
@@ -353,32 +372,42 @@ def _record(folder: Path) -> dict[str, Any]:
 def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:
     context_length = record["config"]["context_length"]
     target = open_column(folder / f"{split}.target", context_length)
-    source = None if record["config"]["source"] is None else open_column(folder / f"{split}.source", None)
-    if source is not None and len(source) != len(target):
-        raise damaged(folder / f"{split}.source", f"{len(source):,} sources and {len(target):,} targets")
-    return Corpus(source, target)
+    names = [name for name in record["fields"] if name != "target"]
+    sources = tuple(open_column(folder / f"{split}.{name}", None) for name in names)
+    for name, source in zip(names, sources, strict=True):
+        if len(source) != len(target):
+            raise damaged(folder / f"{split}.{name}", f"{len(source):,} sources and {len(target):,} targets")
+    if len(sources) < 2:
+        return Corpus(sources[0] if sources else None, target)
+    return Corpus(MultiSourceColumn(sources), target)
 
 
-def _open_vocabulary(folder: Path, side: str, record: dict[str, Any]) -> VocabularyType:
-    path = folder / ("vocabulary.json" if record["joint"] else f"{side}.vocabulary.json")
-    return Labels.load(path) if record["config"][side]["kind"] == "label" else Tokenizer.load(path)
+def _open_vocabulary(path: Path, kind: str) -> VocabularyType:
+    return Labels.load(path) if kind == "label" else Tokenizer.load(path)
 
 
-def _hashes(vocabularies: tuple[VocabularyType | None, VocabularyType]) -> list[str | None]:
-    return [None if vocabulary is None else vocabulary.hash for vocabulary in vocabularies]
+def _hashes(vocabularies: Vocabularies) -> list[str | None]:
+    sources, target = vocabularies
+    return [None if vocabulary is None else vocabulary.hash for vocabulary in (*sources, target)]
 
 
-def _check_vocabularies(config: DataConfig, vocabularies: tuple[VocabularyType | None, VocabularyType]) -> None:
-    for name, field, vocabulary in zip(("source", "target"), (config.source, config.target), vocabularies, strict=True):
-        wanted = None
-        if field is not None and field.kind != "image":
-            wanted = Labels if field.kind == "label" else Tokenizer
+def _check_vocabularies(config: DataConfig, vocabularies: Vocabularies) -> None:
+    sources, target = vocabularies
+    if len(sources) != len(config.source_fields):
+        raise InvalidArgument(
+            "vocabularies",
+            wanted=f"those of {len(config.source_fields)} sources",
+            got=str(len(sources)),
+            remedy="Give (sources, target) as the model was trained with.",
+        )
+    for (name, field), vocabulary in zip(config.fields.items(), (*sources, target), strict=True):
+        wanted = {"image": None, "label": Labels, "text": Tokenizer}[field.kind]
         if (None if vocabulary is None else type(vocabulary)) is not wanted:
             raise InvalidArgument(
                 "vocabularies",
                 wanted=f"for the {name}: {wanted.__name__ if wanted else None}",
                 got=type(vocabulary).__name__,
-                remedy="Give (source, target) as the model was trained with.",
+                remedy="Give (sources, target) as the model was trained with.",
             )
 
 

@@ -1,4 +1,4 @@
-"""An example: a source and its target, as read from a file or generated."""
+"""An example: its source or sources and its target, as read from a file or generated."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,22 @@ Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
+SourceValue = str | Path | Member | Scene  # a text, a label, an image file, or a scene to draw
+
+
 @dataclass(frozen=True)
 class Example:
-    """A source (a text, a label, an image file, a scene to draw, or None) and its target."""
+    """A source (several as a tuple, none for a language model) and its target."""
 
-    source: str | Path | Member | Scene | None
+    source: SourceValue | tuple[SourceValue, ...] | None
     target: str
+
+    @property
+    def sources(self) -> tuple[SourceValue, ...]:
+        """All sources."""
+        return self.source if isinstance(self.source, tuple) else () if self.source is None else (self.source,)
+
+
+def source_text(source: object) -> str:
+    """A source, or several, for a report."""
+    return " | ".join(map(str, source)) if isinstance(source, tuple) else str(source)

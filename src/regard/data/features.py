@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from regard.core.atomic_io import atomic_file, named_os_errors
 from regard.core.errors import InvalidData, TrainingFailed
-from regard.data.arrays import FeatureColumn, ImageColumn, memory_map
+from regard.data.arrays import FeatureColumn, ImageColumn, MultiSourceColumn, memory_map
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, folder_lock
 from regard.data.images import normalize
 from regard.model.vision import GridEncoder
@@ -69,8 +69,10 @@ def _key(images: ImageColumn, by: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def cache_features(data: Prepared, encoder: GridEncoder, folder: Path, progress: PrepareProgress) -> Prepared:
-    """The training and validation data with the features of a frozen backbone in place of images."""
+def cache_features(
+    data: Prepared, source: int, encoder: GridEncoder, folder: Path, progress: PrepareProgress
+) -> Prepared:
+    """The training and validation data with features of a frozen backbone in place of the images of this source."""
     key, device = fingerprint(encoder.backbone), next(encoder.parameters()).device
 
     @torch.inference_mode()
@@ -84,8 +86,13 @@ def cache_features(data: Prepared, encoder: GridEncoder, folder: Path, progress:
         return np.asarray(states.cpu().numpy(), dtype=np.float16)
 
     def cached(corpus: Corpus | None) -> Corpus | None:
-        if corpus is None or not isinstance(corpus.source, ImageColumn):
-            return corpus
-        return replace(corpus, source=features(corpus.source, encode, by=key, folder=folder, progress=progress))
+        if corpus is None:
+            return None
+        assert corpus.source is not None
+        columns = [*corpus.source.columns] if isinstance(corpus.source, MultiSourceColumn) else [corpus.source]
+        images = columns[source]
+        assert isinstance(images, ImageColumn)
+        columns[source] = features(images, encode, by=key, folder=folder, progress=progress)
+        return replace(corpus, source=MultiSourceColumn(tuple(columns)) if len(columns) > 1 else columns[0])
 
     return replace(data, train=cached(data.train), valid=cached(data.valid))

@@ -49,9 +49,9 @@ def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] 
     }
     locations = ("train", "valid", "test", "images", "reader")
     settings = {key: value for key, value in asdict(config).items() if key not in locations}
-    for side in ("source", "target"):
-        if settings[side] is not None:
-            del settings[side]["augment"]  # does not change the arrays
+    for field in (settings["source"], settings["target"], *(settings["sources"] or ())):
+        if field is not None:
+            del field["augment"]  # does not change the arrays
     version = tasks.version(config.synthetic) if config.synthetic else None
     content = {"format": FORMAT, "data": settings, "files": contents, "given": vocabularies, "generated": version}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -68,18 +68,19 @@ def _of_examples(config: DataConfig, split: Split) -> dict[str, str]:
     """A hash of what a registered data source yields."""
     digest = hashlib.sha256()
     for example in examples(config, split):
-        digest.update(json.dumps([str(example.source), example.target]).encode())
+        digest.update(json.dumps([*map(str, example.sources), example.target]).encode())
     return {"path": " ".join(config.files(split)), "form": str(config.reader), "sha256": digest.hexdigest()}
 
 
 def _of_images(config: DataConfig, split: Split, progress: Callable[[str, int], None]) -> str:
     """A hash of the content of all images, in the order of their first use in a split."""
     digest, seen = hashlib.sha256(), set()
+    images = [i for i, field in enumerate(config.source_fields) if field.kind == "image"]
     for example in examples(config, split):
-        path = str(example.source)
-        if path not in seen:
-            seen.add(path)
-            digest.update(bytes.fromhex(_of_file(path)["sha256"]))
-            if len(seen) % PROGRESS_EVERY == 0:
-                progress("pictures", len(seen))
+        for path in [str(example.sources[i]) for i in images]:
+            if path not in seen:
+                seen.add(path)
+                digest.update(bytes.fromhex(_of_file(path)["sha256"]))
+                if len(seen) % PROGRESS_EVERY == 0:
+                    progress("images", len(seen))
     return digest.hexdigest()

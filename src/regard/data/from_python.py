@@ -18,7 +18,7 @@ from regard.data.example import SPLITS, Example
 
 PythonRows = Iterable[
     str | Example | Sequence[Any] | Mapping[str, Any]
-]  # targets alone, pairs, or rows with named columns
+]  # targets alone, (source, target), (source, source, …, target), or rows with named columns
 
 
 def with_python_data(settings: Mapping[str, Any], given: Mapping[str, PythonRows], folder: Path) -> dict[str, Any]:
@@ -28,15 +28,19 @@ def with_python_data(settings: Mapping[str, Any], given: Mapping[str, PythonRows
             wanted = f"splits among {', '.join(SPLITS)}"
             raise InvalidArgument("data", wanted=wanted, got=repr(split), remedy=nearest(split, SPLITS))
     data = dict(settings)
-    columns = []
-    for side in ("source", "target"):
-        field = data.get(side)
-        if field is None and side == "source":
-            continue
-        if isinstance(field, Mapping) or field is None:  # the recipe refuses anything else
-            field = dict(field or {})
-            columns.append(field["column"] if field.get("column") is not None else side)
-            data[side] = field | {"column": columns[-1]}
+    columns: list[str] = []
+
+    def named(field: Any, name: str) -> Any:
+        if not isinstance(field, Mapping):  # the recipe refuses it
+            return field
+        columns.append(field["column"] if field.get("column") is not None else name)
+        return {**field, "column": columns[-1]}
+
+    if data.get("source") is not None:
+        data["source"] = named(data["source"], "source")
+    if isinstance(data.get("sources"), list | tuple):
+        data["sources"] = [named(field, f"source {i}") for i, field in enumerate(data["sources"], start=1)]
+    data["target"] = named(data.get("target") or {}, "target")
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
     return data | {split: str(_write(split, rows, columns, folder)) for split, rows in given.items()}
@@ -72,11 +76,11 @@ def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, str]:
                 )
         cells = [row[column] for column in columns]
     elif isinstance(row, Example):
-        cells = [row.source, row.target][-len(columns) :]
+        cells = [*row.sources, row.target][-len(columns) :]
     else:
-        cells = [row] if isinstance(row, str) else list(row) if isinstance(row, Sequence) else [None] * 3
+        cells = [row] if isinstance(row, str) else list(row) if isinstance(row, Sequence) else []
     if len(cells) != len(columns):
-        wanted = "a pair (source, target)" if len(columns) == 2 else "a text: the recipe has no [data.source]"
+        wanted = f"({', '.join(columns)})" if len(columns) > 1 else "a text: the recipe has no [data.source]"
         raise refuse(wanted, repr(row)[:80], "Give such rows, or change the recipe.")
     for cell in cells:
         if not isinstance(cell, str | int | float) or isinstance(cell, bool):

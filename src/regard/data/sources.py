@@ -37,7 +37,7 @@ class SyntheticSource(DataSource):
 
 
 class RowSource(DataSource):
-    """Rows of texts: the source (or the name of its image), where there is one, and the target."""
+    """Rows of texts: the sources (of an image, its name), where there are any, and the target."""
 
     @abstractmethod
     def rows(self, split: Split) -> Iterable[tuple[str, ...]]:
@@ -45,13 +45,14 @@ class RowSource(DataSource):
 
     def examples(self, split: Split) -> Iterator[Example]:
         config, file = self.config, self.config.files(split)[0]
-        if not config.reads_images:
-            for row in self.rows(split):
-                yield Example(row[0] if config.source else None, row[-1])
-            return
-        store = open_image_store(config.images or self.folder(file))
-        for name, target in self.rows(split):
-            yield Example(_find_image(file, store, name), target)
+        store = open_image_store(config.images or self.folder(file)) if config.reads_images else None
+        kinds = [field.kind for field in config.source_fields]
+        for *row, target in self.rows(split):
+            sources = tuple(
+                _find_image(file, store, value) if store is not None and kind == "image" else value
+                for kind, value in zip(kinds, row, strict=True)
+            )
+            yield Example(sources if config.sources else sources[0] if sources else None, target)
 
     def folder(self, file: str) -> Path:
         """The folder of images where [data] names none."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from regard.data.arrays import FeatureColumn, ImageColumn, Indices
 from regard.data.corpus import Corpus
 from regard.data.tokenizer import Tokenizer
 from regard.decoding.interfaces import Hypothesis
@@ -23,8 +24,9 @@ class CiderReward:
 
     def __init__(self, corpus: Corpus, target: Tokenizer, *, word_tokens: bool) -> None:
         self.target, self.word_tokens = target, word_tokens
-        images = getattr(corpus.source, "pictures", corpus.source)  # features know the images they are of
-        self.image_of: Sequence[int] = getattr(images, "which", range(len(corpus)))  # by row
+        images = corpus.source.images if isinstance(corpus.source, FeatureColumn) else corpus.source
+        rows = range(len(corpus))
+        self.image_of: Sequence[int] | Indices = images.which if isinstance(images, ImageColumn) else rows
         self.references: dict[int, list[CaptionTokens]] = defaultdict(list)
         for row, image in enumerate(self.image_of):
             self.references[int(image)].append((*self._words(corpus.target.row(row)), STOP))

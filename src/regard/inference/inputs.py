@@ -1,46 +1,40 @@
 """The inputs of a model: texts, labels and images encoded, truncated and collated into batches."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from regard.core.errors import InvalidArgument
-from regard.core.sequence import Tokens
+from regard.core.sequence import MultiSource, Tokens
+from regard.core.shapes import Tensor
 from regard.data.corpus import VocabularyType
 from regard.data.images import ImageInput, image_token_cost, load_image, normalize
 from regard.data.tokenizer import END, Labels, Tokenizer
 from regard.decoding.request import position_limit
 from regard.model.interfaces import Source
-from regard.model.seq2seq import Model
 
-EncodedInput = list[int] | int | ImageInput  # token ids, a label, or an image, which is read when it is collated
+InputValue = str | ImageInput | Sequence[str | ImageInput]  # several sources as a sequence, or as a text with tabs
+# Token ids, a label, an image, which is read when it is collated, or several of these.
+EncodedInput = list[int] | int | ImageInput | tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class InputEncoder:
-    """Encodes what a model reads.
+class InputEncoder(ABC):
+    """Encodes what a model reads."""
 
-    vocabulary   of the source; for a language model, of its text; None for images
-    image_size   pixels a side, for images
-    """
-
-    model: Model
-    vocabulary: VocabularyType | None
-    image_size: int | None
-
+    @abstractmethod
     def check(self, name: str, texts: Iterable[Any]) -> list[Any]:
-        """The inputs as a list; anything but a list of texts, or of images for a model of images, is refused."""
-        return check_list(name, texts, texts_only=self.image_size is None)
+        """The inputs as a list; values of another kind than the model reads are refused."""
 
+    @abstractmethod
     def encode(self, texts: Sequence[Any]) -> list[EncodedInput]:
         """Token ids or labels; images unchanged."""
-        if isinstance(self.vocabulary, Tokenizer):
-            return list(self.vocabulary.encode_batch(texts))
-        return list(texts) if self.vocabulary is None else [self.vocabulary.encode(text) for text in texts]
 
+    @abstractmethod
     def truncate(
         self, inputs: list[EncodedInput], limit: int, *, truncate: bool, lines: Sequence[int] | None = None
     ) -> tuple[list[EncodedInput], set[int]]:
@@ -48,7 +42,41 @@ class InputEncoder:
 
         Also the indices of those that were longer: refused unless `truncate`. `lines` are line numbers for the message.
         """
-        positions = position_limit(self.model if self.model.encoder is None else self.model.encoder)
+
+    @abstractmethod
+    def sizes(self, inputs: Sequence[EncodedInput]) -> list[int]:
+        """The number of tokens that each input counts for in a batch."""
+
+    @abstractmethod
+    def collate(self, inputs: Sequence[Any]) -> Source:
+        """A batch of encoded inputs on the model's device, as its encoder takes it."""
+
+
+@dataclass(frozen=True)
+class SourceInput(InputEncoder):
+    """Encodes one source.
+
+    encoder      of the source; for a language model, the model
+    vocabulary   of the source; for a language model, of its text; None for images
+    image_size   pixels a side, for images
+    """
+
+    encoder: nn.Module
+    vocabulary: VocabularyType | None
+    image_size: int = 0
+
+    def check(self, name: str, texts: Iterable[Any]) -> list[Any]:
+        return check_list(name, texts, texts_only=self.vocabulary is not None)
+
+    def encode(self, texts: Sequence[Any]) -> list[EncodedInput]:
+        if isinstance(self.vocabulary, Tokenizer):
+            return list(self.vocabulary.encode_batch(texts))
+        return list(texts) if self.vocabulary is None else [self.vocabulary.encode(text) for text in texts]
+
+    def truncate(
+        self, inputs: list[EncodedInput], limit: int, *, truncate: bool, lines: Sequence[int] | None = None
+    ) -> tuple[list[EncodedInput], set[int]]:
+        positions = position_limit(self.encoder)
         if positions is not None:
             limit = min(limit, positions - 2)  # the end token, and a [CLS] token where there is one
         long = {i for i, ids in enumerate(inputs) if isinstance(ids, list) and len(ids) > limit}
@@ -63,18 +91,59 @@ class InputEncoder:
         return [ids[:limit] if i in long and isinstance(ids, list) else ids for i, ids in enumerate(inputs)], long
 
     def sizes(self, inputs: Sequence[EncodedInput]) -> list[int]:
-        """The number of tokens that each input counts for in a batch."""
-        other = 1 if self.image_size is None else image_token_cost(self.image_size)
+        other = image_token_cost(self.image_size) if self.vocabulary is None else 1
         return [len(each) if isinstance(each, list) else other for each in inputs]
 
-    def collate(self, inputs: Sequence[Any]) -> Source:
-        """A batch of encoded inputs on the model's device, as its encoder takes it."""
-        device = next(self.model.parameters()).device
-        if self.image_size is not None:
+    def collate(self, inputs: Sequence[Any]) -> Tokens | Tensor:
+        device = next(self.encoder.parameters()).device
+        if self.vocabulary is None:
             return normalize(np.stack([load_image(image, self.image_size) for image in inputs])).to(device)
         if isinstance(self.vocabulary, Labels):
             return torch.tensor(inputs, device=device)
         return Tokens.of([[*ids, END] for ids in inputs], device=device)
+
+
+@dataclass(frozen=True)
+class MultiSourceInput(InputEncoder):
+    """Encodes several sources of each example, given as a sequence or as a text with a tab between them."""
+
+    parts: tuple[SourceInput, ...]
+
+    def check(self, name: str, texts: Iterable[Any]) -> list[Any]:
+        rows = [
+            tuple(text.split("\t") if isinstance(text, str) else text)
+            for text in check_list(name, texts, texts_only=False)
+        ]
+        for number, row in enumerate(rows, start=1):
+            if len(row) != len(self.parts):
+                wanted = f"{len(self.parts)} sources, as a tuple or separated by tabs"
+                remedy = "Give each example all its sources."
+                raise InvalidArgument(f"{name} {number}", wanted=wanted, got=str(len(row)), remedy=remedy)
+        columns = zip(self.parts, self._columns(rows), strict=True)
+        return list(zip(*(part.check(name, column) for part, column in columns), strict=True))
+
+    def encode(self, texts: Sequence[Any]) -> list[EncodedInput]:
+        columns = zip(self.parts, self._columns(texts), strict=True)
+        return list(zip(*(part.encode(column) for part, column in columns), strict=True))
+
+    def truncate(
+        self, inputs: list[EncodedInput], limit: int, *, truncate: bool, lines: Sequence[int] | None = None
+    ) -> tuple[list[EncodedInput], set[int]]:
+        columns = zip(self.parts, self._columns(inputs), strict=True)
+        shortened = [part.truncate(column, limit, truncate=truncate, lines=lines) for part, column in columns]
+        rows = zip(*(column for column, _ in shortened), strict=True)
+        return list(rows), set().union(*(long for _, long in shortened))
+
+    def sizes(self, inputs: Sequence[EncodedInput]) -> list[int]:
+        columns = zip(self.parts, self._columns(inputs), strict=True)
+        return [sum(row) for row in zip(*(part.sizes(column) for part, column in columns), strict=True)]
+
+    def collate(self, inputs: Sequence[Any]) -> Source:
+        columns = zip(self.parts, self._columns(inputs), strict=True)
+        return MultiSource(tuple(part.collate(column) for part, column in columns))
+
+    def _columns(self, rows: Sequence[Any]) -> list[list[Any]]:
+        return [[row[i] for row in rows] for i in range(len(self.parts))]
 
 
 def check_list(name: str, texts: Iterable[Any], count: int | None = None, *, texts_only: bool = True) -> list[Any]:

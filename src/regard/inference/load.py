@@ -32,12 +32,13 @@ def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Pre
     try:
         config = read_config(content, folder)
         recipe = Recipe.of(config["recipe"])
-        source, target = read_vocabularies(content, folder)
+        *sources, _ = recipe.data.fields
+        vocabularies = read_vocabularies(content, folder, sources)
         model = build(config["model"])
     except (KeyError, TypeError, AttributeError, InvalidRecipe) as error:
         raise CheckpointRefused(f"{folder}/config.json: wanted a model's; got {error!r}. It is not ours.") from None
     load_weights(model, store.tensors(content, WEIGHTS, folder), folder)
-    return Predictor(model.to(device).eval(), recipe, source, target, folder)
+    return Predictor(model.to(device).eval(), recipe, *vocabularies, folder)
 
 
 def _ensemble(members: Sequence[Predictor]) -> Predictor:
@@ -58,6 +59,6 @@ def _ensemble(members: Sequence[Predictor]) -> Predictor:
     return replace(first, model=Ensemble(models))
 
 
-def _vocabulary_key(predictor: Predictor) -> tuple[str, str | None, bool]:
-    source = None if predictor.source is None else predictor.source.hash
-    return predictor.target.hash, source, predictor.recipe.data.context_length is None
+def _vocabulary_key(predictor: Predictor) -> tuple[bool, *tuple[str | None, ...]]:
+    hashes = [None if each is None else each.hash for each in (*predictor.sources, predictor.target)]
+    return predictor.recipe.data.context_length is None, *hashes

@@ -8,15 +8,15 @@ from typing import Any
 
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
-from regard.data.corpus import VocabularyType
-from regard.data.images import ImageInput
+from regard.data.corpus import SourceVocabularies, VocabularyType
 from regard.data.tokenizer import Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
-from regard.inference.inputs import EncodedInput, InputEncoder, check_list
+from regard.inference.inputs import EncodedInput, InputEncoder, InputValue, MultiSourceInput, SourceInput, check_list
 from regard.inference.pipelines import LabelPipeline, Output, OutputOptions, Pipeline, SequencePipeline
 from regard.inference.score import SequenceScore
 from regard.model.eval_mode import evaluating
 from regard.model.interfaces import Source
+from regard.model.multi_source import source_encoders
 from regard.model.seq2seq import Model
 from regard.recipe.recipe import Recipe
 
@@ -34,9 +34,14 @@ class Predictor:
 
     model: Model
     recipe: Recipe
-    source: VocabularyType | None  # None for images and for language models
+    sources: SourceVocabularies
     target: VocabularyType
     folder: Path | None = None  # the checkpoint it was loaded from
+
+    @property
+    def source(self) -> VocabularyType | None:
+        """The vocabulary of its one source; None for images, for language models and for several sources."""
+        return self.sources[0] if len(self.sources) == 1 else None
 
     def __repr__(self) -> str:
         parameters = sum(weight.numel() for weight in self.model.parameters())
@@ -45,14 +50,22 @@ class Predictor:
 
     @property
     def image_size(self) -> int | None:
-        """Pixels a side of the images that the model reads; None for other models."""
+        """Pixels a side of the images that the model reads as its one source; None for other models."""
         field = self.recipe.data.source
         return field.image_size if field is not None and field.kind == "image" else None
 
     @cached_property
     def inputs(self) -> InputEncoder:
-        vocabulary = self.target if self.source is None else self.source
-        return InputEncoder(self.model, vocabulary if self.image_size is None else None, self.image_size)
+        if not self.sources:
+            return SourceInput(self.model, self.target)
+        fields, encoders = self.recipe.data.source_fields, source_encoders(self.model.encoder)
+        if len(encoders) != len(fields):  # an ensemble, which passes all sources to each member
+            encoders *= len(fields)
+        parts = tuple(
+            SourceInput(encoder, vocabulary, field.image_size)
+            for encoder, vocabulary, field in zip(encoders, self.sources, fields, strict=True)
+        )
+        return parts[0] if len(parts) == 1 else MultiSourceInput(parts)
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -70,14 +83,15 @@ class Predictor:
         """The same predictor with these [decode] options as defaults."""
         return replace(self, recipe=replace(self.recipe, decode=self._config(options)))
 
-    def predict(self, texts: Iterable[str | ImageInput], **options: Any) -> list[str]:
+    def predict(self, texts: Iterable[InputValue], **options: Any) -> list[str]:
         """The best output for each text, in order: a text or a label; from a language model, the continuation.
 
-        A model of images takes their paths, or uint8 arrays (height, width, 3). Options as in `iter_outputs`.
+        A model of images takes their paths, or uint8 arrays (height, width, 3); one of several sources takes a tuple
+        for each example, or a text with a tab between the sources. Options as in `iter_outputs`.
         """
         return [best[0].text for best in self.outputs(texts, **options)]
 
-    def outputs(self, texts: Iterable[str | ImageInput], **options: Any) -> list[list[Output]]:
+    def outputs(self, texts: Iterable[InputValue], **options: Any) -> list[list[Output]]:
         """The `num_hypotheses` best outputs for each text, in order, best first. Options as in `iter_outputs`."""
         texts = self.inputs.check("texts", texts)
         outputs = dict(self.iter_outputs(texts, **options))
@@ -85,7 +99,7 @@ class Predictor:
 
     def iter_outputs(
         self,
-        texts: Sequence[str | ImageInput],
+        texts: Sequence[InputValue],
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
@@ -117,7 +131,7 @@ class Predictor:
 
     def stream(
         self,
-        text: str | ImageInput,
+        text: InputValue,
         *,
         prefix: str = "",
         banned: Sequence[str] = (),
@@ -136,16 +150,16 @@ class Predictor:
                 wanted, remedy = f"{only:g} in a stream", "Leave it out, or use predict."
                 raise InvalidArgument(name, wanted=wanted, got=repr(options[name]), remedy=remedy)
         config = self._config({**options, **UNSTREAMABLE})
-        encoded, _ = self._encode(self.inputs.check("text", [text]), config, truncate, None)
+        encoded, _ = self._encode([text], config, truncate, None)
         with evaluating(self.model):
             yield from self.pipeline.stream(encoded, config, OutputOptions([prefix], banned, [required], lines=[line]))
 
     def score(
-        self, texts: Iterable[str], targets: Iterable[str] | None = None, *, batch_tokens: int | None = None
+        self, texts: Iterable[InputValue], targets: Iterable[str] | None = None, *, batch_tokens: int | None = None
     ) -> list[SequenceScore]:
         """The log-probability of the target of each text: an output or a label; for a language model, of the text."""
         texts = self.inputs.check("texts", texts)
-        language_model = self.recipe.data.source is None
+        language_model = not self.recipe.data.source_fields
         if (targets is None) != language_model:
             wanted = "one for each text" if targets is None else "none for a model without a source"
             remedy = "Give sources and targets to a model that has both, texts alone to a language model."
@@ -156,22 +170,22 @@ class Predictor:
             return self.pipeline.score(encoded, targets, batch_tokens or self.recipe.decode.batch_tokens)
 
     def encode(
-        self, text: object, *, truncate: bool = False, line: int | None = None, **options: Any
+        self, text: InputValue, *, truncate: bool = False, line: int | None = None, **options: Any
     ) -> tuple[list[int], Source | None]:
         """The token ids of a text, none for a label or an image; and the encoder's input as a batch of one.
 
         The batch is None for a language model. `line` is the text's line number, for messages.
         """
         lines = None if line is None else [line]
-        encoded, _ = self._encode(self.inputs.check("text", [text]), self._config(options), truncate, lines)
+        encoded, _ = self._encode([text], self._config(options), truncate, lines)
         ids = encoded[0] if isinstance(encoded[0], list) else []
-        return ids, None if self.recipe.data.source is None else self.inputs.collate(encoded)
+        return ids, None if not self.recipe.data.source_fields else self.inputs.collate(encoded)
 
     def _encode(
-        self, texts: Sequence[str | ImageInput], config: DecodeConfig, truncate: bool, lines: Sequence[int] | None
+        self, texts: Sequence[InputValue], config: DecodeConfig, truncate: bool, lines: Sequence[int] | None
     ) -> tuple[list[EncodedInput], set[int]]:
         """The encoded texts, and the indices of those that were truncated."""
-        encoded = self.inputs.encode(texts)
+        encoded = self.inputs.encode(self.inputs.check("texts", texts))
         return self.inputs.truncate(encoded, config.max_source_length, truncate=truncate, lines=lines)
 
     def _config(self, options: dict[str, Any]) -> DecodeConfig:

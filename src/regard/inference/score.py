@@ -45,21 +45,21 @@ def score_lines(
 
 
 def pairs(predictor: "Predictor", files: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-    """The examples in parallel files, or on stdin as two columns separated by a tab; one text for a language model."""
-    columns = 1 if predictor.recipe.data.source is None else 2
+    """Sources (several with tabs between them) and targets, of parallel files or of the columns of stdin.
+
+    The columns of stdin are separated by tabs. A language model has texts alone.
+    """
+    columns = len(predictor.recipe.data.fields)
+    names = " and ".join(predictor.recipe.data.fields)
     if files and len(files) != columns:
-        names = "texts" if columns == 1 else "sources and one of targets"
-        raise InvalidArgument("files", wanted=f"a file of {names}", got=str(len(files)), remedy="Or none, for stdin.")
-    if files or columns == 1:
+        wanted = f"{columns} files, of {names}" if columns > 1 else "a file of texts"
+        raise InvalidArgument("files", wanted=wanted, got=str(len(files)), remedy="Or none, for stdin.")
+    if columns == 1:
         yield from parallel(files or [Path("/dev/stdin")])
         return
-    for number, line in enumerate(lines("/dev/stdin"), start=1):
-        sides = tuple(line.split("\t"))
-        if len(sides) != columns:
-            raise InvalidArgument(
-                f"line {number}",
-                wanted="a source and a target, separated by a tab",
-                got=f"{len(sides)} columns",
-                remedy="Or give two files.",
-            )
-        yield sides
+    rows = parallel(files) if files else (tuple(line.split("\t")) for line in lines("/dev/stdin"))
+    for number, row in enumerate(rows, start=1):
+        if len(row) != columns:
+            wanted, remedy = f"{names}, separated by tabs", f"Or give {columns} files."
+            raise InvalidArgument(f"line {number}", wanted=wanted, got=f"{len(row)} columns", remedy=remedy)
+        yield "\t".join(row[:-1]), row[-1]

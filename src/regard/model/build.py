@@ -11,6 +11,7 @@ from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import AnyDecoder, Encoder, Pool
 from regard.model.model_config import ModelConfig, ModelOptions, Part, conflicts
+from regard.model.multi_source import MultiSourceEncoder
 from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig
 from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool
 from regard.model.positions import POSITIONS
@@ -69,7 +70,7 @@ POOLS: Registry[PartKind[PoolConfig, Pool]] = Registry(
         "attention": PartKind(AttentionPoolConfig, AttentionPool),
     },
 )
-KEYS = ("encoder", "decoder", "pool", *ModelOptions.__dataclass_fields__)
+KEYS = ("encoder", "encoders", "decoder", "pool", *ModelOptions.__dataclass_fields__)
 
 
 def build(model: ModelConfig | Mapping[str, Any]) -> Model:
@@ -100,15 +101,15 @@ def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig 
         for key in table
         if key not in KEYS
     ]
-    encoder = _part("encoder", ENCODERS, table, problems)
-    decoder = _part("decoder", DECODERS, table, problems)
-    pool = _part("pool", POOLS, table, problems)
+    encoders = _encoders(table, problems)
+    decoder = _part("decoder", DECODERS, table.get("decoder"), problems)
+    pool = _part("pool", POOLS, table.get("pool"), problems)
     options = read(
         ModelOptions, {key: table[key] for key in ModelOptions.__dataclass_fields__ if key in table}, "model"
     )
     if isinstance(options, list):
         return problems + options
-    model = ModelConfig(encoder, decoder, pool, options, table)
+    model = ModelConfig(encoders, decoder, pool, options, table)
     return problems or list(conflicts(model, sized=sized)) or model
 
 
@@ -138,20 +139,36 @@ def _names(table: Mapping[str, Any], role: str = "") -> Iterator[tuple[Registry[
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _names(value, key)
+        elif key == "encoders":
+            for each in value:
+                yield from _names(each, "encoder")
         elif key in registries:
             yield registries[key], value
         elif key == "kind" and role in parts:
             yield parts[role], value
 
 
+def _encoders(model: Mapping[str, Any], problems: list[Problem]) -> tuple[Part[EncoderConfig], ...]:
+    """The encoder, or one for each source."""
+    tables, names = [model.get("encoder")], ["encoder"]
+    if "encoders" in model:
+        several = model["encoders"]
+        if not isinstance(several, list | tuple) or len(several) < 2 or "encoder" in model:
+            wanted, remedy = "two or more tables, and no encoder beside them", "Write [[model.encoders]] for each."
+            problems.append(Problem("model.encoders", wanted, repr(several)[:80], remedy))
+            return ()
+        tables, names = list(several), [f"encoders.{i}" for i in range(1, len(several) + 1)]
+    parts = [_part(name, ENCODERS, table, problems) for name, table in zip(names, tables, strict=True)]
+    return tuple(part for part in parts if part is not None)
+
+
 def _part(
     role: str,
     kinds: Registry[PartKind[ConfigType, Made]],
-    model: Mapping[str, Any],
+    table: Any,
     problems: list[Problem],
 ) -> Part[ConfigType] | None:
     """One part by kind; None where there is none, or where something is wrong, which is added to the problems."""
-    table = model.get(role)
     if table is None:
         return None
     if not isinstance(table, Mapping) or "kind" not in table:
@@ -171,33 +188,32 @@ def _part(
 
 def _assemble(model: ModelConfig) -> Model:
     options = model.options
-    target = encoder = source = None
+    target = None
     if model.decoder is not None:
         assert options.vocab_size is not None
         target = Embedding(options.vocab_size, model.decoder.config.states_dim, scaled=options.scale_embeddings)
-    if model.encoder is not None:
-        config, make = model.encoder.config, ENCODERS[model.encoder.kind].make
-        if config.reads == "image":
-            encoder = make(config)
-        else:
-            size = options.source_vocab_size or options.vocab_size
-            assert size is not None
-            shared = target if options.tie_embeddings == "all" else None
-            source = shared or Embedding(size, config.states_dim, scaled=options.scale_embeddings)
-            encoder = make(config, source)
+    encoders, embeddings = list[Encoder](), list[Embedding]()
+    for part, size in zip(model.encoders, model.source_vocab_sizes(), strict=True):
+        config, make = part.config, ENCODERS[part.kind].make
+        if size is None:
+            encoders.append(make(config))
+            continue
+        shared = target if options.tie_embeddings == "all" and config.reads == "tokens" else None
+        embeddings.append(shared or Embedding(size, config.states_dim, scaled=options.scale_embeddings))
+        encoders.append(make(config, embeddings[-1]))
+    encoder = MultiSourceEncoder(encoders) if len(encoders) > 1 else encoders[0] if encoders else None
     if model.decoder is not None and target is not None:
         tied = None if options.tie_embeddings == "none" else target
         project = Projection(target.dim, target.vocab_size, tied=tied)
-        memory_dim = None if model.encoder is None else model.encoder.config.states_dim
-        return Seq2Seq(encoder, DECODERS[model.decoder.kind].make(model.decoder.config, target, project, memory_dim))
+        make_decoder = DECODERS[model.decoder.kind].make
+        return Seq2Seq(encoder, make_decoder(model.decoder.config, target, project, model.memory_dim))
     assert encoder is not None
-    assert model.encoder is not None
-    config = model.encoder.config
+    config = model.encoders[0].config
     if model.pool is not None:
         assert options.num_labels is not None
-        pool = POOLS[model.pool.kind].make(model.pool.config, config.states_dim)
+        pool = POOLS[model.pool.kind].make(model.pool.config, model.memory_dim)
         return Classifier(encoder, pool, options.num_labels, config.output_dropout)
     assert options.vocab_size is not None
-    tied = source if options.tie_embeddings == "target" else None
+    tied = embeddings[0] if options.tie_embeddings == "target" else None
     project = Projection(config.states_dim, options.vocab_size, tied=tied)
     return MaskedLanguageModel(encoder, project, config.head_norm_eps)

@@ -12,14 +12,15 @@ from typing import Any, Generic, Literal, TypeVar
 
 from torch import nn
 
-from regard.core.sequence import FeatureGrids, Packed, Packing, Tokens
+from regard.core.sequence import FeatureGrids, MultiSource, Packed, Packing, Tokens
 from regard.core.shapes import Float, Int, Tensor
 from regard.model.embedding import Embedding, Projection
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory, PackedMemory
 
-# Token ids with lengths, label ids (B,), pixels (B, 3, Y, X), features of a frozen backbone, or a memory.
-Source = Tokens | Tensor | FeatureGrids | Memory
+# Token ids with lengths, label ids (B,), pixels (B, 3, Y, X), features of a frozen backbone, several of these, or a
+# memory.
+Source = Tokens | Tensor | FeatureGrids | MultiSource | Memory
 StateType = TypeVar("StateType", bound="DecoderState")  # the shape checks of the tests do not support Self
 CarriedType = TypeVar("CarriedType", bound="CarriedState")
 

@@ -9,12 +9,23 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 
 
 @dataclass(frozen=True)
+class SourceSpan:
+    """The states of one source in a memory of several: `lengths` states of each sequence, after those before it."""
+
+    lengths: Int[Tensor, " B"]
+    grid: tuple[int, int] | None
+    cls_tokens: int
+
+
+@dataclass(frozen=True)
 class Memory:
     states: Float[Tensor, "B S W"]  # one per token or image region
     mask: Bool[Tensor, "B S"]  # False at padding
     summary: Float[Tensor, "B W"]  # one vector per sequence, from which a decoder without attention starts
     grid: tuple[int, int] | None = None  # rows and columns of the regions, for images
     cls_tokens: int = 0  # how many of the first states are learned tokens, not positions of the source
+    # Of several sources, as their encoder returns it; not kept for the slots of a search.
+    spans: tuple[SourceSpan, ...] = ()
 
     def reorder(self, index: Int[Tensor, " beams"]) -> "Memory":
         """The memory whose sequence i is sequence index[i] of this one."""

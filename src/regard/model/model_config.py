@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from regard.core.config import Config, Count, doc
 from regard.core.errors import Problem
-from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig
+from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig, Reads
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 SIZES = ("vocab_size", "source_vocab_size", "num_labels")  # options that a recipe takes from its data
@@ -29,7 +29,10 @@ class ModelOptions(Config):
     """The keys of a model table beside its parts."""
 
     vocab_size: Count | None = doc(None, "tokens that the decoder or the masked-language-model head predicts")
-    source_vocab_size: Count | None = doc(None, "tokens or labels that the encoder reads; left out: vocab_size")
+    source_vocab_size: Count | tuple[Count, ...] | None = doc(
+        None,
+        "tokens or labels that the encoder reads; of several encoders of these, a list; left out: vocab_size",
+    )
     num_labels: Count | None = doc(None, "classes of a pool's classifier")
     head: Literal["mlm"] | None = doc(
         None, "masked language modeling, for an encoder without decoder or pool (https://arxiv.org/abs/1810.04805)"
@@ -48,16 +51,28 @@ class ModelOptions(Config):
 class ModelConfig:
     """A checked model table. `parse_model` makes it; it answers what the recipe's checks ask without building."""
 
-    encoder: Part[EncoderConfig] | None
+    encoders: tuple[Part[EncoderConfig], ...]  # one for each source; none for a language model
     decoder: Part[DecoderConfig] | None
     pool: Part[PoolConfig] | None
     options: ModelOptions
     table: Mapping[str, Any]  # as it was given
 
     @property
-    def reads(self) -> Literal["tokens", "label", "image"] | None:
-        """What the encoder reads; None for a language model."""
-        return None if self.encoder is None else self.encoder.config.reads
+    def reads(self) -> tuple[Reads, ...]:
+        """What each encoder reads."""
+        return tuple(encoder.config.reads for encoder in self.encoders)
+
+    @property
+    def memory_dim(self) -> int | None:
+        """The dimension of the memory's states; None for a language model."""
+        return max((encoder.config.states_dim for encoder in self.encoders), default=None)
+
+    def source_vocab_sizes(self) -> list[int | None]:
+        """The size of each encoder's vocabulary; None for images, and where it is not known yet."""
+        given = self.options.source_vocab_size
+        embeds = [reads != "image" for reads in self.reads]
+        sizes = iter(given if isinstance(given, tuple) else [given or self.options.vocab_size] * sum(embeds))
+        return [next(sizes) if each else None for each in embeds]
 
     @property
     def predicts(self) -> Literal["tokens", "label", "masked tokens"]:
@@ -67,22 +82,24 @@ class ModelConfig:
 
     @property
     def is_language_model(self) -> bool:
-        return self.decoder is not None and self.encoder is None
+        return self.decoder is not None and not self.encoders
 
     @property
     def carries_state(self) -> bool:
         """Whether it is a language model whose state can be carried from one part of a text to the next."""
-        return self.decoder is not None and self.encoder is None and self.decoder.config.carries_state
+        return self.decoder is not None and not self.encoders and self.decoder.config.carries_state
 
     @property
     def has_attention_penalty(self) -> bool:
         """Whether training can penalise the attention weights: a stateful decoder that attends to a source."""
-        decoder = None if self.decoder is None or self.encoder is None else self.decoder.config
+        decoder = self.decoder.config if self.decoder is not None and self.encoders else None
         return decoder is not None and decoder.carries_state and decoder.attends
 
     def not_packable(self) -> str | None:
         """Why it takes no packed sequences; None where it does."""
         parts = dict(self._parts())
+        if len(self.encoders) > 1:
+            return "several encoders, whose memories are padded"
         layouts = {config.packed_memory for config in parts.values()}
         if self.decoder is None or len(layouts) > 1 or not all(config.packable for config in parts.values()):
             return "anything but Transformers, convolutions, or recurrent sides on their own, that write"
@@ -96,42 +113,48 @@ class ModelConfig:
             return None
         return "false unless the model is made of Transformer blocks (transformer, vit)"
 
-    def image_conflicts(self, size: int) -> Iterator[Problem]:
-        """What prevents reading images of this height and width."""
-        if self.encoder is not None:
-            yield from _under("model.encoder", self.encoder.config.image_conflicts(size))
+    def image_conflicts(self, encoder: int, size: int) -> Iterator[Problem]:
+        """What prevents this encoder from reading images of this height and width."""
+        yield from _under(f"model.{self.encoder_names[encoder]}", self.encoders[encoder].config.image_conflicts(size))
+
+    @property
+    def encoder_names(self) -> list[str]:
+        """The table of each encoder."""
+        return ["encoder"] if "encoder" in self.table else [f"encoders.{i + 1}" for i in range(len(self.encoders))]
 
     def _parts(self) -> Iterator[tuple[str, EncoderConfig | DecoderConfig]]:
-        if self.encoder is not None:
-            yield "encoder", self.encoder.config
+        for name, encoder in zip(self.encoder_names, self.encoders, strict=True):
+            yield name, encoder.config
         if self.decoder is not None:
             yield "decoder", self.decoder.config
 
 
 def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
     """What is wrong between parts that are each valid. Unless `sized`, the data will give the sizes of vocabularies."""
-    encoder, decoder, options = config_of(model.encoder), config_of(model.decoder), model.options
+    encoders, decoder, options = [part.config for part in model.encoders], config_of(model.decoder), model.options
     pool = config_of(model.pool)
     outputs = [name for name, there in (("decoder", decoder), ("pool", pool), ("head", options.head)) if there]
     if len(outputs) != 1:
         got = ", ".join(outputs) or "none"
         yield Problem("model", "one of decoder, pool and head", got, "It determines what the model predicts.")
     for output in ("pool", "head"):
-        if output in outputs and encoder is None:
+        if output in outputs and not encoders:
             yield Problem(f"model.{output}", "an encoder for it to read", "none", "Add [model.encoder].")
     if sized:
         yield from _missing_sizes(model)
-    if options.head and encoder is not None:
-        if encoder.reads != "tokens":
-            yield Problem("model.head", "an encoder of tokens", f"one of {encoder.reads}s", "Only tokens are masked.")
-        yield from _under("model.encoder", encoder.mlm_conflicts())
-    if encoder is not None:
+    if options.head and encoders:
+        if model.reads != ("tokens",):
+            got = " and ".join(f"one of {reads}s" for reads in model.reads)
+            yield Problem("model.head", "one encoder, of tokens", got, "Only tokens are masked.")
+        for encoder in encoders:
+            yield from _under("model.encoder", encoder.mlm_conflicts())
+    if model.memory_dim is not None:
         if decoder is not None:
-            yield from _under("model.decoder", decoder.memory_conflicts(encoder.states_dim))
+            yield from _under("model.decoder", decoder.memory_conflicts(model.memory_dim))
         if pool is not None:
-            yield from _under("model.pool", pool.memory_conflicts(encoder.states_dim))
+            yield from _under("model.pool", pool.memory_conflicts(model.memory_dim))
     if options.tie_embeddings == "all":
-        yield from _tie_conflicts(options, encoder, decoder)
+        yield from _tie_conflicts(model, decoder)
     yield from _unused(model)
 
 
@@ -143,34 +166,37 @@ def _missing_sizes(model: ModelConfig) -> Iterator[Problem]:
     if (model.decoder or options.head) and options.vocab_size is None:
         wanted = "the number of tokens to predict"
         yield Problem("model.vocab_size", wanted, "none", "Add vocab_size = 8000, for example.")
-    embeds = model.reads in ("tokens", "label")
-    if embeds and options.source_vocab_size is None and options.vocab_size is None:
+    embedding = sum(reads != "image" for reads in model.reads)
+    given = options.source_vocab_size
+    if embedding and given is None and options.vocab_size is None:
         wanted = "the number of tokens or labels that the encoder reads"
         yield Problem("model.source_vocab_size", wanted, "none", "Add it.")
+    if isinstance(given, tuple) and len(given) != embedding:
+        wanted = f"{embedding} numbers, one for each encoder of tokens or labels"
+        yield Problem("model.source_vocab_size", wanted, str(len(given)), "Change it.")
 
 
-def _tie_conflicts(
-    options: ModelOptions, encoder: EncoderConfig | None, decoder: DecoderConfig | None
-) -> Iterator[Problem]:
-    if encoder is None or decoder is None or encoder.reads != "tokens":
+def _tie_conflicts(model: ModelConfig, decoder: DecoderConfig | None) -> Iterator[Problem]:
+    if decoder is None or "tokens" not in model.reads:
         wanted = "'target' or 'none' unless tokens become tokens"
         yield Problem("model.tie_embeddings", wanted, "'all'", "There is nothing to share.")
         return
-    if options.source_vocab_size not in (None, options.vocab_size):
-        wanted, got = (
-            "one vocabulary for tie_embeddings = 'all'",
-            f"{options.source_vocab_size} and {options.vocab_size}",
-        )
-        yield Problem("model.source_vocab_size", wanted, got, "Leave it out.")
-    if encoder.states_dim != decoder.states_dim:
-        got = f"{encoder.states_dim} and {decoder.states_dim}"
-        yield Problem("model.encoder.dim", "the decoder's dim for tie_embeddings = 'all'", got, "Make them equal.")
+    for name, part, size in zip(model.encoder_names, model.encoders, model.source_vocab_sizes(), strict=True):
+        if part.config.reads != "tokens":
+            continue
+        if size != model.options.vocab_size:
+            wanted, got = "one vocabulary for tie_embeddings = 'all'", f"{size} and {model.options.vocab_size}"
+            yield Problem("model.source_vocab_size", wanted, got, "Leave it out.")
+        if part.config.states_dim != decoder.states_dim:
+            got = f"{part.config.states_dim} and {decoder.states_dim}"
+            wanted = "the decoder's dim for tie_embeddings = 'all'"
+            yield Problem(f"model.{name}.dim", wanted, got, "Make them equal.")
 
 
 def _unused(model: ModelConfig) -> Iterator[Problem]:
     """Keys that were given and have no effect."""
-    encoder, decoder = config_of(model.encoder), config_of(model.decoder)
-    embeds = model.reads in ("tokens", "label")
+    decoder = config_of(model.decoder)
+    embeds = any(reads != "image" for reads in model.reads)
     unused = []
     if model.pool is None:
         unused.append(("num_labels", "only a pool predicts labels"))
@@ -180,14 +206,16 @@ def _unused(model: ModelConfig) -> Iterator[Problem]:
         unused.append(("source_vocab_size", "no tokens or labels are read"))
     if decoder is None and not embeds:
         unused.append(("scale_embeddings", "nothing is embedded"))
-    if encoder is not None:
-        unused += [(f"encoder.{key}", why) for key, why in encoder.unused_as_encoder(decoder)]
+    for name, part in zip(model.encoder_names, model.encoders, strict=True):
+        unused += [(f"{name}.{key}", why) for key, why in part.config.unused_as_encoder(decoder)]
     if decoder is not None:
-        keys = decoder.unused_as_decoder(has_memory=encoder is not None)
+        keys = decoder.unused_as_decoder(has_memory=bool(model.encoders))
         unused += [(f"decoder.{key}", why) for key, why in keys]
     for path, why in unused:
-        role, _, key = path.rpartition(".")
-        table = model.table[role] if role else model.table
+        *parents, key = path.split(".")
+        table: Any = model.table
+        for parent in parents:
+            table = table[int(parent) - 1] if parent.isdigit() else table[parent]
         if key in table:
             yield Problem(f"model.{path}", f"nothing here: {why}", repr(table[key]), "Leave it out.")
 

@@ -35,19 +35,19 @@ def packaged_weights() -> Path:
     return Path(spec.submodule_search_locations[0]) / "models" / "efficientnet-lite0-57934424.pth"
 
 
-def load_pretrained(model: nn.Module, config: BackboneConfig) -> None:
-    """Load a backbone's published weights into the backbone of a model."""
-    encoder = grid_encoder(model)
-    assert encoder is not None
+def load_pretrained(encoder: nn.Module, config: BackboneConfig) -> None:
+    """Load a backbone's published weights into the backbone of an encoder."""
+    grid = grid_encoder(encoder)
+    assert grid is not None
     weights = pretrained_weights(config, weights_file(config))
     with torch.no_grad():
-        for name, tensor in weights_of(encoder.backbone).items():  # fewer than in the file, for a finer grid
+        for name, tensor in weights_of(grid.backbone).items():  # fewer than in the file, for a finer grid
             tensor.copy_(weights[name])
 
 
-def grid_encoder(model: nn.Module) -> GridEncoder | None:
-    """The part of a model that contains its backbone, if it has one."""
-    return next((module for module in model.modules() if isinstance(module, GridEncoder)), None)
+def grid_encoder(encoder: nn.Module) -> GridEncoder | None:
+    """The part of an encoder that contains its backbone, if it has one."""
+    return next((module for module in encoder.modules() if isinstance(module, GridEncoder)), None)
 
 
 def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:

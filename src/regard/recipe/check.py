@@ -15,22 +15,26 @@ def model_problems(model: ModelConfig, data: DataConfig) -> Iterator[Problem]:
         wanted = f"{predicted!r}, which this model gives"
         yield Problem("data.target.kind", wanted, repr(data.target.kind), "Change one.")
     if model.predicts == "masked tokens":
-        if data.source is not None:
+        if data.source_fields:
             wanted = "nothing: a masked-token head reads the target"
             yield Problem("data.source", wanted, "a source", "Leave it out.")
-    elif model.reads is None:
-        if data.source is not None:
+    elif not model.encoders:
+        if data.source_fields:
             wanted, remedy = "nothing: the model has no encoder", "Add [model.encoder], or leave it out."
             yield Problem("data.source", wanted, "a source", remedy)
-    elif data.source is None:
+    elif not data.source_fields:
         yield Problem("data.source", "what the encoder reads", "none", "Add [data.source].")
+    elif len(data.source_fields) != len(model.encoders):
+        wanted, got = f"{len(data.source_fields)} encoders, one for each source", str(len(model.encoders))
+        yield Problem("model.encoders", wanted, got, "Write one [[model.encoders]] for each of [[data.sources]].")
     else:
-        read = "text" if model.reads == "tokens" else model.reads
-        if data.source.kind != read:
-            wanted = f"{read!r}, which the encoder reads"
-            yield Problem("data.source.kind", wanted, repr(data.source.kind), "Change one.")
-        elif read == "image":
-            yield from model.image_conflicts(data.source.image_size)
+        for i, ((name, field), reads) in enumerate(zip(data.fields.items(), model.reads, strict=False)):
+            read = "text" if reads == "tokens" else reads
+            if field.kind != read:
+                wanted = f"{read!r}, which the encoder reads"
+                yield Problem(f"data.{name}.kind", wanted, repr(field.kind), "Change one.")
+            elif read == "image":
+                yield from model.image_conflicts(i, field.image_size)
 
 
 def training_problems(train: TrainConfig, data: DataConfig, model: ModelConfig) -> Iterator[Problem]:
@@ -52,7 +56,7 @@ def training_problems(train: TrainConfig, data: DataConfig, model: ModelConfig) 
     if train.fsdp and (reason := model.not_shardable()) is not None:
         yield Problem("train.fsdp", reason, "true", "Leave it out: every process then has the whole model.")
     yield from _monitor_problems(train, model)
-    if train.reward is not None and (model.decoder is None or model.encoder is None):
+    if train.reward is not None and (model.decoder is None or not model.encoders):
         wanted = "nothing unless a source becomes a text"
         yield Problem("train.reward", wanted, repr(train.reward), "Leave it out.")
     if "valid" not in data.splits:

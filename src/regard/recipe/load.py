@@ -98,10 +98,16 @@ def check_files(recipe: Recipe) -> None:
 
 def _given_paths(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The paths of a recipe by key: texts, or lists of texts. Anything else is left for the checks."""
-    for key in PATHS:
+    model = tables.get("model")
+    several = model.get("encoders") if isinstance(model, Mapping) else None
+    count = len(several) if isinstance(several, list) else 0
+    for key in (*PATHS, *(f"model.encoders.{i + 1}.backbone.weights" for i in range(count))):
         value: Any = tables
         for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+            if isinstance(value, list):
+                value = value[int(part) - 1]
+            else:
+                value = value.get(part) if isinstance(value, Mapping) else None
         if isinstance(value, str) or (isinstance(value, list) and value and all(isinstance(v, str) for v in value)):
             yield key, value
 
@@ -120,6 +126,9 @@ def _put(table: Mapping[str, Any], parts: list[str], value: Any, key: str) -> di
     if not rest:
         return {**table, first: value}
     inner = table.get(first, {})
+    if isinstance(inner, list) and rest[0].isdigit() and 0 < int(rest[0]) <= len(inner) and len(rest) > 1:
+        index = int(rest[0]) - 1
+        return {**table, first: [*inner[:index], _put(inner[index], rest[1:], value, key), *inner[index + 1 :]]}
     if not isinstance(inner, Mapping):
         raise InvalidArgument("--set", wanted=f"a table at {first!r}", got=repr(inner), remedy=f"{key} is no key.")
     return {**table, first: _put(inner, rest, value, key)}

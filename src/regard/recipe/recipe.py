@@ -73,9 +73,10 @@ class Recipe:
 
     def sized(self, data: Prepared) -> dict[str, Any]:
         """The model's table with the sizes of its vocabularies, as `regard.build` takes it."""
-        sizes = {"num_labels" if self.model.predicts == "label" else "vocab_size": data.target.size}
-        if data.source is not None:
-            sizes["source_vocab_size"] = data.source.size
+        sizes: dict[str, Any] = {"num_labels" if self.model.predicts == "label" else "vocab_size": data.target.size}
+        sources = [vocabulary.size for vocabulary in data.sources if vocabulary is not None]
+        if sources:
+            sizes["source_vocab_size"] = sources[0] if len(data.sources) == 1 else sources
         return dict(self.model.table) | sizes
 
 
@@ -93,5 +94,7 @@ def _settings(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _settings(value, f"{before}{key}.")
+        elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+            yield from _settings({f"{key}.{i}": each for i, each in enumerate(value, start=1)}, before)
         elif value is not None:
             yield f"{before}{key}", value

@@ -26,6 +26,7 @@ def recipe_schema() -> dict[str, Any]:
     model = table_schema(ModelOptions)
     for role, kinds in parts().items():
         model["properties"][role] = {"oneOf": [table_schema(config, kind) for kind, config in kinds.items()]}
+    model["properties"]["encoders"] = {"type": "array", "items": model["properties"]["encoder"], "minItems": 2}
     tables = {
         "data": table_schema(DataConfig),
         "model": model,

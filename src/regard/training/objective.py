@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.core.sequence import FeatureGrids, Packed, Packing, Tokens
+from regard.core.sequence import FeatureGrids, MultiSource, Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.batching import Batch
 from regard.data.tokenizer import MASK
@@ -140,6 +140,8 @@ def repeat_batch(side: Any) -> Any:
     if isinstance(side, Tokens):
         host_copy = None if side.host_copy is None else repeat_batch(side.host_copy)
         return Tokens(repeat_batch(side.ids), repeat_batch(side.lengths), host_copy)
+    if isinstance(side, MultiSource):
+        return MultiSource(tuple(map(repeat_batch, side.parts)))
     if isinstance(side, FeatureGrids):
         return FeatureGrids(repeat_batch(side.states))
     return torch.cat((side, side))

@@ -1,4 +1,4 @@
-"""Drawn scenes of colored shapes and their captions."""
+"""Drawn scenes of colored shapes, with captions, or with questions and answers."""
 
 from collections.abc import Iterator
 
@@ -24,8 +24,35 @@ def shapes(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Exa
         scene = draw_scene(random)
         return Example(scene, scene.caption)
 
-    def arrangement(example: Example) -> str:
-        assert isinstance(example.source, Scene)
-        return " ".join(f"{shape.name} {shape.x} {shape.y} {shape.radius}" for shape in example.source.shapes)
+    return distinct(draw, _arrangement, split, size)
 
-    return distinct(draw, arrangement, split, size)
+
+def questions(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
+    """Two sources, a scene and a question about the color or the kind of one of its shapes; and the answer.
+
+    The question describes one shape only. No arrangement of shapes is in two splits.
+
+    >>> example = next(questions("test"))
+    >>> example.sources[0].caption, example.sources[1], example.target
+    ('a yellow cross below a purple triangle and left of a black cross', 'what color is the triangle?', 'purple')
+    """
+    random = uniform("questions", split, seed)
+
+    def draw() -> Example:
+        while True:
+            scene = draw_scene(random)
+            shape = scene.shapes[int(random() * len(scene.shapes))]
+            asked, given, answer = ("color", shape.kind, shape.color)
+            if random() < 0.5:
+                asked, given, answer = ("shape", shape.color, shape.kind)
+            if sum(given in (other.kind, other.color) for other in scene.shapes) == 1:
+                question = f"what color is the {given}?" if asked == "color" else f"what is {given}?"
+                return Example((scene, question), answer)
+
+    return distinct(draw, _arrangement, split, size)
+
+
+def _arrangement(example: Example) -> str:
+    scene = example.sources[0]
+    assert isinstance(scene, Scene)
+    return " ".join(f"{shape.name} {shape.x} {shape.y} {shape.radius}" for shape in scene.shapes)

