@@ -29,9 +29,9 @@ class BeamSearch(DecodingStrategy):
         super().__post_init__()
         self.groups, tokens = self.config.beam_groups, self.generated.tokens  # (B, K, T)
         self.log_p = torch.zeros_like(tokens, dtype=torch.float32)
-        self.total = torch.zeros_like(self.log_p[..., 0])
+        self.total = self.log_p.new_zeros(tokens.shape[:2])
         self.ended_tokens, self.ended_log_p = torch.zeros_like(tokens), torch.zeros_like(self.log_p)
-        self.ended_length = torch.zeros_like(tokens[..., 0])
+        self.ended_length = tokens.new_zeros(tokens.shape[:2])
         self.ended_score = torch.full_like(self.total, -torch.inf)
 
     def set_seed(self, seed: int) -> None:
@@ -169,20 +169,15 @@ class BeamSearch(DecodingStrategy):
         best = scores.argsort(dim=-1, descending=True, stable=True)[:, :count]
         ranked = (scores.gather(1, best), self.ended_length[slots].gather(1, best))
         sequences = (_select(x[slots], best) for x in (self.ended_tokens, self.ended_log_p))
-        return [self._hypotheses(*each) for each in zip(*(x.tolist() for x in (*ranked, *sequences)), strict=True)]
+        return [
+            [self._hypothesis(*each) for each in zip(*beams, strict=True) if each[0] > -torch.inf]
+            for beams in zip(*(x.tolist() for x in (*ranked, *sequences)), strict=True)
+        ]
 
-    def _hypotheses(
-        self, scores: list[float], lengths: list[int], tokens: list[list[int]], log_p: list[list[float]]
-    ) -> list[Hypothesis]:
-        """Of one slot."""
-        hypotheses = []
-        for score, length, padded, known in zip(scores, lengths, tokens, log_p, strict=True):
-            if score == -torch.inf:
-                continue
-            ids = tuple(padded[:length])
-            ended = self.ends and ids[-1] == END
-            hypotheses.append(Hypothesis(ids[:-1] if ended else ids, tuple(known[:length]), score, ended))
-        return hypotheses
+    def _hypothesis(self, score: float, length: int, tokens: list[int], log_p: list[float]) -> Hypothesis:
+        ids = tuple(tokens[:length])
+        ended = self.ends and ids[-1] == END
+        return Hypothesis(ids[:-1] if ended else ids, tuple(log_p[:length]), score, ended)
 
 
 def _select(x: Tensor, beams: Int[Tensor, "B N"]) -> Tensor:

@@ -24,9 +24,9 @@ class GreedySearch(DecodingStrategy):
         super().__post_init__()
         self.normalized = self.scored or self.config.sample or not self.masks_only
         tokens = self.generated.tokens  # (B, K, T)
-        self.log_p = torch.zeros_like(tokens if self.scored else tokens[..., :0], dtype=torch.float32)
-        self.ended = torch.zeros_like(tokens[..., 0], dtype=torch.bool)
-        self.stream = torch.zeros_like(tokens[..., 0])  # of random numbers
+        self.log_p = tokens.new_zeros(tokens.shape if self.scored else (*tokens.shape[:2], 0), dtype=torch.float32)
+        self.ended = tokens.new_zeros(tokens.shape[:2], dtype=torch.bool)
+        self.stream = tokens.new_zeros(tokens.shape[:2])  # of random numbers
         self.seed = tokens.new_zeros(1)  # a tensor, which a CUDA graph reads
 
     def set_seed(self, seed: int) -> None:

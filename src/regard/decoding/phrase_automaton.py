@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import permutations
 from typing import NamedTuple
 
@@ -59,25 +59,18 @@ class PhraseAutomaton:
         self._plans: dict[AutomatonState, Run | None] = {}
 
     def _check(self, phrase: Phrase) -> None:
+        refuse = partial(InvalidArgument, "required")
         for run in phrase.runs:
             bare = run[1:] if run[:1] == (START,) else run
             if not bare or set(bare) & {PAD, START, END, MASK}:
-                raise InvalidArgument(
-                    "required", wanted="the tokens of words", got=str(list(run)), remedy="Leave out special tokens."
-                )
+                raise refuse(wanted="the tokens of words", got=str(list(run)), remedy="Leave out special tokens.")
             parts = (run[start:stop] for start in range(len(run)) for stop in range(start + 1, len(run) + 1))
             part = next((part for part in parts if part in self.banned), None)
             if part is not None:
-                raise InvalidArgument(
-                    "required",
-                    wanted="nothing that is banned",
-                    got=f"tokens {list(run)}, of which {list(part)} are banned",
-                    remedy="Require it or ban it.",
-                )
+                got = f"tokens {list(run)}, of which {list(part)} are banned"
+                raise refuse(wanted="nothing that is banned", got=got, remedy="Require it or ban it.")
         if all(run[0] == START for run in phrase.runs):
-            raise InvalidArgument(
-                "required", wanted="a run for any position", got="runs for the start", remedy="Leave out START."
-            )
+            raise refuse(wanted="a run for any position", got="runs for the start", remedy="Leave out START.")
 
     def read(self, prefix: Sequence[int], *, begins: bool) -> AutomatonState:
         """The state after a forced prefix, in which bans are ignored. `begins`: it is at the start of the output."""

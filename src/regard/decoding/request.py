@@ -44,12 +44,8 @@ class Request(NamedTuple):
         if positions is None:
             return longest
         if len(self.prefix) >= positions:
-            raise InvalidArgument(
-                "prefix",
-                wanted=f"at most {positions - 1} tokens: the decoder has learned {positions} positions",
-                got=str(len(self.prefix)),
-                remedy="Shorten it.",
-            )
+            wanted = f"at most {positions - 1} tokens: the decoder has learned {positions} positions"
+            raise InvalidArgument("prefix", wanted=wanted, got=str(len(self.prefix)), remedy="Shorten it.")
         return min(longest, positions)
 
     def min_length(self, config: DecodeConfig) -> int:

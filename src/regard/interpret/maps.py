@@ -152,12 +152,9 @@ class AttentionMap(AttentionSite):
 
     def _captured(self) -> AttentionCall:
         if self.call is None:
-            raise InvalidArgument(
-                f"map {self.name!r}",
-                wanted="a map whose queries and keys were kept",
-                got="its summary alone",
-                remedy=f"Look again without top=, or at this layer alone: layers=[{self.layer}].",
-            )
+            wanted = "a map whose queries and keys were kept"
+            remedy = f"Look again without top=, or at this layer alone: layers=[{self.layer}]."
+            raise InvalidArgument(f"map {self.name!r}", wanted=wanted, got="its summary alone", remedy=remedy)
         return self.call
 
     def _call_of(self, heads: Tensor | None) -> AttentionCall:
