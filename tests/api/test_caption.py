@@ -13,36 +13,28 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from test_cli import command
 
-import regard
 from regard.api import caption as caption_verb
-from regard.api.caption import caption, caption_words, file_name, find_pictures, predictor_regions
+from regard.api.caption import caption, caption_words, file_name, find_images, predictor_regions
 from regard.core.errors import InvalidArgument
 from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.shapes import shapes
-from regard.data.tokenizer import END, Tokenizer
+from regard.data.tokenizer import END
 from regard.inference.pipelines import Output
-from regard.inference.predictor import Predictor
 from regard.interpret.regions import ImageRegions
-from regard.recipe.recipe import Recipe
-from regard.views.caption_overlay import PAGE, PAGE_END, SHADE, Overlay, draw, figure, upsampled
+from regard.views.caption_overlay import PAGE, SHADE, Overlay, draw, figure, upsampled
+from regard.views.html import PAGE_END
+from support.captioners import captioner
+from support.command_line import command
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'")
 
-CNN = {"kind": "cnn", "channels": [4, 8], "dim": 16}
-DECODERS = {
-    "rnn": {"kind": "rnn", "dim": 16, "attention": "bahdanau"},
-    "blind": {"kind": "rnn", "dim": 16, "attention": "none"},
-    "transformer": {"kind": "transformer", "dim": 16, "layers": 2, "heads": 2, "ffn_dim": 32},
-}
 VIT = {
     "kind": "vit",
     "patch_size": 16,
     "transformer": {"dim": 16, "layers": 1, "heads": 2, "ffn_dim": 16, "cls_token": True},
 }
-TARGET = {"tokenizer": "words", "vocab_size": 50}
 HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -67,21 +59,6 @@ HOSTILE = [
 ]
 
 
-def captioner(decoder: str, encoder: dict = CNN, tokens: dict = TARGET) -> Predictor:
-    """One that was never trained."""
-    table = {"encoder": encoder, "decoder": DECODERS[decoder]}
-    recipe = Recipe.of(
-        {
-            "data": {"synthetic": "shapes", "source": {"kind": "image"}, "target": tokens},
-            "model": table,
-            "decode": {"max_length": 6},
-        }
-    )
-    vocabulary = Tokenizer.train(tokens["tokenizer"], [scene.target for scene in shapes("train", 0, 40)], 300)
-    torch.manual_seed(0)
-    return Predictor(regard.build({**table, "vocab_size": vocabulary.size}).eval(), recipe, (None,), vocabulary)
-
-
 @pytest.fixture
 def photos(tmp_path) -> Path:
     """A folder of pictures, one in a folder of its own, one of another shape; and what is none."""
@@ -96,11 +73,11 @@ def photos(tmp_path) -> Path:
 
 def test_pictures_are_found_in_files_folders_and_zips(photos, tmp_path):
     names = ["a.jpg", "b.png", "deeper/c.webp", "wide.png"]
-    assert [str(found.relative_to(photos)) for found in find_pictures([photos])] == names
+    assert [str(found.relative_to(photos)) for found in find_images([photos])] == names
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
         for name in reversed(["notes.txt", *names]):
             packed.write(photos / name, name)
-    assert [str(found) for found in find_pictures([tmp_path / "all.zip", photos / "notes.txt"])] == [
+    assert [str(found) for found in find_images([tmp_path / "all.zip", photos / "notes.txt"])] == [
         *(f"{tmp_path}/all.zip/{name}" for name in names),
         f"{photos}/notes.txt",
     ]
@@ -111,7 +88,7 @@ def test_pictures_are_found_in_files_folders_and_zips(photos, tmp_path):
     assert folder == packed == made.predict([photos / name for name in names])
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidArgument, match="empty: wanted at least one image; got none"):
-        list(find_pictures([tmp_path / "empty"]))
+        list(find_images([tmp_path / "empty"]))
 
 
 def test_a_broken_picture_holds_nobody_up(photos):
@@ -302,7 +279,7 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
         (tmp_path / "none", photos, "--draw", looks): "draw: wanted one model whose decoder attends to its source",
         (run, photos, "--draw", photos / "a.jpg"): "a.jpg: wanted a folder to draw into",
         (run, tmp_path / "cache"): "cache: wanted at least one image",
-        (run, photos, "--set", "beems=3"): "decode.beems",
+        (run, photos, "--set", "beems=3"): "wanted a key of [decode]; got beems",
     }.items():
         done = command("caption", *arguments)
         assert (done.returncode, done.stdout) == (2, ""), arguments

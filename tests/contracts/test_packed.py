@@ -12,7 +12,7 @@ from torch import nn
 
 import regard
 from regard.api.dry_run import dry_run
-from regard.api.train import epochs, prepared, train
+from regard.api.train import epochs, prepare, train
 from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import SequenceOffsets, Tokens
@@ -342,7 +342,7 @@ def test_ends():
     assert ends.positions.tolist() == [0, 1, 2, 0, 1]
     assert ends.mask.tolist() == [[True, True, True], [False] * 3, [True, True, False]]
     x = torch.arange(5.0)[:, None]
-    assert torch.equal(ends.pack(ends.pad(x)), x)
+    assert torch.equal(ends.packing.pack(ends.pad(x)), x)
     assert ends.sequence_ids.tolist() == [0, 0, 0, 2, 2]
     assert ends.remaining.tolist() == [2, 1, 0, 1, 0]
     assert ends.duplicate().cu_seqlens.tolist() == [0, 3, 3, 5, 8, 8, 10]
@@ -367,7 +367,11 @@ def test_what_cannot_be_packed_is_refused():
     with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.decoder\.score = 'additive'"):
         Recipe.of(table)
     table["model"] = {"encoder": {"kind": "rnn"}, "decoder": SIDE}
-    with pytest.raises(InvalidRecipe, match="anything but Transformers, convolutions, or recurrent sides on their own"):
+    kinds = r"model\.encoder\.kind = 'rnn' and model\.decoder\.kind = 'transformer'"
+    with pytest.raises(InvalidRecipe, match=rf"train\.packed: wanted false with {kinds}"):
+        Recipe.of(table)
+    table["model"] = {"encoder": {"kind": "bag"}, "decoder": SIDE}
+    with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.kind = 'bag'"):
         Recipe.of(table)
 
 
@@ -383,7 +387,7 @@ def test_recurrent_steps_on_padding_get_a_warning(tmp_path, monkeypatch):
     data = {side: {"tokenizer": "bytes"} for side in ("source", "target")} | {"train": [str(lines)] * 2}
     table = {"data": data, "model": {"encoder": RNN, "decoder": RNN}, "train": {"packed": True, "batch_tokens": 256}}
     recipe = Recipe.of(table)
-    found = prepared(recipe, tmp_path / "cache").train
+    found = prepare(recipe, tmp_path / "cache").train
     on_gpu = replace(epochs(recipe, found), device="cuda")
     assert "longest, 100: " in on_gpu.padding_warning()
     monkeypatch.setattr(epoch_batches, "WASTE", 100)
@@ -393,7 +397,7 @@ def test_recurrent_steps_on_padding_get_a_warning(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     recipe = Recipe.of({"data": PAIRS, "model": {"encoder": SIDE, "decoder": SIDE}, "train": {}})
-    found = prepared(recipe, tmp_path_factory.mktemp("cache")).train
+    found = prepare(recipe, tmp_path_factory.mktemp("cache")).train
     assert found is not None
     return found
 

@@ -7,17 +7,14 @@ from functools import partial
 import pytest
 import torch
 from test_cpu_decoder import COMPILED, one_weight, stepped
-from test_search import WAYS, found, model, said, sources
 
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, START
-from regard.decoding import batch_plan
-from regard.decoding import search as searching
+from regard.decoding import batch_plan, search as searching
 from regard.decoding.beam import BeamSearch
 from regard.decoding.config import DecodeConfig
 from regard.decoding.greedy import GreedySearch
 from regard.decoding.interfaces import GeneratedTokens
-from regard.decoding.logits_processors import BannedTokens
 from regard.decoding.request import Request, SearchTask
 from regard.model.transformer import TransformerDecoder
 from regard.runtime import engines
@@ -29,8 +26,9 @@ from regard.runtime.cuda.static_decoder import StaticDecoder, _decoders, static_
 from regard.runtime.engines import PyTorchEngine
 from regard.runtime.interfaces import Engine
 from support.models import VOCABULARY, decoder, encoder, memory
+from support.search import WAYS, found, model, said, sources
 
-KINDS = ("transformer", "lstm before", "conv")
+KINDS = ("transformer", "lstm bahdanau", "conv")
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -93,7 +91,7 @@ def test_the_search_finds_the_same(name, options, request):
     made, rows, prefixes = model(name), sources()[:8], [(), (5, 9), (7,), *[()] * 5]
     runs = [
         partial(found, made, rows, **options, batch_tokens=13),  # with continuous batching
-        partial(found, made, rows, **options, prefixes=prefixes, processors=[BannedTokens([[6], [7, 8]])]),
+        partial(found, made, rows, **options, prefixes=prefixes, banned=[[6], [7, 8]]),
     ]
     plainly = [run() for run in runs]
     request.getfixturevalue("_as_on_a_gpu")
@@ -108,15 +106,16 @@ def test_the_search_finds_the_same(name, options, request):
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_static_steps_move_no_tensor(name, options, monkeypatch):
-    static_step, steps = buffers.DecodeBuffers._static_step, []
+    static_steps, steps = buffers.DecodeBuffers._static_steps, []
 
-    def watched(self):
-        before = [x.data_ptr() for x in self.tensors()]
-        static_step(self)
-        assert [x.data_ptr() for x in self.tensors()] == before
-        steps.append(1)
+    def watched(self, count):
+        for _ in range(count):
+            before = [x.data_ptr() for x in self.tensors()]
+            static_steps(self, 1)
+            assert [x.data_ptr() for x in self.tensors()] == before
+            steps.append(1)
 
-    monkeypatch.setattr(buffers.DecodeBuffers, "_static_step", watched)
+    monkeypatch.setattr(buffers.DecodeBuffers, "_static_steps", watched)
     found(model(name), sources()[:6], **options, batch_tokens=13)
     assert steps
 

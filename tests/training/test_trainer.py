@@ -18,10 +18,9 @@ import torch
 from torch.nn import functional as F
 
 import regard
-from regard.api.train import epochs, make_model, prepared, train
+from regard.api.train import epochs, make_model, prepare, train
 from regard.checkpoint import store
 from regard.checkpoint.format import regular_steps
-from regard.core.errors import InterruptedTraining
 from regard.core.sanitize import as_json_line
 from regard.data import batching as batches_module
 from regard.data.arrays import RunningTextColumn
@@ -41,23 +40,21 @@ from regard.training.objective import Objective, mask_tokens, shift_targets
 from regard.training.schedules import learning_rate_at
 from regard.training.telemetry.log_file import truncate_log
 from regard.training.trainer import Trainer
-
-TRANSFORMER = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 32}
-RNN = {"kind": "rnn", "dim": 16}
-CONV = {"kind": "conv", "dim": 16, "dilations": [1, 2]}
-LETTERS = str(Path(__file__).parents[1] / "fixtures" / "letters.txt")  # to be copied
-PAIRS = {
-    "train": [LETTERS, LETTERS],
-    "valid": [LETTERS, LETTERS],
-    "source": {"tokenizer": "bytes"},
-    "target": {"tokenizer": "bytes"},
-}
-SHORT = {"max_steps": 12, "warmup_steps": 4, "validate_every": 4, "batch_tokens": 256, "log_every": 2, "log_samples": 1}
-
-
-def table(encoder=TRANSFORMER, decoder=TRANSFORMER, **changes):
-    model = {"encoder": encoder, "decoder": decoder}
-    return {"data": PAIRS, "model": model, "train": SHORT | changes, "decode": {"max_length": 12}}
+from support.training_runs import (
+    CONV,
+    LETTERS,
+    PAIRS,
+    RNN,
+    SHORT,
+    TRANSFORMER,
+    dropout_free,
+    hidden_tokens,
+    interrupted,
+    log,
+    same,
+    table,
+    weights,
+)
 
 
 @pytest.fixture(scope="session")
@@ -85,40 +82,6 @@ def text(tmp_path) -> dict:
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog sat on the log\n" * 60)
     path = str(tmp_path / "text.txt")
     return {"train": path, "valid": path, "target": {"tokenizer": "bytes"}, "context_length": 16}
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    folder = store.step_folder(run, store.steps(run)[-1])
-    return store.tensors(store.read(folder), "model.safetensors", folder)
-
-
-def log(run: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
-
-
-def same(a: dict, b: dict) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def interrupted(recipe, run: Path, after: int, cache: Path, **options) -> None:
-    """Train until a signal during update number `after`."""
-    update, count = Trainer._update, 0
-
-    def counted(self, group):
-        nonlocal count
-        count += 1
-        if count == after:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return update(self, group)
-
-    Trainer._update = counted
-    try:
-        with pytest.raises(InterruptedTraining) as caught:
-            train(recipe, run, cache=cache, **options)
-    finally:
-        Trainer._update = update
-    assert caught.value.exit_code == 143
 
 
 MEMBERS = {
@@ -171,7 +134,7 @@ def test_a_run_ends_after_its_epochs(tmp_path, cache):
     """Each example is trained on once an epoch; the last update is logged, validated and saved."""
     recipe = read_recipe(epochs_recipe(max_epochs=2))
     assert recipe.train.max_steps is None
-    corpus = prepared(recipe, cache).train
+    corpus = prepare(recipe, cache).train
     planned = len(list(batches_module.plan(corpus, budget=512, seed=1, epoch=0)))
     assert epochs(recipe, corpus).total_steps == 2 * planned
     assert epochs(read_recipe(epochs_recipe(max_epochs=2, accumulate_steps=3)), corpus).total_steps == 2 * -(
@@ -209,7 +172,7 @@ def test_steps_or_epochs_whichever_comes_first(tmp_path, cache):
     train(table(max_steps=3, max_epochs=2, warmup_steps=1), tmp_path / "steps", cache=cache)
     assert store.steps(tmp_path / "steps") == [3]
     recipe = read_recipe(epochs_recipe(max_epochs=1) | {"train": SHORT | {"max_steps": 500, "max_epochs": 1}})
-    expected = epochs(recipe, prepared(recipe, cache).train).total_steps
+    expected = epochs(recipe, prepare(recipe, cache).train).total_steps
     assert expected < 500
     train(recipe, tmp_path / "epochs", cache=cache)
     assert store.steps(tmp_path / "epochs")[-1] == expected
@@ -240,7 +203,7 @@ def test_another_seed_gives_other_weights(tmp_path, cache, whole):
 
 
 def trainer(recipe: Recipe, cache: Path, run: Path, **options) -> Trainer:
-    data = prepared(recipe, cache)
+    data = prepare(recipe, cache)
     model = make_model(recipe, recipe.sized(data))
 
     def epoch(number, start):
@@ -264,13 +227,6 @@ def test_accumulated_batches_weigh_by_their_tokens(r_drop, tmp_path, cache):
     made._update(group)
     for parameter, gradient in zip(model.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
-
-
-def hidden_tokens(texts: list[str], target: dict, path: Path, **changes) -> dict:
-    """A recipe for a masked-token head."""
-    path.write_text("".join(text + "\n" for text in texts))
-    data = {"train": str(path), "valid": str(path), "target": target}
-    return {"data": data, "model": {"encoder": TRANSFORMER, "head": "mlm"}, "train": SHORT | changes}
 
 
 NOTHING = {
@@ -351,7 +307,7 @@ def test_without_dropout_r_drop_changes_nothing(masked):
 
 def test_an_epoch_of_batches_of_all_lengths(cache, text):
     recipe = read_recipe(table(mixed_lengths=True))
-    corpus = prepared(recipe, cache).train
+    corpus = prepare(recipe, cache).train
     found = [batch.rows.tolist() for batch in epochs(recipe, corpus)(2, 1)]
     wanted = [rows.tolist() for rows in batches_module.plan(corpus, budget=256, seed=1, epoch=2, mixed=True)]
     assert found == wanted[1:]
@@ -393,7 +349,7 @@ def test_validation_carries_the_state_to_the_end_of_the_text(rows):
 def test_a_model_that_carries_is_evaluated_as_it_was_trained(tmp_path, cache, text):
     recipe = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry_state": True}}
     model = train(recipe, tmp_path, cache=cache)
-    corpus = prepared(model.recipe, cache).valid
+    corpus = prepare(model.recipe, cache).valid
     wanted = mean_loss(model.model, corpus, budget=256, carry=True)
     assert regard.evaluate(model, split="valid", cache=cache)["loss"].value == pytest.approx(wanted)
     logged = [line["loss"] for line in log(tmp_path) if line["event"] == "validation"]
@@ -454,10 +410,6 @@ def test_cuda_graphs_are_refused_where_shapes_differ(text):
         read_recipe(
             {"data": text, "model": {"decoder": TRANSFORMER}, "train": {"cuda_graphs": True, "accumulate_steps": 2}}
         )
-
-
-def dropout_free() -> dict:
-    return TRANSFORMER | {"dropout": 0.0}
 
 
 def test_decoder_inputs_are_the_targets_shifted_by_one():
@@ -836,7 +788,7 @@ def test_frozen_weights_learn_after_unfreeze_epochs(tmp_path, cache):
 def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):
     first = regard.load(whole)
     recipe = read_recipe(table(init_from=str(whole)))
-    data = prepared(recipe, cache)
+    data = prepare(recipe, cache)
     model = make_model(recipe, recipe.sized(data))
     assert same(weights_of(model), weights_of(first.model))
     assert data.target.hash == first.target.hash
@@ -863,7 +815,7 @@ def test_a_masked_language_model_is_fine_tuned(name, tmp_path, cache):
     data = {"train": [str(tmp_path / "sources.txt"), str(tmp_path / "targets.txt")], "source": words} | data
     tuned = SHORT | {"init_from": str(tmp_path / "first")}
     recipe = {"data": data, "model": {"encoder": TRANSFORMER} | model, "train": tuned}
-    made = make_model(read_recipe(recipe), read_recipe(recipe).sized(prepared(read_recipe(recipe), cache)))
+    made = make_model(read_recipe(recipe), read_recipe(recipe).sized(prepare(read_recipe(recipe), cache)))
     theirs = weights_of(first.model)
     mine = weights_of(made)
     assert all(torch.equal(mine[key], theirs[key]) for key in theirs if key.startswith("encoder."))
