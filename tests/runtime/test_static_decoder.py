@@ -10,13 +10,11 @@ from test_cpu_decoder import COMPILED, one_weight, stepped
 
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, START
-from regard.decoding import batch_plan
-from regard.decoding import search as searching
+from regard.decoding import batch_plan, search as searching
 from regard.decoding.beam import BeamSearch
 from regard.decoding.config import DecodeConfig
 from regard.decoding.greedy import GreedySearch
 from regard.decoding.interfaces import GeneratedTokens
-from regard.decoding.logits_processors import BannedTokens
 from regard.decoding.request import Request, SearchTask
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
@@ -94,7 +92,7 @@ def test_search_results_equal_plain_ones(name, options, request):
     made, rows, prefixes = model(name), sources()[:8], [(), (5, 9), (7,), *[()] * 5]
     runs = [
         partial(found, made, rows, **options, batch_tokens=13),  # with continuous batching
-        partial(found, made, rows, **options, prefixes=prefixes, processors=[BannedTokens([[6], [7, 8]])]),
+        partial(found, made, rows, **options, prefixes=prefixes, banned=[[6], [7, 8]]),
     ]
     plain = [run() for run in runs]
     request.getfixturevalue("_as_on_a_gpu")
