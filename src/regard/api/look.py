@@ -53,7 +53,7 @@ def look(
 ) -> Look:
     """What a model attends to while it reads a text, or an image, and generates its output.
 
-    model    a run, a checkpoint or a loaded model; or a bare model, which reads `Tokens`, a label or pixels, a batch of 1
+    model    a run, a checkpoint or a loaded model; or a bare model, which reads a batch of one: `Tokens`, label or pixels
     output   the output to look at instead of the model's own: a text or a label; token ids for a bare model. A language
              model continues the text; with output="" it reads the text to its end
     layers   only these layers, from 1
