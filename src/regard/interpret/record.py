@@ -21,8 +21,7 @@ class LookInput:
     """The names of an input's and an output's positions."""
 
     title: str
-    source: TokenSequence | None = None  # None: a language model, or an image
-    image: Pixels | None = None
+    sources: tuple[TokenSequence | Pixels, ...] = ()  # tokens or an image; none for a language model
     output: TokenSequence | None = None  # None: a classifier, or a masked language model
     read: TokenSequence | None = None  # the decoder's inputs
     label: Callable[[int], str] | None = None  # the names of a classifier's labels
@@ -70,14 +69,23 @@ class MapSelection:
 def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection) -> Look:
     """Run the forward pass once and make a look of it."""
     encoder = getattr(forward.model, "encoder", None)
-    units = int(getattr(encoder, "cls_token", None) is not None)
-    source = None if given.source is None else given.source.after(units)
+    sources = [
+        given.after(int(getattr(part, "cls_token", None) is not None)) if isinstance(given, TokenSequence) else given
+        for part, given in zip_longest(source_encoders(encoder), given.sources)
+    ]
     layers = _checked_layers(forward.model, selection.layers)
 
-    def finish(recorded: AttentionMap) -> AttentionMap:
+    def finish(recorded: AttentionMap) -> list[AttentionMap]:
+        of_memory = recorded.key_side == "source" and recorded.part != "encoder"
+        if of_memory and memories and memories[-1].spans:
+            return [named(each) for each in recorded.by_source([int(span.lengths) for span in memories[-1].spans])]
+        return [named(recorded)]
+
+    def named(recorded: AttentionMap) -> AttentionMap:
         output = given.read if recorded.kind == "self" else given.output
-        rows, keys = ({"source": source, "output": output}.get(s) for s in (recorded.query_side, recorded.key_side))
-        return selection.finish(recorded, rows, keys)
+        source = sources[recorded.source] if recorded.source < len(sources) else None
+        sides = {"source": source if isinstance(source, TokenSequence) else None, "output": output}
+        return selection.finish(recorded, sides.get(recorded.query_side), sides.get(recorded.key_side))
 
     recorder = MapRecorder(forward.model, lambda site: layers is None or site.layer in layers, finish)
     memories: list[Memory] = []
@@ -88,11 +96,13 @@ def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection)
         if hook is not None:
             hook.remove()
     selection.check(recorder.maps)
-    read: Text | Image | None = None if source is None else Text(source.names(selection.words))
-    if given.image is not None and memories[-1].grid is not None:
-        read = Image(given.image, memories[-1].grid, memories[-1].cls_tokens)
+    read = [
+        Text(source.names(selection.words)) if isinstance(source, TokenSequence) else Image(source, *grid)
+        for source, grid in zip(sources, _grids(memories), strict=False)
+        if isinstance(source, TokenSequence) or grid is not None
+    ]
     output, labels = _output(forward, given, logits, selection.words)
-    return Look(given.title, read, output, tuple(recorder.maps), replace(forward, labels=labels))
+    return Look(given.title, tuple(read), output, tuple(recorder.maps), replace(forward, labels=labels))
 
 
 def _checked_layers(model: torch.nn.Module, layers: Sequence[int] | None) -> set[int] | None:
