@@ -13,7 +13,8 @@ from regard.interpret.maps import AttentionMap, ForwardPass, MapRecorder, log_pr
 from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick, picked
-from regard.model.memory import Memory
+from regard.model.memory import Memory, SourceSpan
+from regard.model.multi_source import source_encoders
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection)
     """Run the forward pass once and make a look of it."""
     encoder = getattr(forward.model, "encoder", None)
     sources = [
-        given.after(int(getattr(part, "cls_token", None) is not None)) if isinstance(given, TokenSequence) else given
-        for part, given in zip_longest(source_encoders(encoder), given.sources)
+        source.after(int(getattr(part, "cls_token", None) is not None)) if isinstance(source, TokenSequence) else source
+        for part, source in zip(source_encoders(encoder), given.sources, strict=True)
     ]
     layers = _checked_layers(forward.model, selection.layers)
 
@@ -96,13 +97,18 @@ def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection)
         if hook is not None:
             hook.remove()
     selection.check(recorder.maps)
-    read = [
-        Text(source.names(selection.words)) if isinstance(source, TokenSequence) else Image(source, *grid)
-        for source, grid in zip(sources, _grids(memories), strict=False)
-        if isinstance(source, TokenSequence) or grid is not None
-    ]
+    memory = memories[-1] if memories else None
+    spans = () if memory is None else memory.spans or (memory,)
+    read = [_read(*each, selection.words) for each in zip(sources, spans, strict=True)]
     output, labels = _output(forward, given, logits, selection.words)
     return Look(given.title, tuple(read), output, tuple(recorder.maps), replace(forward, labels=labels))
+
+
+def _read(source: TokenSequence | Pixels, span: Memory | SourceSpan, words: bool) -> Text | Image:
+    if isinstance(source, TokenSequence):
+        return Text(source.names(words))
+    assert span.grid is not None
+    return Image(source, span.grid, span.cls_tokens)
 
 
 def _checked_layers(model: torch.nn.Module, layers: Sequence[int] | None) -> set[int] | None:
