@@ -17,7 +17,7 @@ from test_cli import command
 
 import regard
 from regard.api import caption as caption_verb
-from regard.api.caption import caption, caption_words, file_name, find_pictures, predictor_regions
+from regard.api.caption import caption, caption_words, file_name, find_images, predictor_regions
 from regard.core.errors import InvalidArgument
 from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE
@@ -96,11 +96,11 @@ def photos(tmp_path) -> Path:
 
 def test_pictures_are_found_in_files_folders_and_zips(photos, tmp_path):
     names = ["a.jpg", "b.png", "deeper/c.webp", "wide.png"]
-    assert [str(found.relative_to(photos)) for found in find_pictures([photos])] == names
+    assert [str(found.relative_to(photos)) for found in find_images([photos])] == names
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
         for name in reversed(["notes.txt", *names]):
             packed.write(photos / name, name)
-    assert [str(found) for found in find_pictures([tmp_path / "all.zip", photos / "notes.txt"])] == [
+    assert [str(found) for found in find_images([tmp_path / "all.zip", photos / "notes.txt"])] == [
         *(f"{tmp_path}/all.zip/{name}" for name in names),
         f"{photos}/notes.txt",
     ]
@@ -111,7 +111,7 @@ def test_pictures_are_found_in_files_folders_and_zips(photos, tmp_path):
     assert folder == packed == made.predict([photos / name for name in names])
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidArgument, match="empty: wanted at least one image; got none"):
-        list(find_pictures([tmp_path / "empty"]))
+        list(find_images([tmp_path / "empty"]))
 
 
 def test_a_broken_picture_holds_nobody_up(photos):
@@ -302,7 +302,7 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
         (tmp_path / "none", photos, "--draw", looks): "draw: wanted one model whose decoder attends to its source",
         (run, photos, "--draw", photos / "a.jpg"): "a.jpg: wanted a folder to draw into",
         (run, tmp_path / "cache"): "cache: wanted at least one image",
-        (run, photos, "--set", "beems=3"): "decode.beems",
+        (run, photos, "--set", "beems=3"): "wanted a key of [decode]; got beems",
     }.items():
         done = command("caption", *arguments)
         assert (done.returncode, done.stdout) == (2, ""), arguments

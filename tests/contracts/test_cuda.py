@@ -33,8 +33,7 @@ from regard.runtime import engines
 from regard.runtime.cuda import buffers, cuda_graphs, encode
 from regard.runtime.cuda.static_decoder import static_decoder
 from regard.training.objective import Objective
-from support import attention_contracts as contracts
-from support import models
+from support import attention_contracts as contracts, models
 from support.family import DTYPES, MASKS, SCORES, SHAPES, Case
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

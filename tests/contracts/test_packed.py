@@ -12,7 +12,7 @@ from torch import nn
 
 import regard
 from regard.api.dry_run import dry_run
-from regard.api.train import epochs, prepared, train
+from regard.api.train import epochs, prepare, train
 from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import SequenceOffsets, Tokens
@@ -383,7 +383,7 @@ def test_recurrent_steps_on_padding_get_a_warning(tmp_path, monkeypatch):
     data = {side: {"tokenizer": "bytes"} for side in ("source", "target")} | {"train": [str(lines)] * 2}
     table = {"data": data, "model": {"encoder": RNN, "decoder": RNN}, "train": {"packed": True, "batch_tokens": 256}}
     recipe = Recipe.of(table)
-    found = prepared(recipe, tmp_path / "cache").train
+    found = prepare(recipe, tmp_path / "cache").train
     on_gpu = replace(epochs(recipe, found), device="cuda")
     assert "longest, 100: " in on_gpu.padding_warning()
     monkeypatch.setattr(epoch_batches, "WASTE", 100)
@@ -393,7 +393,7 @@ def test_recurrent_steps_on_padding_get_a_warning(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     recipe = Recipe.of({"data": PAIRS, "model": {"encoder": SIDE, "decoder": SIDE}, "train": {}})
-    found = prepared(recipe, tmp_path_factory.mktemp("cache")).train
+    found = prepare(recipe, tmp_path_factory.mktemp("cache")).train
     assert found is not None
     return found
 

@@ -10,8 +10,7 @@ from itertools import count, islice, pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from regard.core.errors import InvalidArgument, RegardError
 from regard.core.sequence import Tokens

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_images import REFUSED as BROKEN
-from test_images import noise, saved
+from test_images import REFUSED as BROKEN, noise, saved
 
 from regard.api.evaluate import evaluate, rows_of
 from regard.api.train import train

@@ -11,8 +11,7 @@ from test_search import WAYS, found, model, said, sources
 
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, START
-from regard.decoding import batch_plan
-from regard.decoding import search as searching
+from regard.decoding import batch_plan, search as searching
 from regard.decoding.beam import BeamSearch
 from regard.decoding.config import DecodeConfig
 from regard.decoding.greedy import GreedySearch

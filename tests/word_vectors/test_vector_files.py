@@ -6,8 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import regard
 from regard.word_vectors.evaluate import read_analogies, read_pairs

@@ -1,4 +1,4 @@
-"""`regard train`: from a recipe and its data to the best model of a run."""
+"""`regard.train`: from a recipe and its data to the best model of a run; `regard.prepare`: its tokenized data."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,8 @@ from regard.checkpoint.format import (
 )
 from regard.core.atomic_io import cache_folder
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
-from regard.data.corpus import (
-    Corpus,
-    Prepared,
-    PrepareProgress,
-    SourceVocabularies,
-    Vocabularies,
-    VocabularyType,
-    prepare,
-)
+from regard.data import corpus
+from regard.data.corpus import Corpus, Prepared, PrepareProgress, SourceVocabularies, Vocabularies, VocabularyType
 from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
 from regard.data.tokenizer import Tokenizer
@@ -40,10 +33,9 @@ from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.model.backbones import BackboneConfig
 from regard.model.build import build
-from regard.model.interfaces import StatefulDecoder
 from regard.model.multi_source import source_encoders
 from regard.model.pretrained import grid_encoder, load_pretrained, weights_file
-from regard.model.seq2seq import MaskedLanguageModel, Model, Seq2Seq
+from regard.model.seq2seq import Model
 from regard.model.weights import fingerprint, load_weights, weights_of
 from regard.recipe.load import check_files, read_tables
 from regard.recipe.recipe import Recipe
@@ -110,7 +102,7 @@ def _train(
 ) -> Predictor:
     for backbone in backbones_of(recipe).values() if checkpoint is None else ():
         weights_file(backbone)  # a missing file is refused before the data are prepared
-    data = prepared(recipe, cache, on_event, None if checkpoint is None else _vocabularies(checkpoint, run, recipe))
+    data = prepare(recipe, cache, on_event, None if checkpoint is None else _vocabularies(checkpoint, run, recipe))
     if data.train is None:
         raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
     table = recipe.sized(data)
@@ -124,7 +116,8 @@ def _train(
     group.check_equal({"data": data.key, "weights": None if group.single else fingerprint(model)})
     data = with_cached_features(recipe, model, data, cache or cache_folder(), _progress(on_event))
     assert data.train is not None
-    texts = checkpoint_texts(recipe.as_dict(), data, table, __version__) | {CARD: _card(recipe, data, model)}
+    texts = checkpoint_texts(recipe.as_dict(), data, table, __version__, recipe.extensions())
+    texts[CARD] = _card(recipe, data, model)
     config, batches = recipe.train, epochs(recipe, data.train, group)
     trainer = Trainer(
         model,
@@ -144,8 +137,8 @@ def _train(
     if checkpoint is not None:
         trainer.resume(checkpoint[1], store.step_folder(run, checkpoint[0]))
         on_event({"event": "resumed", "step": checkpoint[0]})
-    recurrent = isinstance(model, Seq2Seq) and isinstance(model.decoder, StatefulDecoder)
-    if recurrent and (message := batches.padding_warning()) is not None:
+    decoder = recipe.model.decoder
+    if decoder is not None and decoder.config.carries_state and (message := batches.padding_warning()) is not None:
         _warn(on_event, message)
     start = {"model": repr(model), "steps": batches.total_steps, "device": str(trainer.device)}
     on_event({"event": "start", **start})
@@ -160,7 +153,7 @@ def _train(
     return load(average if config.average_checkpoints > 1 else run, device=str(trainer.device))
 
 
-def prepared(
+def prepare(
     recipe: Recipe,
     cache: Path | None = None,
     on_event: EventHandler = ignore_event,
@@ -175,10 +168,10 @@ def prepared(
     if given is None and recipe.train.init_from is not None:
         before = load(recipe.train.init_from)
         given = before.sources, before.target
-        if isinstance(before.model, MaskedLanguageModel) and recipe.data.source is not None:
-            # its tokens are now the source's
+        if before.recipe.model.predicts == "masked tokens" and recipe.data.source is not None:
+            # Its tokens are now those of the source.
             given = (before.target,), before.target if recipe.data.has_shared_vocab else None
-    return prepare(recipe.data, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
+    return corpus.prepare(recipe.data, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
 
 
 def make_model(
@@ -268,9 +261,9 @@ def _card(recipe: Recipe, data: Prepared, model: Model) -> str:
     default = TrainConfig()
     changed = {key: value for key, value in vars(recipe.train).items() if value != getattr(default, key)}
     settings = {"max_steps": recipe.train.max_steps, "seed": recipe.train.seed, **changed}
-    title = {"Seq2Seq": "A sequence model", "Classifier": "A classifier"}.get(type(model).__name__, "An encoder")
+    titles = {"tokens": "A sequence model", "label": "A classifier", "masked tokens": "An encoder"}
     rows = {f"train.{key}": value for key, value in settings.items()}
-    return model_card(title, repr(model), data.record["splits"], rows)
+    return model_card(titles[recipe.model.predicts], repr(model), data.record["splits"], rows)
 
 
 def _read(

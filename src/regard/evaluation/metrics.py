@@ -53,9 +53,9 @@ class Metric:
 METRICS: dict[str, Metric] = {}
 
 
-def register_metric(name: str, metric: Metric) -> None:
+def register_metric(name: str, metric: Metric, package: str | None = None) -> None:
     """Add a metric, for `regard evaluate` and as `train.monitor`."""
-    HIGHER_IS_BETTER.register(name, metric.higher_is_better)  # refuses a name that is taken
+    HIGHER_IS_BETTER.register(name, metric.higher_is_better, package=package)  # refuses a name that is taken
     METRICS[name] = metric
 
 

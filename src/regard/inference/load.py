@@ -16,11 +16,14 @@ from regard.model.weights import load_weights
 from regard.recipe.recipe import Recipe
 
 
-def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Predictor:
+def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "cpu") -> Predictor:
     """The model of a checkpoint, or the best of a run, ready to predict. Every byte is checked first.
 
-    Several paths make an ensemble, which predicts with the mean of their probabilities and the first one's recipe.
+    Several paths make an ensemble, which predicts with the mean of their probabilities and the first one's recipe. A
+    model that is already loaded is returned as it is.
     """
+    if isinstance(path, Predictor):
+        return path
     if not isinstance(path, str | Path):
         return _ensemble([load(each, device=device) for each in path])
     kind, _, number = device.partition(":")

@@ -98,7 +98,7 @@ def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection)
             hook.remove()
     selection.check(recorder.maps)
     memory = memories[-1] if memories else None
-    spans = () if memory is None else memory.spans or (memory,)
+    spans: Sequence[Memory | SourceSpan] = () if memory is None else memory.spans or [memory]
     read = [_read(*each, selection.words) for each in zip(sources, spans, strict=True)]
     output, labels = _output(forward, given, logits, selection.words)
     return Look(given.title, tuple(read), output, tuple(recorder.maps), replace(forward, labels=labels))

@@ -31,7 +31,7 @@ FAINT = 0.1  # the least share of the largest weight that gets a line
 def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | None = None) -> None:
     """Write a drawing to a file; its ending, .svg or .png, is the format.
 
-    view   one of `VIEWS`: "heat", "heads", "lines", "picture". By default "picture" for attention to an image, else
+    view   one of `VIEWS`: "heat", "heads", "lines", "image". By default "image" for attention to an image, else
            "heat"
     map    the name of one of the look's maps. By default the last cross-attention, or else the last map
 
@@ -46,10 +46,10 @@ def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | No
         raise InvalidArgument("look", wanted="at least one map", got="none", remedy="This model has no attention.")
     of = main_map(look.maps)[0] if map is None else look[map]
     regions = isinstance(look.source_of(of), Image)
-    if view == "picture" and not regions:
+    if view == "image" and not regions:
         wanted, remedy = "a map whose keys are regions of an image", "Draw 'heat' or 'lines'."
         raise InvalidArgument("view", wanted=wanted, got=f"{of.name!r}", remedy=remedy)
-    content = VIEWS[view or ("picture" if regions else "heat")](look, of, path.suffix)
+    content = VIEWS[view or ("image" if regions else "heat")](look, of, path.suffix)
     with atomic_file(path) as file:
         file.write(content)
 
@@ -123,7 +123,7 @@ def lines(look: Look, of: AttentionMap, ending: str) -> bytes:
     return canvas.content()
 
 
-def picture(look: Look, of: AttentionMap, ending: str) -> bytes:
+def image(look: Look, of: AttentionMap, ending: str) -> bytes:
     source, (weights, rows, _, _) = look.source_of(of), _first_weights(look, of, most_keys=of.size[1])
     assert isinstance(source, Image)
     regions = weights[:, source.units :].reshape(-1, *source.grid)
@@ -135,7 +135,7 @@ VIEWS: dict[str, Callable[[Look, AttentionMap, str], bytes]] = {
     "heat": heat,
     "heads": heads,
     "lines": lines,
-    "picture": picture,
+    "image": image,
 }
 
 
