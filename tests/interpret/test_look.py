@@ -209,7 +209,7 @@ def test_pictures_are_looked_at_region_by_region(tmp_path):
     assert look["decoder 1 cross"].size == (len(look.output.tokens), 256)
     assert look.output.text == predictor.predict([picture])[0]
     told = json.loads(look.to_json(limit=1000))
-    assert (told["source"]["width"], told["source"]["height"]) == (64, 64)
+    assert (told["sources"][0]["width"], told["sources"][0]["height"]) == (64, 64)
     for each in told["maps"]:
         assert (each["weights"] is None) == (look[each["name"]].size[0] * 256 > 1000) == (each["top"] is not None)
     shown = look_text(look, width=70).splitlines()
@@ -373,7 +373,7 @@ def test_json_says_it_all(words):
     for limit in (10**6, 0):
         told = json.loads(look.to_json(limit=limit))
         assert (told["version"], told["title"]) == (1, "the cats concatenate")
-        assert told["source"] == {"kind": "text", "tokens": list(look.source.tokens)}
+        assert told["sources"][0] == {"kind": "text", "tokens": list(look.source.tokens)}
         assert told["output"]["tokens"] == list(look.output.tokens)
         for each, found in zip(look.maps, told["maps"], strict=True):
             n, m = each.size
@@ -397,7 +397,7 @@ def test_json_says_it_all(words):
 
 def test_json_of_pictures_and_labels():
     told = json.loads(regard.look(_classifier("vit with a unit"), one(source("vit"), 0)).to_json())
-    picture = told["source"]
+    picture = told["sources"][0]
     assert (picture["width"], picture["height"], picture["grid"], picture["units"]) == (12, 8, [2, 3], 1)
     assert picture["data"].startswith("data:image/webp;base64,")
     assert base64.b64decode(picture["data"].partition(",")[2])[8:12] == b"WEBP"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
@@ -21,7 +22,6 @@ from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
-from regard.inference.inputs import InputValue
 from regard.inference.predictor import Predictor
 from regard.interpret.look import Look
 from regard.interpret.maps import ForwardPass
@@ -39,8 +39,8 @@ from regard.views import html  # noqa: F401  enters the renderers of `Look.to_ht
 
 
 def look(
-    model: Predictor | Model,
-    text: InputValue | Source | None,
+    model: Predictor | nn.Module,
+    text: object,
     *,
     output: str | Sequence[int] | int | None = None,
     layers: Sequence[int] | None = None,
@@ -119,9 +119,7 @@ def _title(text: Any, vocabularies: Sequence[VocabularyType | None]) -> str:
     return str(text)
 
 
-def _named_sources(
-    batch: Source | None, vocabularies: Sequence[VocabularyType | None]
-) -> tuple[TokenSequence | Pixels, ...]:
+def _named_sources(batch: Any, vocabularies: Sequence[VocabularyType | None]) -> tuple[TokenSequence | Pixels, ...]:
     """The tokens, label or image of each source of a batch of one; without a vocabulary, token ids are their names."""
     parts = batch.parts if isinstance(batch, MultiSource) else (batch,) if vocabularies else ()
     named: list[TokenSequence | Pixels] = []

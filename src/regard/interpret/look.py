@@ -17,7 +17,7 @@ from regard.interpret.summaries import Head, finite, sorted_by
 from regard.interpret.tokens_to_words import CLS_TOKEN
 from regard.model.capture import Pick
 
-VERSION = 2  # of the JSON format
+VERSION = 1  # of the JSON format
 LIMIT = 2_000_000  # weights of a map that is written whole
 
 # "page" and "frame": what `Look.as_dict` returns, as an HTML page and as an element of a notebook. `regard.views.html`,
@@ -169,7 +169,7 @@ class Look:
     def to_json(self, *, limit: int = LIMIT) -> str:
         """As JSON, for pages and other programs.
 
-            {"version": 2, "title": str,
+            {"version": 1, "title": str,
              "sources": [{"kind": "text", "tokens": [str]}
                        | {"kind": "image", "width": int, "height": int, "grid": [rows, columns], "units": int,
                           "data": "data:image/webp;base64,…"}],
