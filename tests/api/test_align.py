@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cli import command
 
 import regard
 from golden.write import HERE
@@ -14,6 +13,7 @@ from regard.api.align import align, choose, with_markup
 from regard.data.tokenizer import END, Tokenizer
 from regard.evaluation.alignment_error import Agreement, read_links
 from regard.interpret.alignment import STEPS, AlignmentHeads
+from support.command_line import command
 from support.predictors import classifier, language_model, tokenizer, translator
 
 GOLDEN = HERE / "0.1.0"

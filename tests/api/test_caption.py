@@ -13,36 +13,27 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from test_cli import command
 
-import regard
 from regard.api import caption as caption_verb
 from regard.api.caption import caption, caption_words, file_name, find_images, predictor_regions
 from regard.core.errors import InvalidArgument
 from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.shapes import shapes
-from regard.data.tokenizer import END, Tokenizer
+from regard.data.tokenizer import END
 from regard.inference.pipelines import Output
-from regard.inference.predictor import Predictor
 from regard.interpret.regions import ImageRegions
-from regard.recipe.recipe import Recipe
 from regard.views.caption_overlay import PAGE, PAGE_END, SHADE, Overlay, draw, figure, upsampled
+from support.captioners import captioner
+from support.command_line import command
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'")
 
-CNN = {"kind": "cnn", "channels": [4, 8], "dim": 16}
-DECODERS = {
-    "rnn": {"kind": "rnn", "dim": 16, "attention": "bahdanau"},
-    "blind": {"kind": "rnn", "dim": 16, "attention": "none"},
-    "transformer": {"kind": "transformer", "dim": 16, "layers": 2, "heads": 2, "ffn_dim": 32},
-}
 VIT = {
     "kind": "vit",
     "patch_size": 16,
     "transformer": {"dim": 16, "layers": 1, "heads": 2, "ffn_dim": 16, "cls_token": True},
 }
-TARGET = {"tokenizer": "words", "vocab_size": 50}
 HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -65,21 +56,6 @@ HOSTILE = [
     "<style>*{background:url(//evil.example)}</style>",
     "`${alert(1)}`",
 ]
-
-
-def captioner(decoder: str, encoder: dict = CNN, tokens: dict = TARGET) -> Predictor:
-    """One that was never trained."""
-    table = {"encoder": encoder, "decoder": DECODERS[decoder]}
-    recipe = Recipe.of(
-        {
-            "data": {"synthetic": "shapes", "source": {"kind": "image"}, "target": tokens},
-            "model": table,
-            "decode": {"max_length": 6},
-        }
-    )
-    vocabulary = Tokenizer.train(tokens["tokenizer"], [scene.target for scene in shapes("train", 0, 40)], 300)
-    torch.manual_seed(0)
-    return Predictor(regard.build({**table, "vocab_size": vocabulary.size}).eval(), recipe, (None,), vocabulary)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from test_cli import command
 
 import regard
 from golden.write import HERE, PAIRS
@@ -14,6 +13,7 @@ from regard.api.evaluate import evaluate
 from regard.evaluation.metrics import score
 from regard.views import charts
 from regard.views.comparison import comparison_figure, comparison_page, comparison_text
+from support.command_line import command
 
 GOLDEN = HERE / "0.1.0"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>]]>\x1b[31m\u202e"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cli import command, process
 
 import regard
 from golden.write import HERE, LABELLED, PAIRS, TEXTS
@@ -20,6 +19,7 @@ from regard.interpret.summaries import MEASURES
 from regard.model.capture import intercepting
 from regard.recipe.recipe import Recipe
 from regard.views.terminal import grid_maps, heat_map
+from support.command_line import command, process
 
 GOLDEN = HERE / "0.1.0"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_search import WAYS, model, said, sources
 
 import regard
 from regard.api.train import train
@@ -35,6 +34,7 @@ from regard.runtime.cuda.static_decoder import static_decoder
 from regard.training.objective import Objective
 from support import attention_contracts as contracts, models
 from support.family import DTYPES, MASKS, SCORES, SHAPES, Case
+from support.search import WAYS, model, said, sources
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -235,7 +235,7 @@ def test_what_cannot_be_recorded_says_so_and_resumes_launched(tmp_path):
 ASKING = """
 import sys
 from pathlib import Path
-sys.path[:0] = [sys.argv[2] + part for part in ("", "/..", "/../decoding")]
+sys.path[:0] = [sys.argv[2] + part for part in ("", "/..")]
 from test_cuda import language_model
 from regard.core.errors import TrainingFailed
 from regard.training.objective import Objective
@@ -324,7 +324,7 @@ def test_batches_are_pinned_through_and_through():
     pictures = Batch(torch.rand(2, 3, 4, 4), targets, 5, torch.arange(2))
     for batch in (text, packed, pictures):
         held = pin_memory(batch)
-        pairs = list(zip(buffers._tensors(batch), buffers._tensors(held), strict=True))
+        pairs = list(zip(buffers.tensors_of(batch), buffers.tensors_of(held), strict=True))
         assert len(pairs) > 2
         assert all(mine.is_pinned() and torch.equal(mine, other) for other, mine in pairs)
 
@@ -360,7 +360,7 @@ def test_recorded_steps_see_changed_weights(precision):
 def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch):
     """With few rows and with many, of a width that is no power of two."""
     config = replace(models.SMALL, dim=48, heads=3, ffn_dim=80, norm_first=norm_first)
-    made = models.lively(TransformerDecoder(config, Embedding(300, 48), Projection(48, 300), 48)).cuda().eval()
+    made = models.without_zeros(TransformerDecoder(config, Embedding(300, 48), Projection(48, 300), 48)).cuda().eval()
     states, mask = torch.randn(batch, 37, 48, device="cuda"), torch.rand(batch, 37, device="cuda") < 0.7
     mask[0] = False  # nothing to see
     given, fixed = Memory(states, mask, states[:, 0]), static_decoder(made, dtype)
@@ -392,7 +392,7 @@ def test_without_a_c_compiler_it_says_so_once_and_pytorch_does_the_same(tmp_path
 
 COMPILING = """
 import sys
-sys.path[:0] = [sys.argv[1] + part for part in ("", "/..", "/../decoding")]
+sys.path[:0] = [sys.argv[1] + part for part in ("", "/..")]
 import torch
 from test_cuda import model, outputs, said, sources
 
@@ -414,7 +414,7 @@ def test_steps_that_cannot_be_recorded_say_so_once():
 
 WAITING = """
 import sys
-sys.path[:0] = [sys.argv[1] + part for part in ("", "/..", "/../decoding")]
+sys.path[:0] = [sys.argv[1] + part for part in ("", "/..")]
 from test_cuda import model, outputs, said, sources
 from regard.decoding import logits_processors
 

@@ -1,4 +1,4 @@
-"""Every encoder and every decoder, held to the contracts of the grammar."""
+"""Contracts that every encoder, decoder and pool must fulfill."""
 
 from itertools import product
 
@@ -41,7 +41,7 @@ def test_encoded_in_a_batch_equals_encoded_alone(name):
 
 @pytest.mark.parametrize("name", TEXT_ENCODERS)
 @torch.no_grad()
-def test_padding_is_never_looked_at(name):
+def test_padding_does_not_change_the_memory(name):
     module, batch = encoder(name), source(name)
     garbage = Tokens(torch.where(batch.mask, batch.ids, VOCABULARY - 1), batch.lengths)
     wider = Tokens(F.pad(garbage.ids, (0, 4), value=3), batch.lengths)
@@ -51,14 +51,14 @@ def test_padding_is_never_looked_at(name):
 
 @pytest.mark.parametrize("name", TEXT_ENCODERS)
 @torch.no_grad()
-def test_an_empty_sentence_has_an_empty_memory(name):
+def test_an_empty_sequence_has_an_empty_memory(name):
     found = encoder(name)(Tokens.of([[1, 2], []]))
     assert not found.mask[1, found.cls_tokens :].any()
     assert found.cls_tokens or (found.summary[1] == 0).all()
     assert found.states.isfinite().all()
 
 
-@pytest.mark.parametrize("name", [name for name in TEXT_ENCODERS if "causal" in name or name == "gru forwards"])
+@pytest.mark.parametrize("name", [name for name in TEXT_ENCODERS if "causal" in name or name == "gru unidirectional"])
 @torch.no_grad()
 def test_a_causal_encoder_sees_no_later_token(name):
     module, batch = encoder(name), source(name, (6, 6, 6))
@@ -79,10 +79,10 @@ def test_forward_equals_steps(name, has_memory):
     torch.testing.assert_close(torch.stack(steps, 1), whole, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in DECODERS if name not in ("rnn", "elman from zero")])
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in ("rnn", "elman zero state")])
 @torch.no_grad()
-def test_weights_heard_in_steps_are_those_of_the_whole(name):
-    """What the last word looked at is the same whether all words were given at once or one by one."""
+def test_captured_weights_of_steps_equal_those_of_forward(name):
+    """The attention weights of the last token are the same in one forward pass and in single steps."""
     module, given = decoder(name), memory()
     whole, stepped = [], []
     with regard.capture_attention(whole.append):
@@ -102,8 +102,8 @@ def test_weights_heard_in_steps_are_those_of_the_whole(name):
 
 @pytest.mark.parametrize("has_memory", [True, False])
 @pytest.mark.parametrize("name", [name for name in DECODERS if "gru" in name or "lstm" in name or name == "rnn"])
-def test_a_text_in_stretches_equals_the_whole(name, has_memory):
-    """Values always; gradients until the state is detached, which cuts them at the seam."""
+def test_carried_state_equals_one_pass(name, has_memory):
+    """Values in any case; gradients reach earlier tokens unless the state is detached."""
     module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
     whole = module.hidden(TARGETS, given)
     first, state = module.carry(TARGETS[:, :3], module.start(given, batch=3))
@@ -121,7 +121,7 @@ def test_a_text_in_stretches_equals_the_whole(name, has_memory):
 
 @pytest.mark.parametrize(("name", "has_memory"), WITH_AND_WITHOUT)
 @torch.no_grad()
-def test_the_future_changes_nothing(name, has_memory):
+def test_logits_do_not_depend_on_later_tokens(name, has_memory):
     module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
     whole = module(TARGETS, given)
     for t in range(1, 5):
@@ -144,7 +144,7 @@ def test_decoded_in_a_batch_equals_decoded_alone(name):
 @torch.no_grad()
 def test_reordered_state_equals_reordered_prefixes(name, has_memory):
     module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
-    for index in (torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0, 2])):  # beams move; beams become more
+    for index in (torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0, 2])):  # the same number of sequences, and more
         state = module.start(given, batch=3, capacity=5)
         for tokens in TARGETS.T[:3]:
             _, state = module.step(tokens, state)
@@ -174,9 +174,9 @@ def test_gradient_reaches_every_parameter_of_an_encoder(name):
 
 
 def dead(module, name: str) -> set[str]:
-    """Parameters without gradient, but for those that cannot have any."""
+    """Parameters without gradient, except those that cannot have one."""
     silent = {n for n, p in module.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0}
-    excused = {"k_proj.bias"}  # adds the same to every score of a row: the softmax takes it away
+    excused = {"k_proj.bias"}  # a constant for all scores of a row, to which the softmax is invariant
     if "uniform" in name:
         excused |= {"q_proj.weight", "k_proj.weight", "q_proj.bias"}
     return {n for n in silent if not any(n.endswith(e) for e in excused)}
@@ -193,24 +193,31 @@ def test_saved_equals_loaded(name):
     assert torch.equal(other(TARGETS, memory()), module(TARGETS, memory()))
 
 
-READERS = ["gru", "conv", "transformer", "bag", "label", "cnn",
-           "cnn with questions", "cnn+transformer", "vit", "vit with a perceptron"]  # fmt: skip
-SPEAKERS = ["rnn", "gru before additive", "gru after fed", "conv", "transformer", "transformer post-norm"]
+ENCODER_NAMES = ["gru", "conv", "transformer", "bag", "label", "cnn",
+           "cnn learned queries", "cnn+transformer", "vit", "vit mlp"]  # fmt: skip
+DECODER_NAMES = [
+    "rnn",
+    "gru bahdanau additive",
+    "gru luong input-feeding",
+    "conv",
+    "transformer",
+    "transformer post-norm",
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "reads"),
-    [  # every reader and every speaker once; all the other pairs take minutes
-        pytest.param(name, reads, marks=() if i % len(SPEAKERS) == j else pytest.mark.slow)
-        for (i, reads), (j, name) in product(enumerate(READERS), enumerate(SPEAKERS))
+    ("name", "encoder_name"),
+    [  # every encoder and every decoder once; the other pairs take minutes
+        pytest.param(name, encoder_name, marks=() if i % len(DECODER_NAMES) == j else pytest.mark.slow)
+        for (i, encoder_name), (j, name) in product(enumerate(ENCODER_NAMES), enumerate(DECODER_NAMES))
     ],
 )
-def test_any_encoder_with_any_decoder_learns_ten_examples(name, reads):
-    """To near-zero loss, but for a bag or a label, which do not tell all ten apart."""
+def test_any_encoder_with_any_decoder_learns_ten_examples(name, encoder_name):
+    """To near-zero loss."""
     torch.manual_seed(0)
     lengths = tuple(range(3, 8)) * 2
-    batch = source(reads, lengths)
-    model = Seq2Seq(encoder(reads), decoder(name))
+    batch = source(encoder_name, lengths)
+    model = Seq2Seq(encoder(encoder_name), decoder(name))
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -218,16 +225,16 @@ def test_any_encoder_with_any_decoder_learns_ten_examples(name, reads):
             module.dropout = 0.0
     model.train()
     targets = torch.randint(1, VOCABULARY, (10, 6))
-    if reads == "label":
+    if encoder_name == "label":
         targets = targets[torch.arange(10) % 4]
     targets[:, 0] = 0
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(500):  # most need 60 to 200; a summary of all regions, without attention, some more
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(500):  # most need 60 to 200; images without attention more
         loss = F.cross_entropy(model(batch, targets[:, :-1]).flatten(0, 1), targets[:, 1:].flatten())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         if loss < 0.02:
             break
     assert loss < 0.05
@@ -244,7 +251,7 @@ def test_any_encoder_with_any_decoder_learns_ten_examples(name, reads):
     ],
     ids=["mean", "last", "first", "attention", "three queries"],
 )
-def test_pools_see_what_is_there_alone(make):
+def test_pools_ignore_padding(make):
     pool, given = make(WIDTH), memory()
     pooled = pool(given)
     assert pooled.shape == (3, pool.dim)
@@ -255,7 +262,7 @@ def test_pools_see_what_is_there_alone(make):
     assert Classifier(encoder("gru"), pool, labels=5)(source("gru")).shape == (3, 5)
 
 
-def test_pools_are_what_they_are_called():
+def test_pools_by_their_definition():
     given = memory()
     torch.testing.assert_close(MeanPool(PoolConfig(), WIDTH)(given)[1], given.states[1, :2].mean(0))
     assert torch.equal(LastPool(PoolConfig(), WIDTH)(given)[1], given.states[1, 1])
@@ -263,42 +270,44 @@ def test_pools_are_what_they_are_called():
 
 
 @torch.no_grad()
-def test_a_summary_is_the_mean_or_the_answers_to_questions():
+def test_the_summary_of_a_cnn_is_the_mean_or_attention_by_learned_queries():
     found = encoder("cnn")(source("cnn"))
     assert torch.equal(found.summary, found.states.mean(1))
-    module = encoder("cnn with questions")
-    asks, attend = module.learned_queries, module.learned_queries.pool.attn
+    module = encoder("cnn learned queries")
+    learned_queries, attend = module.learned_queries, module.learned_queries.pool.attn
     for size in ((8, 12), (20, 4)):
         found = module(torch.rand(2, 3, *size))
         regions = found.states + SinusoidalGrid(WIDTH)(*found.grid)
-        answers = []
-        for query in asks.pool.queries:
+        attended = []
+        for query in learned_queries.pool.queries:
             weights = (attend.k_proj(regions) @ attend.q_proj(query) / WIDTH**0.5).softmax(-1)
-            answers.append(attend.out_proj((weights[..., None] * attend.v_proj(regions)).sum(1)))
-        torch.testing.assert_close(found.summary, asks.out_proj(torch.cat(answers, -1)), atol=1e-5, rtol=1e-4)
+            attended.append(attend.out_proj((weights[..., None] * attend.v_proj(regions)).sum(1)))
+        torch.testing.assert_close(
+            found.summary, learned_queries.out_proj(torch.cat(attended, -1)), atol=1e-5, rtol=1e-4
+        )
 
 
-def test_questions_differ_from_the_start():
-    """Drawn near zero, as a pool's are, they would all ask for the mean."""
+def test_learned_queries_start_with_unit_variance():
+    """Near zero, as those of a pool, all would start as the mean of the regions."""
     query = cnn(CnnConfig(64, (4,), queries=16)).learned_queries.pool.queries
     assert query.std().item() == pytest.approx(1.0, abs=0.1)
 
 
-@pytest.mark.parametrize("name", ["vit", "vit with a perceptron"])
+@pytest.mark.parametrize("name", ["vit", "vit mlp"])
 @torch.no_grad()
-def test_each_patch_is_read_by_itself(name):
+def test_patches_are_embedded_independently(name):
     regions, images = encoder(name).patch_embed, torch.rand(2, 3, 8, 13)  # the last column of pixels is in no patch
     found = regions(images)
     assert found.grid == (2, 3)
-    for place in range(6):
-        down, across = place // 3 * 4, place % 3 * 4
+    for region in range(6):
+        down, across = region // 3 * 4, region % 3 * 4
         patch = images[:, :, down : down + 4, across : across + 4].flatten(1)  # (2, 3 · 4 · 4)
         if name == "vit":
             wanted = patch @ regions.proj.weight.flatten(1).T + regions.proj.bias
         else:
             before, inner, _, outer, after = regions.mlp
             wanted = after(outer(inner(before(patch)).relu()))
-        torch.testing.assert_close(found.states[:, place], wanted, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(found.states[:, region], wanted, atol=1e-5, rtol=1e-4)
 
 
 def test_log_probabilities_are_sums_in_float32():

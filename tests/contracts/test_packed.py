@@ -342,7 +342,7 @@ def test_ends():
     assert ends.positions.tolist() == [0, 1, 2, 0, 1]
     assert ends.mask.tolist() == [[True, True, True], [False] * 3, [True, True, False]]
     x = torch.arange(5.0)[:, None]
-    assert torch.equal(ends.pack(ends.pad(x)), x)
+    assert torch.equal(ends.packing.pack(ends.pad(x)), x)
     assert ends.sequence_ids.tolist() == [0, 0, 0, 2, 2]
     assert ends.remaining.tolist() == [2, 1, 0, 1, 0]
     assert ends.duplicate().cu_seqlens.tolist() == [0, 3, 3, 5, 8, 8, 10]
@@ -367,7 +367,11 @@ def test_what_cannot_be_packed_is_refused():
     with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.decoder\.score = 'additive'"):
         Recipe.of(table)
     table["model"] = {"encoder": {"kind": "rnn"}, "decoder": SIDE}
-    with pytest.raises(InvalidRecipe, match="anything but Transformers, convolutions, or recurrent sides on their own"):
+    kinds = r"model\.encoder\.kind = 'rnn' and model\.decoder\.kind = 'transformer'"
+    with pytest.raises(InvalidRecipe, match=rf"train\.packed: wanted false with {kinds}"):
+        Recipe.of(table)
+    table["model"] = {"encoder": {"kind": "bag"}, "decoder": SIDE}
+    with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.kind = 'bag'"):
         Recipe.of(table)
 
 

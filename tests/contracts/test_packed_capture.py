@@ -62,7 +62,7 @@ def test_captured_weights_are_those_of_the_padded_pass(name, kind):
         with regard.capture_attention() as calls:
             captured = packed()
         with regard.capture_attention() as padded_calls:
-            wanted = offsets.pack(padded())
+            wanted = offsets.packing.pack(padded())
     assert torch.equal(captured, alone)
     torch.testing.assert_close(captured, wanted, rtol=1e-9, atol=1e-10)
     (call,), (padded_call,) = calls, padded_calls
@@ -88,7 +88,7 @@ def test_an_interceptor_replaces_the_output_and_gets_gradients(name, kind):
     with intercepting(lambda source, spec, value, out: out):
         assert torch.equal(packed(), plain)
     with intercepting(doubled_first_head):
-        got, wanted = packed(), offsets.pack(padded())
+        got, wanted = packed(), offsets.packing.pack(padded())
     assert not torch.allclose(got, plain)
     torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-10)
     parameters = list(module.parameters())

@@ -1,4 +1,4 @@
-"""The tests of the models' tests: each contract must refuse a model with a planted fault."""
+"""Each contract of test_models must fail for a model with a planted fault."""
 
 import pytest
 import test_models
@@ -18,7 +18,7 @@ def forgets_position(monkeypatch):
     monkeypatch.setattr(InputLayer, "forward", lambda self, x, start=0: right(self, x, 0))
 
 
-def forgets_what_it_saw(monkeypatch):
+def forgets_the_last_inputs(monkeypatch):
     right = ConvLayer.step
     monkeypatch.setattr(ConvLayer, "step", lambda self, x, seen: (right(self, x, seen)[0], seen))
 
@@ -49,11 +49,11 @@ def pads_on_both_sides(monkeypatch):
 def sees_padding(monkeypatch):
     right = MultiHead._attend
     monkeypatch.setattr(
-        MultiHead, "_attend", lambda self, q, memory, *, mask=None, **rest: right(self, q, memory, **rest)
+        MultiHead, "_attend", lambda self, q, memory, mask, *rest, **more: right(self, q, memory, None, *rest, **more)
     )
 
 
-def looks_at_padding(monkeypatch):
+def attends_to_padding(monkeypatch):
     right = rnn_decoder.attend
     monkeypatch.setattr(rnn_decoder, "attend", lambda *a, mask=None, **rest: right(*a, **rest))
 
@@ -74,12 +74,12 @@ def averages_padding(monkeypatch):
         monkeypatch.setattr(module, "masked_mean", lambda states, mask: states.mean(1))
 
 
-def leaves_beams_where_they_are(monkeypatch):
+def does_not_reorder(monkeypatch):
     for state in (TransformerState, RnnState, ConvState):
         monkeypatch.setattr(state, "reorder", lambda self, index: self)
 
 
-def moves_beams_of_the_target_alone(monkeypatch):
+def does_not_reorder_the_memory(monkeypatch):
     monkeypatch.setattr("regard.model.kv_cache.KeyValue.reorder", lambda self, index: self)
 
 
@@ -87,7 +87,7 @@ def keeps_the_gradient(monkeypatch):
     monkeypatch.setattr(RnnState, "detached", lambda self: self)
 
 
-def tells_of_other_keys(monkeypatch):
+def changes_cached_keys(monkeypatch):
     right = MultiHead.step
 
     def wrong(self, x, cache, **rest):
@@ -98,7 +98,7 @@ def tells_of_other_keys(monkeypatch):
     monkeypatch.setattr(MultiHead, "step", wrong)
 
 
-def has_an_idle_part(monkeypatch):
+def skips_the_feed_forward_network(monkeypatch):
     monkeypatch.setattr(FeedForward, "forward", lambda self, x: x)
 
 
@@ -108,28 +108,32 @@ def loads_nothing(monkeypatch):
 
 PLANTED = [
     (forgets_position, test_models.test_forward_equals_steps, ("transformer", True)),
-    (forgets_what_it_saw, test_models.test_forward_equals_steps, ("conv", True)),
+    (forgets_the_last_inputs, test_models.test_forward_equals_steps, ("conv", True)),
     (keeps_its_state, test_models.test_forward_equals_steps, ("rnn", False)),
-    (sees_the_future, test_models.test_the_future_changes_nothing, ("transformer", True)),
-    (pads_on_both_sides, test_models.test_the_future_changes_nothing, ("conv", False)),
+    (sees_the_future, test_models.test_logits_do_not_depend_on_later_tokens, ("transformer", True)),
+    (pads_on_both_sides, test_models.test_logits_do_not_depend_on_later_tokens, ("conv", False)),
     (sees_padding, test_models.test_decoded_in_a_batch_equals_decoded_alone, ("transformer",)),
-    (looks_at_padding, test_models.test_decoded_in_a_batch_equals_decoded_alone, ("gru before additive",)),
+    (attends_to_padding, test_models.test_decoded_in_a_batch_equals_decoded_alone, ("gru bahdanau additive",)),
     (sees_padding, test_models.test_encoded_in_a_batch_equals_encoded_alone, ("transformer",)),
     (convolves_padding, test_models.test_encoded_in_a_batch_equals_encoded_alone, ("conv",)),
     (reads_backwards_from_the_padding, test_models.test_encoded_in_a_batch_equals_encoded_alone, ("gru",)),
-    (averages_padding, test_models.test_padding_is_never_looked_at, ("transformer",)),
-    (convolves_padding, test_models.test_padding_is_never_looked_at, ("conv",)),
-    (averages_padding, test_models.test_an_empty_sentence_has_an_empty_memory, ("conv",)),
+    (averages_padding, test_models.test_padding_does_not_change_the_memory, ("transformer",)),
+    (convolves_padding, test_models.test_padding_does_not_change_the_memory, ("conv",)),
+    (averages_padding, test_models.test_an_empty_sequence_has_an_empty_memory, ("conv",)),
     (sees_the_future, test_models.test_a_causal_encoder_sees_no_later_token, ("transformer causal",)),
-    (leaves_beams_where_they_are, test_models.test_reordered_state_equals_reordered_prefixes, ("transformer", False)),
-    (leaves_beams_where_they_are, test_models.test_reordered_state_equals_reordered_prefixes, ("gru after fed", True)),
-    (leaves_beams_where_they_are, test_models.test_reordered_state_equals_reordered_prefixes, ("conv", True)),
-    (moves_beams_of_the_target_alone, test_models.test_reordered_state_equals_reordered_prefixes, ("conv", True)),
-    (keeps_the_gradient, test_models.test_a_text_in_stretches_equals_the_whole, ("gru after", True)),
-    (keeps_its_state, test_models.test_weights_heard_in_steps_are_those_of_the_whole, ("lstm after dot",)),
-    (tells_of_other_keys, test_models.test_weights_heard_in_steps_are_those_of_the_whole, ("transformer",)),
-    (has_an_idle_part, test_models.test_gradient_reaches_every_parameter_of_a_decoder, ("transformer",)),
-    (has_an_idle_part, test_models.test_gradient_reaches_every_parameter_of_an_encoder, ("transformer",)),
+    (does_not_reorder, test_models.test_reordered_state_equals_reordered_prefixes, ("transformer", False)),
+    (
+        does_not_reorder,
+        test_models.test_reordered_state_equals_reordered_prefixes,
+        ("gru luong input-feeding", True),
+    ),
+    (does_not_reorder, test_models.test_reordered_state_equals_reordered_prefixes, ("conv", True)),
+    (does_not_reorder_the_memory, test_models.test_reordered_state_equals_reordered_prefixes, ("conv", True)),
+    (keeps_the_gradient, test_models.test_carried_state_equals_one_pass, ("gru luong", True)),
+    (keeps_its_state, test_models.test_captured_weights_of_steps_equal_those_of_forward, ("lstm luong dot",)),
+    (changes_cached_keys, test_models.test_captured_weights_of_steps_equal_those_of_forward, ("transformer",)),
+    (skips_the_feed_forward_network, test_models.test_gradient_reaches_every_parameter_of_a_decoder, ("transformer",)),
+    (skips_the_feed_forward_network, test_models.test_gradient_reaches_every_parameter_of_an_encoder, ("transformer",)),
     (loads_nothing, test_models.test_saved_equals_loaded, ("rnn",)),
 ]
 
@@ -144,8 +148,8 @@ def test_planted_fault_is_found(plant, contract, arguments, monkeypatch):
         contract(*arguments)
 
 
-def test_what_is_remembered_is_a_memory():
-    """The table's memory has padding that holds garbage; without it half of the contracts would say nothing."""
+def test_the_padding_of_the_memory_is_not_zero():
+    """Without it, half of the contracts could not fail."""
     from support.models import memory
 
     given = memory()

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_trainer import interrupted, log, same, weights
 
 import regard
 from regard.api.train import train
@@ -18,6 +17,7 @@ from regard.data.corpus import Corpus, prepare
 from regard.data.images import normalize
 from regard.data.synthetic.sampling import SIZES
 from regard.recipe.recipe import Recipe
+from support.training_runs import interrupted, log, same, weights
 
 ALL = ("crop", "flip", "color")
 

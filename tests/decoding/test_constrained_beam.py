@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 import torch
-from test_search import model, sources
 
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, MASK, PAD, START
@@ -15,9 +14,10 @@ from regard.decoding.phrase_automaton import Phrase, PhraseAutomaton
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from support.models import VOCABULARY
+from support.search import model, sources
 
 WORDS = [token for token in range(VOCABULARY) if token not in (PAD, START, MASK, END)]
-FEW = ("transformer", "lstm before", "conv")
+FEW = ("transformer", "lstm bahdanau", "conv")
 WAYS = (
     {},
     {"beam_size": 3, "num_hypotheses": 3},
@@ -108,7 +108,7 @@ def test_a_ban_separates_required_phrases(options):
         found(made, [each], max_length=2, **options)
 
 
-@pytest.mark.parametrize("name", ["transformer", "gru after fed", "conv"])
+@pytest.mark.parametrize("name", ["transformer", "gru luong input-feeding", "conv"])
 @torch.no_grad()
 def test_a_beam_wide_enough_finds_the_best_satisfying_output(name):
     made, row = model(name), [5, 6, 7]
@@ -123,7 +123,7 @@ def test_a_beam_wide_enough_finds_the_best_satisfying_output(name):
     assert [(*hit.tokens, *[END] * hit.ended) for hit in hits] == [tuple(row[1:]) for row in read[order].tolist()]
 
 
-@pytest.mark.parametrize(("name", "options"), list(product(("transformer", "lstm before", "conv"), WAYS)), ids=str)
+@pytest.mark.parametrize(("name", "options"), list(product(("transformer", "lstm bahdanau", "conv"), WAYS)), ids=str)
 def test_constraints_do_not_affect_other_requests(name, options):
     """Beside constrained requests in the batch, up to the rounding of larger matrix products."""
     made, rows = model(name), sources()

@@ -4,7 +4,6 @@ from math import exp
 
 import pytest
 import torch
-from test_search import found, model, said, sources
 
 import regard
 from regard.core.sequence import Tokens
@@ -13,8 +12,9 @@ from regard.decoding.ensemble import Ensemble
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
 from support.models import decoder
+from support.search import found, model, said, sources
 
-NAMES = ("transformer", "lstm before", "conv", "rnn")
+NAMES = ("transformer", "lstm bahdanau", "conv", "rnn")
 WAYS = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from test_search import found, model, said, sources
 
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import Tokens
@@ -12,6 +11,7 @@ from regard.decoding.interfaces import LogitsProcessor
 from regard.decoding.logits_processors import LOGITS_PROCESSORS
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
+from support.search import found, model, said, sources
 
 FAVORED = 9
 STRATEGIES = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})

@@ -16,45 +16,11 @@ from regard.decoding.request import Request, SearchTask
 from regard.decoding.sampling import filtered, sample, seed_offset, uniform
 from regard.decoding.search import search
 from regard.decoding.topk import topk, topk_sums
-from regard.interpret.output_attention import coverage_reranker
 from regard.model.interfaces import Decoder, DecoderState
 from regard.model.seq2seq import Seq2Seq
 from support.hugging_face import twin
-from support.models import DECODERS, VOCABULARY, WIDTH, decoder, encoder
-
-LONGEST = 7
-LENGTHS = (6, 3, 5, 1, 2, 6, 4, 3, 2, 5, 1)
-
-
-def model(name: str) -> Seq2Seq:
-    """A decoder that ends now and then, with logits far enough apart that ties are rare."""
-    made = Seq2Seq(encoder("transformer"), decoder(name)).eval()
-    generator = torch.Generator().manual_seed(2)
-    words = 0.5 * torch.randn(
-        VOCABULARY, WIDTH, generator=generator
-    )  # not tied to the embedding: that would repeat its input
-    made.decoder.project.weight = nn.Parameter(words)
-    with torch.no_grad():
-        made.decoder.project.bias.zero_()
-        made.decoder.project.bias[END] = 3.0
-    return made
-
-
-def sources() -> list[list[int]]:
-    generator = torch.Generator().manual_seed(3)
-    return [torch.randint(5, VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
-
-
-def found(made: Seq2Seq, rows: list[list[int]], *, processors=(), prefixes=None, ends=True, **options):
-    inputs = [Request(row, len(row), prefix) for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)]
-    config = DecodeConfig(**{"max_length": LONGEST, **options})
-    rerank = coverage_reranker(made, config, START)
-    hits = dict(search(SearchTask(made, Tokens.of, config, processors, ends=ends, rerank=rerank, scored=True), inputs))
-    return [hits[i] for i in range(len(rows))]
-
-
-def said(hypotheses) -> list[list[tuple[int, ...]]]:
-    return [[each.tokens for each in one] for one in hypotheses]
+from support.models import DECODERS, VOCABULARY
+from support.search import LONGEST, WAYS, found, model, said, sources
 
 
 @torch.no_grad()
@@ -90,9 +56,8 @@ def test_beam_search_equals_a_plain_implementation(name):
             assert [each.score for each in hypotheses] == pytest.approx([score for score, _ in wanted], abs=1e-4)
 
 
-KINDS = ["rnn", "lstm before", "gru after fed", "conv", "transformer"]  # one of each kind of state
+KINDS = ["rnn", "lstm bahdanau", "gru luong input-feeding", "conv", "transformer"]  # one of each kind of state
 KINDS += [f"transformer {position}" for position in ("learned", "rotary", "additive rotary", "alibi", "relative")]
-WAYS = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})
 
 
 @pytest.mark.parametrize(("name", "options"), list(product(KINDS, WAYS)))
@@ -143,7 +108,7 @@ def test_scores_equal_teacher_forced_log_probabilities(name):
                 assert each.log_probability == pytest.approx(float(wanted.sum()), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["transformer", "gru after fed", "conv"])
+@pytest.mark.parametrize("name", ["transformer", "gru luong input-feeding", "conv"])
 def test_a_beam_wide_enough_finds_the_best_of_all(name):
     made, row = model(name), [5, 6, 7]
     memory, best = made.encode(Tokens.of([row])), (-torch.inf, ())

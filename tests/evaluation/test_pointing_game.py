@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from test_caption import captioner
 
 from regard.api.pointing_game import named, point
 from regard.core.errors import InvalidArgument
@@ -10,6 +9,7 @@ from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.shapes import shapes
 from regard.evaluation.pointing_game import box_coverage, pointing_score
 from regard.interpret.regions import RegionWord
+from support.captioners import captioner
 
 
 def test_even_weights_point_at_chance():

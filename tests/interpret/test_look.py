@@ -23,7 +23,7 @@ from regard.model.pooling import AttentionPool, AttentionPoolConfig
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Seq2Seq
 from regard.recipe.recipe import Recipe
 from regard.views.terminal import look_text
-from support.models import DECODERS, ENCODERS, WIDTH, decoder, encoder, lively, one, source
+from support.models import DECODERS, ENCODERS, WIDTH, decoder, encoder, one, source, without_zeros
 from support.predictors import classifier, language_model, translator
 
 SAID = [5, 6, 7, 3, END]
@@ -42,7 +42,7 @@ def family() -> dict[str, tuple]:
     for name in DECODERS:
         made[f"bag → {name}"] = lambda name=name: (Seq2Seq(encoder("bag"), decoder(name)), "bag")
         made[f"{name} alone"] = lambda name=name: (Seq2Seq(None, decoder(name, None)), None)
-    asking = "cnn with questions"
+    asking = "cnn learned queries"
     made[f"{asking} → rnn"] = lambda: (Seq2Seq(encoder(asking), decoder("rnn")), asking)
     causal = "transformer causal"
     made["transformer → transformer"] = lambda: (Seq2Seq(encoder("transformer"), decoder("transformer")), causal)
@@ -52,7 +52,7 @@ def family() -> dict[str, tuple]:
 
 def _classifier(name: str) -> Classifier:
     torch.manual_seed(3)
-    return lively(Classifier(encoder(name), AttentionPool(AttentionPoolConfig(2, 2), WIDTH), 3)).eval()
+    return without_zeros(Classifier(encoder(name), AttentionPool(AttentionPoolConfig(2, 2), WIDTH), 3)).eval()
 
 
 FAMILY = family()
@@ -151,13 +151,13 @@ def test_names_say_what_asks_what():
     assert look.output.tokens == (*look.output.read[1:], "</s>")
     assert look.names(look["decoder 1 cross"]) == (look.output.tokens, look.source.tokens)
     assert look.names(look["decoder 2 self"]) == (look.output.read, look.output.read)
-    pooled = regard.look(_classifier("vit with a unit"), one(source("vit"), 0))
+    pooled = regard.look(_classifier("vit cls_token"), one(source("vit"), 0))
     assert [each.name for each in pooled.maps] == ["encoder 1", "encoder 2", "pool"]
     assert (pooled["pool"].query_side, pooled["pool"].key_side, pooled.source.units) == ("pool", "source", 1)
     assert pooled.source.tokens[:3] == ("<unit>", "1,1", "1,2")
     gridded = regard.look(_classifier("cnn"), one(source("cnn"), 0))
     assert [(each.name, each.kind) for each in gridded.maps] == [("grid 1", "grid"), ("pool", "pool")]
-    summed = regard.look(*asked("cnn with questions → rnn")[:2], output=SAID)
+    summed = regard.look(*asked("cnn learned queries → rnn")[:2], output=SAID)
     told = [
         (each.name, each.kind, each.part, each.layer, each.query_side, each.key_side, each.size) for each in summed.maps
     ]
@@ -396,7 +396,7 @@ def test_json_says_it_all(words):
 
 
 def test_json_of_pictures_and_labels():
-    told = json.loads(regard.look(_classifier("vit with a unit"), one(source("vit"), 0)).to_json())
+    told = json.loads(regard.look(_classifier("vit cls_token"), one(source("vit"), 0)).to_json())
     picture = told["sources"][0]
     assert (picture["width"], picture["height"], picture["grid"], picture["units"]) == (12, 8, [2, 3], 1)
     assert picture["data"].startswith("data:image/webp;base64,")
@@ -417,7 +417,7 @@ def test_rollout_is_the_product_of_its_layers():
         regard.look(*asked("bag → transformer")[:2], **output).rollout()
 
 
-VALUED = ("transformer → transformer", "bag → transformer rms swiglu grouped", "bag → gru after", "bag → conv",
+VALUED = ("transformer → transformer", "bag → transformer rms swiglu grouped", "bag → gru luong", "bag → conv",
           "vit → label", "cnn → label")  # fmt: skip
 
 
@@ -441,8 +441,8 @@ def test_weighted_maps_are_the_lengths_of_what_each_key_adds(name):
             torch.testing.assert_close(each.weighted([-1], [head])[0], wanted[[-1]])
 
 
-SLOPED = ("transformer → transformer", "bag → lstm before", "bag → gru after fed", "bag → conv", "transformer alone",
-          "transformer → label", "cnn → label")  # fmt: skip
+SLOPED = ("transformer → transformer", "bag → lstm bahdanau", "bag → gru luong input-feeding", "bag → conv",
+          "transformer alone", "transformer → label", "cnn → label")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SLOPED)

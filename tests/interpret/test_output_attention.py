@@ -4,7 +4,6 @@ from itertools import product
 
 import pytest
 import torch
-from test_search import LONGEST, found, model, sources
 
 import regard
 from regard.core.sequence import Tokens
@@ -17,8 +16,16 @@ from regard.decoding.search import search
 from regard.interpret.output_attention import coverage_reranker, output_attention
 from regard.model.seq2seq import Seq2Seq
 from support.models import decoder
+from support.search import LONGEST, found, model, sources
 
-LOOKING = ("transformer", "transformer rms swiglu grouped", "lstm before", "gru after", "gru after fed", "conv")
+LOOKING = (
+    "transformer",
+    "transformer rms swiglu grouped",
+    "lstm bahdanau",
+    "gru luong",
+    "gru luong input-feeding",
+    "conv",
+)
 
 
 @pytest.mark.parametrize("name", LOOKING)
@@ -51,7 +58,7 @@ def test_weights_of_several_outputs_are_those_of_each():
         torch.testing.assert_close(weights, alone, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "nbest"), list(product(("transformer", "lstm before"), (1, 4))))
+@pytest.mark.parametrize(("name", "nbest"), list(product(("transformer", "lstm bahdanau"), (1, 4))))
 def test_coverage_ranks_once_more(name, nbest):
     made, rows, changed = model(name), sources()[:6], 0
     plain = found(made, rows, beam_size=4, num_hypotheses=4)

@@ -121,7 +121,5 @@ def test_inputs_are_tuples_or_texts_with_tabs(tmp_path):
     for wrong in ("the cats", (path,), (path, "the", "cats")):
         with pytest.raises(InvalidArgument, match="texts 1: wanted 2 sources, as a tuple or separated by tabs"):
             model.predict([wrong])
-    with pytest.raises(InvalidArgument, match="texts: wanted texts; got 5"):
-        model.predict([(path, 5)])
     (score,) = model.score([(path, "the cats")], ["the"])
     assert len(score.log_probabilities) == len(score.tokens)

@@ -15,7 +15,7 @@ from regard.model.embedding import Projection
 from regard.model.memory import Memory
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
-from support.models import VOCABULARY, WIDTH, lively, words
+from support.models import VOCABULARY, WIDTH, without_zeros, words
 
 CELLS = ("elman", "gru", "lstm")
 WIRINGS = {
@@ -30,7 +30,7 @@ SOURCE = Tokens.of([[1, 2, 3], [], [4, 5, 6, 7, 8], [1], [3, 4, 5]])
 def decoder(wiring: str, **options) -> RnnDecoder:
     torch.manual_seed(5)
     config = RnnDecoderConfig(dim=WIDTH, dropout=0.0, **WIRINGS[wiring], **options)
-    return lively(RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), WIDTH)).double()
+    return without_zeros(RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), WIDTH)).double()
 
 
 def memory() -> Memory:
@@ -127,7 +127,7 @@ def test_a_gate_scales_what_is_seen(by_hand, slow):
     state = module.start(given, batch=4)
     share = torch.sigmoid(state.hidden[0][-1] @ module.context_gate.weight[0] + module.context_gate.bias)
     assert share.std() > 0.01
-    scaled = replace(state, values=share[:, None, None] * state.values)
+    scaled = replace(state, memory=state.memory._replace(values=share[:, None, None] * state.memory.values))
     if not by_hand:
         slow()
     found, _ = module.carry(TARGETS[:, :1], state)

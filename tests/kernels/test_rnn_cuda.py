@@ -13,7 +13,7 @@ from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
-from support.models import VOCABULARY, WIDTH, lively, words
+from support.models import VOCABULARY, WIDTH, without_zeros, words
 from support.poison import poison
 
 pytest.importorskip("triton", reason="needs Triton, which is there for Linux on x86_64")
@@ -115,7 +115,7 @@ def test_a_decoder_is_the_same_through_kernels(cell, layers, attention, ways):
     """In two stretches, the second from where the first ended, with gradients through all of it."""
     torch.manual_seed(5)
     config = RnnDecoderConfig(cell, WIDTH, layers, dropout=0.0, attention=attention, score="bilinear")
-    module = lively(RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), WIDTH)).to(DEVICE)
+    module = without_zeros(RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), WIDTH)).to(DEVICE)
     targets = torch.randint(VOCABULARY, (4, 5), device=DEVICE)
     mask = torch.arange(6, device=DEVICE) < torch.tensor([6, 2, 1, 4], device=DEVICE)[:, None]
     memory = Memory(drawn(4, 6, WIDTH), mask, drawn(4, WIDTH))

@@ -1,4 +1,4 @@
-"""From a table to a model: every kind can be built, and what cannot be is refused, all at once, by name."""
+"""`build`: every combination of parts, and the errors of invalid model tables."""
 
 from itertools import product
 
@@ -32,41 +32,45 @@ def source(kind: str):
     return torch.arange(3) if reads == "label" else Tokens.of([[1, 2, 3], [4], [5, 6]])
 
 
-def test_the_tables_here_are_complete():
+def test_every_registered_kind_is_listed():
     assert ENCODER.keys() == set(ENCODERS)
     assert DECODER.keys() == set(DECODERS)
 
 
-@pytest.mark.parametrize(("reads", "says"), list(product(ENCODER, DECODER)))
-def test_any_encoder_with_any_decoder(reads, says):
+@pytest.mark.parametrize(("encoder", "decoder"), list(product(ENCODER, DECODER)))
+def test_any_encoder_with_any_decoder(encoder, decoder):
     model = regard.build(
-        {"encoder": {"kind": reads, **ENCODER[reads]}, "decoder": {"kind": says, **DECODER[says]}, "vocab_size": 30}
+        {
+            "encoder": {"kind": encoder, **ENCODER[encoder]},
+            "decoder": {"kind": decoder, **DECODER[decoder]},
+            "vocab_size": 30,
+        }
     )
-    assert model(source(reads), TARGETS).shape == (3, 5, 30)
+    assert model(source(encoder), TARGETS).shape == (3, 5, 30)
 
 
-@pytest.mark.parametrize("says", DECODER)
-def test_a_language_model_has_no_encoder(says):
-    model = regard.build({"decoder": {"kind": says, **DECODER[says]}, "vocab_size": 30})
+@pytest.mark.parametrize("decoder", DECODER)
+def test_a_decoder_alone_is_a_language_model(decoder):
+    model = regard.build({"decoder": {"kind": decoder, **DECODER[decoder]}, "vocab_size": 30})
     assert model(None, TARGETS).shape == (3, 5, 30)
 
 
-@pytest.mark.parametrize(("reads", "pool"), list(product(ENCODER, POOLS)))
-def test_any_encoder_with_any_pool(reads, pool):
+@pytest.mark.parametrize(("encoder", "pool"), list(product(ENCODER, POOLS)))
+def test_any_encoder_with_any_pool(encoder, pool):
     model = regard.build(
-        {"encoder": {"kind": reads, **ENCODER[reads]}, "pool": {"kind": pool}, "num_labels": 4}
-        | ({} if ENCODERS[reads].config.reads == "image" else {"source_vocab_size": 30})
+        {"encoder": {"kind": encoder, **ENCODER[encoder]}, "pool": {"kind": pool}, "num_labels": 4}
+        | ({} if ENCODERS[encoder].config.reads == "image" else {"source_vocab_size": 30})
     )
-    assert model(source(reads)).shape == (3, 4)
+    assert model(source(encoder)).shape == (3, 4)
 
 
-def test_masked_tokens():
+def test_masked_language_model_ties_its_head():
     model = regard.build({"encoder": {"kind": "transformer", **SMALL}, "head": "mlm", "vocab_size": 30})
     assert model(source("transformer")).shape == (3, 3, 30)
     assert model.project.weight is model.encoder.embed_tokens.weight
 
 
-def test_a_unit_is_no_place_of_the_source():
+def test_a_cls_token_is_not_a_position_of_the_source():
     encoder = {"kind": "transformer", **SMALL, "cls_token": True}
     tokens = source("transformer")
     model = regard.build({"encoder": encoder, "head": "mlm", "vocab_size": 30}).eval()
@@ -79,11 +83,11 @@ def test_a_unit_is_no_place_of_the_source():
     assert memory.states.shape[1] == memory.mask.shape[1] == tokens.ids.shape[1] + 1
     assert torch.equal(pooled.pool(memory), memory.states[:, 0])
     pooled.encoder.cls_token.embedding.data += 1.0
-    assert not torch.equal(pooled.encoder(tokens).states[:, 1:], memory.states[:, 1:])  # others ask it, too
+    assert not torch.equal(pooled.encoder(tokens).states[:, 1:], memory.states[:, 1:])  # other positions attend to it
 
 
 @pytest.mark.parametrize(("tie", "matrices"), [("none", 3), ("target", 2), ("all", 1)])
-def test_ties(tie, matrices):
+def test_tied_embeddings_share_a_matrix(tie, matrices):
     table = {"encoder": {"kind": "transformer", **SMALL}, "decoder": {"kind": "transformer", **SMALL}, "vocab_size": 31}
     model = regard.build({**table, "tie_embeddings": tie})
     shared = {id(p) for p in model.parameters() if p.shape == (31, 16)}
@@ -96,7 +100,7 @@ REFUSED = {
     "unknown kind": ({"decoder": {"kind": "transfomer"}, "vocab_size": 9}, ["model.decoder.kind: wanted one of rnn, conv, transformer; got 'transfomer'. Did you mean 'transformer'?"]),
     "no kind": ({"decoder": {"dim": 3}, "vocab_size": 9}, ["model.decoder: wanted a table with a kind; got {'dim': 3}. Kinds: rnn, conv, transformer."]),
     "unknown part": ({"decodr": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.decodr: wanted a key of model; got an unknown one. Did you mean 'decoder'?"]),
-    "everything at once": (
+    "several problems at once": (
         {"encoder": {"kind": "rnn", "cell": "gruu", "dim": "wide"}, "decoder": {**TRANSFORMER, "heads": 0, "dropout": 1.5, "norm_first": 1}, "tie_embeddings": "some"},
         [
             "model.encoder.cell: wanted one of 'elman', 'gru', 'lstm'; got 'gruu'. Did you mean 'gru'?",
@@ -111,40 +115,40 @@ REFUSED = {
     "stages beside a backbone": ({"encoder": {"kind": "cnn", "channels": [4], "attention": True, "backbone": {"kind": "efficientnet-lite0"}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.channels: wanted nothing here: the backbone has its own stages; got [4].", "model.encoder.attention: wanted nothing here"]),
     "a backbone's stride": ({"encoder": {"kind": "cnn", "backbone": {"kind": "efficientnet-lite0", "stride": 8}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.backbone.stride: wanted 16 or 32; got 8."]),
     "an unknown backbone": ({"encoder": {"kind": "cnn", "backbone": {"kind": "resnet34"}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.backbone.kind: wanted one of 'efficientnet-lite0', 'resnet18', 'resnet50'; got 'resnet34'."]),
-    "a backbone from nowhere": ({"encoder": {"kind": "cnn", "backbone": {"kind": "resnet18"}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.backbone.weights: wanted torchvision's file of resnet18; got none."]),
-    "questions of odd width": ({"encoder": {"kind": "cnn", "dim": 6, "queries": 2}, "decoder": {"kind": "rnn"}, "vocab_size": 9}, ["model.encoder.dim: wanted a multiple of 4 with queries"]),
-    "no questions": ({"encoder": {"kind": "cnn", "queries": 0}, "decoder": {"kind": "rnn"}, "vocab_size": 9}, ["model.encoder.queries: wanted"]),
-    "questions for a pool": ({"encoder": {"kind": "cnn", "queries": 2}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.queries: wanted nothing here: nothing here reads the summary; got 2."]),
-    "questions for a Transformer": ({"encoder": {"kind": "cnn", "queries": 2}, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.encoder.queries: wanted nothing here"]),
-    "questions for a start from zero": ({"encoder": {"kind": "cnn", "queries": 2}, "decoder": {"kind": "rnn", "initial_state": "zero"}, "vocab_size": 9}, ["model.encoder.queries: wanted nothing here"]),
+    "a backbone without weights": ({"encoder": {"kind": "cnn", "backbone": {"kind": "resnet18"}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.backbone.weights: wanted torchvision's file of resnet18; got none."]),
+    "learned queries of a dim that is no multiple of 4": ({"encoder": {"kind": "cnn", "dim": 6, "queries": 2}, "decoder": {"kind": "rnn"}, "vocab_size": 9}, ["model.encoder.dim: wanted a multiple of 4 with queries"]),
+    "zero learned queries": ({"encoder": {"kind": "cnn", "queries": 0}, "decoder": {"kind": "rnn"}, "vocab_size": 9}, ["model.encoder.queries: wanted"]),
+    "learned queries before a pool": ({"encoder": {"kind": "cnn", "queries": 2}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.queries: wanted nothing here: nothing here reads the summary; got 2."]),
+    "learned queries before a Transformer decoder": ({"encoder": {"kind": "cnn", "queries": 2}, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.encoder.queries: wanted nothing here"]),
+    "learned queries with a zero initial state": ({"encoder": {"kind": "cnn", "queries": 2}, "decoder": {"kind": "rnn", "initial_state": "zero"}, "vocab_size": 9}, ["model.encoder.queries: wanted nothing here"]),
     "nested": ({"encoder": {"kind": "vit", "transformer": {"widht": 1}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.transformer.widht: "]),
-    "positions on a grid": ({"encoder": {"kind": "vit", "transformer": {**SMALL, "positions": "rotary"}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.transformer.positions: wanted 'sinusoidal' (of row and column)"]),
-    "a unit that sees nothing": ({"encoder": {**TRANSFORMER, "cls_token": True, "causal": True}, "pool": {"kind": "first"}, "num_labels": 2, "source_vocab_size": 9}, ["model.encoder.cls_token: wanted false in a causal encoder"]),
-    "a unit in a decoder": ({"decoder": {**TRANSFORMER, "cls_token": True}, "vocab_size": 9}, ["model.decoder.cls_token: wanted nothing here"]),
-    "joined to nothing": ({"decoder": {**TRANSFORMER, "positions": "alibi", "position_mode": "concatenate"}, "vocab_size": 9}, ["model.decoder.position_mode: wanted 'add' unless positions are sinusoidal or learned"]),
-    "scaling nothing": ({"encoder": {"kind": "cnn"}, "pool": {"kind": "mean"}, "num_labels": 2, "scale_embeddings": False}, ["model.scale_embeddings: wanted nothing here"]),
-    "pool without a source": ({"pool": {"kind": "mean"}, "num_labels": 2}, ["model.pool: wanted an encoder for it to read; got none."]),
-    "nothing comes out": ({"encoder": TRANSFORMER, "vocab_size": 9}, ["model: wanted one of decoder, pool and head; got none."]),
-    "two things come out": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "pool": {"kind": "mean"}, "num_labels": 2, "vocab_size": 9}, ["model: wanted one of decoder, pool and head; got decoder, pool."]),
-    "no labels": ({"encoder": TRANSFORMER, "pool": {"kind": "mean"}, "source_vocab_size": 9}, ["model.num_labels: wanted the number of labels"]),
-    "no vocabulary": ({"decoder": TRANSFORMER}, ["model.vocab_size: wanted the number of tokens"]),
-    "a causal encoder for hidden tokens": ({"encoder": {**TRANSFORMER, "causal": True}, "head": "mlm", "vocab_size": 9}, ["model.encoder.causal: wanted false for a masked-token head; got true."]),
-    "a one-way encoder for hidden tokens": ({"encoder": {"kind": "rnn", "bidirectional": False}, "head": "mlm", "vocab_size": 9}, ["model.encoder.bidirectional: wanted true"]),
-    "hidden tokens of an image": ({"encoder": {"kind": "cnn"}, "head": "mlm", "vocab_size": 9}, ["model.head: wanted one encoder, of tokens; got one of images."]),
-    "attention to nothing": ({"decoder": {"kind": "rnn", "attention": "luong", "score": "dot"}, "vocab_size": 9}, ["model.decoder.attention: wanted nothing here: without an encoder", "model.decoder.score: wanted nothing here: without an encoder"]),
-    "dot of two widths": ({"encoder": {"kind": "rnn", "dim": 8}, "decoder": {"kind": "rnn", "dim": 16, "score": "dot"}, "vocab_size": 9}, ["model.decoder.score: wanted equal widths for 'dot'; got 16 and 8."]),
-    "one matrix for two vocabularies": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 9, "source_vocab_size": 8, "tie_embeddings": "all"}, ["model.source_vocab_size: wanted one vocabulary"]),
-    "feeding before looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "input_feeding": True}, "vocab_size": 9}, ["model.decoder.input_feeding: wanted false unless attention = 'luong'; got true."]),
-    "a gate after looking": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "attention": "luong", "context_gate": True}, "vocab_size": 9}, ["model.decoder.context_gate: wanted false unless attention = 'bahdanau'; got true."]),
-    "a decoder that may look ahead": ({"decoder": {**TRANSFORMER, "causal": False}, "vocab_size": 9}, ["model.decoder.causal: wanted nothing here"]),
-    "scores of a convolution that looks at nothing": ({"encoder": {"kind": "conv", "score": "dot", "heads": 2}, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.encoder.score: wanted nothing here", "model.encoder.heads: wanted nothing here"]),
-    "a longest sequence of waves": ({"decoder": {**TRANSFORMER, "max_positions": 7}, "vocab_size": 9}, ["model.decoder.max_positions: wanted nothing here: only learned positions"]),
+    "rotary positions in a vision Transformer": ({"encoder": {"kind": "vit", "transformer": {**SMALL, "positions": "rotary"}}, "pool": {"kind": "mean"}, "num_labels": 2}, ["model.encoder.transformer.positions: wanted 'sinusoidal' (of row and column)"]),
+    "cls_token in a causal encoder": ({"encoder": {**TRANSFORMER, "cls_token": True, "causal": True}, "pool": {"kind": "first"}, "num_labels": 2, "source_vocab_size": 9}, ["model.encoder.cls_token: wanted false in a causal encoder"]),
+    "cls_token in a decoder": ({"decoder": {**TRANSFORMER, "cls_token": True}, "vocab_size": 9}, ["model.decoder.cls_token: wanted nothing here"]),
+    "concatenated ALiBi positions": ({"decoder": {**TRANSFORMER, "positions": "alibi", "position_mode": "concatenate"}, "vocab_size": 9}, ["model.decoder.position_mode: wanted 'add' unless positions are sinusoidal or learned"]),
+    "scale_embeddings without embeddings": ({"encoder": {"kind": "cnn"}, "pool": {"kind": "mean"}, "num_labels": 2, "scale_embeddings": False}, ["model.scale_embeddings: wanted nothing here"]),
+    "pool without an encoder": ({"pool": {"kind": "mean"}, "num_labels": 2}, ["model.pool: wanted an encoder for it to read; got none."]),
+    "no output": ({"encoder": TRANSFORMER, "vocab_size": 9}, ["model: wanted one of decoder, pool and head; got none."]),
+    "two outputs": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "pool": {"kind": "mean"}, "num_labels": 2, "vocab_size": 9}, ["model: wanted one of decoder, pool and head; got decoder, pool."]),
+    "no num_labels": ({"encoder": TRANSFORMER, "pool": {"kind": "mean"}, "source_vocab_size": 9}, ["model.num_labels: wanted the number of labels"]),
+    "no vocab_size": ({"decoder": TRANSFORMER}, ["model.vocab_size: wanted the number of tokens"]),
+    "masked language model with a causal encoder": ({"encoder": {**TRANSFORMER, "causal": True}, "head": "mlm", "vocab_size": 9}, ["model.encoder.causal: wanted false for a masked-token head; got true."]),
+    "masked language model with a unidirectional encoder": ({"encoder": {"kind": "rnn", "bidirectional": False}, "head": "mlm", "vocab_size": 9}, ["model.encoder.bidirectional: wanted true"]),
+    "masked language model over images": ({"encoder": {"kind": "cnn"}, "head": "mlm", "vocab_size": 9}, ["model.head: wanted one encoder, of tokens; got one of images."]),
+    "attention without an encoder": ({"decoder": {"kind": "rnn", "attention": "luong", "score": "dot"}, "vocab_size": 9}, ["model.decoder.attention: wanted nothing here: without an encoder", "model.decoder.score: wanted nothing here: without an encoder"]),
+    "dot score of two dims": ({"encoder": {"kind": "rnn", "dim": 8}, "decoder": {"kind": "rnn", "dim": 16, "score": "dot"}, "vocab_size": 9}, ["model.decoder.score: wanted equal dims for 'dot'; got 16 and 8."]),
+    "tied embeddings of two vocabularies": ({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 9, "source_vocab_size": 8, "tie_embeddings": "all"}, ["model.source_vocab_size: wanted one vocabulary"]),
+    "input feeding with Bahdanau attention": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "input_feeding": True}, "vocab_size": 9}, ["model.decoder.input_feeding: wanted false unless attention = 'luong'; got true."]),
+    "context gate with Luong attention": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "attention": "luong", "context_gate": True}, "vocab_size": 9}, ["model.decoder.context_gate: wanted false unless attention = 'bahdanau'; got true."]),
+    "a decoder that is not causal": ({"decoder": {**TRANSFORMER, "causal": False}, "vocab_size": 9}, ["model.decoder.causal: wanted nothing here"]),
+    "score of a convolutional encoder": ({"encoder": {"kind": "conv", "score": "dot", "heads": 2}, "decoder": TRANSFORMER, "vocab_size": 9}, ["model.encoder.score: wanted nothing here", "model.encoder.heads: wanted nothing here"]),
+    "max_positions of sinusoidal positions": ({"decoder": {**TRANSFORMER, "max_positions": 7}, "vocab_size": 9}, ["model.decoder.max_positions: wanted nothing here: only learned positions"]),
     "a score without attention": ({"encoder": TRANSFORMER, "decoder": {"kind": "rnn", "attention": "none", "score": "dot"}, "vocab_size": 9}, ["model.decoder.score: wanted nothing here: with attention = 'none'"]),
-    "labels of a translator": ({"decoder": TRANSFORMER, "vocab_size": 9, "num_labels": 3}, ["model.num_labels: wanted nothing here"]),
-    "tokens of an image": ({"encoder": {"kind": "cnn"}, "pool": {"kind": "mean"}, "num_labels": 2, "source_vocab_size": 5}, ["model.source_vocab_size: wanted nothing here"]),
-    "ties of a classifier": ({"encoder": TRANSFORMER, "pool": {"kind": "mean"}, "num_labels": 2, "source_vocab_size": 5, "tie_embeddings": "none"}, ["model.tie_embeddings: wanted nothing here"]),
+    "num_labels without a pool": ({"decoder": TRANSFORMER, "vocab_size": 9, "num_labels": 3}, ["model.num_labels: wanted nothing here"]),
+    "source_vocab_size of an image encoder": ({"encoder": {"kind": "cnn"}, "pool": {"kind": "mean"}, "num_labels": 2, "source_vocab_size": 5}, ["model.source_vocab_size: wanted nothing here"]),
+    "tie_embeddings of a classifier": ({"encoder": TRANSFORMER, "pool": {"kind": "mean"}, "num_labels": 2, "source_vocab_size": 5, "tie_embeddings": "none"}, ["model.tie_embeddings: wanted nothing here"]),
     "pool with heads that do not divide": ({"encoder": TRANSFORMER, "pool": {"kind": "attention", "heads": 3}, "num_labels": 2, "source_vocab_size": 5}, ["model.pool.heads: wanted a divisor of the encoder's dim = 16; got 3."]),
-    "vocabulary of words": ({"decoder": TRANSFORMER, "vocab_size": "many"}, ["model.vocab_size: wanted a whole number"]),
+    "vocab_size that is no number": ({"decoder": TRANSFORMER, "vocab_size": "many"}, ["model.vocab_size: wanted a whole number"]),
 }  # fmt: skip
 
 

@@ -67,9 +67,7 @@ def test_learned_table_refuses_a_longer_sequence_and_says_what_to_do():
 def test_added_and_concatenated(name):
     x, table = torch.randn(2, 5, WIDTH), encoded(name, 5, start=3)
     torch.testing.assert_close(regard.Add(ABSOLUTE[name])(x, start=3), x + table)
-    beside = regard.Concatenate(ABSOLUTE[name])
-    out = beside(x[..., :6], start=3)
-    assert out.shape[-1] == beside.out_dim(6) == 6 + WIDTH
+    out = regard.Concatenate(ABSOLUTE[name])(x[..., :6], start=3)
     torch.testing.assert_close(out, torch.cat((x[..., :6], table.expand(2, 5, WIDTH)), -1))
     with pytest.raises(ValueError, match=f"x: wanted dim {WIDTH}.*got dim 6.*Concatenate"):
         regard.Add(ABSOLUTE[name])(x[..., :6])
@@ -130,8 +128,8 @@ def test_relative_bias_is_learned():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: regard.Sinusoidal(7), "dim: wanted an even number; got 7"),
-        (lambda: regard.Rotary(5), "dim: wanted an even head dim; got 5"),
+        (lambda: regard.Sinusoidal(7), "dim: wanted a multiple of 2; got 7"),
+        (lambda: regard.Rotary(5), "dim: wanted a multiple of 2; got 5"),
         (lambda: regard.RelativeBias(2, buckets=2), "at least 4 buckets"),
         (lambda: regard.RelativeBias(2, buckets=32, max_distance=4), "max_distance beyond the 8 exact ones"),
         (lambda: regard.MultiHead(16, 4, rotary=regard.Rotary(8)), r"heads of dim 4; got Rotary\(8\)"),

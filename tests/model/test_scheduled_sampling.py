@@ -40,7 +40,7 @@ def test_no_gold_is_free_running(name):
     assert not torch.allclose(got, module(TARGETS, memory()), atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["rnn", "gru before additive", "gru after fed", "conv", "transformer"])
+@pytest.mark.parametrize("name", ["rnn", "gru bahdanau additive", "gru luong input-feeding", "conv", "transformer"])
 def test_a_mix_is_neither_and_has_gradient(name):
     module = decoder(name)
 

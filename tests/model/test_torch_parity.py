@@ -10,7 +10,7 @@ from regard.model.memory import Memory
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.transformer import TransformerDecoder
 from regard.model.transformer_block import TransformerConfig, TransformerStack
-from support.models import VOCABULARY, WIDTH, lively, words
+from support.models import VOCABULARY, WIDTH, without_zeros, words
 
 
 def copy_attention(ours, theirs) -> None:
@@ -44,7 +44,7 @@ def test_transformer_encoder(norm_first, activation):
         activation=activation,
         positions="none",
     )
-    ours = lively(TransformerStack(config))
+    ours = without_zeros(TransformerStack(config))
     layer = nn.TransformerEncoderLayer(16, 4, 40, 0.0, activation, batch_first=True, norm_first=norm_first)
     theirs = nn.TransformerEncoder(layer, 3, nn.LayerNorm(16) if norm_first else None, enable_nested_tensor=False)
     with torch.no_grad():
@@ -70,7 +70,7 @@ def test_transformer_decoder(norm_first):
         dim=16, layers=2, heads=4, ffn_dim=40, dropout=0.0, norm_first=norm_first, positions="none"
     )
     embedding = Embedding(VOCABULARY, 16)
-    ours = lively(TransformerDecoder(config, embedding, Projection(16, VOCABULARY), 16))
+    ours = without_zeros(TransformerDecoder(config, embedding, Projection(16, VOCABULARY), 16))
     layer = nn.TransformerDecoderLayer(16, 4, 40, 0.0, "relu", batch_first=True, norm_first=norm_first)
     theirs = nn.TransformerDecoder(layer, 2, nn.LayerNorm(16) if norm_first else None)
     with torch.no_grad():
@@ -90,7 +90,7 @@ def test_transformer_decoder(norm_first):
 @pytest.mark.parametrize("cell", ["elman", "gru", "lstm"])
 def test_recurrent_encoder(cell, bidirectional):
     """Each sentence alone through PyTorch's module; the reversed direction begins at the sentence's own end."""
-    encoder = lively(
+    encoder = without_zeros(
         RnnEncoder(RnnConfig(cell, WIDTH, layers=2, dropout=0.0, bidirectional=bidirectional), words())
     ).eval()
     theirs = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[cell](

@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 
 import pytest
 import torch
-from test_search import LONGEST, found, model, said, sources
 from torch import nn
 
 from regard.core.sequence import Tokens
@@ -21,6 +20,7 @@ from regard.runtime.cpu import compile
 from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.engine import CpuEngine, _warn_no_int8
 from support.models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, words
+from support.search import LONGEST, found, model, said, sources
 
 COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none")
 ENGINE = CpuEngine()
@@ -30,7 +30,7 @@ needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ co
 @needs_compiler
 @pytest.mark.parametrize("name", DECODERS)
 def test_which_decoders_are_supported(name):
-    assert (ENGINE.compile_decoder(decoder(name)) is not None) == (name in (*COMPILED, "transformer recomputed"))
+    assert (ENGINE.compile_decoder(decoder(name)) is not None) == (name in (*COMPILED, "transformer checkpointed"))
 
 
 @needs_compiler
@@ -149,7 +149,7 @@ def test_int8_is_close(name):
 
 
 def test_unsupported_int8_is_logged_once(caplog):
-    made, rows = model("gru after fed"), sources()[:3]
+    made, rows = model("gru luong input-feeding"), sources()[:3]
     _warn_no_int8.cache_clear()
     assert (
         said(found(made, rows, quantization="int8"))

@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 from test_cpu_decoder import COMPILED, one_weight, stepped
-from test_search import WAYS, found, model, said, sources
 
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, START
@@ -28,8 +27,9 @@ from regard.runtime.cuda.static_decoder import StaticDecoder, _decoders, static_
 from regard.runtime.engines import PyTorchEngine
 from regard.runtime.interfaces import Engine
 from support.models import VOCABULARY, decoder, encoder, memory
+from support.search import WAYS, found, model, said, sources
 
-KINDS = ("transformer", "lstm before", "conv")
+KINDS = ("transformer", "lstm bahdanau", "conv")
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -107,15 +107,16 @@ def test_the_search_finds_the_same(name, options, request):
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_static_steps_move_no_tensor(name, options, monkeypatch):
-    static_step, steps = buffers.DecodeBuffers._static_step, []
+    static_steps, steps = buffers.DecodeBuffers._static_steps, []
 
-    def watched(self):
-        before = [x.data_ptr() for x in self.tensors()]
-        static_step(self)
-        assert [x.data_ptr() for x in self.tensors()] == before
-        steps.append(1)
+    def watched(self, count):
+        for _ in range(count):
+            before = [x.data_ptr() for x in self.tensors()]
+            static_steps(self, 1)
+            assert [x.data_ptr() for x in self.tensors()] == before
+            steps.append(1)
 
-    monkeypatch.setattr(buffers.DecodeBuffers, "_static_step", watched)
+    monkeypatch.setattr(buffers.DecodeBuffers, "_static_steps", watched)
     found(model(name), sources()[:6], **options, batch_tokens=13)
     assert steps
 

@@ -1,4 +1,4 @@
-"""The table of every encoder and every decoder. A new one is tested by being listed here."""
+"""The encoders and decoders that the contract tests run over: a new one is tested by being listed here."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "elman": lambda: RnnEncoder(RnnConfig("elman", WIDTH), words()),
     "gru": lambda: RnnEncoder(RnnConfig("gru", WIDTH, layers=2), words()),
     "lstm": lambda: RnnEncoder(RnnConfig("lstm", WIDTH), words()),
-    "gru forwards": lambda: RnnEncoder(RnnConfig("gru", WIDTH, bidirectional=False), words()),
+    "gru unidirectional": lambda: RnnEncoder(RnnConfig("gru", WIDTH, bidirectional=False), words()),
     "conv": lambda: ConvEncoder(CONV, words()),
     "conv causal": lambda: ConvEncoder(replace(CONV, causal=True), words()),
     "transformer": lambda: TransformerEncoder(SMALL, words()),
@@ -43,7 +43,7 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "transformer post-norm rms swiglu": lambda: TransformerEncoder(
         replace(SMALL, norm="rms", norm_first=False, activation="swiglu"), words()
     ),
-    "transformer with a unit": lambda: TransformerEncoder(replace(SMALL, cls_token=True), words()),
+    "transformer cls_token": lambda: TransformerEncoder(replace(SMALL, cls_token=True), words()),
     "transformer concatenated, normed": lambda: TransformerEncoder(
         replace(SMALL, position_mode="concatenate", norm_input=True, activation="gelu_tanh"), words()
     ),
@@ -57,15 +57,15 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
 OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "label": lambda: LabelEncoder(LabelConfig(WIDTH), Embedding(LABELS, WIDTH)),
     "cnn": lambda: cnn(CnnConfig(WIDTH, (4, 8), attention=True)),
-    "cnn with questions": lambda: cnn(CnnConfig(WIDTH, (4, 8), queries=3)),
+    "cnn learned queries": lambda: cnn(CnnConfig(WIDTH, (4, 8), queries=3)),
     "cnn+transformer": lambda: cnn_transformer(CnnTransformerConfig((4, 8), transformer=SMALL)),
     "efficientnet": lambda: cnn(CnnConfig(WIDTH, backbone=BackboneConfig("efficientnet-lite0"))),
     "resnet+transformer": lambda: cnn_transformer(
         CnnTransformerConfig(backbone=BackboneConfig("resnet18", 16, "resnet18.pth"), transformer=SMALL)
     ),
     "vit": lambda: vit(VitConfig(4, SMALL)),
-    "vit with a perceptron": lambda: vit(VitConfig(4, SMALL, patch_ffn_dim=24)),
-    "vit with a unit": lambda: vit(VitConfig(4, replace(SMALL, positions="learned", cls_token=True))),
+    "vit mlp": lambda: vit(VitConfig(4, SMALL, patch_ffn_dim=24)),
+    "vit cls_token": lambda: vit(VitConfig(4, replace(SMALL, positions="learned", cls_token=True))),
 }
 ENCODERS = TEXT_ENCODERS | OTHER_ENCODERS
 
@@ -84,22 +84,22 @@ def transformer(**options: Any) -> Make:
 
 DECODERS: dict[str, Make] = {
     "rnn": rnn(attention="none"),
-    "elman from zero": rnn(cell="elman", attention="none", initial_state="zero"),
-    "lstm before": rnn(cell="lstm", layers=2, attention="bahdanau"),
-    "lstm before gated": rnn(cell="lstm", attention="bahdanau", context_gate=True),
-    "gru after": rnn(attention="luong"),
-    "gru after fed": rnn(attention="luong", input_feeding=True),
-    **{f"gru before {score}": rnn(attention="bahdanau", score=score) for score in regard.SCORES},
-    "lstm after dot": rnn(cell="lstm", attention="luong", score="dot"),
+    "elman zero state": rnn(cell="elman", attention="none", initial_state="zero"),
+    "lstm bahdanau": rnn(cell="lstm", layers=2, attention="bahdanau"),
+    "lstm bahdanau gated": rnn(cell="lstm", attention="bahdanau", context_gate=True),
+    "gru luong": rnn(attention="luong"),
+    "gru luong input-feeding": rnn(attention="luong", input_feeding=True),
+    **{f"gru bahdanau {score}": rnn(attention="bahdanau", score=score) for score in regard.SCORES},
+    "lstm luong dot": rnn(cell="lstm", attention="luong", score="dot"),
     "conv": lambda embedding, project, memory: ConvDecoder(CONV, embedding, project, memory),
     "transformer": transformer(),
     "transformer post-norm": transformer(norm_first=False, activation="gelu"),
     "transformer rms swiglu grouped": transformer(norm="rms", activation="swiglu", kv_heads=1, qk_norm=True),
     "transformer additive": transformer(score="additive"),
-    "transformer additive rotary": transformer(score="additive", positions="rotary"),  # whose scores see where, too
+    "transformer additive rotary": transformer(score="additive", positions="rotary"),
     "transformer concatenated, normed": transformer(position_mode="concatenate", norm_input=True, activation="silu"),
     "transformer learned concatenated": transformer(positions="learned", position_mode="concatenate"),
-    "transformer recomputed": transformer(activation_checkpointing=True),
+    "transformer checkpointed": transformer(activation_checkpointing=True),
     **{f"transformer {position}": transformer(positions=position) for position in POSITIONS},
 }  # fmt: skip
 
@@ -108,16 +108,16 @@ def decoder(name: str, memory_dim: int | None = WIDTH) -> nn.Module:
     torch.manual_seed(5)
     embedding = words()
     made = DECODERS[name](embedding, Projection(WIDTH, VOCABULARY, tied=embedding), memory_dim)
-    return lively(made).eval()
+    return without_zeros(made).eval()
 
 
 def encoder(name: str) -> nn.Module:
     torch.manual_seed(6)
-    return lively(ENCODERS[name]()).eval()
+    return without_zeros(ENCODERS[name]()).eval()
 
 
-def lively(module: nn.Module) -> nn.Module:
-    """Parameters that start at zero (biases, gates, tables) would hide that they are not used."""
+def without_zeros(module: nn.Module) -> nn.Module:
+    """Random values in parameters that are initialized to zero, which would hide that they are unused."""
     for parameter in module.parameters():
         if not parameter.data.any():
             parameter.data = 0.3 * torch.randn_like(parameter)
@@ -125,7 +125,7 @@ def lively(module: nn.Module) -> nn.Module:
 
 
 def source(name: str, lengths: tuple[int, ...] = (6, 3, 5)) -> Any:
-    """Something that this encoder reads, one item a length."""
+    """A batch of sources for this encoder, one for each length."""
     generator = torch.Generator().manual_seed(7)
     if name == "label":
         return torch.arange(len(lengths)) % LABELS
@@ -137,7 +137,7 @@ def source(name: str, lengths: tuple[int, ...] = (6, 3, 5)) -> Any:
 
 
 def one(batch: Any, i: int) -> Any:
-    """The i-th item of a batch by itself, without its padding."""
+    """Source i of a batch as a batch of one, without padding."""
     if isinstance(batch, Tokens):
         length = int(batch.lengths[i])
         return Tokens(batch.ids[i : i + 1, :length], batch.lengths[i : i + 1])
@@ -145,7 +145,7 @@ def one(batch: Any, i: int) -> Any:
 
 
 def memory(batch: int = 3) -> Memory:
-    """What an encoder might have handed over, with padding that holds garbage."""
+    """A random memory whose padding holds large values."""
     generator = torch.Generator().manual_seed(8)
     states = torch.randn(batch, 6, WIDTH, generator=generator)
     mask = torch.arange(6) < torch.tensor([6, 2, 4])[:batch, None]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_trainer import PAIRS, RNN, SHORT, dropout_free, hidden_tokens, log, same, table, weights
 
 from regard.api.train import train
 from regard.checkpoint import store
@@ -22,6 +21,7 @@ from regard.recipe.load import read_recipe
 from regard.training import distributed as module
 from regard.training.distributed import SINGLE_PROCESS, process_group
 from support import processes
+from support.training_runs import PAIRS, RNN, SHORT, dropout_free, hidden_tokens, log, same, table, weights
 
 STILL = dropout_free()  # without dropout, whose random numbers are each rank's own
 STILL_RNN = RNN | {"dropout": 0.0}
@@ -341,7 +341,7 @@ def test_store_keys_of_earlier_processes_are_ignored():
 
 
 def test_fsdp_needs_transformer_blocks():
-    with pytest.raises(RegardError, match=r"train.fsdp: wanted false unless the model is made of Transformer blocks"):
+    with pytest.raises(RegardError, match=r"train.fsdp: wanted false with model.encoder.kind = 'rnn'"):
         read_recipe(table(RNN, RNN, fsdp=True))
     with pytest.raises(RegardError, match=r"train.fsdp: wanted nothing with unfreeze_after"):
         read_recipe(table(fsdp=True, freeze=["encoder.*"], unfreeze_after=1))

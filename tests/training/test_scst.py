@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from test_caption import CNN, DECODERS
 
 from regard.api.evaluate import score
 from regard.api.train import make_model, train
@@ -16,6 +15,7 @@ from regard.evaluation.cider_reward import STOP, CiderReward
 from regard.recipe.recipe import Recipe
 from regard.training.objective import Objective
 from regard.training.scst import SelfCriticalSampler
+from support.captioners import CNN, DECODERS
 
 TRAIN = {
     "max_steps": 30,

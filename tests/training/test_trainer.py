@@ -21,7 +21,6 @@ import regard
 from regard.api.train import epochs, make_model, prepare, train
 from regard.checkpoint import store
 from regard.checkpoint.format import regular_steps
-from regard.core.errors import InterruptedTraining
 from regard.core.sanitize import as_json_line
 from regard.data import batching as batches_module
 from regard.data.arrays import RunningTextColumn
@@ -40,23 +39,21 @@ from regard.training.objective import Objective, mask_tokens, shift_targets
 from regard.training.schedules import learning_rate_at
 from regard.training.telemetry.log_file import truncate_log
 from regard.training.trainer import Trainer
-
-TRANSFORMER = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 32}
-RNN = {"kind": "rnn", "dim": 16}
-CONV = {"kind": "conv", "dim": 16, "dilations": [1, 2]}
-LETTERS = str(Path(__file__).parents[1] / "fixtures" / "letters.txt")  # to be copied
-PAIRS = {
-    "train": [LETTERS, LETTERS],
-    "valid": [LETTERS, LETTERS],
-    "source": {"tokenizer": "bytes"},
-    "target": {"tokenizer": "bytes"},
-}
-SHORT = {"max_steps": 12, "warmup_steps": 4, "validate_every": 4, "batch_tokens": 256, "log_every": 2, "log_samples": 1}
-
-
-def table(encoder=TRANSFORMER, decoder=TRANSFORMER, **changes):
-    model = {"encoder": encoder, "decoder": decoder}
-    return {"data": PAIRS, "model": model, "train": SHORT | changes, "decode": {"max_length": 12}}
+from support.training_runs import (
+    CONV,
+    LETTERS,
+    PAIRS,
+    RNN,
+    SHORT,
+    TRANSFORMER,
+    dropout_free,
+    hidden_tokens,
+    interrupted,
+    log,
+    same,
+    table,
+    weights,
+)
 
 
 @pytest.fixture(scope="session")
@@ -84,40 +81,6 @@ def text(tmp_path) -> dict:
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog sat on the log\n" * 60)
     path = str(tmp_path / "text.txt")
     return {"train": path, "valid": path, "target": {"tokenizer": "bytes"}, "context_length": 16}
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    folder = store.step_folder(run, store.steps(run)[-1])
-    return store.tensors(store.read(folder), "model.safetensors", folder)
-
-
-def log(run: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
-
-
-def same(a: dict, b: dict) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def interrupted(recipe, run: Path, after: int, cache: Path, **options) -> None:
-    """Train until a signal during update number `after`."""
-    update, count = Trainer._update, 0
-
-    def counted(self, group):
-        nonlocal count
-        count += 1
-        if count == after:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return update(self, group)
-
-    Trainer._update = counted
-    try:
-        with pytest.raises(InterruptedTraining) as caught:
-            train(recipe, run, cache=cache, **options)
-    finally:
-        Trainer._update = update
-    assert caught.value.exit_code == 143
 
 
 MEMBERS = {
@@ -263,13 +226,6 @@ def test_accumulated_batches_weigh_by_their_tokens(r_drop, tmp_path, cache):
     made._update(group)
     for parameter, gradient in zip(model.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
-
-
-def hidden_tokens(texts: list[str], target: dict, path: Path, **changes) -> dict:
-    """A recipe for a masked-token head."""
-    path.write_text("".join(text + "\n" for text in texts))
-    data = {"train": str(path), "valid": str(path), "target": target}
-    return {"data": data, "model": {"encoder": TRANSFORMER, "head": "mlm"}, "train": SHORT | changes}
 
 
 NOTHING = {
@@ -453,10 +409,6 @@ def test_cuda_graphs_are_refused_where_shapes_differ(text):
         read_recipe(
             {"data": text, "model": {"decoder": TRANSFORMER}, "train": {"cuda_graphs": True, "accumulate_steps": 2}}
         )
-
-
-def dropout_free() -> dict:
-    return TRANSFORMER | {"dropout": 0.0}
 
 
 def test_decoder_inputs_are_the_targets_shifted_by_one():

@@ -28,10 +28,9 @@ class Range:
     high: float | None = None
     below: bool = False
 
-    def holds(self, number: int | float) -> bool:
-        return number >= self.low and (
-            self.high is None or number < self.high or (number == self.high and not self.below)
-        )
+    def __contains__(self, number: int | float) -> bool:
+        below_end = self.high is None or number < self.high or (number == self.high and not self.below)
+        return number >= self.low and below_end
 
     def __str__(self) -> str:
         end = "" if self.high is None else f" and {'below' if self.below else 'at most'} {self.high:g}"
@@ -41,28 +40,17 @@ class Range:
 Count = Annotated[int, Range(1.0)]
 Probability = Annotated[float, Range(0.0, 1.0, below=True)]
 
-# Recipe keys of versions before 0.1.0 and their present names.
+# Keys of earlier recipes whose present name is not the one nearest in spelling.
 RENAMED = {
     "steps": "max_steps over_steps", "rate": "learning_rate", "final_rate": "min_learning_rate",
-    "warmup": "warmup_steps", "schedule": "lr_schedule", "beta1": "betas", "beta2": "betas", "epsilon": "eps norm_eps",
-    "clip": "clip_norm", "smoothing": "label_smoothing", "masked": "mask_probability", "agreement": "r_drop",
-    "forcing": "scheduled_sampling", "carry": "carry_state", "ema": "ema_decay", "average": "average_checkpoints",
-    "keep": "keep_checkpoints", "start_from": "init_from", "replay": "cuda_graphs", "shard": "fsdp",
-    "timeout": "distributed_timeout", "mixed": "mixed_lengths", "accumulate": "accumulate_steps",
-    "samples": "log_samples", "log_to": "loggers", "metric": "monitor", "gold": "teacher_forcing",
-    "end": "final_teacher_forcing", "draw": "mode", "width": "dim", "hidden": "ffn_dim", "key_heads": "kv_heads",
-    "weight_dropout": "attention_dropout", "hidden_dropout": "ffn_dropout", "position": "positions",
-    "join": "position_mode", "longest": "max_positions max_tokens max_length", "normalise": "qk_norm",
-    "unit": "cls_token", "recompute": "activation_checkpointing", "feed": "input_feeding", "start": "initial_state",
-    "gate": "context_gate", "kernel": "kernel_size", "patch": "patch_size", "patch_hidden": "patch_ffn_dim",
-    "vocabulary": "vocab_size", "source_vocabulary": "source_vocab_size", "labels": "num_labels",
-    "tie": "tie_embeddings", "generate": "synthetic", "joint": "shared_vocab", "stretch": "context_length",
-    "errors": "encoding_errors", "tokens": "tokenizer", "lower": "lowercase", "size": "image_size",
-    "beam": "beam_size", "nbest": "num_hypotheses", "shortest": "min_length", "longest_ratio": "max_length_ratio",
-    "shortest_ratio": "min_length_ratio", "no_repeat": "no_repeat_ngram_size", "repetition": "repetition_penalty",
-    "groups": "beam_groups", "diversity": "diversity_penalty", "typical": "typical_p",
-    "longest_source": "max_source_length", "int8": "quantization", "negatives": "negative", "subsample": "sample",
-    "least_count": "min_count",
+    "epsilon": "eps norm_eps", "masked": "mask_probability", "agreement": "r_drop", "forcing": "scheduled_sampling",
+    "keep": "keep_checkpoints", "replay": "cuda_graphs", "shard": "fsdp", "log_to": "loggers", "metric": "monitor",
+    "gold": "teacher_forcing", "end": "final_teacher_forcing", "width": "dim", "hidden": "ffn_dim",
+    "weight_dropout": "attention_dropout", "join": "position_mode", "longest": "max_positions max_tokens max_length",
+    "normalise": "qk_norm", "unit": "cls_token", "recompute": "activation_checkpointing",
+    "patch_hidden": "patch_ffn_dim", "generate": "synthetic", "joint": "shared_vocab", "stretch": "context_length",
+    "tokens": "tokenizer", "size": "image_size", "nbest": "num_hypotheses", "shortest": "min_length",
+    "longest_ratio": "max_length_ratio", "longest_source": "max_source_length", "int8": "quantization",
 }  # fmt: skip
 
 ConfigType = TypeVar("ConfigType", bound="Config")
@@ -164,9 +152,7 @@ def _fits(value: Any, hint: Any) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         bounds = [bound for bound in arguments[1:] if isinstance(bound, Range | Registry)]
-        return _fits(value, arguments[0]) and all(
-            value in bound if isinstance(bound, Registry) else bound.holds(value) for bound in bounds
-        )
+        return _fits(value, arguments[0]) and all(value in bound for bound in bounds)
     if origin is Literal:
         return value in arguments and isinstance(value, str)
     if origin in (Union, UnionType):
@@ -184,9 +170,8 @@ def describe(hint: Any) -> str:
     """The values that an annotation allows, in words."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return (
-            str(arguments[1]) if isinstance(arguments[1], Registry) else f"{describe(arguments[0])} of {arguments[1]}"
-        )
+        values = "" if isinstance(arguments[1], Registry) else f"{describe(arguments[0])} of "
+        return f"{values}{arguments[1]}"
     if origin is Literal:
         return "one of " + ", ".join(map(repr, arguments))
     if origin in (Union, UnionType):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
-from regard.core.errors import InvalidArgument, Problem
+from regard.core.errors import InvalidArgument
 
 Entry = TypeVar("Entry")
 PLUGINS = "regard.plugins"  # entry-point group of modules that register parts when they are imported
@@ -38,30 +38,20 @@ class Registry(Generic[Entry]):
         if not name:
             raise InvalidArgument("name", wanted=f"a name for the {self.kind}", got=repr(name), remedy="Give a text.")
         if name in self._entries:
-            raise InvalidArgument(
-                "name",
-                wanted=f"a {self.kind} name that is not taken",
-                got=repr(name),
-                remedy="Choose another; a registered name is never replaced.",
-            )
+            remedy = "Choose another; a registered name is never replaced."
+            raise InvalidArgument("name", wanted=f"a {self.kind} name that is not taken", got=repr(name), remedy=remedy)
         self._entries[name] = entry
         self._packages[name] = package
 
     def unregister(self, name: str) -> None:
-        """Remove an entry that `register` added."""
-        if name not in self._packages:
-            raise InvalidArgument(
-                "name",
-                wanted=f"a {self.kind} that was registered at run time",
-                got=repr(name),
-                remedy="Entries of the package itself stay.",
-            )
-        del self._entries[name], self._packages[name]
+        """Remove an entry that `register` added; those of the package itself stay."""
+        del self._packages[name], self._entries[name]
 
     def __getitem__(self, name: str) -> Entry:
-        problem = self.problem(self.kind, name)
-        if problem is not None:
-            raise InvalidArgument(problem.key, wanted=problem.wanted, got=problem.got, remedy=problem.remedy)
+        if name not in self:
+            near = difflib.get_close_matches(str(name), self, n=1, cutoff=0.0)
+            remedy = f"Did you mean {near[0]!r}?" if near else "Register one first."
+            raise InvalidArgument(self.kind, wanted=str(self), got=repr(name), remedy=remedy)
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
@@ -87,14 +77,6 @@ class Registry(Generic[Entry]):
     def package(self, name: str) -> str | None:
         """The distribution that registered this name; None for the package's own and where it was not given."""
         return self._packages.get(name)
-
-    def problem(self, key: str, name: object) -> Problem | None:
-        """What is wrong with this name, reported under `key`; None for a registered one."""
-        if name in self:
-            return None
-        near = difflib.get_close_matches(str(name), self, n=1, cutoff=0.0)
-        remedy = f"Did you mean {near[0]!r}?" if near else "Register one first."
-        return Problem(key, str(self), repr(name), remedy)
 
 
 def extensions(names: Iterable[tuple[Registry[Any], str]]) -> list[dict[str, str | None]]:

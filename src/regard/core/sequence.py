@@ -141,10 +141,6 @@ class SequenceOffsets:
         index = self.cu_seqlens[:-1, None] + torch.arange(self.max_length, device=x.device)
         return x[index.clamp(max=len(x) - 1)]
 
-    def pack(self, x: Float[Tensor, "B S *rest"]) -> Float[Tensor, "N *rest"]:
-        """Padded to packed."""
-        return self.packing.pack(x)
-
     @property
     def packing(self) -> "Packing":
         """The packing of the batch when padded to `max_length`."""

@@ -170,7 +170,7 @@ class Predictor:
             return self.pipeline.score(encoded, targets, batch_tokens or self.recipe.decode.batch_tokens)
 
     def encode(
-        self, text: InputValue, *, truncate: bool = False, line: int | None = None, **options: Any
+        self, text: object, *, truncate: bool = False, line: int | None = None, **options: Any
     ) -> tuple[list[int], Source | None]:
         """The token ids of a text, none for a label or an image; and the encoder's input as a batch of one.
 
@@ -182,7 +182,7 @@ class Predictor:
         return ids, None if not self.recipe.data.source_fields else self.inputs.collate(encoded)
 
     def _encode(
-        self, texts: Sequence[InputValue], config: DecodeConfig, truncate: bool, lines: Sequence[int] | None
+        self, texts: Sequence[object], config: DecodeConfig, truncate: bool, lines: Sequence[int] | None
     ) -> tuple[list[EncodedInput], set[int]]:
         """The encoded texts, and the indices of those that were truncated."""
         encoded = self.inputs.encode(self.inputs.check("texts", texts))

@@ -56,15 +56,11 @@ def attend(
     >>> regard.attend(query, key, value).shape
     torch.Size([2, 3, 4])
     """
-    if not 0 <= dropout < 1:
-        raise InvalidArgument(
-            "dropout", wanted="a probability p, 0 ≤ p < 1", got=str(dropout), remedy="0.0 drops nothing."
-        )
-    query, key, value = _autocast(query, key, value)
-    check_tensors({"query": query, "key": key, "value": value})
-    _check_values(key, value)
-    spec, lead = _spec(query, key, value, score, mask, causal, window, bias)
-    out = attend_spec(spec, _fold_batch(value, _folding(lead, spec.score_function)), dropout, source, lead)
+    check_dropout(dropout)
+    tensors = {"query": query, "key": key, "value": value}
+    spec, lead, folded = _spec(tensors, score, mask, causal, window, bias)
+    assert folded is not None
+    out = attend_spec(spec, folded, dropout, source, lead)
     return out.reshape(*lead, *out.shape[2:])
 
 
@@ -88,11 +84,8 @@ def attention_weights(
     `rows` and `heads` (the axis before the queries) select; memory grows with the selection.
     `lse` (..., N) is the log-sum-exp of each row, where it is known; the weights then carry no gradient.
     """
-    query, key, *values = _autocast(query, key, *(() if value is None else (value,)))
-    check_tensors(dict(zip(("query", "key", "value"), (query, key, *values), strict=False)))
-    if values:
-        _check_values(key, values[0])
-    spec, lead = _spec(query, key, values[0] if values else None, score, mask, causal, window, bias)
+    tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    spec, lead, _ = _spec(tensors, score, mask, causal, window, bias)
     with torch.set_grad_enabled(torch.is_grad_enabled() and lse is None):
         return capture.weights(spec, lead, rows, heads, _fold_lse(lse, spec, lead))
 
@@ -115,19 +108,12 @@ def attention_summary(
 
     Computed in blocks: memory grows with N + M. `on` (M,) is True at the keys of the mass; other arguments as `attend`.
     """
-    query, key = _autocast(query, key)
-    check_tensors({"query": query, "key": key})
-    spec, lead = _spec(query, key, None, score, mask, causal, window, bias)
+    spec, lead, _ = _spec({"query": query, "key": key}, score, mask, causal, window, bias)
     return capture.summary(spec, lead, top, on, _fold_lse(lse, spec, lead))
 
 
 def self_attend(
-    x: Tensor,
-    *,
-    scaled: bool = False,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    window: Window | None = None,
+    x: Tensor, *, scaled: bool = False, mask: Tensor | None = None, causal: bool = False, window: Window | None = None
 ) -> Tensor:
     """Self-attention without parameters, softmax(X Xᵀ) X, of x (..., N, W)."""
     return attend(x, x, x, score=ScaledDot() if scaled else Dot(), mask=mask, causal=causal, window=window)
@@ -166,61 +152,57 @@ def attend_packed(packed: PackedAttentionSpec, source: nn.Module | None) -> Tens
 
 
 def attention_mask(mask: Tensor | None, causal: bool, window: Window | None) -> AttentionMask:
-    behind, ahead = _window(window)
+    pair = window if isinstance(window, tuple | list) else (window, window)
+    if len(pair) != 2 or not all(size is None or (type(size) is int and size >= 0) for size in pair):
+        wanted = "a number of keys ≥ 0, or a pair of such numbers (None: no limit)"
+        remedy = "window=2 is two keys on each side; with causal=True, the two before and its own."
+        raise InvalidArgument("window", wanted=wanted, got=repr(window), remedy=remedy)
+    behind, ahead = pair
     return AttentionMask(mask, behind, 0 if causal else ahead)
 
 
 def _spec(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor | None,
+    tensors: dict[str, Tensor],
     score: Scoring | None,
     mask: Tensor | None,
     causal: bool,
     window: Window | None,
     bias: Bias | None,
-) -> tuple[AttentionSpec, tuple[int, ...]]:
-    """The spec, and the leading axes that all broadcast to; a score with heads may have added some to the query's."""
+) -> tuple[AttentionSpec, tuple[int, ...], Tensor | None]:
+    """The spec of a query, a key and perhaps a value; the leading axes that all broadcast to; the folded value."""
+    tensors = _autocast(tensors)
+    _check_tensors(tensors)
+    query, key, value = tensors["query"], tensors["key"], tensors.get("value")
     score_function: ScoreFunction
     if score is None:
         score_function = DotScoreFunction(1 / sqrt(max(1, query.shape[-1])))
     elif not isinstance(score, Score | ProjectedKeys):
-        raise InvalidArgument(
-            "score",
-            wanted="a score such as regard.Additive(8, 8, 4), or None",
-            got=repr(score),
-            remedy="Make one: regard.Dot() and not regard.Dot or 'dot'.",
-        )
+        wanted = "a score such as regard.Additive(8, 8, 4), or None"
+        remedy = "Make one: regard.Dot() and not regard.Dot or 'dot'."
+        raise InvalidArgument("score", wanted=wanted, got=repr(score), remedy=remedy)
     else:
-        dtype = query.dtype
-        query, key = score.queries(query), score.keys(key)
-        if not query.dtype == key.dtype == dtype:  # the projections of a score may be wider
-            query, key = query.to(dtype), key.to(dtype)
+        dtype = query.dtype  # the projections of a score may be wider
+        query, key = score.queries(query).to(dtype), score.keys(key).to(dtype)
         score_function = score.score_function(query.shape[-1])
-    lead = _lead({"query": query, "key": key} | ({} if value is None else {"value": value}))
+    lead = _lead(tensors | {"query": query, "key": key})  # a score with heads may have added an axis
     if query.shape[-1] != key.shape[-1]:
         name = "ScaledDot" if score is None else type(score).__name__
-        raise InvalidArgument(
-            "key",
-            wanted=f"the query's dim, {query.shape[-1]}, for {name}",
-            got=f"dim {key.shape[-1]} in shape {tuple(key.shape)}",
-            remedy="Project one of them, or use a score of two dims: Bilinear, ReducedRank or Additive.",
-        )
+        got = f"dim {key.shape[-1]} in shape {tuple(key.shape)}"
+        remedy = "Project one of them, or use a score of two dims: Bilinear, ReducedRank or Additive."
+        raise InvalidArgument("key", wanted=f"the query's dim, {query.shape[-1]}, for {name}", got=got, remedy=remedy)
     folding = _folding(lead, score_function)
     shape = (*lead, query.shape[-2], key.shape[-2])
     if mask is not None:
         check_mask(mask, shape, query.device)
         mask = _fold(mask, folding)
-    if bias is not None:
-        bias = fold_bias(bias, shape, query, folding)
     spec = AttentionSpec(
         score_function=score_function,
         query=_fold_batch(query if query.shape[:-2] == lead else query.expand(*lead, -1, -1), folding),
         key=_fold_batch(key, folding),
         visible=attention_mask(mask, causal, window),
-        bias=bias,
+        bias=None if bias is None else fold_bias(bias, shape, query, folding),
     )
-    return spec, lead
+    return spec, lead, None if value is None else _fold_batch(value, folding)
 
 
 def _folding(lead: tuple[int, ...], score_function: ScoreFunction) -> tuple[int, ...]:
@@ -250,147 +232,97 @@ def _fold_batch(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
 
 def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor, folding: tuple[int, ...]) -> Bias:
     """The bias in the query's dtype with leading axes folded, or InvalidArgument unless it broadcasts to `shape`."""
-    lead, n, m = shape[:-2], shape[-2], shape[-1]
     values = bias_values(bias)
     if not isinstance(values, Tensor) or not values.is_floating_point() or values.device != query.device:
-        raise InvalidArgument(
-            "bias",
-            wanted=f"a floating-point tensor on {query.device}, added to the scores",
-            got=f"{values.dtype} on {values.device}" if isinstance(values, Tensor) else repr(values),
-            remedy="A boolean mask goes in mask=.",
-        )
+        wanted = f"a floating-point tensor on {query.device}, added to the scores"
+        got = f"{values.dtype} on {values.device}" if isinstance(values, Tensor) else repr(values)
+        raise InvalidArgument("bias", wanted=wanted, got=got, remedy="A boolean mask goes in mask=.")
     values = values.to(query.dtype)
+    by_distance = isinstance(bias, DistanceBias)
+    target = (*shape[:-2], shape[-2] + shape[-1] - 1) if by_distance else shape
+    if not _broadcasts(values, target) or (by_distance and values.shape[-1:] != target[-1:]):
+        wanted, got = f"a shape that broadcasts to {target}", str(tuple(values.shape))
+        remedy = "The last axes are queries and keys; a DistanceBias has one number for each of N + M - 1 distances."
+        raise InvalidArgument("bias", wanted=wanted, got=got, remedy=remedy)
     if isinstance(bias, DistanceBias):
-        wanted = (*lead, n + m - 1)
-        if values.dim() > 0 and values.shape[-1] == n + m - 1 and _broadcasts(values, wanted):
-            return with_values(bias, _fold(values[..., None, :], folding)[:, :, 0])
-    else:
-        wanted = shape
-        if _broadcasts(values, wanted):
-            return _fold(values, folding)
-    raise InvalidArgument(
-        "bias",
-        wanted=f"a shape that broadcasts to {wanted}",
-        got=str(tuple(values.shape)),
-        remedy="The last axes are queries and keys; a DistanceBias has one number for each of N + M - 1 distances.",
-    )
+        return with_values(bias, _fold(values[..., None, :], folding)[:, :, 0])
+    return _fold(values, folding)
 
 
 def _fold_lse(lse: Tensor | None, spec: AttentionSpec, lead: tuple[int, ...]) -> Tensor | None:
     if lse is None:
         return None
     if lse.shape != (*lead, spec.n):
-        raise InvalidArgument(
-            "lse",
-            wanted=f"one number per query, shape {(*lead, spec.n)}",
-            got=str(tuple(lse.shape)),
-            remedy="Leave it out and it is computed.",
-        )
+        wanted, got = f"one number per query, shape {(*lead, spec.n)}", str(tuple(lse.shape))
+        raise InvalidArgument("lse", wanted=wanted, got=got, remedy="Leave it out and it is computed.")
     return lse.reshape(spec.query.shape[:3])
 
 
-def _autocast(*tensors: Tensor) -> list[Tensor]:
-    """Cast as torch.autocast does for PyTorch's own attention."""
-    if not all(isinstance(t, Tensor) and t.is_floating_point() for t in tensors):
-        return list(tensors)  # refused by the checks
-    device = tensors[0].device.type
+def _autocast(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Cast as torch.autocast does for PyTorch's own attention. What is not a floating-point tensor is refused later."""
+    if not all(isinstance(t, Tensor) and t.is_floating_point() for t in tensors.values()):
+        return tensors
+    device = tensors["query"].device.type
     if not torch.is_autocast_enabled(device):
-        return list(tensors)
-    return [t.to(torch.get_autocast_dtype(device)) if t.dtype != torch.float64 else t for t in tensors]
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return {name: t.to(dtype) if t.dtype != torch.float64 else t for name, t in tensors.items()}
 
 
-def check_tensors(tensors: dict[str, Tensor]) -> None:
-    """Refuse anything but floating-point tensors (..., positions, dim) of the first one's dtype and device."""
-    first = next(iter(tensors.values()))
+def _check_tensors(tensors: dict[str, Tensor]) -> None:
+    """Refuse anything but floating-point tensors (..., positions, dim) of the query's dtype and device."""
+    first = tensors["query"]
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
             got = f"{tensor.dtype} of shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)
-            raise InvalidArgument(
-                name,
-                wanted="a floating-point tensor (..., positions, dim)",
-                got=got,
-                remedy="Embed tokens first; give a single vector as x[None].",
-            )
+            remedy = "Embed tokens first; give a single vector as x[None]."
+            raise InvalidArgument(name, wanted="a floating-point tensor (..., positions, dim)", got=got, remedy=remedy)
         if tensor.dtype != first.dtype or tensor.device != first.device:
-            raise InvalidArgument(
-                name,
-                wanted=f"{first.dtype} on {first.device}, as the query",
-                got=f"{tensor.dtype} on {tensor.device}",
-                remedy="Move or convert it with .to(query).",
-            )
+            wanted, remedy = f"{first.dtype} on {first.device}, as the query", "Move or convert it with .to(query)."
+            raise InvalidArgument(name, wanted=wanted, got=f"{tensor.dtype} on {tensor.device}", remedy=remedy)
+    keys, values = (tensors.get(name, tensors["key"]).shape for name in ("key", "value"))
+    if keys[-2] != values[-2]:
+        got, remedy = f"{values[-2]} in shape {tuple(values)}", "Keys and values come in pairs, from the same sequence."
+        raise InvalidArgument("value", wanted=f"one value per key, {keys[-2]} of them", got=got, remedy=remedy)
 
 
 def _lead(tensors: dict[str, Tensor]) -> tuple[int, ...]:
     """The leading axes that all broadcast to."""
-    lead = tuple(tensors["query"].shape[:-2])
-    if all(tensor.shape[:-2] == lead for tensor in tensors.values()):
-        return lead
-    depth = max(tensor.dim() for tensor in tensors.values()) - 2
-    shapes = [(*(1,) * (depth + 2 - tensor.dim()), *tensor.shape[:-2]) for tensor in tensors.values()]
-    axes = [{size for size in sizes if size != 1} or {1} for sizes in zip(*shapes, strict=True)]
-    if any(len(sizes) > 1 for sizes in axes):
-        raise InvalidArgument(
-            ", ".join(tensors),
-            wanted="leading axes that broadcast",
-            got=", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items()),
-            remedy="All axes but the last two are batch axes: make them equal, or of size one.",
-        )
-    return tuple(size for (size,) in axes)
+    leads = [tensor.shape[:-2] for tensor in tensors.values()]
+    if all(lead == leads[0] for lead in leads):
+        return tuple(leads[0])
+    try:
+        return tuple(torch.broadcast_shapes(*leads))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        got = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
+        remedy = "All axes but the last two are batch axes: make them equal, or of size one."
+        wanted = "leading axes that broadcast"
+        raise InvalidArgument(", ".join(tensors), wanted=wanted, got=got, remedy=remedy) from None
 
 
-def _check_values(key: Tensor, value: Tensor) -> None:
-    if key.shape[-2] != value.shape[-2]:
-        raise InvalidArgument(
-            "value",
-            wanted=f"one value per key, {key.shape[-2]} of them",
-            got=f"{value.shape[-2]} in shape {tuple(value.shape)}",
-            remedy="Keys and values come in pairs, from the same sequence.",
-        )
+def check_dropout(dropout: float) -> None:
+    if not 0 <= dropout < 1:
+        wanted, remedy = "a probability p, 0 ≤ p < 1", "0.0 drops nothing."
+        raise InvalidArgument("dropout", wanted=wanted, got=str(dropout), remedy=remedy)
 
 
 def check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
     """Refuse anything but a boolean mask on this device that broadcasts to (..., N, M)."""
     if isinstance(mask, Tensor) and mask.device != device:
-        raise InvalidArgument(
-            "mask",
-            wanted=f"a mask on {device}, as the query",
-            got=f"one on {mask.device}",
-            remedy="Move it with .to().",
-        )
+        wanted = f"a mask on {device}, as the query"
+        raise InvalidArgument("mask", wanted=wanted, got=f"one on {mask.device}", remedy="Move it with .to().")
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        floating = isinstance(mask, Tensor) and mask.is_floating_point()
-        raise InvalidArgument(
-            "mask",
-            wanted="a boolean tensor, True = may attend",
-            got=str(mask.dtype) if isinstance(mask, Tensor) else repr(mask),
-            remedy="What is added to scores goes in bias=; for 0 / -inf use mask == 0."
-            if floating
-            else "Use mask.bool() if non-zero means that it may attend.",
-        )
+        remedy = "Use mask.bool() if non-zero means that it may attend."
+        if isinstance(mask, Tensor) and mask.is_floating_point():
+            remedy = "What is added to scores goes in bias=; for 0 / -inf use mask == 0."
+        got = str(mask.dtype) if isinstance(mask, Tensor) else repr(mask)
+        raise InvalidArgument("mask", wanted="a boolean tensor, True = may attend", got=got, remedy=remedy)
     if not _broadcasts(mask, shape):
-        raise InvalidArgument(
-            "mask",
-            wanted=f"a shape that broadcasts to {shape}: batch axes, queries, keys",
-            got=str(tuple(mask.shape)),
-            remedy="A padding mask (batch, keys) goes in as mask[:, None, :], or mask[:, None, None, :] with heads.",
-        )
+        wanted = f"a shape that broadcasts to {shape}: batch axes, queries, keys"
+        remedy = "A padding mask (batch, keys) goes in as mask[:, None, :], or mask[:, None, None, :] with heads."
+        raise InvalidArgument("mask", wanted=wanted, got=str(tuple(mask.shape)), remedy=remedy)
 
 
 def _broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
     axes = zip(reversed(tensor.shape), reversed(shape), strict=False)
     return tensor.dim() <= len(shape) and all(size in (1, wanted) for size, wanted in axes)
-
-
-def _window(window: Window | None) -> tuple[int | None, int | None]:
-    if window is None:
-        return None, None
-    pair = window if isinstance(window, tuple | list) else (window, window)
-    if len(pair) != 2 or not all(size is None or (type(size) is int and size >= 0) for size in pair):
-        raise InvalidArgument(
-            "window",
-            wanted="a number of keys ≥ 0, or a pair of such numbers (None: no limit)",
-            got=repr(window),
-            remedy="window=2 is two keys on each side; with causal=True, the two before and its own.",
-        )
-    behind, ahead = pair
-    return behind, ahead

@@ -3,7 +3,7 @@
 Batch norm always uses its stored statistics, in training as well, so that images of a batch do not affect each other.
 It is then a scale and a shift per channel, folded into the convolution before it; both can still be trained.
 
-Names and shapes of weights are those of the published files, which `api/backbones.py` reads.
+Names and shapes of weights are those of the published files, which `model/pretrained.py` reads.
 """
 
 from collections.abc import Iterator
@@ -134,16 +134,13 @@ class ResidualBlock(nn.Module):
         sizes = [(inputs, inner, 1, 1), (inner, inner, 3, stride), (inner, outputs, 1, 1)]
         if not bottleneck:
             sizes = [(inputs, outputs, 3, stride), (outputs, outputs, 3, 1)]
-        self.conv1, self.bn1 = _conv_centered(*sizes[0]), FrozenBatchNorm(sizes[0][1], epsilon=1e-5)
-        self.conv2, self.bn2 = _conv_centered(*sizes[1]), FrozenBatchNorm(sizes[1][1], epsilon=1e-5)
+        self.conv1, self.bn1 = _conv_norm(*sizes[0])
+        self.conv2, self.bn2 = _conv_norm(*sizes[1])
         self.bottleneck = bottleneck
         if bottleneck:
-            self.conv3, self.bn3 = _conv_centered(*sizes[2]), FrozenBatchNorm(outputs, epsilon=1e-5)
-        self.downsample: nn.ModuleList | None = None
-        if stride > 1 or inputs != outputs:
-            self.downsample = nn.ModuleList(
-                [_conv_centered(inputs, outputs, 1, stride), FrozenBatchNorm(outputs, epsilon=1e-5)]
-            )
+            self.conv3, self.bn3 = _conv_norm(*sizes[2])
+        downsamples = stride > 1 or inputs != outputs
+        self.downsample = nn.ModuleList(_conv_norm(inputs, outputs, 1, stride)) if downsamples else None
 
     def forward(self, x: Float[Tensor, "B c Y X"]) -> Float[Tensor, "B C y x"]:
         y = self.bn2(self.conv2, F.relu_(self.bn1(self.conv1, x)))
@@ -164,7 +161,7 @@ class ResNet(nn.Module):
         super().__init__()
         both = list(zip(self.MEAN, self.DEVIATION, strict=True))
         self.color_transform = ColorTransform(tuple(0.5 / d for _, d in both), tuple((0.5 - m) / d for m, d in both))
-        self.conv1, self.bn1 = _conv_centered(3, 64, 7, 2), FrozenBatchNorm(64, epsilon=1e-5)
+        self.conv1, self.bn1 = _conv_norm(3, 64, 7, 2)
         self.dim = 64
         self.layers = len(blocks) if stride == 32 else len(blocks) - 1
         for number, count in enumerate(blocks[: self.layers]):
@@ -197,8 +194,10 @@ def _conv(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, groups
     return nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
 
 
-def _conv_centered(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+def _conv_norm(inputs: int, outputs: int, kernel: int, stride: int) -> tuple[nn.Conv2d, FrozenBatchNorm]:
+    """A convolution of a ResNet, padded alike on both sides, and its norm."""
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+    return conv, FrozenBatchNorm(outputs, epsilon=1e-5)
 
 
 def _norm(channels: int) -> FrozenBatchNorm:

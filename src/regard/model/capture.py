@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 import torch
@@ -176,12 +176,8 @@ def weights(spec: AttentionSpec, lead: tuple[int, ...], rows: Pick, heads: Pick,
     """Exact weights (*lead, rows, keys) of these rows and heads."""
     if heads is not None:
         if len(lead) < 2:
-            raise InvalidArgument(
-                "heads",
-                wanted="None: this attention has no head axis",
-                got=repr(heads),
-                remedy="Give queries of shape (..., heads, N, dim) to choose among heads.",
-            )
+            got, remedy = repr(heads), "Give queries of shape (..., heads, N, dim) to choose among heads."
+            raise InvalidArgument("heads", wanted="None: this attention has no head axis", got=got, remedy=remedy)
         chosen = picked("heads", heads, lead[-1], spec.query.device)
         spec, lead = spec.for_heads(chosen), (*lead[:-1], len(chosen))
         lse = None if lse is None else lse[:, chosen]
@@ -196,21 +192,13 @@ def summary(spec: AttentionSpec, lead: tuple[int, ...], top: int, on: Tensor | N
         raise InvalidArgument("top", wanted="a count", got=str(top), remedy="Use 0 for none.")
     if on is not None:
         if not isinstance(on, Tensor) or on.dtype != torch.bool or on.shape != (spec.m,):
-            raise InvalidArgument(
-                "on",
-                wanted=f"one boolean per key, shape ({spec.m},)",
-                got=f"{on.dtype} of shape {tuple(on.shape)}" if isinstance(on, Tensor) else repr(on),
-                remedy="Mark with True the keys whose weight is summed.",
-            )
+            got = f"{on.dtype} of shape {tuple(on.shape)}" if isinstance(on, Tensor) else repr(on)
+            remedy = "Mark with True the keys whose weight is summed."
+            raise InvalidArgument("on", wanted=f"one boolean per key, shape ({spec.m},)", got=got, remedy=remedy)
         on = on.to(spec.query.device, torch.promote_types(spec.query.dtype, torch.float32))
     folded = exact.summarize(spec, top=min(top, spec.m), on=on, lse=lse)
-    return Summary(
-        entropy=folded.entropy.reshape(*lead, spec.n),
-        distance=folded.distance.reshape(*lead, spec.n),
-        top_weights=folded.top_weights.reshape(*lead, *folded.top_weights.shape[2:]),
-        top_keys=folded.top_keys.reshape(*lead, *folded.top_keys.shape[2:]),
-        mass=None if folded.mass is None else folded.mass.reshape(*lead, spec.n),
-    )
+    rows = {name: x.reshape(*lead, *x.shape[2:]) for name, x in vars(folded).items() if x is not None}
+    return replace(folded, **rows)
 
 
 def picked(argument: str, pick: Pick, size: int, device: torch.device, *, strict: bool = True) -> Tensor:
@@ -230,9 +218,5 @@ def picked(argument: str, pick: Pick, size: int, device: torch.device, *, strict
         got = str(indices.tolist())
     else:
         return indices[valid].long() % max(1, size)
-    raise InvalidArgument(
-        argument,
-        wanted=f"whole numbers from {-size} to {size - 1}",
-        got=got,
-        remedy=f"There are {size} {argument}; negative numbers count from the end.",
-    )
+    remedy = f"There are {size} {argument}; negative numbers count from the end."
+    raise InvalidArgument(argument, wanted=f"whole numbers from {-size} to {size - 1}", got=got, remedy=remedy)

@@ -17,7 +17,7 @@ from regard.kernels.layers.linear import linear
 from regard.kernels.layers.residual_norm import PendingResidual, add_norm
 from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
-from regard.model.kv_cache import KeyValue, Slots, beam_rows, sequence_rows, write_masks
+from regard.model.kv_cache import LayerMemories, Slots, beam_rows, sequence_rows
 from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
@@ -45,10 +45,6 @@ class ConvConfig(EncoderConfig, DecoderConfig):
 
     def not_packable(self) -> str | None:
         return not_packable_score(self.score)
-
-    def mlm_conflicts(self) -> Iterator[Problem]:
-        if self.causal:
-            yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         return ((key, "this encoder has no attention") for key in ("score", "heads"))
@@ -127,33 +123,23 @@ class ConvState(DecoderState):
     """The state of a convolutional decoder, of K hypotheses for each of B sequences."""
 
     seen: list[Float[Tensor, "rows _ W"]]  # the last inputs of each convolution, as many as it spans
-    memories: list[KeyValue | None]
-    memory_mask: Bool[Tensor, "B 1 M"] | None
+    memory: LayerMemories | None
     beams: int = 1
 
-    def reorder(self, index: Int[Tensor, " sentences"]) -> "ConvState":
-        rows = sequence_rows(index, self.beams, index.device)
-        return replace(
-            self,
-            seen=[seen[rows] for seen in self.seen],
-            memories=[None if memory is None else memory.reorder(index) for memory in self.memories],
-            memory_mask=None if self.memory_mask is None else self.memory_mask[index],
-        )
+    def reorder(self, index: Int[Tensor, " n"]) -> "ConvState":
+        rows, memory = sequence_rows(index, self.beams, index.device), self.memory
+        memory = None if memory is None else memory.reorder(index)
+        return replace(self, seen=[seen[rows] for seen in self.seen], memory=memory)
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "ConvState":
         return self if self.beams == 1 else replace(self, seen=[seen[beam_rows(parents)] for seen in self.seen])
 
     def admit(self, slots: Slots, fresh: "ConvState") -> "ConvState":
-        rows = sequence_rows(slots, self.beams, self.seen[0].device)
-        return replace(
-            self,
-            seen=[mine.index_copy(0, rows, new) for mine, new in zip(self.seen, fresh.seen, strict=True)],
-            memories=[
-                None if mine is None or new is None else mine.write(slots, new)
-                for mine, new in zip(self.memories, fresh.memories, strict=True)
-            ],
-            memory_mask=write_masks(self.memory_mask, slots, fresh.memory_mask),
-        )
+        rows, memory = sequence_rows(slots, self.beams, self.seen[0].device), self.memory
+        seen = [mine.index_copy(0, rows, new) for mine, new in zip(self.seen, fresh.seen, strict=True)]
+        if memory is not None and fresh.memory is not None:
+            memory = memory.write(slots, fresh.memory)
+        return replace(self, seen=seen, memory=memory)
 
 
 class ConvDecoder(Decoder[ConvState]):
@@ -201,25 +187,19 @@ class ConvDecoder(Decoder[ConvState]):
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> ConvState:
         """The state before the first token. Its size does not depend on `capacity`."""
-        new = self.project.weight.new_zeros
-        return ConvState(
-            [new(batch * beams, layer.span, self.dim) for layer in self.layers],
-            [
-                None if memory is None else self.cross_attn[i].project_memory(memory.states)
-                for i in range(len(self.layers))
-            ],
-            None if memory is None else memory.mask[:, None],
-            beams,
-        )
+        new, projected = self.project.weight.new_zeros, None
+        if memory is not None:
+            layers = [cross_attn.project_memory(memory.states) for cross_attn in self.cross_attn]
+            projected = LayerMemories(layers, memory.mask[:, None])
+        return ConvState([new(batch * beams, layer.span, self.dim) for layer in self.layers], projected, beams)
 
     def step(self, tokens: Int[Tensor, " B"], state: ConvState) -> tuple[Float[Tensor, "B V"], ConvState]:
         x, shifted = self.dropout(self.embed_tokens(tokens[:, None])), []
         for i, layer in enumerate(self.layers):
             x, seen = layer.step(x, state.seen[i])
             shifted.append(seen)
-            known = state.memories[i]
-            if known is not None:
-                several = x.view(-1, state.beams, self.dim)  # (B, K, W)
-                x = x + self.cross_attn[i].attend_memory(several, known, mask=state.memory_mask).view_as(x)
+            if state.memory is not None:
+                queries, (memory, mask) = x.view(-1, state.beams, self.dim), (state.memory.layers[i], state.memory.mask)
+                x = x + self.cross_attn[i].attend_memory(queries, memory, mask=mask).view_as(x)
         logits: Tensor = self.project(self.norm(x))[:, 0]
         return logits, replace(state, seen=shifted)

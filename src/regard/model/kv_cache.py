@@ -19,8 +19,11 @@ class KeyValue:
     value: Float[Tensor, "B G M E"]
 
     def reorder(self, index: Tensor) -> "KeyValue":
-        """Keys and values whose row i is row index[i] of these."""
-        check_index(index)
+        """Keys and values whose row i is row index[i] of these. A boolean mask would select rows 0 and 1."""
+        if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
+            wanted, got = "row numbers, one-dimensional", f"{index.dtype} of shape {tuple(index.shape)}"
+            remedy = "Use mask.nonzero()[:, 0] for a boolean mask."
+            raise InvalidArgument("index", wanted=wanted, got=got, remedy=remedy)
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
 
     def write(self, rows: Slots, other: "KeyValue") -> "KeyValue":
@@ -30,6 +33,22 @@ class KeyValue:
         key[rows, :, : other.key.shape[2]] = other.key
         value[rows, :, : other.value.shape[2]] = other.value
         return KeyValue(key, value)
+
+
+@dataclass(frozen=True)
+class LayerMemories:
+    """A memory as the cross-attentions of a decoder read it: the keys and values of each layer, and the mask."""
+
+    layers: list[KeyValue]
+    mask: Bool[Tensor, "B 1 M"]
+
+    def reorder(self, index: Tensor) -> "LayerMemories":
+        return LayerMemories([each.reorder(index) for each in self.layers], self.mask[index])
+
+    def write(self, slots: Slots, new: "LayerMemories") -> "LayerMemories":
+        """Replace these sequences by those of `new`."""
+        layers = [mine.write(slots, other) for mine, other in zip(self.layers, new.layers, strict=True)]
+        return LayerMemories(layers, write_masks(self.mask, slots, new.mask))
 
 
 class KeyValueCache:
@@ -64,28 +83,17 @@ class KeyValueCache:
         end = self.length + new.key.shape[2]
         rows = [(*x.shape[:2], x.shape[3]) for x in (new.key, self._key, new.value, self._value)]
         if rows[0] != rows[1] or rows[2] != rows[3]:
-            raise InvalidArgument(
-                "cache",
-                wanted=f"keys and values of (batch, heads, dim) {rows[1]} and {rows[3]}, as allocated",
-                got=f"{rows[0]} and {rows[2]}",
-                remedy="Make a cache for this batch and this layer.",
-            )
+            wanted = f"keys and values of (batch, heads, dim) {rows[1]} and {rows[3]}, as allocated"
+            got = f"{rows[0]} and {rows[2]}"
+            raise InvalidArgument("cache", wanted=wanted, got=got, remedy="Make a cache for this batch and this layer.")
         if end > self.capacity:
-            raise InvalidArgument(
-                "cache",
-                wanted=f"at most {self.capacity} positions, its capacity",
-                got=f"{end}",
-                remedy="Make the cache with a larger capacity.",
-            )
+            wanted = f"at most {self.capacity} positions, its capacity"
+            raise InvalidArgument("cache", wanted=wanted, got=f"{end}", remedy="Make the cache with a larger capacity.")
         if torch.is_grad_enabled() and (new.key.requires_grad or new.value.requires_grad):
-            raise InvalidArgument(
-                "cache",
-                wanted="keys and values without gradient: the cache overwrites its memory",
-                got="keys or values that require gradient",
-                remedy="Step under torch.no_grad(); train with the whole sequence at once.",
-            )
-        self._key[:, :, self.length : end] = new.key
-        self._value[:, :, self.length : end] = new.value
+            wanted = "keys and values without gradient: the cache overwrites its memory"
+            remedy = "Step under torch.no_grad(); train with the whole sequence at once."
+            raise InvalidArgument("cache", wanted=wanted, got="keys or values that require gradient", remedy=remedy)
+        self._key[:, :, self.length : end], self._value[:, :, self.length : end] = new.key, new.value
         self.length = end
 
     def drop_oldest(self, count: int) -> None:
@@ -103,10 +111,8 @@ class KeyValueCache:
         return moved
 
 
-def write_rows(x: Tensor | None, rows: Slots, new: Tensor | None) -> Tensor | None:
+def write_rows(x: Tensor, rows: Slots, new: Tensor) -> Tensor:
     """Write sequences `new` (n, S', …) into rows of x (B, S, …), in place if they fit; the shorter is zero-padded."""
-    if x is None or new is None:
-        return None
     longer = new.shape[1] - x.shape[1]
     if longer > 0:
         x = torch.cat((x, x.new_zeros(x.shape[0], longer, *x.shape[2:])), 1)
@@ -116,9 +122,8 @@ def write_rows(x: Tensor | None, rows: Slots, new: Tensor | None) -> Tensor | No
     return x
 
 
-def write_masks(mask: Tensor | None, rows: Slots, new: Tensor | None) -> Bool[Tensor, "B 1 S"] | None:
-    turned = write_rows(None if mask is None else mask.mT, rows, None if new is None else new.mT)
-    return None if turned is None else turned.mT
+def write_masks(mask: Tensor, rows: Slots, new: Tensor) -> Bool[Tensor, "B 1 S"]:
+    return write_rows(mask.mT, rows, new.mT).mT
 
 
 def beam_rows(parents: Int[Tensor, "B K"]) -> Int[Tensor, " BK"]:
@@ -132,14 +137,3 @@ def sequence_rows(slots: Slots, beams: int, device: torch.device) -> Int[Tensor,
     if isinstance(slots, slice):
         slots = torch.arange(slots.start or 0, slots.stop, device=device)
     return (slots[:, None] * beams + torch.arange(beams, device=device)).flatten()
-
-
-def check_index(index: Tensor) -> None:
-    """Refuse anything but row numbers: a boolean mask would select rows 0 and 1 over and over."""
-    if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
-        raise InvalidArgument(
-            "index",
-            wanted="row numbers, one-dimensional",
-            got=f"{index.dtype} of shape {tuple(index.shape)}",
-            remedy="Use mask.nonzero()[:, 0] for a boolean mask.",
-        )

@@ -96,22 +96,26 @@ class ModelConfig:
         return decoder is not None and decoder.carries_state and decoder.attends
 
     def not_packable(self) -> str | None:
-        """Why it takes no packed sequences; None where it does."""
-        parts = dict(self._parts())
+        """The settings with which it takes no packed sequences; None where it does."""
         if len(self.encoders) > 1:
             return "several encoders, whose memories are padded"
-        layouts = {config.packed_memory for config in parts.values()}
-        if self.decoder is None or len(layouts) > 1 or not all(config.packable for config in parts.values()):
-            return "anything but Transformers, convolutions, or recurrent sides on their own, that write"
-        reasons = (f"model.{role}.{config.not_packable()}" for role, config in parts.items() if config.not_packable())
-        return next(reasons, None)
+        if self.decoder is None:
+            return "a model without a decoder"
+        for role, part in self._parts():
+            if not part.config.packable:
+                return f"model.{role}.kind = {part.kind!r}"
+            if setting := part.config.not_packable():
+                return f"model.{role}.{setting}"
+        layouts = {part.config.packed_memory for _, part in self._parts()}
+        return None if len(layouts) == 1 else self._kinds()
 
     def not_shardable(self) -> str | None:
-        """Why FSDP cannot shard it; None where it can."""
-        parts = [config for _, config in self._parts()]
-        if any(config.has_blocks for config in parts) and all(config.shardable for config in parts):
-            return None
-        return "false unless the model is made of Transformer blocks (transformer, vit)"
+        """The settings with which FSDP cannot shard it; None where it can."""
+        unshardable = (
+            f"model.{role}.kind = {part.kind!r}" for role, part in self._parts() if not part.config.shardable
+        )
+        has_blocks = any(part.config.has_blocks for _, part in self._parts())
+        return next(unshardable, None if has_blocks else self._kinds())
 
     def image_conflicts(self, encoder: int, size: int) -> Iterator[Problem]:
         """What prevents this encoder from reading images of this height and width."""
@@ -122,11 +126,13 @@ class ModelConfig:
         """The table of each encoder."""
         return ["encoder"] if "encoder" in self.table else [f"encoders.{i + 1}" for i in range(len(self.encoders))]
 
-    def _parts(self) -> Iterator[tuple[str, EncoderConfig | DecoderConfig]]:
-        for name, encoder in zip(self.encoder_names, self.encoders, strict=True):
-            yield name, encoder.config
+    def _parts(self) -> Iterator[tuple[str, Part[EncoderConfig] | Part[DecoderConfig]]]:
+        yield from zip(self.encoder_names, self.encoders, strict=True)
         if self.decoder is not None:
-            yield "decoder", self.decoder.config
+            yield "decoder", self.decoder
+
+    def _kinds(self) -> str:
+        return " and ".join(f"model.{role}.kind = {part.kind!r}" for role, part in self._parts())
 
 
 def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:

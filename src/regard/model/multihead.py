@@ -12,7 +12,15 @@ from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.attention.varlen import HeadLayout, PackedAttentionSpec
 from regard.kernels.layers.linear import linear
-from regard.model.attention import Window, attend_packed, attend_spec, attention_mask, check_mask, fold_bias
+from regard.model.attention import (
+    Window,
+    attend_packed,
+    attend_spec,
+    attention_mask,
+    check_dropout,
+    check_mask,
+    fold_bias,
+)
 from regard.model.interfaces import AttentionModule
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.positions import Rotary
@@ -56,19 +64,12 @@ class MultiHead(AttentionModule):
         _check(dim, heads, kv_heads, head_dim, score, dropout)
         head_dim = dim // heads if head_dim is None else head_dim
         if not SCORES[score].content_based and (rotary is not None or qk_norm):
-            raise InvalidArgument(
-                "score",
-                wanted="a score that depends on queries and keys, for rotary or qk_norm",
-                got=f"{score!r}, which depends on neither",
-                remedy="Leave out rotary and qk_norm.",
-            )
+            wanted = "a score that depends on queries and keys, for rotary or qk_norm"
+            got = f"{score!r}, which depends on neither"
+            raise InvalidArgument("score", wanted=wanted, got=got, remedy="Leave out rotary and qk_norm.")
         if rotary is not None and rotary.dim != head_dim:
-            raise InvalidArgument(
-                "rotary",
-                wanted=f"positions for heads of dim {head_dim}",
-                got=f"Rotary({rotary.dim})",
-                remedy=f"Use Rotary({head_dim}).",
-            )
+            wanted, got = f"positions for heads of dim {head_dim}", f"Rotary({rotary.dim})"
+            raise InvalidArgument("rotary", wanted=wanted, got=got, remedy=f"Use Rotary({head_dim}).")
         source_dim = dim if source_dim is None else source_dim
         self.dim, self.heads, self.kv_heads, self.head_dim = dim, heads, kv_heads, head_dim
         self.source_dim, self.dropout = source_dim, dropout
@@ -107,21 +108,18 @@ class MultiHead(AttentionModule):
         causal, window, bias   as in `regard.attend`; the bias broadcasts to (B, heads, N, M)
         packing   x and the output hold the tokens of a padded batch only, (tokens, dim)
         """
-        if source is not None and self.rotary is not None:
-            raise InvalidArgument(
-                "source",
-                wanted="none: rotary positions are distances within one sequence",
-                got=f"a second sequence of shape {tuple(source.shape)}",
-                remedy="Leave rotary=None for cross-attention.",
-            )
-        if source is not None:
-            memory = self.project_memory(source)
-            return self.attend_memory(x, memory, mask=mask, causal=causal, window=window, bias=bias, packing=packing)
         if packing is None:
             self._check_input("x", x, self.dim)
-        query, key, value = _project(x, self.q_proj, self.k_proj, self.v_proj, packing=packing)
-        memory = self._key_value(key, value)
-        return self._attend(query, memory, mask=mask, causal=causal, window=window, bias=bias, packing=packing)
+        if source is None:
+            query, key, value = _project(x, self.q_proj, self.k_proj, self.v_proj, packing=packing)
+            memory = self._key_value(key, value)
+        elif self.rotary is None:
+            query, memory = self._query(x, packing), self.project_memory(source)
+        else:
+            wanted = "none: rotary positions are distances within one sequence"
+            got = f"a second sequence of shape {tuple(source.shape)}"
+            raise InvalidArgument("source", wanted=wanted, got=got, remedy="Leave rotary=None for cross-attention.")
+        return self._attend(query, memory, mask, causal, window, bias, packing=packing)
 
     def forward_packed(
         self,
@@ -138,33 +136,24 @@ class MultiHead(AttentionModule):
         """
         score_function = self.score.score_function(self.head_dim)
         if not (self.score.packable and varlen.supports(score_function)):
-            raise InvalidArgument(
-                "score",
-                wanted="a score that declares packable, for packed sequences",
-                got=type(self.score).__name__,
-                remedy="Use padded sequences, or 'dot', 'scaled_dot' or 'bilinear'.",
-            )
+            wanted = "a score that declares packable, for packed sequences"
+            remedy = "Use padded sequences, or 'dot', 'scaled_dot' or 'bilinear'."
+            raise InvalidArgument("score", wanted=wanted, got=type(self.score).__name__, remedy=remedy)
         assert isinstance(score_function, DotScoreFunction)
         dropout = self.dropout if self.training else 0.0
         layout = HeadLayout(self.heads, self.kv_heads, self.head_dim, score_function.scale, causal, dropout)
-        query: Tensor
-        kv: Tensor | None
-        if not self._unchanged:
-            query, kv = self._packed_query_kv(x, x if source is None else source, offsets.positions)
-        elif source is None:
-            query, kv = _fused_product(x, self.q_proj, self.k_proj, self.v_proj), None
+        source = x if source is None else source
+        if self.rotary is None and self.q_norm is None and type(self.score) in (Dot, ScaledDot):
+            joined = x is source  # queries, keys and values in one product
+            query = _fused_product(x, self.q_proj, *((self.k_proj, self.v_proj) if joined else ()))
+            kv = None if joined else _fused_product(source, self.k_proj, self.v_proj)
         else:
-            query, kv = _fused_product(x, self.q_proj), _fused_product(source, self.k_proj, self.v_proj)
+            query, kv = self._packed_query_kv(x, source, offsets.positions)
         spec = PackedAttentionSpec(layout, query, kv, offsets, offsets if source_offsets is None else source_offsets)
         return linear(attend_packed(spec, self), self.out_proj.weight, self.out_proj.bias)
 
-    @property
-    def _unchanged(self) -> bool:
-        """Whether queries and keys are used as projected, without norm, rotation or projection of the score."""
-        return self.rotary is None and self.q_norm is None and type(self.score) in (Dot, ScaledDot)
-
     def _packed_query_kv(self, x: Tensor, source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries (N, H · D), and keys and values side by side (M, 2 · G · D)."""
+        """Queries (N, H · D), and keys and values side by side (M, 2 · G · D), after norm, rotation and score."""
         query, (key, value) = self.q_proj(x), _project(source, self.k_proj, self.v_proj)
         query, key = _split(query[None], self.heads), _split(key[None], self.kv_heads)  # (1, H, N, D)
         query, key = _normalized(query, self.q_norm), _normalized(key, self.k_norm)
@@ -180,23 +169,12 @@ class MultiHead(AttentionModule):
         return self._key_value(*_project(source, self.k_proj, self.v_proj, packing=packing))
 
     def attend_memory(
-        self,
-        x: Tensor,
-        memory: KeyValue,
-        *,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        window: Window | None = None,
-        bias: Bias | None = None,
-        packing: Packing | None = None,
+        self, x: Tensor, memory: KeyValue, *, mask: Tensor | None = None, packing: Packing | None = None
     ) -> Tensor:
-        """Attend from x to projected keys and values, the last query aligned with the last key. Else as `forward`."""
+        """Attend from x to projected keys and values. Else as `forward`."""
         if packing is None:
             self._check_input("x", x, self.dim)
-        query = self.q_proj(x)
-        if packing is not None:
-            query = packing.unpack(query)
-        return self._attend(query, memory, mask=mask, causal=causal, window=window, bias=bias, packing=packing)
+        return self._attend(self._query(x, packing), memory, mask, packing=packing)
 
     def empty_cache(self, x: Tensor, capacity: int) -> KeyValueCache:
         """An empty cache for the batch, dtype and device of x (B, N, dim) and `capacity` positions."""
@@ -217,26 +195,23 @@ class MultiHead(AttentionModule):
         For N hypotheses at one `position` (of all sequences, or of each), the mask `visible` (B, N, cached + N) selects
         what each attends to, instead of causality.
         """
-        length = cache.length
-        positions = None
+        length, positions = cache.length, None
         if self.rotary is not None:
             positions = _positions(length, x.shape[1], position, x.device)
         self._check_input("source", x, self.source_dim)
         cache.append(self._key_value(self.k_proj(x), self.v_proj(x), positions))
         try:
             self._check_input("x", x, self.dim)
-            return self._attend(
-                self.q_proj(x),
-                cache.filled,
-                mask=visible,
-                causal=visible is None,
-                window=window,
-                bias=bias,
-                positions=positions,
-            )
+            causal = visible is None
+            return self._attend(self.q_proj(x), cache.filled, visible, causal, window, bias, positions=positions)
         except BaseException:
             cache.length = length  # the step can be repeated
             raise
+
+    def _query(self, x: Tensor, packing: Packing | None) -> Tensor:
+        """Projected queries (B, N, H · D)."""
+        query: Tensor = self.q_proj(x)
+        return query if packing is None else packing.unpack(query)
 
     def _key_value(self, key: Tensor, value: Tensor, positions: Tensor | None = None) -> KeyValue:
         """Keys and values by head from their projections (B, M, G · D); positions count from 0 by default."""
@@ -249,24 +224,22 @@ class MultiHead(AttentionModule):
         self,
         query: Tensor,
         memory: KeyValue,
-        *,
-        mask: Tensor | None = None,
+        mask: Tensor | None,
         causal: bool = False,
         window: Window | None = None,
         bias: Bias | None = None,
+        *,
         packing: Packing | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
         """Attention of projected queries (B, N, H · D) and the output projection: the path of all padded entries."""
         batch, n, m = query.shape[0], query.shape[1], memory.key.shape[2]
-        wanted = (batch, self.kv_heads, m)
-        if not memory.key.shape[:3] == memory.value.shape[:3] == wanted or memory.value.shape[3] != self.head_dim:
-            raise InvalidArgument(
-                "memory",
-                wanted=f"keys and values of (batch, heads, positions) {wanted}, from this layer's project_memory",
-                got=f"{tuple(memory.key.shape)} and {tuple(memory.value.shape)}",
-                remedy="Queries and source are one batch: repeat or reorder the memory to match.",
-            )
+        expected = (batch, self.kv_heads, m)
+        if not memory.key.shape[:3] == memory.value.shape[:3] == expected or memory.value.shape[3] != self.head_dim:
+            wanted = f"keys and values of (batch, heads, positions) {expected}, from this layer's project_memory"
+            got = f"{tuple(memory.key.shape)} and {tuple(memory.value.shape)}"
+            remedy = "Queries and source are one batch: repeat or reorder the memory to match."
+            raise InvalidArgument("memory", wanted=wanted, got=got, remedy=remedy)
         query = _normalized(_split(query, self.heads), self.q_norm)  # (B, H, N, D)
         if self.rotary is not None:
             query = self.rotary(query, _positions(m - n, n, None, query.device) if positions is None else positions)
@@ -290,19 +263,13 @@ class MultiHead(AttentionModule):
     def _check_input(self, argument: str, x: Tensor, dim: int) -> None:
         weight = self.out_proj.weight
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != dim:
-            raise InvalidArgument(
-                argument,
-                wanted=f"(batch, positions, {dim})",
-                got=f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x),
-                remedy="Batch comes first; a single sequence goes in as x[None].",
-            )
+            got = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x)
+            remedy = "Batch comes first; a single sequence goes in as x[None]."
+            raise InvalidArgument(argument, wanted=f"(batch, positions, {dim})", got=got, remedy=remedy)
         if x.device != weight.device or (x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)):
-            raise InvalidArgument(
-                argument,
-                wanted=f"{weight.dtype} on {weight.device}, as the layer",
-                got=f"{x.dtype} on {x.device}",
-                remedy="Convert one to the other, or run under torch.autocast.",
-            )
+            wanted = f"{weight.dtype} on {weight.device}, as the layer"
+            remedy = "Convert one to the other, or run under torch.autocast."
+            raise InvalidArgument(argument, wanted=wanted, got=f"{x.dtype} on {x.device}", remedy=remedy)
 
     def extra_repr(self) -> str:
         grouped = "" if self.kv_heads == self.heads else f", kv_heads={self.kv_heads}"
@@ -349,39 +316,21 @@ def _head_axis(mask: Tensor) -> Tensor:
         return mask
     if mask.dim() == 3:
         return mask[:, None]
-    raise InvalidArgument(
-        "mask",
-        wanted="(batch, queries, keys) or (batch, heads, queries, keys), any of them of size one",
-        got=f"shape {tuple(mask.shape)}",
-        remedy="A padding mask (batch, keys) goes in as mask[:, None]; one for all the batch as mask[None].",
-    )
+    wanted = "(batch, queries, keys) or (batch, heads, queries, keys), any of them of size one"
+    remedy = "A padding mask (batch, keys) goes in as mask[:, None]; one for all the batch as mask[None]."
+    raise InvalidArgument("mask", wanted=wanted, got=f"shape {tuple(mask.shape)}", remedy=remedy)
 
 
 def _check(dim: int, heads: int, kv_heads: int, head_dim: int | None, score: str, dropout: float) -> None:
     if min(dim, heads, kv_heads, 1 if head_dim is None else head_dim) < 1:
-        raise InvalidArgument(
-            "dim, heads, kv_heads, head_dim",
-            wanted="numbers of at least 1",
-            got=f"{dim}, {heads}, {kv_heads}, {head_dim}",
-            remedy="One head is ordinary attention.",
-        )
+        got, remedy = f"{dim}, {heads}, {kv_heads}, {head_dim}", "One head is ordinary attention."
+        raise InvalidArgument("dim, heads, kv_heads, head_dim", wanted="numbers of at least 1", got=got, remedy=remedy)
     if head_dim is None and dim % heads:
         divisors = [h for h in range(1, dim + 1) if dim % h == 0]
-        raise InvalidArgument(
-            "heads",
-            wanted=f"a divisor of the dim {dim}",
-            got=str(heads),
-            remedy=f"The nearest is {min(divisors, key=lambda h: abs(h - heads))}; or give head_dim.",
-        )
+        remedy = f"The nearest is {min(divisors, key=lambda h: abs(h - heads))}; or give head_dim."
+        raise InvalidArgument("heads", wanted=f"a divisor of the dim {dim}", got=str(heads), remedy=remedy)
     if heads % kv_heads:
-        raise InvalidArgument(
-            "kv_heads",
-            wanted=f"a divisor of heads = {heads}",
-            got=str(kv_heads),
-            remedy="1 shares one head of keys and values among all queries; leave it out to share none.",
-        )
+        remedy = "1 shares one head of keys and values among all queries; leave it out to share none."
+        raise InvalidArgument("kv_heads", wanted=f"a divisor of heads = {heads}", got=str(kv_heads), remedy=remedy)
     SCORES[score]  # refuses an unknown name
-    if not 0 <= dropout < 1:
-        raise InvalidArgument(
-            "dropout", wanted="a probability p, 0 ≤ p < 1", got=str(dropout), remedy="0.0 drops nothing."
-        )
+    check_dropout(dropout)

@@ -55,11 +55,12 @@ class EncoderConfig(PartConfig):
     @property
     def head_norm_eps(self) -> float:
         """Added to the variance in the norm of a masked-language-model head."""
-        return 1e-5
+        return float(getattr(self, "norm_eps", 1e-5))
 
     def mlm_conflicts(self) -> Iterator[Problem]:
         """What prevents a masked-language-model head: states must depend on both sides of a token."""
-        return iter(())
+        if getattr(self, "causal", False):
+            yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
 
     def image_conflicts(self, size: int) -> Iterator[Problem]:
         """What prevents reading images of this height and width."""

@@ -27,34 +27,30 @@ class AttentionPoolConfig(PoolConfig):
             yield Problem("heads", f"a divisor of the encoder's dim = {memory_dim}", str(self.heads), "Change one.")
 
 
-class MeanPool(Pool):
-    """The mean of all unmasked states."""
+class _StatePool(Pool):
+    """A pool of states without parameters."""
 
     def __init__(self, config: PoolConfig, dim: int) -> None:
         super().__init__()
         self.dim = dim
+
+
+class MeanPool(_StatePool):
+    """The mean of all unmasked states."""
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         return masked_mean(memory.states, memory.mask)
 
 
-class LastPool(Pool):
+class LastPool(_StatePool):
     """The last state of each sequence."""
-
-    def __init__(self, config: PoolConfig, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         return last_state(memory.states, memory.mask)
 
 
-class FirstPool(Pool):
+class FirstPool(_StatePool):
     """The first state, such as that of a cls_token."""
-
-    def __init__(self, config: PoolConfig, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         return memory.states[:, 0]

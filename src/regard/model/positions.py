@@ -36,9 +36,9 @@ class PositionEncoding(Positions, ABC):
     limit: int | None = None  # positions are 0..limit-1; None: any
 
     @classmethod
-    @abstractmethod
     def build(cls, dim: int, max_positions: int) -> "PositionEncoding":
         """An encoding of this dim; `max_positions` is the limit of those that have one."""
+        return cls(dim)
 
     @abstractmethod
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
@@ -51,9 +51,9 @@ class PositionBias(Positions, ABC):
     packable = False
 
     @classmethod
-    @abstractmethod
     def build(cls, heads: int, *, bidirectional: bool) -> "PositionBias":
         """A bias for so many heads; `bidirectional` unless keys after the query are always masked."""
+        return cls(heads)
 
     @abstractmethod
     def forward(self, n: int, m: int) -> DistanceBias:
@@ -67,15 +67,8 @@ class Sinusoidal(PositionEncoding):
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
-        if dim < 2 or dim % 2:
-            raise InvalidArgument(
-                "dim", wanted="an even number", got=str(dim), remedy="Sines and cosines come in pairs."
-            )
+        _check_multiple(dim, 2, "Sines and cosines come in pairs.")
         self.dim, self.base = dim, base
-
-    @classmethod
-    def build(cls, dim: int, max_positions: int) -> PositionEncoding:
-        return cls(dim)
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
         angle = _angles(positions, self.dim, self.base)  # (..., S, W / 2)
@@ -106,12 +99,8 @@ class SinusoidalGrid(nn.Module):
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
-        if dim < 4 or dim % 4:
-            raise InvalidArgument(
-                "dim", wanted="a multiple of 4", got=str(dim), remedy="Rows and columns get sines and cosines each."
-            )
-        self.dim = dim
-        self.axis = Sinusoidal(dim // 2, base)
+        _check_multiple(dim, 4, "Rows and columns get sines and cosines each.")
+        self.dim, self.axis = dim, Sinusoidal(dim // 2, base)
 
     def forward(self, rows: int, columns: int, device: torch.device | None = None) -> Float[Tensor, "S W"]:
         """The vectors of all regions, row by row."""
@@ -127,17 +116,11 @@ class Add(nn.Module):
         super().__init__()
         self.positions = positions
 
-    def out_dim(self, dim: int) -> int:
-        return dim
-
     def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S W"]:
         if x.shape[-1] != self.positions.dim:
-            raise InvalidArgument(
-                "x",
-                wanted=f"dim {self.positions.dim}, that of the positions added to it",
-                got=f"dim {x.shape[-1]} in shape {tuple(x.shape)}",
-                remedy="Build the positions with the dim of the input, or use Concatenate.",
-            )
+            wanted = f"dim {self.positions.dim}, that of the positions added to it"
+            remedy = "Build the positions with the dim of the input, or use Concatenate."
+            raise InvalidArgument("x", wanted=wanted, got=f"dim {x.shape[-1]} in shape {tuple(x.shape)}", remedy=remedy)
         return x + _encode(self.positions, x, start)
 
 
@@ -147,9 +130,6 @@ class Concatenate(nn.Module):
     def __init__(self, positions: PositionEncoding) -> None:
         super().__init__()
         self.positions = positions
-
-    def out_dim(self, dim: int) -> int:
-        return dim + self.positions.dim
 
     def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S V"]:
         encoded = _encode(self.positions, x, start)
@@ -167,20 +147,14 @@ class Rotary(Positions):
 
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
-        if dim < 2 or dim % 2:
-            raise InvalidArgument(
-                "dim", wanted="an even head dim", got=str(dim), remedy="Dimensions are rotated in pairs."
-            )
+        _check_multiple(dim, 2, "Dimensions are rotated in pairs.")
         self.dim, self.base = dim, base
 
     def forward(self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, "*#lead S"]) -> Float[Tensor, "*lead S D"]:
         if x.shape[-1] != self.dim:
-            raise InvalidArgument(
-                "x",
-                wanted=f"heads of dim {self.dim}, for which these positions were built",
-                got=f"dim {x.shape[-1]} in shape {tuple(x.shape)}",
-                remedy=f"Use Rotary({x.shape[-1]}).",
-            )
+            wanted = f"heads of dim {self.dim}, for which these positions were built"
+            got = f"dim {x.shape[-1]} in shape {tuple(x.shape)}"
+            raise InvalidArgument("x", wanted=wanted, got=got, remedy=f"Use Rotary({x.shape[-1]}).")
         angle = _angles(positions, self.dim, self.base)  # (..., S, D / 2)
         cos, sin = angle.cos(), angle.sin()
         first, second = x.chunk(2, -1)
@@ -201,10 +175,6 @@ class Alibi(PositionBias):
         slopes += [2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]  # halfway between the others
         self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
 
-    @classmethod
-    def build(cls, heads: int, *, bidirectional: bool) -> PositionBias:
-        return cls(heads)
-
     def forward(self, n: int, m: int) -> DistanceBias:
         distance = DistanceBias.distances(n, m, self.slopes.device).abs()  # (L,)
         return DistanceBias(-self.slopes[:, None] * distance)  # (H, L)
@@ -222,12 +192,9 @@ class RelativeBias(PositionBias):
         least = 4 if bidirectional else 2
         exact = buckets // least
         if exact < 1 or max_distance <= exact:
-            raise InvalidArgument(
-                "buckets, max_distance",
-                wanted=f"at least {least} buckets, and max_distance beyond the {max(1, exact)} exact ones",
-                got=f"{buckets}, {max_distance}",
-                remedy="32 buckets up to distance 128 are usual.",
-            )
+            wanted = f"at least {least} buckets, and max_distance beyond the {max(1, exact)} exact ones"
+            got, remedy = f"{buckets}, {max_distance}", "32 buckets up to distance 128 are usual."
+            raise InvalidArgument("buckets, max_distance", wanted=wanted, got=got, remedy=remedy)
         self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
         self.table = nn.Parameter(torch.zeros(heads, buckets))
 
@@ -266,6 +233,11 @@ POSITIONS: Registry[type[Positions]] = Registry(
 PositionName = Annotated[str, POSITIONS]
 
 
+def _check_multiple(dim: int, factor: int, why: str) -> None:
+    if dim < factor or dim % factor:
+        raise InvalidArgument("dim", wanted=f"a multiple of {factor}", got=str(dim), remedy=why)
+
+
 def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
     rate = base ** (-torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim)  # (dim / 2,)
     return positions[..., None] * rate
@@ -274,22 +246,16 @@ def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
 def _encode(positions: PositionEncoding, x: Tensor, start: Start) -> Tensor:
     """The vectors of the positions of x (..., S, W), in its dtype; refuses positions below 0 or beyond the limit."""
     if isinstance(start, SequenceOffsets):
-        first, length = 0, start.max_length
+        index, first, length = start.positions, 0, start.max_length
     else:
         first, last = (start, start) if isinstance(start, int) else (int(start.min()), int(start.max()))
+        index = torch.arange(x.shape[-2], device=x.device) + (start if isinstance(start, int) else start[:, None])
         length = last + x.shape[-2]
     if first < 0:
         raise InvalidArgument("start", wanted="a position of at least 0", got=str(first), remedy="Count from 0.")
     if positions.limit is not None and length > positions.limit:
-        raise InvalidArgument(
-            "x",
-            wanted=f"at most {positions.limit} positions, the length of the learned table",
-            got=f"{length}",
-            remedy="Shorten the input, build the table with a larger limit, or use sinusoidal positions.",
-        )
-    if isinstance(start, SequenceOffsets):
-        index = start.positions
-    else:
-        index = torch.arange(x.shape[-2], device=x.device) + (start if isinstance(start, int) else start[:, None])
+        wanted = f"at most {positions.limit} positions, the length of the learned table"
+        remedy = "Shorten the input, build the table with a larger limit, or use sinusoidal positions."
+        raise InvalidArgument("x", wanted=wanted, got=f"{length}", remedy=remedy)
     encoded: Tensor = positions(index)
     return encoded.to(x.dtype)

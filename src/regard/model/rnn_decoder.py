@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -55,9 +55,8 @@ class RnnDecoderConfig(DecoderConfig):
 
     def conflicts(self) -> Iterator[Problem]:
         if self.input_feeding and self.attention != "luong":
-            yield Problem(
-                "input_feeding", "false unless attention = 'luong'", "true", "'bahdanau' always feeds the context."
-            )
+            wanted, remedy = "false unless attention = 'luong'", "'bahdanau' always feeds the context."
+            yield Problem("input_feeding", wanted, "true", remedy)
         if self.context_gate and self.attention != "bahdanau":
             yield Problem("context_gate", "false unless attention = 'bahdanau'", "true", "Leave it out.")
 
@@ -72,7 +71,7 @@ class RnnDecoderConfig(DecoderConfig):
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
         if self.attends and SCORES[self.score].equal_dims and self.dim != memory_dim:
             got = f"{self.dim} and {memory_dim}"
-            yield Problem("score", f"equal widths for {self.score!r}", got, "Use 'bilinear'.")
+            yield Problem("score", f"equal dims for {self.score!r}", got, "Use 'bilinear'.")
 
     def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
         if not has_memory:
@@ -82,15 +81,21 @@ class RnnDecoderConfig(DecoderConfig):
             yield "score", "with attention = 'none' there is nothing to score"
 
 
+class RnnMemory(NamedTuple):
+    """A memory as the attention reads it."""
+
+    keys: Float[Tensor, "B S D"]  # projected once
+    values: Float[Tensor, "B S C"]
+    mask: Bool[Tensor, "B 1 S"]
+
+
 @dataclass(frozen=True)
 class RnnState(CarriedState):
     """The state of a recurrent decoder, of K hypotheses for each of B sequences."""
 
     hidden: Hidden  # (layers, B · K, W) each
     context: Float[Tensor, "rows feed"]  # input beside the token: the summary, or the last output; of width 0 if none
-    keys: Float[Tensor, "B S D"] | None  # of the memory, projected once
-    values: Float[Tensor, "B S C"] | None
-    mask: Bool[Tensor, "B 1 S"] | None
+    memory: RnnMemory | None
     beams: int = 1
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "RnnState":
@@ -99,9 +104,7 @@ class RnnState(CarriedState):
             self,
             hidden=tuple(h[:, rows] for h in self.hidden),
             context=self.context[rows],
-            keys=None if self.keys is None else self.keys[index],
-            values=None if self.values is None else self.values[index],
-            mask=None if self.mask is None else self.mask[index],
+            memory=None if self.memory is None else RnnMemory(*(x[index] for x in self.memory)),
         )
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "RnnState":
@@ -111,21 +114,19 @@ class RnnState(CarriedState):
         return replace(self, hidden=tuple(h[:, rows] for h in self.hidden), context=self.context[rows])
 
     def admit(self, slots: Slots, fresh: "RnnState") -> "RnnState":
-        rows = sequence_rows(slots, self.beams, self.context.device)
-        return replace(
-            self,
-            hidden=tuple(h.index_copy(1, rows, new) for h, new in zip(self.hidden, fresh.hidden, strict=True)),
-            context=self.context.index_copy(0, rows, fresh.context),
-            keys=write_rows(self.keys, slots, fresh.keys),
-            values=write_rows(self.values, slots, fresh.values),
-            mask=write_masks(self.mask, slots, fresh.mask),
-        )
+        rows, memory = sequence_rows(slots, self.beams, self.context.device), self.memory
+        if memory is not None and fresh.memory is not None:
+            keys, values = (write_rows(x, slots, new) for x, new in zip(memory[:2], fresh.memory[:2], strict=True))
+            memory = RnnMemory(keys, values, write_masks(memory.mask, slots, fresh.memory.mask))
+        hidden = tuple(h.index_copy(1, rows, new) for h, new in zip(self.hidden, fresh.hidden, strict=True))
+        return replace(self, hidden=hidden, context=self.context.index_copy(0, rows, fresh.context), memory=memory)
 
     def widened(self) -> "RnnState":
         """The same state, half-precision tensors in float32."""
-        keys, values = (None if x is None else widened(x) for x in (self.keys, self.values))
-        hidden = tuple(widened(h) for h in self.hidden)
-        return replace(self, hidden=hidden, context=widened(self.context), keys=keys, values=values)
+        memory, hidden = self.memory, tuple(widened(h) for h in self.hidden)
+        if memory is not None:
+            memory = RnnMemory(widened(memory.keys), widened(memory.values), memory.mask)
+        return replace(self, hidden=hidden, context=widened(self.context), memory=memory)
 
     def detached(self) -> "RnnState":
         return replace(self, hidden=tuple(h.detach() for h in self.hidden), context=self.context.detach())
@@ -186,10 +187,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         return weight[:, self.dim :]  # the context comes after the hidden state
 
     def hidden(
-        self,
-        targets: Int[Tensor, "B T"],
-        memory: Memory | None = None,
-        packing: Packing | None = None,
+        self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
     ) -> Float[Tensor, "*lead W"]:
         states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]))
         return states if packing is None else packing.pack(states)
@@ -202,8 +200,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     def carry(
         self, targets: Int[Tensor, "B T"], state: RnnState, weights: WeightsList | None = None
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
-        fused = state.keys is not None and fused_backward(self.project.weight, targets, state.keys)
-        if self.stepwise and fused and self._fused_score(state) and not capture.intercepted():
+        if self.stepwise and self._has_fused_backward(targets, state) and not capture.intercepted():
             return self._carry_fused(targets, state, weights)
         embedded = self.dropout(self.embed_tokens(targets))
         if not self.stepwise:
@@ -218,30 +215,21 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> RnnState:
         """The state before the first token. Its size does not depend on `capacity`."""
-        state = self._start(memory, batch)
-        if beams == 1:
-            return state
-        return replace(
-            state,
-            hidden=tuple(h.repeat_interleave(beams, 1) for h in state.hidden),
-            context=state.context.repeat_interleave(beams, 0),
-            beams=beams,
-        )
-
-    def _start(self, memory: Memory | None, batch: int) -> RnnState:
-        weight = self.project.weight
-        zeros = weight.new_zeros(self.layers, batch, self.dim)
-        hidden: Hidden = (zeros,) * self.states_per_layer
-        if memory is None:
-            return RnnState(hidden, weight.new_zeros(batch, 0), None, None, None)
-        if self.initial_proj is not None:
+        weight, source = self.project.weight, None
+        hidden: Hidden = (weight.new_zeros(self.layers, batch, self.dim),) * self.states_per_layer
+        context = weight.new_zeros(batch, self.feed_dim if self.attention == "luong" else 0)
+        if memory is not None and self.initial_proj is not None:
             first = torch.tanh(self.initial_proj(memory.summary))
             first = first.reshape(batch, self.states_per_layer, self.layers, self.dim)
             hidden = tuple(part.transpose(0, 1).contiguous() for part in first.unbind(1))
-        if self.score is None:
-            return RnnState(hidden, memory.summary, None, None, None)
-        fed = weight.new_zeros(batch, self.feed_dim if self.attention == "luong" else 0)
-        return RnnState(hidden, fed, self.score.keys(memory.states), memory.states, memory.mask[:, None])
+        if memory is not None and self.score is not None:
+            source = RnnMemory(self.score.keys(memory.states), memory.states, memory.mask[:, None])
+        elif memory is not None:
+            context = memory.summary
+        if beams > 1:
+            hidden = tuple(part.repeat_interleave(beams, 1) for part in hidden)
+            context = context.repeat_interleave(beams, 0)
+        return RnnState(hidden, context, source, beams)
 
     def step(self, tokens: Int[Tensor, " B"], state: RnnState) -> tuple[Float[Tensor, "B V"], RnnState]:
         out, state = self._advance(self.dropout(self.embed_tokens(tokens[:, None])), state)
@@ -271,7 +259,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         """The outputs of the last layer, and the final states of all layers."""
         batch, length, _ = x.shape
         if not (torch.is_grad_enabled() and rnn_cuda.can_launch(x)):
-            out, after = self.rnn(x, _pack(tuple(part.to(x.dtype) for part in hidden)))
+            out, after = self.rnn(
+                x, hidden[0].to(x.dtype) if len(hidden) == 1 else tuple(part.to(x.dtype) for part in hidden)
+            )
             return out, after if isinstance(after, tuple) else (after,)
         rows, last = x.transpose(0, 1).flatten(0, 1), list[Hidden]()
         for layer, weights in enumerate(self.rnn.all_weights):
@@ -324,38 +314,33 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             for query in queries:
                 self._attend(query[:, None], state)
 
-    def _fused_score(self, state: RnnState) -> bool:
-        """Whether the recurrent attention kernels support the score."""
-        if self.score is None or state.keys is None or not self.score.linear_queries:
+    def _has_fused_backward(self, targets: Tensor, state: RnnState) -> bool:
+        """Whether the recurrent attention kernels support the score and these tensors."""
+        if self.score is None or state.memory is None or not self.score.linear_queries:
             return False
-        return attention_rnn.supports(self.score.score_function(state.keys.shape[-1]))
+        keys = state.memory.keys
+        supported = attention_rnn.supports(self.score.score_function(keys.shape[-1]))
+        return supported and fused_backward(self.project.weight, targets, keys)
 
     def _source(self, state: RnnState, like: Tensor) -> attention_rnn.AttentionSource:
         assert self.score is not None
-        assert state.keys is not None
-        assert state.values is not None
-        assert state.mask is not None
+        assert state.memory is not None
         # Queries are a linear map of the state: the queries of the identity are its matrix.
         identity = torch.eye(self.dim, dtype=like.dtype, device=like.device)
-        matrix = self.score.queries(identity)
-        score_function = self.score.score_function(state.keys.shape[-1])
+        matrix, (keys, values, mask) = self.score.queries(identity), state.memory
+        score_function = self.score.score_function(keys.shape[-1])
         return attention_rnn.AttentionSource(
-            state.keys, state.values, state.mask[:, 0], None if matrix is identity else matrix, score_function
+            keys, values, mask[:, 0], None if matrix is identity else matrix, score_function
         )
 
     def _attend(
         self, query: Float[Tensor, "B T W"], state: RnnState, weights: WeightsList | None = None
     ) -> Float[Tensor, "B T C"]:
         assert self.score is not None
-        assert state.keys is not None
-        assert state.values is not None
+        assert state.memory is not None
         queries = query.view(-1, state.beams, query.shape[-1]) if state.beams > 1 else query  # (B, K, W)
-        score = ProjectedKeys(self.score)
-        context = attend(queries, state.keys, state.values, score=score, mask=state.mask, source=self)
+        score, (keys, values, mask) = ProjectedKeys(self.score), state.memory
+        context = attend(queries, keys, values, score=score, mask=mask, source=self)
         if weights is not None:
-            weights.append(attention_weights(queries, state.keys, score=score, mask=state.mask))
+            weights.append(attention_weights(queries, keys, score=score, mask=mask))
         return context.view(-1, 1, context.shape[-1]) if state.beams > 1 else context
-
-
-def _pack(hidden: Hidden) -> Tensor | Hidden:
-    return hidden[0] if len(hidden) == 1 else hidden

@@ -51,12 +51,8 @@ class ScheduledSampling(Config):
             and self.final_teacher_forcing is not None
             and min(self.final_teacher_forcing, self.teacher_forcing) <= 0
         ):
-            yield Problem(
-                "final_teacher_forcing",
-                "above 0 for an exponential schedule",
-                str(self.final_teacher_forcing),
-                "Use 0.01, or 'linear'.",
-            )
+            wanted = "above 0 for an exponential schedule"
+            yield Problem("final_teacher_forcing", wanted, str(self.final_teacher_forcing), "Use 0.01, or 'linear'.")
 
     def share(self, step: int) -> float:
         """The share of gold tokens at this training step."""

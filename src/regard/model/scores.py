@@ -4,7 +4,6 @@ A score projects queries and keys into one space and names the `ScoreFunction` t
 dot-product kernels and all share the blockwise one. Keys can be projected once per source: see `ProjectedKeys`.
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import sqrt
 from typing import Annotated, ClassVar
@@ -18,11 +17,12 @@ from regard.core.shapes import Float, Tensor
 from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction, ScoreFunction
 
 
-class Score(nn.Module, ABC):
+class Score(nn.Module):
     """A score with its parameters.
 
-    Subclasses define `score_function`, and `queries` and `keys` where they project. Parameters per head have a leading
-    axis of `heads`, for queries (..., heads, N, dim), or of `kv_heads` where query heads share a head of keys.
+    Subclasses define `queries` and `keys` where they project, and `score_function` unless it is the dot product.
+    Parameters per head have a leading axis of `heads`, for queries (..., heads, N, dim), or of `kv_heads` where query
+    heads share a head of keys.
     """
 
     packable: ClassVar[bool] = False  # whether packed attention supports it: dot products that keep the head dim
@@ -34,12 +34,9 @@ class Score(nn.Module, ABC):
     def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> "Score":
         """A score for these dims, with parameters per head where `heads` is given; called for a name in `SCORES`."""
         if cls.equal_dims and query_dim != key_dim:
-            raise InvalidArgument(
-                "score",
-                wanted=f"queries and keys of one dim for {cls.__name__}",
-                got=f"dims {query_dim} and {key_dim}",
-                remedy="Make them equal, or use 'bilinear', 'reduced_rank' or 'additive'.",
-            )
+            wanted = f"queries and keys of one dim for {cls.__name__}"
+            remedy = "Make them equal, or use 'bilinear', 'reduced_rank' or 'additive'."
+            raise InvalidArgument("score", wanted=wanted, got=f"dims {query_dim} and {key_dim}", remedy=remedy)
         return cls()
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
@@ -50,9 +47,9 @@ class Score(nn.Module, ABC):
         """The projected keys."""
         return key
 
-    @abstractmethod
     def score_function(self, dim: int) -> ScoreFunction:
         """The function of projected queries and keys, of this dim."""
+        return DotScoreFunction(1.0)
 
 
 @dataclass(frozen=True)
@@ -79,9 +76,6 @@ class Dot(Score):
 
     packable = equal_dims = linear_queries = True
 
-    def score_function(self, dim: int) -> ScoreFunction:
-        return DotScoreFunction(1.0)
-
 
 class ScaledDot(Score):
     """q·k / √dim, so that the variance of a score does not grow with the dim (https://arxiv.org/abs/1706.03762)."""
@@ -106,44 +100,11 @@ class Bilinear(Score):
         return cls(query_dim, key_dim, heads=heads, kv_heads=kv_heads)
 
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
-        _check("key", key, self.weight)
-        return key @ self.weight
-
-    def score_function(self, dim: int) -> ScoreFunction:
-        return DotScoreFunction(1.0)
+        return _project("key", key, self.weight)
 
 
-class ReducedRank(Score):
-    """(Uq)·(Vk), the bilinear score with W = UᵀV of low rank."""
-
-    linear_queries = True
-
-    def __init__(
-        self, query_dim: int, key_dim: int, rank: int, *, heads: int | None = None, kv_heads: int | None = None
-    ) -> None:
-        super().__init__()
-        self.query_weight = _matrix(query_dim, rank, heads)
-        self.key_weight = _matrix(key_dim, rank, kv_heads or heads)
-
-    @classmethod
-    def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> Score:
-        rank = max(1, min(query_dim, key_dim) // 4)
-        return cls(query_dim, key_dim, rank, heads=heads, kv_heads=kv_heads)
-
-    def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
-        _check("query", query, self.query_weight)
-        return query @ self.query_weight
-
-    def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
-        _check("key", key, self.key_weight)
-        return key @ self.key_weight
-
-    def score_function(self, dim: int) -> ScoreFunction:
-        return DotScoreFunction(1.0)
-
-
-class Additive(Score):
-    """w · tanh(Uq + Vk + b), a perceptron with one hidden layer (https://arxiv.org/abs/1409.0473)."""
+class ProjectedScore(Score):
+    """Base of the scores that project queries and keys into one space of dimension `dim`."""
 
     linear_queries = True
 
@@ -153,6 +114,30 @@ class Additive(Score):
         super().__init__()
         self.query_weight = _matrix(query_dim, dim, heads)
         self.key_weight = _matrix(key_dim, dim, kv_heads or heads)
+
+    def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
+        return _project("query", query, self.query_weight)
+
+    def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
+        return _project("key", key, self.key_weight)
+
+
+class ReducedRank(ProjectedScore):
+    """(Uq)·(Vk), the bilinear score with W = UᵀV of rank `dim`."""
+
+    @classmethod
+    def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> Score:
+        rank = max(1, min(query_dim, key_dim) // 4)
+        return cls(query_dim, key_dim, rank, heads=heads, kv_heads=kv_heads)
+
+
+class Additive(ProjectedScore):
+    """w · tanh(Uq + Vk + b), a perceptron with one hidden layer (https://arxiv.org/abs/1409.0473)."""
+
+    def __init__(
+        self, query_dim: int, key_dim: int, dim: int, *, heads: int | None = None, kv_heads: int | None = None
+    ) -> None:
+        super().__init__(query_dim, key_dim, dim, heads=heads, kv_heads=kv_heads)
         self.key_bias = nn.Parameter(self.key_weight.new_zeros(*self.key_weight.shape[:-2], 1, dim))
         self.weight = nn.Parameter(torch.empty(heads or 1, dim).uniform_(-1, 1) * sqrt(3 / dim))
 
@@ -160,13 +145,8 @@ class Additive(Score):
     def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> Score:
         return cls(query_dim, key_dim, query_dim, heads=heads, kv_heads=kv_heads)
 
-    def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
-        _check("query", query, self.query_weight)
-        return query @ self.query_weight
-
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
-        _check("key", key, self.key_weight)
-        return key @ self.key_weight + self.key_bias
+        return super().keys(key) + self.key_bias
 
     def score_function(self, dim: int) -> ScoreFunction:
         return AdditiveScoreFunction(self.weight)
@@ -182,9 +162,6 @@ class Uniform(Score):
 
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M 1"]:
         return key.new_zeros(*key.shape[:-1], 1)
-
-    def score_function(self, dim: int) -> ScoreFunction:
-        return DotScoreFunction(1.0)
 
 
 SCORES: Registry[type[Score]] = Registry(
@@ -211,19 +188,16 @@ def _matrix(rows: int, columns: int, heads: int | None) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).uniform_(-1, 1) * sqrt(6 / (rows + columns)))
 
 
-def _check(argument: str, tensor: Tensor, weight: Tensor) -> None:
-    """Refuse a tensor (..., positions, dim) that these weights, one matrix or one per head, cannot project."""
+def _project(argument: str, tensor: Tensor, weight: Tensor) -> Tensor:
+    """A tensor (..., positions, dim) times one matrix, or one per head. Refused unless it has the matrix's dim."""
     if tensor.shape[-1] != weight.shape[-2]:
-        raise InvalidArgument(
-            argument,
-            wanted=f"dim {weight.shape[-2]}, for which the score was built",
-            got=f"dim {tensor.shape[-1]} in shape {tuple(tensor.shape)}",
-            remedy="Build the score with the dims of your queries and keys.",
-        )
+        wanted = f"dim {weight.shape[-2]}, for which the score was built"
+        got = f"dim {tensor.shape[-1]} in shape {tuple(tensor.shape)}"
+        remedy = "Build the score with the dims of your queries and keys."
+        raise InvalidArgument(argument, wanted=wanted, got=got, remedy=remedy)
     if weight.dim() == 3 and tensor.dim() > 2 and tensor.shape[-3] not in (1, weight.shape[0]):
-        raise InvalidArgument(
-            argument,
-            wanted=f"a head axis of {weight.shape[0]} before the positions, for which the score was built",
-            got=f"{tensor.shape[-3]} in shape {tuple(tensor.shape)}",
-            remedy="Give (..., heads, positions, dim), or build the score without heads.",
-        )
+        wanted = f"a head axis of {weight.shape[0]} before the positions, for which the score was built"
+        got = f"{tensor.shape[-3]} in shape {tuple(tensor.shape)}"
+        remedy = "Give (..., heads, positions, dim), or build the score without heads."
+        raise InvalidArgument(argument, wanted=wanted, got=got, remedy=remedy)
+    return tensor @ weight

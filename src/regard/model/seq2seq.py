@@ -1,6 +1,7 @@
 """Whole models: an encoder, a decoder or both, with what turns their states into an output."""
 
 from abc import ABC
+from collections import Counter
 
 from torch import nn
 
@@ -8,7 +9,6 @@ from regard.core.shapes import Float, Int, Tensor
 from regard.model.embedding import Projection
 from regard.model.interfaces import AnyDecoder, Encoder, Pool, Source
 from regard.model.memory import Memory
-from regard.model.summary import describe
 
 
 class Model(nn.Module, ABC):
@@ -33,7 +33,14 @@ class Model(nn.Module, ABC):
         return None
 
     def __repr__(self) -> str:
-        return describe(self)
+        """A line for each part: role, class, number of parameters; shared ones count in the first part."""
+        counts = Counter[str]()
+        for name, parameter in self.named_parameters():  # each once
+            counts[name.partition(".")[0]] += parameter.numel()
+        lines = [f"{type(self).__name__}, {counts.total():,} parameters"]
+        for role, count in counts.items():
+            lines.append(f"  {role:<8} {type(getattr(self, role)).__name__:<20} {count:>12,}")
+        return "\n".join(lines)
 
 
 class Seq2Seq(Model):

@@ -9,11 +9,11 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, tile
 from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
-from regard.model.kv_cache import KeyValue, KeyValueCache, Slots, write_masks
+from regard.model.kv_cache import KeyValue, KeyValueCache, LayerMemories, Slots
 from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.multihead import MultiHead
 from regard.model.positions import Start
-from regard.model.transformer_block import ClsToken, InputLayer, TransformerConfig, TransformerStack
+from regard.model.transformer_block import ClsToken, InputLayer, StepInputs, TransformerConfig, TransformerStack
 
 
 class TransformerEncoder(Encoder):
@@ -56,8 +56,7 @@ class TransformerState(DecoderState):
     """
 
     caches: list[KeyValueCache]
-    memories: list[KeyValue | None]
-    memory_mask: Bool[Tensor, "B 1 M"] | None
+    memory: LayerMemories | None
     beams: int = 1
     time: int = 0  # steps taken
     visible: Bool[Tensor, "B K capacity"] | None = None  # None: one hypothesis each, all since the first step
@@ -68,12 +67,11 @@ class TransformerState(DecoderState):
         """Steps in the cache."""
         return self.caches[0].length // self.beams
 
-    def reorder(self, index: Int[Tensor, " sentences"]) -> "TransformerState":
+    def reorder(self, index: Int[Tensor, " n"]) -> "TransformerState":
         return replace(
             self,
             caches=[cache.reorder(index) for cache in self.caches],
-            memories=[None if memory is None else memory.reorder(index) for memory in self.memories],
-            memory_mask=None if self.memory_mask is None else self.memory_mask[index],
+            memory=None if self.memory is None else self.memory.reorder(index),
             visible=None if self.visible is None else self.visible[index],
             entered=None if self.entered is None else self.entered[index],
         )
@@ -96,11 +94,8 @@ class TransformerState(DecoderState):
             self.entered = cache.filled.key.new_zeros(len(cache), dtype=torch.int64)
         self.visible[slots] = False
         self.entered[slots] = self.time
-        self.memories = [
-            None if mine is None or new is None else mine.write(slots, new)
-            for mine, new in zip(self.memories, fresh.memories, strict=True)
-        ]
-        self.memory_mask = write_masks(self.memory_mask, slots, fresh.memory_mask)
+        if self.memory is not None and fresh.memory is not None:
+            self.memory = self.memory.write(slots, fresh.memory)
         return self
 
     def make_room(self) -> None:
@@ -131,10 +126,8 @@ class TransformerDecoder(Decoder[TransformerState]):
     def hidden(
         self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
     ) -> Float[Tensor, "*lead W"]:
-        x, bias = (
-            self.input_layer(self.embed_tokens(targets)),
-            self.input_layer.bias(targets.shape[1], targets.shape[1]),
-        )
+        x, length = self.input_layer(self.embed_tokens(targets)), targets.shape[1]
+        bias = self.input_layer.bias(length, length)
         states: Tensor = self.stack(x, causal=True, bias=bias, memory=memory, packing=packing)
         return states
 
@@ -146,14 +139,13 @@ class TransformerDecoder(Decoder[TransformerState]):
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> TransformerState:
         empty = self.project.weight.new_zeros(batch, 0, self.embed_tokens.dim)
-        capacity *= beams
-        memories: list[KeyValue | None] = [None] * len(self.stack.layers)
+        capacity, projected = capacity * beams, None
         if memory is not None:
-            memories = [cross.project_memory(memory.states) for cross in self.cross_attentions]
+            layers = [cross_attn.project_memory(memory.states) for cross_attn in self.cross_attentions]
+            projected = LayerMemories(layers, memory.mask[:, None])
         return TransformerState(
             [block.self_attn.empty_cache(empty, capacity) for block in self.stack.layers],
-            memories,
-            None if memory is None else memory.mask[:, None],
+            projected,
             beams,
             visible=None if beams == 1 else empty.new_zeros(batch, beams, capacity, dtype=torch.bool),
         )
@@ -161,7 +153,11 @@ class TransformerDecoder(Decoder[TransformerState]):
     def step(self, tokens: Int[Tensor, " B"], state: TransformerState) -> tuple[Float[Tensor, "B V"], TransformerState]:
         state.make_room()
         beams, visible, seen = state.beams, state.visible, state.caches[0].length
-        position = state.time if state.entered is None else self.input_layer.clamp_positions(state.time - state.entered)
+        position: int | Tensor = state.time
+        if state.entered is not None:
+            # Finished sequences are stepped beyond the learned positions; their output is not used.
+            position, limit = state.time - state.entered, self.input_layer.limit
+            position = position if limit is None else position.clamp(max=limit - 1)
         start: Start = position if isinstance(position, int) else position.repeat_interleave(beams)
         x = self.input_layer(self.embed_tokens(tokens[:, None]), start)
         bias: Bias | None = self.input_layer.bias(1, state.length + 1)
@@ -170,17 +166,13 @@ class TransformerDecoder(Decoder[TransformerState]):
             visible = visible[:, :, : seen + beams]
             if bias is not None:
                 bias = tile(bias, slice(0, 1), 0, state.length + 1, 1).repeat_interleave(beams, -1)
-        x = x.view(-1, beams, x.shape[-1])
-        for block, cache, memory in zip(self.stack.layers, state.caches, state.memories, strict=True):
-            x = block.step(
-                x,
-                cache,
-                bias=bias,
-                visible=visible,
-                position=position,
-                memory=memory,
-                memory_mask=state.memory_mask,
-            )
+        memories: list[KeyValue | None] = [None] * len(state.caches)
+        if state.memory is not None:
+            memories = [*state.memory.layers]
+        mask = None if state.memory is None else state.memory.mask
+        each = zip(state.caches, memories, strict=True)
+        inputs = [StepInputs(cache, bias, visible, position, memory, mask) for cache, memory in each]
+        states = self.stack.run(x.view(-1, beams, x.shape[-1]), inputs)
         state.time += 1
-        logits: Tensor = self.project(self.stack.norm(x)).flatten(0, 1)
+        logits: Tensor = self.project(states).flatten(0, 1)
         return logits, state

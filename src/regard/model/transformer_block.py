@@ -1,9 +1,10 @@
 """Transformer blocks, and the stacks of them in encoders, decoders and vision Transformers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal
+from itertools import repeat
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -94,18 +95,10 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         if self.cls_token and self.causal:
             yield Problem("cls_token", "false in a causal encoder", "true", "The first position would see nothing.")
 
-    @property
-    def head_norm_eps(self) -> float:
-        return self.norm_eps
-
     def not_packable(self) -> str | None:
         if not POSITIONS[self.positions].packable:
             return f"positions = {self.positions!r}"
         return not_packable_score(self.score) or ("cls_token = True" if self.cls_token else None)
-
-    def mlm_conflicts(self) -> Iterator[Problem]:
-        if self.causal:
-            yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         if POSITIONS[self.positions].extrapolates:
@@ -117,7 +110,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         yield "cls_token", "no pool reads a decoder"
 
 
-JOINS: dict[str, Callable[[PositionEncoding], nn.Module]] = {"add": Add, "concatenate": Concatenate}
+JOINS: dict[str, type[Add] | type[Concatenate]] = {"add": Add, "concatenate": Concatenate}
 NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
 
@@ -143,35 +136,76 @@ class FeedForward(nn.Module):
         return linear(self.dropout(hidden), self.down.weight, self.down.bias)
 
 
+class PaddedInputs(NamedTuple):
+    """What the attentions of every block read, for padded sequences; with `packing`, their real tokens are computed."""
+
+    mask: Tensor | None
+    causal: bool
+    bias: DistanceBias | None
+    packing: Packing | None
+    memory: Float[Tensor, "*lead D"] | None  # states; packed with `memory_packing`
+    memory_mask: Tensor | None
+    memory_packing: Packing | None
+
+    def attend_self(self, attention: MultiHead, x: Tensor) -> Tensor:
+        out: Tensor = attention(x, mask=self.mask, causal=self.causal, bias=self.bias, packing=self.packing)
+        return out
+
+    def attend_memory(self, attention: MultiHead, x: Tensor) -> Tensor:
+        assert self.memory is not None
+        memory = attention.project_memory(self.memory, self.memory_packing)
+        return attention.attend_memory(x, memory, mask=self.memory_mask, packing=self.packing)
+
+
+class PackedInputs(NamedTuple):
+    """What the attentions of every block read, for packed sequences."""
+
+    offsets: SequenceOffsets
+    causal: bool
+    memory: PackedMemory | None
+
+    def attend_self(self, attention: MultiHead, x: Tensor) -> Tensor:
+        return attention.forward_packed(x, self.offsets, causal=self.causal)
+
+    def attend_memory(self, attention: MultiHead, x: Tensor) -> Tensor:
+        assert self.memory is not None
+        return attention.forward_packed(x, self.offsets, self.memory.states, self.memory.offsets)
+
+
+class StepInputs(NamedTuple):
+    """What the attentions of one block read in a step of decoding; see `MultiHead.step`."""
+
+    cache: KeyValueCache
+    bias: Bias | None
+    visible: Tensor | None
+    position: int | Int[Tensor, " B"]
+    memory: KeyValue | None
+    memory_mask: Tensor | None
+
+    def attend_self(self, attention: MultiHead, x: Tensor) -> Tensor:
+        return attention.step(x, self.cache, bias=self.bias, visible=self.visible, position=self.position)
+
+    def attend_memory(self, attention: MultiHead, x: Tensor) -> Tensor:
+        assert self.memory is not None
+        return attention.attend_memory(x, self.memory, mask=self.memory_mask)
+
+
+BlockInputs = PaddedInputs | PackedInputs | StepInputs
 Sublayer = Callable[[Tensor], Tensor]
 
 
-class PreNorm:
-    """x + sublayer(norm(x)): the residual path is never normalised (https://arxiv.org/abs/2002.04745).
+def pre_norm(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> PendingResidual:
+    """Pre-norm, x + sublayer(norm(x)): the residual path is never normalized (https://arxiv.org/abs/2002.04745).
 
     The sublayer's output stays pending and is added where the next norm is computed, in one fused kernel on a GPU.
     """
-
-    @staticmethod
-    def forward(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> PendingResidual:
-        x, h = add_norm(given, dropout, norm)
-        return PendingResidual(x, sublayer(h))
-
-    @staticmethod
-    def step(x: Tensor, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> Tensor:
-        return dropout.onto(x, sublayer(norm(x)))
+    x, h = add_norm(given, dropout, norm)
+    return PendingResidual(x, sublayer(h))
 
 
-class PostNorm:
-    """norm(x + sublayer(x)) (https://arxiv.org/abs/1706.03762)."""
-
-    @staticmethod
-    def forward(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> PendingResidual:
-        return PendingResidual(PostNorm.step(given.x, norm, dropout, sublayer))
-
-    @staticmethod
-    def step(x: Tensor, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> Tensor:
-        return add_norm(PendingResidual(x, sublayer(x)), dropout, norm)[1]
+def post_norm(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> PendingResidual:
+    """Post-norm, norm(x + sublayer(x)) (https://arxiv.org/abs/1706.03762)."""
+    return PendingResidual(add_norm(PendingResidual(given.x, sublayer(given.x)), dropout, norm)[1])
 
 
 class TransformerBlock(nn.Module):
@@ -179,7 +213,7 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, config: TransformerConfig, memory_dim: int | None = None) -> None:
         super().__init__()
-        self.residual = PreNorm if config.norm_first else PostNorm
+        self.residual = pre_norm if config.norm_first else post_norm
         make = partial(
             MultiHead,
             config.dim,
@@ -203,70 +237,12 @@ class TransformerBlock(nn.Module):
         """The norm of the last sublayer: norm3 after cross-attention, else norm2."""
         return self.norm2 if self.norm3 is None else self.norm3
 
-    def forward(
-        self,
-        given: PendingResidual,
-        *,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        bias: DistanceBias | None = None,
-        source: Float[Tensor, "*there D"] | None = None,
-        around: Packing | None = None,
-        memory_mask: Tensor | None = None,
-        packing: Packing | None = None,
-        ends: SequenceOffsets | None = None,
-        strung: PackedMemory | None = None,
-    ) -> PendingResidual:
-        """Padded sequences, or packed ones with `ends`.
-
-        source, memory_mask   the states of the memory and its mask; `around` says how `source` is packed, if it is
-        packing               computes only the real tokens of padded sequences
-        ends, strung          the offsets of packed sequences, and their packed memory
-        """
-        if ends is not None:
-            return self._forward_packed(given, ends, causal, strung)
-        attend = partial(self.self_attn, mask=mask, causal=causal, bias=bias, packing=packing)
-        given = self._add(given, self.norm1, attend)
-        if source is not None:
+    def forward(self, x: PendingResidual, inputs: BlockInputs) -> PendingResidual:
+        x = self.residual(x, self.norm1, self.dropout, partial(inputs.attend_self, self.self_attn))
+        if inputs.memory is not None:
             assert self.cross_attn is not None
-            memory = self.cross_attn.project_memory(source, around)
-            read = partial(self.cross_attn.attend_memory, memory=memory, mask=memory_mask, packing=packing)
-            given = self._add(given, self.norm2, read)
-        return self._add(given, self.ffn_norm, self.ffn)
-
-    def _forward_packed(
-        self, given: PendingResidual, ends: SequenceOffsets, causal: bool, memory: PackedMemory | None
-    ) -> PendingResidual:
-        given = self._add(given, self.norm1, lambda h: self.self_attn.forward_packed(h, ends, causal=causal))
-        if memory is not None:
-            assert self.cross_attn is not None
-            cross = partial(
-                self.cross_attn.forward_packed, offsets=ends, source=memory.states, source_offsets=memory.offsets
-            )
-            given = self._add(given, self.norm2, cross)
-        return self._add(given, self.ffn_norm, self.ffn)
-
-    def _add(self, given: PendingResidual, norm: nn.Module, sublayer: Sublayer) -> PendingResidual:
-        return self.residual.forward(given, norm, self.dropout, sublayer)
-
-    def step(
-        self,
-        x: Float[Tensor, "B S W"],
-        cache: KeyValueCache,
-        *,
-        bias: Bias | None = None,
-        visible: Tensor | None = None,
-        position: int | Int[Tensor, " B"] | None = None,
-        memory: KeyValue | None = None,
-        memory_mask: Tensor | None = None,
-    ) -> Float[Tensor, "B S W"]:
-        attend = partial(self.self_attn.step, cache=cache, bias=bias, visible=visible, position=position)
-        x = self.residual.step(x, self.norm1, self.dropout, attend)
-        if memory is not None:
-            assert self.cross_attn is not None
-            read = partial(self.cross_attn.attend_memory, memory=memory, mask=memory_mask)
-            x = self.residual.step(x, self.norm2, self.dropout, read)
-        return self.residual.step(x, self.ffn_norm, self.dropout, self.ffn)
+            x = self.residual(x, self.norm2, self.dropout, partial(inputs.attend_memory, self.cross_attn))
+        return self.residual(x, self.ffn_norm, self.dropout, self.ffn)
 
 
 class InputLayer(nn.Module):
@@ -274,7 +250,7 @@ class InputLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, bidirectional: bool) -> None:
         super().__init__()
-        self.position_encoding: nn.Module | None = None
+        self.position_encoding: Add | Concatenate | None = None
         self.position_proj: nn.Linear | None = None
         self.relative_bias: PositionBias | None = None
         positions = POSITIONS[config.positions]
@@ -295,10 +271,10 @@ class InputLayer(nn.Module):
         entered: Tensor = self.dropout(self.norm(x))
         return entered
 
-    def clamp_positions(self, positions: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """Positions within a learned table: finished sequences are stepped beyond it and ignored."""
-        limit: int | None = getattr(getattr(self.position_encoding, "positions", None), "limit", None)
-        return positions if limit is None else positions.clamp(max=limit - 1)
+    @property
+    def limit(self) -> int | None:
+        """The number of positions, where they are learned."""
+        return None if self.position_encoding is None else self.position_encoding.positions.limit
 
     def bias(self, n: int, m: int) -> DistanceBias | None:
         return None if self.relative_bias is None else self.relative_bias(n, m)
@@ -340,44 +316,30 @@ class TransformerStack(nn.Module):
         packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
         """States (B, S, W); with a packing, packed (N, W)."""
-        memory_mask = source = around = None
+        states = memory_mask = memory_packing = None
         if memory is not None:
-            memory_mask, around = memory.mask[:, None], Packing.where_useful(memory.mask)
-            source = memory.states if around is None else around.pack(memory.states)
-
-        return self._run(
-            x if packing is None else packing.pack(x),
-            lambda block: partial(
-                block,
-                mask=mask,
-                causal=causal,
-                bias=bias,
-                source=source,
-                around=around,
-                memory_mask=memory_mask,
-                packing=packing,
-            ),
-        )
+            memory_mask, memory_packing = memory.mask[:, None], Packing.where_useful(memory.mask)
+            states = memory.states if memory_packing is None else memory_packing.pack(memory.states)
+        inputs = PaddedInputs(mask, causal, bias, packing, states, memory_mask, memory_packing)
+        return self.run(x if packing is None else packing.pack(x), repeat(inputs))
 
     def forward_packed(
         self,
         x: Float[Tensor, "N W"],
-        ends: SequenceOffsets,
+        offsets: SequenceOffsets,
         *,
         causal: bool = False,
         memory: PackedMemory | None = None,
     ) -> Float[Tensor, "N W"]:
         """As `forward`, for packed sequences."""
-        return self._run(x, lambda block: partial(block, ends=ends, causal=causal, strung=memory))
+        return self.run(x, repeat(PackedInputs(offsets, causal, memory)))
 
-    def _run(
-        self, x: Tensor, way: Callable[[TransformerBlock], Callable[[PendingResidual], PendingResidual]]
-    ) -> Tensor:
+    def run(self, x: Float[Tensor, "*lead W"], inputs: Iterable[BlockInputs]) -> Float[Tensor, "*lead W"]:
+        """The states after the last block; `inputs` are those of each block."""
         given = PendingResidual(x)
-        for block in self.layers:
-            again = self.activation_checkpointing and self.training
-            run = way(block)
-            given = checkpoint(run, given, use_reentrant=False) if again else run(given)
+        recompute = self.activation_checkpointing and self.training and torch.is_grad_enabled()
+        for block, each in zip(self.layers, inputs, strict=False):
+            given = checkpoint(block, given, each, use_reentrant=False) if recompute else block(given, each)
         return add_norm(given, self.dropout, self.norm)[1]
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +11,7 @@ from regard.core.config import Count, doc
 from regard.core.errors import Problem
 from regard.core.sequence import FeatureGrids
 from regard.core.shapes import Float, Tensor
-from regard.model.backbones import BackboneConfig, backbone
+from regard.model.backbones import Backbone, BackboneConfig, backbone
 from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
@@ -85,7 +84,17 @@ class _GridTransformerConfig(EncoderConfig):
         return self.blocks.dropout
 
     def conflicts(self) -> Iterator[Problem]:
-        return _on_a_grid(self.blocks)
+        blocks = self.blocks
+        if not issubclass(POSITIONS[blocks.positions], PositionEncoding) and blocks.positions != "none":
+            wanted, got = "'sinusoidal' (of row and column), 'learned' or 'none' over regions", repr(blocks.positions)
+            yield Problem("transformer.positions", wanted, got, "Change it.")
+        if blocks.position_mode != "add":
+            got = repr(blocks.position_mode)
+            yield Problem("transformer.position_mode", "'add' over regions", got, "Leave it out.")
+        if blocks.causal:
+            yield Problem("transformer.causal", "false: regions have no order", "true", "Leave it out.")
+        if blocks.dim % 4:
+            yield Problem("transformer.dim", "a multiple of 4, for rows and columns", str(blocks.dim), "Change it.")
 
 
 @dataclass(frozen=True)
@@ -118,18 +127,6 @@ def _unused_stages(backbone: BackboneConfig | None) -> UnusedKeys:
     return ((key, "the backbone has its own stages") for key in keys)
 
 
-def _on_a_grid(config: TransformerConfig) -> Iterator[Problem]:
-    if not issubclass(POSITIONS[config.positions], PositionEncoding) and config.positions != "none":
-        wanted, got = "'sinusoidal' (of row and column), 'learned' or 'none' over regions", repr(config.positions)
-        yield Problem("transformer.positions", wanted, got, "Change it.")
-    if config.position_mode != "add":
-        yield Problem("transformer.position_mode", "'add' over regions", repr(config.position_mode), "Leave it out.")
-    if config.causal:
-        yield Problem("transformer.causal", "false: regions have no order", "true", "Leave it out.")
-    if config.dim % 4:
-        yield Problem("transformer.dim", "a multiple of 4, for rows and columns", str(config.dim), "Change it.")
-
-
 class Cnn(nn.Module):
     """A small CNN with group norm, which normalises every image by itself."""
 
@@ -160,10 +157,8 @@ class LearnedQueries(nn.Module):
         self.out_proj = nn.Linear(self.pool.dim, dim)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
-        assert memory.grid is not None
-        x = memory.states
-        x = x + self.position_encoding(*memory.grid, device=x.device).to(x.dtype)
-        summary: Tensor = self.out_proj(self.pool(replace(memory, states=x)))  # (B, Q·W) to (B, W)
+        states = _with_positions(memory, self.position_encoding)
+        summary: Tensor = self.out_proj(self.pool(replace(memory, states=states)))  # (B, Q·W) to (B, W)
         return summary
 
 
@@ -204,10 +199,9 @@ class GridTransformer(Encoder):
 
     def forward(self, source: Source) -> Memory:
         memory: Memory = self.patch_embed(source)
-        assert memory.grid is not None
         x, mask = memory.states, memory.mask
         if self.position_encoding is not None:
-            x = x + self.position_encoding(*memory.grid, device=x.device).to(x.dtype)
+            x = _with_positions(memory, self.position_encoding)
         if self.cls_token is not None:
             x, mask = self.cls_token(x, mask)
         states = self.stack(self.input_layer(x))
@@ -247,8 +241,9 @@ class MlpPatchEmbedding(nn.Module):
 
 def cnn(config: CnnConfig) -> GridEncoder:
     """A CNN encoder, from scratch or with a pretrained backbone."""
+    network: Cnn | Backbone
     if config.backbone is not None:
-        network: Any = backbone(config.backbone.kind, config.backbone.stride)
+        network = backbone(config.backbone.kind, config.backbone.stride)
     else:
         network = Cnn(config.channels, attention=config.attention)
     return GridEncoder(network, network.dim, config.dim, config.queries)
@@ -270,3 +265,9 @@ def vit(config: VitConfig) -> GridTransformer:
 def _regions(states: Float[Tensor, "B S W"], grid: tuple[int, int]) -> Memory:
     mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
     return Memory(states, mask, states.mean(1), grid)
+
+
+def _with_positions(memory: Memory, encoding: SinusoidalGrid) -> Float[Tensor, "B S W"]:
+    assert memory.grid is not None
+    vectors: Tensor = encoding(*memory.grid, device=memory.states.device)
+    return memory.states + vectors.to(memory.states.dtype)

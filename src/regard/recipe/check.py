@@ -54,7 +54,9 @@ def training_problems(train: TrainConfig, data: DataConfig, model: ModelConfig) 
         if reason is not None:
             yield Problem("train.packed", f"false with {reason}", "true", "Leave it out.")
     if train.fsdp and (reason := model.not_shardable()) is not None:
-        yield Problem("train.fsdp", reason, "true", "Leave it out: every process then has the whole model.")
+        yield Problem(
+            "train.fsdp", f"false with {reason}", "true", "Leave it out: every process then has the whole model."
+        )
     yield from _monitor_problems(train, model)
     if train.reward is not None and (model.decoder is None or not model.encoders):
         wanted = "nothing unless a source becomes a text"

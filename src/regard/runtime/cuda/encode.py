@@ -57,6 +57,5 @@ def encode(encoder: TransformerEncoder, source: Tokens, *, half: bool) -> Memory
 
 def _padded_length(encoder: TransformerEncoder, length: int) -> int:
     """Padded to a multiple, within the limit of learned positions."""
-    limit = getattr(getattr(encoder.input_layer.position_encoding, "positions", None), "limit", None)
-    padded = LENGTHS * -(-length // LENGTHS)
+    padded, limit = LENGTHS * -(-length // LENGTHS), encoder.input_layer.limit
     return padded if limit is None else max(length, min(padded, limit - (encoder.cls_token is not None)))

@@ -1,0 +1,50 @@
+"""Small untrained models, sources and searches for the tests of decoding."""
+
+import torch
+from torch import nn
+
+from regard.core.sequence import Tokens
+from regard.data.tokenizer import END, START
+from regard.decoding.config import DecodeConfig
+from regard.decoding.request import Request, SearchTask
+from regard.decoding.search import search
+from regard.interpret.output_attention import coverage_reranker
+from regard.model.seq2seq import Seq2Seq
+from support.models import VOCABULARY, WIDTH, decoder, encoder
+
+LONGEST = 7
+LENGTHS = (6, 3, 5, 1, 2, 6, 4, 3, 2, 5, 1)
+
+
+def model(name: str) -> Seq2Seq:
+    """A decoder that ends now and then, with logits far enough apart that ties are rare."""
+    made = Seq2Seq(encoder("transformer"), decoder(name)).eval()
+    generator = torch.Generator().manual_seed(2)
+    words = 0.5 * torch.randn(
+        VOCABULARY, WIDTH, generator=generator
+    )  # not tied to the embedding: that would repeat its input
+    made.decoder.project.weight = nn.Parameter(words)
+    with torch.no_grad():
+        made.decoder.project.bias.zero_()
+        made.decoder.project.bias[END] = 3.0
+    return made
+
+
+def sources() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(5, VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
+
+
+def found(made: Seq2Seq, rows: list[list[int]], *, processors=(), prefixes=None, ends=True, **options):
+    inputs = [Request(row, len(row), prefix) for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)]
+    config = DecodeConfig(**{"max_length": LONGEST, **options})
+    rerank = coverage_reranker(made, config, START)
+    hits = dict(search(SearchTask(made, Tokens.of, config, processors, ends=ends, rerank=rerank, scored=True), inputs))
+    return [hits[i] for i in range(len(rows))]
+
+
+def said(hypotheses) -> list[list[tuple[int, ...]]]:
+    return [[each.tokens for each in one] for one in hypotheses]
+
+
+WAYS = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})
