@@ -150,7 +150,7 @@ class Predictor:
                 wanted, remedy = f"{only:g} in a stream", "Leave it out, or use predict."
                 raise InvalidArgument(name, wanted=wanted, got=repr(options[name]), remedy=remedy)
         config = self._config({**options, **UNSTREAMABLE})
-        encoded, _ = self._encode([text], config, truncate, None)
+        encoded, _ = self._encode([text], config, truncate, None, "text")
         with evaluating(self.model):
             yield from self.pipeline.stream(encoded, config, OutputOptions([prefix], banned, [required], lines=[line]))
 
@@ -177,15 +177,20 @@ class Predictor:
         The batch is None for a language model. `line` is the text's line number, for messages.
         """
         lines = None if line is None else [line]
-        encoded, _ = self._encode([text], self._config(options), truncate, lines)
+        encoded, _ = self._encode([text], self._config(options), truncate, lines, "text")
         ids = encoded[0] if isinstance(encoded[0], list) else []
         return ids, None if not self.recipe.data.source_fields else self.inputs.collate(encoded)
 
     def _encode(
-        self, texts: Sequence[object], config: DecodeConfig, truncate: bool, lines: Sequence[int] | None
+        self,
+        texts: Sequence[object],
+        config: DecodeConfig,
+        truncate: bool,
+        lines: Sequence[int] | None,
+        name: str = "texts",
     ) -> tuple[list[EncodedInput], set[int]]:
         """The encoded texts, and the indices of those that were truncated."""
-        encoded = self.inputs.encode(self.inputs.check("texts", texts))
+        encoded = self.inputs.encode(self.inputs.check(name, texts))
         return self.inputs.truncate(encoded, config.max_source_length, truncate=truncate, lines=lines)
 
     def _config(self, options: dict[str, Any]) -> DecodeConfig:
