@@ -23,7 +23,8 @@ from regard.data.synthetic.shapes import shapes
 from regard.data.tokenizer import END
 from regard.inference.pipelines import Output
 from regard.interpret.regions import ImageRegions
-from regard.views.caption_overlay import PAGE, PAGE_END, SHADE, Overlay, draw, figure, upsampled
+from regard.views.caption_overlay import PAGE, SHADE, Overlay, draw, figure, upsampled
+from regard.views.html import PAGE_END
 from support.captioners import captioner
 from support.command_line import command
 

@@ -24,6 +24,7 @@ from regard.interpret.output_attention import require_cross_attention
 from regard.interpret.regions import ImageRegions, RegionWord, image_regions, words_over_regions
 from regard.views import caption_overlay
 from regard.views.caption_overlay import Overlay
+from regard.views.html import PAGE_END
 
 CHUNK = 64  # images at once
 SHOWN = 448  # pixels of a drawn image's longer side
@@ -132,7 +133,7 @@ def _drawing(predictor: Predictor, folder: Path) -> Iterator[Callable[[Path | Me
 
             page.write(caption_overlay.PAGE.encode())
             yield draw
-            page.write(caption_overlay.PAGE_END.encode())
+            page.write(PAGE_END.encode())
 
 
 def file_name(image: Path | Member, number: int) -> str:

@@ -102,17 +102,21 @@ def _train(
 ) -> Predictor:
     for backbone in backbones_of(recipe).values() if checkpoint is None else ():
         weights_file(backbone)  # a missing file is refused before the data are prepared
-    data = prepare(recipe, cache, on_event, None if checkpoint is None else _vocabularies(checkpoint, run, recipe))
+    step, content, damaged = checkpoint or (0, None, ())
+    folder, vocabularies = store.step_folder(run, step), None
+    if content is not None:  # those that the weights were trained with, whatever the data would give now
+        *sources, _ = recipe.data.fields
+        vocabularies = read_vocabularies(content, folder, sources)
+    data = prepare(recipe, cache, on_event, vocabularies)
     if data.train is None:
         raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
     table = recipe.sized(data)
-    if checkpoint is not None:
-        for problem in checkpoint[2]:
-            _warn(on_event, f"damaged checkpoint skipped: {problem}")
-        _check_resumable(checkpoint, run, data, recipe, allow_changed_data)
-    model = make_model(
-        recipe, table, checkpoint, run, sharded=recipe.train.fsdp and not group.single, on_event=on_event
-    )
+    for problem in damaged:
+        _warn(on_event, f"damaged checkpoint skipped: {problem}")
+    if content is not None:
+        _check_resumable(content, folder, data, recipe, allow_changed_data)
+    sharded = recipe.train.fsdp and not group.single
+    model = make_model(recipe, table, content, folder, sharded=sharded, on_event=on_event)
     group.check_equal({"data": data.key, "weights": None if group.single else fingerprint(model)})
     data = with_cached_features(recipe, model, data, cache or cache_folder(), _progress(on_event))
     assert data.train is not None
@@ -134,9 +138,9 @@ def _train(
         process_group=group,
         device=device_of(recipe),
     )
-    if checkpoint is not None:
-        trainer.resume(checkpoint[1], store.step_folder(run, checkpoint[0]))
-        on_event({"event": "resumed", "step": checkpoint[0]})
+    if content is not None:
+        trainer.resume(content, folder)
+        on_event({"event": "resumed", "step": step})
     decoder = recipe.model.decoder
     if decoder is not None and decoder.config.carries_state and (message := batches.padding_warning()) is not None:
         _warn(on_event, message)
@@ -177,20 +181,20 @@ def prepare(
 def make_model(
     recipe: Recipe,
     table: Mapping[str, Any],
-    checkpoint: Checkpoint | None = None,
-    run: Path = Path(),
+    content: Mapping[str, bytes] | None = None,
+    folder: Path = Path(),
     sharded: bool = False,
     on_event: EventHandler = ignore_event,
 ) -> Model:
     """The model before its first update, frozen as the recipe says, with pretrained weights or those of a checkpoint.
 
-    It is moved to the device unless it is to be sharded.
+    content, folder   of the checkpoint to resume from
+    sharded           whether it will be sharded: it then stays on the CPU
     """
     torch.manual_seed(recipe.train.seed)
     model = build(table)
-    if checkpoint is not None:
-        folder = store.step_folder(run, checkpoint[0])
-        load_weights(model, store.tensors(checkpoint[1], WEIGHTS, folder), folder)
+    if content is not None:
+        load_weights(model, store.tensors(content, WEIGHTS, folder), folder)
     else:
         for number, backbone in backbones_of(recipe).items():
             load_pretrained(source_encoders(model.encoder)[number], backbone)
@@ -299,17 +303,10 @@ def _check_ranks(recipe: Recipe, group: ProcessGroup) -> None:
         raise InvalidRecipe(problems)
 
 
-def _vocabularies(checkpoint: Checkpoint, run: Path, recipe: Recipe) -> Vocabularies:
-    """Those that the weights were trained with, whatever the present data would give."""
-    step, content, _ = checkpoint
-    *sources, _ = recipe.data.fields
-    return read_vocabularies(content, store.step_folder(run, step), sources)
-
-
-def _check_resumable(checkpoint: Checkpoint, run: Path, data: Prepared, recipe: Recipe, allow_changed: bool) -> None:
+def _check_resumable(
+    content: Mapping[str, bytes], folder: Path, data: Prepared, recipe: Recipe, allow_changed: bool
+) -> None:
     """A run resumes with the data and the recipe that it began with."""
-    step, content, _ = checkpoint
-    folder = store.step_folder(run, step)
     before = Recipe.of(read_config(content, folder)["recipe"])
     if store.document(content, TRAINING_STATE, folder).get("data") != data.key and not allow_changed:
         raise CheckpointRefused(

@@ -79,7 +79,7 @@ def look(
 
     regard look runs/translation --data test --summary --sort confidence
     """
-    from regard.views.files import check_file, write_look
+    from regard.views.figures import check_file, write_look
     from regard.views.terminal import look_text
 
     if sum(given is not None for given in (text, file, data)) > 1:

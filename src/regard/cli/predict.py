@@ -74,7 +74,7 @@ def predict(
     others: dict[str, Any] = {"--scores": scores, "--attention": attention, "--json": as_json}
     if stream:
         _check_none(others | {"--prefix": prefix, "--constraints": constraints, "--markup": markup}, "in a stream")
-        has_source = predictor.recipe.data.source is not None
+        has_source = bool(predictor.recipe.data.source_fields)
         for number, line in enumerate(lines, start=1):
             for piece in (
                 predictor.stream(line, line=number, truncate=truncate, **options) if line or not has_source else ()

@@ -113,9 +113,8 @@ def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig 
 
 def part_names(model: ModelConfig) -> Iterator[tuple[Registry[Any], str]]:
     """The registered names in a model: the kind of each part, and those in its configuration."""
-    parts: list[tuple[Registry[Any], Part[Any] | None]] = [(ENCODERS, encoder) for encoder in model.encoders]
-    parts += [(DECODERS, model.decoder), (POOLS, model.pool)]
-    for registry, part in parts:
+    parts: list[tuple[Registry[Any], Part[Any] | None]] = [(ENCODERS, part) for part in model.encoders]
+    for registry, part in [*parts, (DECODERS, model.decoder), (POOLS, model.pool)]:
         if part is not None:
             yield registry, part.kind
             yield from registered_names(part.config)
