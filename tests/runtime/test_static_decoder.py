@@ -15,7 +15,6 @@ from regard.decoding.beam import BeamSearch
 from regard.decoding.config import DecodeConfig
 from regard.decoding.greedy import GreedySearch
 from regard.decoding.interfaces import GeneratedTokens
-from regard.decoding.logits_processors import BannedTokens
 from regard.decoding.request import Request, SearchTask
 from regard.model.transformer import TransformerDecoder
 from regard.runtime import engines
@@ -92,7 +91,7 @@ def test_the_search_finds_the_same(name, options, request):
     made, rows, prefixes = model(name), sources()[:8], [(), (5, 9), (7,), *[()] * 5]
     runs = [
         partial(found, made, rows, **options, batch_tokens=13),  # with continuous batching
-        partial(found, made, rows, **options, prefixes=prefixes, processors=[BannedTokens([[6], [7, 8]])]),
+        partial(found, made, rows, **options, prefixes=prefixes, banned=[[6], [7, 8]]),
     ]
     plainly = [run() for run in runs]
     request.getfixturevalue("_as_on_a_gpu")

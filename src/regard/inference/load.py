@@ -53,12 +53,8 @@ def _ensemble(members: Sequence[Predictor]) -> Predictor:
     first = members[0]
     for other in members[1:]:
         if _vocabulary_key(other) != _vocabulary_key(first):
-            raise InvalidArgument(
-                str(other.folder),
-                wanted=f"the vocabularies of {first.folder}",
-                got="others",
-                remedy="Train them on the same prepared data.",
-            )
+            wanted, remedy = f"the vocabularies of {first.folder}", "Train them on the same prepared data."
+            raise InvalidArgument(str(other.folder), wanted=wanted, got="others", remedy=remedy)
     return replace(first, model=Ensemble(models))
 
 

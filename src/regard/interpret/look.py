@@ -10,7 +10,7 @@ from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.images import Pixels, webp
-from regard.interpret.attributions import weight_gradients
+from regard.interpret.attributions import attributions
 from regard.interpret.maps import AttentionMap, ForwardPass
 from regard.interpret.rollout import rollout
 from regard.interpret.summaries import Head, finite, sorted_by
@@ -151,10 +151,9 @@ class Look:
 
         The model runs once more, with every weight in memory.
         """
-        known = weight_gradients(self.forward, of)
-        shares = {name: each.weights * each.gradients for name, each in known.items()}
+        of_tokens = attributions(self.forward, of)
         modules = [(each, *(each.part_of or (each.name, 0, None))) for each in self.maps]
-        return {each.name: each.merged(shares[name][..., first:last]) for each, name, first, last in modules}
+        return {each.name: each.merged(of_tokens[name][..., first:last]) for each, name, first, last in modules}
 
     def as_dict(self, *, limit: int = LIMIT) -> dict[str, Any]:
         """What `to_json` writes, as plain values."""

@@ -14,7 +14,6 @@ from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick, picked
 from regard.model.memory import Memory, SourceSpan
-from regard.model.multi_source import source_encoders
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,8 @@ class MapSelection:
 
 def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection) -> Look:
     """Run the forward pass once and make a look of it."""
-    encoder = getattr(forward.model, "encoder", None)
-    sources = [
-        source.after(int(getattr(part, "cls_token", None) is not None)) if isinstance(source, TokenSequence) else source
-        for part, source in zip(source_encoders(encoder), given.sources, strict=True)
-    ]
+    encoder = forward.model.encoder
+    source = None if given.source is None else given.source.after(0 if encoder is None else encoder.cls_tokens)
     layers = _checked_layers(forward.model, selection.layers)
 
     def finish(recorded: AttentionMap) -> list[AttentionMap]:
