@@ -69,7 +69,10 @@ class MapSelection:
 def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection) -> Look:
     """Run the forward pass once and make a look of it."""
     encoder = forward.model.encoder
-    source = None if given.source is None else given.source.after(0 if encoder is None else encoder.cls_tokens)
+    sources = [
+        source.after(part.cls_tokens) if isinstance(source, TokenSequence) else source
+        for part, source in zip(source_encoders(encoder), given.sources, strict=True)
+    ]
     layers = _checked_layers(forward.model, selection.layers)
 
     def finish(recorded: AttentionMap) -> list[AttentionMap]:
