@@ -14,6 +14,7 @@ from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick, picked
 from regard.model.memory import Memory, SourceSpan
+from regard.model.multi_source import source_encoders
 
 
 @dataclass(frozen=True)
