@@ -70,7 +70,7 @@ def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | No
     if not look.maps:
         raise InvalidArgument("look", wanted="at least one map", got="none", remedy="This model has no attention.")
     of = main_map(look.maps)[0] if map is None else look[map]
-    regions = isinstance(look.source, Image) and of.key_side == "source"
+    regions = isinstance(look.source_of(of), Image)
     if view == "image" and not regions:
         wanted, remedy = "a map whose keys are regions of an image", "Draw 'heat' or 'lines'."
         raise InvalidArgument("view", wanted=wanted, got=f"{of.name!r}", remedy=remedy)
@@ -134,8 +134,8 @@ def lines(look: Look, of: AttentionMap, ending: str) -> bytes:
 
 
 def image(look: Look, of: AttentionMap, ending: str) -> bytes:
-    assert isinstance(look.source, Image)
-    source, (weights, rows, _, _) = look.source, _first_weights(look, of, most_keys=of.size[1])
+    source, (weights, rows, _, _) = look.source_of(of), _first_weights(look, of, most_keys=of.size[1])
+    assert isinstance(source, Image)
     regions = weights[:, source.units :].reshape(-1, *source.grid)
     overlay = caption_overlay.Overlay(f"{look.title}, {_name(of)}", source.pixels, rows, regions)
     return caption_overlay.draw(overlay, ending)
