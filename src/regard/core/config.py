@@ -57,9 +57,9 @@ ConfigType = TypeVar("ConfigType", bound="Config")
 Default = TypeVar("Default")
 
 
-def doc(default: Default, text: str) -> Default:
-    """A dataclass field with a default and a description."""
-    return field(default=default, metadata={"doc": text})
+def doc(default: Default, text: str, arxiv: str = "") -> Default:
+    """A dataclass field with a default, a description and the number of a paper."""
+    return field(default=default, metadata={"doc": text + (f" (https://arxiv.org/abs/{arxiv})" if arxiv else "")})
 
 
 @dataclass(frozen=True)

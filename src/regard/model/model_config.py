@@ -30,21 +30,16 @@ class ModelOptions(Config):
 
     vocab_size: Count | None = doc(None, "tokens that the decoder or the masked-language-model head predicts")
     source_vocab_size: Count | tuple[Count, ...] | None = doc(
-        None,
-        "tokens or labels that the encoder reads; of several encoders of these, a list; left out: vocab_size",
+        None, "tokens or labels that the encoder reads; of several encoders of these, a list; left out: vocab_size"
     )
     num_labels: Count | None = doc(None, "classes of a pool's classifier")
-    head: Literal["mlm"] | None = doc(
-        None, "masked language modeling, for an encoder without decoder or pool (https://arxiv.org/abs/1810.04805)"
-    )
+    head: Literal["mlm"] | None = doc(None, "masked language modeling, by an encoder alone", arxiv="1810.04805")
     tie_embeddings: Literal["none", "target", "all"] = doc(
         "target",
-        'embeddings that share a matrix: "target" the decoder\'s with its output layer, "all" the '
-        "encoder's as well (https://arxiv.org/abs/1608.05859)",
+        "embeddings that share a matrix with the output layer: those of the decoder, or of the encoder as well",
+        arxiv="1608.05859",
     )
-    scale_embeddings: bool = doc(
-        True, "multiply embeddings by the square root of their dimension (https://arxiv.org/abs/1706.03762)"
-    )
+    scale_embeddings: bool = doc(True, "multiply embeddings by the square root of their dimension", arxiv="1706.03762")
 
 
 @dataclass(frozen=True)

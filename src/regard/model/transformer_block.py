@@ -48,29 +48,25 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     dropout: Probability = doc(0.1, "dropout of embeddings and of each sublayer's output")
     attention_dropout: Probability = doc(0.0, "dropout of attention weights")
     ffn_dropout: Probability = doc(0.0, "dropout inside the feed-forward network")
-    norm: Literal["layer", "rms"] = doc("layer", "LayerNorm or RMSNorm (https://arxiv.org/abs/1910.07467)")
-    norm_first: bool = doc(True, "pre-norm instead of post-norm (https://arxiv.org/abs/2002.04745)")
+    norm: Literal["layer", "rms"] = doc("layer", "LayerNorm or RMSNorm", arxiv="1910.07467")
+    norm_first: bool = doc(True, "pre-norm instead of post-norm", arxiv="2002.04745")
     norm_input: bool = doc(False, "normalize the embeddings too")
     norm_eps: Annotated[float, Range(0.0)] = doc(1e-5, "added to the variance in norms")
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = doc(
-        "relu", "activation of the feed-forward network; swiglu is gated (https://arxiv.org/abs/2002.05202)"
+        "relu", "activation of the feed-forward network; swiglu is gated", arxiv="2002.05202"
     )
     positions: PositionName = doc("sinusoidal", "position encoding")
-    position_mode: Literal["add", "concatenate"] = doc(
-        "add", "add sinusoidal or learned positions to the embeddings, or concatenate them"
-    )
+    position_mode: Literal["add", "concatenate"] = doc("add", "how position encodings join the embeddings")
     max_positions: Count = doc(512, "largest sequence length of learned positions")
     score: ScoreName = doc("scaled_dot", "attention score function")
     kv_heads: Count | None = doc(
-        None, "key and value heads, shared by groups of query heads (https://arxiv.org/abs/2305.13245); left out: heads"
+        None, "key and value heads, shared by query heads; left out: heads", arxiv="2305.13245"
     )
-    qk_norm: bool = doc(False, "normalize queries and keys (https://arxiv.org/abs/2010.04245)")
+    qk_norm: bool = doc(False, "normalize queries and keys", arxiv="2010.04245")
     causal: bool = doc(False, "an encoder whose positions attend to earlier positions only")
     cls_token: bool = doc(False, 'encoders: prepend a learned [CLS] state, for the pool "first"')
     activation_checkpointing: bool = doc(
-        False,
-        "recompute the activations of a block in the backward pass instead of storing them "
-        "(https://arxiv.org/abs/1604.06174)",
+        False, "recompute a block's activations in the backward pass", arxiv="1604.06174"
     )
 
     def conflicts(self) -> Iterator[Problem]:
