@@ -163,10 +163,7 @@ def _encoders(model: Mapping[str, Any], problems: list[Problem]) -> tuple[Part[E
 
 
 def _part(
-    role: str,
-    kinds: Registry[PartKind[ConfigType, Made]],
-    table: Any,
-    problems: list[Problem],
+    role: str, kinds: Registry[PartKind[ConfigType, Made]], table: Any, problems: list[Problem]
 ) -> Part[ConfigType] | None:
     """One part by kind; None where there is none, or where something is wrong, which is added to the problems."""
     if table is None:
