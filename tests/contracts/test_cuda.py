@@ -325,7 +325,7 @@ def test_batches_are_pinned_through_and_through():
     pictures = Batch(torch.rand(2, 3, 4, 4), targets, 5, torch.arange(2))
     for batch in (text, packed, pictures):
         held = pin_memory(batch)
-        pairs = list(zip(buffers._tensors(batch), buffers._tensors(held), strict=True))
+        pairs = list(zip(buffers.tensors_of(batch), buffers.tensors_of(held), strict=True))
         assert len(pairs) > 2
         assert all(mine.is_pinned() and torch.equal(mine, other) for other, mine in pairs)
 

@@ -89,14 +89,14 @@ def test_pytorch_computes_the_same_without_triton(monkeypatch, caplog):
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="there is a GPU: test_cuda.py has it")
 def test_the_probe_notices_wrong_results(monkeypatch):
     pytest.importorskip("triton", reason="needs Triton, which is there for Linux on x86_64")
-    from regard.kernels import probe_triton
+    from regard.kernels import jit_triton
 
-    probe_triton.probe(torch.device("cpu"))
-    right = probe_triton._double[(1,)]
+    jit_triton.probe(torch.device("cpu"))
+    right = jit_triton._double[(1,)]
     wrong = {(1,): lambda x, out, **constants: right(x + 1, out, **constants)}
-    monkeypatch.setattr(probe_triton, "_double", wrong)
+    monkeypatch.setattr(jit_triton, "_double", wrong)
     with pytest.raises(RuntimeError, match=r"a kernel computed \[2.0, 4.0"):
-        probe_triton.probe(torch.device("cpu"))
+        jit_triton.probe(torch.device("cpu"))
 
 
 def test_without_a_gpu_no_triton_module_is_imported():

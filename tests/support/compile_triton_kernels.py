@@ -19,7 +19,6 @@ from regard.kernels.attention import (
     additive_triton,
     varlen,
     varlen_triton,
-    varlen_wide_triton,
     weights,
     weights_triton,
 )
@@ -95,7 +94,6 @@ def main() -> None:
         (linear_triton, ("activation_backward",)),
         (cross_entropy_triton, ("cross_entropy", "r_drop_cross_entropy")),
         (varlen_triton, ("short_attention", "d_short_attention")),
-        (varlen_wide_triton, ("wide_attention", "d_wide_attention")),
         (conv_unfold_triton, ("unfold", "unfold_backward")),
         (rnn_triton, ("step", "d_step")),
     ):

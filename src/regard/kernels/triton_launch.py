@@ -46,7 +46,7 @@ def _try(device: torch.device) -> None:
     if capability < MIN_CAPABILITY:
         wanted, got = (".".join(map(str, each)) for each in (MIN_CAPABILITY, capability))
         raise RuntimeError(f"wanted a GPU of compute capability {wanted} or more; got {got}")
-    from regard.kernels.probe_triton import probe
+    from regard.kernels.jit_triton import probe
 
     with torch.cuda.device(device):
         probe(device)

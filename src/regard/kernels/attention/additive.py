@@ -63,16 +63,9 @@ class _Launch:
     """The arguments of the kernels of one attention call."""
 
     def __init__(
-        self,
-        band: tuple[int | None, int | None],
-        dropped: int,
-        seed: Tensor,
-        allowed: Tensor | None,
-        query: Tensor,
-        key: Tensor,
-        weight: Tensor,
-        value: Tensor,
-    ) -> None:
+        self, band: tuple[int | None, int | None], dropped: int, seed: Tensor, allowed: Tensor | None,
+        query: Tensor, key: Tensor, weight: Tensor, value: Tensor,
+    ) -> None:  # fmt: skip
         self.inputs = query, key, weight, value
         self.batch, self.heads, self.n, self.dim = query.shape
         self.m, self.items = key.shape[2], self.batch * self.heads
@@ -127,12 +120,8 @@ class _Launch:
             self._query_gradient(piece, d_scores, d_query)
             self._key_gradient(piece, d_scores, d_key, d_weight)
         head_sums = d_weight.view(self.batch, self.heads, -1, self.dim).sum((0, 2))
-        return [
-            d_query,
-            self._sum_groups(d_key, key),
-            head_sums.sum_to_size(weight.shape).to(weight.dtype),
-            self._sum_groups(d_value, value),
-        ]
+        d_weight = head_sums.sum_to_size(weight.shape).to(weight.dtype)
+        return [d_query, self._sum_groups(d_key, key), d_weight, self._sum_groups(d_value, value)]
 
     def _pieces(self, like: Tensor, saved: Tensor | None = None) -> Iterator[tuple["_Piece", Tensor]]:
         """The scores of all rows, piece by piece, in one buffer; or those that were saved."""

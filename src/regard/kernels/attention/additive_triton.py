@@ -5,16 +5,13 @@ Imported only when a kernel is launched. Every output element is written by one 
 results are bit-identical from run to run. With TRITON_INTERPRET=1 Triton's interpreter runs the kernels on a CPU.
 """
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 
 from regard.kernels.attention.mask_triton import visible
+from regard.kernels.jit_triton import jit
 
 
-@triton.jit
-@no_type_check
+@jit
 def dropout_factors(seed, item, rows, keys, dropped):
     """Inverted-dropout factors of a tile of weights. They depend on seed and position only, as in the backward pass."""
     zero = rows[:, None] * 0 + keys[None, :] * 0
@@ -22,8 +19,7 @@ def dropout_factors(seed, item, rows, keys, dropped):
     return tl.where((bits & 0xFFFF).to(tl.int32) >= dropped, 65536.0 / (65536 - dropped), 0.0)
 
 
-@triton.jit
-@no_type_check
+@jit
 def tanh(x, FAST: tl.constexpr):
     """Tanh to float32 rounding in absolute terms; FAST: the hardware instruction, with an error up to 2^-11."""
     if FAST:
@@ -34,8 +30,7 @@ def tanh(x, FAST: tl.constexpr):
         return 1 - 2 / (1 + tl.exp(2 * x))
 
 
-@triton.jit
-@no_type_check
+@jit
 def additive_scores(
     query, key, weight, scores, from_item, from_row, count, n, m, n_padded, m_padded, dim, group, weight_heads,
     behind, ahead,
@@ -68,8 +63,7 @@ def additive_scores(
         tl.store(scores + (local * count + local_rows)[:, None] * m + keys[None, :], total, mask=in_range)
 
 
-@triton.jit
-@no_type_check
+@jit
 def weighted_values(
     scores, value, out, lse, seed, dropped, allowed, b_step, h_step, n_step, m_step, behind, ahead,
     from_item, from_row, count, n, m, dim, heads, value_group,
@@ -122,8 +116,7 @@ def weighted_values(
         tl.store(lse + item * n + rows, tl.where(empty, 0.0, peak + tl.log(tl.where(empty, 1.0, total))), mask=row_ok)
 
 
-@triton.jit
-@no_type_check
+@jit
 def d_weighted_values(
     scores, d_scores, weights_out, value, out, d_out, lse,
     seed, dropped, allowed, b_step, h_step, n_step, m_step, behind, ahead,
@@ -170,8 +163,7 @@ def d_weighted_values(
     tl.store(d_scores + at, weights * (d_weights - average[:, None]), mask=mask)
 
 
-@triton.jit
-@no_type_check
+@jit
 def additive_gradient(
     own, others, weight, d_scores, d_own, d_weight, from_item, item_step, own_step, other_step,
     from_own, from_other, own_count, other_count, own_length, other_length, dim,

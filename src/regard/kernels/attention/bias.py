@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from regard.core.shapes import Float, Tensor
-from regard.kernels.attention.mask import RowRange, axis_tile
+from regard.kernels.attention.mask import RowRange, axis_tile, select
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ def bias_values(bias: Bias) -> Tensor:
 
 def with_values(bias: Bias, values: Tensor) -> Bias:
     return DistanceBias(values) if isinstance(bias, DistanceBias) else values
+
+
+def selected(bias: Bias | None, axis: int, index: RowRange) -> Bias | None:
+    """The bias of a selection of the batch (axis 0) or of the heads (axis 1)."""
+    return None if bias is None else with_values(bias, select(bias_values(bias), axis, index))
 
 
 def tile(bias: Bias, rows: RowRange, low: int, high: int, n: int) -> Tensor:

@@ -5,7 +5,6 @@ time: memory grows with N + M. The backward pass recomputes each block from the 
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,23 +47,6 @@ def blocks(spec: AttentionSpec) -> Iterator[tuple[slice, slice, int, int]]:
                 yield slice(b, b + items), slice(i, min(i + rows, n)), low, high
 
 
-def batch_part(spec: AttentionSpec, part: slice) -> AttentionSpec:
-    """The spec of a slice of the batch."""
-    allowed = spec.visible.allowed
-    if allowed is not None and allowed.shape[0] > 1:
-        allowed = allowed[part]
-    bias = spec.bias
-    if bias is not None and biases.bias_values(bias).shape[0] > 1:
-        bias = biases.with_values(bias, biases.bias_values(bias)[part])
-    return replace(
-        spec,
-        query=spec.query[part],
-        key=spec.key[part],
-        visible=replace(spec.visible, allowed=allowed),
-        bias=bias,
-    )
-
-
 def softmax_(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax, overwriting the scores, and the log-sum-exp; both are zero for a row of −∞."""
     peak = scores.amax(-1, keepdim=True)
@@ -99,7 +81,7 @@ class _Blockwise(torch.autograd.Function):
         drop = _Dropout(dropout, seed, query.device)
         with torch.autocast(query.device.type, enabled=False):
             for part, rows, low, high in blocks(spec):
-                weights, lse[part, :, rows] = softmax_(batch_part(spec, part).scores(rows, low, high))
+                weights, lse[part, :, rows] = softmax_(spec.for_batch(part).scores(rows, low, high))
                 scales = drop.scales(weights)
                 if scales is not None:
                     weights *= scales
@@ -121,7 +103,7 @@ class _Blockwise(torch.autograd.Function):
         drop = _Dropout(ctx.dropout, ctx.seed, query.device)
         with torch.autocast(query.device.type, enabled=False):
             for part, rows, low, high in blocks(spec):
-                here = batch_part(spec, part)
+                here = spec.for_batch(part)
                 weights = here.scores(rows, low, high).sub_(lse[part, :, rows, None]).exp_()
                 d_rows = widened(d_out[part, :, rows])
                 d_weights = d_rows @ widened(value[part, :, low:high]).mT
@@ -141,17 +123,8 @@ class _Blockwise(torch.autograd.Function):
                 d_key[part, :, low:high] += d_keys
                 if d_weight is not None and d_part is not None:
                     d_weight += d_part
-        return (
-            None,
-            None,
-            None,
-            d_value.to(value.dtype),
-            d_query.to(query.dtype),
-            d_key.to(key.dtype),
-            None if d_weight is None or weight is None else d_weight.to(weight.dtype),
-            None,
-            None if d_bias is None or bias is None else d_bias.to(bias.dtype),
-        )
+        pairs = (d_value, value), (d_query, query), (d_key, key), (d_weight, weight), (None, None), (d_bias, bias)
+        return None, None, None, *(None if d_x is None or x is None else d_x.to(x.dtype) for d_x, x in pairs)
 
 
 def refuse_second_derivative() -> None:

@@ -48,20 +48,20 @@ class AttentionMask:
                 visible = _and(visible, key >= position - self.behind)
         return visible
 
-    def for_heads(self, heads: Tensor) -> "AttentionMask":
-        """The mask of a selection of heads."""
-        if self.allowed is None or self.allowed.shape[1] == 1:
-            return self
-        return replace(self, allowed=self.allowed[:, heads])
+    def select(self, axis: int, index: RowRange) -> "AttentionMask":
+        """The mask of a selection of the batch (axis 0) or of the heads (axis 1)."""
+        return self if self.allowed is None else replace(self, allowed=select(self.allowed, axis, index))
+
+
+def select(tensor: Tensor, axis: int, index: RowRange) -> Tensor:
+    """A selection along an axis, unless it has size one."""
+    return tensor if tensor.shape[axis] == 1 else tensor[(slice(None),) * axis + (index,)]
 
 
 def axis_tile(tensor: Tensor, rows: RowRange, low: int, high: int) -> Tensor:
     """Rows and keys low..high-1 of a (#B, #H, #N, #M) tensor; axes of size one are left alone."""
-    if tensor.shape[-2] > 1:
-        tensor = tensor[..., rows, :]
-    if tensor.shape[-1] > 1:
-        tensor = tensor[..., low:high]
-    return tensor
+    last = tensor.dim() - 1
+    return select(select(tensor, last - 1, rows), last, slice(low, high))
 
 
 def _and(first: Tensor | None, second: Tensor) -> Tensor:

@@ -1,13 +1,11 @@
 """Triton twin of `mask`: the attention mask of a tile of scores. Imported only when a kernel is launched."""
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 
+from regard.kernels.jit_triton import jit
 
-@triton.jit
-@no_type_check
+
+@jit
 def visible(
     allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind, ahead,
     MASKED: tl.constexpr, BANDED: tl.constexpr,

@@ -13,20 +13,18 @@ import torch
 from torch.nn import functional as F
 
 from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
+from regard.kernels import triton_launch
 from regard.kernels.attention import bias as biases
 from regard.kernels.attention.bias import DistanceBias
 from regard.kernels.attention.blockwise import refuse_second_derivative
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
-from regard.kernels.attention.spec import AttentionSpec, Frame, repeat_heads
+from regard.kernels.attention.spec import AttentionSpec, Frame, repeat_heads, widened
 
 aten = torch.ops.aten
 
-HALF = (torch.float16, torch.bfloat16)
-DTYPES = {"cpu": (torch.float32, torch.float64, *HALF), "cuda": (torch.float32, *HALF)}
-
-# Elements of a materialised mask that exist at a time: eight megabytes of float32.
-TILE = 2**21
+DTYPES = {"cpu": (*triton_launch.DTYPES, torch.float64), "cuda": triton_launch.DTYPES}
+TILE = 2**21  # elements of a materialised mask that exist at a time: eight megabytes of float32
 
 
 def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
@@ -124,7 +122,8 @@ class _Blocked(torch.autograd.Function):
     def forward(ctx: Any, frame: Frame, value: Tensor, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
         spec = frame.around(*tensors)  # type: ignore[arg-type]
         query, key = spec.query, spec.key
-        out, lse = query.new_zeros(*query.shape[:3], value.shape[3]), _zero_lse(query)
+        out = query.new_zeros(*query.shape[:3], value.shape[3])
+        lse = widened(query[:0]).new_zeros(query.shape[:3])
         for rows, low, high in _blocks(spec):
             mask, _ = _mask(spec, rows, low, high)
             out[:, :, rows], lse[:, :, rows] = _forward(
@@ -143,24 +142,12 @@ class _Blocked(torch.autograd.Function):
         query, key = spec.query, spec.key
         d_query, d_key, d_value = (torch.zeros_like(x) for x in (query, key, value))
         for rows, low, high in _blocks(spec):
+            given = query[:, :, rows], key[:, :, low:high], value[:, :, low:high], out[:, :, rows], lse[:, :, rows]
             mask, _ = _mask(spec, rows, low, high)
-            d_query[:, :, rows], d_keys, d_values = _backward(
-                d_out[:, :, rows],
-                query[:, :, rows],
-                key[:, :, low:high],
-                value[:, :, low:high],
-                out[:, :, rows],
-                lse[:, :, rows],
-                mask,
-                _scale(spec),
-            )
+            d_query[:, :, rows], d_keys, d_values = _backward(d_out[:, :, rows], *given, mask, _scale(spec))
             d_key[:, :, low:high] += d_keys
             d_value[:, :, low:high] += d_values
         return None, d_value, d_query, d_key, None, None, None
-
-
-def _zero_lse(query: Tensor) -> Tensor:
-    return query.new_zeros(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
 
 
 def _forward(

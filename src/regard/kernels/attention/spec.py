@@ -52,17 +52,14 @@ class AttentionSpec:
 
     def for_heads(self, heads: Tensor) -> "AttentionSpec":
         """The spec of a selection of query heads."""
-        group = self.query.shape[1] // self.key.shape[1]
-        bias = self.bias
-        if bias is not None and biases.bias_values(bias).shape[1] > 1:
-            bias = biases.with_values(bias, biases.bias_values(bias)[:, heads])
-        return AttentionSpec(
-            score_function=self.score_function.for_heads(heads),
-            query=self.query[:, heads],
-            key=self.key[:, heads // group],
-            visible=self.visible.for_heads(heads),
-            bias=bias,
-        )
+        query, key = self.query[:, heads], self.key[:, heads // (self.query.shape[1] // self.key.shape[1])]
+        bias = biases.selected(self.bias, 1, heads)
+        return AttentionSpec(self.score_function.for_heads(heads), query, key, self.visible.select(1, heads), bias)
+
+    def for_batch(self, part: slice) -> "AttentionSpec":
+        """The spec of a slice of the batch."""
+        visible, bias = self.visible.select(0, part), biases.selected(self.bias, 0, part)
+        return AttentionSpec(self.score_function, self.query[part], self.key[part], visible, bias)
 
     def scores(self, rows: RowRange, low: int, high: int) -> Float[Tensor, "B H R C"]:
         """Scores of these rows with keys low..high-1, −∞ where masked, in float32 or wider."""

@@ -149,14 +149,12 @@ class _Short(torch.autograd.Function):
         seed: Tensor, query: Tensor, kv: Tensor | None,
     ) -> Tensor:  # fmt: skip
         from regard.kernels.attention.varlen_triton import short_attention
-        from regard.kernels.attention.varlen_wide_triton import wide_attention
 
         spec = PackedAttentionSpec(layout, query, kv, offsets, kv_offsets)
-        kernel = wide_attention if looped else short_attention
-        out = query.new_empty(len(query), layout.heads * layout.dim)
+        out, grid = query.new_empty(len(query), layout.heads * layout.dim), (len(offsets.cu_seqlens) - 1, layout.heads)
         with triton_launch.on_device_of(query):
             for tile in _launches(looped, spec):
-                kernel[(len(offsets.cu_seqlens) - 1, layout.heads)](*spec.roles, out, *_arguments(spec, seed), **tile)
+                short_attention[grid](*spec.roles, out, *_arguments(spec, seed), **tile)
         ctx.save_for_backward(seed, query, kv)
         ctx.settings = looped, layout, offsets, kv_offsets
         return out
@@ -164,7 +162,6 @@ class _Short(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         from regard.kernels.attention.varlen_triton import d_short_attention
-        from regard.kernels.attention.varlen_wide_triton import d_wide_attention
 
         refuse_second_derivative()
         d_out = d_out.contiguous()
@@ -173,12 +170,10 @@ class _Short(torch.autograd.Function):
         spec = PackedAttentionSpec(layout, query, kv, offsets, kv_offsets)
         d_query, d_kv = query.new_empty(query.shape), None if kv is None else kv.new_empty(kv.shape)
         d_roles = replace(spec, query=d_query, kv=d_kv).roles
-        kernel = d_wide_attention if looped else d_short_attention
+        grid = len(offsets.cu_seqlens) - 1, layout.kv_heads
         with triton_launch.on_device_of(query):
             for tile in _launches(looped, spec):
-                kernel[(len(offsets.cu_seqlens) - 1, layout.kv_heads)](
-                    *spec.roles, d_out, *d_roles, *_arguments(spec, seed), **tile
-                )
+                d_short_attention[grid](*spec.roles, d_out, *d_roles, *_arguments(spec, seed), **tile)
         return None, None, None, None, None, d_query, d_kv
 
 
@@ -195,20 +190,15 @@ def _arguments(spec: PackedAttentionSpec, seed: Tensor) -> list[Any]:
 
 def _launches(looped: bool, spec: PackedAttentionSpec) -> Iterator[dict[str, Any]]:
     """The settings of each launch: it takes the pairs of sequences too long for the one before, up to its own tile."""
-    previous = 0
+    layout, previous = spec.layout, 0
+    constants = {"CAUSAL": layout.causal, "DROP": layout.dropout > 0, "LOOPED": looped}
     for size in TILES:
         if previous >= spec.max_length:
             break
-        yield {
-            "min_length": previous, "CAUSAL": spec.layout.causal, "DROP": spec.layout.dropout > 0, "R": size, "C": size,
-            **_tile(looped, spec.layout.dim, size),
-        }  # fmt: skip
+        warps = min(8, size**2 // 1024)
+        if looped:
+            tile = {"D": min(LOOP_STEP, 8192 // size), "num_warps": max(2, warps), "num_stages": 2}
+        else:
+            tile = {"D": triton_launch.next_power_of_2(layout.dim), "num_warps": warps}
+        yield {"min_length": previous, "R": size, "C": size, **constants, **tile}
         previous = size
-
-
-def _tile(looped: bool, dim: int, size: int) -> dict[str, int]:
-    """How many dimensions of a head a program takes at a time, and its warps."""
-    warps = min(8, size**2 // 1024)
-    if not looped:
-        return {"D": triton_launch.next_power_of_2(dim), "num_warps": warps}
-    return {"D": min(LOOP_STEP, 8192 // size), "num_warps": max(2, warps), "num_stages": 2}

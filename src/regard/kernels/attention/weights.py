@@ -13,7 +13,7 @@ import torch
 from regard.core.shapes import Float, Int, LogSumExp, Tensor
 from regard.kernels import triton_launch
 from regard.kernels.attention import sdpa
-from regard.kernels.attention.blockwise import batch_part, blocks, softmax_
+from regard.kernels.attention.blockwise import blocks, softmax_
 from regard.kernels.attention.mask import RowRange
 from regard.kernels.attention.reference import softmax
 from regard.kernels.attention.score_function import DotScoreFunction
@@ -78,7 +78,7 @@ def weight_blocks(spec: AttentionSpec, lse: LogSumExp | None = None) -> Iterator
     spec = replace(spec, key=repeat_heads(spec.key, spec.query.shape[1]))
     for part, rows, low, high in blocks(spec):
         with torch.autocast(spec.query.device.type, enabled=False):
-            scores = batch_part(spec, part).scores(rows, low, high)
+            scores = spec.for_batch(part).scores(rows, low, high)
             block = softmax_(scores)[0] if lse is None else scores.sub_(lse[part, :, rows, None]).exp_()
         yield part, rows, low, block
 

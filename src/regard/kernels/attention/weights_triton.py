@@ -4,19 +4,16 @@ Imported only when a kernel is launched. Every output element is written by one 
 results are bit-identical from run to run. With TRITON_INTERPRET=1 Triton's interpreter runs the kernels on a CPU.
 """
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 
 from regard.kernels.attention.mask_triton import visible
+from regard.kernels.jit_triton import jit
 
 FAR = tl.constexpr(2**30)  # beyond any key index
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit
-@no_type_check
+@jit
 def dot_weights(
     query, q_batch, q_head, q_row, key, k_batch, k_head, k_row, lse, picks, weights,
     allowed, b_step, h_step, n_step, m_step, behind, ahead, scale, count, n, m, dim, heads, group,
@@ -44,8 +41,7 @@ def dot_weights(
     tl.store(weights + at, tile, mask=row_ok[:, None] & (keys < m)[None, :])
 
 
-@triton.jit
-@no_type_check
+@jit
 def dot_summary(
     query, q_batch, q_head, q_row, key, k_batch, k_head, k_row, lse, on,
     entropy, distance, mass, top_weights, top_keys,

@@ -5,11 +5,11 @@ bound by launch latency.
 """
 
 from functools import lru_cache
-from typing import no_type_check
 
 import torch
-import triton
 import triton.language as tl
+
+from regard.kernels.jit_triton import jit
 
 
 def launch_options() -> dict[str, bool]:
@@ -22,16 +22,14 @@ def _supported(device: int) -> bool:
     return torch.cuda.get_device_capability(device) >= (9, 0) and hasattr(tl.extra.cuda, "gdc_wait")
 
 
-@triton.jit
-@no_type_check
+@jit
 def launch_dependents(EARLY: tl.constexpr):
     """Allow the next kernel to begin."""
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
 
 
-@triton.jit
-@no_type_check
+@jit
 def wait(EARLY: tl.constexpr):
     """Wait until the kernels before it have ended and their results are visible."""
     if EARLY:

@@ -1,13 +1,12 @@
 """Triton kernels for the logits of a decoding step (greedy step, log-sum-exp, top-k) and for weight fingerprints."""
 
-from typing import no_type_check
-
 import torch
 import triton
 import triton.language as tl
 
 from regard.core.shapes import Tensor
 from regard.kernels.decode.programmatic_launch_triton import launch_dependents, launch_options, wait
+from regard.kernels.jit_triton import jit
 
 DEPTH = 64  # scores of a column, whose maximum is kept
 
@@ -58,8 +57,7 @@ def fingerprints(addresses: Tensor, sizes: Tensor) -> Tensor:
     return hashes
 
 
-@triton.jit
-@no_type_check
+@jit
 def _greedy_step(
     scores, generated, length, limit, over, done, tokens, row_stride, max_length, vocab, end, pad,
     BLOCK: tl.constexpr, EARLY: tl.constexpr,
@@ -89,8 +87,7 @@ def _greedy_step(
     tl.store(tokens + row + one, token)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _log_sum_exp(scores, out, row_stride, vocab, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     launch_dependents(EARLY)
     wait(EARLY)
@@ -106,8 +103,7 @@ def _log_sum_exp(scores, out, row_stride, vocab, BLOCK: tl.constexpr, EARLY: tl.
     tl.store(out + row + tl.arange(0, 1), peak + tl.log(total))
 
 
-@triton.jit
-@no_type_check
+@jit
 def _top_k(
     scores, values, where, row_stride, vocab, columns, count,
     DEPTH: tl.constexpr, COLUMNS: tl.constexpr, COUNT: tl.constexpr, EARLY: tl.constexpr,
@@ -140,8 +136,7 @@ def _top_k(
     tl.store(where + row * count + rank, chosen.to(tl.int64), mask=there)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _fingerprints(addresses, sizes, out, BLOCK: tl.constexpr):
     which = tl.program_id(0)
     begin = tl.load(addresses + which).to(tl.pointer_type(tl.int32))

@@ -1,7 +1,7 @@
 """The parts of a Transformer decoder's step: one position of each sequence, in static memory.
 
 The time step is a tensor on the device that the host never reads, so that every step launches the same kernels and can
-be recorded as a CUDA graph. These are the plain forms; `step_triton` has the kernels.
+be recorded as a CUDA graph. `step_triton` has the same functions as Triton kernels; `kernels` chooses.
 """
 
 from collections.abc import Callable
@@ -49,8 +49,6 @@ def embed(
     time: Int[Tensor, " 1"],
 ) -> PendingResidual:
     """Token embeddings plus position vectors."""
-    if (triton := kernels(table)) is not None:
-        return PendingResidual(triton.embed(tokens, table, scale, positions, admitted, time))
     x = F.embedding(tokens, table).float() * scale
     if positions is not None:
         at = (time - admitted).clamp(max=len(positions) - 1)
@@ -59,18 +57,10 @@ def embed(
 
 
 def norm_linear(
-    given: PendingResidual,
-    norm: StepNorm | None,
-    linear: StepLinear,
-    *,
-    post_norm: bool,
+    given: PendingResidual, norm: StepNorm | None, linear: StepLinear, *, post_norm: bool,
     activation: Activation | None = None,
-) -> tuple[Float[Tensor, "rows out"], PendingResidual]:
+) -> tuple[Float[Tensor, "rows out"], PendingResidual]:  # fmt: skip
     """linear(norm(residual sum)) with activation; and the sum, or its norm with post-norm blocks."""
-    if (triton := kernels(given.x)) is not None:
-        relu = activation is F.relu_  # fused there
-        out, x = triton.norm_linear(given.x, given.added, norm, linear, post_norm, relu)
-        return (out if activation is None or relu else activation(out)), PendingResidual(x)
     x = given.x if given.added is None else given.x + given.added
     h = x if norm is None else norm(x)
     out = linear(h.to(linear.weight.dtype))
@@ -80,8 +70,6 @@ def norm_linear(
 def add_linear(given: PendingResidual, context: Float[Tensor, "rows in"], linear: StepLinear) -> PendingResidual:
     """The residual stream plus linear(context), which may still be pending."""
     assert given.added is None
-    if (triton := kernels(given.x)) is not None:
-        return PendingResidual(*triton.add_linear(given.x, context, linear))
     return PendingResidual(given.x, linear(context))
 
 
@@ -99,15 +87,11 @@ def self_attention(
     ancestor at each earlier step.
     """
     batch, capacity, beams, _, width = cache.shape
-    if (triton := kernels(qkv)) is not None:
-        context: Tensor = triton.self_attention(qkv, cache, parents, admitted, time, heads, 1 / sqrt(width // heads))
-        return context
     query, *key_value = qkv.view(batch, beams, 3, width).unbind(2)
     cache.index_copy_(1, time, torch.stack(key_value, 2)[:, None])
     steps = torch.arange(capacity, device=time.device)
-    ancestors = torch.where(
-        steps == time, torch.arange(beams, device=time.device)[:, None], parents
-    )  # (B, K, capacity)
+    own = torch.arange(beams, device=time.device)[:, None]
+    ancestors = torch.where(steps == time, own, parents)  # (B, K, capacity)
     past = cache.transpose(1, 2)  # (B, K, capacity, 2, W)
     past = past.gather(1, ancestors.long()[..., None, None].expand_as(past))
     visible = (steps <= time) & (steps >= admitted[:, None])  # (B, capacity)
@@ -118,9 +102,6 @@ def cross_attention(
     query: HiddenRows, source: Float[Tensor, "B S 2 W"], mask: Bool[Tensor, "B S"], heads: int
 ) -> HiddenRows:
     """Attention of the K hypotheses of each sequence to the keys and values of its source."""
-    if (triton := kernels(query)) is not None:
-        context: Tensor = triton.cross_attention(query, source, mask, heads, 1 / sqrt(query.shape[1] // heads))
-        return context
     queries = query.view(len(mask), -1, query.shape[1])
     return _attend(queries, source[:, None].expand(-1, queries.shape[1], -1, -1, -1), mask[:, None], heads)
 

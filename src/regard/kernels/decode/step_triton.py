@@ -4,7 +4,7 @@ With few rows a step is bound by launch latency, so that residual addition, norm
 programmatic dependent launch; with many rows PyTorch's products are faster. Accumulation is in float32.
 """
 
-from typing import TYPE_CHECKING, no_type_check
+from math import sqrt
 
 import torch
 import triton
@@ -13,45 +13,38 @@ from torch.nn import functional as F
 
 from regard.core.shapes import Tensor
 from regard.kernels.decode.programmatic_launch_triton import launch_dependents, launch_options, wait
-from regard.kernels.decode.sampling_triton import fingerprints, greedy_step, log_sum_exp, top_k
-
-if TYPE_CHECKING:
-    from regard.kernels.decode.step import StepLinear, StepNorm
-
-__all__ = [
-    "add_linear",
-    "cross_attention",
-    "embed",
-    "fingerprints",
-    "greedy_step",
-    "log_sum_exp",
-    "norm_linear",
-    "self_attention",
-    "top_k",
-]
+from regard.kernels.decode.sampling_triton import fingerprints as fingerprints
+from regard.kernels.decode.sampling_triton import greedy_step as greedy_step
+from regard.kernels.decode.sampling_triton import log_sum_exp as log_sum_exp
+from regard.kernels.decode.sampling_triton import top_k as top_k
+from regard.kernels.decode.step import Activation, StepLinear, StepNorm
+from regard.kernels.jit_triton import jit
+from regard.kernels.layers.residual_norm import PendingResidual
+from regard.kernels.triton_launch import HALF
 
 PAST_KEYS, SOURCE_KEYS = 16, 32  # that a program reads at a time
 ROWS, COLUMNS = 16, 64  # of a tile of a fused product
 FUSED_ROWS = 96  # at peak, for fused products
 MAX_NORM_WIDTH, MAX_INPUTS = 1024, 512  # columns that a program of a fused product holds, with and without norm
-HALF = (torch.bfloat16, torch.float16)
 
 
 def embed(
     tokens: Tensor, table: Tensor, scale: float, positions: Tensor | None, admitted: Tensor, time: Tensor
-) -> Tensor:
+) -> PendingResidual:
     rows, width = len(tokens), table.shape[1]
     x = torch.empty(rows, width, dtype=torch.float32, device=table.device)
     _embed[(rows,)](
         tokens, table, x if positions is None else positions, admitted, time, x, scale, rows // len(admitted),
         0 if positions is None else len(positions), width, WIDE=triton.next_power_of_2(width), **launch_options(),
     )  # fmt: skip
-    return x
+    return PendingResidual(x)
 
 
 def norm_linear(
-    x: Tensor, added: Tensor | None, norm: "StepNorm | None", linear: "StepLinear", post_norm: bool, relu: bool
-) -> tuple[Tensor, Tensor]:
+    given: PendingResidual, norm: StepNorm | None, linear: StepLinear, *, post_norm: bool,
+    activation: Activation | None = None,
+) -> tuple[Tensor, PendingResidual]:  # fmt: skip
+    (x, added), relu = given, activation is F.relu_
     (rows, width), outputs = x.shape, len(linear.weight)
     weight, bias, eps, kind = _norm(norm, x)
     plus = x if added is None else added
@@ -64,64 +57,65 @@ def norm_linear(
             x, plus, weight, bias, linear.weight, linear.bias, total, out, eps, rows, width, outputs,
             RELU=relu, ROWS=ROWS, COLUMNS=COLUMNS, **kind,
         )  # fmt: skip
-        return out, total
-    h = linear.weight.new_empty(rows, width)
-    _add_norm[(rows,)](x, plus, weight, bias, total, h, eps, width, **kind)
-    if relu:
-        return torch._addmm_activation(linear.bias, h, linear.weight.T), total
-    return F.linear(h, linear.weight, linear.bias), total
+    else:
+        h = linear.weight.new_empty(rows, width)
+        _add_norm[(rows,)](x, plus, weight, bias, total, h, eps, width, **kind)
+        out = torch._addmm_activation(linear.bias, h, linear.weight.T) if relu else linear(h)
+    return (out if activation is None or relu else activation(out)), PendingResidual(total)
 
 
-def add_linear(x: Tensor, context: Tensor, linear: "StepLinear") -> tuple[Tensor, Tensor | None]:
+def add_linear(given: PendingResidual, context: Tensor, linear: StepLinear) -> PendingResidual:
+    x, added = given
+    assert added is None
     (rows, width), inputs = x.shape, context.shape[1]
     if inputs > MAX_INPUTS or not _fused(x, linear):
-        return x, F.linear(context, linear.weight, linear.bias)
+        return PendingResidual(x, linear(context))
     out = torch.empty_like(x)
     _add_linear[(triton.cdiv(rows, ROWS), triton.cdiv(width, 16))](
         x, context, linear.weight, linear.bias, out, rows, width, inputs,
         ROWS=ROWS, COLUMNS=16, INPUTS=triton.next_power_of_2(inputs), num_warps=8, **launch_options(),
     )  # fmt: skip
-    return out, None
+    return PendingResidual(out)
 
 
 def self_attention(
-    qkv: Tensor, cache: Tensor, parents: Tensor, admitted: Tensor, time: Tensor, heads: int, scale: float
-) -> Tensor:
+    qkv: Tensor, cache: Tensor, parents: Tensor, admitted: Tensor, time: Tensor, heads: int
+) -> Tensor:  # fmt: skip
     rows, (_, capacity, beams, _, width) = len(qkv), cache.shape
     out = qkv.new_empty(rows, width)
     head_width = width // heads
     _self_attention[(rows, heads)](
-        qkv, cache, parents, admitted, time, out, scale, capacity, beams, width, head_width,
+        qkv, cache, parents, admitted, time, out, 1 / sqrt(head_width), capacity, beams, width, head_width,
         BEAM_SEARCH=beams > 1, KEYS=PAST_KEYS, WIDE=triton.next_power_of_2(head_width), num_warps=1,
         **launch_options(),
     )  # fmt: skip
     return out
 
 
-def cross_attention(query: Tensor, source: Tensor, mask: Tensor, heads: int, scale: float) -> Tensor:
+def cross_attention(query: Tensor, source: Tensor, mask: Tensor, heads: int) -> Tensor:
     rows, width = query.shape
     batch, length = mask.shape
     out = torch.empty_like(query)
     head_width, beams = width // heads, rows // batch
+    tensors = query, source, mask.view(torch.uint8), out, 1 / sqrt(head_width)
+    sizes = length, *source.stride()[:3], width, head_width
+    constants = {"KEYS": SOURCE_KEYS, "num_warps": 1, **launch_options()}
+    wide = triton.next_power_of_2(head_width)
     if beams == 1:
-        _cross_attention[(rows, heads)](
-            query, source, mask.view(torch.uint8), out, scale, length, *source.stride()[:3], width, head_width,
-            KEYS=SOURCE_KEYS, WIDE=triton.next_power_of_2(head_width), num_warps=1, **launch_options(),
-        )  # fmt: skip
+        _cross_attention[(rows, heads)](*tensors, *sizes, WIDE=wide, **constants)
     else:
+        padded_beams = max(16, triton.next_power_of_2(beams))
         _cross_attention_beams[(batch, heads)](
-            query, source, mask.view(torch.uint8), out, scale, beams, length, *source.stride()[:3], width, head_width,
-            BEAMS=max(16, triton.next_power_of_2(beams)), KEYS=SOURCE_KEYS,
-            WIDE=max(16, triton.next_power_of_2(head_width)), num_warps=1, **launch_options(),
+            *tensors, beams, *sizes, BEAMS=padded_beams, WIDE=max(16, wide), **constants
         )  # fmt: skip
     return out
 
 
-def _fused(x: Tensor, linear: "StepLinear") -> bool:
+def _fused(x: Tensor, linear: StepLinear) -> bool:
     return len(x) <= FUSED_ROWS and x.shape[1] <= MAX_NORM_WIDTH and linear.weight.dtype in HALF
 
 
-def _norm(norm: "StepNorm | None", unused: Tensor) -> tuple[Tensor, Tensor, float, dict[str, int]]:
+def _norm(norm: StepNorm | None, unused: Tensor) -> tuple[Tensor, Tensor, float, dict[str, int]]:
     """A norm as kernel arguments. KIND: 0 none, 1 RMSNorm, 2 LayerNorm."""
     if norm is None:
         return unused, unused, 0.0, {"KIND": 0}
@@ -130,8 +124,7 @@ def _norm(norm: "StepNorm | None", unused: Tensor) -> tuple[Tensor, Tensor, floa
     return norm.weight, norm.bias, norm.epsilon, {"KIND": 2}
 
 
-@triton.jit
-@no_type_check
+@jit
 def _embed(
     tokens, table, positions, admitted, time, x, scale, beams, limit, width, WIDE: tl.constexpr, EARLY: tl.constexpr
 ):  # fmt: skip
@@ -148,8 +141,7 @@ def _embed(
     tl.store(x + row * width + d, here, mask=there)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _normalize(here, weight, bias, eps, width, d, KIND: tl.constexpr):
     """Normalized rows; columns beyond the width stay zero."""
     there = (d < width)[None, :]
@@ -164,8 +156,7 @@ def _normalize(here, weight, bias, eps, width, d, KIND: tl.constexpr):
     return normed
 
 
-@triton.jit
-@no_type_check
+@jit
 def _add_norm(
     x, added, weight, bias, total, out, eps, width,
     KIND: tl.constexpr, POST_NORM: tl.constexpr, ADD: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
@@ -185,8 +176,7 @@ def _add_norm(
     tl.store(out + at, normed.to(out.dtype.element_ty), mask=there)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _norm_linear(
     x, added, weight, bias, linear_weight, linear_bias, total, out, eps, rows, width, outputs,
     KIND: tl.constexpr, POST_NORM: tl.constexpr, ADD: tl.constexpr, RELU: tl.constexpr,
@@ -219,8 +209,7 @@ def _norm_linear(
     tl.store(where, out_tile.to(out.dtype.element_ty), mask=(row < rows)[:, None] & (column < outputs)[None, :])
 
 
-@triton.jit
-@no_type_check
+@jit
 def _add_linear(
     x, context, linear_weight, linear_bias, out, rows, width, inputs,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, INPUTS: tl.constexpr, EARLY: tl.constexpr,
@@ -242,8 +231,7 @@ def _add_linear(
     tl.store(out + at, out_tile + tl.load(x + at, mask=both, other=0.0), mask=both)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _self_attention(
     qkv, cache, parents, admitted, time, out, scale, capacity, beams, width, head_width,
     BEAM_SEARCH: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
@@ -290,8 +278,7 @@ def _self_attention(
     tl.store(kept + width, value, mask=there)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _cross_attention(
     queries, source, visible, out, scale, length, sequence_stride, position_stride, value_offset, width, head_width,
     KEYS: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,
@@ -325,8 +312,7 @@ def _cross_attention(
     tl.store(out + row * width + head * head_width + d, context.to(out.dtype.element_ty), mask=there)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _load_source(here, visible, begin, length, position_stride, value_offset, d, there, KEYS: tl.constexpr):
     """Mask, keys and values of the next positions of a source."""
     position = begin + tl.arange(0, KEYS)
@@ -336,8 +322,7 @@ def _load_source(here, visible, begin, length, position_stride, value_offset, d,
     return allowed, tl.load(where, mask=both, other=0.0), tl.load(where + value_offset, mask=both, other=0.0)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _cross_attention_beams(
     queries, source, visible, out, scale, beams, length, sequence_stride, position_stride, value_offset, width,
     head_width, BEAMS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, EARLY: tl.constexpr,

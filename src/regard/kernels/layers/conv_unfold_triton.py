@@ -3,14 +3,12 @@
 Every output is written by one program and sums are taken in a fixed order, so that results are reproducible bit by bit.
 """
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 
+from regard.kernels.jit_triton import jit
 
-@triton.jit
-@no_type_check
+
+@jit
 def program_tile(before, after, count, width, R: tl.constexpr, C: tl.constexpr):
     """Rows and columns of a program, their bounds masks, and the neighbors of each row in its own sequence."""
     rows, columns = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R), tl.program_id(1) * C + tl.arange(0, C)
@@ -18,8 +16,7 @@ def program_tile(before, after, count, width, R: tl.constexpr, C: tl.constexpr):
     return rows, columns, here, wide, tl.load(before + rows, mask=here), tl.load(after + rows, mask=here)
 
 
-@triton.jit
-@no_type_check
+@jit
 def unfold(
     x, before, after, out, first, step, count, width, TAPS: tl.constexpr, R: tl.constexpr, C: tl.constexpr
 ):  # fmt: skip
@@ -35,8 +32,7 @@ def unfold(
         tl.store(at, seen, mask=here[:, None] & wide[None, :])
 
 
-@triton.jit
-@no_type_check
+@jit
 def unfold_backward(
     d_out, before, after, d_x, first, step, count, width, TAPS: tl.constexpr, R: tl.constexpr, C: tl.constexpr
 ):  # fmt: skip

@@ -3,14 +3,12 @@
 Every output is written by one program and sums are taken in a fixed order, so that results are reproducible bit by bit.
 """
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 
+from regard.kernels.jit_triton import jit
 
-@triton.jit
-@no_type_check
+
+@jit
 def log_sum_exp(logits, size, U: tl.constexpr, C: tl.constexpr):
     """Log-sum-exp and sum of one row, computed online over tiles of U × C logits.
 
@@ -34,8 +32,7 @@ def log_sum_exp(logits, size, U: tl.constexpr, C: tl.constexpr):
     return highest + tl.log(tl.sum(total * tl.exp(peak - highest), 0)), tl.sum(total_logit, 0)
 
 
-@triton.jit
-@no_type_check
+@jit
 def cross_entropy(logits, targets, loss, smoothing, size, U: tl.constexpr, C: tl.constexpr):
     """Cross-entropy of one row with label smoothing; the gradient overwrites the logits.
 
@@ -58,8 +55,7 @@ def cross_entropy(logits, targets, loss, smoothing, size, U: tl.constexpr, C: tl
         tl.store(logits + columns, change.to(logits.dtype.element_ty), mask=there)
 
 
-@triton.jit
-@no_type_check
+@jit
 def r_drop_cross_entropy(logits, targets, loss, smoothing, r_drop, size, U: tl.constexpr, C: tl.constexpr):
     """As `cross_entropy`, of two rows for each target, plus `r_drop` times the KL divergence of each from the other.
 

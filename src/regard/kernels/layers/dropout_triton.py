@@ -1,13 +1,11 @@
 """Triton kernel part: the keep mask of dropout, recomputed in the backward pass instead of stored."""
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 
+from regard.kernels.jit_triton import jit
 
-@triton.jit
-@no_type_check
+
+@jit
 def keep_mask(seed, index, dropped):
     """True where dropout keeps a number: a hash of seed and index, equal in forward and backward.
 

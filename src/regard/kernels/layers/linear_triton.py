@@ -1,13 +1,11 @@
 """Triton kernel of `linear`: the gradient of an activation and the sum over rows that is the gradient of the bias."""
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 
+from regard.kernels.jit_triton import jit
 
-@triton.jit
-@no_type_check
+
+@jit
 def activation_backward(
     d_out, preactivation, d_preactivation, sums, count, width, each,
     KIND: tl.constexpr, R: tl.constexpr, C: tl.constexpr, UNROLL: tl.constexpr,

@@ -3,16 +3,13 @@
 Every output is written by one program and sums are taken in a fixed order, so that results are reproducible bit by bit.
 """
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 
+from regard.kernels.jit_triton import jit
 from regard.kernels.layers.dropout_triton import keep_mask
 
 
-@triton.jit
-@no_type_check
+@jit
 def add_norm(
     x, residual, weight, bias, seed, total, normed, mean, rstd, eps, dropped, count, width,
     ADD: tl.constexpr, DROP: tl.constexpr, LAYER: tl.constexpr, R: tl.constexpr, W: tl.constexpr,
@@ -43,8 +40,7 @@ def add_norm(
     tl.store(normed + at, out.to(normed.dtype.element_ty), mask=there)
 
 
-@triton.jit
-@no_type_check
+@jit
 def add_norm_backward(
     d_normed, d_total, total, weight, mean, rstd, seed, d_x, d_residual, d_weight, d_bias, dropped, count, width, each,
     ADD: tl.constexpr, DROP: tl.constexpr, LAYER: tl.constexpr, TOTAL: tl.constexpr,

@@ -13,18 +13,8 @@ import torch
 
 from regard.core.shapes import Bool, Float, Tensor
 from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction, ScoreFunction
-from regard.kernels.recurrent.rnn import (
-    CELLS,
-    HandWrittenBackward,
-    RnnCell,
-    RnnLayer,
-    RnnLayerGradient,
-    RnnStates,
-    RnnWeights,
-    StepSchedule,
-    sigmoid_backward,
-    tanh_backward,
-)  # fmt: skip
+from regard.kernels.recurrent import rnn
+from regard.kernels.recurrent.rnn import RnnLayer, RnnLayerGradient, RnnStates, RnnWeights, StepSchedule
 
 softmax_backward = torch.ops.aten._softmax_backward_data.default
 
@@ -81,11 +71,7 @@ def attend_then_step(
 
     Returns the states (T, B, W) of all layers, the (gated) contexts and the attention weights.
     """
-    run = _AttendThenStep(CELLS[layers.cell], len(embedded), len(layers.weights), source.scale)
-    given = embedded.flatten(0, 1), *(gate or (None, None))
-    out = HandWrittenBackward.apply(run, *given, *source.tensors, *layers.tensors)  # type: ignore[no-untyped-call]
-    *states, context, weights = (x.unflatten(0, embedded.shape[:2]) for x in out)
-    return _chunks(states, len(layers.weights)), context, weights
+    return _run(_AttendThenStep, layers, source, embedded, *(gate or (None, None)))
 
 
 def step_then_attend(
@@ -100,11 +86,17 @@ def step_then_attend(
 
     Returns the states of all layers, the attentional states and the attention weights.
     """
-    run = _StepThenAttend(CELLS[layers.cell], len(embedded), len(layers.weights), source.scale)
-    given = embedded.flatten(0, 1), attentional, weight, bias
-    out = HandWrittenBackward.apply(run, *given, *source.tensors, *layers.tensors)  # type: ignore[no-untyped-call]
-    *states, attentional, weights = (x.unflatten(0, embedded.shape[:2]) for x in out)
-    return _chunks(states, len(layers.weights)), attentional, weights
+    return _run(_StepThenAttend, layers, source, embedded, attentional, weight, bias)
+
+
+def _run(
+    order: type["_AttentionRnn"], layers: RecurrentLayers, source: AttentionSource, embedded: Tensor, *given: Any
+) -> tuple[Sequence[RnnStates], Tensor, Tensor]:
+    run = order(rnn.CELLS[layers.cell], len(embedded), len(layers.weights), source.scale)
+    tensors = embedded.flatten(0, 1), *given, *source.tensors, *layers.tensors
+    out = rnn.HandWrittenBackward.apply(run, *tensors)  # type: ignore[no-untyped-call]
+    *states, attended, weights = (x.unflatten(0, embedded.shape[:2]) for x in out)
+    return _chunks(states, len(layers.weights)), attended, weights
 
 
 class _Dot:
@@ -128,12 +120,8 @@ class _Additive:
     """w · tanh(q + k). The backward recomputes tanh(q + k) (B, S, D): storing it takes as long, and far more memory."""
 
     def __init__(self, keys: Tensor, weight: Tensor) -> None:
-        self.keys, self.weight, self.one = keys, weight, keys.new_ones(())
-        self.hidden, self.d_keys, self.d_weight = (
-            torch.empty_like(keys),
-            torch.zeros_like(keys),
-            torch.zeros_like(weight),
-        )
+        self.keys, self.weight, self.one, self.hidden = keys, weight, keys.new_ones(()), torch.empty_like(keys)
+        self.d_keys, self.d_weight = torch.zeros_like(keys), torch.zeros_like(weight)
 
     def scores(self, query: Tensor) -> Tensor:
         return torch.add(self.keys, query[:, None], out=self.hidden).tanh_() @ self.weight  # (B, S, D) to (B, S)
@@ -152,13 +140,11 @@ class _Additive:
 class _Attention:
     """Attention of a state at each step."""
 
-    def __init__(
-        self, scale: float, source: Sequence[Any], kept: Sequence[Tensor] | None = None, rows: int = 0
-    ) -> None:
+    def __init__(self, scale: float, source: Sequence[Any], rows: int, kept: Sequence[Tensor]) -> None:
         keys, self.values, self.bias, self.matrix, weight = source
         self.scoring = _Dot(keys, scale) if weight is None else _Additive(keys, weight)
         widths = self.values.shape[2], keys.shape[1], 0 if self.matrix is None else keys.shape[2]
-        self.kept: Sequence[Tensor] = [keys.new_empty(rows, width) for width in widths] if kept is None else kept
+        self.kept = kept or [keys.new_empty(rows, width) for width in widths]
         self.context, self.weights, self.queries = self.kept
 
     def attend(self, rows: slice, state: Tensor) -> Tensor:
@@ -170,12 +156,8 @@ class _Attention:
 
 class _AttentionGradient:
     def __init__(self, attention: _Attention, d_weights: Tensor | None) -> None:
-        self.attention, self.scores, self.queries = (
-            attention,
-            torch.empty_like(attention.weights),
-            torch.empty_like(attention.queries),
-        )
-        self.context, self.weights = torch.zeros_like(attention.context), d_weights
+        self.attention, self.context, self.weights = attention, torch.zeros_like(attention.context), d_weights
+        self.scores, self.queries = torch.empty_like(attention.weights), torch.empty_like(attention.queries)
 
     def attend(self, rows: slice, state: Tensor, d_state: Tensor) -> None:
         """Add the gradient of the state, given that of the context."""
@@ -230,7 +212,7 @@ class _GateGradient:
             share, d_gated = gate.share[rows], self.gated[rows]
             torch.mul(d_gated, share, out=self.context[rows])
             d_share = (d_gated * gate.context[rows]).sum(1, keepdim=True)
-            d_state.addmm_(sigmoid_backward(d_share, share, grad_input=self.logits[rows]), gate.weight)
+            d_state.addmm_(rnn.sigmoid_backward(d_share, share, grad_input=self.logits[rows]), gate.weight)
 
     def gradients(self, queried: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of the gate's tensors, after the last step."""
@@ -282,38 +264,36 @@ class _StackGradient:
 
 @dataclass(frozen=True)
 class _AttentionRnn:
-    cell: RnnCell
+    cell: rnn.RnnCell
     length: int
     layers: int
     scale: float
 
-    def begin(
-        self, embedded: Tensor, source: Any, between: Tensor | None, rest: Any
+    def parts(
+        self, embedded: Tensor, rest: Sequence[Any], kept: Sequence[Tensor] = ()
     ) -> tuple[StepSchedule, _Stack, _Attention]:
+        """Schedule, layers and attention before the first step, or as the forward pass kept them after the last."""
+        source, between, layers = rest[:5], rest[5], _chunks(rest[6:], self.layers)
         steps = StepSchedule([len(source[0])] * self.length)
-        each = [RnnLayer.begin(self.cell, steps, RnnWeights(*x[:4]), x[4:]) for x in _chunks(rest, self.layers)]
-        stack = _Stack(between, each, embedded.shape[1])
-        each[0].take(slice(None), embedded, stack.of_embedded)
-        return steps, stack, _Attention(self.scale, source, rows=steps.rows)
+        attention = _Attention(self.scale, source, steps.rows, kept[:3])
+        if kept:
+            pairs = zip(layers, _chunks(kept[3:], self.layers), strict=True)
+            restored = [RnnLayer(self.cell, steps, RnnWeights(*x[:4]), *k) for x, k in pairs]
+            return steps, _Stack(between, restored, embedded.shape[1]), attention
+        begun = [RnnLayer.begin(self.cell, steps, RnnWeights(*x[:4]), x[4:]) for x in layers]
+        stack = _Stack(between, begun, embedded.shape[1])
+        begun[0].take(slice(None), embedded, stack.of_embedded)
+        return steps, stack, attention
 
     def results(self, stack: _Stack, attention: _Attention) -> tuple[list[Tensor], list[Tensor]]:
         batch, layers = len(attention.bias), stack.layers
         out = [s[batch:] for layer in layers for s in layer.states]
         return out, [*attention.kept, *(x for layer in layers for x in (layer.gates, *layer.states))]
 
-    def restore(
-        self, embedded: Tensor, source: Any, between: Any, rest: Any, kept: Any
-    ) -> tuple[StepSchedule, _Stack, _Attention]:
-        """The objects of the forward pass, from what it saved."""
-        steps, attention = StepSchedule([len(source[0])] * self.length), _Attention(self.scale, source, kept[:3])
-        pairs = zip(_chunks(rest, self.layers), _chunks(kept[3:], self.layers), strict=True)
-        each = [RnnLayer(self.cell, steps, RnnWeights(*x[:4]), *k) for x, k in pairs]
-        return steps, _Stack(between, each, embedded.shape[1]), attention
-
 
 class _AttendThenStep(_AttentionRnn):
     def forward(self, embedded: Tensor, weight: Any, bias: Any, *rest: Any) -> tuple[tuple[Tensor, ...], Any]:
-        steps, stack, attention = self.begin(embedded, rest[:5], rest[5], rest[6:])
+        steps, stack, attention = self.parts(embedded, rest)
         gate = _Gate(weight, bias, attention.context)
         for rows, new, old in steps:
             attention.attend(rows, stack.top[old])
@@ -324,7 +304,7 @@ class _AttendThenStep(_AttentionRnn):
     def backward(self, inputs: Any, kept: Any, d_out: Any) -> tuple[Tensor | None, ...]:
         embedded, weight, bias, *rest = inputs
         kept, kept_gate = (kept, ()) if weight is None else (kept[:-2], kept[-2:])
-        steps, stack, attention = self.restore(embedded, rest[:5], rest[5], rest[6:], kept)
+        steps, stack, attention = self.parts(embedded, rest, kept)
         gate = _Gate(weight, bias, attention.context, *kept_gate)
         d_stack, d_attention = _StackGradient(stack, d_out[:-2]), _AttentionGradient(attention, d_out[-1])
         d_gate = _GateGradient(gate, d_attention.context, d_out[-2])
@@ -341,38 +321,34 @@ class _StepThenAttend(_AttentionRnn):
     def forward(
         self, embedded: Tensor, attentional: Tensor, weight: Tensor, bias: Tensor, *rest: Any
     ) -> tuple[Any, Any]:
-        steps, stack, attention = self.begin(embedded, rest[:5], rest[5], rest[6:])
+        steps, stack, attention = self.parts(embedded, rest)
         width, batch = stack.top.shape[1], len(attentional)
         attentional = torch.cat((attentional, attentional.new_empty(steps.rows, width)))
         for rows, new, old in steps:
             stack.step(rows, new, old, attentional[old])
             context, state = attention.attend(rows, stack.top[new]), stack.top[new]
-            torch.addmm(bias, state, weight[:, :width].mT, out=attentional[new]).addmm_(
-                context, weight[:, width:].mT
-            ).tanh_()
+            joined = torch.addmm(bias, state, weight[:, :width].mT, out=attentional[new])
+            joined.addmm_(context, weight[:, width:].mT).tanh_()
         out, kept = self.results(stack, attention)
         return (*out, attentional[batch:], attention.weights), (attentional, *kept)
 
     def backward(self, inputs: Any, kept: Any, d_out: Any) -> tuple[Tensor | None, ...]:
         embedded, _, weight, _, *rest = inputs
-        steps, stack, attention = self.restore(embedded, rest[:5], rest[5], rest[6:], kept[1:])
+        steps, stack, attention = self.parts(embedded, rest, kept[1:])
         d_stack, d_attention = _StackGradient(stack, d_out[:-2]), _AttentionGradient(attention, d_out[-1])
         attentional, width, batch = kept[0], stack.top.shape[1], steps.sizes[0]
         d_attentional, d_joined = torch.zeros_like(attentional), torch.empty_like(attentional[batch:])
         if d_out[-2] is not None:
             d_attentional[batch:] = d_out[-2]
         for rows, new, old in reversed(list(steps)):
-            joined = tanh_backward(d_attentional[new], attentional[new], grad_input=d_joined[rows])
+            joined = rnn.tanh_backward(d_attentional[new], attentional[new], grad_input=d_joined[rows])
             d_stack.top[new].addmm_(joined, weight[:, :width])
             torch.mm(joined, weight[:, width:], out=d_attention.context[rows])
             d_attention.attend(rows, stack.top[new], d_stack.top[new])
             d_attentional[old] += d_stack.step(rows, new, old)
         d_embedded = d_stack.layers[0].to_input(slice(None), stack.of_embedded)
         d_weight = torch.cat((d_joined.mT @ stack.top[batch:], d_joined.mT @ attention.context), 1)
-        d_source, d_layers = (
-            d_attention.gradients(stack.top[batch:]),
-            d_stack.gradients(embedded, attentional[: steps.rows]),
-        )
+        d_source, d_layers = d_attention.gradients(stack.top[batch:]), d_stack.gradients(embedded, attentional[:-batch])
         return d_embedded, d_attentional[:batch], d_weight, d_joined.sum(0), *d_source, *d_layers
 
 

@@ -4,28 +4,24 @@ Gates are in the order of `rnn`: n of Elman; n, r, z, m of a GRU; i, f, u, o of 
 axis of the grid.
 """
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
+
+from regard.kernels.jit_triton import jit
 
 STEP = ["rows", "row", "new", "old"]  # arguments that change from step to step
 
 
-@triton.jit
-@no_type_check
+@jit
 def sigmoid(x):
     return 1 / (1 + tl.exp(-x))
 
 
-@triton.jit
-@no_type_check
+@jit
 def tanh(x):
     return 1 - 2 / (1 + tl.exp(2 * x))
 
 
-@triton.jit
-@no_type_check
+@jit
 def gate_sum(gates, part, bias, at, inside, of_state, column, unit, size, INPUT: tl.constexpr, STATE: tl.constexpr):
     """The sum of bias, input and state for one gate."""
     x = tl.load(bias + column * size + unit, mask=inside, other=0.0).to(tl.float32)
@@ -36,8 +32,25 @@ def gate_sum(gates, part, bias, at, inside, of_state, column, unit, size, INPUT:
     return x
 
 
-@triton.jit(do_not_specialize=STEP)
-@no_type_check
+@jit
+def load_gates(gates, at, size, inside):
+    """The four gates of a GRU or an LSTM, in float32."""
+    a = tl.load(gates + at, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(gates + at + size, mask=inside, other=0.0).to(tl.float32)
+    c = tl.load(gates + at + 2 * size, mask=inside, other=0.0).to(tl.float32)
+    return a, b, c, tl.load(gates + at + 3 * size, mask=inside, other=0.0).to(tl.float32)
+
+
+@jit
+def store_gates(gates, at, size, inside, a, b, c, d):
+    """Store the four gates of a GRU or an LSTM, or their gradients."""
+    tl.store(gates + at, a.to(gates.dtype.element_ty), mask=inside)
+    tl.store(gates + at + size, b.to(gates.dtype.element_ty), mask=inside)
+    tl.store(gates + at + 2 * size, c.to(gates.dtype.element_ty), mask=inside)
+    tl.store(gates + at + 3 * size, d.to(gates.dtype.element_ty), mask=inside)
+
+
+@jit(do_not_specialize=STEP)
 def step(
     gates, part, bias, hidden, inner, rows, row, new, old, all_rows, all_states, first_rows, size,
     CELL: tl.constexpr, COUNT: tl.constexpr, B: tl.constexpr,
@@ -59,10 +72,7 @@ def step(
         n = tanh(gate_sum(gates, part, bias, at, inside, of_state, 0, unit, size, True, False) + r * m)
         before = tl.load(hidden + before_at, mask=inside, other=0.0).to(tl.float32)
         h = n + z * (before - n)
-        tl.store(gates + at, n.to(gates.dtype.element_ty), mask=inside)
-        tl.store(gates + at + size, r.to(gates.dtype.element_ty), mask=inside)
-        tl.store(gates + at + 2 * size, z.to(gates.dtype.element_ty), mask=inside)
-        tl.store(gates + at + 3 * size, m.to(gates.dtype.element_ty), mask=inside)
+        store_gates(gates, at, size, inside, n, r, z, m)
     else:
         of_state = (layer * first_rows + slot) * (4 * size) + unit
         i = sigmoid(gate_sum(gates, part, bias, at, inside, of_state, 0, unit, size, True, True))
@@ -72,15 +82,11 @@ def step(
         c = f * tl.load(inner + before_at, mask=inside, other=0.0) + i * u
         h = o * tanh(c)
         tl.store(inner + after_at, c, mask=inside)
-        tl.store(gates + at, i.to(gates.dtype.element_ty), mask=inside)
-        tl.store(gates + at + size, f.to(gates.dtype.element_ty), mask=inside)
-        tl.store(gates + at + 2 * size, u.to(gates.dtype.element_ty), mask=inside)
-        tl.store(gates + at + 3 * size, o.to(gates.dtype.element_ty), mask=inside)
+        store_gates(gates, at, size, inside, i, f, u, o)
     tl.store(hidden + after_at, h.to(hidden.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=STEP)
-@no_type_check
+@jit(do_not_specialize=STEP)
 def d_step(
     gates, hidden, inner, d_gates, d_hidden, d_inner, d_cell, rows, row, new, old, all_rows, all_states, first_rows,
     size, CELL: tl.constexpr, COUNT: tl.constexpr, D_INNER: tl.constexpr, B: tl.constexpr,
@@ -94,36 +100,25 @@ def d_step(
     at = (layer * all_rows + row + slot) * (COUNT * size) + unit
     before_at, after_at = (layer * all_states + old) * size + number, (layer * all_states + new) * size + number
     d_h = tl.load(d_hidden + after_at, mask=inside, other=0.0).to(tl.float32)
-    kind = d_gates.dtype.element_ty
     if CELL == "elman":
         h = tl.load(hidden + after_at, mask=inside, other=0.0).to(tl.float32)
-        tl.store(d_gates + at, (d_h * (1 - h * h)).to(kind), mask=inside)
+        tl.store(d_gates + at, (d_h * (1 - h * h)).to(d_gates.dtype.element_ty), mask=inside)
     elif CELL == "gru":
-        n = tl.load(gates + at, mask=inside, other=0.0).to(tl.float32)
-        r = tl.load(gates + at + size, mask=inside, other=0.0).to(tl.float32)
-        z = tl.load(gates + at + 2 * size, mask=inside, other=0.0).to(tl.float32)
-        m = tl.load(gates + at + 3 * size, mask=inside, other=0.0).to(tl.float32)
+        n, r, z, m = load_gates(gates, at, size, inside)
         before = tl.load(hidden + before_at, mask=inside, other=0.0).to(tl.float32)
         d_n = d_h * (1 - z) * (1 - n * n)
-        tl.store(d_gates + at, d_n.to(kind), mask=inside)
-        tl.store(d_gates + at + size, (d_n * m * r * (1 - r)).to(kind), mask=inside)
-        tl.store(d_gates + at + 2 * size, (d_h * (before - n) * z * (1 - z)).to(kind), mask=inside)
-        tl.store(d_gates + at + 3 * size, (d_n * r).to(kind), mask=inside)
+        d_r, d_z = d_n * m * r * (1 - r), d_h * (before - n) * z * (1 - z)
+        store_gates(d_gates, at, size, inside, d_n, d_r, d_z, d_n * r)
         d_before = tl.load(d_hidden + before_at, mask=inside, other=0.0).to(tl.float32) + d_h * z
         tl.store(d_hidden + before_at, d_before.to(d_hidden.dtype.element_ty), mask=inside)
     else:
-        i = tl.load(gates + at, mask=inside, other=0.0).to(tl.float32)
-        f = tl.load(gates + at + size, mask=inside, other=0.0).to(tl.float32)
-        u = tl.load(gates + at + 2 * size, mask=inside, other=0.0).to(tl.float32)
-        o = tl.load(gates + at + 3 * size, mask=inside, other=0.0).to(tl.float32)
+        i, f, u, o = load_gates(gates, at, size, inside)
         c = tanh(tl.load(inner + after_at, mask=inside, other=0.0))
         before = tl.load(inner + before_at, mask=inside, other=0.0)
         mine = d_cell + layer * first_rows * size + number
         d_c = tl.load(mine, mask=inside, other=0.0) + d_h * o * (1 - c * c)
         if D_INNER:
             d_c += tl.load(d_inner + after_at, mask=inside, other=0.0)
-        tl.store(d_gates + at, (d_c * u * i * (1 - i)).to(kind), mask=inside)
-        tl.store(d_gates + at + size, (d_c * before * f * (1 - f)).to(kind), mask=inside)
-        tl.store(d_gates + at + 2 * size, (d_c * i * (1 - u * u)).to(kind), mask=inside)
-        tl.store(d_gates + at + 3 * size, (d_h * c * o * (1 - o)).to(kind), mask=inside)
+        d_i, d_f = d_c * u * i * (1 - i), d_c * before * f * (1 - f)
+        store_gates(d_gates, at, size, inside, d_i, d_f, d_c * i * (1 - u * u), d_h * c * o * (1 - o))
         tl.store(mine, d_c * f, mask=inside)

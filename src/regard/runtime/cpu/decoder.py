@@ -91,14 +91,11 @@ class NativeDecoder(EngineDecoder):
         self.table = self.weights.stack(decoder.stack, decoder.embed_tokens, self.weights.linear(decoder.project))
         self.vocab_size = decoder.project.weight.shape[0]
         blocks = list(decoder.stack.layers)
-        crosses = [block.cross_attn for block in blocks if block.cross_attn is not None]
+        crosses = [(cross.k_proj, cross.v_proj) for block in blocks if (cross := block.cross_attn) is not None]
         self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
         self.source_projections = [
-            (
-                torch.cat((cross.k_proj.weight, cross.v_proj.weight)).detach(),
-                torch.cat((cross.k_proj.bias, cross.v_proj.bias)).detach(),
-            )
-            for cross in crosses
+            [torch.cat([getattr(each, name).detach() for each in pair]) for name in ("weight", "bias")]
+            for pair in crosses
         ]
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> NativeState:
@@ -107,13 +104,12 @@ class NativeDecoder(EngineDecoder):
         else:
             sources = [F.linear(memory.states, weight, bias) for weight, bias in self.source_projections]  # (B, S, 2 W)
             mask = memory.mask.to(torch.uint8)
-        return NativeState(
-            torch.empty(self.table.layer_count, batch, capacity, beams, 2, self.table.width),
+        cache = torch.empty(self.table.layer_count, batch, capacity, beams, 2, self.table.width)
+        parents, admitted = (
             torch.zeros(batch, beams, capacity, dtype=torch.int32),
             torch.zeros(batch, dtype=torch.int32),
-            sources,
-            mask,
         )
+        return NativeState(cache, parents, admitted, sources, mask)
 
     def step(self, tokens: Int[Tensor, " rows"], state: DecoderState) -> tuple[Float[Tensor, "rows V"], NativeState]:
         """Logits, which the next step overwrites, and the state."""

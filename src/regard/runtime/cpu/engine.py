@@ -48,9 +48,9 @@ class CpuEngine(Engine):
         """The compiled form of a decoder; None where it is not supported."""
         library = _library(decoder)
         if (
-            library is None
-            or not isinstance(decoder, TransformerDecoder)
+            not isinstance(decoder, TransformerDecoder)
             or not isinstance(decoder.project, Projection)
+            or library is None
         ):
             return None
         return self._current(decoder, library, lambda: NativeDecoder(decoder, library, int8=int8), int8)

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from regard.core.shapes import Float, Tensor
 from regard.kernels.layers.linear import ACTIVATIONS
 from regard.model.embedding import Embedding
-from regard.model.multihead import MultiHead
 from regard.model.positions import Add
 from regard.model.scores import ScaledDot
 from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
@@ -58,6 +57,24 @@ class StackTable(ctypes.Structure):
 
 class Scratch(ctypes.Structure):
     _fields_ = tuple((name, Pointer) for name in ("x", "normed", "hidden", "context", "scores"))
+
+
+def block_projections(block: TransformerBlock) -> list[tuple[nn.Linear, ...]]:
+    """The linear layers of a block in the order of `LayerTable`, each with those it is fused with; () for none."""
+    self_attn, cross, ffn = block.self_attn, block.cross_attn, block.ffn
+    of_cross = [(), ()] if cross is None else [(cross.q_proj,), (cross.out_proj,)]
+    return [
+        (self_attn.q_proj, self_attn.k_proj, self_attn.v_proj),
+        (self_attn.out_proj,),
+        *of_cross,
+        (ffn.up,),
+        (ffn.down,),
+    ]
+
+
+def block_norms(block: TransformerBlock) -> list[nn.Module | None]:
+    """The norms of a block, one per sublayer; None for the cross-attention's where there is none."""
+    return [block.norm1, None if block.cross_attn is None else block.norm2, block.ffn_norm]
 
 
 class WeightLayout:
@@ -109,18 +126,8 @@ class WeightLayout:
         return LinearTable(packed.data_ptr(), self._copy(bias), None, None, None, inputs, outputs)
 
     def _layer(self, block: TransformerBlock) -> LayerTable:
-        self_attn, cross, none = block.self_attn, block.cross_attn, LinearTable()
-        return LayerTable(
-            self.linear(self_attn.q_proj, self_attn.k_proj, self_attn.v_proj),
-            self.linear(self_attn.out_proj),
-            none if cross is None else self.linear(cross.q_proj),
-            none if cross is None else self.linear(cross.out_proj),
-            self.linear(block.ffn.up),
-            self.linear(block.ffn.down),
-            self._norm(block.norm1),
-            NormTable() if cross is None else self._norm(block.norm2),
-            self._norm(block.ffn_norm),
-        )
+        linears = [self.linear(*fused) if fused else LinearTable() for fused in block_projections(block)]
+        return LayerTable(*linears, *(NormTable() if x is None else self._norm(x) for x in block_norms(block)))
 
     def _int8_linear(self, weight: Tensor, bias: Tensor, padded: int) -> LinearTable:
         """Symmetric int8 weights with one scale per output."""
@@ -184,14 +191,11 @@ def supported(module: nn.Module) -> bool:
     Plain: scaled dot products, one key head per query head, absolute or no positions, an ungated feed-forward layer.
     """
     stack, input_layer, embedding = (getattr(module, name, None) for name in ("stack", "input_layer", "embed_tokens"))
-    if (
-        not isinstance(stack, TransformerStack)
-        or not isinstance(input_layer, InputLayer)
-        or not isinstance(embedding, Embedding)
-    ):
-        return False
     return (
-        not module.training
+        isinstance(stack, TransformerStack)
+        and isinstance(input_layer, InputLayer)
+        and isinstance(embedding, Embedding)
+        and not module.training
         and (input_layer.position_encoding is None or isinstance(input_layer.position_encoding, Add))
         and input_layer.relative_bias is None
         and input_layer.position_proj is None
@@ -220,17 +224,17 @@ def _pack(pack: Callable[..., None], weight: Tensor, packed: Tensor) -> None:
 
 
 def _plain_block(block: TransformerBlock) -> bool:
-    attentions = [block.self_attn, *([block.cross_attn] if block.cross_attn is not None else [])]
-    plain = all(_plain_attention(each) for each in attentions)
-    return plain and block.ffn.gate is None and block.ffn.activation in KINDS
-
-
-def _plain_attention(attention: MultiHead) -> bool:
+    attentions = [each for each in (block.self_attn, block.cross_attn) if each is not None]
     return (
-        isinstance(attention.score, ScaledDot)
-        and attention.kv_heads == attention.heads
-        and attention.heads * attention.head_dim == attention.dim
-        and attention.rotary is None
-        and attention.q_norm is None
-        and attention.q_proj.bias is not None
+        block.ffn.gate is None
+        and block.ffn.activation in KINDS
+        and all(
+            isinstance(attention.score, ScaledDot)
+            and attention.kv_heads == attention.heads
+            and attention.heads * attention.head_dim == attention.dim
+            and attention.rotary is None
+            and attention.q_norm is None
+            and attention.q_proj.bias is not None
+            for attention in attentions
+        )
     )

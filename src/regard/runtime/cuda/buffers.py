@@ -6,7 +6,6 @@ kept with their recordings for the next search of the same size.
 
 from collections.abc import Callable, Hashable, Iterator
 from copy import copy
-from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -17,7 +16,7 @@ from regard.core.shapes import Int, Tensor
 from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots
 from regard.runtime.cuda.cuda_graphs import GraphRecorder
-from regard.runtime.cuda.static_decoder import StaticState
+from regard.runtime.cuda.static_decoder import StaticState, tensors_of
 from regard.runtime.interfaces import EngineDecoder, SearchStrategy
 
 SHARE = 8  # kept buffers may use an eighth of a GPU's memory
@@ -62,20 +61,11 @@ class DecodeBuffers(Generic[StrategyType]):
             for _ in range(count):
                 self.state, self.tokens = self._step()
         elif not isinstance(self.state, StaticState) or self.state.reserve(count):
-            self._static_steps(count)
+            self.run(count, lambda: self._static_steps(count))  # in one recording: between two a GPU is idle
         else:  # the cache fills up on the way
             for _ in range(count):
                 self.state.reserve()
-                self._static_steps(1)
-
-    def _static_steps(self, count: int) -> None:
-        """In one recording: between two of them a GPU is idle."""
-
-        def work() -> None:
-            for _ in range(count):
-                self._static_step()
-
-        self.run(count, work)
+                self.run(1, lambda: self._static_steps(1))
 
     def _step(self) -> tuple[DecoderState, Int[Tensor, "B K"]]:
         assert self.decoder is not None
@@ -84,20 +74,20 @@ class DecodeBuffers(Generic[StrategyType]):
         tokens, parents = self.strategy.advance(logits.view(*self.tokens.shape, -1))
         return state if parents is None else state.follow(parents), tokens
 
-    def _static_step(self) -> None:
-        """A step after which every tensor is where it was."""
-        owners = (self.strategy, self.strategy.generated)
-        before = [(owner, name, x) for owner in owners for name, x in vars(owner).items() if isinstance(x, Tensor)]
-        state, tokens = self._step()
-        for owner, name, x in before:
-            _overwrite(x, getattr(owner, name))
-            setattr(owner, name, x)
-        self._settle(state)
-        _overwrite(self.tokens, tokens)
+    def _static_steps(self, count: int) -> None:
+        """Steps after each of which every tensor is where it was."""
+        for _ in range(count):
+            before = list(self._strategy_tensors())
+            state, tokens = self._step()
+            for owner, name, x in before:
+                _overwrite(x, getattr(owner, name))
+                setattr(owner, name, x)
+            self._settle(state)
+            _overwrite(self.tokens, tokens)
 
     def _settle(self, state: DecoderState) -> None:
         """Copy a state into the memory of the one before it, if sizes are equal; else recordings are void."""
-        pairs = list(zip(_tensors(self.state), _tensors(state), strict=True))
+        pairs = list(zip(tensors_of(self.state), tensors_of(state), strict=True))
         if all(old.shape == new.shape for old, new in pairs):
             for old, new in pairs:
                 _overwrite(old, new)
@@ -132,11 +122,12 @@ class DecodeBuffers(Generic[StrategyType]):
         if isinstance(self.state, StaticState) and isinstance(other.state, StaticState):
             self.state.steps = other.state.steps
 
-    def tensors(self) -> Iterator[Tensor]:
-        owners = (self.strategy, self.strategy.generated)
-        yield from (x for owner in owners for x in vars(owner).values() if isinstance(x, Tensor))
-        yield self.tokens
-        yield from _tensors(self.state)
+    def tensors(self) -> list[Tensor]:
+        return [*(x for _, _, x in self._strategy_tensors()), self.tokens, *tensors_of(self.state)]
+
+    def _strategy_tensors(self) -> Iterator[tuple[object, str, Tensor]]:
+        for owner in (self.strategy, self.strategy.generated):
+            yield from ((owner, name, x) for name, x in vars(owner).items() if isinstance(x, Tensor))
 
 
 class BufferPool(Generic[StrategyType]):
@@ -179,15 +170,3 @@ def _memory(device: torch.device) -> int:
 def _overwrite(old: Tensor, new: Tensor) -> None:
     if new is not old:
         old.copy_(new)
-
-
-def _tensors(state: object) -> Iterator[Tensor]:
-    """All tensors of a state."""
-    if isinstance(state, Tensor):
-        yield state
-    elif isinstance(state, list | tuple):
-        for each in state:
-            yield from _tensors(each)
-    elif is_dataclass(state):
-        for field in fields(state):
-            yield from _tensors(getattr(state, field.name))

@@ -26,15 +26,14 @@ class GraphRecorder:
     """Records work by key and replays it. Work of one key launches the same kernels on the same memory each time."""
 
     def __init__(
-        self,
-        *,
-        limit: int | None = None,
-        release_cache: bool = False,
+        self, *, limit: int | None = None, release_cache: bool = False,
         on_failure: Callable[[RuntimeError], None] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.limit = limit  # recordings at most; each has memory of its own
         self.release_cache = release_cache  # return cached memory to the device before recording
-        self.on_failure = on_failure or _warn  # may raise; otherwise the work is launched eagerly from then on
+        self.on_failure = on_failure or (
+            lambda error: _warn_once(first_line(error))
+        )  # may raise; otherwise the work is launched eagerly from then on
         self.runs: Counter[Hashable] = Counter()
         self.replays: dict[Hashable, Callable[[], None]] = {}
 
@@ -97,10 +96,6 @@ def first_line(error: RuntimeError) -> str:
 @lru_cache(maxsize=1)  # logged once
 def _warn_once(reason: str) -> None:
     log.warning("decoding steps cannot be recorded as CUDA graphs, which is slower: %s", reason)
-
-
-def _warn(error: RuntimeError) -> None:
-    _warn_once(first_line(error))
 
 
 def recordable(module: nn.Module) -> bool:

@@ -38,9 +38,7 @@ class CudaEngine(Engine):
         encoder = model.encoder
         if not isinstance(source, Tokens) or not isinstance(encoder, TransformerEncoder) or not recordable(encoder):
             return None
-        if (
-            capturing_here()
-        ):  # a second pass for the captures, so that the memory is the one of a recording, bit for bit
+        if capturing_here():  # by a second pass, so that the memory is that of a recording, bit for bit
             with autocast(half):
                 encoder(source)
         with suspended():

@@ -1,7 +1,7 @@
 """A Transformer decoder whose steps launch the same kernels on the same memory, so that CUDA graphs can record them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -22,6 +22,7 @@ from regard.model.positions import Add
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.model.transformer_block import TransformerBlock
+from regard.runtime.cpu.weight_layout import block_norms, block_projections
 from regard.runtime.interfaces import EngineDecoder
 from regard.runtime.published_attention import publish, publish_step
 
@@ -105,13 +106,13 @@ def _identity(parents: Int[Tensor, "B K capacity"]) -> Int[Tensor, "B K capacity
 class StaticLayer(NamedTuple):
     """Copies of a block's weights, cast and fused."""
 
+    norms: list[StepNorm]  # one per sublayer
     qkv_proj: StepLinear
     out_proj: StepLinear
     cross_q_proj: StepLinear | None
     cross_out_proj: StepLinear | None
     ffn_up: StepLinear
     ffn_down: StepLinear
-    norms: list[StepNorm]  # one per sublayer
 
 
 class StaticWeights(NamedTuple):
@@ -146,7 +147,7 @@ class StaticDecoder(EngineDecoder):
     def refresh_from(self, decoder: TransformerDecoder) -> bool:
         changed = self.fingerprint.changed(decoder)
         if changed:
-            for old, new in zip(_tensors(self.weights), _tensors(self._copy(decoder)), strict=True):
+            for old, new in zip(tensors_of(self.weights), tensors_of(self._copy(decoder)), strict=True):
                 old.copy_(new)
         return changed
 
@@ -157,17 +158,8 @@ class StaticDecoder(EngineDecoder):
             return StepLinear(F.pad(weight.to(self.dtype), (0, 0, 0, rows)), F.pad(bias.to(self.dtype), (0, rows)))
 
         def layer(block: TransformerBlock) -> StaticLayer:
-            cross, norms = block.cross_attn, [_norm(block.norm1)]
-            norms += [] if cross is None else [_norm(block.norm2)]
-            return StaticLayer(
-                linear(block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj),
-                linear(block.self_attn.out_proj),
-                None if cross is None else linear(cross.q_proj),
-                None if cross is None else linear(cross.out_proj),
-                linear(block.ffn.up),
-                linear(block.ffn.down),
-                [*norms, _norm(block.ffn_norm)],
-            )
+            linears = [linear(*fused) if fused else None for fused in block_projections(block)]
+            return StaticLayer([_norm(norm) for norm in block_norms(block) if norm is not None], *linears)  # type: ignore[arg-type]
 
         assert isinstance(decoder.project, Projection)
         blocks = list(decoder.stack.layers)
@@ -209,26 +201,27 @@ class StaticDecoder(EngineDecoder):
         assert isinstance(state, StaticState)
         weights, admitted, time, heads = self.weights, state.admitted, state.time, self.heads
         norms, post_norm, captured = self._norms(), not self.norm_first, capturing_here()
-        x = step.embed(tokens, weights.embed_tokens, self.scale, weights.positions, admitted, time)
+        ops = step.kernels(tokens) or step
+        x = ops.embed(tokens, weights.embed_tokens, self.scale, weights.positions, admitted, time)
         for number, layer in enumerate(weights.layers):
-            projected, x = step.norm_linear(x, next(norms), layer.qkv_proj, post_norm=post_norm)
-            context = step.self_attention(projected, state.cache[number], state.parents, admitted, time, heads)
+            projected, x = ops.norm_linear(x, next(norms), layer.qkv_proj, post_norm=post_norm)
+            context = ops.self_attention(projected, state.cache[number], state.parents, admitted, time, heads)
             if captured:
                 past, query = state.cache[number, :, : state.steps], projected[:, : self.dim]  # with this step
                 parents = state.parents[..., : state.steps]
                 publish_step(self.attentions[number][0](), query.contiguous(), past, parents, admitted, heads)
-            x = step.add_linear(x, context, layer.out_proj)
+            x = ops.add_linear(x, context, layer.out_proj)
             if layer.cross_q_proj is not None and layer.cross_out_proj is not None:
-                query, x = step.norm_linear(x, next(norms), layer.cross_q_proj, post_norm=post_norm)
-                context = step.cross_attention(query, state.source[:, :, number], state.mask, heads)
+                query, x = ops.norm_linear(x, next(norms), layer.cross_q_proj, post_norm=post_norm)
+                context = ops.cross_attention(query, state.source[:, :, number], state.mask, heads)
                 cross_attn = self.attentions[number][1]
                 if captured and cross_attn is not None:
                     queries = query.view(len(state.mask), -1, self.dim)
                     publish(cross_attn(), queries, state.source[:, :, number], state.mask[:, None], heads)
-                x = step.add_linear(x, context, layer.cross_out_proj)
-            hidden, x = step.norm_linear(x, next(norms), layer.ffn_up, post_norm=post_norm, activation=self.activation)
-            x = step.add_linear(x, hidden, layer.ffn_down)
-        logits, _ = step.norm_linear(x, next(norms), weights.project, post_norm=post_norm)
+                x = ops.add_linear(x, context, layer.cross_out_proj)
+            hidden, x = ops.norm_linear(x, next(norms), layer.ffn_up, post_norm=post_norm, activation=self.activation)
+            x = ops.add_linear(x, hidden, layer.ffn_down)
+        logits, _ = ops.norm_linear(x, next(norms), weights.project, post_norm=post_norm)
         state.time += 1
         return logits[:, : self.vocab_size], state
 
@@ -327,9 +320,12 @@ def _position_table(decoder: TransformerDecoder) -> Tensor | None:
     return table.float().clone()
 
 
-def _tensors(nested: object) -> Iterator[Tensor]:
+def tensors_of(nested: object) -> Iterator[Tensor]:
+    """All tensors in a state, or in nested lists and tuples."""
     if isinstance(nested, Tensor):
         yield nested
     elif isinstance(nested, list | tuple):
         for each in nested:
-            yield from _tensors(each)
+            yield from tensors_of(each)
+    elif is_dataclass(nested):
+        yield from tensors_of([getattr(nested, field.name) for field in fields(nested)])

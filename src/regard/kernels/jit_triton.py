@@ -1,6 +1,9 @@
-"""The smallest Triton kernel: shows whether Triton can compile, launch and compute on a device."""
+"""The decorator of all Triton kernels, and a probe that shows whether Triton can compile and launch on a device."""
 
-from typing import no_type_check
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import triton
@@ -9,8 +12,13 @@ import triton.language as tl
 COUNT = 16
 
 
+def jit(kernel: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """`triton.jit`, of the function itself where the tests have wrapped it to check shapes."""
+    return partial(jit, **options) if kernel is None else triton.jit(inspect.unwrap(kernel), **options)
+
+
 def probe(device: torch.device) -> None:
-    """Launch the kernel and check its result; raises whatever goes wrong."""
+    """Launch a kernel and check its result; raises whatever goes wrong."""
     x = torch.arange(COUNT, dtype=torch.float32, device=device)
     out = torch.empty_like(x)
     _double[(1,)](x, out, COUNT=COUNT)
@@ -20,8 +28,7 @@ def probe(device: torch.device) -> None:
         raise RuntimeError(f"a kernel computed {out.tolist()}")
 
 
-@triton.jit
-@no_type_check
+@jit
 def _double(x, out, COUNT: tl.constexpr):
     at = tl.arange(0, COUNT)
     tl.store(out + at, 2 * tl.load(x + at))
