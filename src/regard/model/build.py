@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from regard.core.config import nearest, read
+from regard.core.config import nearest, read, unknown_keys
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.registry import Registry
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
@@ -96,11 +96,7 @@ def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig 
 
     sized   whether the table must give the sizes of its vocabularies; False in a recipe, where the data give them
     """
-    problems = [
-        Problem(f"model.{key}", "a key of model", "an unknown one", nearest(key, KEYS))
-        for key in table
-        if key not in KEYS
-    ]
+    problems = unknown_keys(table, KEYS, "model")
     encoders = _encoders(table, problems)
     decoder = _part("decoder", DECODERS, table.get("decoder"), problems)
     pool = _part("pool", POOLS, table.get("pool"), problems)

@@ -52,7 +52,8 @@ def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
     """The weights of a complete backbone from its file, without its classifier. Unknown and missing names raise."""
     with torch.device("meta"):
         own = weights_of(backbone(config.kind))
-    renamed = {_without_underscores(name): tensor for name, tensor in read_tensors(path).items()}
+    # EfficientNet's file has an underscore before each part of a name.
+    renamed = {name.removeprefix("_").replace("._", "."): tensor for name, tensor in read_tensors(path).items()}
     # Without the classifier, and a counter that newer files contain.
     unused = {name for name in renamed if name.startswith("fc.") or name.endswith(".num_batches_tracked")}
     weights = {name: tensor for name, tensor in renamed.items() if name not in unused}
@@ -60,11 +61,6 @@ def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
         wanted, remedy = f"the weights of {config.kind}", "Give its file, or change the kind."
         raise InvalidArgument(str(path), wanted=wanted, got=difference, remedy=remedy)
     return weights
-
-
-def _without_underscores(name: str) -> str:
-    """EfficientNet's file has an underscore before each part of a name."""
-    return ".".join(part.removeprefix("_") for part in name.split("."))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from regard.model.multihead import MultiHead
 from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
 from regard.model.positions import POSITIONS, PositionEncoding, SinusoidalGrid
-from regard.model.transformer_block import ClsToken, InputLayer, TransformerConfig, TransformerStack
+from regard.model.transformer_block import ClsToken, InputLayer, PaddedInputs, TransformerConfig, TransformerStack
 
 
 class SelfAttention2d(nn.Module):
@@ -204,7 +204,7 @@ class GridTransformer(Encoder):
             x = _with_positions(memory, self.position_encoding)
         if self.cls_token is not None:
             x, mask = self.cls_token(x, mask)
-        states = self.stack(self.input_layer(x))
+        states = self.stack(self.input_layer(x), PaddedInputs())
         if self.cls_token is not None:
             return Memory(states, mask, states[:, 0], memory.grid, cls_tokens=1)
         return Memory(states, mask, states.mean(1), memory.grid)
