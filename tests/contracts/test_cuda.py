@@ -171,7 +171,7 @@ def convolutions(tmp_path, name, **changes):
 
 
 def recurrences(tmp_path, name, **changes):
-    """All of whose looks are taken at once."""
+    """All queries attend in one call."""
     side = {"kind": "rnn", "cell": "lstm", "dim": 272, "layers": 2, "dropout": 0.2}
     return translator(tmp_path, name, side, {"attention": "luong", "score": "bilinear"}, **changes)
 
@@ -207,7 +207,7 @@ def test_replayed_equals_launched(made, r_drop, tmp_path, monkeypatch):
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
-    """The GPU passes over such an update by itself; nobody asks it before."""
+    """The update is skipped on the GPU, without synchronizing with the host."""
     right, before = Objective.__call__, {}
 
     def wrong(self, model, batch, *, step=0, **keywords):
@@ -224,7 +224,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     assert all(tensor.isfinite().all() for tensor in found.values())
 
 
-def test_what_cannot_be_recorded_says_so_and_resumes_launched(tmp_path):
+def test_a_failed_recording_is_reported_and_training_resumes_without_graphs(tmp_path):
     """In a process of its own: PyTorch's random numbers are of no use after a recording that failed."""
     command = [sys.executable, "-c", ASKING, str(tmp_path), str(Path(__file__).parent)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -266,7 +266,7 @@ def outputs(made, rows, **options):
     return [hits[number] for number in range(len(rows))]
 
 
-def test_who_knows_the_number_of_tokens_finds_the_same():
+def test_packing_with_a_known_number_of_tokens_is_the_same():
     mask = torch.rand(50, 33, generator=torch.Generator().manual_seed(1)) < 0.7
     wanted, found = Packing.of(mask), Packing.of(mask.cuda(), int(mask.sum()))
     assert torch.equal(found.indices.cpu(), wanted.indices)
@@ -278,7 +278,7 @@ RECORDED = ["transformer", "transformer post-norm", "transformer learned", "tran
 @pytest.mark.parametrize("options", [*WAYS, {"beam_size": 3, "no_repeat_ngram_size": 2, "min_length": 4}], ids=str)
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
-    """Where all enter at once and where they wait; both equal PyTorch's way."""
+    """With all requests admitted at the start, and with queued ones; both equal the PyTorch path."""
     made, rows = model(name).cuda(), sources()
     replays, right = [], cuda_graphs.capture
     monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: replays.append(right(work)) or replays[-1])
@@ -381,7 +381,7 @@ def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch)
     assert (found[0] - found[1]).norm() / found[1].norm() < (1e-5 if dtype is torch.float32 else 2e-2)
 
 
-def test_without_a_c_compiler_it_says_so_once_and_pytorch_does_the_same(tmp_path):
+def test_without_a_c_compiler_it_warns_once_and_pytorch_gives_the_same(tmp_path):
     """In a process of its own: what Triton has compiled already needs no compiler."""
     environment = os.environ | {"CC": "false", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", COMPILING, str(Path(__file__).parent)]
@@ -405,7 +405,7 @@ print(first)
 """
 
 
-def test_steps_that_cannot_be_recorded_say_so_once():
+def test_steps_that_cannot_be_recorded_warn_once():
     """In a process of its own: PyTorch's random numbers are of no use after a recording that failed."""
     command = [sys.executable, "-c", WAITING, str(Path(__file__).parent)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -146,8 +146,8 @@ def test_packed_others_equal_padded_ones(kind, way, monkeypatch):
         near(change, expected[name])
 
 
-def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
-    """Where all is dropped that can be, looks alone are left, packed or not."""
+def test_dropout_drops_layers_and_not_attention_weights(way, monkeypatch):
+    """With all layer outputs dropped, only cross-attention is left, packed or padded."""
     torch.manual_seed(0)
     model = regard.build({"encoder": ONE, "decoder": CONV, "vocab_size": 20}).to(DEVICE)
     for parameter in model.parameters():
@@ -221,7 +221,7 @@ def test_what_a_program_cannot_hold_goes_another_way(dtype, kind):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("heads", [1, 2])
 def test_wide_heads_are_walked(heads, causal, way, monkeypatch):
-    """Parts of 16 numbers of 40; sequences of every tile, one that sees nothing, and one that nobody asks."""
+    """Parts of 16 numbers of 40; sequences of every tile, one without keys, and one without queries."""
     monkeypatch.setattr(varlen, "MAX_HELD_DIM", 32)
     monkeypatch.setattr(varlen, "LOOP_STEP", 16)
     monkeypatch.setattr(varlen, "TILES", (16, 32))

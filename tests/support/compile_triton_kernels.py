@@ -39,7 +39,7 @@ from regard.training import losses
 
 
 class Device:
-    """What Triton asks of a GPU before it compiles."""
+    """The properties of a GPU that Triton reads before it compiles."""
 
     def get_current_target(self):
         return GPUTarget("cuda", 90, 32)
