@@ -18,8 +18,7 @@ from torch import Tensor
 import regard
 from measure import grad_run
 from regard.kernels import triton_launch
-from regard.kernels.attention import additive, reference, sdpa
-from regard.kernels.attention import weights as exact
+from regard.kernels.attention import additive, reference, sdpa, weights as exact
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec

@@ -50,14 +50,14 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
     """Seconds of a bare update, the loop's time through it by the clock and by busy time; seconds of a checkpoint."""
     import torch
 
-    from regard.api.train import epochs, make_model, prepared
+    from regard.api.train import epochs, make_model, prepare
     from regard.recipe.load import read_recipe
     from regard.training.objective import Objective
     from regard.training.optimizers import Optimizer
     from regard.training.trainer import Trainer
 
     recipe = read_recipe(recipe_table)
-    data = prepared(recipe, cache)
+    data = prepare(recipe, cache)
     assert data.train is not None
     ours, bare = make_model(recipe, recipe.sized(data)), make_model(recipe, recipe.sized(data))
     config = recipe.train
@@ -75,7 +75,7 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
     def alone(batches: list[Any]) -> None:
         bare.train()
         for batch in batches:
-            optimizer.zero_grad()
+            bare.zero_grad()
             loss, count, _ = objective(bare, batch)
             torch.autograd.backward(loss / count)
             torch.nn.utils.clip_grad_norm_(bare.parameters(), config.clip_norm or float("inf"))
@@ -109,14 +109,14 @@ def child(started: float, recipe_table: dict[str, Any], cache: Path) -> None:
         marks.append((time.time(), time.process_time()))
 
     import regard.cli  # noqa: F401
-    from regard.api.train import epochs, make_model, prepared
+    from regard.api.train import epochs, make_model, prepare
     from regard.recipe.load import read_recipe
     from regard.training.trainer import Trainer
 
     mark()
     recipe = read_recipe(recipe_table)
     mark()
-    data = prepared(recipe, cache)
+    data = prepare(recipe, cache)
     mark()
     model = make_model(recipe, recipe.sized(data))
     assert data.train is not None

@@ -7,62 +7,71 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard import register
-    from regard.api.ablate import ablate, prune
-    from regard.api.align import align, with_markup
-    from regard.api.compare import compare
-    from regard.api.evaluate import evaluate
-    from regard.api.look import look
-    from regard.api.train import train
-    from regard.api.word_vectors import train_word_vectors
+    from regard import register as register
+    from regard.api.ablate import ablate as ablate, prune as prune
+    from regard.api.align import align as align, with_markup as with_markup
+    from regard.api.caption import caption as caption
+    from regard.api.compare import compare as compare
+    from regard.api.demo import demo as demo
+    from regard.api.evaluate import evaluate as evaluate
+    from regard.api.look import look as look
+    from regard.api.predict import predict as predict, score as score
+    from regard.api.train import prepare as prepare, train as train
+    from regard.api.word_vectors import train_word_vectors as train_word_vectors
+    from regard.checkpoint.format import verify as verify
     from regard.core.errors import (
-        CheckpointRefused,
-        Diverged,
-        InvalidArgument,
-        InvalidRecipe,
-        RegardError,
-        TrainingFailed,
+        CheckpointRefused as CheckpointRefused,
+        Diverged as Diverged,
+        InvalidArgument as InvalidArgument,
+        InvalidRecipe as InvalidRecipe,
+        RegardError as RegardError,
+        TrainingFailed as TrainingFailed,
     )
-    from regard.core.sequence import Tokens
-    from regard.inference.load import load
-    from regard.inference.predictor import Predictor
-    from regard.interpret.alignment import Alignment, AlignmentHeads
-    from regard.interpret.look import Look
-    from regard.interpret.maps import AttentionMap
-    from regard.kernels.attention.bias import DistanceBias
-    from regard.kernels.attention.score_function import ScoreFunction
-    from regard.kernels.attention.weights import Summary
-    from regard.model.attention import attend, attention_summary, attention_weights, self_attend
-    from regard.model.build import build
-    from regard.model.capture import AttentionCall, capture_attention
-    from regard.model.kv_cache import KeyValue, KeyValueCache
-    from regard.model.memory import Memory
-    from regard.model.multihead import MultiHead
+    from regard.core.sequence import Tokens as Tokens
+    from regard.inference.load import load as load
+    from regard.inference.predictor import Predictor as Predictor
+    from regard.interpret.alignment import Alignment as Alignment, AlignmentHeads as AlignmentHeads
+    from regard.interpret.look import Look as Look
+    from regard.interpret.maps import AttentionMap as AttentionMap
+    from regard.kernels.attention.bias import DistanceBias as DistanceBias
+    from regard.kernels.attention.score_function import ScoreFunction as ScoreFunction
+    from regard.kernels.attention.weights import Summary as Summary
+    from regard.model.attention import (
+        attend as attend,
+        attention_summary as attention_summary,
+        attention_weights as attention_weights,
+        self_attend as self_attend,
+    )
+    from regard.model.build import build as build
+    from regard.model.capture import AttentionCall as AttentionCall, capture_attention as capture_attention
+    from regard.model.kv_cache import KeyValue as KeyValue, KeyValueCache as KeyValueCache
+    from regard.model.memory import Memory as Memory
+    from regard.model.multihead import MultiHead as MultiHead
     from regard.model.positions import (
-        Add,
-        Alibi,
-        Concatenate,
-        Learned,
-        PositionBias,
-        PositionEncoding,
-        RelativeBias,
-        Rotary,
-        Sinusoidal,
+        Add as Add,
+        Alibi as Alibi,
+        Concatenate as Concatenate,
+        Learned as Learned,
+        PositionBias as PositionBias,
+        PositionEncoding as PositionEncoding,
+        RelativeBias as RelativeBias,
+        Rotary as Rotary,
+        Sinusoidal as Sinusoidal,
     )
     from regard.model.scores import (
-        SCORES,
-        Additive,
-        Bilinear,
-        Dot,
-        ProjectedKeys,
-        ReducedRank,
-        ScaledDot,
-        Score,
-        Uniform,
+        SCORES as SCORES,
+        Additive as Additive,
+        Bilinear as Bilinear,
+        Dot as Dot,
+        ProjectedKeys as ProjectedKeys,
+        ReducedRank as ReducedRank,
+        ScaledDot as ScaledDot,
+        Score as Score,
+        Uniform as Uniform,
     )
-    from regard.model.vision import SelfAttention2d
-    from regard.word_vectors.vectors import WordVectors
-    from regard.word_vectors.word2vec import Word2VecConfig
+    from regard.model.vision import SelfAttention2d as SelfAttention2d
+    from regard.word_vectors.vectors import WordVectors as WordVectors
+    from regard.word_vectors.word2vec import Word2VecConfig as Word2VecConfig
 
 __version__ = "0.1.0"
 
@@ -73,10 +82,14 @@ _HOMES = {
     ),
     "regard.api.ablate": ("ablate", "prune"),
     "regard.api.align": ("align", "with_markup"),
+    "regard.api.caption": ("caption",),
     "regard.api.compare": ("compare",),
+    "regard.api.demo": ("demo",),
     "regard.api.evaluate": ("evaluate",),
     "regard.api.look": ("look",),
-    "regard.api.train": ("train",),
+    "regard.api.predict": ("predict", "score"),
+    "regard.api.train": ("prepare", "train"),
+    "regard.checkpoint.format": ("verify",),
     "regard.kernels.attention.bias": ("DistanceBias",),
     "regard.kernels.attention.score_function": ("ScoreFunction",),
     "regard.kernels.attention.weights": ("Summary",),
@@ -106,66 +119,7 @@ _HOMES = {
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "SCORES",
-    "Add",
-    "Additive",
-    "Alibi",
-    "Alignment",
-    "AlignmentHeads",
-    "AttentionCall",
-    "AttentionMap",
-    "Bilinear",
-    "CheckpointRefused",
-    "Concatenate",
-    "DistanceBias",
-    "Diverged",
-    "Dot",
-    "InvalidArgument",
-    "InvalidRecipe",
-    "KeyValue",
-    "KeyValueCache",
-    "Learned",
-    "Look",
-    "Memory",
-    "MultiHead",
-    "PositionBias",
-    "PositionEncoding",
-    "Predictor",
-    "ProjectedKeys",
-    "ReducedRank",
-    "RegardError",
-    "RelativeBias",
-    "Rotary",
-    "ScaledDot",
-    "Score",
-    "ScoreFunction",
-    "SelfAttention2d",
-    "Sinusoidal",
-    "Summary",
-    "Tokens",
-    "TrainingFailed",
-    "Uniform",
-    "Word2VecConfig",
-    "WordVectors",
-    "ablate",
-    "align",
-    "attend",
-    "attention_summary",
-    "attention_weights",
-    "build",
-    "capture_attention",
-    "compare",
-    "evaluate",
-    "load",
-    "look",
-    "prune",
-    "register",
-    "self_attend",
-    "train",
-    "train_word_vectors",
-    "with_markup",
-]
+__all__ = ["register", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

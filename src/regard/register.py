@@ -50,7 +50,7 @@ def position(name: str, positions: "type[Positions]") -> None:
 
 def metric(name: str, metric: "Metric") -> None:
     """A metric, for `regard evaluate --metric name` and `train.monitor`."""
-    import_module("regard.evaluation.metrics").register_metric(name, metric)
+    import_module("regard.evaluation.metrics").register_metric(name, metric, _package(metric.statistics))
 
 
 def data_source(name: str, source: type[Any]) -> None:
@@ -71,5 +71,9 @@ def _part(registry: str, name: str, config: type[Any], make: Callable[..., Any])
 def _register(module: str, registry: str, name: str, entry: Any, defined: Any = None) -> None:
     """Add an entry, recording the package that defines it for the message of a checkpoint that needs it."""
     entries: Registry[Any] = getattr(import_module(module), registry)
-    package = getattr(entry if defined is None else defined, "__module__", "").partition(".")[0]
-    entries.register(name, entry, package=package or None)
+    entries.register(name, entry, package=_package(entry if defined is None else defined))
+
+
+def _package(entry: Any) -> str | None:
+    """The top-level package that defines a class or a function, or the function of a partial."""
+    return getattr(getattr(entry, "func", entry), "__module__", "").partition(".")[0] or None

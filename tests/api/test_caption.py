@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from regard.api import caption as caption_verb
-from regard.api.caption import caption, caption_words, file_name, find_pictures, predictor_regions
+from regard.api.caption import caption, caption_words, file_name, find_images, predictor_regions
 from regard.core.errors import InvalidArgument
 from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE
@@ -23,7 +23,8 @@ from regard.data.synthetic.shapes import shapes
 from regard.data.tokenizer import END
 from regard.inference.pipelines import Output
 from regard.interpret.regions import ImageRegions
-from regard.views.caption_overlay import PAGE, PAGE_END, SHADE, Overlay, draw, figure, upsampled
+from regard.views.caption_overlay import PAGE, SHADE, Overlay, draw, figure, upsampled
+from regard.views.html import PAGE_END
 from support.captioners import captioner
 from support.command_line import command
 
@@ -72,11 +73,11 @@ def photos(tmp_path) -> Path:
 
 def test_pictures_are_found_in_files_folders_and_zips(photos, tmp_path):
     names = ["a.jpg", "b.png", "deeper/c.webp", "wide.png"]
-    assert [str(found.relative_to(photos)) for found in find_pictures([photos])] == names
+    assert [str(found.relative_to(photos)) for found in find_images([photos])] == names
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
         for name in reversed(["notes.txt", *names]):
             packed.write(photos / name, name)
-    assert [str(found) for found in find_pictures([tmp_path / "all.zip", photos / "notes.txt"])] == [
+    assert [str(found) for found in find_images([tmp_path / "all.zip", photos / "notes.txt"])] == [
         *(f"{tmp_path}/all.zip/{name}" for name in names),
         f"{photos}/notes.txt",
     ]
@@ -87,14 +88,14 @@ def test_pictures_are_found_in_files_folders_and_zips(photos, tmp_path):
     assert folder == packed == made.predict([photos / name for name in names])
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidArgument, match="empty: wanted at least one image; got none"):
-        list(find_pictures([tmp_path / "empty"]))
+        list(find_images([tmp_path / "empty"]))
 
 
 def test_a_broken_picture_holds_nobody_up(photos):
     (photos / "b.png").write_bytes((photos / "b.png").read_bytes()[:200])
     found = list(caption(captioner("rnn"), [photos, photos / "gone.png"]))
     assert [bool(each.outputs) for each in found] == [True, False, True, True, False]
-    assert f"{photos}/b.png: wanted a whole picture" in found[1].problem
+    assert f"{photos}/b.png: wanted a whole image" in found[1].problem
     assert f"{photos}/gone.png: wanted" in found[4].problem
 
 
@@ -256,7 +257,7 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
     assert done.returncode == 1  # for one of them could not be read
     names, captions = zip(*(line.split("\t") for line in done.stdout.splitlines()), strict=True)
     assert [Path(name).name for name in names] == ["..\\x<b>\\tc.png", "a.jpg", "c.webp", "wide.png"]
-    assert "notes.jpg: wanted a whole picture" in done.stderr
+    assert "notes.jpg: wanted a whole image" in done.stderr
     assert "1 images could not be captioned" in done.stderr
     made = sorted(path.name for path in looks.iterdir())
     assert made == [
@@ -278,7 +279,7 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
         (tmp_path / "none", photos, "--draw", looks): "draw: wanted one model whose decoder attends to its source",
         (run, photos, "--draw", photos / "a.jpg"): "a.jpg: wanted a folder to draw into",
         (run, tmp_path / "cache"): "cache: wanted at least one image",
-        (run, photos, "--set", "beems=3"): "decode.beems",
+        (run, photos, "--set", "beems=3"): "wanted a key of [decode]; got beems",
     }.items():
         done = command("caption", *arguments)
         assert (done.returncode, done.stdout) == (2, ""), arguments

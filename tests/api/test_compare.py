@@ -9,7 +9,7 @@ import pytest
 
 import regard
 from golden.write import HERE, PAIRS
-from regard.api.evaluate import evaluate_systems
+from regard.api.evaluate import evaluate
 from regard.evaluation.metrics import score
 from regard.views import charts
 from regard.views.comparison import comparison_figure, comparison_page, comparison_text
@@ -41,7 +41,7 @@ def test_the_most_different_outputs_come_first(place):
             assert list(answer.scores) == ["chrf"]  # the BLEU of a sentence says little
             for metric, value in answer.scores.items():
                 assert value == pytest.approx(score(metric, [answer.output], [sentence.references]))
-    wanted = evaluate_systems(["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50)
+    wanted = evaluate(["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50)
     assert found.report == wanted
     assert (
         len(regard.compare(["ours", "theirs"], sources="s", references=["r"], sentences=1, resamples=9).sentences) == 1

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from regard.api import evaluate, predict
-from regard.api.predict import predict_lines
+from regard.api.predict import predict as predict_lines
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import Tokenizer
 from regard.recipe.recipe import Recipe

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from regard.kernels.attention import blockwise, reference, sdpa
 from regard.kernels.attention.bias import DistanceBias

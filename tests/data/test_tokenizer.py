@@ -6,8 +6,7 @@ import sys
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.config import SPECIALS

@@ -11,7 +11,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN
 from regard.decoding.config import DecodeConfig
-from regard.decoding.logits_processors import AllowedTokens, BannedTokens
+from regard.decoding.interfaces import LogitsProcessor
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.sampling import filtered, sample, seed_offset, uniform
 from regard.decoding.search import search
@@ -21,6 +21,18 @@ from regard.model.seq2seq import Seq2Seq
 from support.hugging_face import twin
 from support.models import DECODERS, VOCABULARY
 from support.search import LONGEST, WAYS, found, model, said, sources
+
+
+class AllowedTokens(LogitsProcessor):
+    """Excludes all tokens but these and the end token."""
+
+    recordable = masks_only = True
+
+    def __init__(self, *tokens: int) -> None:
+        self.excluded = [token for token in range(VOCABULARY) if token not in (*tokens, END)]
+
+    def __call__(self, scores, generated) -> None:
+        scores[..., self.excluded] = -torch.inf
 
 
 @torch.no_grad()
@@ -65,8 +77,8 @@ def test_outputs_do_not_depend_on_batching(name, options):
     """The outputs of a request do not depend on batch size, order, or when others are admitted and released."""
     made, rows = model(name), sources()
     together = said(found(made, rows, **options))
-    few_places = said(found(made, rows, **options, batch_tokens=13))
-    assert few_places == together
+    few_slots = said(found(made, rows, **options, batch_tokens=13))
+    assert few_slots == together
     if "sample" not in options:  # whose draws depend on the position
         alone = [said(found(made, [row], **options))[0] for row in rows]
         assert alone == together
@@ -105,7 +117,7 @@ def test_scores_equal_teacher_forced_log_probabilities(name):
                 whole = torch.tensor([[START, *each.tokens, *[END] * each.ended]])
                 wanted = made.log_probabilities(Tokens.of([row]), whole)[0]
                 assert each.log_probabilities == pytest.approx(wanted.tolist(), abs=1e-4)
-                assert each.log_probability == pytest.approx(float(wanted.sum()), abs=1e-4)
+                assert sum(each.log_probabilities) == pytest.approx(float(wanted.sum()), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["transformer", "gru luong input-feeding", "conv"])
@@ -172,15 +184,10 @@ def test_logits_processors_always_hold(options):
         assert len(one[0].tokens) >= 3 + 4
     used = {pair for tokens in plain for pair in pairwise(tokens)}
     one_word, pair = next(tokens[0] for tokens in plain if tokens), sorted(used)[0]
-    for tokens in (
-        one[0]
-        for one in said(found(made, rows, max_length=12, processors=[BannedTokens([[one_word], pair])], **options))
-    ):
+    for tokens in (one[0] for one in said(found(made, rows, max_length=12, banned=[[one_word], pair], **options))):
         assert one_word not in tokens
         assert pair not in pairwise(tokens)
-    allowed = torch.zeros(VOCABULARY, dtype=torch.bool)
-    allowed[[6, 8]] = True
-    for tokens in (one[0] for one in said(found(made, rows, processors=[AllowedTokens(allowed)], **options))):
+    for tokens in (one[0] for one in said(found(made, rows, processors=[AllowedTokens(6, 8)], **options))):
         assert set(tokens) <= {6, 8}
 
 

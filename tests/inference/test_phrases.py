@@ -11,8 +11,8 @@ from regard.inference import phrases
 from support.predictors import classifier, language_model, tokenizer, translator
 
 KINDS = ("bpe", "unigram", "words", "characters", "bytes")
-WAYS = ({}, {"beam_size": 4, "num_hypotheses": 4}, {"sample": True, "num_hypotheses": 3})
-WISHES = [["cat"], ["the dog", "red"], [], ["cat", "cat"], ["on"]]
+SEARCHES = ({}, {"beam_size": 4, "num_hypotheses": 4}, {"sample": True, "num_hypotheses": 3})
+REQUIRED = [["cat"], ["the dog", "red"], [], ["cat", "cat"], ["on"]]
 TEXTS = ["the cat", "a dog ran", "mat", "the red car and the dog", "on"]
 
 
@@ -20,59 +20,59 @@ def word(text: str) -> str:
     return rf"(?<!\w){re.escape(text)}(?!\w)"
 
 
-@pytest.mark.parametrize(("kind", "options"), list(product(KINDS, WAYS)), ids=str)
+@pytest.mark.parametrize(("kind", "options"), list(product(KINDS, SEARCHES)), ids=str)
 def test_a_required_word_occurs_as_a_whole_word(kind, options):
     for longest in (30, 16):
-        found = translator(kind).outputs(TEXTS, required=WISHES, max_length=longest, **options)
-        for wishes, outputs in zip(WISHES, found, strict=True):
+        found = translator(kind).outputs(TEXTS, required=REQUIRED, max_length=longest, **options)
+        for required, outputs in zip(REQUIRED, found, strict=True):
             assert outputs
             for output in outputs:
-                for wish in wishes:
-                    hits = re.findall(word(wish), output.text.replace("\ufffd", "\u00e9"))
-                    assert len(hits) >= wishes.count(wish), (wish, output.text)
+                for phrase in required:
+                    hits = re.findall(word(phrase), output.text.replace("\ufffd", "\u00e9"))
+                    assert len(hits) >= required.count(phrase), (phrase, output.text)
 
 
-@pytest.mark.parametrize(("kind", "options"), list(product(("bpe", "words", "characters"), WAYS[1:])), ids=str)
+@pytest.mark.parametrize(("kind", "options"), list(product(("bpe", "words", "characters"), SEARCHES[1:])), ids=str)
 def test_a_banned_word_does_not_occur(kind, options):
     model = translator(kind)
     plain = [one[0].tokens for one in model.outputs(TEXTS, **options)]
     bans = [next((piece.strip("▁") for piece in one if piece.strip("▁").isalpha()), "cat") for one in plain]
 
-    def said(ban: str, tokens: tuple[str, ...]) -> bool:
+    def contains(ban: str, tokens: tuple[str, ...]) -> bool:
         runs = [tuple(model.target.pieces(run)) for run in phrases.banned(model.target, [ban])]
         return any(tokens[n : n + len(run)] == run for run in runs for n in range(len(tokens)))
 
     for ban, outputs in zip(bans, model.outputs(TEXTS, banned_in=[[ban] for ban in bans], **options), strict=True):
-        assert not any(said(ban, output.tokens) for output in outputs)
+        assert not any(contains(ban, output.tokens) for output in outputs)
     for outputs in model.outputs(TEXTS, banned=bans, **options):
-        assert not any(said(ban, output.tokens) for ban in bans for output in outputs)
-    assert any(said(ban, tokens) for ban, tokens in zip(bans, plain, strict=True)) or kind == "characters"
+        assert not any(contains(ban, output.tokens) for ban in bans for output in outputs)
+    assert any(contains(ban, tokens) for ban, tokens in zip(bans, plain, strict=True)) or kind == "characters"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_banned_word_is_not_spelled_with_other_tokens(kind):
     model, bans = translator(kind), ["cat", "the", "a", "on"]
-    asked = {"banned": bans[:2], "sample": True, "temperature": 1.5, "max_length": 20}
-    found = model.outputs(TEXTS, banned_in=[bans[2:]] * len(TEXTS), num_hypotheses=40, **asked)
+    options = {"banned": bans[:2], "sample": True, "temperature": 1.5, "max_length": 20}
+    found = model.outputs(TEXTS, banned_in=[bans[2:]] * len(TEXTS), num_hypotheses=40, **options)
     for output in (output for outputs in found for output in outputs):
         letters = model.target.spellings(output.token_ids)
         written = {b"".join(letters[i:j]).strip() for i in range(len(letters)) for j in range(i + 1, len(letters) + 1)}
         assert not written & {ban.encode() for ban in bans}
-    asked["banned"] = list("aeiotn")
+    options["banned"] = list("aeiotn")
     for seed in range(1, 20):
-        whole = model.predict(TEXTS[:1], seed=seed, **asked)[0]
-        assert "".join(model.stream(TEXTS[0], seed=seed, **asked)) == whole
+        whole = model.predict(TEXTS[:1], seed=seed, **options)[0]
+        assert "".join(model.stream(TEXTS[0], seed=seed, **options)) == whole
 
 
 @pytest.mark.parametrize("kind", ["bpe", "characters"])
 def test_a_language_model_generates_required_words_after_the_prompt(kind):
-    for options in WAYS:
+    for options in SEARCHES:
         found = language_model(kind).outputs(
             ["the cat", "", "dog"], required=[["cat"], ["cat"], ["the red"]], **options
         )
-        for wish, outputs in zip(("cat", "cat", "the red"), found, strict=True):
+        for phrase, outputs in zip(("cat", "cat", "the red"), found, strict=True):
             for output in outputs:
-                assert re.search(word(wish), output.text)
+                assert re.search(word(phrase), output.text)
 
 
 def test_phrases_are_tokenized_at_the_start_and_after_a_space():
@@ -89,7 +89,7 @@ def test_phrases_are_tokenized_at_the_start_and_after_a_space():
 
 
 @pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("constraints", "message"),
     [
         ({"required": [["cat"]]}, "required: wanted 2 lists"),
         ({"required": ["cat", "dog"]}, "required: wanted a list of words"),
@@ -100,9 +100,9 @@ def test_phrases_are_tokenized_at_the_start_and_after_a_space():
         ({"required": [["the cat"], []], "max_length": 1}, "wanted at most 1 tokens"),
     ],
 )
-def test_impossible_constraints_are_refused(wishes, message):
+def test_impossible_constraints_are_refused(constraints, message):
     with pytest.raises(ValueError, match=message):
-        translator().outputs(["a", "b"], **wishes)
+        translator().outputs(["a", "b"], **constraints)
 
 
 def test_unknown_words_and_labels_are_refused():

@@ -42,9 +42,9 @@ def test_draws_depend_on_the_line_number():
 
 def test_prefix_and_constraints_hold():
     predictor = translator()
-    asked = {"banned": ["cat"], "max_length": 20}
-    whole = predictor.outputs(["the cat sat"], prefixes=["a dog"], required=[["red car"]], **asked)[0][0].text
-    pieces = list(predictor.stream("the cat sat", prefix="a dog", required=["red car"], **asked))
+    options = {"banned": ["cat"], "max_length": 20}
+    whole = predictor.outputs(["the cat sat"], prefixes=["a dog"], required=[["red car"]], **options)[0][0].text
+    pieces = list(predictor.stream("the cat sat", prefix="a dog", required=["red car"], **options))
     assert "".join(pieces) == whole
     assert len(pieces) > 3
     assert whole.startswith("a dog")

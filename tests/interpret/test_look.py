@@ -1,4 +1,4 @@
-"""Looking: exact for every member of the family, lazy, and the same model as when nobody looks."""
+"""Looks: exact weights for every architecture, computed on request, without changing the model's output."""
 
 import base64
 import json
@@ -26,13 +26,13 @@ from regard.views.terminal import look_text
 from support.models import DECODERS, ENCODERS, WIDTH, decoder, encoder, one, source, without_zeros
 from support.predictors import classifier, language_model, translator
 
-SAID = [5, 6, 7, 3, END]
+OUTPUT = [5, 6, 7, 3, END]
 
 
 def family() -> dict[str, tuple]:
-    """Every encoder under a pool, every decoder with a source and without, and one that finds hidden tokens."""
+    """Every encoder under a pool, every decoder with a source and without, and a masked language model."""
     made = {
-        "hidden tokens": lambda: (
+        "masked tokens": lambda: (
             MaskedLanguageModel(encoder("transformer"), Projection(WIDTH, 11)).eval(),
             "transformer",
         )
@@ -42,8 +42,8 @@ def family() -> dict[str, tuple]:
     for name in DECODERS:
         made[f"bag → {name}"] = lambda name=name: (Seq2Seq(encoder("bag"), decoder(name)), "bag")
         made[f"{name} alone"] = lambda name=name: (Seq2Seq(None, decoder(name, None)), None)
-    asking = "cnn learned queries"
-    made[f"{asking} → rnn"] = lambda: (Seq2Seq(encoder(asking), decoder("rnn")), asking)
+    pooled = "cnn learned queries"
+    made[f"{pooled} → rnn"] = lambda: (Seq2Seq(encoder(pooled), decoder("rnn")), pooled)
     causal = "transformer causal"
     made["transformer → transformer"] = lambda: (Seq2Seq(encoder("transformer"), decoder("transformer")), causal)
     made[f"{causal} → transformer"] = lambda: (Seq2Seq(encoder(causal), decoder("transformer")), causal)
@@ -58,21 +58,21 @@ def _classifier(name: str) -> Classifier:
 FAMILY = family()
 
 
-def asked(name: str) -> tuple[nn.Module, object, dict]:
+def case(name: str) -> tuple[nn.Module, object, dict]:
     model, reads = FAMILY[name]()
     given = None if reads is None else one(source(reads), 0)
-    return model, given, {"output": SAID} if isinstance(model, Seq2Seq) else {}
+    return model, given, {"output": OUTPUT} if isinstance(model, Seq2Seq) else {}
 
 
 @torch.no_grad()
 def forward(model: nn.Module, given: object) -> torch.Tensor:
-    targets = torch.tensor([[START, *SAID[:-1]]])
+    targets = torch.tensor([[START, *OUTPUT[:-1]]])
     return model(given, targets) if isinstance(model, Seq2Seq) else model(given)
 
 
-def plainly(model: nn.Module, given: object) -> dict[str, torch.Tensor]:
-    """Every weight by the plain path: all scores in memory, softmax, and these weights' values handed on."""
-    names, found = {module: place.name for module, place in attention_sites(model).items()}, {}
+def reference_weights(model: nn.Module, given: object) -> dict[str, torch.Tensor]:
+    """Every weight by the reference implementation: all scores in memory, softmax, and its output passed on."""
+    names, found = {module: site.name for module, site in attention_sites(model).items()}, {}
 
     def materialised(module, spec, value, out):
         weights = reference.softmax(reference.scores(spec))
@@ -85,9 +85,9 @@ def plainly(model: nn.Module, given: object) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_weights_are_those_of_the_plain_path(name):
-    model, given, output = asked(name)
-    wanted, look = plainly(model, given), regard.look(model, given, **output)
+def test_weights_equal_the_reference(name):
+    model, given, output = case(name)
+    wanted, look = reference_weights(model, given), regard.look(model, given, **output)
     assert [each.name for each in look.maps] == list(wanted)
     for each in look.maps:
         weights = each.weights()
@@ -104,20 +104,20 @@ def test_weights_are_those_of_the_plain_path(name):
 
 @pytest.mark.parametrize("name", FAMILY)
 @torch.no_grad()
-def test_outputs_are_the_same_to_the_bit(name):
-    model, given, _ = asked(name)
+def test_capturing_changes_no_bit_of_the_output(name):
+    model, given, _ = case(name)
     alone = forward(model, given)
     recorder = MapRecorder(model)
     with capture_attention(recorder):
-        looked_at = forward(model, given)
+        captured = forward(model, given)
     recorder.close()
-    assert torch.equal(alone, looked_at)
-    assert [each.name for each in recorder.maps] == [place.name for place in attention_sites(model).values()]
+    assert torch.equal(alone, captured)
+    assert [each.name for each in recorder.maps] == [site.name for site in attention_sites(model).values()]
 
 
 @pytest.mark.parametrize("name", DECODERS)
 @torch.no_grad()
-def test_the_winning_hypothesis_looked_as_its_steps_did(name):
+def test_weights_of_an_output_equal_those_of_its_decoding_steps(name):
     model, given = Seq2Seq(encoder("bag"), decoder(name)), one(source("bag"), 0)
     look = regard.look(model, given, max_length=4)
     ids = [int(token) for token in look.output.tokens]
@@ -136,12 +136,12 @@ def test_the_winning_hypothesis_looked_as_its_steps_did(name):
                 torch.testing.assert_close(weights, seen, rtol=0, atol=1e-5)
 
 
-def test_names_say_what_asks_what():
+def test_maps_name_their_queries_and_keys():
     look = regard.look(translator(decoder="transformer"), "the cat sat on the doghouse", output="a cat")
-    told = {
+    content = {
         each.name: (each.kind, each.part, each.layer, each.query_side, each.key_side, each.causal) for each in look.maps
     }
-    assert told == {
+    assert content == {
         "decoder 1 self": ("self", "decoder", 1, "output", "output", True),
         "decoder 1 cross": ("cross", "decoder", 1, "output", "source", False),
         "decoder 2 self": ("self", "decoder", 2, "output", "output", True),
@@ -157,18 +157,18 @@ def test_names_say_what_asks_what():
     assert pooled.source.tokens[:3] == ("<unit>", "1,1", "1,2")
     gridded = regard.look(_classifier("cnn"), one(source("cnn"), 0))
     assert [(each.name, each.kind) for each in gridded.maps] == [("grid 1", "grid"), ("pool", "pool")]
-    summed = regard.look(*asked("cnn learned queries → rnn")[:2], output=SAID)
-    told = [
+    summed = regard.look(*case("cnn learned queries → rnn")[:2], output=OUTPUT)
+    content = [
         (each.name, each.kind, each.part, each.layer, each.query_side, each.key_side, each.size) for each in summed.maps
     ]
-    assert told == [("encoder pool", "pool", "encoder", 1, "pool", "source", (3, 6))]
+    assert content == [("encoder pool", "pool", "encoder", 1, "pool", "source", (3, 6))]
     assert summed.names(summed["encoder pool"]) == (("1", "2", "3"), summed.source.tokens)
     assert look_text(summed, width=70).splitlines()[2] == "encoder pool, 1 head"
     with pytest.raises(ValueError, match="Did you mean 'decoder 1 cross'"):
         look["decoder 1 cros"]
 
 
-def test_what_is_looked_at_is_what_the_model_says():
+def test_a_look_shows_the_output_of_the_model():
     for predictor in (translator(), translator(decoder="rnn"), translator(decoder="conv", seed=2)):
         for beam in (1, 3):
             (best, *_), look = predictor.outputs(["a dog sat"], beam_size=beam, attention=True, scores=True)[0], None
@@ -184,19 +184,19 @@ def test_what_is_looked_at_is_what_the_model_says():
     assert regard.look(labels, "a dog sat", output="bad").output.label == "bad"
 
 
-def test_a_language_model_goes_on_from_its_text():
+def test_a_language_model_continues_its_text():
     predictor = language_model()
     whole = regard.look(predictor, "the cat", max_length=4)
-    said = predictor.predict(["the cat"], max_length=4)[0]
+    continuation = predictor.predict(["the cat"], max_length=4)[0]
     assert whole.source is None
-    assert whole.output.text == "the cat" + said
+    assert whole.output.text == "the cat" + continuation
     read = regard.look(predictor, "the cat", output="")
     assert read.output.tokens == ("the", "▁cat", "</s>")
     (score,) = predictor.score(["the cat"])
     assert read.output.scores == pytest.approx(score.log_probabilities, abs=1e-5)
 
 
-def test_pictures_are_looked_at_region_by_region(tmp_path):
+def test_attention_over_an_image_is_by_region(tmp_path):
     words = translator().target
     parts = {"encoder": {"kind": "cnn", "dim": 16, "channels": [4, 8], "attention": True},
              "decoder": {"kind": "rnn", "dim": 16}}  # fmt: skip
@@ -208,9 +208,9 @@ def test_pictures_are_looked_at_region_by_region(tmp_path):
     assert (look.source.grid, look.source.units, look["grid 1"].size) == ((16, 16), 0, (256, 256))
     assert look["decoder 1 cross"].size == (len(look.output.tokens), 256)
     assert look.output.text == predictor.predict([picture])[0]
-    told = json.loads(look.to_json(limit=1000))
-    assert (told["source"]["width"], told["source"]["height"]) == (64, 64)
-    for each in told["maps"]:
+    content = json.loads(look.to_json(limit=1000))
+    assert (content["source"]["width"], content["source"]["height"]) == (64, 64)
+    for each in content["maps"]:
         assert (each["weights"] is None) == (look[each["name"]].size[0] * 256 > 1000) == (each["top"] is not None)
     shown = look_text(look, width=70).splitlines()
     assert shown[2] == "decoder 1 cross, 1 head"
@@ -218,7 +218,7 @@ def test_pictures_are_looked_at_region_by_region(tmp_path):
         regard.look(predictor, tmp_path / "nowhere.png")
 
 
-def test_hidden_tokens_are_looked_for():
+def test_a_look_at_a_masked_language_model_has_no_output():
     words = translator().target
     parts = {
         "encoder": {"kind": "transformer", "dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16},
@@ -233,7 +233,7 @@ def test_hidden_tokens_are_looked_for():
         regard.look(predictor, "the", output="cats")
 
 
-def test_words_are_asked_with_sums_and_ask_with_means():
+def test_a_word_is_the_sum_of_its_keys_and_the_mean_of_its_rows():
     predictor = translator()
     tokens, words = (
         regard.look(predictor, "the cats concatenate dogma", output="sat, on a mat", words=w) for w in (False, True)
@@ -259,11 +259,11 @@ def test_words_are_asked_with_sums_and_ask_with_means():
 def _ids(predictor, look, found, side) -> list[int]:
     if side == "source":
         return [*predictor.source.encode("the cats concatenate dogma"), END]
-    said = [*predictor.target.encode("sat, on a mat"), END]
-    return [START, *said[:-1]] if found.kind == "self" else said
+    output = [*predictor.target.encode("sat, on a mat"), END]
+    return [START, *output[:-1]] if found.kind == "self" else output
 
 
-def test_words_stand_between_spaces():
+def test_words_are_separated_by_spaces():
     for kind, wanted in (("bpe", 4), ("unigram", 4), ("characters", 4), ("bytes", 4), ("words", 4)):
         words = translator(kind).source
         ids = [START, *words.encode("the cat catalogue"), END]
@@ -273,25 +273,25 @@ def test_words_stand_between_spaces():
 
 
 @pytest.mark.parametrize("words", [False, True])
-def test_summaries_are_those_of_the_weights(words, monkeypatch):
+def test_summaries_equal_those_of_the_weights(words, monkeypatch):
     monkeypatch.setattr("regard.kernels.attention.blockwise.BLOCK", 50)  # several blocks
     monkeypatch.setattr("regard.interpret.maps.BLOCK", 800)
     look = regard.look(translator(), "the cats, concatenate dogma", output="sat, on a mat", words=words)
     for each in look.maps:
         found, weights = each.summary(3), each.weights()
         n, m = each.size
-        place = torch.arange(n) + m - n
+        own = torch.arange(n) + m - n
         entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
         most = (torch.arange(1, n + 1) if each.causal else torch.full((n,), m)).log()
         torch.testing.assert_close(found.entropy, entropy)
         torch.testing.assert_close(found.evenness, torch.where(most > 0, entropy / most, 0.0))
-        torch.testing.assert_close(found.distance, (weights * (torch.arange(m) - place[:, None]).abs()).sum(-1))
+        torch.testing.assert_close(found.distance, (weights * (torch.arange(m) - own[:, None]).abs()).sum(-1))
         torch.testing.assert_close(found.top_weights, weights.topk(min(3, m)).values)
         torch.testing.assert_close(found.confidence, weights.amax(-1))
         torch.testing.assert_close(found.first, weights[..., 0])
         torch.testing.assert_close(found.last, weights[..., -1])
         for name, offset in (("own", 0), ("previous", -1)):
-            wanted = [weights[:, i, p] if 0 <= p < m else torch.zeros(each.heads) for i, p in enumerate(place + offset)]
+            wanted = [weights[:, i, p] if 0 <= p < m else torch.zeros(each.heads) for i, p in enumerate(own + offset)]
             torch.testing.assert_close(getattr(found, name), torch.stack(wanted, 1))
         signs = torch.tensor([name in ("<s>", "</s>", ",") for name in look.names(each)[1]])
         torch.testing.assert_close(found.punctuation, weights[..., signs].sum(-1))
@@ -304,8 +304,8 @@ def test_summaries_are_those_of_the_weights(words, monkeypatch):
         look.heads("entrpy")
 
 
-def test_summaries_alone_hold_nothing_else():
-    model, given, output = asked("transformer → transformer")
+def test_a_look_with_top_keeps_summaries_only():
+    model, given, output = case("transformer → transformer")
     whole, small = regard.look(model, given, **output), regard.look(model, given, **output, top=2)
     for one_, other in zip(whole.maps, small.maps, strict=True):
         assert other.call is None
@@ -320,8 +320,8 @@ def test_summaries_alone_hold_nothing_else():
         assert few.summary().top_weights.shape[-1] == few.summary(200).top_weights.shape[-1] == few.size[1]
 
 
-def test_only_what_was_asked_for():
-    model, given, output = asked("transformer → transformer")
+def test_layers_heads_and_rows_select_parts_of_the_maps():
+    model, given, output = case("transformer → transformer")
     look = regard.look(model, given, **output, layers=[2], heads=[1], rows=[5, -1])
     assert [each.name for each in look.maps] == ["encoder 2", "decoder 2 self", "decoder 2 cross"]
     whole = regard.look(model, given, **output)
@@ -334,25 +334,25 @@ REFUSED = {
     "layers": ({"layers": [3]}, r"layers: wanted some of 1, 2; got \[3\]"),
     "rows": ({"rows": [9]}, r"rows: wanted whole numbers from -6 to 5; got \[9\]"),
     "heads": ({"heads": 2}, r"heads: wanted whole numbers from -2 to 1"),
-    "nothing said": ({"output": []}, "output: wanted at least one token; got none"),
+    "empty output": ({"output": []}, "output: wanted at least one token; got none"),
     "option without a search": ({"beam_size": 2}, "beam_size: wanted nothing where no output is searched; got 2"),
     "unknown option": ({"output": None, "bean": 2}, "decode.bean"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_looked_at_is_refused(name):
-    model, given, output = asked("transformer → transformer")
+def test_invalid_options_are_refused(name):
+    model, given, output = case("transformer → transformer")
     options, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
         regard.look(model, given, **{**output, **options})
 
 
-def test_who_cannot_be_looked_at_is_refused():
-    model, _, _ = asked("transformer → transformer")
+def test_invalid_models_and_inputs_are_refused():
+    model, _, _ = case("transformer → transformer")
     for given in ("a text", Tokens.of([[5], [6]]), None, 3):
         with pytest.raises(ValueError, match="text: wanted Tokens"):
-            regard.look(model, given, output=SAID)
+            regard.look(model, given, output=OUTPUT)
     with pytest.raises(ValueError, match=r"model: wanted one that regard.load.*got Linear.*regard.capture_attention"):
         regard.look(nn.Linear(2, 2), torch.ones(1))
     with pytest.raises(ValueError, match="output: wanted a text"):
@@ -363,19 +363,19 @@ def test_who_cannot_be_looked_at_is_refused():
         regard.look(classifier(), "a", output="god")
 
 
-def unpacked(told: dict, kind: str, numbers: str) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(base64.b64decode(numbers), kind).astype(np.int64)).reshape(told["shape"])
+def unpacked(content: dict, kind: str, numbers: str) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(base64.b64decode(numbers), kind).astype(np.int64)).reshape(content["shape"])
 
 
 @pytest.mark.parametrize("words", [False, True])
-def test_json_says_it_all(words):
+def test_json_holds_weights_or_the_largest_of_each_row(words):
     look = regard.look(translator(), "the cats concatenate", output="a mat", words=words, heads=[1])
     for limit in (10**6, 0):
-        told = json.loads(look.to_json(limit=limit))
-        assert (told["version"], told["title"]) == (1, "the cats concatenate")
-        assert told["source"] == {"kind": "text", "tokens": list(look.source.tokens)}
-        assert told["output"]["tokens"] == list(look.output.tokens)
-        for each, found in zip(look.maps, told["maps"], strict=True):
+        content = json.loads(look.to_json(limit=limit))
+        assert (content["version"], content["title"]) == (1, "the cats concatenate")
+        assert content["source"] == {"kind": "text", "tokens": list(look.source.tokens)}
+        assert content["output"]["tokens"] == list(look.output.tokens)
+        for each, found in zip(look.maps, content["maps"], strict=True):
             n, m = each.size
             assert (found["name"], found["heads"], found["rows"], found["causal"]) == (each.name, 1, None, each.causal)
             assert (found["weights"] is None, found["top"] is None) == (limit == 0, limit != 0)
@@ -395,18 +395,18 @@ def test_json_says_it_all(words):
             assert line["own"] == pytest.approx(each.summary(0).heads()[1].own)
 
 
-def test_json_of_pictures_and_labels():
-    told = json.loads(regard.look(_classifier("vit cls_token"), one(source("vit"), 0)).to_json())
-    picture = told["source"]
+def test_json_of_images_and_labels():
+    content = json.loads(regard.look(_classifier("vit cls_token"), one(source("vit"), 0)).to_json())
+    picture = content["source"]
     assert (picture["width"], picture["height"], picture["grid"], picture["units"]) == (12, 8, [2, 3], 1)
     assert picture["data"].startswith("data:image/webp;base64,")
     assert base64.b64decode(picture["data"].partition(",")[2])[8:12] == b"WEBP"
-    assert told["output"]["label"] in "012"
-    assert [each["query_side"] for each in told["maps"]] == ["source", "source", "pool"]
+    assert content["output"]["label"] in "012"
+    assert [each["query_side"] for each in content["maps"]] == ["source", "source", "pool"]
 
 
-def test_rollout_is_the_product_of_its_layers():
-    model, given, output = asked("transformer causal → transformer")
+def test_rollout_is_the_product_of_the_layers():
+    model, given, output = case("transformer causal → transformer")
     look = regard.look(model, given, **output)
     first, second = ((each.weights().mean(0) + torch.eye(6)) / 2 for each in look.maps[:2])
     torch.testing.assert_close(look.rollout(), second @ first)
@@ -414,7 +414,7 @@ def test_rollout_is_the_product_of_its_layers():
     torch.testing.assert_close(look.rollout().sum(-1), torch.ones(6))
     assert look.rollout(part="decoder").shape == (5, 5)
     with pytest.raises(ValueError, match="rollout: wanted self-attention in the encoder; got none"):
-        regard.look(*asked("bag → transformer")[:2], **output).rollout()
+        regard.look(*case("bag → transformer")[:2], **output).rollout()
 
 
 VALUED = ("transformer → transformer", "bag → transformer rms swiglu grouped", "bag → gru luong", "bag → conv",
@@ -423,14 +423,14 @@ VALUED = ("transformer → transformer", "bag → transformer rms swiglu grouped
 
 @pytest.mark.parametrize("name", VALUED)
 @torch.no_grad()
-def test_weighted_maps_are_the_lengths_of_what_each_key_adds(name):
-    model, given, output = asked(name)
-    look, heard = regard.look(model, given, **output), []
-    with capture_attention(heard.append):
+def test_weighted_maps_are_norms_of_the_vectors_that_are_summed(name):
+    model, given, output = case(name)
+    look, calls = regard.look(model, given, **output), []
+    with capture_attention(calls.append):
         forward(model, given)
     for each in look.maps:
-        module = next(module for module, place in attention_sites(model).items() if place.name == each.name)
-        value = next(one_.value for one_ in heard if one_.source is module)[0]
+        module = next(module for module, site in attention_sites(model).items() if site.name == each.name)
+        value = next(one_.value for one_ in calls if one_.source is module)[0]
         value = value.repeat_interleave(each.heads // len(value), 0)
         out = module.context_proj.weight[:, -WIDTH:] if hasattr(module, "context_proj") else module.out_proj.weight
         part = out.shape[1] // each.heads
@@ -441,20 +441,20 @@ def test_weighted_maps_are_the_lengths_of_what_each_key_adds(name):
             torch.testing.assert_close(each.weighted([-1], [head])[0], wanted[[-1]])
 
 
-SLOPED = ("transformer → transformer", "bag → lstm bahdanau", "bag → gru luong input-feeding", "bag → conv",
-          "transformer alone", "transformer → label", "cnn → label")  # fmt: skip
+ATTRIBUTED = ("transformer → transformer", "bag → lstm bahdanau", "bag → gru luong input-feeding", "bag → conv",
+              "transformer alone", "transformer → label", "cnn → label")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SLOPED)
-def test_attributions_are_the_slopes_of_finite_differences(name):
-    model, given, output = asked(name)
+@pytest.mark.parametrize("name", ATTRIBUTED)
+def test_attributions_equal_finite_differences(name):
+    model, given, output = case(name)
     model = model.double()
     given = given.double() if isinstance(given, torch.Tensor) else given
     look = regard.look(model, given, **output)
     for of in (None, 1) if isinstance(model, Seq2Seq) else (None,):
         found = look.attributions(of)
         assert list(found) == [each.name for each in look.maps]
-        assert of is None or not found[look.maps[-1].name][:, of + 1 :].any()  # what comes later changes nothing
+        assert of is None or not found[look.maps[-1].name][:, of + 1 :].any()  # later rows have no effect
         for each in look.maps:
             head, row, key = each.heads - 1, min(1, each.size[0] - 1), 0
             up, down = (_scaled(model, look, each.name, (head, row, key), 1 + step, of) for step in (1e-5, -1e-5))
@@ -463,8 +463,8 @@ def test_attributions_are_the_slopes_of_finite_differences(name):
 
 @torch.no_grad()
 def _scaled(model, look, name: str, at: tuple[int, int, int], factor: float, of: int | None) -> float:
-    """The log-probability with one weight so many times as large."""
-    module = next(module for module, place in attention_sites(model).items() if place.name == name)
+    """The log-probability with one weight multiplied by a factor."""
+    module = next(module for module, site in attention_sites(model).items() if site.name == name)
     rows = 0
 
     def changed(source, spec, value, out):
@@ -483,10 +483,10 @@ def _scaled(model, look, name: str, at: tuple[int, int, int], factor: float, of:
     return float(each.sum() if of is None else each[of])
 
 
-def test_attributions_are_refused_where_nothing_is_said():
+def test_attributions_are_refused_without_an_output():
     with pytest.raises(ValueError, match="attributions: wanted a look with an output"):
-        regard.look(*asked("hidden tokens")[:2]).attributions()
-    model, given, output = asked("bag → conv")
+        regard.look(*case("masked tokens")[:2]).attributions()
+    model, given, output = case("bag → conv")
     with pytest.raises(ValueError, match="of: wanted a token of the output, from 0 to 4; got 5"):
         regard.look(model, given, **output).attributions(5)
     words = regard.look(translator(), "the cats", output="a doghouse", words=True)
@@ -496,7 +496,7 @@ def test_attributions_are_refused_where_nothing_is_said():
 
 
 @pytest.mark.slow
-def test_a_long_text_takes_less_than_twice_the_memory_of_the_model():
+def test_a_look_at_a_long_text_takes_less_than_twice_the_memory_of_the_model():
     """4,096 tokens: top-16 and entropy of every row of every head, where every weight would be 512 MiB."""
     table = {"kind": "transformer", "dim": 256, "layers": 2, "heads": 4, "ffn_dim": 1024, "positions": "rotary"}
     model = regard.build({"encoder": table, "pool": {"kind": "mean"}, "num_labels": 3, "source_vocab_size": 100}).eval()

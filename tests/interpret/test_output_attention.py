@@ -1,4 +1,4 @@
-"""Where an output looked: exact weights by reading it once more, and the penalty for what it did not look at."""
+"""Cross-attention of outputs, from one teacher-forced pass, and re-ranking by the coverage of the source."""
 
 from itertools import product
 
@@ -10,7 +10,7 @@ from regard.core.sequence import Tokens
 from regard.data.tokenizer import START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import Ensemble
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from regard.interpret.output_attention import coverage_reranker, output_attention
@@ -18,7 +18,7 @@ from regard.model.seq2seq import Seq2Seq
 from support.models import decoder
 from support.search import LONGEST, found, model, sources
 
-LOOKING = (
+ATTENDING = (
     "transformer",
     "transformer rms swiglu grouped",
     "lstm bahdanau",
@@ -28,9 +28,9 @@ LOOKING = (
 )
 
 
-@pytest.mark.parametrize("name", LOOKING)
+@pytest.mark.parametrize("name", ATTENDING)
 @torch.no_grad()
-def test_weights_are_those_that_greedy_steps_saw(name):
+def test_weights_equal_those_of_greedy_steps(name):
     made = model(name)
     for row in sources()[:4]:
         (hit,) = found(made, [row])[0]
@@ -40,12 +40,12 @@ def test_weights_are_those_that_greedy_steps_saw(name):
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         state = made.decoder.start(made.encode(Tokens.of([row])), batch=1, capacity=LONGEST)
         for n, token in enumerate((START, *hit.tokens)[:steps]):
-            heard: list[regard.AttentionCall] = []
-            with regard.capture_attention(heard.append):
+            calls: list[regard.AttentionCall] = []
+            with regard.capture_attention(calls.append):
                 _, state = made.decoder.step(torch.tensor([token]), state)
-            for layer, looker in enumerate(made.decoder.cross_attentions):
-                (seen,) = (each.weights() for each in heard if each.source is looker)
-                torch.testing.assert_close(weights[layer, :, n], seen.reshape(-1, len(row)), rtol=0, atol=1e-5)
+            for layer, module in enumerate(made.decoder.cross_attentions):
+                (expected,) = (each.weights() for each in calls if each.source is module)
+                torch.testing.assert_close(weights[layer, :, n], expected.reshape(-1, len(row)), rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
@@ -58,12 +58,12 @@ def test_weights_of_several_outputs_are_those_of_each():
         torch.testing.assert_close(weights, alone, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "nbest"), list(product(("transformer", "lstm bahdanau"), (1, 4))))
-def test_coverage_ranks_once_more(name, nbest):
+@pytest.mark.parametrize(("name", "count"), list(product(("transformer", "lstm bahdanau"), (1, 4))))
+def test_coverage_reranks_the_beam(name, count):
     made, rows, changed = model(name), sources()[:6], 0
     plain = found(made, rows, beam_size=4, num_hypotheses=4)
     for row, hits, again in zip(
-        rows, plain, found(made, rows, beam_size=4, num_hypotheses=nbest, coverage_penalty=30.0), strict=True
+        rows, plain, found(made, rows, beam_size=4, num_hypotheses=count, coverage_penalty=30.0), strict=True
     ):
         wanted = []
         for hit, weights in zip(hits, output_attention(made, Tokens.of([row]), hits, START), strict=True):
@@ -75,14 +75,14 @@ def test_coverage_ranks_once_more(name, nbest):
                 )
                 score += 30.0 * float(torch.tensor(min(received, 1.0)).log())
             wanted.append((score, hit.tokens))
-        wanted = sorted(wanted, reverse=True)[:nbest]
+        wanted = sorted(wanted, reverse=True)[:count]
         assert [each.tokens for each in again] == [tokens for _, tokens in wanted]
         assert [each.score for each in again] == pytest.approx([score for score, _ in wanted], rel=1e-4)
         changed += again[0].tokens != hits[0].tokens
     assert changed
 
 
-def test_what_looks_at_nothing_is_refused():
+def test_models_without_cross_attention_are_refused():
     made, row = model("rnn"), sources()[0]
     for each in (made, Seq2Seq(None, decoder("transformer", None)), Ensemble([made, made])):
         with pytest.raises(ValueError, match="coverage_penalty: wanted one model whose decoder attends"):

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from regard.api import train as train_verb
-from regard.api.train import make_model, prepared, train
+from regard.api.train import make_model, prepare, train
 from regard.core.errors import InvalidArgument, InvalidData, MissingExtra, TrainingFailed
 from regard.data import features as features_module
 from regard.data.arrays import FeatureColumn
@@ -312,7 +312,7 @@ def ready(tmp_path: Path, kind: str = "cnn", **changes):
     """A recipe, its data, and its model before the first step."""
     packaged()
     settings = recipe(kind, **changes)
-    data = prepared(settings, tmp_path)
+    data = prepare(settings, tmp_path)
     return settings, data, make_model(settings, settings.sized(data))
 
 

@@ -2,8 +2,14 @@
 
 import pytest
 
-from regard.api.train import prepared
+import regard
+from regard.api.train import prepare
 from regard.core.errors import InvalidRecipe
+from regard.core.metric_names import HIGHER_IS_BETTER
+from regard.core.registry import missing_extensions
+from regard.decoding.logits_processors import LOGITS_PROCESSORS
+from regard.evaluation.metrics import METRICS, Metric
+from regard.evaluation.statistics import exact_match
 from regard.recipe.load import check_files, read_recipe
 from regard.recipe.recipe import Recipe
 
@@ -41,19 +47,19 @@ def test_the_recipes_folder_comes_first(recipe, tmp_path):
     write_pair(tmp_path / "work", "here")
     read = read_recipe(recipe)
     assert read.data.train == (str(recipe.parent / "train.en"), str(recipe.parent / "train.de"))
-    assert "beside" in prepared(read, tmp_path / "cache").target.tokens()
+    assert "beside" in prepare(read, tmp_path / "cache").target.tokens()
 
 
 def test_the_working_directory_comes_second(recipe, tmp_path):
     write_pair(tmp_path / "work", "here")
     read = read_recipe(recipe)
     assert read.data.train == ("train.en", "train.de")
-    assert "here" in prepared(read, tmp_path / "cache").target.tokens()
+    assert "here" in prepare(read, tmp_path / "cache").target.tokens()
 
 
 def test_a_missing_file_names_both_paths(recipe, tmp_path):
     with pytest.raises(InvalidRecipe) as error:
-        prepared(read_recipe(recipe), tmp_path / "cache")
+        prepare(read_recipe(recipe), tmp_path / "cache")
     for folder in (recipe.parent, tmp_path / "work"):
         for name in ("train.en", "train.de"):
             assert str(folder / name) in str(error.value)
@@ -79,3 +85,31 @@ def test_tables_from_python_are_taken_as_they_are(recipe):
     table = read_recipe(recipe).as_dict() | {"paths": {}}
     assert Recipe.of(table).paths == {}
     check_files(Recipe.of(table))
+
+
+def test_a_recipe_names_the_extensions_it_needs():
+    """A checkpoint records them, and says which package registers one that is missing."""
+    field = {"tokenizer": "bytes"}
+    table = {
+        "data": {"synthetic": "copy", "source": field, "target": field},
+        "model": {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn"}},
+    }
+    assert read_recipe(table).extensions() == []
+    regard.register.metric("shouting", Metric("share of capitals", exact_match))
+    regard.register.logits_processor("quiet", dict)
+    try:
+        used = {"train": {"monitor": "shouting"}, "decode": {"logits_processors": ["quiet"]}}
+        named = read_recipe(table | used).extensions()
+        assert named == [
+            {"kind": "metric", "name": "shouting", "package": "regard"},  # where the function is defined
+            {"kind": "logits processor", "name": "quiet", "package": "builtins"},
+        ]
+        assert list(missing_extensions(named)) == []
+    finally:
+        HIGHER_IS_BETTER.unregister("shouting")
+        METRICS.pop("shouting")
+        LOGITS_PROCESSORS.unregister("quiet")
+    assert list(missing_extensions(named)) == [
+        "wanted the metric 'shouting'; got no registration of that name. Import regard first.",
+        "wanted the logits processor 'quiet'; got no registration of that name. Import builtins first.",
+    ]

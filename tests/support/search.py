@@ -35,8 +35,9 @@ def sources() -> list[list[int]]:
     return [torch.randint(5, VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
 
 
-def found(made: Seq2Seq, rows: list[list[int]], *, processors=(), prefixes=None, ends=True, **options):
-    inputs = [Request(row, len(row), prefix) for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)]
+def found(made: Seq2Seq, rows: list[list[int]], *, processors=(), prefixes=None, banned=(), ends=True, **options):
+    prefixes = prefixes or [()] * len(rows)
+    inputs = [Request(row, len(row), prefix, banned) for row, prefix in zip(rows, prefixes, strict=True)]
     config = DecodeConfig(**{"max_length": LONGEST, **options})
     rerank = coverage_reranker(made, config, START)
     hits = dict(search(SearchTask(made, Tokens.of, config, processors, ends=ends, rerank=rerank, scored=True), inputs))

@@ -10,7 +10,7 @@ from regard.core.sequence import Tokens
 from regard.data.batching import batches
 from regard.data.corpus import prepare
 from regard.data.synthetic.sampling import SIZES
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.interfaces import Hypothesis
 from regard.evaluation.cider_reward import STOP, CiderReward
 from regard.recipe.recipe import Recipe
 from regard.training.objective import Objective

@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional as F
 
 import regard
-from regard.api.train import epochs, make_model, prepared, train
+from regard.api.train import epochs, make_model, prepare, train
 from regard.checkpoint import store
 from regard.checkpoint.format import regular_steps
 from regard.core.sanitize import as_json_line
@@ -26,6 +26,7 @@ from regard.data import batching as batches_module
 from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch, batches
 from regard.data.corpus import Corpus
+from regard.data.prefetch import THREAD
 from regard.evaluation.validation import mean_loss
 from regard.model.weights import weights_of
 from regard.recipe.load import read_recipe
@@ -133,7 +134,7 @@ def test_a_run_ends_after_its_epochs(tmp_path, cache):
     """Each example is trained on once an epoch; the last update is logged, validated and saved."""
     recipe = read_recipe(epochs_recipe(max_epochs=2))
     assert recipe.train.max_steps is None
-    corpus = prepared(recipe, cache).train
+    corpus = prepare(recipe, cache).train
     planned = len(list(batches_module.plan(corpus, budget=512, seed=1, epoch=0)))
     assert epochs(recipe, corpus).total_steps == 2 * planned
     assert epochs(read_recipe(epochs_recipe(max_epochs=2, accumulate_steps=3)), corpus).total_steps == 2 * -(
@@ -171,7 +172,7 @@ def test_steps_or_epochs_whichever_comes_first(tmp_path, cache):
     train(table(max_steps=3, max_epochs=2, warmup_steps=1), tmp_path / "steps", cache=cache)
     assert store.steps(tmp_path / "steps") == [3]
     recipe = read_recipe(epochs_recipe(max_epochs=1) | {"train": SHORT | {"max_steps": 500, "max_epochs": 1}})
-    expected = epochs(recipe, prepared(recipe, cache).train).total_steps
+    expected = epochs(recipe, prepare(recipe, cache).train).total_steps
     assert expected < 500
     train(recipe, tmp_path / "epochs", cache=cache)
     assert store.steps(tmp_path / "epochs")[-1] == expected
@@ -202,7 +203,7 @@ def test_another_seed_gives_other_weights(tmp_path, cache, whole):
 
 
 def trainer(recipe: Recipe, cache: Path, run: Path, **options) -> Trainer:
-    data = prepared(recipe, cache)
+    data = prepare(recipe, cache)
     model = make_model(recipe, recipe.sized(data))
 
     def epoch(number, start):
@@ -306,7 +307,7 @@ def test_without_dropout_r_drop_changes_nothing(masked):
 
 def test_an_epoch_of_batches_of_all_lengths(cache, text):
     recipe = read_recipe(table(mixed_lengths=True))
-    corpus = prepared(recipe, cache).train
+    corpus = prepare(recipe, cache).train
     found = [batch.rows.tolist() for batch in epochs(recipe, corpus)(2, 1)]
     wanted = [rows.tolist() for rows in batches_module.plan(corpus, budget=256, seed=1, epoch=2, mixed=True)]
     assert found == wanted[1:]
@@ -348,7 +349,7 @@ def test_validation_carries_the_state_to_the_end_of_the_text(rows):
 def test_a_model_that_carries_is_evaluated_as_it_was_trained(tmp_path, cache, text):
     recipe = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry_state": True}}
     model = train(recipe, tmp_path, cache=cache)
-    corpus = prepared(model.recipe, cache).valid
+    corpus = prepare(model.recipe, cache).valid
     wanted = mean_loss(model.model, corpus, budget=256, carry=True)
     assert regard.evaluate(model, split="valid", cache=cache)["loss"].value == pytest.approx(wanted)
     logged = [line["loss"] for line in log(tmp_path) if line["event"] == "validation"]
@@ -634,7 +635,7 @@ def test_a_failing_prefetch_thread_is_reported_and_the_run_resumes(name, tmp_pat
 
     def wrong(corpus, rows, capacity=None):
         nonlocal count
-        if threading.current_thread().name == "regard-ahead":
+        if threading.current_thread().name == THREAD:
             count += 1
             if count == 8:
                 ENDS[name]()
@@ -780,14 +781,14 @@ def test_frozen_weights_learn_after_unfreeze_epochs(tmp_path, cache):
     assert moved[False]
     assert not any(name.startswith("encoder.") for name in moved[False])
     assert moved[True] == before.keys()
-    with pytest.raises(regard.InvalidRecipe, match=r"train\.unfreeze_after: wanted nothing unless freeze is there"):
+    with pytest.raises(regard.InvalidRecipe, match=r"train\.unfreeze_after: wanted nothing without freeze"):
         read_recipe(table(unfreeze_after=1))
 
 
 def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):
     first = regard.load(whole)
     recipe = read_recipe(table(init_from=str(whole)))
-    data = prepared(recipe, cache)
+    data = prepare(recipe, cache)
     model = make_model(recipe, recipe.sized(data))
     assert same(weights_of(model), weights_of(first.model))
     assert data.target.hash == first.target.hash
@@ -814,7 +815,7 @@ def test_a_masked_language_model_is_fine_tuned(name, tmp_path, cache):
     data = {"train": [str(tmp_path / "sources.txt"), str(tmp_path / "targets.txt")], "source": words} | data
     tuned = SHORT | {"init_from": str(tmp_path / "first")}
     recipe = {"data": data, "model": {"encoder": TRANSFORMER} | model, "train": tuned}
-    made = make_model(read_recipe(recipe), read_recipe(recipe).sized(prepared(read_recipe(recipe), cache)))
+    made = make_model(read_recipe(recipe), read_recipe(recipe).sized(prepare(read_recipe(recipe), cache)))
     theirs = weights_of(first.model)
     mine = weights_of(made)
     assert all(torch.equal(mine[key], theirs[key]) for key in theirs if key.startswith("encoder."))

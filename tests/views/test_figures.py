@@ -16,8 +16,7 @@ from regard.core.sequence import Tokens
 from regard.model.seq2seq import Seq2Seq
 from regard.views import html
 from regard.views.canvas import SHARP
-from regard.views.figures import CELL, MOST, RAMP, _thumbnails, color, draw
-from regard.views.files import WRITERS
+from regard.views.figures import CELL, ENDINGS, MOST, RAMP, _thumbnails, color, draw, write_look
 from support.models import decoder, encoder, one, source
 from support.predictors import language_model, translator
 
@@ -131,12 +130,12 @@ def test_what_cannot_be_drawn_is_refused(look, tmp_path):
     kept = regard.look(translator(), TEXT, output=SAID, top=2)
     for found, name, options, message in (
         (look, "x.gif", {}, "path: wanted a name in .svg or .png; got .*x.gif"),
-        (look, "x.svg", {"view": "heet"}, "view: wanted one of heat, heads, lines, picture; got 'heet'.*heat"),
+        (look, "x.svg", {"view": "heet"}, "view: wanted one of heat, heads, lines, image; got 'heet'.*heat"),
         (look, "x.svg", {"map": "decoder 2"}, "map: wanted one of .*; got 'decoder 2'"),
         (
             look,
             "x.svg",
-            {"view": "picture"},
+            {"view": "image"},
             "view: wanted a map whose keys are regions of an image; got 'decoder 2 cross'",
         ),
         (look, "there/x.svg", {}, "path: wanted a file's name in a folder that is there"),
@@ -190,7 +189,7 @@ def test_a_notebook_frames_the_page(look):
     assert unescape(framed.split('srcdoc="')[1].removesuffix('"></iframe>')) == look.to_html()
 
 
-@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_name_that_is_no_text_is_written_all_the_same(look, ending, tmp_path):
-    WRITERS[ending](replace(look, title="dog\udcff.png"), tmp_path / f"look{ending}")
+    write_look(replace(look, title="dog\udcff.png"), tmp_path / f"look{ending}")
     assert (tmp_path / f"look{ending}").stat().st_size > 1000

@@ -1,6 +1,7 @@
 """`regard.ablate`: the loss without each attention head; `regard.prune`: a checkpoint without some of them."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from regard.api.look import data_of
@@ -15,20 +16,20 @@ from regard.inference.predictor import Predictor
 from regard.interpret.ablation import AblatedHead, ablate_heads, prune_heads
 
 
-def ablate(model: Predictor, data: Sequence[str], *, cache: Path | None = None) -> tuple[float, list[AblatedHead]]:
+def ablate(
+    model: str | Path | Predictor, data: Sequence[str], *, cache: Path | None = None
+) -> tuple[float, list[AblatedHead]]:
     """The loss on data, and the loss with each head's output set to zero in turn; no weight changes.
 
     `data` names a split of the model's own data, or files like those it was trained on.
     """
+    model = load(model)
     recipe = model.recipe
     config, split = data_of(recipe, data)
     prepared = prepare(config, cache or cache_folder(), vocabularies=(model.sources, model.target))
     corpus: Corpus = getattr(prepared, split)
-
-    def loss() -> float:
-        return mean_loss(model.model, corpus, budget=recipe.train.batch_tokens, masked=recipe.train.mask_probability)
-
-    return ablate_heads(model.model, loss)
+    budget, masked = recipe.train.batch_tokens, recipe.train.mask_probability
+    return ablate_heads(model.model, partial(mean_loss, model.model, corpus, budget=budget, masked=masked))
 
 
 def prune(model: str | Path | Predictor, heads: Iterable[tuple[str, int]], out: str | Path) -> Predictor:
@@ -37,7 +38,7 @@ def prune(model: str | Path | Predictor, heads: Iterable[tuple[str, int]], out: 
     The columns of the output projection that read a head are set to zero. Shapes stay, so that the checkpoint loads,
     predicts and trains like any other. The state of training is left out.
     """
-    model = model if isinstance(model, Predictor) else load(model)
+    model = load(model)
     if model.folder is None:
         raise InvalidArgument("model", wanted="one from a checkpoint", got="one without", remedy="Use regard.load.")
     out, pruned = Path(out), list(heads)

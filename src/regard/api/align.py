@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from regard.api.look import check_no_search_options
-from regard.api.predict import predict_lines
+from regard.api.predict import predict
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.text import lines, parallel
 from regard.data.tokenizer import END, Tokenizer
-from regard.decoding.ensemble import Ensemble
 from regard.evaluation.alignment_error import Agreement, read_links
 from regard.inference.load import load
 from regard.inference.markup import MarkedText, extract_tags, insert_tags
 from regard.inference.predictor import Predictor
 from regard.interpret.alignment import ALL_HEADS, STEPS, Alignment, AlignmentHeads, TokenizedPair
-from regard.interpret.sites import attention_sites
-from regard.model.seq2seq import Seq2Seq
+from regard.interpret.output_attention import require_cross_attention
+
+SentencePair = tuple[str, str, Sequence[int]]  # a text, its translation, and the tokens of the translation
 
 
 def align(
@@ -35,22 +35,28 @@ def align(
     Words are separated by white space. Each output word is linked with the source word that has its largest weight.
     Options are those of a search for outputs.
     """
-    predictor = model if isinstance(model, Predictor) else load(model)
-    check(predictor, heads)
+    predictor = load(model)
+    vocabularies = check(predictor, heads)
     if targets is not None:
         check_no_search_options(options)
     if options.get("num_hypotheses") not in (None, 1):
         remedy = "Leave it out: the best output is aligned."
         raise InvalidArgument("num_hypotheses", wanted="1", got=repr(options["num_hypotheses"]), remedy=remedy)
     limits = {"truncate": truncate, "max_source_length": options.get("max_source_length")}
-    for line, (source, output, ids) in enumerate(_pairs(predictor, sources, targets, truncate, options), 1):
-        pair = _tokenized(predictor, source, output, ids, given=targets is not None)
+    generated = () if targets is not None else predict(predictor, sources, truncate=truncate, **options)
+    pairs: Iterator[SentencePair] = ((line, best[0].text, best[0].token_ids) for line, best in generated)
+    if targets is not None:
+        pairs = _given_pairs(sources, targets, vocabularies[1])
+    for line, (source, output, ids) in enumerate(pairs, 1):
+        pair = TokenizedPair.of(source, output, ids, vocabularies, given=targets is not None)
         yield pair.aligned(_weights(predictor, pair, heads.layer, line=line, **limits), heads)
 
 
-def with_references(found: Iterable[Alignment], references: str | Path, agreement: Agreement) -> Iterator[Alignment]:
+def with_references(
+    alignments: Iterable[Alignment], references: str | Path, agreement: Agreement
+) -> Iterator[Alignment]:
     """The same alignments, while `agreement` counts the links they share with those in a file, line by line."""
-    for number, (each, line) in enumerate(zip_longest(found, lines(references)), 1):
+    for number, (each, line) in enumerate(zip_longest(alignments, lines(references)), 1):
         if each is None or line is None:
             got = "more" if each is None else "fewer"
             remedy = "Each line must be the reference of the line of its number."
@@ -71,9 +77,8 @@ def with_markup(
 
     `regard.inference.markup` documents the subset of HTML, and where a tag goes that no word is aligned with.
     """
-    predictor = model if isinstance(model, Predictor) else load(model)
-    check(predictor, heads)
-    _, target = _vocabularies(predictor)
+    predictor = load(model)
+    _, target = check(predictor, heads)
     pending: deque[MarkedText] = deque()  # as many as `align` reads ahead
 
     def plain_texts() -> Iterator[str]:
@@ -91,15 +96,14 @@ def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[
 
     Candidates are the mean of all heads, the mean of each layer and every head; of equal ones the first wins.
     """
-    predictor = model if isinstance(model, Predictor) else load(model)
-    check(predictor)
+    predictor = load(model)
+    vocabularies = check(predictor)
     layers = list(enumerate(_head_counts(predictor), 1))
     candidates: list[tuple[int | None, int | None]] = [(None, None), *((layer, None) for layer, _ in layers)]
     candidates += [(layer, head) for layer, count in layers for head in range(count)]
     agreements = {AlignmentHeads(layer, head, step): Agreement() for layer, head in candidates for step in STEPS}
-    _, target_vocabulary = _vocabularies(predictor)
     for number, (source, target, links) in enumerate(parallel(files), 1):
-        pair = _tokenized(predictor, source, target, [*target_vocabulary.encode(target), END], given=True)
+        pair = TokenizedPair.of(source, target, [*vocabularies[1].encode(target), END], vocabularies, given=True)
         reference = read_links(links, (len(pair.source_words), len(pair.output_words)), files[2], number)
         weights = _weights(predictor, pair, None, line=number)
         for heads, agreement in agreements.items():
@@ -112,58 +116,35 @@ def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[
     return best, agreements[best]
 
 
-def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> None:
-    """Refuse a model without cross-attention from text to text, and heads that it does not have."""
-    model = predictor.model
-    texts = isinstance(predictor.source, Tokenizer) and isinstance(predictor.target, Tokenizer)
-    one = isinstance(model, Seq2Seq) and not isinstance(model, Ensemble)
-    layers = _head_counts(predictor) if texts and one else []
-    if not layers:
+def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers. A model without cross-attention from text to text is refused, as are heads it does not have."""
+    source, target, layers = predictor.source, predictor.target, _head_counts(predictor)
+    if not isinstance(source, Tokenizer) or not isinstance(target, Tokenizer) or not layers:
         raise InvalidArgument(
             "model",
             wanted="a model from text to text whose decoder has cross-attention",
-            got=str(predictor.folder or type(model).__name__),
+            got=str(predictor.folder or type(predictor.model).__name__),
             remedy="Language models, classifiers, captioners, ensembles and decoders without attention align no words.",
         )
-    if heads.layer is None:
-        return
-    known = 0 < heads.layer <= len(layers) and (heads.head is None or heads.head < layers[heads.layer - 1])
-    if not known:
-        counts = ", ".join(f"{layer}.0 to {layer}.{count - 1}" for layer, count in enumerate(layers, 1))
-        raise InvalidArgument("head", wanted=f"one of {counts}", got=str(heads), remedy="Or a layer, or leave it out.")
+    counts = dict(enumerate(layers, 1))
+    if heads.layer is not None and (heads.head or 0) >= counts.get(heads.layer, 0):
+        known = ", ".join(f"{layer}.0 to {layer}.{count - 1}" for layer, count in counts.items())
+        raise InvalidArgument("head", wanted=f"one of {known}", got=str(heads), remedy="Or a layer, or leave it out.")
+    return source, target
 
 
 def _head_counts(predictor: Predictor) -> list[int]:
     """The number of heads of each cross-attention layer."""
-    sites = attention_sites(predictor.model)
-    return [module.heads for module, site in sites.items() if site.kind == "cross"]
-
-
-def _vocabularies(predictor: Predictor) -> tuple[Tokenizer, Tokenizer]:
-    assert isinstance(predictor.source, Tokenizer)
-    assert isinstance(predictor.target, Tokenizer)
-    return predictor.source, predictor.target
-
-
-def _tokenized(predictor: Predictor, source: str, output: str, ids: Sequence[int], *, given: bool) -> TokenizedPair:
-    return TokenizedPair.of(source, output, ids, _vocabularies(predictor), given=given)
+    model = predictor.model.as_seq2seq()
+    return [] if model is None else [module.heads for module in model.decoder.cross_attentions]
 
 
 def _weights(predictor: Predictor, pair: TokenizedPair, layer: int | None, **limits: Any) -> list[Any]:
-    assert isinstance(predictor.model, Seq2Seq)
     ids, batch = predictor.encode(pair.source, **limits)
-    return pair.weights(predictor.model, batch, len(ids), layer)
+    return pair.weights(require_cross_attention("model", predictor.model), batch, len(ids), layer)
 
 
-def _pairs(
-    predictor: Predictor, sources: Iterable[str], targets: Iterable[str] | None, truncate: bool, options: dict[str, Any]
-) -> Iterator[tuple[str, str, Sequence[int]]]:
-    """Texts with their translations, and the tokens of these."""
-    if targets is None:
-        for line, outputs in predict_lines(predictor, sources, truncate=truncate, **options):
-            yield line, outputs[0].text, outputs[0].token_ids
-        return
-    _, vocabulary = _vocabularies(predictor)
+def _given_pairs(sources: Iterable[str], targets: Iterable[str], vocabulary: Tokenizer) -> Iterator[SentencePair]:
     for number, (source, target) in enumerate(zip_longest(sources, targets), 1):
         if source is None or target is None:
             got = "no source" if source is None else "no target"

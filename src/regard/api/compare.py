@@ -3,39 +3,31 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from heapq import nlargest
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from regard.api.evaluate import EvaluationInputs, collect_systems, is_file
+from regard.api.evaluate import EvaluationInputs, SystemInput, collect_systems, is_file, load_system, system_name
 from regard.api.look import look
 from regard.core.errors import InvalidArgument
 from regard.data.example import source_text
-from regard.data.tokenizer import Tokenizer
 from regard.evaluation.bootstrap import RESAMPLES
-from regard.evaluation.comparison import (
-    AnswerAttention,
-    ComparedExample,
-    Comparison,
-    SystemAnswer,
-    output_difference,
-)
+from regard.evaluation.comparison import AnswerAttention, ComparedExample, Comparison, SystemAnswer, output_difference
 from regard.evaluation.report import Row, SystemStatistics, report
 from regard.evaluation.statistics import ConfusionMatrix
-from regard.inference.load import load
 from regard.inference.predictor import Predictor
-from regard.recipe.recipe import Recipe
 
 LARGEST = 4096  # weights of a map that is shown
 SUBWORDS = ("bpe", "unigram")
-CORPUS_LEVEL = ("bleu", "bleu_lower")  # say little about one sentence: three words have no 4-gram
+CORPUS_LEVEL = ("bleu", "bleu_lower")  # not meaningful for one sentence: three words have no 4-gram
 
 
 def compare(
-    systems: Sequence[str | Path | Predictor],
+    systems: Sequence[SystemInput],
     *,
     split: str | None = None,
     sources: str | Path | None = None,
@@ -48,75 +40,51 @@ def compare(
     device: str = "cpu",
     decode: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Compare two systems or more, each a trained model or a file of outputs, one per line.
+    """Compare two systems or more: the report of `regard.evaluate`, and the examples whose outputs differ most.
 
-    split                  a split of the models' own data, "test" by default; or
-    sources, references    parallel files, line by line
-    metrics                default: those of the task
-    by_length              also by source length: a number of buckets ("4") or their ends ("10,15,20")
-    sentences              how many of the examples with the most different outputs to keep
-    decode                 overrides keys of the models' [decode]
-
-    Outputs are kept in temporary files; in memory are the statistics of each example and the sentences.
+    Arguments are those of `regard.evaluate`; `sentences` is the number of examples. Outputs are kept in temporary
+    files; in memory are the statistics of each example and the sentences.
     """
     if len(systems) < 2:
         wanted, remedy = "two systems or more", "`regard evaluate` evaluates one."
         raise InvalidArgument("systems", wanted=wanted, got=str(len(systems)), remedy=remedy)
-    on = EvaluationInputs(split, sources, tuple(references))
-    named = [(_name(system), _loaded(system, device, decode or {})) for system in systems]
-    recipes = [system.recipe for _, system in named if isinstance(system, Predictor)]
-    if any(not recipe.data.source_fields for recipe in recipes):  # language models have no outputs to compare
-        collected = collect_systems(named, on, metrics=metrics, by_length=None, keep=None, cache=cache, device=device)
-        return Comparison(report(collected, resamples=resamples), [])
+    on = EvaluationInputs(split, sources, references)
+    loaded = [system if is_file(system) else load_system(system, device, decode) for system in systems]
+    recipes = [system.recipe for system in loaded if isinstance(system, Predictor)]
+    with_outputs = all(recipe.data.source_fields for recipe in recipes)  # no language model among them
+    by_length = by_length if with_outputs else None
     with ExitStack() as stack:
-        files = [stack.enter_context(TemporaryFile("w+", encoding="ascii")) for _ in named]
-        collected = collect_systems(
-            named,
-            on,
-            metrics=metrics,
-            by_length=by_length,
-            keep=lambda system, output: files[system].write(json.dumps(output) + "\n"),
-            cache=cache,
-            device=device,
-        )
-        figures = report(collected, resamples=resamples, by_length=by_length)
-        examples = _most_different(on, recipes[0] if recipes else None, files, sentences)
-    return Comparison(figures, [_compared(each, collected, [system for _, system in named]) for each in examples])
+        files = [stack.enter_context(TemporaryFile("w+", encoding="ascii")) for _ in systems if with_outputs]
 
+        def keep(system: int, output: str) -> None:
+            files[system].write(json.dumps(output) + "\n")
 
-def _name(system: str | Path | Predictor) -> str:
-    return str(system.folder or "model") if isinstance(system, Predictor) else str(system)
-
-
-def _loaded(system: str | Path | Predictor, device: str, decode: Mapping[str, Any]) -> str | Path | Predictor:
-    if not isinstance(system, Predictor) and is_file(system):
-        return system
-    model = system if isinstance(system, Predictor) else load(system, device=device)
-    return model.with_decode(**decode)
-
-
-_Outputs = tuple[float, int, Row, list[str]]  # their difference, the index of the example, the example, the outputs
+        collected = collect_systems(loaded, on, metrics, by_length, keep=keep if files else None, cache=cache)
+        collected = [replace(one, name=system_name(given)) for one, given in zip(collected, systems, strict=True)]
+        result = report(collected, resamples=resamples, by_length=by_length)
+        for file in files:
+            file.seek(0)
+        rows = zip(on.rows(recipes[0] if recipes else None), *files, strict=True) if files else ()
+        examples = _most_different(((row, [json.loads(line) for line in lines]) for row, *lines in rows), sentences)
+    return Comparison(result, [_compared(*example, collected, loaded) for example in examples])
 
 
 def _most_different(
-    on: EvaluationInputs, recipe: Recipe | None, files: Sequence[IO[str]], count: int
-) -> list[_Outputs]:
-    for file in files:
-        file.seek(0)
-
-    def examples() -> Iterator[_Outputs]:
-        for index, (row, *lines) in enumerate(zip(on.rows(recipe), *files, strict=True)):
-            outputs = [json.loads(line) for line in lines]
-            yield output_difference(outputs), index, row, outputs
-
-    different = (each for each in examples() if each[0] > 0)
-    return nlargest(count, different, key=lambda each: (each[0], -each[1]))
+    examples: Iterator[tuple[Row, list[str]]], count: int
+) -> list[tuple[float, int, tuple[Row, list[str]]]]:
+    """The examples with the most different outputs: the difference, the index, and the example with its outputs."""
+    scored = ((output_difference(example[1]), index, example) for index, example in enumerate(examples))
+    return nlargest(count, (each for each in scored if each[0] > 0), key=lambda each: (each[0], -each[1]))
 
 
 def _compared(
-    example: _Outputs, collected: Sequence[SystemStatistics], systems: Sequence[str | Path | Predictor]
+    difference: float,
+    index: int,
+    example: tuple[Row, list[str]],
+    collected: Sequence[SystemStatistics],
+    systems: Sequence[SystemInput],
 ) -> ComparedExample:
-    difference, index, (source, references), outputs = example
+    (source, references), outputs = example
     answers = []
     for one, system, output in zip(collected, systems, outputs, strict=True):
         scores = {
@@ -131,10 +99,9 @@ def _compared(
 
 def _attention(model: Predictor, source: Any) -> AnswerAttention | None:
     """None for a model without cross-attention or of images, and for a map that is too large to be shown."""
-    if not isinstance(model.source, Tokenizer) or not source or not getattr(model.model, "decoder", None):
+    field, config = model.recipe.data.source, model.recipe.model
+    if field is None or field.kind != "text" or config.decoder is None or not source:
         return None
-    field = model.recipe.data.source
-    assert field is not None
     result = look(model, source, words=field.tokenizer in SUBWORDS)
     maps = [each for each in result.maps if each.kind == "cross"]
     if not maps or maps[-1].size[0] * maps[-1].size[1] > LARGEST:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from regard.api.train import epochs, make_model, prepared
+from regard.api.train import epochs, make_model, prepare
 from regard.core.sequence import MultiSource, Packed, Tokens
 from regard.data.batching import Batch
 from regard.data.corpus import Prepared
@@ -17,7 +17,7 @@ from regard.training.objective import Objective
 
 def dry_run(recipe: Recipe, cache: Path | None = None) -> str:
     """All settings of a recipe, its model, the first batch as text, and the memory that training takes."""
-    data = prepared(recipe, cache)
+    data = prepare(recipe, cache)
     assert data.train is not None
     model = make_model(recipe, recipe.sized(data))
     batch = next(epochs(recipe, data.train)(0, 0))
@@ -57,13 +57,8 @@ def _saved_bytes(model: Model, batch: Batch, recipe: Recipe) -> int:
         storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    config = recipe.train
-    objective = Objective(
-        config.label_smoothing,
-        config.mask_probability,
-        r_drop=config.r_drop,
-        doubly_stochastic=config.doubly_stochastic,
-    )
+    names = ("label_smoothing", "mask_probability", "r_drop", "doubly_stochastic")
+    objective = Objective(**{name: getattr(recipe.train, name) for name in names})
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         loss = objective(model.train(), batch)  # kept alive, so that no storage is reused
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}

@@ -1,14 +1,16 @@
-"""Evaluate trained models, or files of outputs, on data: `regard evaluate`."""
+"""`regard.evaluate`: metrics of trained models, or of files of outputs, with confidence intervals."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from regard.core.atomic_io import cache_folder
+from regard.core.atomic_io import atomic_file, cache_folder
 from regard.core.errors import InvalidArgument
+from regard.core.sanitize import one_line
 from regard.data import text
 from regard.data.config import FieldConfig
 from regard.data.corpus import Corpus, Prepared, prepare
@@ -17,7 +19,7 @@ from regard.data.sources import examples
 from regard.data.tokenizer import lowered
 from regard.evaluation.bootstrap import RESAMPLES
 from regard.evaluation.metrics import METRICS, TaskName, check_metrics, score
-from regard.evaluation.report import MetricResult, Report, Row, SystemStatistics, collect, report
+from regard.evaluation.report import Report, Row, SystemStatistics, collect, report
 from regard.evaluation.validation import mean_loss, perplexity
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
@@ -28,6 +30,10 @@ from regard.training.monitor import Validation
 CHUNK = 1024  # sources per call of a model
 CAPTION_METRICS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]
 OUTPUT_METRICS = ["bleu", "chrf"]  # the default for files of outputs without a model
+MODEL_METRICS: dict[TaskName, list[str]] = {
+    "language": ["loss", "perplexity"], "label": ["loss"], "text": ["loss", "perplexity"],
+}  # fmt: skip
+SystemInput = str | Path | Predictor  # a run or checkpoint, a loaded model, or a file of outputs, one per line
 
 
 @dataclass(frozen=True)
@@ -36,33 +42,20 @@ class EvaluationInputs:
 
     split: str | None = None  # default: "test"
     sources: str | Path | None = None
-    references: tuple[str | Path, ...] = ()
+    references: Sequence[str | Path] = ()
 
     def rows(self, recipe: Recipe | None) -> Iterator[Row]:
         if not self.references:
             assert recipe is not None
-            return rows_of(recipe, self.split or "test")
-        return self._rows_of_files()
-
-    def _rows_of_files(self) -> Iterator[Row]:
-        files = self.references if self.sources is None else (self.sources, *self.references)
-        for row in text.parallel(files):
-            yield ("", row) if self.sources is None else (row[0], row[1:])
+            yield from rows_of(recipe, self.split or "test")
+        elif self.sources is None:
+            yield from (("", row) for row in text.parallel(self.references))
+        else:
+            yield from ((row[0], row[1:]) for row in text.parallel((self.sources, *self.references)))
 
 
 def evaluate(
-    model: str | Path | Predictor,
-    *,
-    split: str = "test",
-    metrics: Sequence[str] | None = None,
-    cache: Path | None = None,
-) -> dict[str, MetricResult]:
-    """The metrics of a trained model on a split of its own data; `metrics` defaults to those of its task."""
-    return dict(evaluate_systems([model], split=split, metrics=metrics, cache=cache).systems[0].metrics)
-
-
-def evaluate_systems(
-    systems: Sequence[str | Path | Predictor],
+    systems: SystemInput | Sequence[SystemInput],
     *,
     split: str | None = None,
     sources: str | Path | None = None,
@@ -70,79 +63,86 @@ def evaluate_systems(
     metrics: Sequence[str] | None = None,
     resamples: int = RESAMPLES,
     by_length: str | None = None,
-    keep: Callable[[str], object] | None = None,
+    outputs: str | Path | None = None,
     cache: Path | None = None,
     device: str = "cpu",
     decode: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Evaluate several systems on the same examples, each a trained model or a file of outputs, one per line.
+    """Evaluate a system, or several on the same examples: `regard.evaluate("runs/dates")["accuracy"].value`.
 
+    systems                runs, checkpoints or loaded models; or files of outputs, one per line
     split                  a split of the models' own data, "test" by default; or
     sources, references    parallel files, line by line
     metrics                default: those of the task
+    resamples              of the bootstrap that gives confidence intervals and p-values
     by_length              also by source length: a number of buckets ("4") or their ends ("10,15,20")
-    keep                   called with every output of the one model, in order
+    outputs                a file to write the outputs of the one model to, one per line
     decode                 overrides keys of the models' [decode]
     """
-    on = EvaluationInputs(split, sources, tuple(references))
-    models = sum(not is_file(system) for system in systems)
-    if keep is not None and models != 1:
+    listed: Sequence[SystemInput] = [systems] if isinstance(systems, SystemInput) else systems
+    models = sum(not is_file(system) for system in listed)
+    if outputs is not None and models != 1:
         wanted, remedy = "one model whose outputs to keep", "Evaluate one at a time."
         raise InvalidArgument("outputs", wanted=wanted, got=str(models), remedy=remedy)
-    each = None if keep is None else lambda system, output: None if is_file(systems[system]) else keep(output)
-    named = [
-        (str(system.folder or "model") if isinstance(system, Predictor) else str(system), system) for system in systems
-    ]
-    collected = collect_systems(
-        named, on, metrics=metrics, by_length=by_length, keep=each, cache=cache, device=device, decode=decode
-    )
-    return report(collected, resamples=resamples, by_length=by_length)
+    with nullcontext() if outputs is None else atomic_file(Path(outputs)) as file:
+
+        def write(system: int, output: str) -> None:
+            if file is not None and not is_file(listed[system]):
+                file.write(f"{one_line(output)}\n".encode())
+
+        on = EvaluationInputs(split, sources, references)
+        keep = None if file is None else write
+        collected = collect_systems(
+            listed, on, metrics, by_length, keep=keep, cache=cache, device=device, decode=decode
+        )
+        return report(collected, resamples=resamples, by_length=by_length)
 
 
-def is_file(system: str | Path | Predictor) -> bool:
+def is_file(system: SystemInput) -> bool:
     """Whether a system is a file of outputs rather than a model."""
     return isinstance(system, str | Path) and Path(system).is_file()
 
 
+def system_name(system: SystemInput) -> str:
+    return str(system.folder or "model") if isinstance(system, Predictor) else str(system)
+
+
+def load_system(system: SystemInput, device: str, decode: Mapping[str, Any] | None) -> Predictor:
+    """The model of a system that is not a file, with these keys of [decode]."""
+    return load(system, device=device).with_decode(**decode or {})
+
+
 def collect_systems(
-    named: Sequence[tuple[str, str | Path | Predictor]],
+    systems: Sequence[SystemInput],
     on: EvaluationInputs,
-    *,
     metrics: Sequence[str] | None,
     by_length: str | None,
+    *,
     keep: Callable[[int, str], object] | None,
     cache: Path | None,
-    device: str,
+    device: str = "cpu",
     decode: Mapping[str, Any] | None = None,
 ) -> list[SystemStatistics]:
     """The statistics of each system; `keep` is called with its number and every output, in order."""
-    models = [i for i, (_, system) in enumerate(named) if not is_file(system)]
+    models = [i for i, system in enumerate(systems) if not is_file(system)]
     _check_inputs(on, len(models), by_length)
     collected: dict[int, SystemStatistics] = {}
     recipe = None
-
-    def kept(i: int, pairs: Iterator[tuple[Row, str]]) -> Iterator[tuple[Row, str]]:
-        for row, output in pairs:
-            if keep is not None:
-                keep(i, output)
-            yield row, output
-
     for i in models:  # before the files, which may be outputs on the data of one of them
-        name, system = named[i]
-        model = system if isinstance(system, Predictor) else load(system, device=device)
-        model = model.with_decode(**decode) if decode else model
-        metrics = metrics or _default_metrics(model.recipe, on)
-        collected[i] = _collect_model(name, model, on, metrics, None if keep is None else partial(kept, i), cache)
+        model = load_system(systems[i], device, decode)
         recipe = recipe or model.recipe
-    for i, (name, path) in enumerate(named):
-        if i in models:
-            continue
-        assert not isinstance(path, Predictor)
-        metrics = metrics or OUTPUT_METRICS
-        check_metrics(metrics, None if recipe is None else _task(recipe))
-        pairs = kept(i, _zip_lines(Path(path), on.rows(recipe)))
-        collected[i] = collect(name, pairs, _of_outputs(metrics), source_length=_source_length(recipe))
-    return [collected[i] for i in range(len(named))]
+        metrics = metrics or _default_metrics(model.recipe, on)
+        kept = None if keep is None else partial(keep, i)
+        collected[i] = _collect_model(system_name(systems[i]), model, on, metrics, kept, cache)
+    for i, system in enumerate(systems):
+        if not isinstance(system, Predictor) and i not in models:
+            metrics = metrics or OUTPUT_METRICS
+            check_metrics(metrics, None if recipe is None else _task(recipe))
+            pairs = _zip_lines(Path(system), on.rows(recipe))
+            kept = None if keep is None else partial(keep, i)
+            length = _source_length(recipe)
+            collected[i] = collect(str(system), pairs, _of_outputs(metrics), source_length=length, keep=kept)
+    return [collected[i] for i in range(len(systems))]
 
 
 def _of_outputs(metrics: Sequence[str]) -> list[str]:
@@ -169,33 +169,25 @@ def _collect_model(
     model: Predictor,
     on: EvaluationInputs,
     metrics: Sequence[str],
-    kept: Callable[[Iterator[tuple[Row, str]]], Iterator[tuple[Row, str]]] | None,
+    keep: Callable[[str], object] | None,
     cache: Path | None,
 ) -> SystemStatistics:
     task = _task(model.recipe)
     check_metrics(metrics, task)
-    outputs = _of_outputs(metrics)
-    if on.references and (task == "language" or len(outputs) < len(metrics)):
-        raise InvalidArgument(
-            "references",
-            wanted="none for loss and perplexity, which need prepared data",
-            got=str(on.references[0]),
-            remedy="Leave it out, or name other metrics.",
-        )
-    model_metrics = {}
-    if len(outputs) < len(metrics):
+    outputs, model_metrics = _of_outputs(metrics), {}
+    if len(outputs) < len(metrics) or (on.references and task == "language"):
+        if on.references:
+            wanted, remedy = (
+                "none for loss and perplexity, which need prepared data",
+                "Leave it out, or name other metrics.",
+            )
+            raise InvalidArgument("references", wanted=wanted, got=str(on.references[0]), remedy=remedy)
         loss = _loss(model, on.split or "test", cache)
-        model_metrics = {
-            metric: loss if metric == "loss" else perplexity(loss) for metric in metrics if metric not in outputs
-        }
-    pairs = _predict(model, on.rows(model.recipe)) if outputs or kept else iter(())
-    return collect(
-        name,
-        kept(pairs) if kept else pairs,
-        outputs,
-        model_metrics=model_metrics,
-        source_length=_source_length(model.recipe),
-    )
+        values = {"loss": loss, "perplexity": perplexity(loss)}
+        model_metrics = {metric: values[metric] for metric in metrics if metric not in outputs}
+    pairs = _predict(model, on.rows(model.recipe)) if outputs or keep else iter(())
+    length = _source_length(model.recipe)
+    return collect(name, pairs, outputs, model_metrics=model_metrics, source_length=length, keep=keep)
 
 
 def _loss(model: Predictor, split: str, cache: Path | None) -> float:
@@ -274,16 +266,13 @@ def _task(recipe: Recipe) -> TaskName:
 
 
 def _default_metrics(recipe: Recipe, on: EvaluationInputs) -> list[str]:
-    known = {"language": ["loss", "perplexity"], "label": ["loss"], "text": ["loss", "perplexity"]}[_task(recipe)]
-    return ([] if on.references else known) + _default_output_metrics(recipe)
+    return ([] if on.references else MODEL_METRICS[_task(recipe)]) + _default_output_metrics(recipe)
 
 
 def _default_output_metrics(recipe: Recipe) -> list[str]:
     """Accuracy and error rate where there is one correct answer; otherwise what is usually reported."""
-    if _task(recipe) == "language":
-        return []
-    if _task(recipe) == "label":
-        return ["accuracy", "f1"]
+    if _task(recipe) != "text":
+        return ["accuracy", "f1"] if _task(recipe) == "label" else []
     if recipe.data.synthetic or recipe.train.monitor in ("accuracy", "error_rate"):
         return ["accuracy", "error_rate" if recipe.data.target.tokenizer == "words" else "character_error_rate"]
     captions = any(field.kind == "image" for field in recipe.data.source_fields)

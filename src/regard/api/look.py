@@ -13,12 +13,11 @@ from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
 from regard.data.config import DataConfig
 from regard.data.example import Split
-from regard.data.images import Pixels, load_image
+from regard.data.images import ImageInput, Pixels, load_image
 from regard.data.sources import examples
 from regard.data.text import TABLES, form
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import Ensemble
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from regard.inference.predictor import Predictor
@@ -32,16 +31,16 @@ from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
 from regard.model.interfaces import Source
-from regard.model.seq2seq import Classifier, MaskedLanguageModel, Seq2Seq
+from regard.model.seq2seq import Model, Seq2Seq
 from regard.recipe.recipe import Recipe
 from regard.views import html  # noqa: F401  enters the renderers of `Look.to_html`
 
 
 def look(
-    model: Any,
-    text: Any,
+    model: Predictor | Model,
+    text: str | ImageInput | Source | None,
     *,
-    output: Any = None,
+    output: str | Sequence[int] | int | None = None,
     layers: Sequence[int] | None = None,
     heads: Pick = None,
     rows: Pick = None,
@@ -66,7 +65,7 @@ def look(
     Weights are exact, the output is the one the model generates anyway, and only what is asked for is computed.
     """
     inner = model.model if isinstance(model, Predictor) else model
-    if not isinstance(inner, Seq2Seq | Classifier | MaskedLanguageModel) or isinstance(inner, Ensemble):
+    if not isinstance(inner, Model) or not inner.inspectable:
         wanted = "one that regard.load or regard.build returns"
         remedy = "regard.capture_attention captures the attention of any module."
         raise InvalidArgument("model", wanted=wanted, got=type(inner).__name__, remedy=remedy)
@@ -84,25 +83,23 @@ def _of_predictor(
     if output is not None and not isinstance(output, str):
         raise InvalidArgument("output", wanted="a text or a label", got=repr(output)[:60], remedy="Give a string.")
     inner, device = model.model, next(model.model.parameters()).device
+    seq2seq = inner.as_seq2seq()
     decode = {name: value for name, value in options.items() if name in DecodeConfig.__dataclass_fields__}
     ids, batch = model.encode(text, truncate=truncate, **decode)
     given = _named_input(model, text, ids)
-    if output is not None or not isinstance(inner, Seq2Seq):
+    if output is not None or seq2seq is None:
         check_no_search_options(options)
-    if isinstance(inner, Classifier):
-        assert isinstance(model.target, Labels)
+    if isinstance(model.target, Labels):
         label = None if output is None else torch.tensor([model.target.encode(output)], device=device)
         return ForwardPass(inner, batch, None, label), replace(given, label=model.target.decode)
-    assert isinstance(model.target, Tokenizer)
     continuous = model.recipe.data.context_length is not None  # a text without sentence boundaries
-    if isinstance(inner, MaskedLanguageModel):
+    if seq2seq is None:  # a masked language model
         if output is not None:
             wanted, remedy = "none for a masked language model", "Leave it out."
             raise InvalidArgument("output", wanted=wanted, got=repr(output), remedy=remedy)
         whole = ids if continuous else [START, *ids, END]
         forward = ForwardPass(inner, Tokens.of([whole], device=device), None, None)
         return forward, replace(given, source=TokenSequence.of(whole, model.target))
-    assert isinstance(inner, Seq2Seq)
     prompt = [] if model.recipe.data.source_fields else ids
     if output is not None:
         generated = [*prompt, *model.target.encode(output), *([] if continuous else [END])]
@@ -120,9 +117,7 @@ def _named_input(model: Predictor, text: Any, ids: Any) -> LookInput:
     return LookInput(text, None if model.source is None else TokenSequence.of_words((text,)))
 
 
-def _of_bare_model(
-    model: Seq2Seq | Classifier | MaskedLanguageModel, source: Any, output: Any, options: dict[str, Any]
-) -> tuple[ForwardPass, LookInput]:
+def _of_bare_model(model: Model, source: Any, output: Any, options: dict[str, Any]) -> tuple[ForwardPass, LookInput]:
     """For a model without vocabularies: the names of its tokens are their ids."""
     device, prompt, given = next(model.parameters()).device, [], LookInput("")
     if isinstance(source, Tokens) and len(source.ids) == 1:
@@ -139,10 +134,11 @@ def _of_bare_model(
         got = f"a batch of {len(source)}" if isinstance(source, Tensor) else repr(source)[:60]
         wanted = "Tokens, a label or pixels (1, 3, Y, X), a batch of one, for a model without vocabularies"
         raise InvalidArgument("text", wanted=wanted, got=got, remedy="Look at one input at a time.")
-    if isinstance(model, Seq2Seq) and output is None:
-        return _teacher_forced(model, source, _searched(model, source, prompt, options), START, given, None)
+    seq2seq = model.as_seq2seq()
+    if seq2seq is not None and output is None:
+        return _teacher_forced(model, source, _searched(seq2seq, source, prompt, options), START, given, None)
     check_no_search_options(options)
-    if isinstance(model, Seq2Seq):
+    if seq2seq is not None:
         return _teacher_forced(model, source, [*prompt, *map(int, output)], START, given, None)
     labels = None if output is None else torch.tensor([int(output)], device=device)
     given = given if model.as_classifier() is None else replace(given, label=str)
@@ -169,7 +165,7 @@ def _searched(model: Seq2Seq, source: Any, prompt: list[int], options: dict[str,
 
 
 def _teacher_forced(
-    model: Seq2Seq, source: Source | None, ids: list[int], first: int, given: LookInput, names: Tokenizer | None
+    model: Model, source: Source | None, ids: list[int], first: int, given: LookInput, names: Tokenizer | None
 ) -> tuple[ForwardPass, LookInput]:
     if not ids:
         remedy = "Give another, or search with other options."

@@ -1,36 +1,38 @@
 """`regard predict`: outputs for lines as they arrive, in order, each as soon as all before it are done."""
 
 import json
-import queue
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import text
+from regard.data.prefetch import arriving
+from regard.inference.load import load
 from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
+from regard.inference.score import SequenceScore, pairs, score_lines
 
 CHUNK = 1024  # lines at once: enough to batch those of similar length
 TIMEOUT = 0.02  # seconds without a new line after which the lines so far are processed
 
 
-def predict_lines(
-    predictor: Predictor,
+def predict(
+    model: str | Path | Predictor,
     lines: Iterable[str],
     *,
     beside: dict[str, Iterator[Any]] | None = None,
     **options: Any,
 ) -> Iterator[tuple[str, list[Output]]]:
-    """Each line with its outputs, best first. The output of an empty line is empty.
+    """Each line with its outputs, best first; one after the other, as the lines arrive. An empty line has an empty one.
 
+    model     a run, a checkpoint, or a loaded model
     beside    arguments of `Predictor.outputs` with one value for each line: prefixes, required, banned_in
     options   other arguments of `Predictor.outputs`
     """
-    number, beside = 1, beside or {}
-    for chunk in _arriving(lines):
+    predictor, number, beside = load(model), 1, beside or {}
+    for chunk in arriving(lines, CHUNK, TIMEOUT):
         values: dict[str, Any] = {name: list(islice(each, len(chunk))) for name, each in beside.items()}
         for name, some in values.items():
             if len(some) < len(chunk):
@@ -53,6 +55,12 @@ def predict_lines(
             raise _uneven(name, f"{number - 1} lines", "more")
 
 
+def score(model: str | Path | Predictor, files: Sequence[Path] = ()) -> Iterator[SequenceScore]:
+    """The log-probabilities of given outputs: parallel files of sources and targets, or one of texts; or stdin."""
+    predictor = load(model)
+    return score_lines(predictor, pairs(predictor, files))
+
+
 def _uneven(name: str, wanted: str, got: str) -> InvalidArgument:
     option = "--prefix" if name == "prefixes" else "--constraints"
     return InvalidArgument(
@@ -60,10 +68,10 @@ def _uneven(name: str, wanted: str, got: str) -> InvalidArgument:
     )
 
 
-def constraints(path: Path) -> dict[str, Iterator[Any]]:
+def read_constraints(path: Path) -> dict[str, Iterator[Any]]:
     """Phrases that each line's output must and must not hold: {"required": ["…"], "banned": ["…"]}, or an empty line.
 
-    For the argument `beside` of `predict_lines`.
+    For the argument `beside` of `predict`.
     """
     return {"required": _phrases(path, "required"), "banned_in": _phrases(path, "banned")}
 
@@ -88,35 +96,3 @@ def _phrases(path: Path, name: str) -> Iterator[list[str]]:
 
 def _texts(phrases: dict[str, list[Any]]) -> bool:
     return all(isinstance(phrase, str) for each in phrases.values() for phrase in each)
-
-
-def _arriving(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Chunks of the lines that have arrived: from an interactive pipe one line, from a file many."""
-    arrived: queue.Queue[str | BaseException | None] = queue.Queue(4 * CHUNK)
-
-    def read() -> None:
-        try:
-            for line in lines:
-                arrived.put(line)
-            arrived.put(None)
-        except BaseException as error:  # raised again by the consumer
-            arrived.put(error)
-
-    threading.Thread(target=read, daemon=True).start()
-    chunk: list[str] = []
-    while True:
-        try:
-            line = arrived.get(timeout=TIMEOUT if chunk else None)
-        except queue.Empty:
-            yield chunk
-            chunk = []
-            continue
-        if isinstance(line, str):
-            chunk.append(line)
-        if chunk and (len(chunk) == CHUNK or not isinstance(line, str)):
-            yield chunk
-            chunk = []
-        if isinstance(line, BaseException):
-            raise line
-        if line is None:
-            return

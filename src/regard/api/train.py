@@ -1,4 +1,4 @@
-"""`regard train`: from a recipe and its data to the best model of a run."""
+"""`regard.train`: from a recipe and its data to the best model of a run; `regard.prepare`: its tokenized data."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,8 @@ from regard.checkpoint.format import (
 )
 from regard.core.atomic_io import cache_folder
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
-from regard.data.corpus import (
-    Corpus,
-    Prepared,
-    PrepareProgress,
-    SourceVocabularies,
-    Vocabularies,
-    VocabularyType,
-    prepare,
-)
+from regard.data import corpus
+from regard.data.corpus import Corpus, Prepared, PrepareProgress, SourceVocabularies, Vocabularies, VocabularyType
 from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
 from regard.data.tokenizer import Tokenizer
@@ -40,19 +33,17 @@ from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.model.backbones import BackboneConfig
 from regard.model.build import build
-from regard.model.interfaces import StatefulDecoder
 from regard.model.multi_source import source_encoders
 from regard.model.pretrained import grid_encoder, load_pretrained, weights_file
-from regard.model.seq2seq import MaskedLanguageModel, Model, Seq2Seq
+from regard.model.seq2seq import Model
 from regard.model.weights import fingerprint, load_weights, weights_of
 from regard.recipe.load import check_files, read_tables
 from regard.recipe.recipe import Recipe
-from regard.training.checkpointing import average_checkpoints
+from regard.training.checkpointing import Checkpoint, average_checkpoints, open_run
 from regard.training.config import TrainConfig
 from regard.training.distributed import SINGLE_PROCESS, ProcessGroup, process_group
 from regard.training.epoch_batches import EpochBatches, lanes_of
 from regard.training.optimizers import freeze
-from regard.training.run_folder import Checkpoint, open_run
 from regard.training.scst import SelfCriticalSampler
 from regard.training.telemetry.log_file import EventHandler, ignore_event
 from regard.training.telemetry.loggers import logged
@@ -110,21 +101,26 @@ def _train(
 ) -> Predictor:
     for backbone in backbones_of(recipe).values() if checkpoint is None else ():
         weights_file(backbone)  # a missing file is refused before the data are prepared
-    data = prepared(recipe, cache, on_event, None if checkpoint is None else _vocabularies(checkpoint, run, recipe))
+    step, content, damaged = checkpoint or (0, None, ())
+    folder, vocabularies = store.step_folder(run, step), None
+    if content is not None:  # those that the weights were trained with, whatever the data would give now
+        *sources, _ = recipe.data.fields
+        vocabularies = read_vocabularies(content, folder, sources)
+    data = prepare(recipe, cache, on_event, vocabularies)
     if data.train is None:
         raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
     table = recipe.sized(data)
-    if checkpoint is not None:
-        for problem in checkpoint[2]:
-            _warn(on_event, f"damaged checkpoint skipped: {problem}")
-        _check_resumable(checkpoint, run, data, recipe, allow_changed_data)
-    model = make_model(
-        recipe, table, checkpoint, run, sharded=recipe.train.fsdp and not group.single, on_event=on_event
-    )
+    for problem in damaged:
+        _warn(on_event, f"damaged checkpoint skipped: {problem}")
+    if content is not None:
+        _check_resumable(content, folder, data, recipe, allow_changed_data)
+    sharded = recipe.train.fsdp and not group.single
+    model = make_model(recipe, table, content, folder, sharded=sharded, on_event=on_event)
     group.check_equal({"data": data.key, "weights": None if group.single else fingerprint(model)})
     data = with_cached_features(recipe, model, data, cache or cache_folder(), _progress(on_event))
     assert data.train is not None
-    texts = checkpoint_texts(recipe.as_dict(), data, table, __version__) | {CARD: _card(recipe, data, model)}
+    texts = checkpoint_texts(recipe.as_dict(), data, table, __version__, recipe.extensions())
+    texts[CARD] = _card(recipe, data, model)
     config, batches = recipe.train, epochs(recipe, data.train, group)
     trainer = Trainer(
         model,
@@ -141,11 +137,11 @@ def _train(
         process_group=group,
         device=device_of(recipe),
     )
-    if checkpoint is not None:
-        trainer.resume(checkpoint[1], store.step_folder(run, checkpoint[0]))
-        on_event({"event": "resumed", "step": checkpoint[0]})
-    recurrent = isinstance(model, Seq2Seq) and isinstance(model.decoder, StatefulDecoder)
-    if recurrent and (message := batches.padding_warning()) is not None:
+    if content is not None:
+        trainer.resume(content, folder)
+        on_event({"event": "resumed", "step": step})
+    decoder = recipe.model.decoder
+    if decoder is not None and decoder.config.carries_state and (message := batches.padding_warning()) is not None:
         _warn(on_event, message)
     start = {"model": repr(model), "steps": batches.total_steps, "device": str(trainer.device)}
     on_event({"event": "start", **start})
@@ -160,7 +156,7 @@ def _train(
     return load(average if config.average_checkpoints > 1 else run, device=str(trainer.device))
 
 
-def prepared(
+def prepare(
     recipe: Recipe,
     cache: Path | None = None,
     on_event: EventHandler = ignore_event,
@@ -175,29 +171,29 @@ def prepared(
     if given is None and recipe.train.init_from is not None:
         before = load(recipe.train.init_from)
         given = before.sources, before.target
-        if isinstance(before.model, MaskedLanguageModel) and recipe.data.source is not None:
-            # its tokens are now the source's
+        if before.recipe.model.predicts == "masked tokens" and recipe.data.source is not None:
+            # Its tokens are now those of the source.
             given = (before.target,), before.target if recipe.data.has_shared_vocab else None
-    return prepare(recipe.data, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
+    return corpus.prepare(recipe.data, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
 
 
 def make_model(
     recipe: Recipe,
     table: Mapping[str, Any],
-    checkpoint: Checkpoint | None = None,
-    run: Path = Path(),
+    content: Mapping[str, bytes] | None = None,
+    folder: Path = Path(),
     sharded: bool = False,
     on_event: EventHandler = ignore_event,
 ) -> Model:
     """The model before its first update, frozen as the recipe says, with pretrained weights or those of a checkpoint.
 
-    It is moved to the device unless it is to be sharded.
+    content, folder   of the checkpoint to resume from
+    sharded           whether it will be sharded: it then stays on the CPU
     """
     torch.manual_seed(recipe.train.seed)
     model = build(table)
-    if checkpoint is not None:
-        folder = store.step_folder(run, checkpoint[0])
-        load_weights(model, store.tensors(checkpoint[1], WEIGHTS, folder), folder)
+    if content is not None:
+        load_weights(model, store.tensors(content, WEIGHTS, folder), folder)
     else:
         for number, backbone in backbones_of(recipe).items():
             load_pretrained(source_encoders(model.encoder)[number], backbone)
@@ -268,9 +264,9 @@ def _card(recipe: Recipe, data: Prepared, model: Model) -> str:
     default = TrainConfig()
     changed = {key: value for key, value in vars(recipe.train).items() if value != getattr(default, key)}
     settings = {"max_steps": recipe.train.max_steps, "seed": recipe.train.seed, **changed}
-    title = {"Seq2Seq": "A sequence model", "Classifier": "A classifier"}.get(type(model).__name__, "An encoder")
+    titles = {"tokens": "A sequence model", "label": "A classifier", "masked tokens": "An encoder"}
     rows = {f"train.{key}": value for key, value in settings.items()}
-    return model_card(title, repr(model), data.record["splits"], rows)
+    return model_card(titles[recipe.model.predicts], repr(model), data.record["splits"], rows)
 
 
 def _read(
@@ -306,17 +302,10 @@ def _check_ranks(recipe: Recipe, group: ProcessGroup) -> None:
         raise InvalidRecipe(problems)
 
 
-def _vocabularies(checkpoint: Checkpoint, run: Path, recipe: Recipe) -> Vocabularies:
-    """Those that the weights were trained with, whatever the present data would give."""
-    step, content, _ = checkpoint
-    *sources, _ = recipe.data.fields
-    return read_vocabularies(content, store.step_folder(run, step), sources)
-
-
-def _check_resumable(checkpoint: Checkpoint, run: Path, data: Prepared, recipe: Recipe, allow_changed: bool) -> None:
+def _check_resumable(
+    content: Mapping[str, bytes], folder: Path, data: Prepared, recipe: Recipe, allow_changed: bool
+) -> None:
     """A run resumes with the data and the recipe that it began with."""
-    step, content, _ = checkpoint
-    folder = store.step_folder(run, step)
     before = Recipe.of(read_config(content, folder)["recipe"])
     if store.document(content, TRAINING_STATE, folder).get("data") != data.key and not allow_changed:
         raise CheckpointRefused(

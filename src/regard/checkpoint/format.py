@@ -20,9 +20,9 @@ import torch
 
 from regard.checkpoint import store
 from regard.core.errors import CheckpointRefused, InvalidArgument
+from regard.core.registry import missing_extensions
 from regard.data.corpus import Prepared, Vocabularies, VocabularyType
 from regard.data.tokenizer import Labels, Tokenizer
-from regard.model.build import missing_parts, registered_parts
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -33,11 +33,16 @@ log = logging.getLogger(__name__)
 
 
 def checkpoint_texts(
-    recipe: Mapping[str, Any], data: Prepared, model: Mapping[str, Any], version: str
+    recipe: Mapping[str, Any],
+    data: Prepared,
+    model: Mapping[str, Any],
+    version: str,
+    registered: Sequence[Mapping[str, str | None]] = (),
 ) -> dict[str, str]:
     """The content of config.json and of the vocabulary files, by file name.
 
-    `recipe` and `model` are the resolved tables; `version` is Regard's.
+    `recipe` and `model` are the resolved tables; `version` is Regard's; `registered` are the names in the recipe that
+    were registered at run time (`regard.core.registry.extensions`).
     """
     sides, name, file = {"target": (TOKENIZER, data.target)}, "source", SOURCE_TOKENIZER
     for number, vocabulary in enumerate(data.sources, start=1):
@@ -52,7 +57,7 @@ def checkpoint_texts(
         "regard_version": version,
         "torch_version": torch.__version__,
         "model": model,
-        "registered": registered_parts(model),
+        "registered": list(registered),
         "recipe": recipe,
         "vocabularies": {
             side: {
@@ -72,7 +77,7 @@ def read_config(content: Mapping[str, bytes], folder: Path) -> dict[str, Any]:
     config = store.document(content, CONFIG, folder)
     if config["format"] != FORMAT:
         raise CheckpointRefused(f"{folder}: wanted format {FORMAT}; got {config['format']}. Update Regard.")
-    missing = list(missing_parts(config.get("registered", ())))
+    missing = list(missing_extensions(config.get("registered", ())))
     if missing:
         raise CheckpointRefused("\n".join(f"{folder}/{CONFIG}: {each}" for each in missing))
     return config

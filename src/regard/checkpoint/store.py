@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load as tensors_from
-from safetensors.torch import save_file
+from safetensors.torch import load as tensors_from, save_file
 
 from regard.core.atomic_io import atomic_folder, sync_folder
 from regard.core.errors import CheckpointRefused

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import align, compare, evaluate, look, predict, train, words
+from regard.cli import evaluate, look, predict, train, words
 from regard.core.errors import RegardError
 
 app = typer.Typer(
@@ -48,11 +48,11 @@ def regard(
 app.command()(train.train)
 app.command()(train.prepare)
 app.command(cls=evaluate.WithMetrics)(evaluate.evaluate)
-app.command()(compare.compare)
+app.command()(evaluate.compare)
 app.command()(predict.predict)
 app.command()(predict.caption)
 app.command()(look.look)
-app.command()(align.align)
+app.command()(look.align)
 app.command()(evaluate.score)
 app.command()(evaluate.verify)
 app.command()(train.recipes)

@@ -1,4 +1,4 @@
-"""`regard evaluate`, `score` and `verify`."""
+"""`regard evaluate`, `compare`, `score` and `verify`."""
 
 import json
 import sys
@@ -7,23 +7,29 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer.core import TyperCommand
 
+import regard
 from regard.cli.options import (
+    ByLength,
     Cache,
     DecodeChanges,
     Device,
     Json,
+    Metric,
     ModelFolder,
     References,
     Resamples,
     Sources,
     Split,
     Systems,
+    argument,
     decode_options,
-    one_line,
+    option,
 )
+from regard.core.errors import InvalidArgument
+
+ENDINGS = (".html", ".svg")
 
 
 class WithMetrics(TyperCommand):
@@ -43,18 +49,10 @@ def evaluate(
     split: Split = None,
     sources: Sources = None,
     references: References = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="One of those below; may be repeated [default: those of the task]."),
-    ] = None,
-    by_length: Annotated[
-        str | None,
-        typer.Option(metavar="N|A,B,…", help="Also by source length: N buckets, or buckets that end at A, B, …"),
-    ] = None,
+    metric: Metric = None,
+    by_length: ByLength = None,
     resamples: Resamples = 1000,
-    outputs: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the model's outputs to this file, one per line.")
-    ] = None,
+    outputs: Annotated[Path | None, option("FILE", "Write the model's outputs to this file, one per line.")] = None,
     set_: DecodeChanges = None,
     device: Device = "cpu",
     cache: Cache = None,
@@ -73,12 +71,58 @@ def evaluate(
 
     regard evaluate ours.txt theirs.txt --references right.txt
     """
-    from regard.api.evaluate import evaluate_systems
-    from regard.core.atomic_io import atomic_file
     from regard.evaluation.report_text import report_text
 
-    with atomic_file(outputs) if outputs else nullcontext() as file:
-        report = evaluate_systems(
+    report = regard.evaluate(
+        systems,
+        split=split,
+        sources=sources,
+        references=references or (),
+        metrics=metric,
+        resamples=resamples,
+        by_length=by_length,
+        outputs=outputs,
+        cache=cache,
+        device=device,
+        decode=decode_options(set_),
+    )
+    print(json.dumps(asdict(report), ensure_ascii=False) if as_json else report_text(report))
+
+
+def compare(
+    systems: Systems,
+    split: Split = None,
+    sources: Sources = None,
+    references: References = None,
+    metric: Metric = None,
+    by_length: ByLength = "4",
+    sentences: Annotated[int, option("N", "Show the N examples whose outputs differ most.", least=0)] = 5,
+    resamples: Resamples = 1000,
+    out: Annotated[
+        Path | None, option("FILE", "Write a page (.html), or a figure of quality by source length (.svg).")
+    ] = None,
+    set_: DecodeChanges = None,
+    device: Device = "cpu",
+    cache: Cache = None,
+    as_json: Json = False,
+) -> None:
+    """Compare systems on the same examples: metrics, quality by source length, and the most different outputs.
+
+    Pages and --json also have an attention map for each output of a model with cross-attention.
+
+    Examples:
+    regard compare runs/old runs/new
+
+    regard compare runs/rnn runs/transformer --out compare.html --sentences 20
+    """
+    from regard.core.atomic_io import atomic_file
+    from regard.views.comparison import comparison_figure, comparison_page, comparison_text
+
+    if out is not None and out.suffix not in ENDINGS:
+        wanted = f"a name in {' or '.join(ENDINGS)}"
+        raise InvalidArgument("out", wanted=wanted, got=str(out), remedy="Choose one of these.")
+    with nullcontext() if out is None else atomic_file(out) as file:
+        comparison = regard.compare(
             systems,
             split=split,
             sources=sources,
@@ -86,19 +130,20 @@ def evaluate(
             metrics=metric,
             resamples=resamples,
             by_length=by_length,
-            keep=(lambda output: file.write(f"{one_line(output)}\n".encode())) if file else None,
+            sentences=sentences,
             cache=cache,
             device=device,
             decode=decode_options(set_),
         )
-    print(json.dumps(asdict(report), ensure_ascii=False) if as_json else report_text(report))
+        if out is not None and file is not None:
+            file.write((comparison_page if out.suffix == ".html" else comparison_figure)(comparison).encode())
+    print(json.dumps(comparison.as_dict(), ensure_ascii=False) if as_json else comparison_text(comparison))
 
 
 def score(
     model: ModelFolder,
     files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE", help="Sources and targets, or texts for a language model [default: stdin]."),
+        list[Path] | None, argument("FILE", "Sources and targets, or texts for a language model [default: stdin].")
     ] = None,
     device: Device = "cpu",
     as_json: Json = False,
@@ -111,28 +156,19 @@ def score(
 
     regard score runs/language-model text.txt --json
     """
-    from regard.inference.load import load
-    from regard.inference.score import pairs, score_lines
-
-    predictor = load(model, device=device)
-    for scored in score_lines(predictor, pairs(predictor, files or [])):
+    for scored in regard.score(regard.load(model, device=device), files or ()):
+        whole = {"log_probability": scored.log_probability, "perplexity": scored.perplexity}
         if as_json:
-            parts = {"tokens": scored.tokens, "log_probabilities": scored.log_probabilities}
-            whole = {"log_probability": scored.log_probability, "perplexity": scored.perplexity}
-            print(json.dumps(whole | parts, ensure_ascii=False))
+            print(json.dumps(whole | asdict(scored), ensure_ascii=False))
         else:
-            print(f"{scored.log_probability:.4f}\t{scored.perplexity:.4f}")
+            print("\t".join(f"{value:.4f}" for value in whole.values()))
     sys.stdout.flush()
 
 
-def verify(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a checkpoint.")],
-) -> None:
+def verify(path: ModelFolder) -> None:
     """Check every byte of a checkpoint, or of all checkpoints of a run, against its manifest.
 
     Example: regard verify runs/dates
     """
-    from regard.checkpoint import format as checkpoint_format
-
-    for folder, files in checkpoint_format.verify(path):
+    for folder, files in regard.verify(path):
         print(f"{folder}: {files} files, all as they were saved")

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and reading and writing lines."""
+"""Options that several verbs share, and reading lines."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,59 +6,68 @@ from typing import Annotated, Any
 
 import typer
 
-RecipeFile = Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a built-in recipe.")]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe; may be repeated.")
-]
+from regard.core.errors import InvalidArgument
+
+
+def option(metavar: str, help: str, *names: str, least: int | None = None) -> Any:
+    """An option with a value; its name is that of the parameter unless `names` are given."""
+    return typer.Option(*names, metavar=metavar, help=help, min=least)
+
+
+def argument(metavar: str, help: str) -> Any:
+    return typer.Argument(metavar=metavar, help=help)
+
+
+def flag(name: str, help: str) -> Any:
+    """An option without a value, and without its negation."""
+    return typer.Option(name, help=help)
+
+
+RecipeFile = Annotated[str, argument("RECIPE", "A TOML file, or the name of a built-in recipe.")]
+Changes = Annotated[list[str] | None, option("KEY=VALUE", "Set a key of the recipe; may be repeated.", "--set")]
 Cache = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Where prepared data is cached [default: $REGARD_CACHE, or ~/.cache/regard]."),
+    Path | None, option("FOLDER", "Where prepared data is cached [default: $REGARD_CACHE, or ~/.cache/regard].")
 ]
-Systems = Annotated[
-    list[Path], typer.Argument(metavar="SYSTEM", help="Runs, checkpoints, or files of outputs, one per line.")
+Systems = Annotated[list[Path], argument("SYSTEM", "Runs, checkpoints, or files of outputs, one per line.")]
+Split = Annotated[str | None, option("NAME", "train, valid or test of a run's data [default: test].")]
+Sources = Annotated[Path | None, option("FILE", "Evaluate on this file of sources instead, one per line.")]
+References = Annotated[list[Path] | None, option("FILE", "References for its lines; may be repeated.")]
+Metric = Annotated[
+    list[str] | None,
+    option("NAME", "One of those of `regard evaluate --help`; may be repeated [default: those of the task]."),
 ]
-Split = Annotated[
-    str | None, typer.Option(metavar="NAME", help="train, valid or test of a run's data [default: test].")
-]
-Sources = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Evaluate on this file of sources instead, one per line.")
-]
-References = Annotated[
-    list[Path] | None, typer.Option(metavar="FILE", help="References for its lines; may be repeated.")
-]
-Resamples = Annotated[int, typer.Option(metavar="N", min=1, help="Bootstrap resamples for intervals and p-values.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or of a checkpoint.")]
+ByLength = Annotated[str | None, option("N|A,B,…", "By source length: N buckets, or buckets that end at A, B, …")]
+Resamples = Annotated[int, option("N", "Bootstrap resamples for intervals and p-values.", least=1)]
+Json = Annotated[bool, flag("--json", "Print JSON.")]
+ModelFolder = Annotated[Path, argument("MODEL", "The folder of a run, or of a checkpoint.")]
 DecodeChanges = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Set a key of the recipe's [decode]: temperature=0.8; may be repeated."
-    ),
+    option("KEY=VALUE", "Set a key of the recipe's [decode]: temperature=0.8; may be repeated.", "--set"),
 ]
-Device = Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda.")]
-Beam = Annotated[int | None, typer.Option(metavar="N", min=1, help="Beam size.")]
-MaxLength = Annotated[int | None, typer.Option(metavar="N", min=1, help="The most tokens of an output.")]
-Scores = Annotated[bool, typer.Option("--scores", help="Print each output's log-probability before it.")]
-Truncate = Annotated[bool, typer.Option("--truncate", help="Truncate inputs that are too long.")]
+Device = Annotated[str, option("NAME", "cpu or cuda.")]
+Beam = Annotated[int | None, option("N", "Beam size.", least=1)]
+MaxLength = Annotated[int | None, option("N", "The most tokens of an output.", least=1)]
+Scores = Annotated[bool, flag("--scores", "Print each output's log-probability before it.")]
+Truncate = Annotated[bool, flag("--truncate", "Truncate inputs that are too long.")]
 
 
-def read_lines(files: list[Path]) -> Iterator[str]:
+def read_lines(*files: Path | None) -> Iterator[str]:
     """The lines of files, or of stdin without any."""
     from regard.data.text import lines
 
-    for path in files or [Path("/dev/stdin")]:
+    for path in [path for path in files if path is not None] or [Path("/dev/stdin")]:
         yield from lines(path)
 
 
 def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:
-    """Options of a search: those given by name, and those of --set."""
+    """Options of a search: those given by name, and those of --set, which must be keys of [decode]."""
+    from regard.core.config import nearest
+    from regard.decoding.config import DecodeConfig
     from regard.recipe.load import with_setting
 
     for change in changes or []:
         given = with_setting(given, change)
+    keys = DecodeConfig.__dataclass_fields__
+    for key in given.keys() - keys:
+        raise InvalidArgument("set", wanted="a key of [decode]", got=key, remedy=nearest(key, keys))
     return given
-
-
-def one_line(text: str) -> str:
-    """An output on one line: line breaks are escaped."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") if set(text) & {"\n", "\r"} else text

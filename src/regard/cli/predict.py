@@ -2,13 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import regard
 from regard.cli.options import (
     Beam,
     DecodeChanges,
@@ -18,45 +19,40 @@ from regard.cli.options import (
     ModelFolder,
     Scores,
     Truncate,
+    argument,
     decode_options,
-    one_line,
+    flag,
+    option,
     read_lines,
 )
+from regard.core.atomic_io import atomic_file
+from regard.core.errors import InvalidArgument
+from regard.core.sanitize import one_line
 
 if TYPE_CHECKING:
     from regard.inference.pipelines import Output
-    from regard.inference.predictor import Predictor
 
 
 def predict(
     model: ModelFolder,
-    files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="Texts, one per line [default: stdin].")
-    ] = None,
+    files: Annotated[list[Path] | None, argument("FILE", "Texts, one per line [default: stdin].")] = None,
     beam: Beam = None,
-    n_best: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Outputs for each line, best first, one per line.")
-    ] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Sample tokens instead of searching.")] = False,
+    n_best: Annotated[int | None, option("N", "Outputs for each line, best first, one per line.", least=1)] = None,
+    sample: Annotated[bool, flag("--sample", "Sample tokens instead of searching.")] = False,
     max_length: MaxLength = None,
-    prefix: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The beginning of each output, line by line.")
-    ] = None,
+    prefix: Annotated[Path | None, option("FILE", "The beginning of each output, line by line.")] = None,
     constraints: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help='For each line {"required": ["…"], "banned": ["…"]}, or an empty line.'),
+        Path | None, option("FILE", 'For each line {"required": ["…"], "banned": ["…"]}, or an empty line.')
     ] = None,
     scores: Scores = False,
     attention: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the cross-attention of each output to this file, as JSON lines."),
+        Path | None, option("FILE", "Write the cross-attention of each output to this file, as JSON lines.")
     ] = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Write each output token by token as it is generated, without a beam.")
+        bool, flag("--stream", "Write each output token by token as it is generated, without a beam.")
     ] = False,
     markup: Annotated[
-        bool,
-        typer.Option("--markup", help="Transfer inline tags, as <b>these</b>, to the aligned words of the output."),
+        bool, flag("--markup", "Transfer inline tags, as <b>these</b>, to the aligned words of the output.")
     ] = False,
     truncate: Truncate = False,
     set_: DecodeChanges = None,
@@ -71,47 +67,37 @@ def predict(
 
     echo "Once upon a time" | regard predict runs/tales --sample --stream
     """
-    from regard.api import predict
-    from regard.core.atomic_io import atomic_file
-    from regard.inference.load import load
+    from regard.api.predict import read_constraints
 
-    predictor, lines = load(model, device=device), read_lines(files or [])
+    predictor, lines = regard.load(model, device=device), read_lines(*files or ())
     options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
     others: dict[str, Any] = {"--scores": scores, "--attention": attention, "--json": as_json}
     if stream:
         _check_none(others | {"--prefix": prefix, "--constraints": constraints, "--markup": markup}, "in a stream")
-        _stream(predictor, lines, truncate, options)
+        has_source = bool(predictor.recipe.data.source_fields)
+        for number, line in enumerate(lines, start=1):
+            for piece in (
+                predictor.stream(line, line=number, truncate=truncate, **options) if line or not has_source else ()
+            ):
+                print(one_line(piece), end="", flush=True)
+            print(flush=True)
         return
-    beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": read_lines([prefix])}
+    beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": read_lines(prefix)}
     if constraints is not None:
-        beside |= predict.constraints(constraints)
+        beside |= read_constraints(constraints)
     if markup:
-        from regard.api.align import with_markup
-
         _check_none(others | {"--n-best": n_best}, "beside --markup")
-        for line in with_markup(predictor, lines, beside=beside, truncate=truncate, **options):
+        for line in regard.with_markup(predictor, lines, beside=beside, truncate=truncate, **options):
             print(one_line(line), flush=True)
         return
-    outputs_of = predict.predict_lines(
-        predictor,
-        lines,
-        beside=beside,
-        scores=scores or as_json,
-        attention=attention is not None,
-        truncate=truncate,
-        **options,
-    )
     truncated, count = 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
+    options |= {"truncate": truncate, "scores": scores or as_json, "attention": attention is not None}
     with nullcontext() if attention is None else atomic_file(attention) as file:
-        for line, outputs in outputs_of:
+        for line, outputs in regard.predict(predictor, lines, beside=beside, **options):
             truncated += outputs[0].truncated if outputs else 0
             if file is not None:
                 file.write(json.dumps(_attention_as_json(line, outputs), ensure_ascii=False).encode() + b"\n")
-            if as_json:
-                print(json.dumps(_as_json(line, outputs), ensure_ascii=False))
-            for output in () if as_json else outputs:
-                known = scores and output.log_probability is not None  # an empty line has none
-                print(f"{output.log_probability:.4f}\t{one_line(output.text)}" if known else one_line(output.text))
+            _print_outputs(line, outputs, "", scores, as_json)
             print(end="\n" * (0 if as_json else count - len(outputs)))  # the same number of lines for every input
             sys.stdout.flush()
     if truncated:
@@ -119,23 +105,12 @@ def predict(
 
 
 def _check_none(options: dict[str, Any], where: str) -> None:
-    from regard.core.errors import InvalidArgument
-
     for name, given in options.items():
         if given:
             raise InvalidArgument(name, wanted=f"nothing {where}", got=str(given), remedy="Leave one of the two out.")
 
 
-def _stream(predictor: "Predictor", lines: Iterator[str], truncate: bool, options: dict[str, Any]) -> None:
-    options = {key: value for key, value in options.items() if value is not None}
-    reads = bool(predictor.recipe.data.source_fields)
-    for number, line in enumerate(lines, start=1):
-        for piece in predictor.stream(line, truncate=truncate, line=number, **options) if line or not reads else ():
-            print(one_line(piece), end="", flush=True)
-        print(flush=True)
-
-
-def _attention_as_json(line: str, outputs: "list[Output]") -> dict[str, Any]:
+def _attention_as_json(line: str, outputs: "Sequence[Output]") -> dict[str, Any]:
     """The tokens of every output and, by layer and head, a row of weights for each token."""
     each = [
         {"tokens": output.tokens, "attention": None if output.attention is None else output.attention.tolist()}
@@ -144,33 +119,25 @@ def _attention_as_json(line: str, outputs: "list[Output]") -> dict[str, Any]:
     return {"input": line, "outputs": each}
 
 
-def _as_json(line: str, outputs: "list[Output]") -> dict[str, Any]:
-    return {
-        "input": line,
-        "output": outputs[0].text,
-        "outputs": [
-            {
-                "text": each.text,
-                "log_probability": each.log_probability,
-                "score": each.score,
-                "tokens": each.tokens,
-                "log_probabilities": each.log_probabilities,
-            }
-            for each in outputs
-        ],
-    }
+def _print_outputs(line: str, outputs: "Sequence[Output]", before: str, scores: bool, as_json: bool) -> None:
+    """A line of JSON, or a line for each output: `before`, its log-probability if requested, and the text."""
+    if as_json:
+        names = ("text", "log_probability", "score", "tokens", "log_probabilities")
+        each = [{name: getattr(output, name) for name in names} for output in outputs]
+        print(json.dumps({"input": line, "output": outputs[0].text, "outputs": each}, ensure_ascii=False))
+        return
+    for output in outputs:
+        known = scores and output.log_probability is not None  # an empty line has none
+        score = f"{output.log_probability:.4f}\t" if known else ""
+        print(f"{before}{score}{one_line(output.text)}")
 
 
 def caption(
     model: ModelFolder,
-    pictures: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE", help="Images, or folders and .zip files of images.")
-    ],
+    images: Annotated[list[Path], argument("IMAGE", "Images, or folders and .zip files of images.")],
     draw: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Draw the attention of each word: PNG and SVG of each image, index.html of all."
-        ),
+        option("FOLDER", "Draw the attention of each word: PNG and SVG of each image, index.html of all."),
     ] = None,
     beam: Beam = None,
     max_length: MaxLength = None,
@@ -188,22 +155,15 @@ def caption(
 
     regard caption runs/captions photos.zip --beam 5 --draw attention
     """
-    from regard.api import caption
-    from regard.inference.load import load
-
     options = decode_options(set_, beam_size=beam, max_length=max_length)
-    broken = 0
-    for each in caption.caption(load(model, device=device), pictures, draw=draw, scores=scores or as_json, **options):
+    broken, predictor = 0, regard.load(model, device=device)
+    for each in regard.caption(predictor, images, draw=draw, scores=scores or as_json, **options):
         if each.problem is not None:
             broken += 1
             print(f"regard: {each.problem}", file=sys.stderr)
             continue
-        name = one_line(str(each.picture)).replace("\t", "\\t")
-        if as_json:
-            print(json.dumps(_as_json(str(each.picture), list(each.outputs)), ensure_ascii=False))
-        for output in () if as_json else each.outputs:
-            known = f"{output.log_probability:.4f}\t" if scores and output.log_probability is not None else ""
-            print(f"{name}\t{known}{one_line(output.text)}")
+        name = one_line(str(each.image)).replace("\t", "\\t")
+        _print_outputs(str(each.image), each.outputs, f"{name}\t", scores, as_json)
         sys.stdout.flush()
     if broken:
         print(f"regard: {broken} images could not be captioned", file=sys.stderr)

@@ -3,25 +3,23 @@
 import json
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from regard.cli.options import Cache, Changes, Json, RecipeFile
+import regard
+from regard.cli.options import Cache, Changes, Json, RecipeFile, argument, flag, option
 
 
 def train(
     recipe: RecipeFile,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder of the run.")],
+    out: Annotated[Path, option("FOLDER", "The folder of the run.", "--out", "-o")],
     set_: Changes = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the last checkpoint, with the same --set.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and the first batch, and stop.")] = False,
-    allow_changed_data: Annotated[
-        bool, typer.Option("--allow-changed-data", help="Resume although the data has changed.")
-    ] = False,
+    resume: Annotated[bool, flag("--resume", "Resume from the last checkpoint, with the same --set.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Print the plan and the first batch, and stop.")] = False,
+    allow_changed_data: Annotated[bool, flag("--allow-changed-data", "Resume although the data has changed.")] = False,
     cache: Cache = None,
 ) -> None:
     """Train a model from a recipe, with checkpoints.
@@ -37,24 +35,18 @@ def train(
 
     torchrun --nproc-per-node 8 -m regard train my.toml --out runs/mine
     """
+    from regard.api.dry_run import dry_run as describe
     from regard.recipe.load import find_recipe, read_recipe
     from regard.training.telemetry.progress import TrainingProgress
 
-    found = read_recipe(find_recipe(recipe), set_ or ())
+    parsed = read_recipe(find_recipe(recipe), set_ or ())
     if dry_run:
-        from regard.api.dry_run import dry_run as describe
-
-        print(describe(found, cache))
+        print(describe(parsed, cache))
         return
-    from regard.api import train
-
-    progress = TrainingProgress(sys.stderr)
-    try:
-        model = train.train(
-            found, out, resume=resume, cache=cache, allow_changed_data=allow_changed_data, on_event=progress
+    with closing(TrainingProgress(sys.stderr)) as progress:
+        model = regard.train(
+            parsed, out, resume=resume, cache=cache, allow_changed_data=allow_changed_data, on_event=progress
         )
-    finally:
-        progress.close()
     if os.environ.get("RANK", "0") == "0":  # only one of torchrun's processes prints
         print(model.folder)
 
@@ -64,13 +56,11 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
 
     Example: regard prepare my.toml
     """
-    from regard.api.train import prepared
     from regard.recipe.load import find_recipe, read_recipe
     from regard.training.telemetry.progress import TrainingProgress
 
-    progress = TrainingProgress(sys.stderr)
-    data = prepared(read_recipe(find_recipe(recipe), set_ or ()), cache, progress)
-    progress.close()
+    with closing(TrainingProgress(sys.stderr)) as progress:
+        data = regard.prepare(read_recipe(find_recipe(recipe), set_ or ()), cache, progress)
     record = {"folder": str(data.folder), "splits": data.record["splits"]}
     if as_json:
         print(json.dumps(record))
@@ -83,22 +73,18 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print this recipe.")] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of recipes, for editors.")] = False,
+    name: Annotated[str | None, argument("NAME", "Print this recipe.")] = None,
+    schema: Annotated[bool, flag("--schema", "Print the JSON Schema of recipes, for editors.")] = False,
 ) -> None:
     """List the built-in recipes, or print one to start from.
 
     Example: regard recipes dates > my.toml
     """
     from regard.recipe.load import find_recipe, shipped_recipes
+    from regard.recipe.schema import schema_text
 
-    if schema:
-        from regard.recipe.schema import schema_text
-
-        print(schema_text(), end="")
-        return
-    if name is not None:
-        print(find_recipe(name).read_text("utf-8"), end="")
+    if schema or name is not None:
+        print(schema_text() if name is None else find_recipe(name).read_text("utf-8"), end="")
         return
     for path in shipped_recipes():
         _, title, *_ = path.read_text("utf-8").splitlines()  # after the line that names the schema
@@ -107,7 +93,7 @@ def recipes(
 
 def demo(
     seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**31, help="The seed of all random numbers.")] = 1,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keep the runs in this folder.")] = None,
+    out: Annotated[Path | None, option("FOLDER", "Keep the runs in this folder.")] = None,
 ) -> None:
     """Train two small models to normalize dates, and show their attention.
 
@@ -116,6 +102,4 @@ def demo(
 
     Example: regard demo --out runs/demo
     """
-    from regard.api import demo
-
-    demo.run(seed=seed, out=out)
+    regard.demo(seed=seed, out=out)

@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+import regard
 from regard.cli.options import Changes, Device, Json
 
+VectorFile = Annotated[Path, typer.Argument(help="A file of vectors in word2vec's text format.")]
 app = typer.Typer(help="Word vectors by word2vec: train, nearest, analogy, score.", no_args_is_help=True)
 
 
@@ -22,46 +24,45 @@ def words_train(
 
     Example: regard words train corpus.txt --out vectors.txt --set dim=100 --set algorithm=cbow
     """
-    from regard.api.word_vectors import train_word_vectors
 
     def progress(now: Any) -> None:
         print(f"epoch {now.epoch + 1}   {now.done:.0%} done   loss {now.loss:.4f}", file=sys.stderr)
 
-    vectors = train_word_vectors(text, out, set_ or (), device=device, progress=progress)
+    vectors = regard.train_word_vectors(text, out, set_ or (), device=device, progress=progress)
     print(f"{len(vectors):,} words, {vectors.dim} numbers each: {out}", file=sys.stderr)
 
 
 @app.command("nearest")
 def words_nearest(
-    vectors: Annotated[Path, typer.Argument(help="A file of vectors in word2vec's text format.")],
-    word: Annotated[str, typer.Argument()],
+    vectors: VectorFile,
+    word: str,
     count: Annotated[int, typer.Option(min=1)] = 10,
 ) -> None:
     """The words most similar to one, by cosine.
 
     Example: regard words nearest vectors.txt king
     """
-    _print_scored(_vectors(vectors).nearest(word, count))
+    _print_scored(regard.WordVectors.load(vectors).nearest(word, count))
 
 
 @app.command("analogy")
 def words_analogy(
-    vectors: Annotated[Path, typer.Argument(help="A file of vectors in word2vec's text format.")],
-    a: Annotated[str, typer.Argument()],
-    b: Annotated[str, typer.Argument()],
-    c: Annotated[str, typer.Argument()],
+    vectors: VectorFile,
+    a: str,
+    b: str,
+    c: str,
     count: Annotated[int, typer.Option(min=1)] = 5,
 ) -> None:
     """A is to B as C is to what?
 
     Example: regard words analogy vectors.txt man king woman
     """
-    _print_scored(_vectors(vectors).analogy(a, b, c, count))
+    _print_scored(regard.WordVectors.load(vectors).analogy(a, b, c, count))
 
 
 @app.command("score")
 def words_score(
-    vectors: Annotated[Path, typer.Argument(help="A file of vectors in word2vec's text format.")],
+    vectors: VectorFile,
     files: Annotated[list[Path], typer.Argument(help="Word pairs with scores, or analogy questions.")],
     as_json: Json = False,
 ) -> None:
@@ -72,14 +73,8 @@ def words_score(
     from regard.api.word_vectors import evaluate_word_vectors
     from regard.core.sanitize import as_json_line
 
-    for line in evaluate_word_vectors(_vectors(vectors), files):
+    for line in evaluate_word_vectors(regard.WordVectors.load(vectors), files):
         print(as_json_line(line) if as_json else "   ".join(f"{value}" for value in line.values()))
-
-
-def _vectors(path: Path) -> Any:
-    from regard.word_vectors.vectors import WordVectors
-
-    return WordVectors.load(path)
 
 
 def _print_scored(words: list[tuple[str, float]]) -> None:

@@ -193,6 +193,24 @@ def _options(hint: Any) -> tuple[str, ...]:
     return tuple(option for argument in get_args(hint) for option in _options(argument))
 
 
+def registered_names(config: Config) -> Iterator[tuple[Registry[Any], str]]:
+    """The names in a configuration that stand for entries of a registry."""
+    for key, hint in _hints(type(config)).items():  # type: ignore[arg-type]
+        value = getattr(config, key)
+        if isinstance(value, Config):
+            yield from registered_names(value)
+        for registry in _registries(hint):
+            yield from ((registry, name) for name in (value if isinstance(value, tuple) else (value,)) if name)
+
+
+def _registries(hint: Any) -> Iterator[Registry[Any]]:
+    for argument in get_args(hint):
+        if isinstance(argument, Registry):
+            yield argument
+        else:
+            yield from _registries(argument)
+
+
 def config_class(hint: Any) -> type[Config] | None:
     """The configuration that an annotation names, alone, in a union or as the items of a list."""
     if isinstance(hint, type) and issubclass(hint, Config):

@@ -7,9 +7,9 @@ takes a registered name, resolved when the configuration is made.
 
 import difflib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from regard.core.errors import InvalidArgument
 
@@ -17,6 +17,7 @@ Entry = TypeVar("Entry")
 PLUGINS = "regard.plugins"  # entry-point group of modules that register parts when they are imported
 log = logging.getLogger(__name__)
 _plugins_loaded = False
+_registries: dict[str, "Registry[Any]"] = {}  # by kind
 
 
 class Registry(Generic[Entry]):
@@ -30,6 +31,7 @@ class Registry(Generic[Entry]):
         self.kind = kind
         self._entries: dict[str, Entry] = dict(entries or {})
         self._packages: dict[str, str | None] = {}
+        _registries.setdefault(kind, self)
 
     def register(self, name: str, entry: Entry, *, package: str | None = None) -> None:
         """Add an entry. `package` is the distribution to install for it, named when a checkpoint needs the entry."""
@@ -75,6 +77,24 @@ class Registry(Generic[Entry]):
     def package(self, name: str) -> str | None:
         """The distribution that registered this name; None for the package's own and where it was not given."""
         return self._packages.get(name)
+
+
+def extensions(names: Iterable[tuple[Registry[Any], str]]) -> list[dict[str, str | None]]:
+    """Those of these names that were registered at run time, each with its kind and the package that registered it."""
+    return [
+        {"kind": registry.kind, "name": name, "package": registry.package(name)}
+        for registry, name in names
+        if registry.is_extension(name)
+    ]
+
+
+def missing_extensions(extensions: Iterable[Mapping[str, str | None]]) -> Iterator[str]:
+    """A sentence for each of these, as `extensions` returned them, that is not registered here."""
+    for each in extensions:
+        if each["name"] not in _registries[str(each["kind"])]:
+            module = each["package"] or "the module that registers it"
+            got = "no registration of that name"
+            yield f"wanted the {each['kind']} {each['name']!r}; got {got}. Import {module} first."
 
 
 def load_plugins() -> None:

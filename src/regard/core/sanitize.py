@@ -23,6 +23,20 @@ def _is_shown(character: str) -> bool:
     return character.isprintable() or character in JOINERS or unicodedata.category(character) == "Zs"
 
 
+def is_encodable(text: str) -> bool:
+    """Whether a text can be encoded as UTF-8: it holds no unpaired surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def one_line(text: str) -> str:
+    """A text on one line: line breaks are escaped."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") if set(text) & {"\n", "\r"} else text
+
+
 def as_json_line(table: Mapping[str, Any]) -> str:
     """A table as one line of JSON; numbers that are not finite become null."""
     finite = {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in table.items()}

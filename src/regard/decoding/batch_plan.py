@@ -1,14 +1,22 @@
-"""What is fixed before the first step of a search batch: lengths, slots, the decoder's engine, the sizes of buffers."""
+"""What is fixed before the first step of a search batch: lengths, slots, engine, sizes of buffers, the strategy."""
 
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
+import torch
+
 from regard.core.errors import InvalidArgument
-from regard.decoding.logits_processors import LOGITS_PROCESSORS
+from regard.data.tokenizer import MASK, PAD, START
+from regard.decoding import logits_processors
+from regard.decoding.beam import BeamSearch
+from regard.decoding.constrained_beam import RequiredPhrases
+from regard.decoding.greedy import GreedySearch
+from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor
 from regard.decoding.request import Constraint, Request, SearchTask
+from regard.decoding.strategies import DecodingStrategy
 from regard.model.capture import capturing_here
 from regard.model.memory import Memory
 from regard.runtime import engines
@@ -40,7 +48,7 @@ def plan_requests(task: SearchTask, requests: Sequence[Request]) -> list[Planned
             number,
             each.min_length(config),
             each.max_length(config, positions),
-            each.constraint(config, task.logits_processors, positions),
+            each.constraint(config, positions),
         )
         for each, number in zip(requests, task.numbers or range(len(requests)), strict=True)
     ]
@@ -77,7 +85,7 @@ class BatchPlan:
         self.decoder = engines.decoder_for(task.model, options)
         self.static = self.decoder.static
         self.constrained = any(each.constraint is not None for each in requests)
-        registered = [LOGITS_PROCESSORS[name]() for name in config.logits_processors or ()]
+        registered = [logits_processors.LOGITS_PROCESSORS[name]() for name in config.logits_processors or ()]
         self.processors = [*registered, *task.logits_processors]
         self.recorded = (
             self.static
@@ -112,6 +120,44 @@ class BatchPlan:
         config = replace(task.config, seed=0) if task.config.sample else task.config  # the seed is written at admission
         own = (any(each.min_length for each in self.requests), self.max_prefix > 0)
         return sizes, own, config, task.first, task.ends, task.scored, task.rerank is None
+
+    def build_strategy(self, sizes: BufferSizes) -> DecodingStrategy:
+        """A strategy whose slots are all empty."""
+        task, new = self.task, partial(torch.full, device=self.device)
+        generated = GeneratedTokens(
+            tokens=new((self.slots, self.beams, sizes.tokens), PAD),
+            length=new((self.slots,), 1),
+            min_length=new((self.slots,), 0),
+            prefix=new((self.slots, sizes.prefix), -1),
+        )
+        limit = new((self.slots,), self.max_length)
+        required = RequiredPhrases(task.ends) if self.constrained else None
+        common = (task.config, generated, limit, self._build_processors(), task.ends, required)
+        if self.beams > 1 and not task.config.sample:
+            return BeamSearch(*common, whole_beam=task.rerank is not None)
+        return GreedySearch(*common, scored=task.scored)
+
+    def _build_processors(self) -> list[LogitsProcessor]:
+        """The processors that the config and the requests ask for, in the order in which they are applied."""
+        config = self.task.config
+        processors: list[LogitsProcessor] = [logits_processors.SuppressTokens([PAD, START, MASK])]
+        min_length = logits_processors.MinLength() if any(each.min_length for each in self.requests) else None
+        if min_length is not None:
+            processors.append(min_length)
+        if config.no_repeat_ngram_size:
+            processors.append(logits_processors.NoRepeatNgram(config.no_repeat_ngram_size))
+        if config.repetition_penalty != 1.0:
+            processors.append(logits_processors.RepetitionPenalty(config.repetition_penalty))
+        processors += self.processors
+        phrases, longest = self.banned
+        if phrases:
+            processors.append(logits_processors.BannedPhrases(self.slots, phrases, longest, self.device))
+        if min_length is not None and len(processors) > 2:
+            processors.append(logits_processors.AllowEnd(min_length))
+        if self.max_prefix:
+            saved = logits_processors.SavePrefix()
+            processors = [saved, *processors, logits_processors.ForcePrefix(saved)]
+        return processors
 
 
 @lru_cache(maxsize=1)

@@ -1,20 +1,19 @@
 """Beam search, with diverse groups of beams."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.tokenizer import END
-from regard.decoding.config import DecodeConfig
-from regard.decoding.constrained_beam import RequiredPhrases
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.interfaces import DecodingStrategy, GeneratedTokens, LogitsProcessor, Scores
+from regard.decoding.interfaces import Hypothesis, Scores
+from regard.decoding.strategies import DecodingStrategy
 from regard.decoding.topk import topk, topk_sums
 from regard.kernels.decode.step import kernels
 from regard.model.kv_cache import Slots
 
 
+@dataclass(eq=False)
 class BeamSearch(DecodingStrategy):
     """K hypotheses in each of B slots, in G groups (https://arxiv.org/abs/1610.02424).
 
@@ -23,30 +22,17 @@ class BeamSearch(DecodingStrategy):
     only `num_hypotheses`.
     """
 
-    def __init__(
-        self,
-        config: DecodeConfig,
-        generated: GeneratedTokens,
-        limit: Int[Tensor, " B"],
-        processors: Sequence[LogitsProcessor],
-        *,
-        ends: bool,
-        whole_beam: bool = False,
-        required: RequiredPhrases | None = None,
-    ) -> None:
-        self.config, self.generated, self.limit, self.processors = config, generated, limit, processors
-        self.ends, self.groups, self.required = ends, config.beam_groups, required
-        self.count = config.beam_size if whole_beam else config.num_hypotheses
-        self.masks_only = all(each.masks_only for each in processors)
-        batch, beams, longest = generated.tokens.shape
-        device = limit.device
-        self.log_p = torch.zeros(batch, beams, longest, device=device)
-        self.total = torch.zeros(batch, beams, device=device)
-        self.ended_tokens = torch.zeros_like(generated.tokens)
-        self.ended_log_p = torch.zeros_like(self.log_p)
-        self.ended_length = torch.zeros(batch, beams, dtype=torch.int64, device=device)
-        self.ended_score = torch.full((batch, beams), -torch.inf, device=device)
-        self.done = torch.ones(batch, dtype=torch.bool, device=device)
+    whole_beam: bool = False
+    per_slot = ("log_p", "total", "ended_tokens", "ended_log_p", "ended_length", "ended_score")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.groups, tokens = self.config.beam_groups, self.generated.tokens  # (B, K, T)
+        self.log_p = torch.zeros_like(tokens, dtype=torch.float32)
+        self.total = self.log_p.new_zeros(tokens.shape[:2])
+        self.ended_tokens, self.ended_log_p = torch.zeros_like(tokens), torch.zeros_like(self.log_p)
+        self.ended_length = tokens.new_zeros(tokens.shape[:2])
+        self.ended_score = torch.full_like(self.total, -torch.inf)
 
     def set_seed(self, seed: int) -> None:
         """Beam search is deterministic."""
@@ -57,11 +43,6 @@ class BeamSearch(DecodingStrategy):
         self.total[slots] = torch.where(first, 0.0, -torch.inf)  # all are equal: one of each group is extended
         self.ended_score[slots] = -torch.inf
         self.done[slots] = False
-
-    def keep(self, slots: Int[Tensor, " n"]) -> None:
-        self.generated = self.generated.keep(slots)
-        for name in ("log_p", "total", "limit", "done", "ended_tokens", "ended_log_p", "ended_length", "ended_score"):
-            setattr(self, name, getattr(self, name)[slots])
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
         generated, beams = self.generated, logits.shape[1]
@@ -184,23 +165,19 @@ class BeamSearch(DecodingStrategy):
 
     def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
         scores = self.ended_score[slots]
-        best = scores.argsort(dim=-1, descending=True, stable=True)[:, : self.count]
+        count = self.config.beam_size if self.whole_beam else self.config.num_hypotheses
+        best = scores.argsort(dim=-1, descending=True, stable=True)[:, :count]
         ranked = (scores.gather(1, best), self.ended_length[slots].gather(1, best))
         sequences = (_select(x[slots], best) for x in (self.ended_tokens, self.ended_log_p))
-        return [self._hypotheses(*each) for each in zip(*(x.tolist() for x in (*ranked, *sequences)), strict=True)]
+        return [
+            [self._hypothesis(*each) for each in zip(*beams, strict=True) if each[0] > -torch.inf]
+            for beams in zip(*(x.tolist() for x in (*ranked, *sequences)), strict=True)
+        ]
 
-    def _hypotheses(
-        self, scores: list[float], lengths: list[int], tokens: list[list[int]], log_p: list[list[float]]
-    ) -> list[Hypothesis]:
-        """Of one slot."""
-        hypotheses = []
-        for score, length, padded, known in zip(scores, lengths, tokens, log_p, strict=True):
-            if score == -torch.inf:
-                continue
-            ids = tuple(padded[:length])
-            ended = self.ends and ids[-1] == END
-            hypotheses.append(Hypothesis(ids[:-1] if ended else ids, tuple(known[:length]), score, ended))
-        return hypotheses
+    def _hypothesis(self, score: float, length: int, tokens: list[int], log_p: list[float]) -> Hypothesis:
+        ids = tuple(tokens[:length])
+        ended = self.ends and ids[-1] == END
+        return Hypothesis(ids[:-1] if ended else ids, tuple(log_p[:length]), score, ended)
 
 
 def _select(x: Tensor, beams: Int[Tensor, "B N"]) -> Tensor:

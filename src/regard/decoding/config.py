@@ -66,23 +66,15 @@ class DecodeConfig(Config):
 
     def conflicts(self) -> Iterator[Problem]:
         if self.num_hypotheses > self.beam_size and not self.sample:
-            yield Problem(
-                "num_hypotheses",
-                f"at most beam_size = {self.beam_size}",
-                str(self.num_hypotheses),
-                "Raise beam_size, or sample.",
-            )
+            most = f"at most beam_size = {self.beam_size}"
+            yield Problem("num_hypotheses", most, str(self.num_hypotheses), "Raise beam_size, or sample.")
         if self.sample and self.beam_size > 1:
             yield Problem("sample", "false with a beam", "true", "Choose one of the two.")
         if self.sample and self.coverage_penalty:
             yield Problem("coverage_penalty", "0 for samples, which are not ranked", "more", "Use a beam.")
         if self.beam_size % self.beam_groups:
-            yield Problem(
-                "beam_groups",
-                f"a divisor of beam_size = {self.beam_size}",
-                str(self.beam_groups),
-                "Change one of the two.",
-            )
+            wanted = f"a divisor of beam_size = {self.beam_size}"
+            yield Problem("beam_groups", wanted, str(self.beam_groups), "Change one of the two.")
         if not self.sample:
             for key in ("top_k", "top_p", "min_p", "typical_p"):
                 if getattr(self, key) is not None:
@@ -90,6 +82,5 @@ class DecodeConfig(Config):
         if self.temperature == 0:
             yield Problem("temperature", "a number above 0", "0.0", "sample = false takes the most likely token.")
         if self.min_length > self.max_length:
-            yield Problem(
-                "min_length", f"at most max_length = {self.max_length}", str(self.min_length), "Change one of the two."
-            )
+            most = f"at most max_length = {self.max_length}"
+            yield Problem("min_length", most, str(self.min_length), "Change one of the two.")

@@ -88,6 +88,8 @@ class EnsembleDecoder(Decoder[EnsembleState]):
 class Ensemble(Seq2Seq):
     """Models of any architecture with one vocabulary, as one model."""
 
+    inspectable = False  # the members' attention weights are not comparable
+
     def __init__(self, models: Sequence[Model]) -> None:
         members = [member for model in models if (member := model.as_seq2seq()) is not None]
         if not models or len(members) < len(models):

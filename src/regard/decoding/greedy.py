@@ -1,43 +1,33 @@
 """Greedy search and sampling: one token after another for each hypothesis."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from regard.core.shapes import Float, Int, Tensor
 from regard.data.tokenizer import END, PAD
-from regard.decoding.config import DecodeConfig
-from regard.decoding.constrained_beam import RequiredPhrases
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.interfaces import DecodingStrategy, GeneratedTokens, LogitsProcessor
+from regard.decoding.interfaces import Hypothesis
 from regard.decoding.sampling import filtered, sample, seed_offset, uniform
+from regard.decoding.strategies import DecodingStrategy
 from regard.kernels.decode.step import kernels
 from regard.model.kv_cache import Slots
 
 
+@dataclass(eq=False)
 class GreedySearch(DecodingStrategy):
     """The most likely token at each step, or K independent samples in each of B slots."""
 
-    def __init__(
-        self,
-        config: DecodeConfig,
-        generated: GeneratedTokens,
-        limit: Int[Tensor, " B"],
-        processors: Sequence[LogitsProcessor],
-        *,
-        ends: bool,
-        scored: bool,
-        required: RequiredPhrases | None = None,
-    ) -> None:
-        self.config, self.generated, self.limit, self.processors = config, generated, limit, processors
-        self.ends, self.scored, self.required = ends, scored, required
-        self.normalized = scored or config.sample or not all(each.masks_only for each in processors)
-        batch, beams, _ = generated.tokens.shape
-        self.log_p = torch.zeros(generated.tokens.shape, device=limit.device) if scored else None
-        self.ended = torch.zeros(batch, beams, dtype=torch.bool, device=limit.device)
-        self.done = torch.ones(batch, dtype=torch.bool, device=limit.device)
-        self.stream = torch.zeros(batch, beams, dtype=torch.int64, device=limit.device)  # of random numbers
-        self.seed = torch.zeros(1, dtype=torch.int64, device=limit.device)  # a tensor, which a CUDA graph reads
+    scored: bool = False  # whether hypotheses have log-probabilities
+    per_slot = ("ended", "stream", "log_p")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.normalized = self.scored or self.config.sample or not self.masks_only
+        tokens = self.generated.tokens  # (B, K, T)
+        self.log_p = tokens.new_zeros(tokens.shape if self.scored else (*tokens.shape[:2], 0), dtype=torch.float32)
+        self.ended = tokens.new_zeros(tokens.shape[:2], dtype=torch.bool)
+        self.stream = tokens.new_zeros(tokens.shape[:2])  # of random numbers
+        self.seed = tokens.new_zeros(1)  # a tensor, which a CUDA graph reads
 
     def set_seed(self, seed: int) -> None:
         if self.config.sample:
@@ -50,9 +40,8 @@ class GreedySearch(DecodingStrategy):
             self.stream[slots] = inputs[:, None] * beams + torch.arange(beams, device=inputs.device)
 
     def keep(self, slots: Int[Tensor, " n"]) -> None:
-        self.generated, self.limit, self.done = self.generated.keep(slots), self.limit[slots], self.done[slots]
-        self.ended, self.stream, self.seed = self.ended[slots], self.stream[slots], self.seed.clone()
-        self.log_p = None if self.log_p is None else self.log_p[slots]
+        super().keep(slots)
+        self.seed = self.seed.clone()  # a copy of the strategy has its own
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], None]:
         generated = self.generated
@@ -75,7 +64,7 @@ class GreedySearch(DecodingStrategy):
         tokens = tokens.masked_fill(self.ended, PAD)
         position = generated.length[:, None, None].expand(-1, tokens.shape[1], -1)
         generated.tokens.scatter_(2, position, tokens[..., None])
-        if self.log_p is not None:
+        if self.scored:
             self.log_p.scatter_(2, position, log_p.gather(2, tokens[..., None]))
         generated.length += ~self.done
         if self.ends:
@@ -84,18 +73,17 @@ class GreedySearch(DecodingStrategy):
         return tokens, None
 
     def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
-        lengths, tokens = self.generated.length[slots].tolist(), self.generated.tokens[slots].tolist()
-        log_p = [None] * len(tokens) if self.log_p is None else self.log_p[slots].tolist()
-        return [self._hypotheses(*each) for each in zip(tokens, lengths, log_p, strict=True)]
+        buffers = self.generated.length, self.generated.tokens, self.log_p
+        return [
+            [self._hypothesis(padded[:length], own) for padded, own in zip(*beams, strict=True)]
+            for length, *beams in zip(*(x[slots].tolist() for x in buffers), strict=True)
+        ]
 
-    def _hypotheses(self, beams: list[list[int]], length: int, log_p: list[list[float]] | None) -> list[Hypothesis]:
-        """Of one slot."""
-        hypotheses = []
-        for beam, padded in enumerate(beams):
-            tokens = padded[:length]
-            ended = self.ends and END in tokens
-            tokens = tokens[: tokens.index(END)] if ended else tokens
-            own = None if log_p is None else tuple(log_p[beam][: len(tokens) + ended])
-            score = None if own is None else sum(own) / max(1, len(own)) ** self.config.length_penalty
-            hypotheses.append(Hypothesis(tuple(tokens), own, score, ended))
-        return hypotheses
+    def _hypothesis(self, tokens: list[int], log_p: list[float]) -> Hypothesis:
+        ended = self.ends and END in tokens
+        tokens = tokens[: tokens.index(END)] if ended else tokens
+        if not self.scored:
+            return Hypothesis(tuple(tokens), None, None, ended)
+        own = tuple(log_p[: len(tokens) + ended])
+        score = sum(own) / max(1, len(own)) ** self.config.length_penalty
+        return Hypothesis(tuple(tokens), own, score, ended)

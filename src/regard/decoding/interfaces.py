@@ -1,21 +1,26 @@
-"""The interfaces of decoding: logits processors, and search strategies that return hypotheses."""
+"""The interfaces of decoding: logits processors, what they read, and the hypotheses that a search returns."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from regard.core.shapes import Float, Int, Tensor
-from regard.decoding.hypothesis import Hypothesis
-from regard.model.kv_cache import Slots
-from regard.runtime.interfaces import SearchStrategy
 
 if TYPE_CHECKING:
     from regard.decoding.request import Request
 
 Scores = Float[Tensor, "B K V"]  # log-probabilities or logits of the next token of K hypotheses in each of B slots
+
+
+class Hypothesis(NamedTuple):
+    """One output of a request."""
+
+    tokens: tuple[int, ...]  # without the end token
+    log_probabilities: tuple[float, ...] | None  # of each token and of the end token, where there is one
+    score: float | None  # the sum of the log-probabilities after the length penalty, by which outputs are ranked
+    ended: bool  # by the end token; if not, at the maximum length
 
 
 @dataclass
@@ -61,14 +66,3 @@ class LogitsProcessor(ABC):
 
     def keep(self, slots: Int[Tensor, " n"]) -> None:  # noqa: B027  optional
         """The search continues with these slots only. Called where `per_slot`."""
-
-
-class DecodingStrategy(SearchStrategy):
-    """A search strategy over generated tokens, whose finished slots are read as hypotheses."""
-
-    generated: GeneratedTokens
-    processors: Sequence[LogitsProcessor]
-
-    @abstractmethod
-    def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
-        """The outputs of each of these slots, which are finished; best first."""

@@ -119,22 +119,6 @@ class RepetitionPenalty(LogitsProcessor):
         scores.scatter_(2, generated.tokens, torch.where(before, chosen * self.factor, chosen))
 
 
-@dataclass(frozen=True)
-class BannedTokens(LogitsProcessor):
-    """Excludes runs of tokens from every output."""
-
-    phrases: Sequence[Sequence[int]]
-    recordable = masks_only = True
-
-    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        for *before, token in self.phrases:
-            if not before:
-                scores[..., token] = -torch.inf
-                continue
-            begun = (generated.last(len(before)) == _ids(tuple(before), scores.device)).all(-1)  # (B, K)
-            scores[..., token].masked_fill_(begun, -torch.inf)
-
-
 class BannedPhrases(LogitsProcessor):
     """Excludes runs of tokens from the output of each slot, from a given length of the output on."""
 
@@ -145,10 +129,12 @@ class BannedPhrases(LogitsProcessor):
         self.since = torch.full((slots, phrases), NEVER, device=device)  # tokens; NEVER where there is no phrase
 
     def admit(self, slot: int, request: "Request") -> None:
+        bans, longest = request.bans, self.phrases.shape[2]
         self.phrases[slot], self.since[slot] = -1, NEVER
-        for number, (phrase, since) in enumerate(request.bans):
-            self.phrases[slot, number, -len(phrase) :] = torch.tensor(phrase, device=self.phrases.device)
-            self.since[slot, number] = since
+        if bans:
+            phrases = [[-1] * (longest - len(phrase)) + [*phrase] for phrase, _ in bans]
+            self.phrases[slot, : len(bans)] = torch.tensor(phrases, device=self.phrases.device)
+            self.since[slot, : len(bans)] = torch.tensor([since for _, since in bans], device=self.since.device)
 
     def keep(self, slots: Int[Tensor, " n"]) -> None:
         self.phrases, self.since = self.phrases[slots], self.since[slots]
@@ -159,19 +145,6 @@ class BannedPhrases(LogitsProcessor):
         active = (generated.length[:, None] >= self.since)[:, None]  # (B, 1, P)
         begun = ((before == last) | (before < 0)).all(-1) & active  # (B, K, P)
         exclude(scores, token[:, None].expand_as(begun), begun)
-
-
-@dataclass(frozen=True)
-class AllowedTokens(LogitsProcessor):
-    """Excludes all tokens but these and the end token."""
-
-    mask: Bool[Tensor, " V"]
-    recordable = masks_only = True
-
-    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        allowed = self.mask.clone()
-        allowed[END] = True
-        scores.masked_fill_(~allowed, -torch.inf)
 
 
 def exclude(scores: Scores, tokens: Int[Tensor, "B K N"], mask: Bool[Tensor, "B K N"]) -> None:

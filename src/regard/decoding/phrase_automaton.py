@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import permutations
 from typing import NamedTuple
 
@@ -54,29 +55,22 @@ class PhraseAutomaton:
         # Another token between two phrases may be needed: side by side they may contain a banned run, or merge words.
         self.gap = int(bool(banned) or any(phrase.continuations for phrase in self.phrases))
         self.left = tuple(counts.values())
-        self._after: dict[tuple[AutomatonState, int], AutomatonState | None] = {}
+        self.after = cache(self._after)
         self._plans: dict[AutomatonState, Run | None] = {}
 
     def _check(self, phrase: Phrase) -> None:
+        refuse = partial(InvalidArgument, "required")
         for run in phrase.runs:
             bare = run[1:] if run[:1] == (START,) else run
             if not bare or set(bare) & {PAD, START, END, MASK}:
-                raise InvalidArgument(
-                    "required", wanted="the tokens of words", got=str(list(run)), remedy="Leave out special tokens."
-                )
+                raise refuse(wanted="the tokens of words", got=str(list(run)), remedy="Leave out special tokens.")
             parts = (run[start:stop] for start in range(len(run)) for stop in range(start + 1, len(run) + 1))
             part = next((part for part in parts if part in self.banned), None)
             if part is not None:
-                raise InvalidArgument(
-                    "required",
-                    wanted="nothing that is banned",
-                    got=f"tokens {list(run)}, of which {list(part)} are banned",
-                    remedy="Require it or ban it.",
-                )
+                got = f"tokens {list(run)}, of which {list(part)} are banned"
+                raise refuse(wanted="nothing that is banned", got=got, remedy="Require it or ban it.")
         if all(run[0] == START for run in phrase.runs):
-            raise InvalidArgument(
-                "required", wanted="a run for any place", got="runs for the start", remedy="Leave out START."
-            )
+            raise refuse(wanted="a run for any position", got="runs for the start", remedy="Leave out START.")
 
     def read(self, prefix: Sequence[int], *, begins: bool) -> AutomatonState:
         """The state after a forced prefix, in which bans are ignored. `begins`: it is at the start of the output."""
@@ -85,14 +79,11 @@ class PhraseAutomaton:
             state = self._next(state, token)
         return state
 
-    def after(self, state: AutomatonState, token: int) -> AutomatonState | None:
+    def _after(self, state: AutomatonState, token: int) -> AutomatonState | None:
         """The state after one more token; None where that completes a banned run."""
-        key = state, token
-        if key not in self._after:
-            generated = (*state.node, token)
-            banned = any(generated[start:] in self.banned for start in range(len(generated)))
-            self._after[key] = None if banned else self._next(state, token)
-        return self._after[key]
+        generated = (*state.node, token)
+        banned = any(generated[start:] in self.banned for start in range(len(generated)))
+        return None if banned else self._next(state, token)
 
     def _next(self, state: AutomatonState, token: int) -> AutomatonState:
         generated = (*state.node, token)
@@ -162,7 +153,7 @@ class PhraseAutomaton:
         return self._plans[state]
 
     def _remember(self, state: AutomatonState, plan: Run) -> None:
-        """Store a plan for its state, and its rest for each state on its way where none is shorter."""
+        """Store a plan for its state, and its rest for each state that it passes where none is shorter."""
         for done in range(len(plan) + 1):
             known = self._plans.get(state)
             if known is None or len(known) > len(plan) - done:

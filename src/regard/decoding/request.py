@@ -10,9 +10,7 @@ from torch import nn
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import START
 from regard.decoding.config import DecodeConfig
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.interfaces import LogitsProcessor
-from regard.decoding.logits_processors import BannedTokens
+from regard.decoding.interfaces import Hypothesis, LogitsProcessor
 from regard.decoding.phrase_automaton import AutomatonState, Phrase, PhraseAutomaton
 from regard.model.interfaces import Source
 from regard.model.positions import Learned
@@ -46,12 +44,8 @@ class Request(NamedTuple):
         if positions is None:
             return longest
         if len(self.prefix) >= positions:
-            raise InvalidArgument(
-                "prefix",
-                wanted=f"at most {positions - 1} tokens: the decoder has learned {positions} positions",
-                got=str(len(self.prefix)),
-                remedy="Shorten it.",
-            )
+            wanted = f"at most {positions - 1} tokens: the decoder has learned {positions} positions"
+            raise InvalidArgument("prefix", wanted=wanted, got=str(len(self.prefix)), remedy="Shorten it.")
         return min(longest, positions)
 
     def min_length(self, config: DecodeConfig) -> int:
@@ -59,15 +53,11 @@ class Request(NamedTuple):
         shortest = max(config.min_length, int(config.min_length_ratio * self.size))
         return shortest + self.given if shortest else 0
 
-    def constraint(
-        self, config: DecodeConfig, processors: Sequence[LogitsProcessor], positions: int | None = None
-    ) -> Constraint | None:
+    def constraint(self, config: DecodeConfig, positions: int | None = None) -> Constraint | None:
         """The required phrases as an automaton; refused where they cannot fit. None where nothing is required."""
         if not self.required:
             return None
-        everywhere = [phrase for each in processors if isinstance(each, BannedTokens) for phrase in each.phrases]
-        banned = [tuple(phrase) for phrase in (*self.banned, *everywhere)]
-        automaton = PhraseAutomaton([Phrase.of(each) for each in self.required], banned)
+        automaton = PhraseAutomaton([Phrase.of(each) for each in self.required], [tuple(run) for run in self.banned])
         state = automaton.read(self.prefix[self.given :], begins=not self.given)
         budget = self.max_length(config, positions) - len(self.prefix)
         if not automaton.fits(state, budget):

@@ -14,13 +14,13 @@ from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
 from regard.data.tokenizer import END, PAD
 from regard.decoding.batch_plan import BatchPlan, PlannedRequest, plan_requests
-from regard.decoding.constrained_beam import RequiredPhrases
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.interfaces import DecodingStrategy
+from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
-from regard.decoding.slots import EncodeQueue, SlotTable
-from regard.decoding.strategies import build_strategy
+from regard.decoding.strategies import DecodingStrategy
+from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots
+from regard.model.memory import Memory
+from regard.runtime import engines
 from regard.runtime.cuda.buffers import DecodeBuffers, buffer_pool
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.cuda.host_future import HostFuture
@@ -37,10 +37,7 @@ def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int,
     """The index of each request and its hypotheses, best first, in the order in which they are finished."""
     config, planned = task.config, plan_requests(task, requests)
     if config.coverage_penalty and task.rerank is None:
-        wanted, remedy = (
-            "SearchTask(rerank=...), which computes it",
-            "Pass interpret.output_attention.coverage_reranker.",
-        )
+        wanted, remedy = "SearchTask(rerank=...)", "Pass interpret.output_attention.coverage_reranker."
         raise InvalidArgument("coverage_penalty", wanted=wanted, got="none", remedy=remedy)
     rows = MAX_HYPOTHESES.get(next(task.model.parameters()).device.type, MAX_HYPOTHESES["cpu"])
     # Longest first (the sort is stable): no request that is admitted later needs larger buffers.
@@ -67,6 +64,7 @@ def stream(task: SearchTask, request: Request) -> Iterator[int]:
 class SearchBatch:
     """Requests of similar length that share the slots of one batch."""
 
+    occupants: list[tuple[int, int] | None]  # of each slot: a request, and the step at which it was admitted
     buffers: DecodeBuffers[DecodingStrategy]
     pool_key: Hashable
     done: HostFuture | None  # the finished slots before the last steps
@@ -79,11 +77,11 @@ class SearchBatch:
         finished = self._first_steps(wait=not self.plan.recorded)
         while True:
             for slot, hypotheses in finished:
-                yield self.release(slot), hypotheses
+                yield self._release(slot), hypotheses
             self._refill()
-            if not self.slots.occupied:
+            if not any(self.occupants):
                 break
-            finished = self.advance(wait=not self.plan.recorded)
+            finished = self._advance(wait=not self.plan.recorded)
         self._return_buffers()
 
     def stream(self) -> Iterator[int]:
@@ -95,44 +93,41 @@ class SearchBatch:
                 yield token
             if done:
                 break
-            done = bool(self.advance(wait=True))
+            done = bool(self._advance(wait=True))
         self._return_buffers()
 
     @torch.inference_mode()
-    def advance(self, *, wait: bool) -> Finished:
+    def _advance(self, *, wait: bool) -> Finished:
         """Generate more tokens of every hypothesis; the finished slots.
 
         Without `wait`, several tokens, and the slots that were finished before them: a GPU continues while the host
         reads its results.
         """
-        slots, steps = self.slots, 1 if wait else STEPS_AHEAD
-        last = max(
-            slots.admitted_at[slot] + self.requests[request].max_length
-            for slot, request in enumerate(slots.requests)
-            if request is not None
-        )
-        count, done = min(steps, max(0, last - self.step)), self.done
+        last = max(step + self.requests[index].max_length for index, step in filter(None, self.occupants))
+        count, done = min(1 if wait else STEPS_AHEAD, max(0, last - self.step)), self.done
         if count:
             with autocast(self.plan.half):
                 self.buffers.steps(count)
         self.step += count
         if wait or count == 0:
-            return self._finished(self.buffers.strategy.done.tolist() if wait else [True] * len(slots))
+            return self._finished(self.buffers.strategy.done.tolist() if wait else [True] * len(self.occupants))
         self.done = HostFuture(self.buffers.strategy.done)
         return [] if done is None else self._finished(done())
 
-    def release(self, slot: int) -> int:
+    def _release(self, slot: int) -> int:
         """Free a slot; the index of its request."""
-        if self.required is not None:
-            self.required.release(slot)
-        return self.slots.release(slot)
+        if self.buffers.strategy.required is not None:
+            self.buffers.strategy.required.release(slot)
+        occupant, self.occupants[slot] = self.occupants[slot], None
+        assert occupant is not None
+        return occupant[0]
 
     @torch.inference_mode()
-    def admit(self, slots: list[int]) -> None:
+    def _admit(self, slots: list[int]) -> None:
         """Put encoded requests into these slots, which are free: as many as there are slots."""
         admitted, self.done = self.queue.encoded[: len(slots)], None
         for slot, index in zip(slots, admitted, strict=True):
-            self.slots.assign(slot, index, self.step)
+            self.occupants[slot] = index, self.step
         rows = self._write(slots, admitted)
         self.buffers.strategy.set_seed(self.task.config.seed)
         self._constrain(slots, admitted)
@@ -145,7 +140,7 @@ class SearchBatch:
             self.buffers.admit(rows, state)
 
     def _first_steps(self, *, wait: bool) -> Finished:
-        """As `advance`, from the beginning.
+        """As `_advance`, from the beginning.
 
         Where steps are recorded, the weights are compared with the decoder's copy while a GPU works; if they have
         changed, its steps are repeated.
@@ -154,43 +149,42 @@ class SearchBatch:
         if not recorded:
             decoder.refresh(self.task.model)
         self._begin()
-        finished = self.advance(wait=wait)
+        finished = self._advance(wait=wait)
         if recorded and decoder.refresh(self.task.model):
             self._return_buffers()
             self._begin()
-            finished = self.advance(wait=wait)
+            finished = self._advance(wait=wait)
         return finished
 
     @torch.inference_mode()
     def _begin(self) -> None:
         plan = self.plan
-        self.slots, self.queue = SlotTable(plan.slots), EncodeQueue(plan)
+        self.occupants, self.queue = [None] * plan.slots, EncodeQueue(plan)
         self.step = 0  # steps taken
         self.done = None
-        self.required = RequiredPhrases(self.task.ends) if plan.constrained else None
         self.queue.encode()
         self.sizes = plan.sizes(self.queue.memory)
         self.pool_key = plan.pool_key(self.sizes)
         self.buffers = self._pooled_buffers() or self._new_buffers()
-        self.admit(list(range(len(self.queue.encoded))))
+        self._admit(list(range(len(self.queue.encoded))))
 
     def _pooled_buffers(self) -> DecodeBuffers[DecodingStrategy] | None:
         """Buffers of as many slots that an earlier search has returned."""
         if self.pool_key is None:
             return None
         buffers: DecodeBuffers[DecodingStrategy] | None
-        buffers = buffer_pool(self.plan.decoder).take((len(self.slots), self.pool_key))
+        buffers = buffer_pool(self.plan.decoder).take((len(self.occupants), self.pool_key))
         if buffers is not None:
             buffers.decoder = self.plan.decoder
         return buffers
 
     def _return_buffers(self) -> None:
         if self.pool_key is not None:
-            buffer_pool(self.plan.decoder).put((len(self.slots), self.pool_key), self.buffers)
+            buffer_pool(self.plan.decoder).put((len(self.occupants), self.pool_key), self.buffers)
 
     def _new_buffers(self) -> DecodeBuffers[DecodingStrategy]:
         plan, sizes, state = self.plan, self.sizes, None
-        strategy = build_strategy(plan, sizes, self.required)
+        strategy = plan.build_strategy(sizes)
         if plan.static:
             memory = None if self.queue.memory is None else self.queue.memory.empty(plan.slots, sizes.source)
             with autocast(plan.half):
@@ -199,7 +193,7 @@ class SearchBatch:
         return DecodeBuffers(plan.decoder, strategy, self.task.first, table, state, recorded=plan.recorded)
 
     def _finished(self, done: list[bool]) -> Finished:
-        slots = [slot for slot in self.slots.occupied if done[slot]]
+        slots = [slot for slot, occupant in enumerate(self.occupants) if occupant is not None and done[slot]]
         if not slots:
             return []
         leading = slots == list(range(len(slots)))
@@ -209,14 +203,16 @@ class SearchBatch:
     @torch.inference_mode()
     def _refill(self) -> None:
         """Admit queued requests into free slots; where none are left and most slots are free, shrink the batch."""
-        free, occupied, waiting = self.slots.free, self.slots.occupied, len(self.queue)
+        free = [slot for slot, occupant in enumerate(self.occupants) if occupant is None]
+        occupied = [slot for slot, occupant in enumerate(self.occupants) if occupant is not None]
+        total, waiting = len(self.occupants), len(self.queue)
         if waiting and len(free) >= max(1, self.plan.slots // IDLE_FRACTION):
             if not self.queue.encoded:
                 self.queue.encode()
-            self.admit(free[: len(self.queue.encoded)])
+            self._admit(free[: len(self.queue.encoded)])
         size = rounded(len(occupied), up=True) if self.plan.static and occupied else len(occupied)
-        small = self.plan.static and len(self.slots) * self.plan.beams <= MIN_HYPOTHESES
-        if not waiting and not small and 0 < size <= len(self.slots) // 2:
+        small = self.plan.static and total * self.plan.beams <= MIN_HYPOTHESES
+        if not waiting and not small and 0 < size <= total // 2:
             self._keep(occupied + free[: size - len(occupied)])
 
     def _keep(self, slots: list[int]) -> None:
@@ -224,12 +220,7 @@ class SearchBatch:
         self.done, rows = None, torch.tensor(slots, device=self.plan.device)
         smaller = self.buffers.keep(rows)
         self._return_buffers()
-        self.slots.keep(slots)
-        for processor in smaller.strategy.processors:
-            if processor.per_slot:
-                processor.keep(rows)
-        if self.required is not None:
-            self.required.keep(slots)
+        self.occupants = [self.occupants[slot] for slot in slots]
         pooled = self._pooled_buffers()
         if pooled is not None:
             pooled.copy_from(smaller)
@@ -243,12 +234,12 @@ class SearchBatch:
             for slot, each in zip(slots, requests, strict=True)
         ]
         if self.plan.static and self.step == 0:  # all slots are free: write all of them
-            rows += [[0, 0, 0, 1]] * (len(self.slots) - len(slots))  # finished after one step
+            rows += [[0, 0, 0, 1]] * (len(self.occupants) - len(slots))  # finished after one step
             self.buffers.table.copy_(self._on_host(rows), non_blocking=True)
-            self.buffers.run("admit", partial(_admit, self.buffers, slice(None), self.buffers.table))
+            self.buffers.run("admit", partial(_begin_requests, self.buffers, slice(None), self.buffers.table))
             return slice(len(slots))
         table = self._on_host(rows).to(self.plan.device, non_blocking=True)
-        _admit(self.buffers, table[:, 0], table)
+        _begin_requests(self.buffers, table[:, 0], table)
         return table[:, 0]
 
     def _on_host(self, rows: list[list[int]]) -> Int[Tensor, "n columns"]:
@@ -256,21 +247,58 @@ class SearchBatch:
         return table.pin_memory() if self.plan.device.type == "cuda" else table
 
     def _constrain(self, slots: list[int], admitted: list[int]) -> None:
-        """Tell per-slot processors and required phrases of admitted requests."""
+        """Pass admitted requests to per-slot processors, and their required phrases to the strategy."""
+        required = self.buffers.strategy.required
         per_slot = [each for each in self.buffers.strategy.processors if each.per_slot]
-        if not per_slot and self.required is None:
+        if not per_slot and required is None:
             return
         for slot, index in zip(slots, admitted, strict=True):
             request, _, _, max_length, constraint = self.requests[index]
             for processor in per_slot:
                 processor.admit(slot, request)
-            if self.required is not None and constraint is not None:
+            if required is not None and constraint is not None:
                 prefix = len(request.prefix)
-                budget = max_length - prefix
-                self.required.admit(slot, *constraint, beams=self.plan.beams, prefix=prefix, budget=budget)
+                required.admit(slot, *constraint, beams=self.plan.beams, prefix=prefix, budget=max_length - prefix)
 
 
-def _admit(buffers: DecodeBuffers[DecodingStrategy], slots: Slots, table: Int[Tensor, "n columns"]) -> None:
+class EncodeQueue:
+    """Requests that wait for a slot. As many as the batch has slots are encoded at once."""
+
+    def __init__(self, plan: BatchPlan) -> None:
+        self.plan = plan
+        self.next = 0  # the first request that is not encoded
+        self.encoded: list[int] = []  # requests that are encoded and not admitted
+        self.memory: Memory | None = None  # theirs, before the decoder has made a state of it
+        self.state: DecoderState | None = None  # that state
+
+    def __len__(self) -> int:
+        """The number of requests that are not admitted."""
+        return len(self.plan.requests) - self.next + len(self.encoded)
+
+    def encode(self) -> None:
+        """Encode the next requests."""
+        self.encoded = list(range(self.next, min(self.next + self.plan.slots, len(self.plan.requests))))
+        self.next += len(self.encoded)
+        sources, task = [self.plan.requests[index].request.source for index in self.encoded], self.plan.task
+        if sources[0] is not None:
+            self.memory = engines.encode(task.model, task.collate(sources), half=self.plan.half)
+
+    def state_of(self, count: int, capacity: int) -> DecoderState:
+        """The decoder's state of the first `count` encoded requests, which leave the queue."""
+        total, self.encoded = len(self.encoded), self.encoded[count:]
+        state = self._start(total, capacity) if self.state is None else self.state
+        self.memory = self.state = None
+        if self.encoded:
+            first, rest = torch.arange(total, device=self.plan.device).tensor_split([count])
+            state, self.state = state.reorder(first), state.reorder(rest)
+        return state
+
+    def _start(self, batch: int, capacity: int) -> DecoderState:
+        with autocast(self.plan.half):
+            return self.plan.decoder.start(self.memory, batch=batch, capacity=capacity, beams=self.plan.beams)
+
+
+def _begin_requests(buffers: DecodeBuffers[DecodingStrategy], slots: Slots, table: Int[Tensor, "n columns"]) -> None:
     """Begin requests. The columns of the table: slot, number, minimum and maximum length, prefix."""
     strategy, generated = buffers.strategy, buffers.strategy.generated
     generated.tokens[slots], generated.length[slots] = PAD, 0

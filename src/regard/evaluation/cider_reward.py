@@ -8,7 +8,7 @@ from typing import Any
 from regard.data.arrays import FeatureColumn, ImageColumn, Indices
 from regard.data.corpus import Corpus
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.interfaces import Hypothesis
 from regard.evaluation.caption_metrics import CaptionTokens, DocumentFrequency, TfIdfVector, cider_d
 from regard.evaluation.ptb_tokenizer import tokenize
 

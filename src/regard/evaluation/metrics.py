@@ -1,7 +1,7 @@
 """The table of metrics: description, direction, the tasks each applies to, and its `Statistics`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -50,59 +50,43 @@ class Metric:
     variant: Callable[[], str] | None = None
 
 
-METRICS: dict[str, Metric] = {}
+METRICS: dict[str, Metric] = {
+    name: replace(metric, higher_is_better=HIGHER_IS_BETTER[name])
+    for name, metric in {
+        "loss": Metric("mean cross-entropy of a token, or label, in nats", None, (*TEXT, *LABEL, "language"), digits=4),
+        "perplexity": Metric("exp(loss)", None, ("text", "language")),
+        "bleu": Metric("BLEU, 0 to 100, by sacreBLEU", sacrebleu_statistics.bleu),
+        "bleu_lower": Metric("BLEU, ignoring case", partial(sacrebleu_statistics.bleu, lowercase=True)),
+        "chrf": Metric("chrF2 (character n-grams), 0 to 100, by sacreBLEU", sacrebleu_statistics.chrf),
+        "ter": Metric("translation edit rate: edits and shifts per 100 words, by sacreBLEU", sacrebleu_statistics.ter),
+        **{
+            f"bleu{n}": Metric(f"captions: BLEU-{n}, 0 to 1, as COCO", partial(caption_metrics.bleu, n), digits=4)
+            for n in range(1, caption_metrics.MAX_ORDER + 1)
+        },
+        "rouge_l": Metric("captions: ROUGE-L, 0 to 1, as COCO", caption_metrics.rouge_l, digits=4),
+        "meteor": Metric("captions: METEOR without paraphrases, 0 to 1", meteor, digits=4, variant=matchers),
+        "cider": Metric("captions: CIDEr-D, 0 to 10, as COCO", caption_metrics.Cider, digits=4),
+        "accuracy": Metric(
+            "fraction of labels, or whole sequences, that equal a reference", exact_match, TEXT + LABEL, percent=True
+        ),
+        "error_rate": Metric(
+            "edits per reference token, split at spaces: word or phoneme error rate",
+            partial(edit_rate, str.split),
+            percent=True,
+        ),
+        "character_error_rate": Metric("edits per reference character", partial(edit_rate, str), percent=True),
+        "f1": Metric("macro-averaged F1", partial(macro_average, f1), LABEL, percent=True),
+        "f1_micro": Metric("micro-averaged F1, equal to accuracy", micro_f1, LABEL, percent=True),
+        "precision": Metric("macro-averaged precision", partial(macro_average, precision), LABEL, percent=True),
+        "recall": Metric("macro-averaged recall", partial(macro_average, recall), LABEL, percent=True),
+    }.items()
+}
 
 
-def register_metric(name: str, metric: Metric) -> None:
+def register_metric(name: str, metric: Metric, package: str | None = None) -> None:
     """Add a metric, for `regard evaluate` and as `train.monitor`."""
-    HIGHER_IS_BETTER.register(name, metric.higher_is_better)  # refuses a name that is taken
+    HIGHER_IS_BETTER.register(name, metric.higher_is_better, package=package)  # refuses a name that is taken
     METRICS[name] = metric
-
-
-def _builtin(
-    name: str,
-    description: str,
-    statistics: Callable[[], Statistics] | None,
-    tasks: tuple[TaskName, ...] = TEXT,
-    *,
-    percent: bool = False,
-    digits: int = 2,
-    variant: Callable[[], str] | None = None,
-) -> None:
-    METRICS[name] = Metric(description, statistics, tasks, HIGHER_IS_BETTER[name], percent, digits, variant)
-
-
-_builtin("loss", "mean cross-entropy of a token, or label, in nats", None, ("text", "label", "language"), digits=4)
-_builtin("perplexity", "exp(loss)", None, ("text", "language"))
-_builtin("bleu", "BLEU, 0 to 100, by sacreBLEU", sacrebleu_statistics.bleu)
-_builtin("bleu_lower", "BLEU, ignoring case", partial(sacrebleu_statistics.bleu, lowercase=True))
-_builtin("chrf", "chrF2 (character n-grams), 0 to 100, by sacreBLEU", sacrebleu_statistics.chrf)
-_builtin("ter", "translation edit rate: edits and shifts per 100 words, by sacreBLEU", sacrebleu_statistics.ter)
-for _order in range(1, caption_metrics.MAX_ORDER + 1):
-    _builtin(
-        f"bleu{_order}", f"captions: BLEU-{_order}, 0 to 1, as COCO", partial(caption_metrics.bleu, _order), digits=4
-    )
-_builtin("rouge_l", "captions: ROUGE-L, 0 to 1, as COCO", caption_metrics.rouge_l, digits=4)
-_builtin("meteor", "captions: METEOR without paraphrases, 0 to 1", meteor, digits=4, variant=matchers)
-_builtin("cider", "captions: CIDEr-D, 0 to 10, as COCO", caption_metrics.Cider, digits=4)
-_builtin(
-    "accuracy",
-    "fraction of labels, or whole sequences, that equal a reference",
-    exact_match,
-    ("text", "label"),
-    percent=True,
-)
-_builtin(
-    "error_rate",
-    "edits per reference token, split at spaces: word or phoneme error rate",
-    partial(edit_rate, str.split),
-    percent=True,
-)
-_builtin("character_error_rate", "edits per reference character", partial(edit_rate, str), percent=True)
-_builtin("f1", "macro-averaged F1", partial(macro_average, f1), LABEL, percent=True)
-_builtin("f1_micro", "micro-averaged F1, equal to accuracy", micro_f1, LABEL, percent=True)
-_builtin("precision", "macro-averaged precision", partial(macro_average, precision), LABEL, percent=True)
-_builtin("recall", "macro-averaged recall", partial(macro_average, recall), LABEL, percent=True)
 
 
 def check_metrics(names: Sequence[str], task: TaskName | None) -> None:

@@ -77,6 +77,10 @@ class Report:
     seed: int
     systems: Sequence[System]
 
+    def __getitem__(self, metric: str) -> MetricResult:
+        """A metric of the first system."""
+        return self.systems[0].metrics[metric]
+
 
 def collect(
     name: str,
@@ -85,12 +89,16 @@ def collect(
     *,
     model_metrics: Mapping[str, float] | None = None,
     source_length: Callable[[str], int] = lambda source: len(source.split()),
+    keep: Callable[[str], object] | None = None,
 ) -> SystemStatistics:
-    """The statistics of a stream of examples and outputs."""
+    """The statistics of a stream of examples and outputs; `keep` is called with every output."""
     statistics, lengths, content = new_statistics(metrics), array("i"), hashlib.sha256()
     pairs = iter(pairs)
     while chunk := list(islice(pairs, CHUNK)):
         rows, outputs = [row for row, _ in chunk], [output for _, output in chunk]
+        if keep is not None:
+            for output in outputs:
+                keep(output)
         for source, references in rows:
             content.update(repr((source, list(references))).encode("utf-8", "surrogatepass"))
         for one in statistics.values():

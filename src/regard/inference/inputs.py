@@ -119,31 +119,29 @@ class MultiSourceInput(InputEncoder):
                 wanted = f"{len(self.parts)} sources, as a tuple or separated by tabs"
                 remedy = "Give each example all its sources."
                 raise InvalidArgument(f"{name} {number}", wanted=wanted, got=str(len(row)), remedy=remedy)
-        columns = zip(self.parts, self._columns(rows), strict=True)
-        return list(zip(*(part.check(name, column) for part, column in columns), strict=True))
+        return list(zip(*(part.check(name, column) for part, column in self._columns(rows)), strict=True))
 
     def encode(self, texts: Sequence[Any]) -> list[EncodedInput]:
-        columns = zip(self.parts, self._columns(texts), strict=True)
-        return list(zip(*(part.encode(column) for part, column in columns), strict=True))
+        return list(zip(*(part.encode(column) for part, column in self._columns(texts)), strict=True))
 
     def truncate(
         self, inputs: list[EncodedInput], limit: int, *, truncate: bool, lines: Sequence[int] | None = None
     ) -> tuple[list[EncodedInput], set[int]]:
-        columns = zip(self.parts, self._columns(inputs), strict=True)
+        columns = self._columns(inputs)
         shortened = [part.truncate(column, limit, truncate=truncate, lines=lines) for part, column in columns]
         rows = zip(*(column for column, _ in shortened), strict=True)
         return list(rows), set().union(*(long for _, long in shortened))
 
     def sizes(self, inputs: Sequence[EncodedInput]) -> list[int]:
-        columns = zip(self.parts, self._columns(inputs), strict=True)
-        return [sum(row) for row in zip(*(part.sizes(column) for part, column in columns), strict=True)]
+        sizes = (part.sizes(column) for part, column in self._columns(inputs))
+        return list(map(sum, zip(*sizes, strict=True)))
 
     def collate(self, inputs: Sequence[Any]) -> Source:
-        columns = zip(self.parts, self._columns(inputs), strict=True)
-        return MultiSource(tuple(part.collate(column) for part, column in columns))
+        return MultiSource(tuple(part.collate(column) for part, column in self._columns(inputs)))
 
-    def _columns(self, rows: Sequence[Any]) -> list[list[Any]]:
-        return [[row[i] for row in rows] for i in range(len(self.parts))]
+    def _columns(self, rows: Sequence[Any]) -> list[tuple[SourceInput, list[Any]]]:
+        """The values of each source."""
+        return [(part, [row[i] for row in rows]) for i, part in enumerate(self.parts)]
 
 
 def check_list(name: str, texts: Iterable[Any], count: int | None = None, *, texts_only: bool = True) -> list[Any]:

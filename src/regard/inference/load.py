@@ -16,11 +16,14 @@ from regard.model.weights import load_weights
 from regard.recipe.recipe import Recipe
 
 
-def load(path: str | Path | Sequence[str | Path], *, device: str = "cpu") -> Predictor:
+def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "cpu") -> Predictor:
     """The model of a checkpoint, or the best of a run, ready to predict. Every byte is checked first.
 
-    Several paths make an ensemble, which predicts with the mean of their probabilities and the first one's recipe.
+    Several paths make an ensemble, which predicts with the mean of their probabilities and the first one's recipe. A
+    model that is already loaded is returned as it is.
     """
+    if isinstance(path, Predictor):
+        return path
     if not isinstance(path, str | Path):
         return _ensemble([load(each, device=device) for each in path])
     kind, _, number = device.partition(":")
@@ -50,12 +53,8 @@ def _ensemble(members: Sequence[Predictor]) -> Predictor:
     first = members[0]
     for other in members[1:]:
         if _vocabulary_key(other) != _vocabulary_key(first):
-            raise InvalidArgument(
-                str(other.folder),
-                wanted=f"the vocabularies of {first.folder}",
-                got="others",
-                remedy="Train them on the same prepared data.",
-            )
+            wanted, remedy = f"the vocabularies of {first.folder}", "Train them on the same prepared data."
+            raise InvalidArgument(str(other.folder), wanted=wanted, got="others", remedy=remedy)
     return replace(first, model=Ensemble(models))
 
 

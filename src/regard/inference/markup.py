@@ -6,6 +6,7 @@ A text with tags is a subset of HTML: `&lt;` stands for a character, and white s
 
 import html
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -65,13 +66,14 @@ def extract_tags(text: str, name: str = "text") -> MarkedText:
         _refuse(name, "its end", opened[path[-1]][0])
     plain += html.unescape(text[at:])
     words = [word.span() for word in re.finditer(r"\S+", plain)]
+    starts = [start for start, _ in words]
     elements = tuple(
         Element(
             opening,
             f"</{kind}>" if number in ends else None,
             parents,
-            _words_before(words, start),
-            _words_before(words, ends.get(number, start)),
+            bisect_left(starts, start),
+            bisect_left(starts, ends.get(number, start)),
             plain[start : start + 1].strip() != "" and plain[start - 1 : start].strip() == "",
         )
         for number, (opening, kind, parents, start) in enumerate(opened)
@@ -85,20 +87,12 @@ def _refuse(name: str, got: str, opened: str | None) -> None:
     raise InvalidArgument(name, wanted=wanted, got=got, remedy="Close elements in reverse order.")
 
 
-def _words_before(words: Sequence[tuple[int, int]], position: int) -> int:
-    return sum(start < position for start, _ in words)
-
-
 def _path(word: tuple[int, int], runs: Sequence[tuple[int, Path]], size: int) -> Path:
     """The elements around a word: of its most deeply nested part, or the longest of such parts."""
-    best: Path = ()
-    rank = (0, 0)
     starts: list[tuple[int, Path]] = [(0, ()), *runs, (size, ())]
-    for (start, path), (end, _) in pairwise(starts):
-        overlap = min(end, word[1]) - max(start, word[0])
-        if overlap > 0 and (len(path), overlap) > rank:
-            best, rank = path, (len(path), overlap)
-    return best
+    overlaps = [(min(end, word[1]) - max(start, word[0]), path) for (start, path), (end, _) in pairwise(starts)]
+    parts = [(len(path), overlap, path) for overlap, path in overlaps if overlap > 0]
+    return max(parts, key=lambda part: part[:2])[2]
 
 
 def insert_tags(
@@ -129,13 +123,15 @@ def insert_tags(
     writer = _Writer(marked.elements)
     end = 0
     for word, (start, stop) in enumerate(spans):
-        writer.space(output[end:start])
-        for path, text in (*before.get(word, ()), (paths[word], _escaped(output[start:stop])), *after.get(word, ())):
+        own = paths[word], html.escape(output[start:stop], quote=False)
+        writer.gap = output[end:start]
+        for path, text in (*before.get(word, ()), own, *after.get(word, ())):
             writer.add(path, text)
         end = stop
     for path, text in () if spans else after.get(-1, ()):
         writer.add(path, text)
-    return writer.end() + output[end:]
+    writer.close(0)
+    return "".join(writer.parts) + output[end:]
 
 
 def _filled(paths: Sequence[Path | None]) -> list[Path]:
@@ -174,34 +170,22 @@ class _Writer:
     """Writes words with the elements around them, properly nested."""
 
     def __init__(self, elements: Sequence[Element]) -> None:
-        self.elements, self.gap = elements, ""
+        self.elements = elements
+        self.gap = ""  # white space before the next word, outside of elements that end before it or begin with it
         self.parts: list[str] = []
         self.path: Path = ()
 
-    def space(self, text: str) -> None:
-        """The white space before the next word, outside of elements that end before it or begin with it."""
-        self.gap = text
-
     def add(self, path: Path, text: str) -> None:
-        self._close(_shared(self.path, path))
+        self.close(_shared(self.path, path))
         self.parts += [self.gap, *(self.elements[one].opening for one in path[len(self.path) :]), text]
         self.path, self.gap = path, ""
 
-    def end(self) -> str:
-        self._close(0)
-        return "".join(self.parts)
-
-    def _close(self, kept: int) -> None:
+    def close(self, kept: int) -> None:
+        """Close all elements but the outermost `kept`."""
         self.parts += [self.elements[one].closing or "" for one in reversed(self.path[kept:])]
         self.path = self.path[:kept]
 
 
 def _shared(a: Path, b: Path) -> int:
-    count = 0
-    while count < min(len(a), len(b)) and a[count] == b[count]:
-        count += 1
-    return count
-
-
-def _escaped(text: str) -> str:
-    return html.escape(text, quote=False)
+    """The length of the common prefix of two paths."""
+    return next((i for i, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))

@@ -1,4 +1,4 @@
-"""Constraint phrases as token ids, in every way that a tokenizer may write them."""
+"""Constraint phrases as token ids, in all tokenizations that spell them."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -9,8 +9,7 @@ from itertools import islice
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import START, UNKNOWN, Tokenizer
 from regard.decoding import search as decoding
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.logits_processors import BannedTokens
+from regard.decoding.interfaces import Hypothesis
 from regard.decoding.phrase_automaton import Phrase, Run
 from regard.decoding.request import Request, SearchTask
 
@@ -32,7 +31,7 @@ def search(
     """As `decoding.search`; an output that spells a banned phrase with other tokens is searched again without them."""
     for index, hypotheses in decoding.search(task, requests):
         request = requests[index]
-        while runs := [run for each in hypotheses for run in _other_spellings(tokenizer, task, request, each.tokens)]:
+        while runs := [run for each in hypotheses for run in _other_spellings(tokenizer, request, each.tokens)]:
             request = _banning(request, task, runs)
             alone = replace(task, numbers=[task.numbers[index] if task.numbers else index])
             ((_, hypotheses),) = decoding.search(alone, [request])
@@ -43,7 +42,7 @@ def stream(tokenizer: Tokenizer, task: SearchTask, request: Request) -> Iterator
     """As `decoding.stream`, with banned phrases handled as in `search`."""
     generated, tokens = list[int](), decoding.stream(task, request)
     while (token := next(tokens, None)) is not None:
-        if runs := _other_spellings(tokenizer, task, request, [*generated, token], since=len(generated)):
+        if runs := _other_spellings(tokenizer, request, [*generated, token], since=len(generated)):
             request = _banning(request, task, runs)
             tokens = islice(decoding.stream(task, request), len(generated), None)
         else:
@@ -59,14 +58,13 @@ def _banning(request: Request, task: SearchTask, runs: list[tuple[Run, int]]) ->
 
 
 def _other_spellings(
-    tokenizer: Tokenizer, task: SearchTask, request: Request, tokens: Sequence[int], since: int = 0
+    tokenizer: Tokenizer, request: Request, tokens: Sequence[int], since: int = 0
 ) -> list[tuple[Run, int]]:
     """Runs of an output's tokens that spell a banned phrase but are not banned, each with the position of its end.
 
     Only those that end at position `since` or later.
     """
-    everywhere = [(run, 0) for each in task.logits_processors if isinstance(each, BannedTokens) for run in each.phrases]
-    banned = {(tuple(run), since) for run, since in (*everywhere, *request.bans)}
+    banned = {(tuple(run), since) for run, since in request.bans}
     texts = {b"".join(tokenizer.spellings(run)) for run, since in banned if since == 0}
     if not texts:
         return []

@@ -13,8 +13,7 @@ from regard.core.sequence import Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.logits_processors import BannedTokens
+from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
 from regard.inference import phrases
 from regard.inference.inputs import EncodedInput, InputEncoder, check_list
@@ -44,6 +43,10 @@ class Output:
         return None if self.log_probabilities is None else sum(self.log_probabilities)
 
 
+IndexedOutputs = Iterator[tuple[int, list[Output]]]  # the index of an input and its outputs
+EncodedInputs = Sequence[EncodedInput]
+
+
 class OutputOptions(NamedTuple):
     """Constraints on outputs and what they hold; documented by `Predictor.iter_outputs`."""
 
@@ -60,16 +63,14 @@ class Pipeline(ABC):
     """Computes outputs for encoded inputs, and scores of given targets, with one kind of model."""
 
     @abstractmethod
-    def outputs(
-        self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions
-    ) -> Iterator[tuple[int, list[Output]]]:
+    def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
         """The index of each input and its outputs, best first, as they are finished."""
 
     @abstractmethod
-    def score(self, encoded: Sequence[EncodedInput], targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
+    def score(self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
         """The score of one target for each input. A language model has no inputs."""
 
-    def stream(self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions) -> Iterator[str]:
+    def stream(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> Iterator[str]:
         """The output for a single input, piece by piece as it is generated."""
         remedy = "Choose another, or use predict."
         raise InvalidArgument("model", wanted="one that gives sequences", got="one that gives labels", remedy=remedy)
@@ -83,9 +84,7 @@ class LabelPipeline(Pipeline):
     labels: Labels
     inputs: InputEncoder
 
-    def outputs(
-        self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions
-    ) -> Iterator[tuple[int, list[Output]]]:
+    def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
         for name, value in options._asdict().items():
             if value and name not in ("scores", "lines"):
                 wanted, remedy = "nothing for a model that gives labels", "Leave it out."
@@ -97,7 +96,7 @@ class LabelPipeline(Pipeline):
                 scored = [Output(name, (name,), (value,), value) for name, value in named]
                 yield row, scored if options.scores else [Output(each.text, each.tokens) for each in scored]
 
-    def score(self, encoded: Sequence[EncodedInput], targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
+    def score(self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
         ids, found = [self.labels.encode(target) for target in targets], dict[int, SequenceScore]()
         for rows, log_p in self._log_probabilities(encoded, batch_tokens):
             for row, values in zip(rows, log_p.tolist(), strict=True):
@@ -106,7 +105,7 @@ class LabelPipeline(Pipeline):
 
     @torch.inference_mode()
     def _log_probabilities(
-        self, encoded: Sequence[EncodedInput], batch_tokens: int
+        self, encoded: EncodedInputs, batch_tokens: int
     ) -> Iterator[tuple[list[int], Float[Tensor, "B labels"]]]:
         """The indices of a batch of inputs, and the log-probabilities of all labels."""
         for rows in length_batches(self.inputs.sizes(encoded), batch_tokens):
@@ -125,9 +124,7 @@ class SequencePipeline(Pipeline):
     inputs: InputEncoder
     documents: bool
 
-    def outputs(
-        self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions
-    ) -> Iterator[tuple[int, list[Output]]]:
+    def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
         requests, task = self._requests(encoded, options), self._task(config, options)
         if options.attention:
             require_cross_attention("attention", self.model)
@@ -150,13 +147,13 @@ class SequencePipeline(Pipeline):
             attention=attention,
         )
 
-    def stream(self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions) -> Iterator[str]:
+    def stream(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> Iterator[str]:
         (request,) = self._requests(encoded, options)
         tokens = phrases.stream(self.tokenizer, self._task(config, options), request)
         return text_pieces(self.tokenizer, islice(tokens, request.given, None))
 
     @torch.inference_mode()
-    def score(self, encoded: Sequence[EncodedInput], targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
+    def score(self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
         rows_of = self.tokenizer.encode_batch(targets)
         ids = [[END, *row] if self.documents else [START, *row, END] for row in rows_of]
         device, source = next(self.model.parameters()).device, None
@@ -174,20 +171,19 @@ class SequencePipeline(Pipeline):
 
     def _task(self, config: DecodeConfig, options: OutputOptions) -> SearchTask:
         """What all requests share."""
-        first, banned, lines = END if self.documents else START, options.banned, options.lines
+        first, lines = END if self.documents else START, options.lines
         return SearchTask(
             self.model,
             self.inputs.collate,
             config,
-            [BannedTokens(phrases.banned(self.tokenizer, banned))] if banned else [],
-            first,
+            first=first,
             ends=not self.documents,
             rerank=coverage_reranker(self.model, config, first),
             scored=options.scores,
             numbers=None if lines is None else [line - 1 for line in lines],
         )
 
-    def _requests(self, encoded: Sequence[EncodedInput], options: OutputOptions) -> list[Request]:
+    def _requests(self, encoded: EncodedInputs, options: OutputOptions) -> list[Request]:
         """One request for each input."""
         count = len(encoded)
         prefixes: Sequence[Sequence[int]] = [()] * count
@@ -198,11 +194,11 @@ class SequencePipeline(Pipeline):
             [()] * count if phrases_of is None else check_list(name, phrases_of, count, texts_only=False)
             for name, phrases_of in lists.items()
         )
-        requests = []
+        everywhere, requests = phrases.banned(self.tokenizer, options.banned), []
         for source, size, prefix, no, yes in zip(
             encoded, self.inputs.sizes(encoded), prefixes, banned, required, strict=True
         ):
-            limits = phrases.banned(self.tokenizer, no), phrases.required(self.tokenizer, yes)
+            limits = everywhere + phrases.banned(self.tokenizer, no), phrases.required(self.tokenizer, yes)
             if self.model.encoder is not None:
                 requests.append(Request(source, size, prefix, *limits))
             elif isinstance(source, list):

@@ -93,13 +93,12 @@ class Predictor:
 
     def outputs(self, texts: Iterable[InputValue], **options: Any) -> list[list[Output]]:
         """The `num_hypotheses` best outputs for each text, in order, best first. Options as in `iter_outputs`."""
-        texts = self.inputs.check("texts", texts)
         outputs = dict(self.iter_outputs(texts, **options))
-        return [outputs[index] for index in range(len(texts))]
+        return [outputs[index] for index in range(len(outputs))]
 
     def iter_outputs(
         self,
-        texts: Sequence[InputValue],
+        texts: Iterable[InputValue],
         *,
         prefixes: Sequence[str] | None = None,
         banned: Sequence[str] = (),
@@ -123,7 +122,7 @@ class Predictor:
         lines       line numbers of the texts in their file, from 1: for messages, and for the draws of sampling
         """
         config, pipeline = self._config(options), self.pipeline
-        encoded, long = self._encode(texts, config, truncate, lines)
+        encoded, long = self._encode("texts", texts, config, truncate, lines)
         wanted = OutputOptions(prefixes, banned, required, banned_in, attention, scores, lines)
         with evaluating(self.model):
             for index, outputs in pipeline.outputs(encoded, config, wanted):
@@ -150,7 +149,7 @@ class Predictor:
                 wanted, remedy = f"{only:g} in a stream", "Leave it out, or use predict."
                 raise InvalidArgument(name, wanted=wanted, got=repr(options[name]), remedy=remedy)
         config = self._config({**options, **UNSTREAMABLE})
-        encoded, _ = self._encode([text], config, truncate, None)
+        encoded, _ = self._encode("text", [text], config, truncate, None)
         with evaluating(self.model):
             yield from self.pipeline.stream(encoded, config, OutputOptions([prefix], banned, [required], lines=[line]))
 
@@ -170,22 +169,22 @@ class Predictor:
             return self.pipeline.score(encoded, targets, batch_tokens or self.recipe.decode.batch_tokens)
 
     def encode(
-        self, text: InputValue, *, truncate: bool = False, line: int | None = None, **options: Any
+        self, text: object, *, truncate: bool = False, line: int | None = None, **options: Any
     ) -> tuple[list[int], Source | None]:
         """The token ids of a text, none for a label or an image; and the encoder's input as a batch of one.
 
         The batch is None for a language model. `line` is the text's line number, for messages.
         """
         lines = None if line is None else [line]
-        encoded, _ = self._encode([text], self._config(options), truncate, lines)
+        encoded, _ = self._encode("text", [text], self._config(options), truncate, lines)
         ids = encoded[0] if isinstance(encoded[0], list) else []
         return ids, None if not self.recipe.data.source_fields else self.inputs.collate(encoded)
 
     def _encode(
-        self, texts: Sequence[InputValue], config: DecodeConfig, truncate: bool, lines: Sequence[int] | None
+        self, name: str, texts: Iterable[object], config: DecodeConfig, truncate: bool, lines: Sequence[int] | None
     ) -> tuple[list[EncodedInput], set[int]]:
         """The encoded texts, and the indices of those that were truncated."""
-        encoded = self.inputs.encode(self.inputs.check("texts", texts))
+        encoded = self.inputs.encode(self.inputs.check(name, texts))
         return self.inputs.truncate(encoded, config.max_source_length, truncate=truncate, lines=lines)
 
     def _config(self, options: dict[str, Any]) -> DecodeConfig:

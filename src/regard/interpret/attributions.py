@@ -1,7 +1,4 @@
-"""Gradients of an output's log-probability with respect to attention weights."""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
+"""Attributions: gradient × weight of every attention weight, for the log-probability of an output."""
 
 import torch
 from torch import nn
@@ -16,18 +13,11 @@ from regard.model.capture import intercepting
 from regard.model.eval_mode import evaluating
 
 
-@dataclass(frozen=True)
-class WeightGradients:
-    """The attention weights of a module, and the gradient of a log-probability with respect to each."""
+def attributions(forward: ForwardPass, of: int | None = None) -> dict[str, Float[Tensor, "H N M"]]:
+    """For each attention site, by name: each weight times the gradient with respect to it.
 
-    weights: Float[Tensor, "H N M"]
-    gradients: Float[Tensor, "H N M"]
-
-
-def weight_gradients(forward: ForwardPass, of: int | None = None) -> dict[str, WeightGradients]:
-    """For each attention site, by name: gradients of the log-probability of the output, or of its token `of`.
-
-    Every weight is materialised by the reference softmax, since fused kernels have no gradient with respect to it.
+    The gradient is of the log-probability of the output, or of its token `of`. Every weight is materialised by the
+    reference softmax, since fused kernels have no gradient with respect to it.
     """
     names = {module: site.name for module, site in attention_sites(forward.model).items()}
     steps: dict[str, list[Tensor]] = {}
@@ -43,11 +33,12 @@ def weight_gradients(forward: ForwardPass, of: int | None = None) -> dict[str, W
     with torch.enable_grad(), evaluating(forward.model), intercepting(materialize):
         log_probability = _log_probability(forward, of)
         inputs = [weights for site_steps in steps.values() for weights in site_steps]
-        gradients = iter(torch.autograd.grad(log_probability, inputs, allow_unused=True) if inputs else ())
-    return {
-        name: WeightGradients(_concatenated(each), _concatenated([_or_zero(next(gradients), like) for like in each]))
+        gradients = iter(torch.autograd.grad(log_probability, inputs, materialize_grads=True) if inputs else ())
+    products = {
+        name: [weights.detach()[0].float() * next(gradients)[0].float() for weights in each]
         for name, each in steps.items()
     }
+    return {name: torch.cat(each, 1).cpu() for name, each in products.items()}
 
 
 def _log_probability(forward: ForwardPass, of: int | None) -> Tensor:
@@ -60,12 +51,3 @@ def _log_probability(forward: ForwardPass, of: int | None) -> Tensor:
         raise InvalidArgument("of", wanted=wanted, got=repr(of), remedy=remedy)
     each = log_probabilities(forward(), forward.labels)
     return each.sum() if of is None else each[of]
-
-
-def _or_zero(gradient: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like) if gradient is None else gradient
-
-
-def _concatenated(steps: Sequence[Tensor]) -> Float[Tensor, "H N M"]:
-    """The rows of all steps of a module, in order."""
-    return torch.cat([step.detach()[0] for step in steps], 1).float().cpu()

@@ -10,7 +10,7 @@ from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.images import Pixels, webp
-from regard.interpret.attributions import weight_gradients
+from regard.interpret.attributions import attributions
 from regard.interpret.maps import AttentionMap, ForwardPass
 from regard.interpret.rollout import rollout
 from regard.interpret.summaries import Head, finite, sorted_by
@@ -137,8 +137,8 @@ class Look:
 
         The model runs once more, with every weight in memory.
         """
-        known = weight_gradients(self.forward, of)
-        return {each.name: each.merged(known[each.name].weights * known[each.name].gradients) for each in self.maps}
+        of_tokens = attributions(self.forward, of)
+        return {each.name: each.merged(of_tokens[each.name]) for each in self.maps}
 
     def as_dict(self, *, limit: int = LIMIT) -> dict[str, Any]:
         """What `to_json` writes, as plain values."""

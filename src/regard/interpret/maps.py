@@ -26,6 +26,7 @@ from regard.kernels.attention.spec import repeat_heads, widened
 from regard.model.capture import AttentionCall, Pick, capture_attention, picked
 from regard.model.eval_mode import evaluating
 from regard.model.interfaces import AttentionModule, Source
+from regard.model.seq2seq import Model
 
 CHUNK = 1024  # rows of logits whose log-softmax is in memory at once
 TOP = 16  # largest weights of each row in the JSON of a map that is too large to be written whole
@@ -151,12 +152,9 @@ class AttentionMap(AttentionSite):
 
     def _captured(self) -> AttentionCall:
         if self.call is None:
-            raise InvalidArgument(
-                f"map {self.name!r}",
-                wanted="a map whose queries and keys were kept",
-                got="its summary alone",
-                remedy=f"Look again without top=, or at this layer alone: layers=[{self.layer}].",
-            )
+            wanted = "a map whose queries and keys were kept"
+            remedy = f"Look again without top=, or at this layer alone: layers=[{self.layer}]."
+            raise InvalidArgument(f"map {self.name!r}", wanted=wanted, got="its summary alone", remedy=remedy)
         return self.call
 
     def _call_of(self, heads: Tensor | None) -> AttentionCall:
@@ -191,7 +189,7 @@ class AttentionMap(AttentionSite):
 class ForwardPass:
     """A model, and a batch of one input with the output it is given (teacher forcing); can be run again."""
 
-    model: nn.Module
+    model: Model
     source: Source | None  # None for a language model
     targets: Int[Tensor, "1 T"] | None  # the decoder's input, for a model with a decoder
     labels: Int[Tensor, " T"] | None  # the token predicted after each target, or the label; None if there is no output

@@ -8,7 +8,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import PAD
 from regard.decoding.config import DecodeConfig
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.interfaces import Hypothesis
 from regard.model.capture import AttentionCall, capture_attention
 from regard.model.interfaces import Source
 from regard.model.seq2seq import Model, Seq2Seq
@@ -20,12 +20,8 @@ def require_cross_attention(argument: str, model: Model) -> Seq2Seq:
     """The model; refused without cross-attention, as a language model, an RNN without attention or an ensemble is."""
     generator = model.as_seq2seq()
     if generator is None or not generator.decoder.cross_attentions:
-        raise InvalidArgument(
-            argument,
-            wanted="one model whose decoder attends to its source",
-            got="a decoder that does not, or several",
-            remedy="Leave it out, or choose another model.",
-        )
+        wanted, remedy = "one model whose decoder attends to its source", "Leave it out, or choose another model."
+        raise InvalidArgument(argument, wanted=wanted, got="a decoder that does not, or several", remedy=remedy)
     return generator
 
 

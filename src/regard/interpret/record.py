@@ -69,9 +69,8 @@ class MapSelection:
 
 def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection) -> Look:
     """Run the forward pass once and make a look of it."""
-    encoder = getattr(forward.model, "encoder", None)
-    units = int(getattr(encoder, "cls_token", None) is not None)
-    source = None if given.source is None else given.source.after(units)
+    encoder = forward.model.encoder
+    source = None if given.source is None else given.source.after(0 if encoder is None else encoder.cls_tokens)
     layers = _checked_layers(forward.model, selection.layers)
 
     def finish(recorded: AttentionMap) -> AttentionMap:

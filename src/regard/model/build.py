@@ -1,10 +1,10 @@
 """From a model table to a model: any registered encoder with any registered decoder or pool."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from regard.core.config import nearest, read, unknown_keys
+from regard.core.config import nearest, read, registered_names, unknown_keys
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.registry import Registry
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
@@ -14,10 +14,8 @@ from regard.model.model_config import ModelConfig, ModelOptions, Part, conflicts
 from regard.model.multi_source import MultiSourceEncoder
 from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig
 from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool
-from regard.model.positions import POSITIONS
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
-from regard.model.scores import SCORES
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
 from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, LabelEncoder
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
@@ -109,39 +107,13 @@ def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig 
     return problems or list(conflicts(model, sized=sized)) or model
 
 
-def registered_parts(model: Mapping[str, Any]) -> list[dict[str, str | None]]:
-    """The names in a model table that were registered at run time, each with its kind and the package that did it."""
-    return [
-        {"kind": registry.kind, "name": name, "package": registry.package(name)}
-        for registry, name in _names(model)
-        if registry.is_extension(name)
-    ]
-
-
-def missing_parts(parts: Sequence[Mapping[str, str | None]]) -> Iterator[str]:
-    """A sentence for each of these parts, as `registered_parts` gave them, whose name is not registered here."""
-    registries = {registry.kind: registry for registry in (ENCODERS, DECODERS, POOLS, SCORES, POSITIONS)}
-    for part in parts:
-        if part["name"] not in registries[str(part["kind"])]:
-            remedy = (
-                f"Import {part['package']} first" if part["package"] else "Import the module that registers it first"
-            )
-            yield f"wanted the {part['kind']} {part['name']!r}; got no registration of that name. {remedy}."
-
-
-def _names(table: Mapping[str, Any], role: str = "") -> Iterator[tuple[Registry[Any], str]]:
-    registries: dict[str, Registry[Any]] = {"score": SCORES, "positions": POSITIONS}
-    parts: dict[str, Registry[Any]] = {"encoder": ENCODERS, "decoder": DECODERS, "pool": POOLS}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _names(value, key)
-        elif key == "encoders":
-            for each in value:
-                yield from _names(each, "encoder")
-        elif key in registries:
-            yield registries[key], value
-        elif key == "kind" and role in parts:
-            yield parts[role], value
+def part_names(model: ModelConfig) -> Iterator[tuple[Registry[Any], str]]:
+    """The registered names in a model: the kind of each part, and those in its configuration."""
+    parts: list[tuple[Registry[Any], Part[Any] | None]] = [(ENCODERS, part) for part in model.encoders]
+    for registry, part in [*parts, (DECODERS, model.decoder), (POOLS, model.pool)]:
+        if part is not None:
+            yield registry, part.kind
+            yield from registered_names(part.config)
 
 
 def _encoders(model: Mapping[str, Any], problems: list[Problem]) -> tuple[Part[EncoderConfig], ...]:

@@ -44,6 +44,7 @@ class Encoder(nn.Module, ABC):
     """Encodes a source into a Memory that any decoder or pool reads."""
 
     dim: int  # of the memory's states
+    cls_tokens: int = 0  # learned states before those of the source, as in its memories
     causal: bool = False  # whether a position attends to earlier positions only
 
     @abstractmethod

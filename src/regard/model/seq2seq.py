@@ -15,6 +15,7 @@ class Model(nn.Module, ABC):
     """A model that `build` returns: a `Seq2Seq`, a `Classifier` or a `MaskedLanguageModel`."""
 
     encoder: Encoder | None
+    inspectable = True  # whether its attention can be shown
 
     def encode(self, source: Source | None) -> Memory | None:
         """The memory of a batch of sources, a memory as it is; None for a language model."""

@@ -32,6 +32,7 @@ class TransformerEncoder(Encoder):
         self.dim, self.causal = config.dim, config.causal
         self.embed_tokens = embedding
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
+        self.cls_tokens = int(config.cls_token)
         self.input_layer = InputLayer(config, bidirectional=not config.causal)
         self.stack = TransformerStack(config)
 

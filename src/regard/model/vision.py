@@ -195,6 +195,7 @@ class GridTransformer(Encoder):
         if config.positions == "sinusoidal":
             self.position_encoding, config = SinusoidalGrid(config.dim), replace(config, positions="none")
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
+        self.cls_tokens = int(config.cls_token)
         self.input_layer = InputLayer(config, bidirectional=True)
 
     def forward(self, source: Source) -> Memory:

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any
 
-from regard.core.config import nearest, read
+from regard.core.config import nearest, read, registered_names
 from regard.core.errors import InvalidRecipe, Problem
+from regard.core.registry import extensions
 from regard.data.config import DataConfig
 from regard.data.corpus import Prepared
 from regard.decoding.config import DecodeConfig
-from regard.model.build import parse_model
+from regard.model.build import parse_model, part_names
 from regard.model.model_config import SIZES, ModelConfig
 from regard.recipe.check import model_problems, training_problems
 from regard.training.config import TrainConfig
@@ -70,6 +72,11 @@ class Recipe:
     def settings(self) -> Iterator[tuple[str, Any]]:
         """Every key with a value, by its full name: ("train.learning_rate", 0.001)."""
         return _settings({key: table for key, table in self.as_dict().items() if key != "paths"}, "")
+
+    def extensions(self) -> list[dict[str, str | None]]:
+        """The names in the recipe that were registered at run time, with the packages that registered them."""
+        names = (registered_names(table) for table in (self.data, self.train, self.decode))
+        return extensions(chain(part_names(self.model), *names))
 
     def sized(self, data: Prepared) -> dict[str, Any]:
         """The model's table with the sizes of its vocabularies, as `regard.build` takes it."""

@@ -13,7 +13,7 @@ from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.data.tokenizer import END, START
 from regard.decoding.config import DecodeConfig
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from regard.model.memory import Memory

@@ -156,6 +156,16 @@ class PngCanvas(Canvas):
 CANVASES: dict[str, type[Canvas]] = {".svg": SvgCanvas, ".png": PngCanvas}  # by the ending of a file's name
 
 
+def mixed(start: Sequence[int], end: Sequence[int], share: float) -> str:
+    """The color between two of (red, green, blue): the second has this share."""
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(start, end, strict=True))
+
+
+def shortened(name: str, most: int) -> str:
+    """A name of at most so many letters."""
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
 def escaped(text: str) -> str:
     """Text between tags or in an attribute; control characters are replaced by a visible sign."""
     return html.escape(printable(text))

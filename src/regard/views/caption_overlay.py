@@ -4,10 +4,8 @@ As PNG, as SVG, and as a figure of an HTML page. File names and captions are unt
 self-contained and has no script; its content security policy forbids both scripts and requests.
 """
 
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from torch.nn import functional as F
 
 from regard.core.shapes import Float, Tensor
 from regard.views.canvas import CANVASES, data_uri, escaped, pillow
+from regard.views.html import page_start
 
 SHADE = 0.8  # how much of the light is removed where the weight is zero
 TILE = 224  # pixels of an image's longer side, in the drawing
@@ -34,20 +33,10 @@ figcaption small { display: block; color: #666; overflow-wrap: anywhere; }
 .word img { position: absolute; top: 0; left: 0; width: 100%; opacity: 0; pointer-events: none; }
 .word:hover img, .word:focus img { opacity: 1; }
 """
-POLICY = f"default-src 'none'; img-src data:; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'"
-PAGE = f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width">
-<title>Captions and their attention</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<p>Point at a word, or move to it with the tab key: the regions it attended to stay light.</p>
-"""
-PAGE_END = "</body>\n</html>\n"
+PAGE = (
+    page_start("Captions and their attention", STYLE, allowed="img-src data:; ")
+    + "<p>Point at a word, or move to it with the tab key: the regions it attended to stay light.</p>\n"
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +79,7 @@ def draw(overlay: Overlay, ending: str) -> bytes:
 
 
 def figure(overlay: Overlay) -> str:
-    """The image with its caption as an HTML figure, for a page between PAGE and PAGE_END."""
+    """The image with its caption as an HTML figure, for a page that begins with PAGE."""
     words = [
         f'<span class="word" tabindex="0">{escaped(word)}<img alt="" src="{data_uri(shade)}"></span>'
         for word, shade in zip(overlay.words, _shades(overlay, _within(overlay.size, COARSE)), strict=True)

@@ -4,14 +4,13 @@ All text is escaped. A page's content security policy forbids scripts and reques
 """
 
 import html
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from math import ceil, floor, isfinite, log10
 
 from regard.core.sanitize import printable
-from regard.views.canvas import SvgCanvas
+from regard.views.canvas import SvgCanvas, mixed, shortened
+from regard.views.html import PAGE_END, page_start
 
 WIDE, HIGH = 640, 300  # of a line chart
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 34, 70  # margins
@@ -32,7 +31,6 @@ th:first-child, td:first-child { text-align: left; }
 figure { margin: 0 0 1rem; overflow-x: auto; }
 pre { white-space: pre-wrap; color: #555; }
 """
-POLICY = f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'"
 
 
 @dataclass(frozen=True)
@@ -45,21 +43,7 @@ class ChartLine:
 
 def page(title: str, parts: Sequence[str]) -> str:
     """A self-contained HTML page."""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width">
-<title>{text(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<h1>{text(title)}</h1>
-{chr(10).join(parts)}
-</body>
-</html>
-"""
+    return page_start(title, STYLE) + "\n".join([f"<h1>{text(title)}</h1>", *parts, PAGE_END])
 
 
 def text(content: str) -> str:
@@ -106,22 +90,23 @@ def lines(
             canvas.circle((at, y(value)), 4, color, tooltip=tooltip)
         key = LEFT + number * (WIDE - LEFT - RIGHT) / max(1, len(drawn))
         canvas.line((key, HIGH - 20), (key + 24, HIGH - 20), 2, color, dash=dash)
-        canvas.text((key + 30, HIGH - 20), short(line.name, 28))
+        canvas.text((key + 30, HIGH - 20), shortened(line.name, 28))
     return canvas
 
 
 def heat_map(title: str, rows: Sequence[str], keys: Sequence[str], weights: Sequence[Sequence[float]]) -> SvgCanvas:
     """A square for each weight, the darker the larger; a tooltip has the number."""
-    left = LETTER * max((len(short(name)) for name in rows), default=0) + 12
-    top = LETTER * max((len(short(name)) for name in keys), default=0) + 36
-    wide = max(left + CELL * len(keys) + 8, 12 + LETTER * len(short(title, 40)))
+    row_names, key_names = ([shortened(name, LONGEST) for name in names] for names in (rows, keys))
+    left = LETTER * max(map(len, row_names), default=0) + 12
+    top = LETTER * max(map(len, key_names), default=0) + 36
+    wide = max(left + CELL * len(keys) + 8, 12 + LETTER * len(shortened(title, 40)))
     canvas = SvgCanvas(wide, top + CELL * len(rows) + 8, title=title)
-    canvas.text((4, 12), short(title, 40), bold=True)
-    for i, name in enumerate(keys):
-        canvas.slanted((left + CELL * (i + 0.5) + 4, top - 6), short(name), angle=90)
+    canvas.text((4, 12), shortened(title, 40), bold=True)
+    for i, name in enumerate(key_names):
+        canvas.slanted((left + CELL * (i + 0.5) + 4, top - 6), name, angle=90)
     for i, (name, row) in enumerate(zip(rows, weights, strict=True)):
         y = top + CELL * i
-        canvas.text((left - 6, y + CELL / 2), short(name), anchor="end")
+        canvas.text((left - 6, y + CELL / 2), row_names[i], anchor="end")
         for key, weight in enumerate(row):
             tooltip = f"{name} → {keys[key]}: {weight:.0%}"
             canvas.box((left + CELL * key, y), (CELL - 1, CELL - 1), _shade(weight), tooltip=tooltip)
@@ -136,10 +121,6 @@ def below(title: str, drawings: Sequence[SvgCanvas]) -> SvgCanvas:
         canvas.nested((0, top), each)
         top += each.height
     return canvas
-
-
-def short(name: str, most: int = LONGEST) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def _range(numbers: Sequence[float]) -> tuple[float, float]:
@@ -159,6 +140,4 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def _shade(weight: float) -> str:
     """From nearly white to dark blue."""
-    share = min(1.0, max(0.0, weight)) if isfinite(weight) else 0.0
-    red, green, blue = (round(light + (dark - light) * share) for light, dark in ((240, 0), (244, 45), (250, 112)))
-    return f"#{red:02x}{green:02x}{blue:02x}"
+    return mixed((240, 244, 250), (0, 45, 112), min(1.0, max(0.0, weight)) if isfinite(weight) else 0.0)

@@ -1,4 +1,7 @@
-"""A look as an SVG or PNG: a heat map, all heads, lines between words, or a copy of the image for each word."""
+"""A look written to a file: JSON, HTML, or a drawing as SVG or PNG.
+
+Drawings are a heat map, all heads, lines between words, or a copy of the image for each word.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,11 +16,12 @@ from regard.core.shapes import Float, Tensor
 from regard.interpret.look import Image, Look
 from regard.interpret.maps import AttentionMap
 from regard.views import caption_overlay
-from regard.views.canvas import CANVASES, SIZE
+from regard.views.canvas import CANVASES, SIZE, mixed, shortened
 from regard.views.terminal import main_map
 
 # From white to dark blue with falling brightness, so that it also reads in gray and for the color-blind.
 RAMP = ((255, 254, 248), (239, 227, 162), (181, 170, 116), (95, 100, 112), (0, 34, 78))
+WHITE = (255, 255, 255)
 LIGHT = 0.69  # letters on a darker cell are white
 EDGE = 12  # pixels around the drawing
 CELL = 32  # pixels of a weight
@@ -25,13 +29,40 @@ MOST = 64  # rows or keys of a map that are drawn
 SMALL, POINTS = 112, 28  # pixels of a head among others, and points in it
 ACROSS = 8  # heads in a row
 LINE, REACH = 24, 220  # pixels from one word to the next, and from side to side
+LETTERS = 18  # of a name, at most
 FAINT = 0.1  # the least share of the largest weight that gets a line
+ENDINGS = (".json", ".html", *CANVASES)
+
+
+def check_file(path: Path | None, view: str | None, map: str | None) -> None:
+    """Refuse what `write_look` would, before any work is done. None: the look is not written."""
+    check_view(view)
+    drawn = f"--out with a name in {', '.join(CANVASES)}"
+    if path is not None and path.suffix not in ENDINGS:
+        wanted = f"a name in {', '.join(ENDINGS)}"
+        raise InvalidArgument("out", wanted=wanted, got=str(path), remedy="Choose one of these.")
+    if view is not None and (path is None or path.suffix not in CANVASES):
+        remedy = "Add it, or leave --view out."
+        raise InvalidArgument("view", wanted=drawn, got=str(path or "none"), remedy=remedy)
+    if map is not None and path is not None and path.suffix not in CANVASES:
+        remedy = "Leave --map out: it has every map."
+        raise InvalidArgument("map", wanted=f"{drawn}, or none", got=str(path), remedy=remedy)
+
+
+def write_look(look: Look, path: Path, *, view: str | None = None, map: str | None = None) -> None:
+    """Write a look as .json, .html, .svg or .png; `view` and `map` as in `draw`."""
+    if path.suffix in CANVASES:
+        draw(look, path, view=view, map=map)
+        return
+    with atomic_file(path) as file:
+        content = look.to_json() if path.suffix == ".json" else look.to_html()
+        file.write(content.encode(errors="replace"))  # an image's file name may hold bytes that are not valid UTF-8
 
 
 def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | None = None) -> None:
     """Write a drawing to a file; its ending, .svg or .png, is the format.
 
-    view   one of `VIEWS`: "heat", "heads", "lines", "picture". By default "picture" for attention to an image, else
+    view   one of `VIEWS`: "heat", "heads", "lines", "image". By default "image" for attention to an image, else
            "heat"
     map    the name of one of the look's maps. By default the last cross-attention, or else the last map
 
@@ -46,10 +77,10 @@ def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | No
         raise InvalidArgument("look", wanted="at least one map", got="none", remedy="This model has no attention.")
     of = main_map(look.maps)[0] if map is None else look[map]
     regions = isinstance(look.source, Image) and of.key_side == "source"
-    if view == "picture" and not regions:
+    if view == "image" and not regions:
         wanted, remedy = "a map whose keys are regions of an image", "Draw 'heat' or 'lines'."
         raise InvalidArgument("view", wanted=wanted, got=f"{of.name!r}", remedy=remedy)
-    content = VIEWS[view or ("picture" if regions else "heat")](look, of, path.suffix)
+    content = VIEWS[view or ("image" if regions else "heat")](look, of, path.suffix)
     with atomic_file(path) as file:
         file.write(content)
 
@@ -115,7 +146,8 @@ def lines(look: Look, of: AttentionMap, ending: str) -> bytes:
     shares = [(share, y, x) for y, line in enumerate((weights / most).tolist()) for x, share in enumerate(line)]
     for share, y, x in sorted(shares):  # the largest on top
         if share >= FAINT:
-            canvas.line((start, top + LINE * y), (end, top + LINE * x), 0.5 + 2.5 * share, _faded(share))
+            faded = mixed(WHITE, RAMP[-1], 0.1 + 0.9 * share)
+            canvas.line((start, top + LINE * y), (end, top + LINE * x), 0.5 + 2.5 * share, faded)
     for y, row in enumerate(rows):
         canvas.text((start - 6, top + LINE * y), row, anchor="end")
     for x, key in enumerate(keys):
@@ -123,7 +155,7 @@ def lines(look: Look, of: AttentionMap, ending: str) -> bytes:
     return canvas.content()
 
 
-def picture(look: Look, of: AttentionMap, ending: str) -> bytes:
+def image(look: Look, of: AttentionMap, ending: str) -> bytes:
     assert isinstance(look.source, Image)
     source, (weights, rows, _, _) = look.source, _first_weights(look, of, most_keys=of.size[1])
     regions = weights[:, source.units :].reshape(-1, *source.grid)
@@ -135,7 +167,7 @@ VIEWS: dict[str, Callable[[Look, AttentionMap, str], bytes]] = {
     "heat": heat,
     "heads": heads,
     "lines": lines,
-    "picture": picture,
+    "image": image,
 }
 
 
@@ -143,17 +175,7 @@ def color(share: float) -> str:
     """The color of the ramp at a share from 0 to 1."""
     at = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
     low = min(int(at), len(RAMP) - 2)
-    return _hex([a + (b - a) * (at - low) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True)])
-
-
-def _faded(share: float) -> str:
-    """The last color of the ramp, mixed with white."""
-    part = 0.1 + 0.9 * share
-    return _hex([255 + (value - 255) * part for value in RAMP[-1]])
-
-
-def _hex(values: Sequence[float]) -> str:
-    return "#" + "".join(f"{round(value):02x}" for value in values)
+    return mixed(RAMP[low], RAMP[low + 1], at - low)
 
 
 def _first_weights(
@@ -165,8 +187,8 @@ def _first_weights(
     weights = of.weights(row_index[:MOST]).mean(0).cpu().nan_to_num(0.0)[:, :most_keys]
     more = {"rows": len(row_index) - MOST, "keys": len(keys) - most_keys}
     note = ", ".join(f"{count:,} {name}" for name, count in more.items() if count > 0)
-    names = [_short(rows[row]) for row in row_index[:MOST]]
-    return weights, names, [_short(key) for key in keys[:most_keys]], f"; {note} more" if note else ""
+    names = [shortened(rows[row], LETTERS) for row in row_index[:MOST]]
+    return weights, names, [shortened(key, LETTERS) for key in keys[:most_keys]], f"; {note} more" if note else ""
 
 
 @torch.no_grad()
@@ -186,10 +208,6 @@ def _thumbnails(of: AttentionMap) -> list[tuple[int, Float[Tensor, "_ _"]]]:
 def _name(of: AttentionMap) -> str:
     heads = of.shown_heads
     return f"{of.name}, {f'head {heads[0]}' if len(heads) == 1 else f'mean of {len(heads)} heads'}"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 18 else name[:17] + "…"
 
 
 def _width(names: Sequence[str]) -> float:

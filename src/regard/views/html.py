@@ -1,6 +1,7 @@
-"""A look as one self-contained HTML page. Its content security policy forbids requests and any other script.
+"""Self-contained HTML pages, whose content security policy forbids requests: of a look, and the frame of other pages.
 
-The page's script is the modules in `page/`, concatenated. The look is embedded as JSON and shown as text only.
+The script of a look's page is the modules in `page/`, concatenated; the policy forbids any other. The look is embedded
+as JSON and shown as text only.
 """
 
 import html
@@ -14,10 +15,27 @@ from string import Template
 from typing import Any
 
 from regard.interpret.look import HTML_RENDERERS
+from regard.views.canvas import escaped
 
 # A module comes after those it imports.
 MODULES = ("data.js", "colours.js", "state.js", "words.js", "picture.js", "heads.js", "map.js", "save.js", "main.js")
 HEIGHT = 720  # pixels of the frame in a notebook
+PAGE_END = "</body>\n</html>\n"
+
+
+def page_start(title: str, style: str, allowed: str = "") -> str:
+    """The beginning of a page without a script, up to its content; `allowed` are further directives of its policy."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; {allowed}style-src {_hash(style)}">
+<meta name="viewport" content="width=device-width">
+<title>{escaped(title)}</title>
+<style>{style}</style>
+</head>
+<body>
+"""
 
 
 def page(look: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Attention in a terminal: heat maps of block characters, in color where the terminal has them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import exp
 
@@ -177,13 +177,4 @@ def _shade(weight: float) -> str:
 def _plain(name: str) -> str:
     """A name without line breaks or control characters, at most twelve columns wide."""
     shown = printable(name)
-    return shown if cell_len(shown) <= 12 else "".join(_first(shown, 11)) + "…"
-
-
-def _first(text: str, width: int) -> Iterator[str]:
-    """The characters that fit into a width."""
-    for letter in text:
-        width -= cell_len(letter)
-        if width < 0:
-            return
-        yield letter
+    return shown if cell_len(shown) <= 12 else f"{set_cell_size(shown, 11)}…"

@@ -13,10 +13,12 @@ from torch.nn import functional as F
 
 from regard.core.shapes import Tensor
 from regard.kernels.decode.programmatic_launch_triton import launch_dependents, launch_options, wait
-from regard.kernels.decode.sampling_triton import fingerprints as fingerprints
-from regard.kernels.decode.sampling_triton import greedy_step as greedy_step
-from regard.kernels.decode.sampling_triton import log_sum_exp as log_sum_exp
-from regard.kernels.decode.sampling_triton import top_k as top_k
+from regard.kernels.decode.sampling_triton import (
+    fingerprints as fingerprints,
+    greedy_step as greedy_step,
+    log_sum_exp as log_sum_exp,
+    top_k as top_k,
+)
 from regard.kernels.decode.step import Activation, StepLinear, StepNorm
 from regard.kernels.jit_triton import jit
 from regard.kernels.layers.residual_norm import PendingResidual
