@@ -75,7 +75,7 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
     def alone(batches: list[Any]) -> None:
         bare.train()
         for batch in batches:
-            optimizer.zero_grad()
+            bare.zero_grad()
             loss, count, _ = objective(bare, batch)
             torch.autograd.backward(loss / count)
             torch.nn.utils.clip_grad_norm_(bare.parameters(), config.clip_norm or float("inf"))

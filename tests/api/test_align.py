@@ -127,15 +127,19 @@ def test_tokens_know_the_word_of_the_text_they_are_of(kind):
     vocabulary = tokenizer(kind)
     text = "the cat,  sat\n\ton ▁mats "
     ids = [*vocabulary.encode(text), END]
-    spans, places = vocabulary.spans(text), vocabulary.places(ids)
+    spans, word_indices = vocabulary.spans(text), vocabulary.word_indices(ids)
     assert [text[a:b] for a, b in spans] == text.split()
-    assert places[-1] is None
+    assert word_indices[-1] is None
     if kind != "words":
         for word, (start, end) in enumerate(spans):
-            tokens = [i for i, place in zip(ids, places, strict=True) if place == word]
+            tokens = [i for i, place in zip(ids, word_indices, strict=True) if place == word]
             assert vocabulary.decode(tokens).strip() == text[start:end]
     else:
-        assert vocabulary.places(vocabulary.encode("the zzz cat")) == [0, None, 1]  # what `decode` drops is nowhere
+        assert vocabulary.word_indices(vocabulary.encode("the zzz cat")) == [
+            0,
+            None,
+            1,
+        ]  # `decode` drops unknown words
 
 
 def test_the_error_rate_is_that_of_a_worked_example():

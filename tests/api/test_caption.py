@@ -95,7 +95,7 @@ def test_a_broken_picture_holds_nobody_up(photos):
     (photos / "b.png").write_bytes((photos / "b.png").read_bytes()[:200])
     found = list(caption(captioner("rnn"), [photos, photos / "gone.png"]))
     assert [bool(each.outputs) for each in found] == [True, False, True, True, False]
-    assert f"{photos}/b.png: wanted a whole picture" in found[1].problem
+    assert f"{photos}/b.png: wanted a whole image" in found[1].problem
     assert f"{photos}/gone.png: wanted" in found[4].problem
 
 
@@ -257,7 +257,7 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
     assert done.returncode == 1  # for one of them could not be read
     names, captions = zip(*(line.split("\t") for line in done.stdout.splitlines()), strict=True)
     assert [Path(name).name for name in names] == ["..\\x<b>\\tc.png", "a.jpg", "c.webp", "wide.png"]
-    assert "notes.jpg: wanted a whole picture" in done.stderr
+    assert "notes.jpg: wanted a whole image" in done.stderr
     assert "1 images could not be captioned" in done.stderr
     made = sorted(path.name for path in looks.iterdir())
     assert made == [

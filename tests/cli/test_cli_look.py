@@ -11,7 +11,6 @@ import regard
 from golden.write import HERE, LABELLED, PAIRS, TEXTS
 from regard.api.ablate import ablate, prune
 from regard.api.look import pairs_of, summarize_heads
-from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
 from regard.interpret.ablation import zero_heads
 from regard.interpret.sites import attention_sites
@@ -20,6 +19,7 @@ from regard.model.capture import intercepting
 from regard.recipe.recipe import Recipe
 from regard.views.terminal import grid_maps, heat_map
 from support.command_line import command, process
+from support.corpora import corpus_of
 
 GOLDEN = HERE / "0.1.0"
 
@@ -170,7 +170,7 @@ def test_ablation_is_the_loss_without_each_head(pairs):
     for family in ("transformer", "rnn", "convolution"):
         model = regard.load(GOLDEN / family)
         whole, found = ablate(model, [str(pairs)])
-        corpus = Corpus.of([(a, b) for a, b in PAIRS if a], model.source, model.target)
+        corpus = corpus_of([(a, b) for a, b in PAIRS if a], model.source, model.target)
         assert whole == pytest.approx(mean_loss(model.model, corpus, budget=512), rel=1e-5)
         modules = {place.name: module for module, place in attention_sites(model.model).items()}
         heads = [(each.site.name, each.head) for each in found]

@@ -18,7 +18,7 @@ from regard.data import batching as module
 from regard.data.arrays import LabelColumn, RunningTextColumn, TextColumn
 from regard.data.batching import Batch, batches, evaluation_batches, permute, plan, shift_contexts, stateful_batches
 from regard.data.corpus import Corpus
-from regard.data.prefetch import prefetch
+from regard.data.prefetch import THREAD, arriving, prefetch
 
 
 def texts(lengths):
@@ -70,7 +70,7 @@ def test_each_example_once_within_the_budget(monkeypatch, mixed):
     for batch in batches(corpus, **SETTINGS, mixed=mixed):
         rows = batch.rows.numpy()
         seen += rows.tolist()
-        lengths = corpus.source_lengths(rows), corpus.target_lengths(rows)
+        lengths = corpus.source_lengths(rows), corpus.target.lengths(rows)
         assert len(rows) * max(map(max, lengths)) <= 400
         assert batch.source.lengths.tolist() == lengths[0].tolist()
         assert batch.targets.lengths.tolist() == lengths[1].tolist()
@@ -89,7 +89,7 @@ def test_mixed_batches_are_runs_of_the_epochs_order():
     in_order = sorted(found, key=lambda rows: order.index(rows[0]))
     assert in_order != found  # batches of a pool are shuffled, as those of one length are
     for rows, following in pairwise(in_order):  # none could have held one more
-        lengths = (corpus.source_lengths, corpus.target_lengths)
+        lengths = (corpus.source_lengths, corpus.target.lengths)
         assert (len(rows) + 1) * max(max(of(np.array([*rows, following[0]]))) for of in lengths) > 400
 
 
@@ -272,7 +272,7 @@ def test_lanes_read_on():
     assert [batch.targets.ids.tolist() for batch in tail] == [found[2].targets.ids.tolist()]
 
 
-def test_ahead_gives_the_same_and_passes_errors_on():
+def test_prefetch_gives_the_same_items_and_raises_the_errors_of_its_thread():
     assert list(prefetch(range(100), 3)) == list(range(100))
 
     def failing():
@@ -286,24 +286,24 @@ def test_ahead_gives_the_same_and_passes_errors_on():
 
 
 def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "regard-ahead"]
+    return [thread for thread in threading.enumerate() if thread.name == THREAD]
 
 
-def test_a_thread_that_is_gone_is_told_of(monkeypatch):
+def test_a_thread_that_disappears_is_reported(monkeypatch):
     def leave():
         yield 1
         raise SystemExit
 
     items = prefetch(leave())
     assert next(items) == 1
-    with pytest.raises(RegardError, match=r"wanted the next batch; got SystemExit\(\) in its thread"):
+    with pytest.raises(RegardError, match=r"wanted the next item; got SystemExit\(\) in its thread"):
         next(items)
     monkeypatch.setattr(threading.Thread, "run", lambda self: None)
-    with pytest.raises(RegardError, match="wanted the next batch; got no thread that makes it"):
+    with pytest.raises(RegardError, match="wanted the next item; got no thread that makes it"):
         next(prefetch([1]))
 
 
-def test_ahead_is_ahead_and_ends_with_its_consumer():
+def test_the_thread_runs_ahead_and_ends_with_its_consumer():
     made = []
     items = prefetch((made.append(i) or i for i in count()), depth=2)
     assert next(items) == 0
@@ -319,6 +319,20 @@ def test_ahead_is_ahead_and_ends_with_its_consumer():
     assert list(islice(prefetch(count()), 3)) == [0, 1, 2]
     gc.collect()
     assert threads() == []
+
+
+def test_arriving_items_are_listed_up_to_a_pause_or_a_limit():
+    def items():
+        yield from range(5)
+        time.sleep(0.5)
+        yield 5
+        raise InvalidArgument("x", wanted="y", got="z", remedy="w")
+
+    lists = arriving(items(), limit=3, pause=0.1)
+    assert [next(lists) for _ in range(3)] == [[0, 1, 2], [3, 4], [5]]
+    with pytest.raises(InvalidArgument, match="x: wanted y"):
+        next(lists)
+    assert list(arriving([], 3, 0.1)) == []
 
 
 REFUSED = {
@@ -341,7 +355,6 @@ REFUSED = {
         "rows: wanted at least 3; got 2",
     ),
     "together": (lambda: batches(pairs(3), **SETTINGS, together=0), "together: wanted at least 1; got 0"),
-    "depth": (lambda: prefetch([], 0), "depth: wanted at least 1; got 0"),
 }
 
 

@@ -165,11 +165,11 @@ def test_whole_names_tell_apart(tmp_path):
     here = album(tmp_path, "zip", "x/train/a.jpg", "x/val/a.jpg", "y/b.jpg", "y/b.png", "__MACOSX/y/._b.png")
     assert here.find("val/a.jpg").name == "x/val/a.jpg"
     assert here.find("b.png").name == "y/b.png"
-    with pytest.raises(InvalidData, match=r"album\.zip: wanted one picture 'a\.jpg'; got x/train/a\.jpg, x/val/a\.jpg"):
+    with pytest.raises(InvalidData, match=r"album\.zip: wanted one image 'a\.jpg'; got x/train/a\.jpg, x/val/a\.jpg"):
         here.find("a.jpg")
-    with pytest.raises(InvalidData, match=r"wanted one picture 'b\.gif'"):
+    with pytest.raises(InvalidData, match=r"wanted one image 'b\.gif'"):
         here.find("b.gif")
-    with pytest.raises(InvalidData, match=r"album\.zip: wanted a picture 'c\.jpg'; got none among 5 files"):
+    with pytest.raises(InvalidData, match=r"album\.zip: wanted an image 'c\.jpg'; got none among 5 files"):
         here.find("c.jpg")
 
 
@@ -185,7 +185,7 @@ def test_names_lead_nowhere_else(tmp_path):
 
 
 def test_folders(tmp_path):
-    with pytest.raises(InvalidData, match=r"nowhere: wanted a folder of pictures, or a \.zip file; got neither"):
+    with pytest.raises(InvalidData, match=r"nowhere: wanted a folder of images, or a \.zip file; got neither"):
         open_image_store(tmp_path / "nowhere")
     assert FolderStore(tmp_path).find("none.jpg") == tmp_path / "none.jpg"  # for its reader to refuse by name
     assert FolderStore(tmp_path).find("n" * 300) == tmp_path / ("n" * 300)
@@ -224,7 +224,7 @@ ZIPS = {
     "empty": (lambda path: path.write_bytes(b""), r"photos\.zip: wanted a whole zip file"),
     "half": (lambda path: path.write_bytes(path.read_bytes()[:900]), r"photos\.zip: wanted a whole zip file"),
     "a folder": (lambda path: (path.unlink(), path.mkdir()), r"photos\.zip: wanted a file to read; got Is a directory"),
-    "encrypted": (encrypted, r"photos\.zip/0\.webp: wanted a picture; got an encrypted one"),
+    "encrypted": (encrypted, r"photos\.zip/0\.webp: wanted an image; got an encrypted one"),
     "another packing": (unknown_method, r"photos\.zip/0\.webp: wanted a whole zip file; got .*compression"),
     "scratched": (scratched, r"photos\.zip/0\.webp: wanted a whole zip file; got Bad CRC"),
 }
@@ -342,7 +342,7 @@ LISTS = {
     ),
     "nothing of the split": (
         changed(lambda d: [image.update(split="val") for image in d["images"]]),
-        r"dataset\.json: wanted pictures of the split 'train'; got those of val",
+        r"dataset\.json: wanted images of the split 'train'; got those of val",
     ),
     "no picture": (changed(lambda d: first(d).update(filename="")), r"wanted the path of an image; got ''"),
     "another's id": (
@@ -365,8 +365,8 @@ LISTS = {
     "no tab": (lines("0.jpg#0 a\n"), r"c\.token\.txt, line 1: wanted name\.jpg#0, a tab, a caption; got '0\.jpg#0 a'"),
     "no number": (lines("0.jpg#0\ta\n0.jpg\tb\n"), r"c\.token\.txt, line 2: wanted name\.jpg#0"),
     "an empty line": (lines("0.jpg#0\ta\n\n0.jpg#1\tb\n"), r"c\.token\.txt, line 2: wanted name\.jpg#0"),
-    "nobody told of": (lines("0.jpg#0\ta\n", "0.jpg\n7.jpg\n"), r"train\.txt: wanted pictures with captions in .*'7'"),
-    "no such picture": (lines("9.jpg#0\ta\n", "9.jpg\n"), r"photos\.zip: wanted a picture '9\.jpg'; got none among 6"),
+    "nobody told of": (lines("0.jpg#0\ta\n", "0.jpg\n7.jpg\n"), r"train\.txt: wanted images with captions in .*'7'"),
+    "no such picture": (lines("9.jpg#0\ta\n", "9.jpg\n"), r"photos\.zip: wanted an image '9\.jpg'; got none among 6"),
     "empty": (lines("", ""), r"c\.token\.txt: wanted at least one example; got an empty file"),
 }
 

@@ -134,8 +134,8 @@ def test_a_wrong_column_names_the_nearest(hub):
 
 
 FAILURES = {
-    "no network": (ConnectionError("Couldn't reach 'a/b' on the Hub"), "Is there a network?"),
-    "no such dataset": (FileNotFoundError("Dataset 'a/b' doesn't exist\non the Hub"), "look for it at https"),
+    "no network": (ConnectionError("Couldn't reach 'a/b' on the Hub"), "Connect to the network"),
+    "no such dataset": (FileNotFoundError("Dataset 'a/b' doesn't exist\non the Hub"), "as at https"),
     "no such split": (ValueError("Unknown split \"trian\". Should be one of ['train']."), "hf:NAME:SPLIT"),
 }
 

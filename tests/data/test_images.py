@@ -205,17 +205,17 @@ def cut(path, share):
 
 
 REFUSED = {
-    "zero bytes": (lambda p: p.write_bytes(b""), "a whole picture .*; got an empty file"),
+    "zero bytes": (lambda p: p.write_bytes(b""), "a whole image .*; got an empty file"),
     "text": (lambda p: p.write_text("no picture at all"), "got a file that begins with b'no picture "),
     "eps": (lambda p: saved(p.with_suffix(".eps"), blocks()).rename(p), "got a file that begins with b'%!PS-Adobe"),
-    "tga": (lambda p: saved(p.with_suffix(".tga"), blocks()).rename(p), "a whole picture .*; got a file that begins"),
+    "tga": (lambda p: saved(p.with_suffix(".tga"), blocks()).rename(p), "a whole image .*; got a file that begins"),
     "half a jpeg": (lambda p: cut(saved(p, noise(), format="JPEG"), 0.5), "got .*truncated"),
-    "half a png": (lambda p: cut(saved(p, noise(), format="PNG"), 0.5), "a whole picture"),
-    "half a gif": (lambda p: cut(saved(p, noise(), format="GIF"), 0.5), "a whole picture"),
-    "half a bmp": (lambda p: cut(saved(p, noise(), format="BMP"), 0.5), "a whole picture"),
-    "half a tiff": (lambda p: cut(saved(p, noise(), format="TIFF"), 0.5), "a whole picture"),
-    "half a webp": (lambda p: cut(saved(p, noise(), format="WEBP"), 0.5), "a whole picture"),
-    "half a ppm": (lambda p: cut(saved(p, noise(), format="PPM"), 0.5), "a whole picture"),
+    "half a png": (lambda p: cut(saved(p, noise(), format="PNG"), 0.5), "a whole image"),
+    "half a gif": (lambda p: cut(saved(p, noise(), format="GIF"), 0.5), "a whole image"),
+    "half a bmp": (lambda p: cut(saved(p, noise(), format="BMP"), 0.5), "a whole image"),
+    "half a tiff": (lambda p: cut(saved(p, noise(), format="TIFF"), 0.5), "a whole image"),
+    "half a webp": (lambda p: cut(saved(p, noise(), format="WEBP"), 0.5), "a whole image"),
+    "half a ppm": (lambda p: cut(saved(p, noise(), format="PPM"), 0.5), "a whole image"),
     "a bomb": (lambda p: p.write_bytes(png(100_000, 100_000, 8, 0, [[[0]]])), f"at most {MAX_PIXELS:,} pixels"),
     "a bomb that Pillow only warns of": (
         lambda p: p.write_bytes(png(10_000, 10_000, 8, 0, [[[0]]])),
@@ -285,7 +285,7 @@ def test_arrays(tmp_path):
     small = load_image(blocks(), 8)
     assert np.array_equal(small, read_image(saved(tmp_path / "a.png", blocks()), 8))
     for wrong in (blocks().astype(np.float32), blocks()[:, :, :1], blocks()[0], np.zeros((0, 4, 3), np.uint8), None, 3):
-        with pytest.raises(InvalidArgument, match="picture: wanted"):
+        with pytest.raises(InvalidArgument, match="image: wanted"):
             load_image(wrong, 8)
 
 
@@ -425,8 +425,6 @@ def test_prepared_is_direct(tmp_path, table):
         assert torch.equal(batch.source, direct[batch.rows])
         assert batch.source.dtype == torch.float32
         assert "images of 12 × 12 pixels" in batch.shape
-    with pytest.raises(InvalidArgument, match="from 0 to 7; got 8"):
-        corpus.row(8)
 
 
 @pytest.mark.parametrize("form", ["t.jsonl", "lines"])
@@ -475,7 +473,7 @@ def test_the_key_is_of_the_pictures_too(tmp_path, table):
 
 BAD = {
     "missing": (lambda folder: (folder / "photos/4.png").unlink(), r"photos/4\.png: wanted a file to read"),
-    "damaged": (lambda folder: cut(folder / "photos/4.png", 0.5), r"photos/4\.png: wanted a whole picture"),
+    "damaged": (lambda folder: cut(folder / "photos/4.png", 0.5), r"photos/4\.png: wanted a whole image"),
     "no path": (
         lambda folder: (folder / "t.tsv").write_text("file\tcaption\n\tx\n"),
         r"t\.tsv: wanted the path of an image; got ''",
@@ -619,9 +617,9 @@ def test_what_cannot_be_captioned(tmp_path, few):
     changes = [*SMALL["shapes-rnn"], *SHORT, "train.max_steps=2", "train.warmup_steps=1", "train.monitor=loss"]
     made = train(read_recipe(find_recipe("shapes-rnn"), changes), tmp_path / "run", cache=tmp_path / "cache")
     (tmp_path / "no.png").write_bytes(b"no")
-    with pytest.raises(InvalidData, match=r"no\.png: wanted a whole picture"):
+    with pytest.raises(InvalidData, match=r"no\.png: wanted a whole image"):
         made.predict([tmp_path / "no.png"])
-    with pytest.raises(InvalidArgument, match="picture: wanted a path, or an array"):
+    with pytest.raises(InvalidArgument, match="image: wanted a path, or an array"):
         made.predict([np.zeros((4, 4), np.uint8)])
     for one in ("a.png", noise()):
         with pytest.raises(InvalidArgument, match="texts: wanted a list; got one"):

@@ -1,4 +1,4 @@
-"""Write the golden checkpoints of this version: python tests/golden/write.py
+"""Write the golden checkpoints of this version: PYTHONPATH=tests python tests/golden/write.py
 
 One small trained model of each family, with the loss and some logits it gave. They are written once for a release and
 never again: `tests/checkpoint/test_golden.py` holds every later version to them.
@@ -15,10 +15,10 @@ import torch
 import regard
 from regard.checkpoint import store
 from regard.data.batching import evaluation_batches
-from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
 from regard.inference.predictor import Predictor
 from regard.training.objective import Model, shift_targets
+from support.corpora import corpus_of
 
 HERE = Path(__file__).parent
 TEXTS = ["the cat sat", "a dog ran home", "où est le chat ?", "", "the end of it all"]
@@ -60,7 +60,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any]]] = {  # dat
 def measured(found: Predictor, examples: list[Any]) -> dict[str, Any]:
     """The loss of a model on the examples, and the first logits of the first batch."""
     pairs = [(None, example) if isinstance(example, str) else example for example in examples]
-    corpus = Corpus.of(pairs, found.source, found.target)
+    corpus = corpus_of(pairs, found.source, found.target)
     batch = next(evaluation_batches(corpus, budget=512))
     model: Model = found.model
     with torch.no_grad():

@@ -26,6 +26,7 @@ from regard.data import batching as batches_module
 from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch, batches
 from regard.data.corpus import Corpus
+from regard.data.prefetch import THREAD
 from regard.evaluation.validation import mean_loss
 from regard.model.weights import weights_of
 from regard.recipe.load import read_recipe
@@ -634,7 +635,7 @@ def test_a_failing_prefetch_thread_is_reported_and_the_run_resumes(name, tmp_pat
 
     def wrong(corpus, rows, capacity=None):
         nonlocal count
-        if threading.current_thread().name == "regard-ahead":
+        if threading.current_thread().name == THREAD:
             count += 1
             if count == 8:
                 ENDS[name]()
@@ -780,7 +781,7 @@ def test_frozen_weights_learn_after_unfreeze_epochs(tmp_path, cache):
     assert moved[False]
     assert not any(name.startswith("encoder.") for name in moved[False])
     assert moved[True] == before.keys()
-    with pytest.raises(regard.InvalidRecipe, match=r"train\.unfreeze_after: wanted nothing unless freeze is there"):
+    with pytest.raises(regard.InvalidRecipe, match=r"train\.unfreeze_after: wanted nothing without freeze"):
         read_recipe(table(unfreeze_after=1))
 
 

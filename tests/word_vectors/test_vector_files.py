@@ -1,4 +1,4 @@
-"""Files of word vectors, which others read and write too, and of what they are scored by."""
+"""Files of word vectors in word2vec's text format, and of similarity judgements and analogies."""
 
 import gzip
 import re
@@ -21,7 +21,7 @@ words = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(words, st.integers(1, 3), st.sampled_from([".txt", ".gz"]), st.data())
-def test_what_is_saved_loads_bit_for_bit(tmp_path_factory, words, dim, suffix, data):
+def test_saved_vectors_load_bit_for_bit(tmp_path_factory, words, dim, suffix, data):
     numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
     size = len(words) * dim
     flat = torch.tensor(data.draw(st.lists(numbers, min_size=size, max_size=size)), dtype=torch.float32)
@@ -55,20 +55,23 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 MALFORMED = {
-    "no header": (b"king 1 2\n", "line 1: wanted the number of words and their width; got 'king 1 2'"),
+    "no header": (b"king 1 2\n", "line 1: wanted the number of words and their dimension; got 'king 1 2'"),
     "nothing": (b"", "line 1: wanted the number of words"),
     "short line": (b"2 2\na 1 2\nb 1\n", "line 3: wanted a word and 2 numbers; got 'b' and 1"),
     "no number": (b"1 2\na 1 x\n", "line 2: wanted 2 numbers after 'a'"),
     "not a number": (b"2 2\na 1 2\nbad nan nan\n", "line 3: wanted 2 finite numbers after 'bad'; got nan"),
     "infinite": (b"2 2\nbad 1 -inf\na 1 2\n", "line 2: wanted 2 finite numbers after 'bad'; got -inf"),
     "too large": (b"1 2\nbad 1 1e39\n", "line 2: wanted 2 finite numbers after 'bad'; got 1e39"),
-    "twice": (b"2 1\na 1\na 2\n", "line 3: wanted each word once; got 'a', which stands on line 2 too"),
+    "twice": (b"2 1\na 1\na 2\n", "line 3: wanted each word once; got 'a', which is on line 2 too"),
     "too few": (b"3 1\na 1\nb 2\n", "line 3: wanted 3 words, as the first line says; got 2, then the end"),
     "far too few": (b"1000000000 300\n", "line 1: wanted 1000000000 words, as the first line says; got 0"),
     "far too wide": (b"1 9000000000000\na 1\n", "line 2: wanted a word and 9000000000000 numbers; got 'a' and 1"),
-    "endless header": (b"1" * 5000 + b" 2\na 1 2\n", "line 1: wanted the number of words and their width; got '1111"),
+    "endless header": (
+        b"1" * 5000 + b" 2\na 1 2\n",
+        "line 1: wanted the number of words and their dimension; got '1111",
+    ),
     "too many": (b"1 1\na 1\nb 2\n", "line 3: wanted the end after the 1 words"),
-    "not text": (b"1 1\n\xff 1\n", "line 2: wanted UTF-8 text; got the byte 0xff"),
+    "not text": (b"1 1\n\xff 1\n", "line 2: wanted UTF-8 text; got byte 0xff"),
 }
 
 
@@ -81,14 +84,14 @@ def test_a_malformed_file_is_refused_by_line(tmp_path, name):
         WordVectors.load(path)
 
 
-def test_files_that_are_not_there_or_cut(tmp_path):
-    for name, told in (("v.txt", "No such file"), (".", "Is a directory"), ("x" * 300, "File name too long")):
-        with pytest.raises(regard.InvalidArgument, match=f"wanted a file of word vectors; got {told}"):
+def test_missing_and_truncated_files(tmp_path):
+    for name, reason in (("v.txt", "No such file"), (".", "Is a directory"), ("x" * 300, "File name too long")):
+        with pytest.raises(regard.InvalidArgument, match=f"wanted a file to read; got {reason}"):
             WordVectors.load(tmp_path / name)
     ROYAL.save(tmp_path / "v.gz")
     for content in ((tmp_path / "v.gz").read_bytes()[:-12], b"plain"):
         (tmp_path / "cut.gz").write_bytes(content)
-        with pytest.raises(regard.InvalidArgument, match="wanted a whole gzip file"):
+        with pytest.raises(regard.InvalidArgument, match="wanted a whole packed file"):
             WordVectors.load(tmp_path / "cut.gz")
 
 
@@ -120,7 +123,7 @@ PAIRS, QUESTIONS = b"caf\xc3\xa9 tea 7\nking man 1\n", b": family\nman king woma
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "marked"])
-def test_judgements_are_read_as_any_text_is(tmp_path, suffix, mark):
+def test_judgements_are_read_like_any_text_file(tmp_path, suffix, mark):
     pack = {"": bytes, ".gz": gzip.compress}.get(suffix) or pytest.importorskip("zstandard").compress
     pairs, questions = tmp_path / f"pairs.txt{suffix}", tmp_path / f"questions.txt{suffix}"
     pairs.write_bytes(pack(mark + PAIRS))

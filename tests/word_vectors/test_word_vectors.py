@@ -1,4 +1,4 @@
-"""Word vectors: what they hold, what they answer, and how they are learned."""
+"""Word vectors: lookup, similarity and analogies, evaluation, and word2vec training."""
 
 import gzip
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_an_analogy_never_answers_with_its_question():
 
 
 @pytest.mark.parametrize("dim", [16, 10])
-def test_fill_makes_an_embedding_answer_with_the_vectors(dim):
+def test_fill_copies_vectors_to_an_embedding(dim):
     vectors = WordVectors(["a", "b", "c"], torch.randn(3, dim))
     embedding = Embedding(4, dim)
     before = embedding.weight.detach().clone()
@@ -72,22 +72,22 @@ def test_fill_makes_an_embedding_answer_with_the_vectors(dim):
     out.sum().backward()  # still learns
 
 
-def test_mistakes_are_named():
+def test_invalid_arguments_are_refused():
     with pytest.raises(regard.InvalidArgument, match=r"word: wanted one of the 5 known words; got 'kng'. .*'king'"):
         ROYAL["kng"]
-    with pytest.raises(regard.InvalidArgument, match="embedding: wanted the width of the vectors, 3; got width 4"):
+    with pytest.raises(regard.InvalidArgument, match="embedding: wanted the dimension of the vectors, 3; got 4"):
         ROYAL.fill(Embedding(2, 4), ["a", "b"])
     with pytest.raises(regard.InvalidArgument, match="each of the embedding's 2 rows; got 1 tokens"):
         ROYAL.fill(Embedding(2, 3), ["a"])
     with pytest.raises(regard.InvalidArgument, match="vectors: wanted a row for each of the 1 words"):
         WordVectors(["a"], torch.ones(2, 3))
-    with pytest.raises(regard.InvalidArgument, match="each word once; got 'a' more than once"):
+    with pytest.raises(regard.InvalidArgument, match="each word once; got 'a' 2 times"):
         WordVectors(["a", "b", "a"], torch.ones(3, 2))
     with pytest.raises(regard.InvalidArgument, match="vectors: wanted finite numbers; got others for 'b'"):
         WordVectors(["a", "b", "c"], torch.tensor([[1.0], [float("nan")], [float("inf")]]))
     with pytest.raises(regard.InvalidArgument, match="count: wanted at least 1; got 0"):
         ROYAL.nearest("king", 0)
-    with pytest.raises(regard.InvalidArgument, match=r"to: wanted a word or a vector of width 3; got .*\(2,\)"):
+    with pytest.raises(regard.InvalidArgument, match=r"to: wanted a word or a vector of dimension 3; got .*\(2,\)"):
         ROYAL.nearest(torch.ones(2))
 
 
@@ -99,7 +99,7 @@ def test_spearman():
     assert np.isnan(spearman([1.0, 1.0], [1.0, 2.0]))
 
 
-def test_correlation_counts_what_is_missing(tmp_path):
+def test_correlation_counts_missing_words(tmp_path):
     (tmp_path / "pairs.txt").write_text("King\tqueen\t9.5\r\nman apple 1\nman\tking\t8\nman\tzebra\t3\n\n")
     pairs = read_pairs(tmp_path / "pairs.txt")
     assert pairs[0] == ("King", "queen", 9.5)
@@ -124,7 +124,7 @@ def test_analogies_by_section(tmp_path):
     total, each = analogy_accuracy(ROYAL, sections, block=1)
     assert each == {"family": Answers(1, 2, 0), "fruit trees": Answers(0, 0, 1)}
     assert (total, total.accuracy) == (Answers(1, 2, 1), 0.5)
-    # d - a + b is nearest to b itself, which was asked about and is no answer
+    # d - a + b is nearest to b itself, which is excluded
     close = WordVectors(list("abcd"), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 1.0], [1.0, 0.1]]))
     assert analogy_accuracy(close, {"s": [("a", "d", "b", "c")]})[0] == Answers(1, 1, 0)
     (tmp_path / "q.txt").write_text("man king woman queen\n")
@@ -132,7 +132,7 @@ def test_analogies_by_section(tmp_path):
         read_analogies(tmp_path / "q.txt")
 
 
-def test_the_corpus_is_numbered_by_count():
+def test_word_ids_are_ordered_by_count():
     corpus = read_corpus(iter([["b", "a", "rare"], [], ["a", "c", "b", "a", "c"]]), 2)
     assert corpus.words == ("a", "b", "c")
     assert corpus.counts.tolist() == [3, 2, 2]
@@ -140,7 +140,7 @@ def test_the_corpus_is_numbered_by_count():
     assert corpus.sentence.tolist() == [0, 0, 2, 2, 2, 2, 2]
 
 
-def test_frequent_words_are_thinned_out():
+def test_frequent_words_are_subsampled():
     # word2vec.c: (√(z / t) + 1) × t / z for a word that makes up z of the text
     assert keep_probability(np.array([900, 100]), 0.01) == pytest.approx([(90**0.5 + 1) / 90, (10**0.5 + 1) / 10])
     assert keep_probability(np.array([900, 100]), 0.0).tolist() == [1, 1]
@@ -148,7 +148,7 @@ def test_frequent_words_are_thinned_out():
 
 @pytest.mark.parametrize("algorithm", ["skipgram", "cbow"])
 @pytest.mark.parametrize("sentence", ["a b", "the cat sat"])
-def test_a_short_text_may_be_thinned_out_to_nothing(sentence, algorithm):
+def test_subsampling_may_drop_all_words_of_a_short_text(sentence, algorithm):
     text = [sentence.split()] * 20
     corpus, config = read_corpus(text, 5), Word2VecConfig(algorithm)
     seeds = range(30)
@@ -160,7 +160,7 @@ def test_a_short_text_may_be_thinned_out_to_nothing(sentence, algorithm):
         assert vectors.vectors.isfinite().all()
 
 
-def test_the_written_out_gradient_is_autograds():
+def test_the_gradient_equals_autograd():
     vectors, outer = (torch.randn(2, n, 4, dtype=torch.double, requires_grad=True) for n in (3, 6))
     weight = torch.rand(2, 3, 6, dtype=torch.double)
     wanted = torch.autograd.grad(-loss(vectors, outer, weight, 4), (vectors, outer))
@@ -169,22 +169,22 @@ def test_the_written_out_gradient_is_autograds():
 
 
 @pytest.mark.parametrize("length", [0.0, 0.3, 3.0])
-def test_the_bend_says_how_far_is_surely_not_too_far(length):
+def test_a_step_within_the_curvature_bound_does_not_increase_the_loss(length):
     torch.manual_seed(0)
     vectors, outer = length * torch.randn(1, 3, 4).double() + 1e-3, length * torch.randn(1, 6, 4).double()
     weight = 50 * torch.rand(1, 3, 6).double()
     before = loss(vectors, outer, weight, 4)
-    for side, (down, bend) in enumerate(descent(vectors, outer, weight, 4)):
-        for row in bend[0].nonzero().flatten().tolist():
+    for side, (step, curvature) in enumerate(descent(vectors, outer, weight, 4)):
+        for row in curvature[0].nonzero().flatten().tolist():
             moved = [vectors.clone(), outer.clone()]
-            moved[side][0, row] += 2 / bend[0, row] * down[0, row]
+            moved[side][0, row] += 2 / curvature[0, row] * step[0, row]
             assert loss(*moved, weight, 4) <= before * (1 + 1e-12)
-    if not length:  # as learning starts: -log σ bends by a quarter, and each vector is (1, 1, 1, 1) / 1000
-        torch.testing.assert_close(bend, weight.sum(1) / 4 * 4e-6)
+    if not length:  # as training starts: the curvature of -log σ is 1/4, and each vector is (1, 1, 1, 1) / 1000
+        torch.testing.assert_close(curvature, weight.sum(1) / 4 * 4e-6)
 
 
 def slow_loss(inner, outer, batch, config):
-    """Word2vec as it is told: example by example."""
+    """The reference: word2vec's loss, example by example."""
     total = torch.zeros(())
     side = config.window
     for around, near, negative in zip(batch.around, batch.near, batch.negative, strict=True):
@@ -205,7 +205,7 @@ def slow_loss(inner, outer, batch, config):
 
 
 @pytest.mark.parametrize("algorithm", ["skipgram", "cbow"])
-def test_an_update_is_a_step_down_the_plain_loss(algorithm, monkeypatch):
+def test_an_update_is_a_gradient_step_on_the_reference_loss(algorithm, monkeypatch):
     config = Word2VecConfig(algorithm, dim=4, window=2, sample=0.0, min_count=1, block=3, shared=4, batch=3)
     corpus = read_corpus([list("abcab"), list("da"), list("e")], 1)
     (_, batch), *rest = batches(corpus, config, np.random.default_rng(0))
@@ -222,10 +222,10 @@ def test_an_update_is_a_step_down_the_plain_loss(algorithm, monkeypatch):
     assert not moved[1][5].any()
 
 
-def test_a_word_at_which_the_loss_bends_sharply_takes_shorter_steps():
-    places, bends = torch.tensor([0, 1, 0, 2], dtype=torch.int32), torch.tensor([30.0, 4.0, 10.0, 21.0])
-    # at a rate of 0.1 the loss may bend by 20; at word 0 it bends by 40
-    assert capped_rate(places, bends, 3, 0.1).tolist() == pytest.approx([0.05, 0.1, 0.05, 0.1 * 20 / 21])
+def test_the_learning_rate_of_a_word_is_capped_by_its_curvature():
+    words, curvature = torch.tensor([0, 1, 0, 2], dtype=torch.int32), torch.tensor([30.0, 4.0, 10.0, 21.0])
+    # at a rate of 0.1 the curvature may be 20; that of word 0 is 40
+    assert capped_rate(words, curvature, 3, 0.1).tolist() == pytest.approx([0.05, 0.1, 0.05, 0.1 * 20 / 21])
 
 
 def test_windows_end_with_their_sentence():
@@ -243,7 +243,7 @@ def test_windows_end_with_their_sentence():
     assert seen == every
 
 
-def test_negatives_are_drawn_by_count_to_a_power():
+def test_negative_samples_are_drawn_by_count_to_a_power():
     corpus = read_corpus([["a"] * 81 + ["b"] * 16 + ["c"]] * 50, 1)
     config = Word2VecConfig(shared=64, batch=9999, power=0.75)
     (_, batch), *_ = batches(corpus, config, np.random.default_rng(0))
@@ -280,14 +280,14 @@ def test_planted_synonyms_are_found(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["skipgram", "cbow"])
-def test_one_seed_one_result(algorithm):
+def test_equal_seeds_give_equal_vectors(algorithm):
     config = replace(SMALL, algorithm=algorithm, epochs=1)
     first, second = (train_word2vec(planted(300), config) for _ in range(2))
     assert torch.equal(first.vectors, second.vectors)
     assert not torch.equal(first.vectors, train_word2vec(planted(300), replace(config, seed=2)).vectors)
 
 
-def test_a_words_vector_is_both_directions_it_learns_or_the_first_vector(monkeypatch):
+def test_vectors_are_the_sum_of_both_normalized_vectors_or_the_input_vectors(monkeypatch):
     learned = {}
 
     def noted(inner, outer, *rest):
@@ -301,7 +301,7 @@ def test_a_words_vector_is_both_directions_it_learns_or_the_first_vector(monkeyp
         torch.testing.assert_close(given, learned[kind])
 
 
-def test_frequent_words_do_not_blow_up(monkeypatch):
+def test_vectors_of_frequent_words_do_not_diverge(monkeypatch):
     text, config = [["the", "the", "the", "cat"] * 50] * 50, Word2VecConfig(dim=8, sample=0.0, vectors="inner")
     assert train_word2vec(text, config).vectors.abs().max() < 20
     monkeypatch.setattr("regard.word_vectors.word2vec.LEAP", 1e9)
@@ -309,10 +309,10 @@ def test_frequent_words_do_not_blow_up(monkeypatch):
         train_word2vec(text, config)
 
 
-def test_what_cannot_be_learned_is_refused():
+def test_unusable_sentences_and_settings_are_refused():
     with pytest.raises(regard.InvalidArgument, match="lists of words; got the text 'the cat'"):
         train_word2vec(["the cat"])
-    with pytest.raises(regard.InvalidArgument, match=r"occurs at least 5 times .* got 2 words, 2 different ones"):
+    with pytest.raises(regard.InvalidArgument, match=r"occurs at least 5 times; got 2 words, 2 different ones"):
         train_word2vec([["the", "cat"]])
     with pytest.raises(regard.InvalidArgument, match="got 0 words"):
         train_word2vec([])

@@ -1,8 +1,6 @@
 """`regard predict`: outputs for lines as they arrive, in order, each as soon as all before it are done."""
 
 import json
-import queue
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import text
+from regard.data.prefetch import arriving
 from regard.inference.load import load
 from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
@@ -33,7 +32,7 @@ def predict(
     options   other arguments of `Predictor.outputs`
     """
     predictor, number, beside = load(model), 1, beside or {}
-    for chunk in _arriving(lines):
+    for chunk in arriving(lines, CHUNK, TIMEOUT):
         values: dict[str, Any] = {name: list(islice(each, len(chunk))) for name, each in beside.items()}
         for name, some in values.items():
             if len(some) < len(chunk):
@@ -84,7 +83,7 @@ def _phrases(path: Path, name: str) -> Iterator[list[str]]:
         except ValueError:
             given = None
         known = isinstance(given, dict) and given.keys() <= {"required", "banned"}
-        if not known or not all(isinstance(each, list) for each in given.values()) or not _texts(given):
+        if not known or not all(_is_list_of_texts(each) for each in given.values()):
             raise InvalidData(
                 path,
                 number,
@@ -95,37 +94,5 @@ def _phrases(path: Path, name: str) -> Iterator[list[str]]:
         yield given.get(name, [])
 
 
-def _texts(phrases: dict[str, list[Any]]) -> bool:
-    return all(isinstance(phrase, str) for each in phrases.values() for phrase in each)
-
-
-def _arriving(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Chunks of the lines that have arrived: from an interactive pipe one line, from a file many."""
-    arrived: queue.Queue[str | BaseException | None] = queue.Queue(4 * CHUNK)
-
-    def read() -> None:
-        try:
-            for line in lines:
-                arrived.put(line)
-            arrived.put(None)
-        except BaseException as error:  # raised again by the consumer
-            arrived.put(error)
-
-    threading.Thread(target=read, daemon=True).start()
-    chunk: list[str] = []
-    while True:
-        try:
-            line = arrived.get(timeout=TIMEOUT if chunk else None)
-        except queue.Empty:
-            yield chunk
-            chunk = []
-            continue
-        if isinstance(line, str):
-            chunk.append(line)
-        if chunk and (len(chunk) == CHUNK or not isinstance(line, str)):
-            yield chunk
-            chunk = []
-        if isinstance(line, BaseException):
-            raise line
-        if line is None:
-            return
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)

@@ -39,12 +39,11 @@ from regard.model.seq2seq import Model
 from regard.model.weights import fingerprint, load_weights, weights_of
 from regard.recipe.load import check_files, read_tables
 from regard.recipe.recipe import Recipe
-from regard.training.checkpointing import average_checkpoints
+from regard.training.checkpointing import Checkpoint, average_checkpoints, open_run
 from regard.training.config import TrainConfig
 from regard.training.distributed import SINGLE_PROCESS, ProcessGroup, process_group
 from regard.training.epoch_batches import EpochBatches, lanes_of
 from regard.training.optimizers import freeze
-from regard.training.run_folder import Checkpoint, open_run
 from regard.training.scst import SelfCriticalSampler
 from regard.training.telemetry.log_file import EventHandler, ignore_event
 from regard.training.telemetry.loggers import logged

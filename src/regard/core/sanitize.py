@@ -23,6 +23,15 @@ def _is_shown(character: str) -> bool:
     return character.isprintable() or character in JOINERS or unicodedata.category(character) == "Zs"
 
 
+def is_encodable(text: str) -> bool:
+    """Whether a text can be encoded as UTF-8: it holds no unpaired surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def one_line(text: str) -> str:
     """A text on one line: line breaks are escaped."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") if set(text) & {"\n", "\r"} else text

@@ -1,7 +1,8 @@
 """Columns of a corpus as arrays, memory-mapped from disk: concatenated texts, running text, labels, images."""
 
 import os
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.core.errors import InvalidArgument, InvalidData
+from regard.core.errors import InvalidData
 from regard.core.sequence import FeatureGrids, MultiSource, Tokens
 from regard.data.image_store import Member
 from regard.data.images import ImageInput, image_token_cost, load_image, normalize
@@ -40,7 +41,6 @@ class TextColumn:
         return self.ends[indices] - self.starts(indices)
 
     def row(self, i: int) -> Ids:
-        _check(i, len(self))
         return self.ids[self.ends[i - 1] if i else 0 : self.ends[i]]
 
     def gather(self, indices: Indices) -> Tokens:
@@ -64,7 +64,6 @@ class RunningTextColumn:
         return np.minimum(self.context_length + 1, len(self.ids) - self.starts(indices))
 
     def row(self, i: int) -> Ids:
-        _check(i, len(self))
         return self.ids[i * self.context_length : (i + 1) * self.context_length + 1]
 
     def gather(self, indices: Indices) -> Tokens:
@@ -84,7 +83,6 @@ class LabelColumn:
         return np.ones(len(indices), dtype=np.int64)
 
     def row(self, i: int) -> int:
-        _check(i, len(self))
         return int(self.labels[i])
 
     def gather(self, indices: Indices) -> torch.Tensor:
@@ -106,7 +104,6 @@ class ImageColumn:
         return np.full(len(indices), image_token_cost(self.pixels.shape[1]), dtype=np.int64)
 
     def row(self, i: int) -> NDArray[np.uint8]:
-        _check(i, len(self))
         return np.array(self.pixels[self.which[i]])
 
     def gather(self, indices: Indices) -> torch.Tensor:
@@ -160,67 +157,66 @@ class MultiSourceColumn:
 SourceColumn = Column | MultiSourceColumn
 
 
-def text_column(rows: Sequence[Sequence[int]], vocabulary: int) -> TextColumn:
-    """A column of texts in memory."""
-    ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
-    return TextColumn(_flat(rows, _dtype(vocabulary)), ends)
-
-
-class TextWriter:
-    """Writes texts to files, in chunks."""
-
-    def __init__(self, stem: Path, vocabulary: int) -> None:
-        self.ids = _GrowingArray(stem.with_name(f"{stem.name}.ids.npy"), _dtype(vocabulary))
-        self.ends = _GrowingArray(stem.with_name(f"{stem.name}.ends.npy"), np.dtype(np.int64))
-
-    def add(self, rows: Sequence[Sequence[int]]) -> None:
-        self.ends.add(self.ids.count + np.cumsum([len(row) for row in rows], dtype=np.int64))
-        self.ids.add(_flat(rows, self.ids.dtype))
-
-    def close(self) -> None:
-        self.ids.close()
-        self.ends.close()
-
-
-class RunningTextWriter:
-    """Writes running text to a file, in chunks."""
-
-    def __init__(self, stem: Path, vocabulary: int) -> None:
-        self.ids = _GrowingArray(stem.with_name(f"{stem.name}.ids.npy"), _dtype(vocabulary))
-
-    def add(self, rows: Sequence[Sequence[int]]) -> None:
-        self.ids.add(_flat(rows, self.ids.dtype))
-
-    def close(self) -> None:
-        self.ids.close()
-
-
-class LabelWriter:
-    """Writes label ids to a file, in chunks."""
+class ColumnWriter(ABC):
+    """Writes a column to .npy files, in chunks."""
 
     def __init__(self, stem: Path) -> None:
-        self.labels = _GrowingArray(stem.with_name(f"{stem.name}.labels.npy"), np.dtype(np.uint32))
+        self.stem = stem
+        self.arrays: list[_GrowingArray] = []
 
-    def add(self, labels: Iterable[int]) -> None:
-        self.labels.add(np.fromiter(labels, dtype=np.uint32))
+    def array(self, name: str, dtype: type[np.generic], each: tuple[int, ...] = ()) -> "_GrowingArray":
+        """A new file of the column, of items of one shape."""
+        self.arrays.append(_GrowingArray(_file(self.stem, name), np.dtype(dtype), each))
+        return self.arrays[-1]
+
+    @abstractmethod
+    def add(self, rows: Sequence[Any]) -> None:
+        """Append the values of some examples."""
 
     def close(self) -> None:
-        self.labels.close()
+        for array in self.arrays:
+            array.close()
 
 
-class ImageWriter:
-    """Writes images to files, read by a few threads and written in order."""
+class TextWriter(ColumnWriter):
+    """Writes token ids; of running text without the ends of texts."""
+
+    def __init__(self, stem: Path, vocabulary: int, *, running: bool = False) -> None:
+        super().__init__(stem)
+        self.ids = self.array("ids", np.uint16 if vocabulary <= 1 << 16 else np.uint32)
+        self.ends = None if running else self.array("ends", np.int64)
+
+    def add(self, rows: Sequence[Sequence[int]]) -> None:
+        lengths = [len(row) for row in rows]
+        if self.ends is not None:
+            self.ends.add(self.ids.count + np.cumsum(lengths, dtype=np.int64))
+        self.ids.add(np.fromiter(chain.from_iterable(rows), dtype=self.ids.dtype, count=sum(lengths)))
+
+
+class LabelWriter(ColumnWriter):
+    """Writes label ids."""
+
+    def __init__(self, stem: Path) -> None:
+        super().__init__(stem)
+        self.labels = self.array("labels", np.uint32)
+
+    def add(self, rows: Sequence[int]) -> None:
+        self.labels.add(np.array(rows, dtype=np.uint32))
+
+
+class ImageWriter(ColumnWriter):
+    """Writes images, read by a few threads and written in order."""
 
     def __init__(self, stem: Path, size: int) -> None:
+        super().__init__(stem)
         self.size = size
         self.known: dict[Path | Member, int] = {}  # files that several examples may use
-        self.pixels = _GrowingArray(stem.with_name(f"{stem.name}.pixels.npy"), np.dtype(np.uint8), (size, size, 3))
-        self.which = _GrowingArray(stem.with_name(f"{stem.name}.which.npy"), np.dtype(np.int64))
+        self.pixels, self.which = self.array("pixels", np.uint8, (size, size, 3)), self.array("which", np.int64)
 
-    def add(self, images: Sequence[ImageInput]) -> None:
+    def add(self, rows: Sequence[ImageInput]) -> None:
         which: list[int] = []
         new: list[ImageInput] = []
-        for image in images:
+        for image in rows:
             number = self.pixels.count + len(new)
             if isinstance(image, Path | Member):
                 number = self.known.setdefault(image, number)
@@ -233,35 +229,29 @@ class ImageWriter:
                 self.pixels.add(np.stack(list(pool.map(load_image, chunk, [self.size] * len(chunk)))))
         self.which.add(np.array(which, dtype=np.int64))
 
-    def close(self) -> None:
-        self.pixels.close()
-        self.which.close()
-
-
-Writer = TextWriter | RunningTextWriter | LabelWriter | ImageWriter
-
 
 def open_column(stem: Path, context_length: int | None) -> Column:
     """The column that a writer stored under this name."""
-    labels = stem.with_name(f"{stem.name}.labels.npy")
-    if labels.exists():
+    if (labels := _file(stem, "labels")).exists():
         return LabelColumn(memory_map(labels))
-    which = stem.with_name(f"{stem.name}.which.npy")
-    if which.exists():
-        return ImageColumn(memory_map(stem.with_name(f"{stem.name}.pixels.npy")), memory_map(which))
-    ids = memory_map(stem.with_name(f"{stem.name}.ids.npy"))
+    if (which := _file(stem, "which")).exists():
+        return ImageColumn(memory_map(_file(stem, "pixels")), memory_map(which))
+    ids = memory_map(_file(stem, "ids"))
     if context_length is not None:
         return RunningTextColumn(ids, context_length)
-    ends = memory_map(stem.with_name(f"{stem.name}.ends.npy"))
+    ends = memory_map(_file(stem, "ends"))
     if (int(ends[-1]) if len(ends) else 0) != len(ids):
         raise damaged(stem, f"{len(ids):,} tokens where the last text ends at {int(ends[-1]):,}")
     return TextColumn(ids, ends)
 
 
+def _file(stem: Path, array: str) -> Path:
+    return stem.with_name(f"{stem.name}.{array}.npy")
+
+
 def damaged(path: Path, got: str) -> InvalidData:
-    return InvalidData(
-        path, wanted="a whole prepared corpus", got=got, remedy=f"Delete {path.parent} and prepare again."
-    )
+    remedy = f"Delete {path.parent} and prepare again."
+    return InvalidData(path, wanted="a whole prepared corpus", got=got, remedy=remedy)
 
 
 class _GrowingArray:
@@ -301,16 +291,3 @@ def _padded(ids: Ids, starts: Indices, lengths: Indices) -> Tokens:
     padded = np.zeros(mask.shape, dtype=np.int64)
     padded[mask] = ids[(starts[:, None] + positions)[mask]]
     return Tokens(torch.from_numpy(padded), torch.from_numpy(lengths))
-
-
-def _flat(rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.fromiter(chain.from_iterable(rows), dtype=dtype, count=sum(map(len, rows)))
-
-
-def _dtype(vocabulary: int) -> np.dtype[Any]:
-    return np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
-
-
-def _check(i: int, length: int) -> None:
-    if not 0 <= i < length:
-        raise InvalidArgument("i", wanted=f"an example from 0 to {length - 1}", got=str(i), remedy="Count from 0.")

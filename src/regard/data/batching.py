@@ -261,7 +261,7 @@ def _packed(corpus: Corpus, capacity: PackedCapacity, seed: int, epoch: int) -> 
 
 def _both_lengths(corpus: Corpus, rows: Indices) -> NDArray[np.int64]:
     """Lengths of sources, and of the decoder's inputs: targets without the last token."""
-    return np.stack((corpus.source_lengths(rows), corpus.target_lengths(rows) - 1)).astype(np.int64)
+    return np.stack((corpus.source_lengths(rows), corpus.target.lengths(rows) - 1)).astype(np.int64)
 
 
 def _pools(size: int) -> Iterator[Indices]:
@@ -270,7 +270,7 @@ def _pools(size: int) -> Iterator[Indices]:
 
 def _cut(corpus: Corpus, pool: Indices, budget: int, mixed: bool = False) -> Iterator[Indices]:
     """Examples by length, or in the pool's order if mixed, in the largest batches that the budget allows."""
-    sources, targets = corpus.source_lengths(pool), corpus.target_lengths(pool)
+    sources, targets = corpus.source_lengths(pool), corpus.target.lengths(pool)
     longest, more = np.maximum(sources, targets), sources - targets
     # By the longer side, then by the difference of the sides, alternately rising and falling, so that a batch that
     # spans two lengths has no jump. The sort is stable: ties stay in the pool's order.

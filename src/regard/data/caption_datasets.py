@@ -10,6 +10,7 @@ White space in a caption becomes single spaces. The captions of an image are adj
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from types import UnionType
 from typing import Any
 
 from regard.core.errors import InvalidData
@@ -36,9 +37,9 @@ def _json(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
     except (ValueError, RecursionError) as error:
         if isinstance(error, InvalidData):
             raise
-        raise InvalidData(path, wanted="JSON", got=str(error), remedy="Fetch the file again.") from None
+        raise InvalidData(path, wanted="JSON", got=str(error), remedy="Download the file again.") from None
     document = _Entry(path, "the document", content, errors)
-    return _coco(document) if "annotations" in document.held else _karpathy(document, split)
+    return _coco(document) if "annotations" in document.content else _karpathy(document, split)
 
 
 def _used(entry: dict[str, Any]) -> dict[str, Any]:
@@ -49,56 +50,54 @@ def _used(entry: dict[str, Any]) -> dict[str, Any]:
 class _Entry:
     """An object of a JSON file with typed access to its keys; errors name the object and the key."""
 
-    def __init__(self, path: str, where: str, held: Any, errors: Errors) -> None:
+    def __init__(self, path: str, where: str, content: Any, errors: Errors) -> None:
         self.path, self.where, self.errors = path, where, errors
-        if not isinstance(held, dict):
-            raise self.refused("a table", held)
-        self.held: dict[str, Any] = held
+        if not isinstance(content, dict):
+            raise self.refused("a table", content)
+        self.content: dict[str, Any] = content
 
     def refused(self, wanted: str, got: Any) -> InvalidData:
-        remedy = "Mend it, or leave it out."
+        remedy = "Correct it, or leave it out."
         return InvalidData(f"{self.path}, {self.where}", wanted=wanted, got=repr(got)[:60], remedy=remedy)
 
-    def text(self, key: str) -> str:
-        value = self.held.get(key)
-        if not isinstance(value, str):
-            raise self.refused(f"a text in {key!r}", value)
-        return text.well_formed_text(self.path, None, value, key, self.errors)
-
-    def number(self, key: str) -> int | str:
-        value = self.held.get(key)
-        if not isinstance(value, int | str):
-            raise self.refused(f"a number in {key!r}", value)
+    def value(self, key: str, types: type | UnionType, wanted: str) -> Any:
+        value = self.content.get(key)
+        if not isinstance(value, types):
+            raise self.refused(f"{wanted} in {key!r}", value)
         return value
 
+    def text(self, key: str) -> str:
+        return text.well_formed_text(self.path, None, self.value(key, str, "a text"), key, self.errors)
+
+    def number(self, key: str) -> int | str:
+        number: int | str = self.value(key, int | str, "a number")
+        return number
+
     def entries(self, key: str) -> Iterator["_Entry"]:
-        value = self.held.get(key)
-        if not isinstance(value, list):
-            raise self.refused(f"a list in {key!r}", value)
         before = "" if self.where == "the document" else f"{self.where}."
-        for number, held in enumerate(value):
-            yield _Entry(self.path, f"{before}{key}[{number}]", held, self.errors)
+        for number, content in enumerate(self.value(key, list, "a list")):
+            yield _Entry(self.path, f"{before}{key}[{number}]", content, self.errors)
 
 
 def _karpathy(document: _Entry, split: str) -> CaptionRows:
-    shares, others, found = SHARES[split], set(), False
+    shares, others, empty = SHARES[split], set(), True
     for image in document.entries("images"):
         share = image.text("split")
         if share not in shares:
             others.add(share)
             continue
-        folder = image.held.get("filepath")
-        name = image.text("filename") if folder is None else f"{image.text('filepath')}/{image.text('filename')}"
+        folder = f"{image.text('filepath')}/" if image.content.get("filepath") is not None else ""
+        name = folder + image.text("filename")
         captions = [sentence.text("raw") for sentence in image.entries("sentences")]
         if not captions:
             raise image.refused("a caption", captions)
         for caption in captions:
             yield name, caption
-        found = True
-    if not found:
+        empty = False
+    if empty:
         got = f"those of {', '.join(sorted(others))}" if others else "none at all"
         remedy = f"Leave data.{split} out, or name another file."
-        raise InvalidData(document.path, wanted=f"pictures of the split {shares[0]!r}", got=got, remedy=remedy)
+        raise InvalidData(document.path, wanted=f"images of the split {shares[0]!r}", got=got, remedy=remedy)
 
 
 def _coco(document: _Entry) -> CaptionRows:
@@ -129,7 +128,7 @@ def _token(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
         label, tab, caption = line.partition("\t")
         name, _, count = label.rpartition("#")
         if not tab or not name or not count.isdecimal():
-            remedy = "Mend the line; a file of other lines must not be named .token."
+            remedy = "Correct the line; a file of other lines must not be named .token."
             raise InvalidData(path, number, wanted="name.jpg#0, a tab, a caption", got=repr(line)[:60], remedy=remedy)
         if not lists or stem(name) in wanted:
             captioned.add(stem(name))
@@ -137,7 +136,7 @@ def _token(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
     missing = sorted(wanted - captioned)
     if missing:
         got = f"none of {len(missing):,}, {missing[0]!r} the first"
-        raise InvalidData(lists[0], wanted=f"pictures with captions in {path}", got=got, remedy="Mend the list.")
+        raise InvalidData(lists[0], wanted=f"images with captions in {path}", got=got, remedy="Correct the list.")
 
 
 # File name suffix -> largest number of files, and the reader.

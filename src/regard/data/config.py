@@ -170,7 +170,7 @@ class DataConfig(Config):
         files, named = self.files(split), self.columns
         got = f"{len(files)} files" if len(files) > 1 else files[0]
         datasets = [file for file in files if huggingface_datasets.is_dataset(file)]
-        for incomplete in [address for address in datasets if not huggingface_datasets.is_whole(address)][:1]:
+        for incomplete in [address for address in datasets if not huggingface_datasets.is_complete(address)][:1]:
             yield Problem(split, huggingface_datasets.WANTED, incomplete, "As in hf:owner/name:train.")
         if datasets or any(text.form(file) in text.TABLES for file in files):
             if len(files) > 1:

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -12,29 +12,24 @@ from typing import Any, cast
 
 import numpy as np
 
-from regard.core.atomic_io import named_os_errors
+from regard.core.atomic_io import atomic_file, named_os_errors
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.arrays import (
     Column,
+    ColumnWriter,
     Ids,
     ImageWriter,
     Indices,
-    LabelColumn,
     LabelWriter,
     MultiSourceColumn,
-    RunningTextColumn,
-    RunningTextWriter,
     SourceColumn,
-    TextColumn,
     TextWriter,
-    Writer,
     damaged,
     open_column,
-    text_column,
 )  # fmt: skip
 from regard.data.config import DataConfig, FieldConfig
-from regard.data.example import Example, Split
+from regard.data.example import Split
 from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
 from regard.data.sources import examples
 from regard.data.tokenizer import END, START, Labels, Tokenizer
@@ -56,36 +51,9 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.target)
 
-    @staticmethod
-    def of(
-        pairs: Iterable[Example | tuple[str | None, str]],
-        source: VocabularyType | None,
-        target: VocabularyType | None,
-        *,
-        context_length: int | None = None,
-    ) -> "Corpus":
-        """In memory. Without a source vocabulary, sources are ignored; without a target's, each target is <s>."""
-        given = [pair if isinstance(pair, Example) else Example(*pair) for pair in pairs]
-        if not given:
-            raise InvalidArgument("pairs", wanted="at least one example", got="none", remedy="Give some.")
-        targets = [example.target for example in given]
-        if context_length is not None:
-            return Corpus(None, _running(source, target, targets, context_length))
-        answers = text_column([[START]] * len(given), 2) if target is None else _in_memory(target, targets, _target)
-        if source is None:
-            return Corpus(None, answers)
-        sources = [example.source for example in given if isinstance(example.source, str)]
-        if len(sources) < len(given):
-            got = f"{len(given) - len(sources):,} examples without"
-            raise InvalidArgument("pairs", wanted="a source in each", got=got, remedy="Give no source vocabulary.")
-        return Corpus(_in_memory(source, sources, _source), answers)
-
     def source_lengths(self, indices: Indices) -> Indices:
         """Lengths in tokens, of all sources together: 1 for a label, `image_token_cost` for an image."""
         return np.zeros(len(indices), dtype=np.int64) if self.source is None else self.source.lengths(indices)
-
-    def target_lengths(self, indices: Indices) -> Indices:
-        return self.target.lengths(indices)
 
     def row(self, i: int) -> tuple[Ids | int | tuple[Ids | int, ...] | None, Ids | int]:
         """One example: its source (ids, a label or pixels; several as a tuple; or None) and its target."""
@@ -115,10 +83,11 @@ class Prepared:
             if present != size:
                 raise damaged(folder / name, f"{present:,} bytes of {size:,}")
         corpora = {split: _open(folder, split, record) for split in record["splits"]}
-        files = {name: field["vocabulary"] for name, field in record["fields"].items()}
+        files = [field["vocabulary"] for field in record["fields"].values()]  # shared ones are opened once
         kinds = {field["vocabulary"]: field["kind"] for field in record["fields"].values()}
-        opened = {file: _open_vocabulary(folder / file, kind) for file, kind in kinds.items() if file is not None}
-        *sources, target = (opened.get(file) for file in files.values())
+        classes = {file: Labels if kind == "label" else Tokenizer for file, kind in kinds.items() if file is not None}
+        opened = {file: vocabulary.load(folder / file) for file, vocabulary in classes.items()}
+        *sources, target = (opened.get(file) for file in files)
         assert target is not None
         train, valid, test = (corpora.get(split) for split in ("train", "valid", "test"))
         return Prepared(folder, record["key"], record, tuple(sources), target, train, valid, test)
@@ -149,10 +118,9 @@ def prepare(
     given = None
     if vocabularies is not None:
         sources, target = vocabularies
-        given = (
-            sources,
-            _train(config.target, _training_texts(config, [len(sources)], progress)) if target is None else target,
-        )
+        if target is None:
+            target = _train(config.target, _training_texts(config, [len(sources)], progress))
+        given = sources, target
         _check_vocabularies(config, given)
     before, files = stamps(config), fingerprints(config, progress)
     folder = Path(folder)
@@ -171,8 +139,12 @@ def prepare(
             with named_os_errors(folder, "a folder to write to"):
                 partial.mkdir()
             try:
-                _write(config, partial, files, given, progress)
-                _check_unchanged(before, stamps(config))
+                _write(config, partial, files, given or _learn(config, progress), progress)
+                after = stamps(config)
+                for path in before:
+                    if before[path] != after.get(path):
+                        wanted, got = "a file that does not change while it is read", "one that changed"
+                        raise InvalidData(path, wanted=wanted, got=got, remedy="Begin again when it is complete.")
                 os.replace(partial, destination)
             except BaseException:
                 shutil.rmtree(partial)
@@ -180,21 +152,10 @@ def prepare(
     return Prepared.open(destination)
 
 
-def _check_unchanged(before: dict[str, tuple[int, ...]], after: dict[str, tuple[int, ...]]) -> None:
-    for path in before:
-        if before[path] != after.get(path):
-            wanted, got = "a file that stays as it is while it is read", "one that changed"
-            raise InvalidData(path, wanted=wanted, got=got, remedy="Begin again when it is complete.")
-
-
 def _write(
-    config: DataConfig,
-    folder: Path,
-    files: Files,
-    vocabularies: Vocabularies | None,
-    progress: PrepareProgress,
+    config: DataConfig, folder: Path, files: Files, vocabularies: Vocabularies, progress: PrepareProgress
 ) -> None:
-    sources, target = vocabularies or _learn(config, progress)
+    sources, target = vocabularies
     named = dict(zip(config.fields, (*sources, target), strict=True))
     fields: dict[str, dict[str, str | None]] = {}
     for name, vocabulary in named.items():
@@ -208,10 +169,8 @@ def _write(
     about = {"files": files, "config": asdict(config), "fields": fields}
     about["key"] = key_of(config, files, _hashes((sources, target)))
     record = {"format": FORMAT, **about, "splits": splits, "arrays": arrays}
-    with (folder / "prepared.json").open("w", encoding="utf-8") as file:
-        json.dump(record, file, indent=1, ensure_ascii=False)
-        file.flush()
-        os.fsync(file.fileno())
+    with atomic_file(folder / "prepared.json") as file:
+        file.write(json.dumps(record, indent=1, ensure_ascii=False).encode())
 
 
 def _learn(config: DataConfig, progress: PrepareProgress) -> Vocabularies:
@@ -249,43 +208,43 @@ def _write_split(
     progress: PrepareProgress,
 ) -> dict[str, Any]:
     """Write the arrays of one split, with the vocabulary of each field; returns its counts."""
-    sides = {name: (vocabularies[name], field) for name, field in config.fields.items()}
-    writers = {name: _writer(folder / f"{split}.{name}", *side, config.context_length) for name, side in sides.items()}
-    if isinstance(first := writers["target"], RunningTextWriter):
-        first.add([[END]])  # the context of the first token
+    running = config.context_length is not None
+    writers = {
+        name: _writer(folder / f"{split}.{name}", vocabularies[name], field, running)
+        for name, field in config.fields.items()
+    }
+    if running:
+        writers["target"].add([[END]])  # the context of the first token
     read = kept = 0
-    left_out = {name: 0 for name, side in sides.items() if split == "train" and side[1].max_tokens is not None}
+    limits = {name: field.max_tokens for name, field in config.fields.items() if field.max_tokens is not None}
+    left_out = dict.fromkeys(limits if split == "train" else (), 0)
     remaining = examples(config, split)
     while chunk := list(islice(remaining, CHUNK)):
         columns = zip(*((*example.sources, example.target) for example in chunk), strict=True)
         encoded = {
-            name: _encode(vocabulary, list(column), config, split, read)
-            for (name, (vocabulary, _)), column in zip(sides.items(), columns, strict=True)
+            name: _encode(vocabularies[name], list(column), config, split, read)
+            for name, column in zip(config.fields, columns, strict=True)
         }
         keep = [True] * len(chunk)
         for name in left_out:
-            longest = cast(int, sides[name][1].max_tokens)
             for i, row in enumerate(encoded[name]):
-                if keep[i] and len(row) > longest:
+                if keep[i] and len(row) > limits[name]:
                     keep[i] = False
                     left_out[name] += 1
         for name, rows in encoded.items():
             rows = [row for row, stays in zip(rows, keep, strict=True) if stays]
-            writers[name].add(_add_specials(name, rows, sides[name][0], config.context_length))
+            if isinstance(vocabularies[name], Tokenizer):
+                start = [START] if name == "target" and not running else []
+                rows = [[*start, *row, END] for row in rows]
+            writers[name].add(rows)
         read, kept = read + len(chunk), kept + sum(keep)
         progress(split, read)
     for writer in writers.values():
         writer.close()
     if not kept:
-        raise InvalidArgument(
-            "max_tokens",
-            wanted="an example that is short enough",
-            got=f"none of {read:,}",
-            remedy="Raise data.*.max_tokens.",
-        )
-    tokens = {
-        name: writer.ids.count for name, writer in writers.items() if isinstance(writer, TextWriter | RunningTextWriter)
-    }
+        wanted, got = "an example that is short enough", f"none of {read:,}"
+        raise InvalidArgument("max_tokens", wanted=wanted, got=got, remedy="Raise data.*.max_tokens.")
+    tokens = {name: writer.ids.count for name, writer in writers.items() if isinstance(writer, TextWriter)}
     return {"examples": kept, "tokens": tokens, "left_out": {f"{name}.max_tokens": n for name, n in left_out.items()}}
 
 
@@ -302,58 +261,15 @@ def _encode(
         try:
             labels.append(vocabulary.encode(name))
         except InvalidArgument:
-            raise InvalidData(
-                f"{config.files(split)[-1]}, example {number}",
-                wanted=f"one of the {vocabulary.size} labels of the training data",
-                got=repr(name),
-                remedy=nearest(name, vocabulary.names),
-            ) from None
+            where, wanted = f"{config.files(split)[-1]}, example {number}", "a label of the training data"
+            raise InvalidData(where, wanted=wanted, got=repr(name), remedy=nearest(name, vocabulary.names)) from None
     return labels
 
 
-def _add_specials(
-    name: str, rows: list[Any], vocabulary: VocabularyType | None, context_length: int | None
-) -> list[Any]:
-    """Rows with the special tokens of their side."""
-    if not isinstance(vocabulary, Tokenizer):
-        return rows
-    return [_source(row) if name != "target" or context_length is not None else _target(row) for row in rows]
-
-
-def _source(row: list[int]) -> list[int]:
-    return [*row, END]
-
-
-def _target(row: list[int]) -> list[int]:
-    return [START, *row, END]
-
-
-def _running(
-    source: VocabularyType | None, target: VocabularyType | None, texts: list[str], context_length: int
-) -> RunningTextColumn:
-    if source is not None or not isinstance(target, Tokenizer) or context_length < 1:
-        got = f"context_length = {context_length} for {type(source).__name__} and {type(target).__name__}"
-        raise InvalidArgument(
-            "stretch", wanted="at least 1, for texts without sources", got=got, remedy="Leave it out for pairs."
-        )
-    rows = [[END], *map(_source, target.encode_batch(texts))]
-    return RunningTextColumn(text_column(rows, target.size).ids, context_length)
-
-
-def _in_memory(
-    vocabulary: VocabularyType, texts: list[str], close: Callable[[list[int]], list[int]]
-) -> TextColumn | LabelColumn:
-    if isinstance(vocabulary, Labels):
-        return LabelColumn(np.array([vocabulary.encode(name) for name in texts], dtype=np.uint32))
-    return text_column([close(row) for row in vocabulary.encode_batch(texts)], vocabulary.size)
-
-
-def _writer(stem: Path, vocabulary: VocabularyType | None, field: FieldConfig, context_length: int | None) -> Writer:
+def _writer(stem: Path, vocabulary: VocabularyType | None, field: FieldConfig, running: bool) -> ColumnWriter:
     if vocabulary is None:
         return ImageWriter(stem, field.image_size)
-    if isinstance(vocabulary, Labels):
-        return LabelWriter(stem)
-    return TextWriter(stem, vocabulary.size) if context_length is None else RunningTextWriter(stem, vocabulary.size)
+    return LabelWriter(stem) if isinstance(vocabulary, Labels) else TextWriter(stem, vocabulary.size, running=running)
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -382,10 +298,6 @@ def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:
     return Corpus(MultiSourceColumn(sources), target)
 
 
-def _open_vocabulary(path: Path, kind: str) -> VocabularyType:
-    return Labels.load(path) if kind == "label" else Tokenizer.load(path)
-
-
 def _hashes(vocabularies: Vocabularies) -> list[str | None]:
     sources, target = vocabularies
     return [None if vocabulary is None else vocabulary.hash for vocabulary in (*sources, target)]
@@ -393,22 +305,13 @@ def _hashes(vocabularies: Vocabularies) -> list[str | None]:
 
 def _check_vocabularies(config: DataConfig, vocabularies: Vocabularies) -> None:
     sources, target = vocabularies
-    if len(sources) != len(config.source_fields):
-        raise InvalidArgument(
-            "vocabularies",
-            wanted=f"those of {len(config.source_fields)} sources",
-            got=str(len(sources)),
-            remedy="Give (sources, target) as the model was trained with.",
-        )
-    for (name, field), vocabulary in zip(config.fields.items(), (*sources, target), strict=True):
-        wanted = {"image": None, "label": Labels, "text": Tokenizer}[field.kind]
-        if (None if vocabulary is None else type(vocabulary)) is not wanted:
-            raise InvalidArgument(
-                "vocabularies",
-                wanted=f"for the {name}: {wanted.__name__ if wanted else None}",
-                got=type(vocabulary).__name__,
-                remedy="Give (sources, target) as the model was trained with.",
-            )
+    classes: dict[str, type] = {"image": type(None), "label": Labels, "text": Tokenizer}
+    wanted = {name: classes[field.kind] for name, field in config.fields.items()}
+    got = [type(vocabulary) for vocabulary in (*sources, target)]
+    if got != list(wanted.values()):
+        described = ", ".join(f"{each.__name__} for {name}" for name, each in wanted.items())
+        names, remedy = ", ".join(each.__name__ for each in got), "Give those that the model was trained with."
+        raise InvalidArgument("vocabularies", wanted=described, got=names, remedy=remedy)
 
 
 @contextmanager

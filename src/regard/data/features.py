@@ -41,8 +41,8 @@ def features(
             _write(path, images, extract, progress)
     column = FeatureColumn(images, memory_map(path))
     if len(column.grids) != len(images.pixels):
-        got = f"{len(column.grids):,} for {len(images.pixels):,} pictures"
-        raise InvalidData(path, wanted="features of every picture", got=got, remedy="Delete it: it is made again.")
+        got = f"{len(column.grids):,} for {len(images.pixels):,} images"
+        raise InvalidData(path, wanted="features of every image", got=got, remedy="Delete it: it is made again.")
     return column
 
 
@@ -58,14 +58,13 @@ def _write(path: Path, images: ImageColumn, extract: Extract, progress: PrepareP
                 file.write(states.tobytes())
                 progress("features", min(first + BATCH, count))
     except OSError as error:
-        wanted, remedy = f"room for the features of {count:,} pictures", "Make room, or set REGARD_CACHE to a folder."
+        wanted, remedy = f"space for the features of {count:,} images", "Free some, or set REGARD_CACHE to a folder."
         raise InvalidData(path, wanted=wanted, got=error.strerror or str(error), remedy=remedy) from None
 
 
 def _key(images: ImageColumn, by: str) -> str:
     digest = hashlib.sha256(f"{FORMAT} {by} {images.pixels.shape}".encode())
-    for first in range(0, len(images.pixels), BATCH):
-        digest.update(images.pixels[first : first + BATCH].tobytes())
+    digest.update(images.pixels.reshape(-1).data)  # without a copy
     return digest.hexdigest()[:32]
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from regard.core.config import nearest
 from regard.core.errors import InvalidData, MissingExtra
@@ -29,8 +29,7 @@ def is_dataset(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
-def is_whole(address: str) -> bool:
-    """Whether an address is complete."""
+def is_complete(address: str) -> bool:
     return _ADDRESS.fullmatch(address) is not None
 
 
@@ -47,17 +46,13 @@ def rows(address: str, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for chunk in table.select_columns(list(dict.fromkeys(columns))).iter(CHUNK):
         for row in zip(*(chunk[column] for column in columns), strict=True):
             number += 1
-            converted = tuple(text(value) for text, value in zip(texts, row, strict=True))
-            cells = tuple(text for text in converted if text is not None)
-            if len(cells) < len(converted):
-                which = converted.index(None)
-                raise InvalidData(
-                    f"{address}, row {number}",
-                    wanted=f"a text, a number or a class in {columns[which]!r}",
-                    got=repr(row[which]),
-                    remedy="Choose another column, or a part of the split without such rows.",
-                )
-            yield cells
+            cells = tuple(text(value) for text, value in zip(texts, row, strict=True))
+            if None in cells:
+                which = cells.index(None)
+                wanted = f"a text, a number or a class in {columns[which]!r}"
+                remedy = "Choose another column, or a part of the split without such rows."
+                raise InvalidData(f"{address}, row {number}", wanted=wanted, got=repr(row[which]), remedy=remedy)
+            yield cast(tuple[str, ...], cells)
 
 
 def fingerprint(address: str, columns: Sequence[str]) -> str:
@@ -99,10 +94,7 @@ def _loaded(address: str) -> Any:
         return datasets.load_dataset(name, parts["configuration"], split=split, revision=parts["revision"])
     except Exception as error:  # the package, its file formats and its downloads raise many types
         got = " ".join(str(error).split()) or type(error).__name__
-        raise InvalidData(address, wanted="a dataset that can be loaded", got=got, remedy=_remedy(error)) from error
-
-
-def _remedy(error: Exception) -> str:
-    if isinstance(error, ConnectionError | TimeoutError):
-        return "Is there a network? What was fetched once is found without one."
-    return f"Wanted is {WANTED}: look for it at https://huggingface.co/datasets."
+        remedy = f"Give {WANTED}, as at https://huggingface.co/datasets."
+        if isinstance(error, ConnectionError | TimeoutError):
+            remedy = "Connect to the network; datasets downloaded before are read without it."
+        raise InvalidData(address, wanted="a dataset that can be loaded", got=got, remedy=remedy) from error

@@ -57,15 +57,15 @@ class ZipStore:
         self.path, self.lock = path, threading.Lock()
         with _intact(path, path):
             self.file = zipfile.ZipFile(path)
-        self.members: dict[str, list[zipfile.ZipInfo]] = {}  # by file name without an image extension
+        self.members: dict[str, list[str]] = {}  # by file name without an image extension
         for info in self.file.infolist():
             if not info.is_dir():
-                self.members.setdefault(stem(PurePosixPath(info.filename).name), []).append(info)
+                self.members.setdefault(stem(PurePosixPath(info.filename).name), []).append(info.filename)
 
     def find(self, listed: str) -> Member:
         """The only member that fits the listed path best; none or several raise InvalidData."""
         last = PurePosixPath(listed).name
-        same_stem = [info.filename for info in self.members.get(stem(last), ())]
+        same_stem = self.members.get(stem(last), [])
         for candidates in (
             [name for name in same_stem if name == listed],
             [name for name in same_stem if name.endswith(f"/{listed}")],
@@ -76,14 +76,14 @@ class ZipStore:
                 return Member(self.path, candidates[0], self)
             if candidates:
                 got = ", ".join(candidates[:3]) + (", …" if len(candidates) > 3 else "")
-                raise InvalidData(self.path, wanted=f"one picture {listed!r}", got=got, remedy="Tell its whole name.")
+                raise InvalidData(self.path, wanted=f"one image {listed!r}", got=got, remedy="Give its whole path.")
         got = f"none among {sum(map(len, self.members.values())):,} files"
-        raise InvalidData(self.path, wanted=f"a picture {listed!r}", got=got, remedy="Look for it under another name.")
+        raise InvalidData(self.path, wanted=f"an image {listed!r}", got=got, remedy="Check its name.")
 
     def read(self, member: Member) -> bytes:
         info = self.file.getinfo(member.name)
         if info.flag_bits & 1:
-            raise InvalidData(member, wanted="a picture", got="an encrypted one", remedy="Pack it without a password.")
+            raise InvalidData(member, wanted="an image", got="an encrypted one", remedy="Pack it without a password.")
         if info.file_size > LARGEST:
             got = f"{info.file_size:,}"
             raise InvalidData(member, wanted=f"at most {LARGEST:,} bytes", got=got, remedy="Make it smaller.")
@@ -100,7 +100,7 @@ def open_image_store(path: str | Path) -> ImageStore:
     if is_zip(path):
         return ZipStore(path)
     if not path.is_dir():
-        raise InvalidData(path, wanted="a folder of pictures, or a .zip file", got="neither", remedy="Check the path.")
+        raise InvalidData(path, wanted="a folder of images, or a .zip file", got="neither", remedy="Check the path.")
     return FolderStore(path)
 
 
@@ -123,7 +123,5 @@ def _intact(path: Path, where: Path | Member) -> Iterator[None]:
         except OSError:
             raise
         except Exception as error:  # a damaged file raises many types
-            got = str(error) or type(error).__name__
-            raise InvalidData(
-                where, wanted="a whole zip file", got=got[:200], remedy="Fetch or pack it again."
-            ) from None
+            got, remedy = (str(error) or type(error).__name__)[:200], "Download or pack it again."
+            raise InvalidData(where, wanted="a whole zip file", got=got, remedy=remedy) from None

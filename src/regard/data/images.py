@@ -33,14 +33,11 @@ def load_image(image: object, size: int) -> Pixels:
     pixels: Any = image.draw() if isinstance(image, Scene) else image
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
         got = f"{pixels.dtype} of shape {pixels.shape}" if isinstance(pixels, np.ndarray) else repr(pixels)[:60]
-        raise InvalidArgument(
-            "picture", wanted="a path, or an array of uint8 (height, width, 3)", got=got, remedy="Give RGB, 0 to 255."
-        )
+        wanted = "a path, or an array of uint8 (height, width, 3)"
+        raise InvalidArgument("image", wanted=wanted, got=got, remedy="Give RGB, 0 to 255.")
     if 0 in pixels.shape:
-        raise InvalidArgument("picture", wanted="at least one pixel", got=str(pixels.shape), remedy="Give another.")
-    if pixels.shape[:2] == (size, size):
-        return pixels
-    return _square(_pillow().fromarray(pixels), size)
+        raise InvalidArgument("image", wanted="at least one pixel", got=str(pixels.shape), remedy="Give another.")
+    return pixels if pixels.shape[:2] == (size, size) else _resized(_pillow().fromarray(pixels), size, size)
 
 
 def normalize(batch: NDArray[np.uint8]) -> torch.Tensor:
@@ -56,21 +53,21 @@ def image_token_cost(size: int) -> int:
 
 def read_image(path: str | Path | Member, size: int) -> Pixels:
     """The image of a file, (size, size, 3). Any failure raises InvalidData with the file's name."""
-    return _square(_open(path), size)
+    return _resized(_open(path), size, size)
 
 
 def read_thumbnail(path: str | Path | Member, longest: int) -> Pixels:
     """The image of a file in its own aspect ratio; the longer side has `longest` pixels."""
     image = _open(path)
-    width, height = (max(1, round(side * longest / max(image.size))) for side in image.size)
-    return np.array(image.resize((width, height), _pillow().Resampling.BICUBIC, reducing_gap=3.0), dtype=np.uint8)
+    return _resized(image, *(max(1, round(side * longest / max(image.size))) for side in image.size))
 
 
 def _open(path: str | Path | Member) -> Any:
     """The image of a file, in EXIF orientation and RGB."""
-    image_class = _pillow()
-    content = path.read() if isinstance(path, Member) else _content(path)
+    image_class, content = _pillow(), b""
     try:
+        with readable(str(path)):
+            content = path.read() if isinstance(path, Member) else Path(path).read_bytes()
         with image_class.open(BytesIO(content), formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
@@ -84,24 +81,13 @@ def _open(path: str | Path | Member) -> Any:
         got = str(error) or type(error).__name__
         if type(error).__name__ == "UnidentifiedImageError":
             got = f"a file that begins with {content[:12]!r}" if content else "an empty file"
-        raise InvalidData(
-            path, wanted=f"a whole picture ({', '.join(FORMATS)})", got=got[:200], remedy="Save it again, or drop it."
-        ) from None
-
-
-def _content(path: str | Path) -> bytes:
-    try:
-        with readable(path):
-            return Path(path).read_bytes()
-    except ValueError as error:
-        if isinstance(error, InvalidData):
-            raise
-        raise InvalidData(repr(path), wanted="a file's name", got=str(error), remedy="Check the path.") from None
+        wanted = f"a whole image ({', '.join(FORMATS)})"
+        raise InvalidData(path, wanted=wanted, got=got[:200], remedy="Save it again, or leave it out.") from None
 
 
 def _as_rgb(image: Any) -> Any:
     """In EXIF orientation and RGB."""
-    from PIL import ImageOps
+    from PIL import ImageCms, ImageOps
 
     kind = image.format
     image = ImageOps.exif_transpose(image)
@@ -113,21 +99,17 @@ def _as_rgb(image: Any) -> Any:
     if image.mode in ("I", "F"):
         raise ValueError("pixels of 32 bits, for which no value is agreed to be white")
     if image.has_transparency_data:
-        image = image.convert("RGBA")
         white = _pillow().new("RGBA", image.size, "white")
-        return _pillow().alpha_composite(white, image).convert("RGB")
+        return _pillow().alpha_composite(white, image.convert("RGBA")).convert("RGB")
     if image.mode == "LAB":
-        from PIL import ImageCms
-
-        return ImageCms.profileToProfile(
-            image, ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB"), outputMode="RGB"
-        )
+        lab, rgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+        return ImageCms.profileToProfile(image, lab, rgb, outputMode="RGB")
     return image.convert("RGB")
 
 
-def _square(image: Any, size: int) -> Pixels:
-    if image.size != (size, size):
-        image = image.resize((size, size), _pillow().Resampling.BICUBIC, reducing_gap=3.0)
+def _resized(image: Any, width: int, height: int) -> Pixels:
+    if image.size != (width, height):
+        image = image.resize((width, height), _pillow().Resampling.BICUBIC, reducing_gap=3.0)
     return np.array(image, dtype=np.uint8)
 
 
@@ -140,7 +122,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtra("pillow", "images", "A picture's file") from None
+        raise MissingExtra("pillow", "images", "An image file") from None
     return Image
 
 

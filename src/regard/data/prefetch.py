@@ -3,12 +3,14 @@
 import queue
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from regard.core.errors import InvalidArgument, RegardError
+from regard.core.errors import RegardError
 
 Item = TypeVar("Item")
+THREAD = "regard-prefetch"
 
 
 def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
@@ -16,57 +18,77 @@ def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
 
     An exception of the thread is raised here. A thread that disappears, as after a fork, is an error too.
     """
-    if depth < 1:
-        raise InvalidArgument("depth", wanted="at least 1", got=str(depth), remedy="Raise it.")
-    return _prefetch(items, depth)
+    producer = _Producer(items, depth)
+    try:
+        while not isinstance(item := producer.next(), _End):
+            yield item
+    finally:
+        producer.stop()
+    if item.error is not None:
+        raise item.error
+
+
+def arriving(items: Iterable[Item], limit: int, pause: float) -> Iterator[list[Item]]:
+    """Lists of the items that have arrived: `limit` of them, or fewer if no other arrives for `pause` seconds.
+
+    The thread is not waited for: it may be reading a pipe that stays open.
+    """
+    producer, item = _Producer(items, 4 * limit), None
+    while not isinstance(item, _End):
+        chunk: list[Item] = []
+        with suppress(queue.Empty):
+            while len(chunk) < limit and not isinstance(item := producer.next(pause if chunk else None), _End):
+                chunk.append(item)
+        if chunk:
+            yield chunk
+    if item.error is not None:
+        raise item.error
 
 
 @dataclass(frozen=True)
-class _Failed:
-    error: BaseException
+class _End:
+    """The end of the items, and the exception that ended them, if one did."""
+
+    error: Exception | None = None
 
 
-_END = object()
+class _Producer(Generic[Item]):
+    """A thread that puts items into a queue, and then their end."""
 
+    def __init__(self, items: Iterable[Item], depth: int) -> None:
+        self.ready: queue.Queue[Item | _End] = queue.Queue(depth)
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self._produce, args=(items,), name=THREAD, daemon=True)
+        self.thread.start()
 
-def _prefetch(items: Iterable[Item], depth: int) -> Iterator[Item]:
-    ready: queue.Queue[object] = queue.Queue(depth)
-    stopped = threading.Event()
+    def next(self, timeout: float | None = None) -> Item | _End:
+        """The next item, or the end; queue.Empty if there is neither in `timeout` seconds."""
+        while True:
+            alive = self.thread.is_alive()  # checked first: items put before it ended are in the queue by then
+            try:
+                return self.ready.get(timeout=(timeout or 1.0) if alive else 0.0)
+            except queue.Empty:
+                if not alive:
+                    return _End(RegardError("prefetch: wanted the next item; got no thread that makes it. Resume."))
+                if timeout is not None:
+                    raise
 
-    def produce() -> None:
-        last: object = _END
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        self.stopped.set()
+        while self.thread.is_alive():
+            with suppress(queue.Empty):
+                self.ready.get(timeout=0.01)  # it may be blocked in put
+
+    def _produce(self, items: Iterable[Item]) -> None:
+        end = _End()
         try:
             for item in items:
-                ready.put(item)
-                if stopped.is_set():
+                self.ready.put(item)
+                if self.stopped.is_set():
                     return
         except Exception as error:
-            last = _Failed(error)
+            end = _End(error)
         except BaseException as error:  # SystemExit and the like end this thread alone: report them
-            last = _Failed(RegardError(f"regard-ahead: wanted the next batch; got {error!r} in its thread. Resume."))
-        ready.put(last)
-
-    thread = threading.Thread(target=produce, name="regard-ahead", daemon=True)
-    thread.start()
-    try:
-        while (item := _next(ready, thread)) is not _END:
-            if isinstance(item, _Failed):
-                raise item.error
-            yield item  # type: ignore[misc]
-    finally:
-        stopped.set()
-        while thread.is_alive():
-            try:
-                ready.get(timeout=0.01)  # it may be blocked in put
-            except queue.Empty:
-                continue
-
-
-def _next(ready: queue.Queue[object], thread: threading.Thread) -> object:
-    while True:
-        alive = thread.is_alive()  # checked first: items put before it ended are in the queue by then
-        try:
-            return ready.get(timeout=1.0 if alive else 0.0)
-        except queue.Empty:
-            if not alive:
-                return _Failed(RegardError("regard-ahead: wanted the next batch; got no thread that makes it. Resume."))
+            end = _End(RegardError(f"prefetch: wanted the next item; got {error!r} in its thread. Resume."))
+        self.ready.put(end)

@@ -101,7 +101,7 @@ class TokenizedPair:
         reads, writes = vocabularies
         source_words = tuple(source[a:b] for a, b in reads.spans(source))
         output_words = tuple(output[a:b] for a, b in writes.spans(output))
-        output_word_of = _words_of_text(writes, ids) if given else writes.places(ids)
+        output_word_of = _words_of_text(writes, ids) if given else writes.word_indices(ids)
         source_word_of = _words_of_text(reads, reads.encode(source))
         return TokenizedPair(source, output, source_words, output_words, ids, source_word_of, output_word_of)
 
@@ -135,5 +135,5 @@ class TokenizedPair:
 def _words_of_text(vocabulary: Tokenizer, ids: Sequence[int]) -> list[int | None]:
     """The word of each token of a given text. An unknown token, which `decode` drops, is a word of it too."""
     if UNKNOWN not in ids:
-        return vocabulary.places(ids)
+        return vocabulary.word_indices(ids)
     return [None if token == END else word for word, token in enumerate(ids)]

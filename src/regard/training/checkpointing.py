@@ -1,22 +1,67 @@
-"""Saving a run, resuming it bit-exactly, and averaging its last checkpoints."""
+"""The checkpoints of a run: its folder, saving, resuming bit-exactly, and averaging the last ones."""
 
+import os
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from regard.checkpoint import store
 from regard.checkpoint.format import TRAINING_STATE, TRAINING_TENSORS, WEIGHTS, regular_steps
-from regard.core.atomic_io import remove_leftovers
-from regard.core.errors import CheckpointRefused, TrainingFailed
+from regard.core.atomic_io import named_os_errors, remove_leftovers
+from regard.core.errors import CheckpointRefused, InvalidArgument, TrainingFailed
 from regard.core.shapes import Tensor
 from regard.model.interfaces import CarriedState
 from regard.model.weights import load_weights, weights_of
+from regard.training.distributed import ProcessGroup
 from regard.training.optimizers import WeightAverage
 from regard.training.run_state import RunState
-from regard.training.telemetry.log_file import EventHandler, truncate_log
+from regard.training.telemetry.log_file import LOG_FILE, EventHandler, truncate_log
 from regard.training.update import Updater
+
+# The step of a checkpoint, its files by name, and the problems of damaged later checkpoints.
+Checkpoint = tuple[int, dict[str, bytes], list[str]]
+
+
+def open_run(run: Path, *, resume: bool, process_group: ProcessGroup) -> Checkpoint | None:
+    """Create the folder of a run, or find the checkpoint to resume from. All ranks must see the same folder."""
+    if process_group.single:
+        return _open_run(run, resume)
+    checkpoint = _open_run(run, resume) if process_group.is_main else None
+    probe, mark = run / ".ranks.tmp", os.getpid()
+    if process_group.is_main:
+        probe.write_text(str(mark))
+    try:
+        mark, step = map(int, process_group.all_gather([mark, -1 if checkpoint is None else checkpoint[0]])[0])
+        visible = probe.exists() and probe.read_text() == str(mark)
+        blind = [str(rank) for rank, (sees,) in enumerate(process_group.all_gather([visible])) if not sees]
+    finally:
+        if process_group.is_main:
+            probe.unlink(missing_ok=True)
+    if blind:
+        wanted, got = "a folder that all processes see", f"one that rank {', '.join(blind)} does not"
+        raise InvalidArgument(str(run), wanted=wanted, got=got, remedy="Put it on a disk that the machines share.")
+    if process_group.is_main or step < 0:
+        return checkpoint
+    return step, store.read(store.step_folder(run, step)), []
+
+
+def _open_run(run: Path, resume: bool) -> Checkpoint | None:
+    with named_os_errors(run, "a folder to write to"):
+        run.mkdir(parents=True, exist_ok=True)
+        probe = run / f".{os.getpid()}.tmp"
+        probe.write_bytes(b"")
+        probe.unlink()
+    if resume:
+        remove_leftovers(run)
+        return store.newest(run)
+    if store.steps(run):
+        wanted, remedy = "a folder without checkpoints", "Continue with --resume, or choose another folder."
+        raise InvalidArgument(str(run), wanted=wanted, got=f"{len(store.steps(run))} of them", remedy=remedy)
+    (run / LOG_FILE).unlink(missing_ok=True)
+    return None
 
 
 class Checkpointer:
@@ -53,7 +98,7 @@ class Checkpointer:
 
     def _write(self, state: RunState, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         folder, best = store.step_folder(self.run, state.step), state.history.best_step
-        texts = {**self.texts, TRAINING_STATE: store.as_json(state.as_dict() | {"data": self.data_key})}
+        texts = {**self.texts, TRAINING_STATE: store.as_json(asdict(state) | {"data": self.data_key})}
         try:
             store.write(folder, texts, tensors)
             regular = regular_steps(self.run)[-self.updater.config.keep_checkpoints :]

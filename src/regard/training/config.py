@@ -104,25 +104,16 @@ class TrainConfig(Config):
         if len(self.betas) != 2:
             yield Problem("betas", "two numbers", str(list(self.betas)), "As in betas = [0.9, 0.98].")
         if self.max_steps is not None and self.warmup_steps > self.max_steps:
-            yield Problem(
-                "warmup_steps", f"at most max_steps = {self.max_steps}", str(self.warmup_steps), "Warm up for less."
-            )
-        if self.average_checkpoints > self.keep_checkpoints:
-            yield Problem(
-                "keep_checkpoints",
-                f"at least average_checkpoints = {self.average_checkpoints} checkpoints",
-                str(self.keep_checkpoints),
-                "Keep more.",
-            )
-        if self.ema_decay is not None and self.average_checkpoints > 1:
-            yield Problem(
-                "average_checkpoints",
-                "1 with ema_decay, which averages already",
-                str(self.average_checkpoints),
-                "Choose one of the two.",
-            )
+            wanted = f"at most max_steps = {self.max_steps}"
+            yield Problem("warmup_steps", wanted, str(self.warmup_steps), "Warm up for less.")
+        if (averaged := self.average_checkpoints) > self.keep_checkpoints:
+            wanted = f"at least average_checkpoints = {averaged} checkpoints"
+            yield Problem("keep_checkpoints", wanted, str(self.keep_checkpoints), "Keep more.")
+        if self.ema_decay is not None and averaged > 1:
+            wanted = "1 with ema_decay, which averages already"
+            yield Problem("average_checkpoints", wanted, str(averaged), "Choose one of the two.")
         if self.unfreeze_after is not None and self.freeze is None:
-            yield Problem("unfreeze_after", "nothing unless freeze is there", str(self.unfreeze_after), "Leave it out.")
+            yield Problem("unfreeze_after", "nothing without freeze", str(self.unfreeze_after), "Leave it out.")
         exclusive = {  # each computes a batch or its loss in its own way, or stores weights differently
             "cuda_graphs": ("accumulate_steps", "carry_state", "scheduled_sampling", "reward"),
             "packed": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),

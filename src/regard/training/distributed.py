@@ -95,13 +95,9 @@ class ProcessGroup:
             if first.get(key) != other.get(key)
         ]
         if differences:
-            more = f" and {len(differences) - 5} more" if len(differences) > 5 else ""
-            raise InvalidArgument(
-                "ranks",
-                wanted="one recipe, one corpus and one version in all processes",
-                got="; ".join(differences[:5]) + more,
-                remedy="Start them all with the same.",
-            )
+            got = "; ".join(differences[:5]) + (f" and {len(differences) - 5} more" if len(differences) > 5 else "")
+            wanted = "one recipe, one corpus and one version in all processes"
+            raise InvalidArgument("ranks", wanted=wanted, got=got, remedy="Start them all with the same.")
 
     @contextmanager
     def communication(self) -> Iterator[None]:
@@ -213,12 +209,9 @@ def _environment() -> tuple[int, int, int]:
             return rank, world_size, local_rank
     except (KeyError, ValueError):
         pass
-    raise InvalidArgument(
-        "ranks",
-        wanted=f"{', '.join(names)} in the environment, as torchrun sets them",
-        got=", ".join(f"{name}={value}" for name, value in given.items()),
-        remedy="Start with torchrun, or unset them.",
-    )
+    wanted = f"{', '.join(names)} in the environment, as torchrun sets them"
+    got = ", ".join(f"{name}={value}" for name, value in given.items())
+    raise InvalidArgument("ranks", wanted=wanted, got=got, remedy="Start with torchrun, or unset them.")
 
 
 class GradientBuckets:

@@ -57,7 +57,7 @@ class ShardedModel(nn.Module):
         """The whole tensors, on rank 0's host; other ranks get none. A collective: all ranks must call it."""
         gathered = {}
         for name, tensor in tensors.items():
-            full = full_tensor(tensor)
+            full = self.full_tensor(tensor)
             if self.process_group.is_main:
                 gathered[name] = full.detach().cpu()
         return gathered
@@ -73,8 +73,8 @@ class ShardedModel(nn.Module):
                 shards[name] = distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
         return shards
 
-
-def full_tensor(tensor: Tensor) -> Tensor:
-    """The whole of a tensor that may be sharded. A collective: all ranks must call it."""
-    full: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return full
+    @staticmethod
+    def full_tensor(tensor: Tensor) -> Tensor:
+        """The whole of a tensor that may be sharded. A collective: all ranks must call it."""
+        full: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        return full

@@ -7,7 +7,6 @@ from math import isnan
 from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.model.seq2seq import Model
 from regard.training.config import TrainConfig
-from regard.training.distributed import ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -19,15 +18,6 @@ class Validation:
 
 
 Validate = Callable[[Model], Validation]
-
-
-def run_validation(validate: Validate, model: Model, process_group: ProcessGroup) -> Validation:
-    """Validate in evaluation mode. All ranks get rank 0's values, as machines may differ in the last bit."""
-    model.eval()
-    result = validate(model)
-    model.train()
-    values = process_group.all_gather(list(result.values.values()))[0]
-    return replace(result, values=dict(zip(result.values, values, strict=True)))
 
 
 @dataclass(frozen=True)

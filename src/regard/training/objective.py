@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from regard.training.losses import doubly_stochastic_penalty, logit_loss, token_
 # Samples one output for each source of a batch at a given update: the tokens, and the advantage of each.
 Sampler = Callable[[Seq2Seq, Batch, int], tuple[Tokens, Float[Tensor, " B"]]]
 SPECIALS = 5  # tokens that are never masked: padding, start, end, unknown, mask
+BatchSide = TypeVar("BatchSide", bound=Tokens | Tensor | FeatureGrids | MultiSource)
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,10 @@ class Objective:
         loss is the mean of both plus `r_drop` times their symmetric KL divergence (the paper's weight is twice ours).
         """
         if isinstance(model, Classifier):
-            assert isinstance(batch.targets, Tensor)
-            return self._classification(model, batch.source, batch.targets)
+            return self._classification(model, batch)
         if isinstance(batch.targets, Packed):
             assert isinstance(model, Seq2Seq)
-            return self._packed(model, batch.source, batch.targets, batch.tokens)
+            return self._packed(model, batch, batch.targets)
         assert isinstance(batch.targets, Tokens)
         if isinstance(model, MaskedLanguageModel):
             return self._masked_tokens(model, batch.targets)
@@ -57,7 +57,11 @@ class Objective:
             return self._self_critical(model, batch, step, self.sampler)
         return self._next_tokens(model, batch, step, carried)
 
-    def _classification(self, model: Classifier, source: Any, gold: Int[Tensor, " B"]) -> tuple[Tensor, int, None]:
+    def _classification(self, model: Classifier, batch: Batch) -> tuple[Tensor, int, None]:
+        source, gold = batch.source, batch.targets
+        assert isinstance(gold, Tensor)
+        assert source is not None
+        assert not isinstance(source, Packed)
         logits = model(repeat_batch(source) if self.r_drop else source).float()
         return self._loss(logits, gold, logit_loss), len(gold), None
 
@@ -95,15 +99,14 @@ class Objective:
         states = states.flatten(0, 1) if packing is None else states
         return self._loss(states, gold, partial(token_loss, project=decoder.project)), len(gold), carried
 
-    def _packed(self, model: Seq2Seq, source: Any, targets: Packed, tokens: int) -> tuple[Tensor, int, None]:
-        gold = targets.gold
+    def _packed(self, model: Seq2Seq, batch: Batch, targets: Packed) -> tuple[Tensor, int, None]:
+        gold, decoder, memory = targets.gold, model.decoder, None
         assert gold is not None
-        if self.r_drop:
-            source, targets = None if source is None else source.duplicate(), targets.duplicate()
-        decoder = model.decoder
-        memory = None if model.encoder is None else model.encoder.forward_packed(source)
-        states = decoder.hidden_packed(targets, memory)
-        return self._loss(states, gold, partial(token_loss, project=decoder.project)), tokens, None
+        if model.encoder is not None:
+            assert isinstance(batch.source, Packed)
+            memory = model.encoder.forward_packed(batch.source.duplicate() if self.r_drop else batch.source)
+        states = decoder.hidden_packed(targets.duplicate() if self.r_drop else targets, memory)
+        return self._loss(states, gold, partial(token_loss, project=decoder.project)), batch.tokens, None
 
     def _self_critical(self, model: Seq2Seq, batch: Batch, step: int, sampler: Sampler) -> tuple[Tensor, int, None]:
         """REINFORCE: the log-probability of each sampled output, weighted by its advantage."""
@@ -135,16 +138,13 @@ class Objective:
         return loss(pairs, gold=gold, label_smoothing=self.label_smoothing, r_drop=self.r_drop) / 2
 
 
-def repeat_batch(side: Any) -> Any:
+def repeat_batch(side: BatchSide) -> BatchSide:
     """Tokens, features or a tensor, concatenated with itself along the batch."""
-    if isinstance(side, Tokens):
-        host_copy = None if side.host_copy is None else repeat_batch(side.host_copy)
-        return Tokens(repeat_batch(side.ids), repeat_batch(side.lengths), host_copy)
+    if isinstance(side, Tensor):
+        return cast(BatchSide, torch.cat((side, side)))
     if isinstance(side, MultiSource):
-        return MultiSource(tuple(map(repeat_batch, side.parts)))
-    if isinstance(side, FeatureGrids):
-        return FeatureGrids(repeat_batch(side.states))
-    return torch.cat((side, side))
+        return replace(side, parts=tuple(map(repeat_batch, side.parts)))
+    return replace(side, **{name: repeat_batch(part) for name, part in vars(side).items() if part is not None})
 
 
 @contextmanager

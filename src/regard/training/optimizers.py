@@ -56,23 +56,18 @@ class Optimizer:
             for parameters, decay in ((decayed, config.weight_decay), (others, 0.0))
             if parameters
         ]
-        betas = (config.betas[0], config.betas[1])
-        self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True) if groups else None
-        self.muon = (
-            torch.optim.Muon(matrices, lr=0.0, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
-            if matrices
-            else None
-        )
+        betas, decay = (config.betas[0], config.betas[1]), config.weight_decay
+        self.adamw, self.muon = None, None
+        if groups:
+            self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True)
+        if matrices:
+            self.muon = torch.optim.Muon(matrices, lr=0.0, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
         self.parts = [part for part in (self.adamw, self.muon) if part is not None]
 
     def set_learning_rate(self, rate: float) -> None:
         for part in self.parts:
             for group in part.param_groups:
                 group["lr"] = rate
-
-    def zero_grad(self) -> None:
-        for part in self.parts:
-            part.zero_grad(set_to_none=True)
 
     def step(self) -> None:
         for part in self.parts:

@@ -1,7 +1,7 @@
 """The progress of a run between two updates, and the update whose result is still on the device."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from regard.model.interfaces import CarriedState
@@ -35,12 +35,9 @@ class RunState:
             tokens_since=self.tokens_since + tokens,
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "RunState":
-        return cls(**{**values, "history": ValidationHistory(**values["history"])})
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> "RunState":
+        return RunState(**{**values, "history": ValidationHistory(**values["history"])})
 
 
 @dataclass(frozen=True)

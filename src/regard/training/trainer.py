@@ -23,13 +23,13 @@ from regard.model.seq2seq import Model
 from regard.training.checkpointing import Checkpointer
 from regard.training.config import TrainConfig
 from regard.training.distributed import SINGLE_PROCESS, ProcessGroup
-from regard.training.monitor import Validate, Validation, run_validation
+from regard.training.monitor import Validate, Validation
 from regard.training.objective import Objective, Sampler, first_state
 from regard.training.optimizers import WeightAverage
 from regard.training.run_state import PendingUpdate, RunState
 from regard.training.schedules import learning_rate_at
 from regard.training.signals import StopRequest, catch_stop_signals
-from regard.training.telemetry.log_file import Event, EventHandler, EventLog, ignore_event
+from regard.training.telemetry.log_file import Event, EventHandler, event_log, ignore_event
 from regard.training.update import Updater
 
 SKIPS = 10  # consecutive skipped updates after which training counts as diverged
@@ -66,7 +66,7 @@ class Trainer:
             config.doubly_stochastic,
             sampler,
         )
-        self.updater = Updater(model, objective, config, process_group, device, self._warn)
+        self.updater = Updater(model, objective, config, process_group, device, on_event)
         self.device = self.updater.device
         self.ema = None if config.ema_decay is None else WeightAverage(model, config.ema_decay)
         self.checkpointer = Checkpointer(run, texts, data_key, self.updater, self.ema, lanes, on_event)
@@ -79,7 +79,7 @@ class Trainer:
     def fit(self) -> RunState:
         """Train to the end, or until a signal, an error or early stopping, with checkpoints on the way."""
         main = self.process_group.is_main
-        with catch_stop_signals(self.stop), EventLog(self.run, self.on_event, write=main) as log:
+        with catch_stop_signals(self.stop), event_log(self.run, self.on_event, write=main) as log:
             self.model.train()
             if self._validation_due:
                 self._validate_and_save(log)
@@ -96,7 +96,8 @@ class Trainer:
                     self.save()
                 if self._stopping is not None:
                     raise InterruptedTraining(self._stopping, self.run)
-            if self.state.batch == 0 and self._limit_reached and self._unlogged:  # the last epoch has ended
+            self._settle()
+            if self.state.batch == 0 and self._limit_reached and self.state.tokens_since:  # the last epoch has ended
                 log(self._train_event(time.perf_counter() - began))
             if self._validation_due:
                 self._validate_and_save(log)
@@ -110,12 +111,6 @@ class Trainer:
     def _limit_reached(self) -> bool:
         steps, epochs = self.config.max_steps, self.config.max_epochs
         return (steps is not None and self.state.step >= steps) or (epochs is not None and self.state.epoch >= epochs)
-
-    @property
-    def _unlogged(self) -> bool:
-        """Whether updates were made since the last line of the log."""
-        self._settle()
-        return self.state.tokens_since > 0
 
     @property
     def _validation_due(self) -> bool:
@@ -194,7 +189,7 @@ class Trainer:
         """The recurrent state carried into an epoch's first batch, for the lanes of this rank."""
         return None if self.lanes is None else first_state(self.model, len(self.process_group.own_lanes(self.lanes)))
 
-    def _validate_and_save(self, log: EventLog) -> None:
+    def _validate_and_save(self, log: EventHandler) -> None:
         """Validate, where there are validation data, and save; if validation fails, save and raise."""
         self._settle()
         if self.validate is not None:
@@ -216,7 +211,12 @@ class Trainer:
         averaged = nullcontext() if self.ema is None else self.ema.swapped(self.model)
         whole = nullcontext() if self.updater.sharded is None else self.updater.sharded.unsharded()
         with averaged, whole:
-            return run_validation(validate, self.model, self.process_group)
+            self.model.eval()
+            result = validate(self.model)
+            self.model.train()
+        # All ranks get rank 0's values, as machines may differ in the last bit.
+        values = self.process_group.all_gather(list(result.values.values()))[0]
+        return replace(result, values=dict(zip(result.values, values, strict=True)))
 
     def save(self) -> None:
         """Write a checkpoint of this moment."""
@@ -243,9 +243,6 @@ class Trainer:
             "norm": nan if state.grad_norm is None else state.grad_norm,
             "tokens_per_second": state.tokens_since / seconds,
         }
-
-    def _warn(self, message: str) -> None:
-        self.on_event({"event": "warning", "message": message})
 
 
 def _consumed(group: list[Batch]) -> int:

@@ -1,7 +1,5 @@
 """One update: gradients accumulated over its batches and summed over all ranks, clipped, applied by the optimizer."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -19,6 +17,7 @@ from regard.training.distributed import GradientBuckets, ProcessGroup
 from regard.training.objective import Objective
 from regard.training.optimizers import Optimizer
 from regard.training.signals import StopRequest
+from regard.training.telemetry.log_file import EventHandler
 
 if TYPE_CHECKING:
     from regard.training.fsdp import ShardedModel
@@ -34,20 +33,22 @@ class Updater:
         config: TrainConfig,
         process_group: ProcessGroup,
         device: str,
-        warn: Callable[[str], None],
+        on_event: EventHandler,
     ) -> None:
         self.model, self.objective, self.config, self.process_group = model, objective, config, process_group
         self.sharded = None if process_group.single or not config.fsdp else self._shard(device)
         self.buckets = None if process_group.single or config.fsdp else GradientBuckets(model, process_group)
         self.device = next(model.parameters()).device
         self.optimizer = Optimizer(model, config)
-        self.graphs = GraphedUpdate(model, warn) if config.cuda_graphs else None
+        self.graphs = None
+        if config.cuda_graphs:
+            self.graphs = GraphedUpdate(model, lambda message: on_event({"event": "warning", "message": message}))
 
     def __call__(
         self, batches: list[Batch], step: int, carried: CarriedState | None, stop: StopRequest
     ) -> tuple[HostFuture | None, int, CarriedState | None]:
         """Update the weights. Returns loss and gradient norm (None without predictions), predictions, carried state."""
-        self.optimizer.zero_grad()
+        self.model.zero_grad()
         # The loss is divided by the number of predictions, or the gradients are after the last batch where it is not
         # known before: the numbers of other ranks are not, and a CUDA graph cannot contain that of a packed batch.
         known = self.process_group.single and not self.config.packed
@@ -77,7 +78,7 @@ class Updater:
     ) -> tuple[Float[Tensor, ""], int, CarriedState | None]:
         """Add the gradient of a batch to the weights'; its loss, predictions, and the state to carry."""
         batch = batch.to(self.device)
-        with self._precision():
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
             if self.sharded is None:
                 loss, count, carried = self.objective(self.model, batch, step=step, carried=carried)
             else:
@@ -106,15 +107,8 @@ class Updater:
             torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm or inf)
         if self.sharded is not None:
-            from regard.training.fsdp import full_tensor
-
-            norm = full_tensor(norm)
+            norm = self.sharded.full_tensor(norm)
         return self.optimizer.step_if_finite(total, norm)
-
-    def _precision(self) -> AbstractContextManager[object]:
-        if self.config.precision == "bfloat16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return nullcontext()
 
     def _shard(self, device: str) -> "ShardedModel":
         from regard.training.fsdp import ShardedModel  # imports slowly

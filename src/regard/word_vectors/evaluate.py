@@ -3,7 +3,7 @@
 A word is looked up as it is written and, where that is unknown, in lower case.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.text import lines
 from regard.word_vectors.vectors import WordVectors
 
@@ -72,18 +72,13 @@ def read_analogies(path: str | Path) -> dict[str, list[Question]]:
     return sections
 
 
-def similarity_correlation(vectors: WordVectors, pairs: Iterable[Pair]) -> Correlation:
+def similarity_correlation(vectors: WordVectors, pairs: Sequence[Pair]) -> Correlation:
     """The rank correlation of cosines with human scores."""
-    pairs = list(pairs)
     known = [(_row(vectors, a), _row(vectors, b), score) for a, b, score in pairs]
     found = [(a, b, score) for a, b, score in known if a is not None and b is not None]
     if len(found) < 2:
-        raise InvalidArgument(
-            "pairs",
-            wanted="at least two pairs of known words",
-            got=f"{len(found)} of {len(pairs)}",
-            remedy="Compare with vectors of the same language and spelling.",
-        )
+        wanted, got = "at least two pairs of known words", f"{len(found)} of {len(pairs)}"
+        raise InvalidArgument("pairs", wanted=wanted, got=got, remedy="Take vectors of this language and spelling.")
     a, b, scores = zip(*found, strict=True)
     cosines = (vectors.units[list(a)] * vectors.units[list(b)]).sum(1).tolist()
     return Correlation(spearman(cosines, scores), len(found), len(pairs) - len(found))
@@ -126,10 +121,7 @@ def _ranks(values: Sequence[float]) -> np.ndarray:
 
 
 def _row(vectors: WordVectors, word: str) -> int | None:
-    for spelling in (word, word.lower()):
-        if spelling in vectors:
-            return vectors.row(spelling)
-    return None
+    return next((vectors.row(spelling) for spelling in (word, word.lower()) if spelling in vectors), None)
 
 
 def _fields(path: str | Path) -> Iterator[tuple[int, list[str]]]:
@@ -138,6 +130,5 @@ def _fields(path: str | Path) -> Iterator[tuple[int, list[str]]]:
             yield number, line.split()
 
 
-def _malformed(path: str | Path, number: int, wanted: str, got: Sequence[str]) -> InvalidArgument:
-    line = " ".join(got)[:60]
-    return InvalidArgument(f"{path}, line {number}", wanted=wanted, got=repr(line), remedy="Is it a file of this kind?")
+def _malformed(path: str | Path, number: int, wanted: str, got: Sequence[str]) -> InvalidData:
+    return InvalidData(path, number, wanted=wanted, got=repr(" ".join(got)[:60]), remedy="Give a file of this format.")

@@ -5,15 +5,13 @@ per word with its numbers. Gensim and the original tool read and write the same 
 """
 
 import gzip
-import zlib
 from array import array
-from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 import numpy as np
 import torch
@@ -21,8 +19,10 @@ from torch.nn import functional as F
 
 from regard.core.atomic_io import atomic_file
 from regard.core.config import nearest as nearest_spelling
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidData
+from regard.core.sanitize import is_encodable
 from regard.core.shapes import Float, Tensor
+from regard.data.text import lines
 from regard.model.embedding import Embedding
 
 LONGEST = 19  # digits of a count: no file holds more, and Python refuses to read thousands of them
@@ -38,27 +38,18 @@ class WordVectors:
 
     def __init__(self, words: Sequence[str], vectors: Float[Tensor, "V W"]) -> None:
         if vectors.ndim != 2 or len(vectors) != len(words) or not vectors.numel():
-            raise InvalidArgument(
-                "vectors",
-                wanted=f"a row for each of the {len(words)} words, at least one",
-                got=f"a tensor of shape {tuple(vectors.shape)}",
-                remedy="Give a (words, width) matrix.",
-            )
-        twice = [word for word, count in Counter(words).items() if count > 1]
-        if twice:
-            raise InvalidArgument(
-                "words", wanted="each word once", got=f"{twice[0]!r} more than once", remedy="Keep one row of it."
-            )
+            wanted, got = f"a row for each of the {len(words)} words, at least one", f"shape {tuple(vectors.shape)}"
+            raise InvalidArgument("vectors", wanted=wanted, got=got, remedy="Give a (words, dim) matrix.")
+        word, count = Counter(words).most_common(1)[0]
+        if count > 1:
+            got = f"{word!r} {count} times"
+            raise InvalidArgument("words", wanted="each word once", got=got, remedy="Keep one row of it.")
         self.words = tuple(words)
         self.vectors = vectors.detach().to(torch.float32)
         finite = self.vectors.isfinite().all(1)
         if not finite.all():
-            raise InvalidArgument(
-                "vectors",
-                wanted="finite numbers",
-                got=f"others for {self.words[int(finite.int().argmin())]!r}",
-                remedy="Nothing can be compared with NaN or infinity: leave such words out.",
-            )
+            got = f"others for {self.words[int(finite.int().argmin())]!r}"
+            raise InvalidArgument("vectors", wanted="finite numbers", got=got, remedy="Leave such words out.")
         self._row = {word: row for row, word in enumerate(self.words)}
 
     def __len__(self) -> int:
@@ -85,12 +76,8 @@ class WordVectors:
     def row(self, word: str) -> int:
         """The row of a word in the matrix."""
         if word not in self._row:
-            raise InvalidArgument(
-                "word",
-                wanted=f"one of the {len(self)} known words",
-                got=repr(word),
-                remedy=nearest_spelling(word, self.words),
-            )
+            wanted, remedy = f"one of the {len(self)} known words", nearest_spelling(word, self.words)
+            raise InvalidArgument("word", wanted=wanted, got=repr(word), remedy=remedy)
         return self._row[word]
 
     def similarity(self, a: str, b: str) -> float:
@@ -102,12 +89,8 @@ class WordVectors:
         if isinstance(to, str):
             return self._greatest(self.units[self.row(to)], {self.row(to)}, count)
         if to.shape != (self.dim,):
-            raise InvalidArgument(
-                "to",
-                wanted=f"a word or a vector of width {self.dim}",
-                got=f"a tensor of shape {tuple(to.shape)}",
-                remedy="Compare vectors of one width.",
-            )
+            wanted, got = f"a word or a vector of dimension {self.dim}", f"shape {tuple(to.shape)}"
+            raise InvalidArgument("to", wanted=wanted, got=got, remedy="Compare vectors of one dimension.")
         return self._greatest(F.normalize(to.to(self.units), dim=0), set(), count)
 
     def analogy(self, a: str, b: str, c: str, count: int = 1) -> list[tuple[str, float]]:
@@ -116,13 +99,12 @@ class WordVectors:
         from_, to, start = self.units[rows]
         return self._greatest(F.normalize(to - from_ + start, dim=0), set(rows), count)
 
-    def _greatest(self, unit: Tensor, but: set[int], count: int) -> list[tuple[str, float]]:
+    def _greatest(self, unit: Tensor, excluded: set[int], count: int) -> list[tuple[str, float]]:
         if count < 1:
-            raise InvalidArgument("count", wanted="at least 1", got=str(count), remedy="Ask for some words.")
-        cosines = self.units @ unit
-        top = cosines.topk(min(count + len(but), len(self)))
-        found = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-        return [(self.words[row], cosine) for row, cosine in found if row not in but][:count]
+            raise InvalidArgument("count", wanted="at least 1", got=str(count), remedy="Raise it.")
+        cosines, rows = (self.units @ unit).topk(min(count + len(excluded), len(self)))
+        ranked = zip(rows.tolist(), cosines.tolist(), strict=True)
+        return [(self.words[row], cosine) for row, cosine in ranked if row not in excluded][:count]
 
     def fill(self, embedding: Embedding, vocabulary: Sequence[str]) -> int:
         """Copy vectors to the rows of an embedding for the tokens of `vocabulary`; returns how many tokens have one.
@@ -131,36 +113,27 @@ class WordVectors:
         to rounding otherwise). Rows of other tokens are unchanged.
         """
         if embedding.dim != self.dim:
-            raise InvalidArgument(
-                "embedding",
-                wanted=f"the width of the vectors, {self.dim}",
-                got=f"width {embedding.dim}",
-                remedy="Build the model, or learn the vectors, with the other's width.",
-            )
+            wanted, got = f"the dimension of the vectors, {self.dim}", str(embedding.dim)
+            raise InvalidArgument("embedding", wanted=wanted, got=got, remedy="Train either with the other's.")
         if len(vocabulary) != embedding.vocab_size:
-            raise InvalidArgument(
-                "vocabulary",
-                wanted=f"a token for each of the embedding's {embedding.vocab_size} rows",
-                got=f"{len(vocabulary)} tokens",
-                remedy="Give the vocabulary that the model was built for, in its order.",
+            wanted, got = (
+                f"a token for each of the embedding's {embedding.vocab_size} rows",
+                f"{len(vocabulary)} tokens",
             )
-        here = [row for row, token in enumerate(vocabulary) if token in self]
-        there = [self._row[vocabulary[row]] for row in here]
+            raise InvalidArgument("vocabulary", wanted=wanted, got=got, remedy="Give the model's own, in its order.")
+        known = [row for row, token in enumerate(vocabulary) if token in self]
+        own = [self._row[vocabulary[row]] for row in known]
         with torch.no_grad():
-            embedding.weight[here] = (self.vectors[there] / embedding.scale).to(embedding.weight)
-        return len(here)
+            embedding.weight[known] = (self.vectors[own] / embedding.scale).to(embedding.weight)
+        return len(known)
 
     def save(self, path: str | Path) -> None:
         """Write word2vec's text format, atomically."""
         for word in self.words:
-            if not word or any(map(str.isspace, word)) or not _encodable(word):
-                raise InvalidArgument(
-                    "words",
-                    wanted="words of UTF-8 text without spaces, which end a word in this format",
-                    got=repr(word),
-                    remedy="Replace the spaces, by _ say.",
-                )
-        with _written(Path(path)) as file:
+            if word.split() != [word] or not is_encodable(word):
+                wanted = "words of UTF-8 text without spaces, which end a word in this format"
+                raise InvalidArgument("words", wanted=wanted, got=repr(word), remedy="Replace the spaces, by _ say.")
+        with atomic_file(Path(path)) as target, _packed(target, Path(path)) as file:
             file.write(f"{len(self)} {self.dim}\n".encode())
             for word, row in zip(self.words, self.vectors.cpu().numpy(), strict=True):
                 # the shortest digits that read back as the same float32
@@ -170,18 +143,19 @@ class WordVectors:
     def load(path: str | Path) -> "WordVectors":
         """Read word2vec's text format."""
         path = Path(path)
-        lines = _lines(path)
-        count, dim = _header(path, next(lines, (1, "")))
+        stripped = ((number, line.rstrip(" \t")) for number, line in enumerate(lines(path), start=1))
+        nonempty = ((number, line) for number, line in stripped if line)
+        count, dim = _header(path, *next(nonempty, (1, "")))
         words: dict[str, int] = {}
         numbers = array("f")  # not allocated by the header, which may be wrong
-        for number, line in lines:
+        for number, line in nonempty:
             word, *values = line.split(" ")
             if len(words) == count:
                 raise _malformed(path, number, f"the end after the {count} words of the first line", repr(line[:40]))
             if len(values) != dim:
                 raise _malformed(path, number, f"a word and {dim} numbers", f"{word!r} and {len(values)}")
             if word in words:
-                raise _malformed(path, number, "each word once", f"{word!r}, which stands on line {words[word]} too")
+                raise _malformed(path, number, "each word once", f"{word!r}, which is on line {words[word]} too")
             try:
                 with np.errstate(over="ignore"):  # too large for float32: infinite
                     row = np.array(values, dtype=np.float32)
@@ -193,59 +167,22 @@ class WordVectors:
             words[word] = number
             numbers.frombytes(row.tobytes())
         if len(words) < count:
-            raise _malformed(
-                path, 1 + len(words), f"{count} words, as the first line says", f"{len(words)}, then the end"
-            )
+            wanted, got = f"{count} words, as the first line says", f"{len(words)}, then the end"
+            raise _malformed(path, 1 + len(words), wanted, got)
         return WordVectors(tuple(words), torch.frombuffer(numbers, dtype=torch.float32).view(count, dim))
 
 
-def _encodable(word: str) -> bool:
-    try:
-        return bool(word.encode())
-    except UnicodeEncodeError:
-        return False
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Nonempty lines with their numbers."""
-    number = 0
-    try:
-        with cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
-            for number, line in enumerate(file, start=1):
-                text = line.removeprefix(BOM_UTF8 if number == 1 else b"").decode().rstrip(" \t\r\n")
-                if text:
-                    yield number, text
-    except UnicodeDecodeError as error:
-        raise _malformed(path, number, "UTF-8 text", f"the byte {error.object[error.start]:#x}") from None
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise _malformed(path, number + 1, "a whole gzip file", str(error)) from None
-    except OSError as error:
-        raise InvalidArgument(
-            str(path), wanted="a file of word vectors", got=str(error.strerror), remedy="Check the path."
-        ) from None
-
-
-def _header(path: Path, first: tuple[int, str]) -> tuple[int, int]:
-    number, line = first
+def _header(path: Path, number: int, line: str) -> tuple[int, int]:
     fields = line.split(" ")
     if len(fields) == 2 and all(field.isdecimal() and len(field) <= LONGEST and int(field) > 0 for field in fields):
         return int(fields[0]), int(fields[1])
-    raise _malformed(path, number, "the number of words and their width", repr(line[:40]))
+    raise _malformed(path, number, "the number of words and their dimension", repr(line[:40]))
 
 
-def _malformed(path: Path, line: int, wanted: str, got: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"{path}, line {line}", wanted=wanted, got=got, remedy="The file is cut, or of another kind."
-    )
+def _malformed(path: Path, line: int, wanted: str, got: str) -> InvalidData:
+    return InvalidData(path, line, wanted=wanted, got=got, remedy="The file is truncated, or of another format.")
 
 
-@contextmanager
-def _written(path: Path) -> Iterator[IO[bytes]]:
-    """The file to write, gzipped if its name ends in .gz."""
-    with atomic_file(path) as file:
-        if path.suffix == ".gz":
-            # no name or time inside: the same vectors give the same bytes
-            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-                yield cast(IO[bytes], packed)
-        else:
-            yield file
+def _packed(file: IO[bytes], path: Path) -> AbstractContextManager[IO[bytes] | gzip.GzipFile]:
+    """The file, gzipped if its name ends in .gz; without name or time, so that equal vectors give equal bytes."""
+    return gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if path.suffix == ".gz" else nullcontext(file)

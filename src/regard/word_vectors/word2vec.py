@@ -87,11 +87,6 @@ class Word2VecBatch:
     near: Bool[Tensor, "B S C"]  # whether a position is in the window of a word of the block
     negative: Int[Tensor, "B K"]
 
-    @property
-    def centre(self) -> Int[Tensor, "B S"]:
-        side = (self.near.shape[2] - self.near.shape[1]) // 2
-        return self.around[:, side : side + self.near.shape[1]]
-
 
 def train_word2vec(
     sentences: Iterable[Sequence[str]] | Callable[[], Iterable[Sequence[str]]],
@@ -137,12 +132,8 @@ def read_corpus(sentences: Iterable[Sequence[str]], min_count: int) -> WordCorpu
     ids, lengths = array("i"), array("i")
     for sentence in sentences:
         if isinstance(sentence, str):
-            raise InvalidArgument(
-                "sentences",
-                wanted="lists of words",
-                got=f"the text {sentence[:40]!r}",
-                remedy="Split it: text.split().",
-            )
+            got = f"the text {sentence[:40]!r}"
+            raise InvalidArgument("sentences", wanted="lists of words", got=got, remedy="Split it: text.split().")
         ids.extend(map(number.__getitem__, sentence))
         lengths.append(len(sentence))
     seen = np.frombuffer(ids, dtype=np.int32) if ids else np.empty(0, dtype=np.int32)
@@ -150,12 +141,11 @@ def read_corpus(sentences: Iterable[Sequence[str]], min_count: int) -> WordCorpu
     order = np.argsort(-counts, kind="stable")  # ties in order of first occurrence
     order = order[counts[order] >= min_count]
     if not len(order):
-        raise InvalidArgument(
-            "sentences",
-            wanted=f"a word that occurs at least {min_count} times (min_count)",
-            got=f"{len(seen)} words, {len(number)} different ones",
-            remedy="Give more text, or a smaller min_count.",
+        wanted, got = (
+            f"a word that occurs at least {min_count} times",
+            f"{len(seen)} words, {len(number)} different ones",
         )
+        raise InvalidArgument("sentences", wanted=wanted, got=got, remedy="Give more text, or a smaller min_count.")
     rank = np.full(len(number), -1, dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     spelling = list(number)
@@ -177,10 +167,9 @@ def batches(
 ) -> Iterator[tuple[float, Word2VecBatch]]:
     """One epoch of the subsampled text, in blocks in random order; each batch with the completed part of the epoch."""
     size, side, nothing = config.block, config.window, len(corpus.words)
-    stays = (
-        random.random(len(corpus.ids), dtype=np.float32) < keep_probability(corpus.counts, config.sample)[corpus.ids]
-    )
-    ids, sentence = corpus.ids[stays], corpus.sentence[stays]
+    keep = keep_probability(corpus.counts, config.sample)[corpus.ids]
+    kept = random.random(len(corpus.ids), dtype=np.float32) < keep
+    ids, sentence = corpus.ids[kept], corpus.sentence[kept]
     if not len(ids):
         return  # all words of a short text may be dropped
     blocks = -(-len(ids) // size)
@@ -210,36 +199,36 @@ def update(
     inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Word2VecBatch, config: Word2VecConfig, rate: float
 ) -> None:
     """A gradient step on a batch, in place; shorter for words at which the loss has a high curvature."""
-    fetched, bag, foretold = _fetched(batch, config)
-    rows = F.embedding(fetched, inner)  # B, _, W
+    inputs, bag, outputs, weight, positives = _layout(batch, config)
+    rows = F.embedding(inputs, inner)  # B, _, W
     vectors = rows if bag is None else bag @ rows  # B, S, W
-    weight, positives = _weights(batch, config)
-    (down, bend), (down_outer, bend_outer) = descent(vectors, F.embedding(foretold, outer), weight, positives)
+    inner_step, outer_step = descent(vectors, F.embedding(outputs, outer), weight, positives)
     if bag is not None:
-        down, bend = bag.mT @ down, (bag.mT @ bend[..., None])[..., 0]
-    for matrix, places, step, bends in ((inner, fetched, down, bend), (outer, foretold, down_outer, bend_outer)):
-        flat = places.flatten()
-        step = step.flatten(0, 1) * capped_rate(flat, bends.flatten(), len(matrix), rate)[:, None]
-        matrix.index_add_(0, flat, step)
+        inner_step = bag.mT @ inner_step[0], (bag.mT @ inner_step[1][..., None])[..., 0]
+    for matrix, words, (step, curvature) in ((inner, inputs, inner_step), (outer, outputs, outer_step)):
+        flat = words.flatten()
+        rates = capped_rate(flat, curvature.flatten(), len(matrix), rate)
+        matrix.index_add_(0, flat, step.flatten(0, 1) * rates[:, None])
 
 
-def capped_rate(places: Int[Tensor, " T"], bends: Float[Tensor, " T"], size: int, rate: float) -> Float[Tensor, " T"]:
+def capped_rate(
+    words: Int[Tensor, " T"], curvature: Float[Tensor, " T"], size: int, rate: float
+) -> Float[Tensor, " T"]:
     """The learning rate at each position, capped by the curvature summed over all positions of its word.
 
     A batch sums the gradients of a word at one point. For a word in very many examples the sum overshoots and diverges.
     """
-    of_word = torch.zeros(size, device=bends.device).index_add_(0, places, bends)
-    return rate * (LEAP / (rate * of_word[places]).clamp(min=LEAP))
+    of_word = torch.zeros(size, device=curvature.device).index_add_(0, words, curvature)
+    return rate * (LEAP / (rate * of_word[words]).clamp(min=LEAP))
 
 
 def batch_loss(
     inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Word2VecBatch, config: Word2VecConfig
 ) -> float:
     """The loss of a batch, per pair (skipgram) or word (cbow)."""
-    fetched, bag, foretold = _fetched(batch, config)
-    rows = F.embedding(fetched, inner)
-    weight, positives = _weights(batch, config)
-    total = loss(rows if bag is None else bag @ rows, F.embedding(foretold, outer), weight, positives)
+    inputs, bag, outputs, weight, positives = _layout(batch, config)
+    rows = F.embedding(inputs, inner)
+    total = loss(rows if bag is None else bag @ rows, F.embedding(outputs, outer), weight, positives)
     return float(total / weight[..., :positives].sum().clamp(min=1))
 
 
@@ -256,43 +245,38 @@ def loss(
 def descent(
     vectors: Float[Tensor, "B S W"], outer: Float[Tensor, "B M W"], weight: Float[Tensor, "B S M"], positives: int
 ) -> tuple[tuple[Float[Tensor, "B S W"], Float[Tensor, "B S"]], tuple[Float[Tensor, "B M W"], Float[Tensor, "B M"]]]:
-    """The negative gradient of `loss` and its curvature bound, for the inner and for the outer vectors.
+    """The negative gradient of `loss` and a bound of its curvature, for the inner and for the outer vectors.
 
     The gradient is (1 - σ) for positives and -σ for negatives. -log σ is bounded by the parabola that touches it at ±s,
     of curvature (σ(s) - ½) / s, so a step of at most 2 / curvature along the gradient does not increase the loss.
     """
     scores = torch.bmm(vectors, outer.mT)
-    pull = scores.sigmoid()
-    bend = (pull - 0.5).abs_().add_(NUDGE / 4).div_(scores.abs_().add_(NUDGE)).mul_(weight)
-    pull.neg_()[..., :positives] += 1
-    pull *= weight
-    down, down_outer = torch.bmm(pull, outer), torch.bmm(pull.mT, vectors)
-    along = torch.bmm(down, outer.mT).square_().mul_(bend).sum(2)
-    along_outer = torch.bmm(vectors, down_outer.mT).square_().mul_(bend).sum(1)
-    return (down, along / _length2(down)), (down_outer, along_outer / _length2(down_outer))
+    residual = scores.sigmoid()
+    bound = (residual - 0.5).abs_().add_(NUDGE / 4).div_(scores.abs_().add_(NUDGE)).mul_(weight)
+    residual.neg_()[..., :positives] += 1
+    residual *= weight
+    step, outer_step = torch.bmm(residual, outer), torch.bmm(residual.mT, vectors)
+    along = torch.bmm(step, outer.mT).square_().mul_(bound).sum(2)
+    along_outer = torch.bmm(vectors, outer_step.mT).square_().mul_(bound).sum(1)
+    lengths, outer_lengths = (x.square().sum(2).clamp(min=1e-20) for x in (step, outer_step))
+    return (step, along / lengths), (outer_step, along_outer / outer_lengths)
 
 
-def _length2(vectors: Float[Tensor, "B S W"]) -> Float[Tensor, "B S"]:
-    return vectors.square().sum(2).clamp(min=1e-20)
-
-
-def _fetched(
+def _layout(
     batch: Word2VecBatch, config: Word2VecConfig
-) -> tuple[Int[Tensor, "B _"], Float[Tensor, "B S C"] | None, Int[Tensor, "B _"]]:
-    """The words whose inner vectors are read, the averaging matrix of CBOW, and the words that are predicted."""
+) -> tuple[Int[Tensor, "B _"], Float[Tensor, "B S C"] | None, Int[Tensor, "B _"], Float[Tensor, "B S M"], int]:
+    """The words whose inner vectors are read, the averaging matrix of CBOW, the words that are predicted, the weight
+    of each prediction, and the number of positive columns; the others are negatives.
+    """
+    near, size = batch.near.float(), batch.near.shape[1]
+    center = batch.around[:, config.window : config.window + size]
     if config.algorithm == "skipgram":
-        return batch.centre, None, torch.cat([batch.around, batch.negative], 1)
-    near = batch.near.float()
-    return batch.around, near / near.sum(-1, keepdim=True).clamp(min=1), torch.cat([batch.centre, batch.negative], 1)
-
-
-def _weights(batch: Word2VecBatch, config: Word2VecConfig) -> tuple[Float[Tensor, "B S M"], int]:
-    """The weight of each score, and the number of positive columns; the others are negatives."""
-    if config.algorithm == "skipgram":
-        positive = batch.near.float()
+        inputs, bag, targets, positive = center, None, batch.around, near
         examples = positive.sum(-1, keepdim=True)
     else:
+        bag = near / near.sum(-1, keepdim=True).clamp(min=1)
         examples = batch.near.any(-1, keepdim=True).float()
-        positive = torch.eye(batch.near.shape[1], device=examples.device) * examples
+        inputs, targets, positive = batch.around, center, torch.eye(size, device=near.device) * examples
     each = examples * (config.negative / config.shared)
-    return torch.cat([positive, each.expand(-1, -1, batch.negative.shape[1])], -1), positive.shape[-1]
+    weight = torch.cat([positive, each.expand(-1, -1, batch.negative.shape[1])], -1)
+    return inputs, bag, torch.cat([targets, batch.negative], 1), weight, positive.shape[-1]

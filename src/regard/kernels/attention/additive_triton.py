@@ -1,8 +1,6 @@
 """Triton kernels of additive attention, launched by `additive`.
 
 An item is one head of one sequence, numbered through the batch; item // group is the key head that it uses.
-Imported only when a kernel is launched. Every output element is written by one program and sums have a fixed order, so
-results are bit-identical from run to run. With TRITON_INTERPRET=1 Triton's interpreter runs the kernels on a CPU.
 """
 
 import triton.language as tl
@@ -128,10 +126,8 @@ def d_weighted_values(
     tall, wide = tl.cdiv(count, R), tl.cdiv(m, C)
     local = (tl.program_id(0) // (tall * wide)).to(tl.int64)
     item = local + from_item
-    local_rows, keys = (
-        (tl.program_id(0) // wide % tall) * R + tl.arange(0, R),
-        (tl.program_id(0) % wide) * C + tl.arange(0, C),
-    )
+    local_rows = (tl.program_id(0) // wide % tall) * R + tl.arange(0, R)
+    keys = (tl.program_id(0) % wide) * C + tl.arange(0, C)
     rows, row_ok, key_ok = from_row + local_rows, local_rows < count, keys < m
     value += (item // value_group) * m * dim
     d_weights, average = tl.zeros((R, C), tl.float32), tl.zeros((R,), tl.float32)

@@ -2,9 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from regard.core.atomic_io import atomic_file
@@ -16,28 +16,20 @@ EventHandler = Callable[[Event], None]
 
 
 def ignore_event(event: Event) -> None:
-    """The handler of a caller that is not interested."""
+    """An event handler that does nothing."""
 
 
-class EventLog:
-    """Appends events to log.jsonl and passes them on. Only rank 0 writes."""
+@contextmanager
+def event_log(run: Path, on_event: EventHandler, *, write: bool) -> Iterator[EventHandler]:
+    """An event handler that appends events to log.jsonl, if `write`, and passes them on."""
+    with (run / LOG_FILE if write else Path(os.devnull)).open("a", encoding="utf-8") as file:
 
-    def __init__(self, run: Path, on_event: EventHandler, *, write: bool = True) -> None:
-        self.file = (run / LOG_FILE if write else Path(os.devnull)).open("a", encoding="utf-8")
-        self.on_event = on_event
+        def handle(event: Event) -> None:
+            file.write(as_json_line(event) + "\n")
+            file.flush()
+            on_event(event)
 
-    def __enter__(self) -> "EventLog":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.file.close()
-
-    def __call__(self, event: Event) -> None:
-        self.file.write(as_json_line(event) + "\n")
-        self.file.flush()
-        self.on_event(event)
+        yield handle
 
 
 def truncate_log(run: Path, step: int) -> None:
@@ -45,12 +37,9 @@ def truncate_log(run: Path, step: int) -> None:
     path = run / LOG_FILE
     if not path.exists():
         return
-    kept = []
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + b"\n")
-        except (ValueError, KeyError):
-            continue
+    lines = path.read_bytes().split(b"\n")
     with atomic_file(path) as file:
-        file.write(b"".join(kept))
+        for line in lines:
+            with suppress(ValueError, KeyError):
+                if json.loads(line)["step"] <= step:
+                    file.write(line + b"\n")

@@ -10,78 +10,59 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from regard.core.errors import InvalidArgument, MissingExtra
 from regard.training.telemetry.log_file import Event, EventHandler
 
 
-class Logger(Protocol):
-    def write(self, step: int, metrics: Mapping[str, float]) -> None: ...
+class Logger(NamedTuple):
+    """An open experiment logger."""
 
-    def close(self) -> None: ...
+    write: Callable[[int, Mapping[str, float]], object]  # the metrics of a step
+    close: Callable[[], object]
 
 
-class TensorBoard:
+def tensorboard(run: Path, settings: Mapping[str, Any], step: int | None) -> Logger:
     """Event files in the run's folder: tensorboard --logdir RUN."""
+    try:
+        writer_class = import_module("torch.utils.tensorboard").SummaryWriter
+    except ImportError:
+        raise MissingExtra("tensorboard", "tensorboard", "train.loggers = ['tensorboard']") from None
+    if step is None:
+        shutil.rmtree(run / "tensorboard", ignore_errors=True)  # of a run that never had a checkpoint
+    writer = writer_class(str(run / "tensorboard"), purge_step=None if step is None else step + 1)
 
-    def __init__(self, run: Path, settings: Mapping[str, Any], step: int | None) -> None:
-        try:
-            writer = import_module("torch.utils.tensorboard").SummaryWriter
-        except ImportError:
-            raise MissingExtra("tensorboard", "tensorboard", "train.loggers = ['tensorboard']") from None
-        if step is None:
-            shutil.rmtree(run / "tensorboard", ignore_errors=True)  # of a run that never had a checkpoint
-        self.writer = writer(str(run / "tensorboard"), purge_step=None if step is None else step + 1)
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+    def write(step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
-            self.writer.add_scalar(name, value, step)
+            writer.add_scalar(name, value, step)
 
-    def close(self) -> None:
-        self.writer.close()
+    return Logger(write, writer.close)
 
 
-class WeightsAndBiases:
+def weights_and_biases(run: Path, settings: Mapping[str, Any], step: int | None) -> Logger:
     """A run of the project "regard" or $WANDB_PROJECT, resumed under its first id."""
-
-    def __init__(self, run: Path, settings: Mapping[str, Any], step: int | None) -> None:
-        try:
-            wandb = import_module("wandb")
-        except ImportError:
-            raise MissingExtra("wandb", "wandb", "train.loggers = ['wandb']") from None
-        id_file = run / "wandb.id"
-        if step is None or not id_file.exists():
-            id_file.write_text(uuid4().hex[:8])
-        try:
-            self.run = wandb.init(
-                project=os.environ.get("WANDB_PROJECT", "regard"),
-                id=id_file.read_text(),
-                resume="allow",
-                name=run.name,
-                dir=str(run),
-                config=dict(settings),
-            )
-        except Exception as error:
-            raise InvalidArgument(
-                "train.loggers",
-                wanted="Weights & Biases to answer",
-                got=" ".join(str(error).split()) or type(error).__name__,
-                remedy="Log in with `wandb login`, set WANDB_MODE=offline, or leave it out.",
-            ) from error
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.run.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        self.run.finish()
+    try:
+        wandb = import_module("wandb")
+    except ImportError:
+        raise MissingExtra("wandb", "wandb", "train.loggers = ['wandb']") from None
+    id_file = run / "wandb.id"
+    if step is None or not id_file.exists():
+        id_file.write_text(uuid4().hex[:8])
+    project, run_id = os.environ.get("WANDB_PROJECT", "regard"), id_file.read_text()
+    try:
+        logger = wandb.init(
+            project=project, id=run_id, resume="allow", name=run.name, dir=str(run), config=dict(settings)
+        )
+    except Exception as error:
+        got = " ".join(str(error).split()) or type(error).__name__
+        remedy = "Log in with `wandb login`, set WANDB_MODE=offline, or leave it out."
+        raise InvalidArgument("train.loggers", wanted="Weights & Biases to answer", got=got, remedy=remedy) from error
+    return Logger(lambda step, metrics: logger.log(dict(metrics), step=step), logger.finish)
 
 
-LOGGERS: dict[str, Callable[[Path, Mapping[str, Any], int | None], Logger]] = {
-    "tensorboard": TensorBoard,
-    "wandb": WeightsAndBiases,
-}
+LOGGERS = {"tensorboard": tensorboard, "wandb": weights_and_biases}
 
 
 @contextmanager
@@ -91,7 +72,7 @@ def logged(
     """An event handler that calls `on_event` and writes metrics to these loggers. `step` is that of a resumed run."""
     active: dict[str, Logger] = {}
 
-    def safely(name: str, call: Callable[[Logger], None]) -> None:
+    def safely(name: str, call: Callable[[Logger], object]) -> None:
         try:
             call(active[name])
         except Exception as error:

@@ -1,6 +1,7 @@
 """Progress of a run as text: a line that is overwritten on a terminal, plain lines elsewhere."""
 
 import time
+from datetime import timedelta
 from typing import TextIO
 
 from regard.training.telemetry.log_file import Event
@@ -16,28 +17,29 @@ class TrainingProgress:
         self.first: int | None = None  # step of the first training event
 
     def __call__(self, event: Event) -> None:
-        getattr(self, f"_{event['event']}", self._other)(event)
-
-    def _start(self, event: Event) -> None:
-        self.steps, self.began = event["steps"], time.perf_counter()
-        self._line(f"{event['model']}\non {event['device']}")
-
-    def _prepare(self, event: Event) -> None:
-        if self.live:
-            self._overwrite(f"preparing {event['stage']}: {event['examples']:,} examples")
-
-    def _resumed(self, event: Event) -> None:
-        self._line(f"resumed at step {event['step']:,}")
-
-    def _warning(self, event: Event) -> None:
-        self._line(f"warning: {event['message']}")
+        match event["event"]:
+            case "start":
+                self.steps, self.began = event["steps"], time.perf_counter()
+                self._line(f"{event['model']}\non {event['device']}")
+            case "prepare" if self.live:
+                self._overwrite(f"preparing {event['stage']}: {event['examples']:,} examples")
+            case "resumed":
+                self._line(f"resumed at step {event['step']:,}")
+            case "warning":
+                self._line(f"warning: {event['message']}")
+            case "train":
+                self._train(event)
+            case "validation":
+                self._validation(event)
 
     def _train(self, event: Event) -> None:
         step, now = event["step"], time.perf_counter()
         if self.first is None:
             self.first, self.began = step, now
-        done = step - self.first
-        left = f"   {_clock((now - self.began) / done * max(0, self.steps - step))} left" if done else ""
+        done, left = step - self.first, ""
+        if done:
+            seconds = (now - self.began) / done * max(0, self.steps - step)
+            left = f"   {timedelta(seconds=int(seconds))} left"
         metrics = f"loss {event['loss']:.4f}   perplexity {event['perplexity']:.2f}"
         metrics += f"   {event['tokens_per_second']:,.0f} tokens/s"
         self._overwrite(f"step {step:,}/{self.steps:,}   {metrics}{left}")
@@ -48,9 +50,6 @@ class TrainingProgress:
         self._line(f"validation at step {event['step']:,}: {metrics}{'   (best)' if event['best'] else ''}")
         for sample in event.get("samples", ()):
             self._line("\n".join(f"    {name:<9} {text}" for name, text in sample.items()))
-
-    def _other(self, event: Event) -> None:
-        """Events that need no line."""
 
     def _overwrite(self, text: str) -> None:
         if self.live:
@@ -68,9 +67,3 @@ class TrainingProgress:
     def close(self) -> None:
         if self.unfinished:
             self._line("")
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
