@@ -291,7 +291,7 @@ def test_hostile_tokens_stay_inert(show, text):
     told = text.as_dict()
     many = HOSTILE * 2
     told["title"] = " ".join(HOSTILE)
-    told["source"]["tokens"] = many[: len(told["source"]["tokens"])]
+    told["sources"][0]["tokens"] = many[: len(told["sources"][0]["tokens"])]
     told["output"] |= {"tokens": many[-len(told["output"]["tokens"]) :], "text": HOSTILE[0]}
     told["output"]["read"] = many[5 : 5 + len(told["output"]["read"])]
     for each in told["maps"]:
