@@ -1,6 +1,7 @@
 """`regard compare`: systems side by side, as a table, a page and a figure."""
 
 import json
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -46,6 +47,22 @@ def test_the_most_different_outputs_come_first(place):
     assert (
         len(regard.compare(["ours", "theirs"], sources="s", references=["r"], sentences=1, resamples=9).sentences) == 1
     )
+
+
+def test_evaluate_takes_a_path_a_model_or_several(place):
+    """`regard evaluate` is `regard.evaluate`: the report is the same for a checkpoint and for its loaded model."""
+    options = {"sources": "s", "references": ["r"], "metrics": ["chrf"], "resamples": 9}
+    loaded = regard.load(GOLDEN / "transformer")
+    report = regard.evaluate(GOLDEN / "transformer", **options, outputs="out.txt")
+    assert report["chrf"] == regard.evaluate(loaded, **options)["chrf"]
+    assert Path("out.txt").read_text().splitlines() == loaded.predict([source for source, _ in ROWS])
+    done = command(
+        "evaluate", GOLDEN / "transformer", "theirs", "--sources", "s", "--references", "r", "--metric", "chrf",
+        "--resamples", 9, "--json",
+    )  # fmt: skip
+    several = regard.evaluate([GOLDEN / "transformer", "theirs"], **options)
+    assert json.loads(done.stdout) == json.loads(json.dumps(asdict(several)))
+    assert several["chrf"] == report["chrf"]
 
 
 def test_models_are_compared_with_their_attention(place):

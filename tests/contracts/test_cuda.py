@@ -1,4 +1,4 @@
-"""The same contracts on a GPU. Skipped where there is none."""
+"""The contracts on a GPU. Skipped where there is none."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 def on_gpu(query, key, value, *, score=None, mask=None, bias=None, **keywords):
-    """`regard.attend` on the GPU for tensors of the CPU, so that the contracts can be used as they are."""
+    """`regard.attend` on the GPU for tensors on the CPU, as the contracts have them."""
     if isinstance(bias, regard.DistanceBias):
         bias = regard.DistanceBias(bias.values.cuda())
     out = regard.attend(
@@ -103,23 +103,23 @@ def test_other_contracts(score, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("score", "mask"), list(product(SCORES, MASKS)))
 def test_weights_are_exact(score, mask, dtype):
-    def heard(query, key, **keywords):
+    def captured(query, key, **keywords):
         calls = []
         with regard.capture_attention(calls.append):
             on_gpu(query, key, torch.zeros(*key.shape[:-1], 4, dtype=key.dtype), **keywords)
         return calls[0].weights().cpu()
 
-    # A GPU sums in another order; the projections alone are worth an ulp or two more.
-    contracts.weights_are_exact(heard, Case(score, mask, DTYPES[dtype]), slack=3)
+    # A GPU sums in another order, and the projections alone differ by an ulp or two.
+    contracts.weights_are_exact(captured, Case(score, mask, DTYPES[dtype]), slack=3)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 def test_wide_heads_over_few_keys(causal, dtype):
-    """All weights at once, in half precision, beside the plain ones in float64."""
+    """Materialized weights in half precision equal the reference in float64."""
     inputs = [torch.randn(3, 1, n, 320, device="cuda", dtype=dtype, requires_grad=True) for n in (9, 9, 9)]
     allowed = torch.ones(3, 1, 1, 9, dtype=torch.bool, device="cuda")
-    allowed[0, ..., 5:], allowed[1] = False, False  # one that sees nothing
+    allowed[0, ..., 5:], allowed[1] = False, False  # a row that may attend to nothing
     seen = AttentionMask(allowed, None, 0 if causal else None)
     spec = AttentionSpec(DotScoreFunction(0.1), *inputs[:2], seen)
     assert small_kv.supports(spec, inputs[2], 0.0)
@@ -133,7 +133,7 @@ def test_wide_heads_over_few_keys(causal, dtype):
         assert (got.double() - right).norm() <= 2e-2 * right.norm()
 
 
-def test_pictures_are_changed_alike():
+def test_augmentation_equals_the_cpu():
     changes, pictures = ("crop", "flip", "colour"), 2 * torch.rand(8, 3, 16, 16) - 1
     dice = torch.rand(8, DRAWS)
     found = augment(pictures.cuda(), changes, dice)
@@ -146,36 +146,36 @@ SIDE |= {"dropout": 0.2, "attention_dropout": 0.1, "ffn_dropout": 0.1}
 
 
 def language_model(tmp_path, name, **changes):
-    """The weights at the end of a short run over running text."""
+    """The weights after a short training on running text."""
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat and the dog sat on the log\n" * 200)
     data = {"train": str(text), "valid": str(text), "target": {"tokenizer": "bytes"}, "context_length": 32}
     return weights_of(tmp_path, name, data, {"decoder": SIDE}, changes)
 
 
-def translator(tmp_path, name, side=SIDE, looks=None, **changes):
-    """The same of packed pairs of many lengths."""
-    lines = ["the cat sat on the mat and the dog on the log "[: 5 + place % 40] for place in range(300)]
+def translator(tmp_path, name, side=SIDE, attention=None, **changes):
+    """The weights after a short training on packed pairs of many lengths."""
+    lines = ["the cat sat on the mat and the dog on the log "[: 5 + line % 40] for line in range(300)]
     (tmp_path / "pairs.txt").write_text("\n".join(lines))
     data = {split: [str(tmp_path / "pairs.txt")] * 2 for split in ("train", "valid")}
     data |= {side: {"tokenizer": "bytes"} for side in ("source", "target")}
-    sides = {"encoder": side, "decoder": side | (looks or {})}
+    sides = {"encoder": side, "decoder": side | (attention or {})}
     return weights_of(tmp_path, name, data, sides, changes | {"packed": True})
 
 
 def convolutions(tmp_path, name, **changes):
-    """Whose one head is too wide to be held whole."""
+    """A translator of convolutions whose one head is too wide for a program to hold."""
     side = {"kind": "conv", "dim": 272, "dilations": [1, 4], "dropout": 0.2}
     return translator(tmp_path, name, side, **changes)
 
 
-def recurrences(tmp_path, name, **changes):
-    """All of whose looks are taken at once."""
+def luong_rnn(tmp_path, name, **changes):
+    """A recurrent translator whose attention is computed for all steps at once."""
     side = {"kind": "rnn", "cell": "lstm", "dim": 272, "layers": 2, "dropout": 0.2}
     return translator(tmp_path, name, side, {"attention": "luong", "score": "bilinear"}, **changes)
 
 
-def recurrences_that_look_before(tmp_path, name, **changes):
+def bahdanau_rnn(tmp_path, name, **changes):
     return translator(tmp_path, name, {"kind": "rnn", "dim": 32, "dropout": 0.2}, **changes)
 
 
@@ -189,9 +189,9 @@ def weights_of(tmp_path, name, data, model, changes):
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
-@pytest.mark.parametrize("made", [language_model, translator, convolutions, recurrences, recurrences_that_look_before])
+@pytest.mark.parametrize("made", [language_model, translator, convolutions, luong_rnn, bahdanau_rnn])
 def test_replayed_equals_launched(made, r_drop, tmp_path, monkeypatch):
-    """Bit for bit; and a run that was stopped, and so launches what another replays, ends as one that was not."""
+    """Bit for bit; also after a resumed run, which launches steps that an uninterrupted one replays."""
     records, right = [], cuda_graphs.capture
     monkeypatch.setattr(cuda_graphs, "capture", lambda *work, **options: records.append(1) or right(*work, **options))
     launched = made(tmp_path, "launched", r_drop=r_drop)
@@ -206,7 +206,7 @@ def test_replayed_equals_launched(made, r_drop, tmp_path, monkeypatch):
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
-    """The GPU passes over such an update by itself; nobody asks it before."""
+    """The update is skipped on the device, without a synchronization."""
     right, before = Objective.__call__, {}
 
     def wrong(self, model, batch, *, step=0, **keywords):
@@ -223,16 +223,16 @@ def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     assert all(tensor.isfinite().all() for tensor in found.values())
 
 
-def test_what_cannot_be_recorded_says_so_and_resumes_launched(tmp_path):
-    """In a process of its own: PyTorch's random numbers are of no use after a recording that failed."""
-    command = [sys.executable, "-c", ASKING, str(tmp_path), str(Path(__file__).parent)]
+def test_a_failed_recording_is_reported_and_the_run_resumes_without_graphs(tmp_path):
+    """In its own process: PyTorch's random state is unusable after a failed recording."""
+    command = [sys.executable, "-c", FAILING_TRAINING, str(tmp_path), str(Path(__file__).parent)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "train.cuda_graphs: wanted work that can be recorded" in found.stdout, found.stderr
-    resumed, launched = language_model(tmp_path, "asking"), language_model(tmp_path, "launched")
+    resumed, launched = language_model(tmp_path, "failing"), language_model(tmp_path, "launched")
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in launched.items())
 
 
-ASKING = """
+FAILING_TRAINING = """
 import sys
 from pathlib import Path
 sys.path[:0] = [sys.argv[2] + part for part in ("", "/..")]
@@ -242,17 +242,17 @@ from regard.training.objective import Objective
 
 right = Objective.__call__
 
-def asking(self, model, batch, *, step=0, carried=None):
+def waiting(self, model, batch, *, step=0, carried=None):
     if step > 25:
         assert batch.targets.ids.max().item() > 0  # waits for the device, which a recording cannot
     return right(self, model, batch, step=step, carried=carried)
 
-language_model(Path(sys.argv[1]), "asking", max_steps=20)
-Objective.__call__ = asking
+language_model(Path(sys.argv[1]), "failing", max_steps=20)
+Objective.__call__ = waiting
 import regard.runtime.cuda.cuda_graphs
 regard.runtime.cuda.cuda_graphs.WARMUP = 8
 try:
-    language_model(Path(sys.argv[1]), "asking", cuda_graphs=True)
+    language_model(Path(sys.argv[1]), "failing", cuda_graphs=True)
 except TrainingFailed as error:
     print(error)
 """
@@ -265,7 +265,7 @@ def outputs(made, rows, **options):
     return [hits[number] for number in range(len(rows))]
 
 
-def test_who_knows_the_number_of_tokens_finds_the_same():
+def test_packing_with_a_given_number_of_tokens_is_the_same():
     mask = torch.rand(50, 33, generator=torch.Generator().manual_seed(1)) < 0.7
     wanted, found = Packing.of(mask), Packing.of(mask.cuda(), int(mask.sum()))
     assert torch.equal(found.indices.cpu(), wanted.indices)
@@ -277,7 +277,7 @@ RECORDED = ["transformer", "transformer post-norm", "transformer learned", "tran
 @pytest.mark.parametrize("options", [*WAYS, {"beam_size": 3, "no_repeat_ngram_size": 2, "min_length": 4}], ids=str)
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
-    """Where all enter at once and where they wait; both equal PyTorch's way."""
+    """In one batch and with continuous batching; both equal the PyTorch engine."""
     made, rows = model(name).cuda(), sources()
     replays, right = [], cuda_graphs.capture
     monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: replays.append(right(work)) or replays[-1])
@@ -299,25 +299,25 @@ def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_recordings_serve_other_inputs(options, monkeypatch):
-    """Of the same size: other sources, another seed, another prefix."""
+    """Inputs of the same size: other sources, another seed, another prefix."""
     made, rows = model("transformer").cuda(), sources()
 
-    def found(turned: bool) -> list:
-        config = DecodeConfig(**{"max_length": 12, "seed": 3 if turned else 4, **options})
+    def results(reverse: bool) -> list:
+        config = DecodeConfig(**{"max_length": 12, "seed": 3 if reverse else 4, **options})
         task = SearchTask(made, lambda some: Tokens.of(some, device="cuda"), config)
-        asked = rows[::-1] if turned else rows
-        hits = dict(search.search(task, [Request(row, len(row), (7 if turned else 8,)) for row in asked]))
+        given = rows[::-1] if reverse else rows
+        hits = dict(search.search(task, [Request(row, len(row), (7 if reverse else 8,)) for row in given]))
         return [hits[number] for number in range(len(rows))]
 
     for _ in range(4):
-        found(turned=False)
-    recorded = found(turned=True)
+        results(reverse=False)
+    recorded = results(reverse=True)
     monkeypatch.setattr(cuda_graphs, "WARMUP", 1 << 60)
     monkeypatch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
-    assert recorded == found(turned=True)
+    assert recorded == results(reverse=True)
 
 
-def test_batches_are_pinned_through_and_through():
+def test_every_tensor_of_a_batch_is_pinned():
     targets = Tokens.of([[1, 5, 6, 2], [1, 7, 2]])
     text = Batch(Tokens.of([[5, 6], [7]]), targets, 5, torch.arange(2))
     packed = pack_batch(text, PackedCapacity((8, 8), (2, 3), 5, filled=True))
@@ -340,14 +340,14 @@ def test_recorded_steps_in_half_precision(options, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_recorded_steps_see_changed_weights(precision):
-    """Whatever stands before the change on the GPU's list of things to do."""
+def test_recorded_steps_use_changed_weights(precision):
+    """Also when the GPU has work queued before the change."""
     made, rows = model("transformer").cuda(), sources()
     before = [outputs(made, rows, precision=precision) for _ in range(4)][-1]
     busy = torch.randn(4096, 4096, device="cuda")
     for _ in range(20):
         busy = busy @ busy
-    made.decoder.project.weight.data.mul_(-2)  # which nobody counts
+    made.decoder.project.weight.data.mul_(-2)  # not counted by PyTorch's version counter
     changed = outputs(made, rows, precision=precision)
     assert changed != before
     assert changed == outputs(deepcopy(made), rows, precision=precision)
@@ -358,11 +358,11 @@ def test_recorded_steps_see_changed_weights(precision):
 @pytest.mark.parametrize(("batch", "beams"), [(1, 1), (5, 3), (90, 1), (90, 3)])
 @torch.inference_mode()
 def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch):
-    """With few rows and with many, of a width that is no power of two."""
+    """With few and with many rows, for a dim that is not a power of two."""
     config = replace(models.SMALL, dim=48, heads=3, ffn_dim=80, norm_first=norm_first)
     made = models.without_zeros(TransformerDecoder(config, Embedding(300, 48), Projection(48, 300), 48)).cuda().eval()
     states, mask = torch.randn(batch, 37, 48, device="cuda"), torch.rand(batch, 37, device="cuda") < 0.7
-    mask[0] = False  # nothing to see
+    mask[0] = False  # a row that may attend to nothing
     given, fixed = Memory(states, mask, states[:, 0]), static_decoder(made, dtype)
     found = []
     for kernels in (step._kernels(), None):
@@ -380,8 +380,8 @@ def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch)
     assert (found[0] - found[1]).norm() / found[1].norm() < (1e-5 if dtype is torch.float32 else 2e-2)
 
 
-def test_without_a_c_compiler_it_says_so_once_and_pytorch_does_the_same(tmp_path):
-    """In a process of its own: what Triton has compiled already needs no compiler."""
+def test_a_missing_c_compiler_is_logged_once_and_pytorch_computes_the_same(tmp_path):
+    """In its own process: kernels that Triton has compiled already need no compiler."""
     environment = os.environ | {"CC": "false", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", COMPILING, str(Path(__file__).parent)]
     found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -404,15 +404,15 @@ print(first)
 """
 
 
-def test_steps_that_cannot_be_recorded_say_so_once():
-    """In a process of its own: PyTorch's random numbers are of no use after a recording that failed."""
-    command = [sys.executable, "-c", WAITING, str(Path(__file__).parent)]
+def test_steps_that_cannot_be_recorded_are_logged_once():
+    """In its own process: PyTorch's random state is unusable after a failed recording."""
+    command = [sys.executable, "-c", FAILING_SEARCH, str(Path(__file__).parent)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.stdout.strip() == "True", found.stderr
     assert found.stderr.count("decoding steps cannot be recorded as CUDA graphs") == 1, found.stderr
 
 
-WAITING = """
+FAILING_SEARCH = """
 import sys
 sys.path[:0] = [sys.argv[1] + part for part in ("", "/..")]
 from test_cuda import model, outputs, said, sources
@@ -421,10 +421,10 @@ from regard.decoding import logits_processors
 made, rows = model("transformer").cuda(), sources()
 wanted, right = said(outputs(made, rows)), logits_processors.SuppressTokens.__call__
 
-def asking(self, scores, said):
-    assert said.length.max().item() >= 0  # waits for the device, which a recording cannot
-    right(self, scores, said)
+def waiting(self, scores, generated):
+    assert generated.length.max().item() >= 0  # waits for the device, which a recording cannot
+    right(self, scores, generated)
 
-logits_processors.SuppressTokens.__call__ = asking
+logits_processors.SuppressTokens.__call__ = waiting
 print(said(outputs(made, rows, num_hypotheses=1, seed=2)) == wanted)
 """

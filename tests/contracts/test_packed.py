@@ -1,4 +1,4 @@
-"""Sequences laid end to end: the same losses and gradients as padded ones, by PyTorch and by the kernels of a GPU."""
+"""Packed sequences: the same losses and gradients as padded ones, in PyTorch and in Triton kernels."""
 
 import json
 import os
@@ -34,35 +34,38 @@ from support.poison import poison
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIDE = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 24, "dropout": 0.0}
 KINDS = {
-    "as they are": {},
-    "norms last": {"norm_first": False},
-    "mean squares, gated": {"norm": "rms", "activation": "swiglu", "norm_input": True},
-    "rotary, shared heads": {"positions": "rotary", "heads": 4, "kv_heads": 2, "qk_norm": True},
-    "learned, beside": {"positions": "learned", "position_mode": "concatenate", "max_positions": 12},
-    "bilinear, recomputed": {"score": "bilinear", "activation_checkpointing": True},
-    "plain products": {"score": "dot", "positions": "none"},
+    "default": {},
+    "post-norm": {"norm_first": False},
+    "RMSNorm, SwiGLU": {"norm": "rms", "activation": "swiglu", "norm_input": True},
+    "rotary, grouped heads": {"positions": "rotary", "heads": 4, "kv_heads": 2, "qk_norm": True},
+    "learned positions, concatenated": {"positions": "learned", "position_mode": "concatenate", "max_positions": 12},
+    "bilinear, activation checkpointing": {"score": "bilinear", "activation_checkpointing": True},
+    "dot products": {"score": "dot", "positions": "none"},
 }
 CONV = {"kind": "conv", "dim": 16, "dilations": [1, 3], "dropout": 0.0}
 ONE = CONV | {"dilations": [2]}
 CONVOLUTIONS = {  # encoder and decoder
     "convolutions": (CONV, CONV),
-    "causal, of two, two heads": (CONV | {"causal": True, "kernel_size": 2}, ONE | {"kernel_size": 2, "heads": 2}),
-    "of an even number, farther than there are": (
+    "causal, kernel size 2, two heads": (
+        CONV | {"causal": True, "kernel_size": 2},
+        ONE | {"kernel_size": 2, "heads": 2},
+    ),
+    "even kernel size, dilation beyond the length": (
         CONV | {"kernel_size": 4, "dilations": [2, 9]},
         ONE | {"kernel_size": 4},
     ),
-    "bilinear, of one": (ONE | {"kernel_size": 1}, ONE | {"score": "bilinear"}),
+    "bilinear, kernel size 1": (ONE | {"kernel_size": 1}, ONE | {"score": "bilinear"}),
     "convolutions, then a Transformer": (ONE, SIDE),
     "a Transformer, then convolutions": (SIDE, ONE),
     "a language model": (None, CONV),
 }
 RNN = {"kind": "rnn", "dim": 16, "dropout": 0.0}
-DEEP, LOOKS = RNN | {"cell": "lstm", "layers": 2}, {"attention": "luong", "score": "bilinear"}
+DEEP, LUONG = RNN | {"cell": "lstm", "layers": 2}, {"attention": "luong", "score": "bilinear"}
 RECURRENCES = {
-    "LSTMs": (DEEP, DEEP | LOOKS),
-    "GRUs that look before": (RNN, RNN),
-    "in one direction, with the summary": (RNN | {"bidirectional": False}, RNN | {"attention": "none"}),
-    "fed": (RNN | {"cell": "elman"}, RNN | LOOKS | {"cell": "elman", "input_feeding": True}),
+    "LSTMs": (DEEP, DEEP | LUONG),
+    "GRUs, Bahdanau attention": (RNN, RNN),
+    "unidirectional, without attention": (RNN | {"bidirectional": False}, RNN | {"attention": "none"}),
+    "input feeding": (RNN | {"cell": "elman"}, RNN | LUONG | {"cell": "elman", "input_feeding": True}),
     "a recurrent language model": (None, DEEP),
 }
 SOURCES = [[7, 8, 9, 10, 11], [12], [13, 5, 6], [14, 15, 16, 17, 18, 19, 5]]
@@ -70,12 +73,12 @@ TARGETS = [[1, 5, 6, 2], [1, 7, 8, 9, 10, 2], [1, 2], [1, 12, 13, 2]]
 
 
 @pytest.fixture(params=["plain", "kernels"])
-def way(request, monkeypatch):
-    """PyTorch's way, and through the kernels: on a GPU, else in Triton's interpreter."""
+def implementation(request, monkeypatch):
+    """PyTorch, and the Triton kernels: on a GPU, else in Triton's interpreter."""
     if request.param == "plain":
         monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
         return
-    pytest.importorskip("triton", reason="needs Triton, which is there for Linux on x86_64")
+    pytest.importorskip("triton", reason="needs Triton, which exists for Linux on x86_64")
     if DEVICE == "cpu":
         if os.environ.get("TRITON_INTERPRET") != "1":
             pytest.skip("needs a GPU, or TRITON_INTERPRET=1 before Triton is imported")
@@ -96,58 +99,58 @@ def batch(source: bool = True) -> Batch:
     return Batch(Tokens.of(SOURCES) if source else None, targets, count, torch.arange(len(TARGETS)))
 
 
-def room(*, filled: bool) -> PackedCapacity:
+def capacity_of(*, filled: bool) -> PackedCapacity:
     return PackedCapacity((24, 20), (7, 5), 6, filled)
 
 
 def gradients(model: nn.Module, given: Batch, objective: Objective) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     model.zero_grad()
-    found, _, _ = objective(model, given.to(DEVICE))
-    found.backward()
-    return found.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
+    result, _, _ = objective(model, given.to(DEVICE))
+    result.backward()
+    return result.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
-def near(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
+def assert_near(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
     assert got.shape == wanted.shape
     assert (got.double() - wanted.double()).norm() <= tolerance * wanted.double().norm() + 1e-5
 
 
-@pytest.mark.parametrize(("r_drop", "filled"), [(0.0, False), (2.0, True)], ids=["exact", "agreeing, filled"])
+@pytest.mark.parametrize(("r_drop", "filled"), [(0.0, False), (2.0, True)], ids=["exact", "R-Drop, filled"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_packed_equals_padded(kind, r_drop, filled, way, monkeypatch):
+def test_packed_equals_padded(kind, r_drop, filled, implementation, monkeypatch):
     side = SIDE | KINDS[kind]
     model = regard.build({"encoder": side, "decoder": side, "vocab_size": 20, "tie_embeddings": "all"}).to(DEVICE)
     objective = Objective(label_smoothing=0.1, r_drop=r_drop)
-    got, changes = gradients(model, pack_batch(batch(), room(filled=filled)), objective)
+    got, changes = gradients(model, pack_batch(batch(), capacity_of(filled=filled)), objective)
     monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
     wanted, expected = gradients(model, batch(), objective)
-    near(got, wanted)
+    assert_near(got, wanted)
     for name, change in changes.items():
-        near(change, expected[name])
+        assert_near(change, expected[name])
 
 
 @pytest.mark.parametrize("kind", CONVOLUTIONS | RECURRENCES)
-def test_packed_others_equal_padded_ones(kind, way, monkeypatch):
+def test_packed_convolutions_and_rnns_equal_padded_ones(kind, implementation, monkeypatch):
     encoder, decoder = (CONVOLUTIONS | RECURRENCES)[kind]
     sides = (
         {"decoder": decoder} if encoder is None else {"encoder": encoder, "decoder": decoder, "tie_embeddings": "all"}
     )
     model = regard.build(sides | {"vocab_size": 20}).to(DEVICE)
     objective, given = Objective(label_smoothing=0.1), batch(source=encoder is not None)
-    monkeypatch.setattr(varlen, "MAX_HELD_DIM", 8)  # heads of 16 are walked
+    monkeypatch.setattr(varlen, "MAX_HELD_DIM", 8)  # kernels loop over heads of 16
     monkeypatch.setattr(rnn_cuda, "can_launch", triton_launch.can_launch)  # in float32 too
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    got, changes = gradients(model, pack_batch(given, room(filled=True)), objective)
+    got, changes = gradients(model, pack_batch(given, capacity_of(filled=True)), objective)
     for module in (triton_launch, rnn_cuda):
         monkeypatch.setattr(module, "can_launch", lambda *tensors: False)
     wanted, expected = gradients(model, given, objective)
-    near(got, wanted)
+    assert_near(got, wanted)
     for name, change in changes.items():
-        near(change, expected[name])
+        assert_near(change, expected[name])
 
 
-def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
-    """Where all is dropped that can be, looks alone are left, packed or not."""
+def test_dropout_does_not_apply_to_the_context(implementation, monkeypatch):
+    """With a dropout of 1 only the attention context is left, packed or padded."""
     torch.manual_seed(0)
     model = regard.build({"encoder": ONE, "decoder": CONV, "vocab_size": 20}).to(DEVICE)
     for parameter in model.parameters():
@@ -155,145 +158,149 @@ def test_dropout_drops_layers_and_not_looks(way, monkeypatch):
     for module in model.modules():
         if isinstance(module, Dropout):
             module.p = 1.0
-    got, _ = gradients(model, pack_batch(batch(), room(filled=True)), Objective())
+    got, _ = gradients(model, pack_batch(batch(), capacity_of(filled=True)), Objective())
     monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
     wanted, _ = gradients(model, batch(), Objective())
-    near(got, wanted)
+    assert_near(got, wanted)
 
 
-def test_a_packed_language_model_equals_a_padded_one(way, monkeypatch):
+def test_a_packed_language_model_equals_a_padded_one(implementation, monkeypatch):
     model = regard.build({"decoder": SIDE, "vocab_size": 20}).to(DEVICE)
-    got, changes = gradients(model, pack_batch(batch(source=False), room(filled=True)), Objective())
+    got, changes = gradients(model, pack_batch(batch(source=False), capacity_of(filled=True)), Objective())
     monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
     wanted, expected = gradients(model, batch(source=False), Objective())
-    near(got, wanted)
+    assert_near(got, wanted)
     for name, change in changes.items():
-        near(change, expected[name])
+        assert_near(change, expected[name])
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
-@pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh", "swiglu", "conv", "rnn", "rnn that looks before"])
-def test_half_precision_is_near_the_whole(kind):
-    """All gradients together, of kernels in bfloat16 and of PyTorch's in float32."""
+@pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh", "swiglu", "conv", "rnn", "rnn bahdanau"])
+def test_half_precision_is_near_float32(kind):
+    """All gradients together: kernels in bfloat16, and PyTorch in float32."""
     side = SIDE | {"dim": 64, "heads": 4, "ffn_dim": 96, "activation": kind, "layers": 2}
-    side = CONV | {"dim": 320} if kind == "conv" else side  # whose one head is walked
+    side = CONV | {"dim": 320} if kind == "conv" else side  # kernels loop over its one head
     side = DEEP | {"dim": 320} if "rnn" in kind else side
-    looks = LOOKS if kind == "rnn" else {}  # at few keys, with one wide head
-    model = regard.build({"encoder": side, "decoder": side | looks, "vocab_size": 20, "tie_embeddings": "all"}).to(
+    attention = LUONG if kind == "rnn" else {}  # few keys, one wide head
+    model = regard.build({"encoder": side, "decoder": side | attention, "vocab_size": 20, "tie_embeddings": "all"}).to(
         DEVICE
     )
     _, wanted = gradients(model, batch(), Objective(label_smoothing=0.1))
     with torch.autocast(DEVICE, torch.bfloat16):
-        _, found = gradients(model, pack_batch(batch(), room(filled=True)), Objective(label_smoothing=0.1))
-    near(torch.cat([x.flatten() for x in found.values()]), torch.cat([x.flatten() for x in wanted.values()]), 2e-2)
+        _, result = gradients(model, pack_batch(batch(), capacity_of(filled=True)), Objective(label_smoothing=0.1))
+    assert_near(
+        torch.cat([x.flatten() for x in result.values()]), torch.cat([x.flatten() for x in wanted.values()]), 2e-2
+    )
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
 @pytest.mark.parametrize("causal", [False, True])
-def test_long_sequences_go_another_way(causal):
-    ends, kind = SequenceOffsets.of([200, 3, 0, 130]).to(DEVICE), varlen.HeadLayout(4, 2, 16, 0.25, causal)
-    asked = torch.randn(333, 8 * 16, device=DEVICE, requires_grad=True)
-    into = torch.randn(333, 64, device=DEVICE)
-    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(kind, asked, None, ends, ends))
-    expected = torch.autograd.grad(wanted, asked, into)[0]
-    got = varlen.attend(varlen.PackedAttentionSpec(kind, asked.bfloat16(), None, ends, ends))
-    near(got, wanted, 1e-2)
-    near(torch.autograd.grad(got, asked, into.bfloat16())[0], expected, 1e-2)
+def test_long_sequences_take_flash_attention(causal):
+    offsets, layout = SequenceOffsets.of([200, 3, 0, 130]).to(DEVICE), varlen.HeadLayout(4, 2, 16, 0.25, causal)
+    query = torch.randn(333, 8 * 16, device=DEVICE, requires_grad=True)
+    d_out = torch.randn(333, 64, device=DEVICE)
+    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(layout, query, None, offsets, offsets))
+    expected = torch.autograd.grad(wanted, query, d_out)[0]
+    got = varlen.attend(varlen.PackedAttentionSpec(layout, query.bfloat16(), None, offsets, offsets))
+    assert_near(got, wanted, 1e-2)
+    assert_near(torch.autograd.grad(got, query, d_out.bfloat16())[0], expected, 1e-2)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
 @pytest.mark.parametrize(
-    "kind", [varlen.HeadLayout(2, 2, 128, 0.1), varlen.HeadLayout(4, 2, 256, 0.1, True)], ids=["alone", "shared"]
+    "layout",
+    [varlen.HeadLayout(2, 2, 128, 0.1), varlen.HeadLayout(4, 2, 256, 0.1, True)],
+    ids=["own keys", "shared keys"],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_what_a_program_cannot_hold_goes_another_way(dtype, kind):
-    ends, dim = SequenceOffsets.of([128, 3, 0, 70]).to(DEVICE), (kind.heads + 2 * kind.kv_heads) * kind.dim
-    asked = torch.randn(201, dim, device=DEVICE, requires_grad=True)
-    into = torch.randn(201, kind.heads * kind.dim, device=DEVICE)
-    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(kind, asked, None, ends, ends))
-    expected = torch.autograd.grad(wanted, asked, into)[0]
+def test_heads_that_a_program_cannot_hold(dtype, layout):
+    offsets, dim = SequenceOffsets.of([128, 3, 0, 70]).to(DEVICE), (layout.heads + 2 * layout.kv_heads) * layout.dim
+    query = torch.randn(201, dim, device=DEVICE, requires_grad=True)
+    d_out = torch.randn(201, layout.heads * layout.dim, device=DEVICE)
+    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(layout, query, None, offsets, offsets))
+    expected = torch.autograd.grad(wanted, query, d_out)[0]
     tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-5
-    got = varlen.attend(varlen.PackedAttentionSpec(kind, asked.to(dtype), None, ends, ends))
-    near(got, wanted, tolerance)
-    near(torch.autograd.grad(got, asked, into.to(dtype))[0], expected, tolerance)
+    got = varlen.attend(varlen.PackedAttentionSpec(layout, query.to(dtype), None, offsets, offsets))
+    assert_near(got, wanted, tolerance)
+    assert_near(torch.autograd.grad(got, query, d_out.to(dtype))[0], expected, tolerance)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("heads", [1, 2])
-def test_wide_heads_are_walked(heads, causal, way, monkeypatch):
-    """Parts of 16 numbers of 40; sequences of every tile, one that sees nothing, and one that nobody asks."""
+def test_kernels_loop_over_wide_heads(heads, causal, implementation, monkeypatch):
+    """16 of 40 dimensions at a time; sequences of every tile, one without keys, and one without queries."""
     monkeypatch.setattr(varlen, "MAX_HELD_DIM", 32)
     monkeypatch.setattr(varlen, "LOOP_STEP", 16)
     monkeypatch.setattr(varlen, "TILES", (16, 32))
-    ends, around = SequenceOffsets.of([3, 20, 5, 0, 7]).to(DEVICE), SequenceOffsets.of([9, 17, 0, 4, 32]).to(DEVICE)
-    around = ends if causal else around
-    kind = varlen.HeadLayout(heads, heads, 40, 0.3, causal)
-    asked = torch.randn(35, heads * 40, device=DEVICE, requires_grad=True)
-    known = torch.randn(len(around.positions), 2 * heads * 40, device=DEVICE, requires_grad=True)
-    into = torch.randn(35, heads * 40, device=DEVICE)
-    got = varlen.attend(varlen.PackedAttentionSpec(kind, asked, known, ends, around))
-    found = torch.autograd.grad(got, (asked, known), into)
-    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(kind, asked, known, ends, around))
-    for mine, theirs in zip((got, *found), (wanted, *torch.autograd.grad(wanted, (asked, known), into)), strict=True):
-        near(mine, theirs)
+    offsets = SequenceOffsets.of([3, 20, 5, 0, 7]).to(DEVICE)
+    kv_offsets = offsets if causal else SequenceOffsets.of([9, 17, 0, 4, 32]).to(DEVICE)
+    layout = varlen.HeadLayout(heads, heads, 40, 0.3, causal)
+    query = torch.randn(35, heads * 40, device=DEVICE, requires_grad=True)
+    kv = torch.randn(len(kv_offsets.positions), 2 * heads * 40, device=DEVICE, requires_grad=True)
+    d_out = torch.randn(35, heads * 40, device=DEVICE)
+    got = varlen.attend(varlen.PackedAttentionSpec(layout, query, kv, offsets, kv_offsets))
+    result = torch.autograd.grad(got, (query, kv), d_out)
+    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(layout, query, kv, offsets, kv_offsets))
+    for mine, theirs in zip((got, *result), (wanted, *torch.autograd.grad(wanted, (query, kv), d_out)), strict=True):
+        assert_near(mine, theirs)
 
 
-def test_heads_that_share_keys_are_not_walked(way, monkeypatch):
+def test_kernels_do_not_loop_over_heads_that_share_keys(implementation, monkeypatch):
     monkeypatch.setattr(varlen, "MAX_HELD_DIM", 8)
-    monkeypatch.setattr(varlen._Short, "apply", lambda *_: pytest.fail("walked"))
-    ends = SequenceOffsets.of([5, 3]).to(DEVICE)
-    kind, asked = varlen.HeadLayout(2, 1, 16, 1.0), torch.ones(8, 64, device=DEVICE)
-    same = varlen.attend(varlen.PackedAttentionSpec(kind, asked, None, ends, ends))
-    near(same, torch.ones(8, 32, device=DEVICE))
+    monkeypatch.setattr(varlen._Short, "apply", lambda *_: pytest.fail("looped"))
+    offsets = SequenceOffsets.of([5, 3]).to(DEVICE)
+    layout, query = varlen.HeadLayout(2, 1, 16, 1.0), torch.ones(8, 64, device=DEVICE)
+    same = varlen.attend(varlen.PackedAttentionSpec(layout, query, None, offsets, offsets))
+    assert_near(same, torch.ones(8, 32, device=DEVICE))
 
 
 @pytest.mark.parametrize("taps", [range(-4, 1, 2), range(-1, 3), range(1), range(-40, 41, 20)], ids=str)
-def test_windows(taps, way):
-    """Against a definition written out position by position."""
+def test_unfold(taps, implementation):
+    """Against the definition, position by position."""
     lengths = [5, 0, 1, 30, 7]
     x = torch.randn(43, 20, device=DEVICE, requires_grad=True)
     got = conv_unfold.unfold(x, conv_unfold.Neighbors.of(SequenceOffsets.of(lengths).to(DEVICE)), taps)
     wanted = []
     for rows in x.split(lengths):
-        for place in range(len(rows)):
-            seen = [rows[place + tap] if 0 <= place + tap < len(rows) else 0 * rows[0] for tap in taps]
-            wanted.append(torch.cat(seen))
+        for position in range(len(rows)):
+            taken = [rows[position + tap] if 0 <= position + tap < len(rows) else 0 * rows[0] for tap in taps]
+            wanted.append(torch.cat(taken))
     assert torch.equal(got, torch.stack(wanted))
-    into = torch.randn_like(got)
-    near(torch.autograd.grad(got, x, into)[0], torch.autograd.grad(torch.stack(wanted), x, into)[0])
+    d_out = torch.randn_like(got)
+    assert_near(torch.autograd.grad(got, x, d_out)[0], torch.autograd.grad(torch.stack(wanted), x, d_out)[0])
 
 
 @pytest.mark.parametrize("side", [SIDE, CONV, DEEP], ids=["transformer", "conv", "rnn"])
-def test_others_in_the_batch_change_nothing(side, way):
-    """What a sequence's states are depends on no neighbour, and on nothing that comes later."""
+def test_other_sequences_and_later_tokens_change_nothing(side, implementation):
+    """The states of a sequence depend on its own earlier tokens only."""
     model = regard.build({"decoder": side, "vocab_size": 20}).to(DEVICE).eval()
-    whole = pack_batch(batch(source=False), room(filled=False)).targets.to(DEVICE)
+    whole = pack_batch(batch(source=False), capacity_of(filled=False)).targets.to(DEVICE)
     alone = pack_batch(
-        Batch(None, Tokens.of(TARGETS[1:2]), 5, torch.arange(1)), room(filled=False)
+        Batch(None, Tokens.of(TARGETS[1:2]), 5, torch.arange(1)), capacity_of(filled=False)
     ).targets.to(DEVICE)  # fmt: skip
-    near(model.decoder.hidden_packed(whole, None)[3:8], model.decoder.hidden_packed(alone, None))
+    assert_near(model.decoder.hidden_packed(whole, None)[3:8], model.decoder.hidden_packed(alone, None))
     later = replace(whole, ids=torch.where(torch.arange(12, device=DEVICE) < 5, whole.ids, 19))
     assert torch.equal(model.decoder.hidden_packed(later, None)[:5], model.decoder.hidden_packed(whole, None)[:5])
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
-@pytest.mark.parametrize("added", [True, False], ids=["sum", "as it is"])
-def test_sums_and_norms(kind, added, way, monkeypatch):
+@pytest.mark.parametrize("added", [True, False], ids=["sum", "alone"])
+def test_residual_sum_and_norm(kind, added, implementation, monkeypatch):
     norm = (nn.LayerNorm if kind == "layer" else nn.RMSNorm)(12).to(DEVICE)
     nn.init.normal_(norm.weight)
     x, change = (torch.randn(3, 5, 12, device=DEVICE, requires_grad=True) for _ in range(2))
     given = PendingResidual(x, change if added else None)
-    into = [torch.randn(3, 5, 12, device=DEVICE) for _ in range(2)]
+    d_out = [torch.randn(3, 5, 12, device=DEVICE) for _ in range(2)]
     wrt = [x, *([change] if added else []), *norm.parameters()]
     got = add_norm(given, Dropout(0.0), norm)
-    found = torch.autograd.grad(got, wrt, into)
+    result = torch.autograd.grad(got, wrt, d_out)
     monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
     wanted = add_norm(given, Dropout(0.0), norm)
-    for mine, theirs in zip((*got, *found), (*wanted, *torch.autograd.grad(wanted, wrt, into)), strict=True):
-        near(mine, theirs)
+    for mine, theirs in zip((*got, *result), (*wanted, *torch.autograd.grad(wanted, wrt, d_out)), strict=True):
+        assert_near(mine, theirs)
 
 
-def test_dropout_drops_the_same_in_the_backward(way):
+def test_dropout_is_the_same_in_the_backward_pass(implementation):
     norm, dropout = nn.LayerNorm(64).to(DEVICE), Dropout(0.25)
     x, change = torch.zeros(40, 64, device=DEVICE), torch.ones(40, 64, device=DEVICE, requires_grad=True)
     total, _ = add_norm(PendingResidual(x, change), dropout, norm)
@@ -305,47 +312,47 @@ def test_dropout_drops_the_same_in_the_backward(way):
     assert not torch.equal(total, again)
 
 
-@pytest.mark.parametrize("widest", [varlen.MAX_HELD_DIM, 4], ids=["held", "walked"])
-def test_attention_drops_the_same_in_the_backward(widest, way, monkeypatch):
-    """Values that are the unit vectors make outputs weights; their gradient sums what was let through."""
+@pytest.mark.parametrize("widest", [varlen.MAX_HELD_DIM, 4], ids=["held", "looped"])
+def test_attention_dropout_is_the_same_in_the_backward_pass(widest, implementation, monkeypatch):
+    """With unit vectors as values the outputs are the weights; the gradient of the values sums the kept ones."""
     monkeypatch.setattr(varlen, "MAX_HELD_DIM", widest)
     n = 5
-    ends, kind = SequenceOffsets.of([n, n]).to(DEVICE), varlen.HeadLayout(1, 1, n, 1.0, False, 0.5)
-    asked = torch.zeros(2 * n, n, device=DEVICE)
+    offsets, layout = SequenceOffsets.of([n, n]).to(DEVICE), varlen.HeadLayout(1, 1, n, 1.0, False, 0.5)
+    query = torch.zeros(2 * n, n, device=DEVICE)
     value = torch.eye(n, device=DEVICE).repeat(2, 1).requires_grad_()
-    known = torch.cat((torch.zeros_like(value), value), 1)
-    out = varlen.attend(varlen.PackedAttentionSpec(kind, asked, known, ends, ends))
+    kv = torch.cat((torch.zeros_like(value), value), 1)
+    out = varlen.attend(varlen.PackedAttentionSpec(layout, query, kv, offsets, offsets))
     out.sum().backward()
-    let = torch.cat([part.detach().sum(0) for part in out.chunk(2)])
-    near(value.grad.mean(1), let)
+    kept = torch.cat([part.detach().sum(0) for part in out.chunk(2)])
+    assert_near(value.grad.mean(1), kept)
     assert set(out.detach().mul(n).round(decimals=3).unique().tolist()) <= {0.0, 2.0}
     assert 0 < (out == 0).sum() < out.numel()
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 1.5])
-def test_the_loss_of_rows_that_count(r_drop, way, monkeypatch):
+def test_loss_of_rows_with_a_target(r_drop, implementation, monkeypatch):
     project = regard.build({"decoder": SIDE, "vocab_size": 40}).to(DEVICE).decoder.project
     states = torch.randn(14, 16, device=DEVICE, requires_grad=True)
     gold = torch.tensor([3, 3, -1, -1, 39, 39, 0, 0, 20, 20, 1, 1, -1, -1], device=DEVICE)
     wrt = [states, project.weight, project.bias]
     got = token_loss(states, project, gold, label_smoothing=0.2, r_drop=r_drop)
-    found = torch.autograd.grad(got, wrt)
+    result = torch.autograd.grad(got, wrt)
     there = gold >= 0
     wanted = plain_token_loss(states[there], project, gold[there], label_smoothing=0.2, r_drop=r_drop)
-    for mine, theirs in zip((got, *found), (wanted, *torch.autograd.grad(wanted, wrt)), strict=True):
-        near(mine, theirs)
+    for mine, theirs in zip((got, *result), (wanted, *torch.autograd.grad(wanted, wrt)), strict=True):
+        assert_near(mine, theirs)
 
 
-def test_ends():
-    ends = SequenceOffsets.of([3, 0, 2])
-    assert ends.cu_seqlens.tolist() == [0, 3, 3, 5]
-    assert ends.positions.tolist() == [0, 1, 2, 0, 1]
-    assert ends.mask.tolist() == [[True, True, True], [False] * 3, [True, True, False]]
+def test_sequence_offsets():
+    offsets = SequenceOffsets.of([3, 0, 2])
+    assert offsets.cu_seqlens.tolist() == [0, 3, 3, 5]
+    assert offsets.positions.tolist() == [0, 1, 2, 0, 1]
+    assert offsets.mask.tolist() == [[True, True, True], [False] * 3, [True, True, False]]
     x = torch.arange(5.0)[:, None]
-    assert torch.equal(ends.packing.pack(ends.pad(x)), x)
-    assert ends.sequence_ids.tolist() == [0, 0, 0, 2, 2]
-    assert ends.remaining.tolist() == [2, 1, 0, 1, 0]
-    assert ends.duplicate().cu_seqlens.tolist() == [0, 3, 3, 5, 8, 8, 10]
+    assert torch.equal(offsets.packing.pack(offsets.pad(x)), x)
+    assert offsets.sequence_ids.tolist() == [0, 0, 0, 2, 2]
+    assert offsets.remaining.tolist() == [2, 1, 0, 1, 0]
+    assert offsets.duplicate().cu_seqlens.tolist() == [0, 3, 3, 5, 8, 8, 10]
 
 
 def test_the_first_batch_is_shown_as_text(tmp_path):
@@ -355,7 +362,7 @@ def test_the_first_batch_is_shown_as_text(tmp_path):
     assert all(line.split()[1] in words and line.endswith("</s>)") for line in examples)
 
 
-def test_what_cannot_be_packed_is_refused():
+def test_unpackable_models_are_refused():
     table = {
         "data": {"synthetic": "dates", "source": {"tokenizer": "characters"}, "target": {"tokenizer": "characters"}},
         "model": {"encoder": SIDE | {"positions": "alibi"}, "decoder": SIDE},
@@ -375,7 +382,7 @@ def test_what_cannot_be_packed_is_refused():
         Recipe.of(table)
 
 
-LETTERS = str(Path(__file__).parents[1] / "fixtures" / "letters.txt")  # to be copied
+LETTERS = str(Path(__file__).parents[1] / "fixtures" / "letters.txt")
 PAIRS = {"source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}} | {
     split: [LETTERS, LETTERS] for split in ("train", "valid")
 }
@@ -387,8 +394,8 @@ def test_recurrent_steps_on_padding_get_a_warning(tmp_path, monkeypatch):
     data = {side: {"tokenizer": "bytes"} for side in ("source", "target")} | {"train": [str(lines)] * 2}
     table = {"data": data, "model": {"encoder": RNN, "decoder": RNN}, "train": {"packed": True, "batch_tokens": 256}}
     recipe = Recipe.of(table)
-    found = prepare(recipe, tmp_path / "cache").train
-    on_gpu = replace(epochs(recipe, found), device="cuda")
+    result = prepare(recipe, tmp_path / "cache").train
+    on_gpu = replace(epochs(recipe, result), device="cuda")
     assert "longest, 100: " in on_gpu.padding_warning()
     monkeypatch.setattr(epoch_batches, "WASTE", 100)
     assert on_gpu.padding_warning() is None
@@ -397,30 +404,30 @@ def test_recurrent_steps_on_padding_get_a_warning(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     recipe = Recipe.of({"data": PAIRS, "model": {"encoder": SIDE, "decoder": SIDE}, "train": {}})
-    found = prepare(recipe, tmp_path_factory.mktemp("cache")).train
-    assert found is not None
-    return found
+    result = prepare(recipe, tmp_path_factory.mktemp("cache")).train
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize("filled", [False, True], ids=["exact", "filled"])
-def test_an_epoch_lays_every_example_once(corpus, filled):
-    room = PackedCapacity.of(corpus, 160, filled=filled)
-    made = list(batches(corpus, budget=160, seed=3, epoch=1, capacity=room))
+def test_an_epoch_packs_every_example_once(corpus, filled):
+    capacity = PackedCapacity.of(corpus, 160, filled=filled)
+    made = list(batches(corpus, budget=160, seed=3, epoch=1, capacity=capacity))
     rows = torch.cat([each.rows for each in made])
     assert sorted(rows.tolist()) == list(range(len(corpus)))
     for each in made:
-        assert len(each.source.ids) <= room.positions[0]
-        assert len(each.targets.ids) <= room.positions[1]
+        assert len(each.source.ids) <= capacity.positions[0]
+        assert len(each.targets.ids) <= capacity.positions[1]
         assert int((each.targets.gold >= 0).sum()) == each.tokens
     shapes = {(each.source.ids.shape, each.targets.ids.shape, each.source.offsets.cu_seqlens.shape) for each in made}
     assert (len(shapes) == 1) == filled
     used = sum(each.tokens for each in made[:-1]) / (len(made) - 1)
-    assert used > 0.9 * room.positions[1]  # the room is used
-    again = batches(corpus, budget=160, seed=3, epoch=1, capacity=room, start=2)
+    assert used > 0.9 * capacity.positions[1]  # the capacity is used
+    again = batches(corpus, budget=160, seed=3, epoch=1, capacity=capacity, start=2)
     assert torch.equal(next(again).targets.ids, made[2].targets.ids)
 
 
-def test_a_batch_has_no_more_sequences_than_there_is_room_for(corpus):
+def test_a_batch_has_no_more_sequences_than_its_capacity(corpus):
     usual = PackedCapacity.of(corpus, 160, filled=True)
     full = replace(usual, rows=usual.fillers((0, 0)) + 1)
     made = list(batches(corpus, budget=160, seed=3, epoch=1, capacity=full))
@@ -430,10 +437,12 @@ def test_a_batch_has_no_more_sequences_than_there_is_room_for(corpus):
     assert fewer < max(len(each.rows) for each in batches(corpus, budget=160, seed=3, epoch=1, capacity=usual))
 
 
-def test_ranks_lay_the_same_examples(corpus):
-    room = PackedCapacity.of(corpus, 160)
-    whole = list(batches(corpus, budget=160, seed=3, epoch=0, capacity=room))
-    parts = [list(batches(corpus, budget=160, seed=3, epoch=0, capacity=room, rank=rank, world=2)) for rank in (0, 1)]
+def test_ranks_pack_the_same_examples(corpus):
+    capacity = PackedCapacity.of(corpus, 160)
+    whole = list(batches(corpus, budget=160, seed=3, epoch=0, capacity=capacity))
+    parts = [
+        list(batches(corpus, budget=160, seed=3, epoch=0, capacity=capacity, rank=rank, world=2)) for rank in (0, 1)
+    ]
     rows = [each.rows for part in parts for each in part if not each.borrowed]
     assert sorted(torch.cat(rows).tolist()) == sorted(torch.cat([each.rows for each in whole]).tolist())
 
@@ -455,7 +464,7 @@ def weights(run):
 
 
 @pytest.mark.parametrize("side", [SIDE, CONV, RNN], ids=["transformer", "conv", "rnn"])
-def test_a_packed_run_resumes_as_if_it_had_not_stopped(side, tmp_path):
+def test_a_packed_run_resumes_exactly(side, tmp_path):
     learned = LEARNED | {"model": {"encoder": side | {"dropout": 0.1}, "decoder": side}}
     train(learned, tmp_path / "whole", cache=tmp_path)
     train(learned | {"train": TRAIN | {"max_steps": 3}}, tmp_path / "parts", cache=tmp_path)
@@ -468,7 +477,7 @@ def test_a_packed_run_resumes_as_if_it_had_not_stopped(side, tmp_path):
 
 
 def test_a_replay_computes_the_current_batch(tmp_path, monkeypatch):
-    """A recording for machines without a GPU: it computes again, from what stands in its inputs by then."""
+    """Without a GPU a recording is the work itself, computed again from the current content of its inputs."""
     right, recorded = PackedCapacity.of, []
     monkeypatch.setattr(
         PackedCapacity, "of", staticmethod(lambda corpus, budget, **_: right(corpus, budget, filled=True))
@@ -490,5 +499,5 @@ def test_a_replay_computes_the_current_batch(tmp_path, monkeypatch):
 
 
 def copied(side):
-    ends = SequenceOffsets(side.offsets.cu_seqlens.clone(), side.offsets.positions.clone(), side.offsets.max_length)
-    return replace(side, ids=side.ids.clone(), offsets=ends, gold=None if side.gold is None else side.gold.clone())
+    offsets = SequenceOffsets(side.offsets.cu_seqlens.clone(), side.offsets.positions.clone(), side.offsets.max_length)
+    return replace(side, ids=side.ids.clone(), offsets=offsets, gold=None if side.gold is None else side.gold.clone())

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.api.evaluate import CAPTION_METRICS, EvaluationInputs, _default_metrics
+from regard.api.evaluate import CAPTION_METRICS, Evaluation
 from regard.evaluation import wordnet
 from regard.evaluation.bootstrap import resample_counts
 from regard.evaluation.caption_metrics import MAX_ORDER, lcs_length
@@ -296,6 +296,6 @@ def test_caption_metrics_are_the_default_for_captions():
     data = {"source": {"kind": "image", "column": "file"}, "target": {"column": "caption"}}
     model = {"encoder": {"kind": "cnn"}, "decoder": {"kind": "rnn"}}
     photographs = Recipe.of({"data": {"train": "t.csv", **data}, "model": model, "train": {"monitor": "loss"}})
-    assert _default_metrics(photographs, EvaluationInputs()) == ["loss", "perplexity", *CAPTION_METRICS]
+    assert Evaluation().default_metrics(photographs) == ["loss", "perplexity", *CAPTION_METRICS]
     scenes = Recipe.of({"data": {"synthetic": "shapes", "source": {"kind": "image"}}, "model": model})
-    assert _default_metrics(scenes, EvaluationInputs()) == ["loss", "perplexity", "accuracy", "character_error_rate"]
+    assert Evaluation().default_metrics(scenes) == ["loss", "perplexity", "accuracy", "character_error_rate"]

@@ -14,9 +14,8 @@ from regard.core.config import read
 from regard.core.errors import InvalidArgument
 from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.evaluation.bootstrap import bootstrap, confidence_interval, p_value, resample_counts
-from regard.evaluation.length_buckets import length_buckets
 from regard.evaluation.metrics import METRICS, Metric, check_metrics, new_statistics, register_metric, score
-from regard.evaluation.report import collect, report
+from regard.evaluation.report import collect, length_buckets, report
 from regard.evaluation.report_text import report_text
 from regard.evaluation.statistics import Statistics, edit_distance, per_example
 from regard.training.config import TrainConfig

@@ -209,7 +209,7 @@ def test_attention_over_an_image_is_by_region(tmp_path):
     assert look["decoder 1 cross"].size == (len(look.output.tokens), 256)
     assert look.output.text == predictor.predict([picture])[0]
     content = json.loads(look.to_json(limit=1000))
-    assert (content["source"]["width"], content["source"]["height"]) == (64, 64)
+    assert (content["sources"][0]["width"], content["sources"][0]["height"]) == (64, 64)
     for each in content["maps"]:
         assert (each["weights"] is None) == (look[each["name"]].size[0] * 256 > 1000) == (each["top"] is not None)
     shown = look_text(look, width=70).splitlines()
@@ -373,7 +373,7 @@ def test_json_holds_weights_or_the_largest_of_each_row(words):
     for limit in (10**6, 0):
         content = json.loads(look.to_json(limit=limit))
         assert (content["version"], content["title"]) == (1, "the cats concatenate")
-        assert content["source"] == {"kind": "text", "tokens": list(look.source.tokens)}
+        assert content["sources"][0] == {"kind": "text", "tokens": list(look.source.tokens)}
         assert content["output"]["tokens"] == list(look.output.tokens)
         for each, found in zip(look.maps, content["maps"], strict=True):
             n, m = each.size
@@ -397,7 +397,7 @@ def test_json_holds_weights_or_the_largest_of_each_row(words):
 
 def test_json_of_images_and_labels():
     content = json.loads(regard.look(_classifier("vit cls_token"), one(source("vit"), 0)).to_json())
-    picture = content["source"]
+    picture = content["sources"][0]
     assert (picture["width"], picture["height"], picture["grid"], picture["units"]) == (12, 8, [2, 3], 1)
     assert picture["data"].startswith("data:image/webp;base64,")
     assert base64.b64decode(picture["data"].partition(",")[2])[8:12] == b"WEBP"

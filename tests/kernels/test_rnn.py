@@ -1,4 +1,4 @@
-"""Recurrent layers with gradients by hand equal PyTorch's layers and `attend`, one step after another."""
+"""Recurrent layers with hand-written backward passes equal PyTorch's layers and `attend`, step by step."""
 
 from dataclasses import replace
 from itertools import product
@@ -34,20 +34,20 @@ def decoder(wiring: str, **options) -> RnnDecoder:
 
 
 def memory() -> Memory:
-    """With garbage in the padding, and a row that is all padding."""
+    """A memory with arbitrary values in the padding, and a row that is all padding."""
     mask = torch.arange(6) < torch.tensor([6, 2, 0, 4])[:, None]
     states = torch.randn(4, 6, WIDTH, dtype=torch.float64).masked_fill(~mask[..., None], 30.0)
     return Memory(states.requires_grad_(), mask, torch.randn(4, WIDTH, dtype=torch.float64).requires_grad_())
 
 
-def weighed(*tensors: torch.Tensor) -> torch.Tensor:
-    """One number that every number of them changes, each in its own way."""
+def weighted_sum(*tensors: torch.Tensor) -> torch.Tensor:
+    """A weighted sum in which every element has a different weight."""
     return sum((x * torch.linspace(-1, 1, x.numel()).to(x).view(x.shape)).sum() for x in tensors)
 
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Call it, and from there on autograd goes through every step."""
+    """A function that disables the hand-written backward passes: autograd then differentiates every step."""
 
     def refuse():
         for module in (rnn_decoder, rnn_encoder):
@@ -57,14 +57,14 @@ def slow(monkeypatch):
 
 
 def run(module: RnnDecoder, given: Memory) -> tuple:
-    """Two stretches: values, where they looked, the state after them, and all gradients."""
-    looked = []
-    first, state = module.carry(TARGETS[:, :2], module.start(given, batch=4), looked)
-    second, state = module.carry(TARGETS[:, 2:], state, looked)
-    looks = torch.cat(looked, 1) * given.mask[:, None]  # of a row that sees nothing, any weights will do
-    loss = weighed(first, second, 3 * looks, *state.hidden, state.context)
+    """Two segments: hidden states, attention weights, the final state, and all gradients."""
+    parts = []
+    first, state = module.carry(TARGETS[:, :2], module.start(given, batch=4), parts)
+    second, state = module.carry(TARGETS[:, 2:], state, parts)
+    weights = torch.cat(parts, 1) * given.mask[:, None]  # a row with an empty mask may have any weights
+    loss = weighted_sum(first, second, 3 * weights, *state.hidden, state.context)
     inputs = (given.states, given.summary, *module.parameters())
-    return first, second, looks, state.hidden, state.context, torch.autograd.grad(loss, inputs, allow_unused=True)
+    return first, second, weights, state.hidden, state.context, torch.autograd.grad(loss, inputs, allow_unused=True)
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -72,33 +72,33 @@ def run(module: RnnDecoder, given: Memory) -> tuple:
     ("cell", "wiring", "score"),
     [each for each in product(CELLS, WIRINGS, regard.SCORES) if "gated" not in each[1] or each[2] == "additive"],
 )
-def test_steps_by_hand_equal_steps(cell, wiring, score, layers, slow, monkeypatch):
+def test_hand_written_backward_equals_autograd(cell, wiring, score, layers, slow, monkeypatch):
     module, given = decoder(wiring, cell=cell, score=score, layers=layers), memory()
     with monkeypatch.context() as only:
         only.setattr(RnnDecoder, "_advance", None)
-        found = run(module, given)
+        result = run(module, given)
     slow()
-    torch.testing.assert_close(found, run(module, given))
+    torch.testing.assert_close(result, run(module, given))
 
 
 @pytest.mark.parametrize(("cell", "bidirectional", "layers"), list(product(CELLS, (True, False), (1, 2))))
-def test_encoder_by_hand_equals_packed(cell, bidirectional, layers, slow, monkeypatch):
+def test_encoder_with_hand_written_backward_equals_pytorch(cell, bidirectional, layers, slow, monkeypatch):
     module = RnnEncoder(RnnConfig(cell, WIDTH, layers, 0.0, bidirectional), words()).double()
 
     def run():
-        found = module(SOURCE)
-        grads = torch.autograd.grad(weighed(found.states, found.summary), list(module.parameters()))
-        return found.states, found.summary, grads
+        result = module(SOURCE)
+        grads = torch.autograd.grad(weighted_sum(result.states, result.summary), list(module.parameters()))
+        return result.states, result.summary, grads
 
     with monkeypatch.context() as only:
         only.setattr(RnnEncoder, "_packed", None)
-        found = run()
+        result = run()
     slow()
-    torch.testing.assert_close(found, run())
+    torch.testing.assert_close(result, run())
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
-def test_dropout_between_layers_scales_what_the_upper_takes_in(wiring):
+def test_dropout_between_layers_scales_the_input_of_the_upper_layer(wiring):
     module, given = decoder(wiring, layers=2), memory()
     state = module.start(given, batch=4)
     embedded = module.embed_tokens(TARGETS.mT)
@@ -115,37 +115,37 @@ def test_dropout_between_layers_scales_what_the_upper_takes_in(wiring):
         else:
             gate = None if module.context_gate is None else (module.context_gate.weight, module.context_gate.bias)
             states, out, _ = attention_rnn.attend_then_step(layers, source, embedded, gate)
-        loss = weighed(out, *(part for layer in states for part in layer))
+        loss = weighted_sum(out, *(part for layer in states for part in layer))
         results.append((out, states, torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True)))
     torch.testing.assert_close(*results)
 
 
-@pytest.mark.parametrize("by_hand", [True, False])
-def test_a_gate_scales_what_is_seen(by_hand, slow):
-    """By a number for each row, sigmoid(w · state + b), of the state before the step."""
+@pytest.mark.parametrize("hand_written", [True, False])
+def test_the_context_gate_scales_the_context(hand_written, slow):
+    """By sigmoid(w · state + b) for each row, of the state before the step."""
     module, given = decoder("before gated"), memory()
     state = module.start(given, batch=4)
     share = torch.sigmoid(state.hidden[0][-1] @ module.context_gate.weight[0] + module.context_gate.bias)
     assert share.std() > 0.01
     scaled = replace(state, memory=state.memory._replace(values=share[:, None, None] * state.memory.values))
-    if not by_hand:
+    if not hand_written:
         slow()
-    found, _ = module.carry(TARGETS[:, :1], state)
+    result, _ = module.carry(TARGETS[:, :1], state)
     module.context_gate = None
-    wanted, _ = module.carry(TARGETS[:, :1], scaled)
-    torch.testing.assert_close(found, wanted)
+    expected, _ = module.carry(TARGETS[:, :1], scaled)
+    torch.testing.assert_close(result, expected)
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
-def test_dropout_is_drawn_anew_while_training(wiring):
+def test_dropout_is_drawn_anew_in_training(wiring):
     module, given = decoder(wiring, layers=2), memory()
     module.dropout.p = 0.5
     assert not torch.equal(module.train().hidden(TARGETS, given), module.hidden(TARGETS, given))
     assert torch.equal(module.eval().hidden(TARGETS, given), module.hidden(TARGETS, given))
 
 
-def test_one_state_may_be_used_twice():
-    """The backward leaves what was kept as it was."""
+def test_backward_can_run_twice():
+    """It does not overwrite saved tensors."""
     module, given = decoder("after fed"), memory()
     out = module.hidden(TARGETS, given)
     first = torch.autograd.grad(out.square().sum(), list(module.rnn.parameters()), retain_graph=True)
@@ -153,22 +153,22 @@ def test_one_state_may_be_used_twice():
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
-def test_who_listens_hears_every_step(wiring):
-    """And changes nothing: what comes out is the same to the last bit."""
-    module, given, heard, slowly = decoder(wiring), memory(), [], []
-    with regard.capture_attention(heard.append):
-        listened = module.hidden(TARGETS, given)
-    assert torch.equal(listened, module.hidden(TARGETS, given))
-    with torch.no_grad(), regard.capture_attention(slowly.append):
+def test_every_step_is_captured(wiring):
+    """And the output is bit-identical to the output without capture."""
+    module, given, calls, step_calls = decoder(wiring), memory(), [], []
+    with regard.capture_attention(calls.append):
+        captured = module.hidden(TARGETS, given)
+    assert torch.equal(captured, module.hidden(TARGETS, given))
+    with torch.no_grad(), regard.capture_attention(step_calls.append):
         module.hidden(TARGETS, given)
-    assert len(heard) == len(slowly) == TARGETS.shape[1]
-    for fast, slow in zip(heard, slowly, strict=True):
+    assert len(calls) == len(step_calls) == TARGETS.shape[1]
+    for fast, slow in zip(calls, step_calls, strict=True):
         assert fast.source is module
         torch.testing.assert_close(fast.weights(), slow.weights())
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
-def test_autocast_goes_step_by_step(wiring):
+def test_autocast_uses_pytorch_step_by_step(wiring):
     module, given = decoder(wiring).float(), memory()
     given = Memory(given.states.float(), given.mask, given.summary.float())
     with torch.autocast("cpu", torch.bfloat16):
@@ -178,20 +178,20 @@ def test_autocast_goes_step_by_step(wiring):
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
-def test_autocast_may_be_around_a_backward(wiring):
-    """Where PyTorch's own gradients, of what joins state and look, are lower."""
+def test_backward_under_autocast(wiring):
+    """PyTorch's own gradients, of the layer that joins state and context, have a lower precision there."""
     module, given = decoder(wiring).float(), memory()
     given = Memory(given.states.float(), given.mask, given.summary.float())
     loss = module.hidden(TARGETS, given).square().sum()
-    wanted = torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True)
+    expected = torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True)
     with torch.autocast("cpu", torch.bfloat16):
-        found = torch.autograd.grad(loss, list(module.rnn.parameters()))
-    for got, expected in zip(found, wanted, strict=True):
-        assert (got - expected).norm() < 1e-2 * expected.norm()
+        result = torch.autograd.grad(loss, list(module.rnn.parameters()))
+    for got, want in zip(result, expected, strict=True):
+        assert (got - want).norm() < 1e-2 * want.norm()
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
-def test_no_tokens_and_no_source(wiring):
+def test_empty_targets_and_empty_memory(wiring):
     module = decoder(wiring)
     nothing = Memory(
         torch.zeros(4, 0, WIDTH).double(), torch.ones(4, 0, dtype=torch.bool), torch.zeros(4, WIDTH).double()

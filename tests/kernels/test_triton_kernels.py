@@ -1,4 +1,4 @@
-"""The kernels that Triton compiles, against plain ones: on a GPU where there is one, else in Triton's interpreter."""
+"""Triton kernels of attention equal the reference: on a GPU if there is one, else in Triton's interpreter."""
 
 import os
 import subprocess
@@ -16,18 +16,18 @@ from regard.kernels.attention.score_function import AdditiveScoreFunction, DotSc
 from regard.kernels.attention.spec import AttentionSpec
 from support.poison import poison
 
-pytest.importorskip("triton", reason="needs Triton, which is there for Linux on x86_64")
+pytest.importorskip("triton", reason="needs Triton, which exists for Linux on x86_64")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1 before Triton is imported", allow_module_level=True)
 
 # ‖got − wanted‖ / ‖wanted‖
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
-TILE = 16 if DEVICE == "cuda" else 4  # the interpreter takes any, and its time
+TILE = 16 if DEVICE == "cuda" else 4  # small tiles are faster in the interpreter
 DTYPES = list(TOLERANCE) if DEVICE == "cuda" else [torch.float32]
 MASKS = {
-    "everything": {},
-    "of heads": {"allowed": (1, 2, True, True)},
+    "none": {},
+    "per head": {"allowed": (1, 2, True, True)},
     "window": {"behind": 3, "ahead": 1},
     "causal padding": {"ahead": 0, "allowed": (2, 1, 1, True)},
     "more queries": {"ahead": 0},
@@ -36,7 +36,7 @@ MASKS = {
 
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch):
-    """Whatever a kernel leaves unwritten is a NaN, and small cases have many tiles and pieces."""
+    """Memory that a kernel leaves unwritten holds NaN, and small cases have many tiles and pieces."""
     poison(monkeypatch)
     for module, names in ((additive, ("ROWS", "KEYS", "OWN", "COLUMNS", "TILE")), (weights, ("ROWS", "KEYS"))):
         for name in names:
@@ -45,8 +45,8 @@ def _poisoned(monkeypatch):
 
 
 def sizes(mask: str) -> tuple[int, int]:
-    less, more = TILE + 1, TILE + 3
-    return (more, less) if mask == "more queries" else (less, more)
+    few, many = TILE + 1, TILE + 3
+    return (many, few) if mask == "more queries" else (few, many)
 
 
 def visibility(n: int, m: int, *, allowed: tuple | None = None, **reach: int) -> AttentionMask:
@@ -54,7 +54,7 @@ def visibility(n: int, m: int, *, allowed: tuple | None = None, **reach: int) ->
         return AttentionMask(None, **reach)
     shape = *allowed[:2], n if allowed[2] is True else 1, m
     mask = torch.rand(shape) > 0.4
-    mask[0, 0, 0] = False  # a row, or a sentence, that sees nothing
+    mask[0, 0, 0] = False  # a row, or a sequence, that may attend to nothing
     return AttentionMask(mask.to(DEVICE), **reach)
 
 
@@ -69,7 +69,7 @@ def close(got: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 def same(spec: AttentionSpec, value: torch.Tensor, **constants: int) -> None:
-    """Output, log-sum-exp and the gradients of all four inputs."""
+    """Output, log-sum-exp and the gradients of all four inputs equal the reference."""
     inputs = [spec.query, spec.key, spec.score_function.weight, value]
     exact = [x.detach().double().requires_grad_() for x in inputs]
     plain = AttentionSpec(AdditiveScoreFunction(exact[2]), exact[0], exact[1], spec.visible)
@@ -88,7 +88,7 @@ def same(spec: AttentionSpec, value: torch.Tensor, **constants: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("mask", MASKS)
-def test_additive_equals_plain(mask, dtype):
+def test_additive_equals_the_reference(mask, dtype):
     n, m = sizes(mask)
     query, key, value = new(2, 2, n, 3, dtype=dtype), new(2, 1, m, 3, dtype=dtype), new(2, 2, m, 20, dtype=dtype)
     spec = AttentionSpec(AdditiveScoreFunction(new(2, 3)), query, key, visibility(n, m, **MASKS[mask]))
@@ -102,9 +102,9 @@ def test_additive_in_pieces(rows):
     same(spec, new(1, 3, m, 4), SCORES=rows * m)
 
 
-@pytest.mark.parametrize("scores", [2**22, 1], ids=["kept", "computed again"])
+@pytest.mark.parametrize("scores", [2**22, 1], ids=["saved", "recomputed"])
 def test_a_second_backward_equals_the_first(scores, monkeypatch):
-    """In one piece and in several: whatever was kept for it is still there."""
+    """In one piece and in several: saved tensors are not overwritten."""
     monkeypatch.setattr(additive, "SCORES", scores)
     inputs = query, key, value, weight = [new(1, 2, TILE + 1, 3) for _ in range(3)] + [new(1, 3)]
     out, _ = additive.attend(AttentionSpec(AdditiveScoreFunction(weight), query, key, AttentionMask()), value)
@@ -130,7 +130,7 @@ def test_additive_of_any_shape(batch, groups, group, n, m, dim, wide, behind, ah
     )
 
 
-def test_dropout_is_the_same_in_the_backward(monkeypatch):
+def test_dropout_is_the_same_in_the_backward_pass(monkeypatch):
     for name in ("ROWS", "KEYS", "OWN", "TILE"):
         monkeypatch.setattr(additive, name, 16)
     n, m, dropout = 24, 20, 0.3
@@ -159,7 +159,7 @@ def test_dropout_is_the_same_in_the_backward(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_large_numbers_saturate(dtype):
+def test_large_scores_saturate(dtype):
     query, key = new(1, 1, 3, 2, dtype=dtype), new(1, 1, 4, 2, dtype=dtype)
     with torch.no_grad():
         query[..., 0], key[..., 0] = 5e4, 5e4
@@ -175,9 +175,9 @@ def on_cpu(spec: AttentionSpec) -> AttentionSpec:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("mask", MASKS)
 @torch.no_grad()
-def test_rows_and_summaries_equal_plain(mask, dtype):
+def test_weights_and_summaries_equal_the_reference(mask, dtype):
     (n, m), top = sizes(mask), 5
-    # As projections leave them: heads between positions and width.
+    # As projections return them: heads between positions and dims.
     query, key = new(2, n, 2, 7, dtype=dtype).transpose(1, 2), new(2, m, 1, 7, dtype=dtype).transpose(1, 2)
     spec = AttentionSpec(DotScoreFunction(0.7), query, key, visibility(n, m, **MASKS[mask]))
     scores = reference.scores(spec)
@@ -208,7 +208,7 @@ def test_of_equal_weights_the_first_keys_come_first():
     assert top_keys[0, 0].tolist() == [[30, 0, 1, 2, 3, 4]] * 3
 
 
-def test_a_cpu_never_asks_for_them():
+def test_kernels_are_not_launched_on_a_cpu():
     query, key, value = (torch.ones(1, 1, 3, 2) for _ in range(3))
     assert not triton_launch.can_launch(query)
     assert not additive.supports(

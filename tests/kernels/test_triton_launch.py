@@ -86,9 +86,9 @@ def test_pytorch_computes_the_same_without_triton(monkeypatch, caplog):
     assert caplog.text.count("Triton kernels are unavailable") == 1
 
 
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="there is a GPU: test_cuda.py has it")
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="tested on the GPU by test_cuda.py")
 def test_the_probe_notices_wrong_results(monkeypatch):
-    pytest.importorskip("triton", reason="needs Triton, which is there for Linux on x86_64")
+    pytest.importorskip("triton", reason="needs Triton, which exists for Linux on x86_64")
     from regard.kernels import jit_triton
 
     jit_triton.probe(torch.device("cpu"))

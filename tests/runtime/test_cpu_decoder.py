@@ -62,14 +62,14 @@ def test_compiled_steps_equal_plain_ones(name, beams):
     states[:] = [mine.admit(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)]
     for _ in range(3):
         step(3)
-    states[:] = [each.reorder(torch.tensor([2, 0])) for each in states]  # those that entered late
-    for _ in range(4):  # past the capacity: the older half is forgotten
+    states[:] = [each.reorder(torch.tensor([2, 0])) for each in states]  # the ones admitted later
+    for _ in range(4):  # past the capacity: the older half is evicted
         step(2)
 
 
 @needs_compiler
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3, "num_hypotheses": 3}])
-def test_the_search_finds_the_same(monkeypatch, options):
+def test_search_results_equal_plain_ones(monkeypatch, options):
     made, rows = model("transformer"), sources()
     compiled = found(made, rows, **options, batch_tokens=13)
     monkeypatch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
@@ -80,9 +80,9 @@ def test_the_search_finds_the_same(monkeypatch, options):
 
 
 def stepped(module: nn.Module, *, fused: bool) -> None:
-    optimiser = torch.optim.AdamW(module.parameters(), lr=0.1, fused=fused)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=fused)
     module(torch.tensor([[1, 5]]), memory().reorder(torch.tensor([0]))).sum().backward()
-    optimiser.step()
+    optimizer.step()
 
 
 def one_weight(module: nn.Module) -> None:
@@ -99,10 +99,10 @@ def one_weight(module: nn.Module) -> None:
         one_weight,
         lambda module: module.stack.layers[0].self_attn.q_proj.weight.data.mul_(2),
     ],
-    ids=["optimiser", "fused optimiser", "one weight", "data"],
+    ids=["optimizer", "fused optimizer", "one weight", "data"],
 )
 def test_changed_weights_are_noticed(change):
-    """Also where PyTorch counts no change."""
+    """Also changes that PyTorch's version counter misses."""
     plain = decoder("transformer")
     before = ENGINE.compile_decoder(plain)
     assert ENGINE.compile_decoder(plain) is before
@@ -164,7 +164,7 @@ def test_unsupported_int8_is_logged_once(caplog):
 def test_a_search_under_capture_keeps_the_engine_and_every_bit(beams):
     """A call's tensors are overwritten by later steps, so that its weights are computed at once."""
     made, rows, options = model("transformer"), sources()[:5], {"beam_size": beams, "batch_tokens": 13}
-    plainly = found(made, rows, **options)
+    plain = found(made, rows, **options)
     modules, sums = set(), []
 
     def collect(call: capture.AttentionCall) -> None:
@@ -173,7 +173,7 @@ def test_a_search_under_capture_keeps_the_engine_and_every_bit(beams):
 
     with capture.capture_attention(collect):
         assert ENGINE.compile_decoder(made.decoder) is not None
-        assert found(made, rows, **options) == plainly
+        assert found(made, rows, **options) == plain
     assert len(modules) == len(made.encoder.stack.layers) + 2 * len(made.decoder.stack.layers)
     total = torch.cat(sums)  # zero in the padding of a source
     assert ((total - 1).abs() < 1e-5).sum() + (total == 0).sum() == len(total)
@@ -192,9 +192,9 @@ def test_captured_weights_equal_those_of_plain_steps(beams):
         tokens = torch.randint(VOCABULARY, (3 * beams,), generator=generator)
         calls = []
         for i, each in enumerate(both):
-            with capture.capture_attention() as heard:
+            with capture.capture_attention() as captured:
                 _, states[i] = each.step(tokens, states[i])
-            calls.append(heard)
+            calls.append(captured)
         assert len(calls[0]) == len(calls[1]) > 0
         for one, other in zip(*calls, strict=True):
             assert one.source is other.source
@@ -216,10 +216,10 @@ def test_an_interceptor_disables_the_engine_in_its_own_thread_only():
 
 
 class Contested(WeakKeyDictionary):
-    """Another thread puts its own in the place of whatever is put here."""
+    """A dictionary in which another thread replaces every value at once."""
 
     def __setitem__(self, key, value) -> None:
-        super().__setitem__(key, ([], "another's"))
+        super().__setitem__(key, ([], "of another thread"))
 
 
 @needs_compiler
@@ -232,14 +232,14 @@ def test_a_decoder_compiled_by_another_thread_is_not_returned(monkeypatch):
 def test_interceptors_change_a_search():
     made, rows = model("transformer"), sources()[:3]
     with capture.intercepting(lambda source, spec, value, out: torch.zeros_like(out)):
-        silent = found(made, rows)
-    plainly = found(made, rows)
-    assert [each[0].score for each in silent] != pytest.approx([each[0].score for each in plainly], abs=1e-3)
+        zeroed = found(made, rows)
+    plain = found(made, rows)
+    assert [each[0].score for each in zeroed] != pytest.approx([each[0].score for each in plain], abs=1e-3)
 
 
 @needs_compiler
 def test_learned_positions_end_with_their_table():
-    """Not with the time that the search has taken, in which sentences come and go."""
+    """Positions count from a sequence's admission, not from the start of the search."""
     short = replace(SMALL, positions="learned", max_positions=LONGEST)
     plain = TransformerDecoder(short, words(), Projection(WIDTH, VOCABULARY), WIDTH)
     made, rows = Seq2Seq(encoder("transformer"), plain).eval(), sources()

@@ -1,4 +1,4 @@
-"""The static decoder and decode buffers, as a GPU records them; here every step is launched, on a CPU."""
+"""The static decoder and decode buffers, as recorded on a GPU; here every step is launched, on a CPU."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -16,6 +16,7 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.greedy import GreedySearch
 from regard.decoding.interfaces import GeneratedTokens
 from regard.decoding.request import Request, SearchTask
+from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.runtime import engines
 from regard.runtime.cpu.weight_layout import supported
@@ -57,8 +58,8 @@ def test_static_steps_equal_plain_ones(name, beams):
     states[:] = [mine.admit(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)]
     for _ in range(3):
         step(3)
-    states[:] = [each.reorder(torch.tensor([2, 0])) for each in states]  # those that entered late
-    for _ in range(4):  # past the capacity: the older half is forgotten
+    states[:] = [each.reorder(torch.tensor([2, 0])) for each in states]  # the ones admitted later
+    for _ in range(4):  # past the capacity: the older half is evicted
         step(2)
 
 
@@ -87,16 +88,16 @@ def _as_on_a_gpu(monkeypatch):
 @pytest.mark.parametrize(
     "options", [*WAYS, {"beam_size": 4, "beam_groups": 2, "no_repeat_ngram_size": 2, "min_length": 3}], ids=str
 )
-def test_the_search_finds_the_same(name, options, request):
+def test_search_results_equal_plain_ones(name, options, request):
     made, rows, prefixes = model(name), sources()[:8], [(), (5, 9), (7,), *[()] * 5]
     runs = [
         partial(found, made, rows, **options, batch_tokens=13),  # with continuous batching
         partial(found, made, rows, **options, prefixes=prefixes, banned=[[6], [7, 8]]),
     ]
-    plainly = [run() for run in runs]
+    plain = [run() for run in runs]
     request.getfixturevalue("_as_on_a_gpu")
-    again = runs[0]()  # and once more, in buffers that were kept
-    for outputs, wanted in zip([again, *(run() for run in runs)], [plainly[0], *plainly], strict=True):
+    again = runs[0]()  # repeated below, in kept buffers
+    for outputs, wanted in zip([again, *(run() for run in runs)], [plain[0], *plain], strict=True):
         assert said(outputs) == said(wanted)
         for one, other in zip(outputs, wanted, strict=True):
             assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
@@ -123,8 +124,8 @@ def test_static_steps_move_no_tensor(name, options, monkeypatch):
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_buffers_are_kept_for_the_next_search(monkeypatch):
     made, rows, fresh = model("transformer"), sources(), []
-    lay = searching.SearchBatch._new_buffers
-    monkeypatch.setattr(searching.SearchBatch, "_new_buffers", lambda self: fresh.append(1) or lay(self))
+    new_buffers = searching.SearchBatch._new_buffers
+    monkeypatch.setattr(searching.SearchBatch, "_new_buffers", lambda self: fresh.append(1) or new_buffers(self))
     first = said(found(made, rows))
     count = len(fresh)
     assert said(found(made, rows)) == first
@@ -147,7 +148,7 @@ def test_buffers_are_kept_for_the_next_search(monkeypatch):
     one, same, other, again = (sorted(searching.search(each, inputs)) for each in begun)
     assert one == same
     assert other == again
-    assert one != other  # what came before the first token
+    assert one != other  # the token before the first
     kept = buffers.buffer_pool(static_decoder(made.decoder, torch.float32))
     assert len(kept.kept) > 1
     monkeypatch.setattr(buffers, "_memory", lambda _: 1)
@@ -164,7 +165,7 @@ def test_changed_weights_are_copied_into_the_same_memory(change):
     where = fixed.weights.project.weight.data_ptr()
     change(module)
     assert static_decoder(module, torch.float32) is fixed
-    fixed.refresh_from(module)
+    fixed.refresh(Seq2Seq(encoder("transformer"), module))
     assert fixed.weights.project.weight.data_ptr() == where
     tokens = torch.tensor([5, 6, 7])
     with torch.inference_mode():
@@ -174,10 +175,10 @@ def test_changed_weights_are_copied_into_the_same_memory(change):
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
-def test_the_one_with_the_furthest_limit_ends_first():
-    """And all who stay are past theirs, while others wait; for longer than the cache."""
+def test_the_output_with_the_largest_limit_ends_first():
+    """The other slots are past their limits while requests are queued, for more steps than the cache holds."""
     made = model("transformer")
-    made.decoder.project.bias.data[END] = -1e9  # nobody ends by himself
+    made.decoder.project.bias.data[END] = -1e9  # no output ends before its limit
     rows = [[5] * 12, *[[5 + n % 6] * 10 for n in range(120)]]
     inputs = [Request(row, len(row), (5,) * 5 + (END,) if n == 0 else ()) for n, row in enumerate(rows)]
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=40, max_length_ratio=1.0, batch_tokens=12 * 17))
@@ -186,10 +187,10 @@ def test_the_one_with_the_furthest_limit_ends_first():
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
-def test_a_search_sees_changed_weights():
+def test_a_search_uses_changed_weights():
     made, rows = model("transformer"), sources()[:4]
     before = said(found(made, rows))
-    made.decoder.project.weight.data.mul_(-2)  # which nobody counts
+    made.decoder.project.weight.data.mul_(-2)  # not counted by PyTorch's version counter
     changed = said(found(made, rows))
     assert changed != before
     assert changed == said(found(deepcopy(made), rows))
@@ -200,8 +201,8 @@ def test_a_search_sees_changed_weights():
 
 
 @torch.inference_mode()
-def test_sources_are_read_where_others_were(monkeypatch):
-    """Shorter and fewer ones after longer and more; what came of those stays, though a recording writes over it."""
+def test_a_graphed_encoder_encodes_smaller_batches(monkeypatch):
+    """Fewer and shorter sources after more and longer ones; earlier memories are copies that replays do not change."""
     module, rows, one = encoder("transformer"), sources(), GraphedEncoder(12, 16, torch.device("cpu"))
 
     def record(work, **_):
@@ -219,12 +220,12 @@ def test_sources_are_read_where_others_were(monkeypatch):
     monkeypatch.setattr(cuda_graphs, "capture", record)
     monkeypatch.setattr(cuda_graphs, "WARMUP", 0)
     given = [Tokens.of(some) for some in (rows, [row[:4] for row in rows[2:6]])]
-    for source, read in [(source, one(module, source)) for source in given]:
+    for source, encoded in [(source, one(module, source)) for source in given]:
         wanted, length = module(source), source.ids.shape[1]
-        assert len(read.states) == len(source.ids)
-        torch.testing.assert_close(read.states[:, :length], wanted.states)
-        assert torch.equal(read.mask[:, :length], wanted.mask)
-        assert not read.mask[:, length:].any()
+        assert len(encoded.states) == len(source.ids)
+        torch.testing.assert_close(encoded.states[:, :length], wanted.states)
+        assert torch.equal(encoded.mask[:, :length], wanted.mask)
+        assert not encoded.mask[:, length:].any()
 
 
 def test_a_static_decoder_is_released_with_the_model():
@@ -235,7 +236,7 @@ def test_a_static_decoder_is_released_with_the_model():
     assert len(_decoders) == before - 1
 
 
-def test_sizes_are_few():
+def test_recorded_sizes_are_few():
     assert [rounded(count, up=True) for count in (1, 2, 3, 5, 7, 64, 65, 100)] == [1, 2, 3, 6, 8, 64, 96, 128]
     assert [rounded(count, up=False) for count in (1, 5, 7, 64, 65, 100)] == [1, 4, 6, 64, 64, 96]
 
@@ -250,12 +251,11 @@ def test_half_precision_without_a_gpu_is_logged_once(caplog):
 
 @pytest.mark.parametrize("strategy", [BeamSearch, GreedySearch])
 def test_a_finished_slot_does_not_change(strategy):
-    """However many steps follow."""
     generator, rows, beams = torch.Generator().manual_seed(1), 12, 3 if strategy is BeamSearch else 1
-    said = GeneratedTokens(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
-    config = DecodeConfig(beam_size=beams, num_hypotheses=beams, length_penalty=3.0)  # what ends later would win
+    generated = GeneratedTokens(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
+    config = DecodeConfig(beam_size=beams, num_hypotheses=beams, length_penalty=3.0)  # a later end would score higher
     scored = {"scored": True} if strategy is GreedySearch else {}
-    searched = strategy(config, said, torch.arange(4, 16), [], ends=True, **scored)
+    searched = strategy(config, generated, torch.arange(4, 16), [], ends=True, **scored)
     searched.admit(torch.arange(rows), torch.arange(rows))
     first = {}
     for _ in range(16):

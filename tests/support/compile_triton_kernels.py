@@ -1,6 +1,6 @@
 """Compiles the attention and training kernels for an H200, without one. Prints how many.
 
-A program, not a test: Triton asks once in a process whether it is to interpret.
+A program, not a test: Triton decides once per process whether to interpret.
 """
 
 import sys
@@ -39,7 +39,7 @@ from regard.training import losses
 
 
 class Device:
-    """What Triton asks of a GPU before it compiles."""
+    """The device properties that Triton needs to compile."""
 
     def get_current_target(self):
         return GPUTarget("cuda", 90, 32)
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 class Context:
-    """What autograd hands to a function's forward and backward."""
+    """The context that autograd passes to a function's forward and backward."""
 
     needs_input_grad = (True,) * 8
 

@@ -1,5 +1,6 @@
 """Self-critical sequence training: rewards, the direction of the gradient, improvement, exact resume."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,9 +8,11 @@ from regard.api.evaluate import score
 from regard.api.train import make_model, train
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import Tokens
+from regard.data.arrays import FeatureColumn, ImageColumn, TextColumn
 from regard.data.batching import batches
-from regard.data.corpus import prepare
+from regard.data.corpus import Corpus, prepare
 from regard.data.synthetic.sampling import SIZES
+from regard.data.tokenizer import END, START, Tokenizer
 from regard.decoding.interfaces import Hypothesis
 from regard.evaluation.cider_reward import STOP, CiderReward
 from regard.recipe.recipe import Recipe
@@ -55,6 +58,20 @@ def critic(given: Recipe, folder):
     reward = CiderReward(data.train, data.target, word_tokens=True)
     sampler = SelfCriticalSampler(reward, max_length=given.decode.max_length, seed=given.train.seed)
     return sampler, data, make_model(given, given.sized(data))
+
+
+def test_features_of_images_keep_the_references_of_each_image():
+    """A reward compares with all captions of an image, also where its features take the place of its pixels."""
+    words = Tokenizer.train("words", ["a red circle", "one circle", "a blue cross"], 50, False)
+    rows = [[START, *words.encode(text), END] for text in ("a red circle", "one circle", "a blue cross")]
+    targets = TextColumn(np.concatenate(rows), np.cumsum([len(row) for row in rows]))
+    images = ImageColumn(np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 0, 1]))
+    features = FeatureColumn(images, np.zeros((2, 1, 1, 3), np.float16))
+    of_pixels, of_features = (
+        CiderReward(Corpus(each, targets), words, word_tokens=True) for each in (images, features)
+    )
+    assert len(of_features.references[0]) == 2
+    assert of_features.references == of_pixels.references
 
 
 @pytest.mark.parametrize("decoder", ["rnn", "transformer"])

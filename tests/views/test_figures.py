@@ -16,7 +16,8 @@ from regard.core.sequence import Tokens
 from regard.model.seq2seq import Seq2Seq
 from regard.views import html
 from regard.views.canvas import SHARP
-from regard.views.figures import CELL, ENDINGS, MOST, RAMP, _thumbnails, color, draw, write_look
+from regard.views.charts import CELL, RAMP, color
+from regard.views.figures import ENDINGS, MOST, _thumbnails, draw, write_look
 from support.models import decoder, encoder, one, source
 from support.predictors import language_model, translator
 

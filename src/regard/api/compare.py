@@ -4,14 +4,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from heapq import nlargest
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from regard.api.evaluate import EvaluationInputs, SystemInput, collect_systems, is_file, load_system, system_name
+from regard.api.evaluate import Evaluation, SystemInput, is_file, system_name
 from regard.api.look import look
 from regard.core.errors import InvalidArgument
 from regard.data.example import source_text
@@ -48,25 +49,26 @@ def compare(
     if len(systems) < 2:
         wanted, remedy = "two systems or more", "`regard evaluate` evaluates one."
         raise InvalidArgument("systems", wanted=wanted, got=str(len(systems)), remedy=remedy)
-    on = EvaluationInputs(split, sources, references)
-    loaded = [system if is_file(system) else load_system(system, device, decode) for system in systems]
+    evaluation = Evaluation(split, sources, references, metrics, by_length, cache, device, decode or {})
+    loaded = [system if is_file(system) else evaluation.load(system) for system in systems]
     recipes = [system.recipe for system in loaded if isinstance(system, Predictor)]
-    with_outputs = all(recipe.data.source_fields for recipe in recipes)  # no language model among them
+    with_outputs = all(recipe.data.source_fields for recipe in recipes)  # language models have none to compare
     by_length = by_length if with_outputs else None
+    evaluation = replace(evaluation, by_length=by_length)
     with ExitStack() as stack:
         files = [stack.enter_context(TemporaryFile("w+", encoding="ascii")) for _ in systems if with_outputs]
-
-        def keep(system: int, output: str) -> None:
-            files[system].write(json.dumps(output) + "\n")
-
-        collected = collect_systems(loaded, on, metrics, by_length, keep=keep if files else None, cache=cache)
+        collected = evaluation.collect(loaded, [partial(_write_json, file) for file in files])
         collected = [replace(one, name=system_name(given)) for one, given in zip(collected, systems, strict=True)]
         result = report(collected, resamples=resamples, by_length=by_length)
         for file in files:
             file.seek(0)
-        rows = zip(on.rows(recipes[0] if recipes else None), *files, strict=True) if files else ()
+        rows = zip(evaluation.rows(recipes[0] if recipes else None), *files, strict=True) if files else ()
         examples = _most_different(((row, [json.loads(line) for line in lines]) for row, *lines in rows), sentences)
     return Comparison(result, [_compared(*example, collected, loaded) for example in examples])
+
+
+def _write_json(file: IO[str], output: str) -> None:
+    file.write(json.dumps(output) + "\n")
 
 
 def _most_different(

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -33,25 +32,8 @@ OUTPUT_METRICS = ["bleu", "chrf"]  # the default for files of outputs without a 
 MODEL_METRICS: dict[TaskName, list[str]] = {
     "language": ["loss", "perplexity"], "label": ["loss"], "text": ["loss", "perplexity"],
 }  # fmt: skip
+Keep = Callable[[str], object]
 SystemInput = str | Path | Predictor  # a run or checkpoint, a loaded model, or a file of outputs, one per line
-
-
-@dataclass(frozen=True)
-class EvaluationInputs:
-    """The examples to evaluate on: a split of the model's own data, or parallel files of sources and references."""
-
-    split: str | None = None  # default: "test"
-    sources: str | Path | None = None
-    references: Sequence[str | Path] = ()
-
-    def rows(self, recipe: Recipe | None) -> Iterator[Row]:
-        if not self.references:
-            assert recipe is not None
-            yield from rows_of(recipe, self.split or "test")
-        elif self.sources is None:
-            yield from (("", row) for row in text.parallel(self.references))
-        else:
-            yield from ((row[0], row[1:]) for row in text.parallel((self.sources, *self.references)))
 
 
 def evaluate(
@@ -79,23 +61,100 @@ def evaluate(
     outputs                a file to write the outputs of the one model to, one per line
     decode                 overrides keys of the models' [decode]
     """
-    listed: Sequence[SystemInput] = [systems] if isinstance(systems, SystemInput) else systems
-    models = sum(not is_file(system) for system in listed)
+    evaluation = Evaluation(split, sources, references, metrics, by_length, cache, device, decode or {})
+    systems = [systems] if isinstance(systems, SystemInput) else systems
+    models = sum(not is_file(system) for system in systems)
     if outputs is not None and models != 1:
         wanted, remedy = "one model whose outputs to keep", "Evaluate one at a time."
         raise InvalidArgument("outputs", wanted=wanted, got=str(models), remedy=remedy)
     with nullcontext() if outputs is None else atomic_file(Path(outputs)) as file:
 
-        def write(system: int, output: str) -> None:
-            if file is not None and not is_file(listed[system]):
-                file.write(f"{one_line(output)}\n".encode())
+        def write(output: str) -> None:
+            assert file is not None
+            file.write(f"{one_line(output)}\n".encode())
 
-        on = EvaluationInputs(split, sources, references)
-        keep = None if file is None else write
-        collected = collect_systems(
-            listed, on, metrics, by_length, keep=keep, cache=cache, device=device, decode=decode
-        )
-        return report(collected, resamples=resamples, by_length=by_length)
+        keep = [None if file is None or is_file(system) else write for system in systems]
+        return report(evaluation.collect(systems, keep), resamples=resamples, by_length=by_length)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The examples that systems are evaluated on, and the metrics: arguments of `evaluate`."""
+
+    split: str | None = None
+    sources: str | Path | None = None
+    references: Sequence[str | Path] = ()
+    metrics: Sequence[str] | None = None
+    by_length: str | None = None
+    cache: Path | None = None
+    device: str = "cpu"
+    decode: Mapping[str, Any] = field(default_factory=dict)
+
+    def collect(self, systems: Sequence[SystemInput], keep: Sequence[Keep | None] = ()) -> list[SystemStatistics]:
+        """The statistics of each system; `keep`, one for each, is called with every output of it, in order."""
+        keep = keep or [None] * len(systems)
+        models = [i for i, system in enumerate(systems) if not is_file(system)]
+        self._check(len(models))
+        collected: dict[int, SystemStatistics] = {}
+        recipe, metrics = None, self.metrics
+        for i in models:  # before the files, which may be outputs on the data of one of them
+            model = self.load(systems[i])
+            recipe, metrics = recipe or model.recipe, metrics or self.default_metrics(model.recipe)
+            collected[i] = self._collect_model(system_name(systems[i]), model, metrics, keep[i])
+        for i in [i for i in range(len(systems)) if i not in models]:
+            metrics, name = metrics or OUTPUT_METRICS, system_name(systems[i])
+            check_metrics(metrics, None if recipe is None else _task(recipe))
+            pairs, length = _zip_lines(Path(name), self.rows(recipe)), _source_length(recipe)
+            collected[i] = collect(name, pairs, _of_outputs(metrics), source_length=length, keep=keep[i])
+        return [collected[i] for i in range(len(systems))]
+
+    def rows(self, recipe: Recipe | None) -> Iterator[Row]:
+        """The examples: a split of the model's own data, or parallel files of sources and references."""
+        if not self.references:
+            assert recipe is not None
+            yield from rows_of(recipe, self.split or "test")
+        elif self.sources is None:
+            yield from (("", row) for row in text.parallel(self.references))
+        else:
+            yield from ((row[0], row[1:]) for row in text.parallel((self.sources, *self.references)))
+
+    def load(self, system: SystemInput) -> Predictor:
+        """The model of a system that is not a file."""
+        return load(system, device=self.device).with_decode(**self.decode)
+
+    def default_metrics(self, recipe: Recipe) -> list[str]:
+        return ([] if self.references else MODEL_METRICS[_task(recipe)]) + _default_output_metrics(recipe)
+
+    def _check(self, models: int) -> None:
+        if not self.references and (not models or self.sources is not None):
+            wanted = f"a file beside {'sources' if models else 'outputs without a model'}"
+            raise InvalidArgument("references", wanted=wanted, got="none", remedy="Add --references FILE.")
+        if self.references and self.split is not None:
+            wanted = "none beside references"
+            raise InvalidArgument("split", wanted=wanted, got=repr(self.split), remedy="Leave one out.")
+        if self.references and self.sources is None and (models or self.by_length):
+            wanted = f"a file {'for a model to read' if models else 'whose lengths count'}"
+            raise InvalidArgument("sources", wanted=wanted, got="none", remedy="Add --sources FILE.")
+
+    def _collect_model(
+        self, name: str, model: Predictor, metrics: Sequence[str], keep: Keep | None
+    ) -> SystemStatistics:
+        recipe, model_metrics = model.recipe, {}
+        check_metrics(metrics, _task(recipe))
+        outputs = _of_outputs(metrics)
+        if self.references and (len(outputs) < len(metrics) or _task(recipe) == "language"):
+            wanted = "none for loss and perplexity, which need prepared data"
+            remedy = "Leave it out, or name other metrics."
+            raise InvalidArgument("references", wanted=wanted, got=str(self.references[0]), remedy=remedy)
+        if len(outputs) < len(metrics):
+            split = _split(recipe, self.split or "test")
+            data = prepare(recipe.data, self.cache or cache_folder(), vocabularies=(model.sources, model.target))
+            loss = corpus_loss(model.model, getattr(data, split), recipe)
+            values = {"loss": loss, "perplexity": perplexity(loss)}
+            model_metrics = {metric: values[metric] for metric in metrics if metric not in outputs}
+        pairs = _predict(model, self.rows(recipe)) if outputs or keep else iter(())
+        length = _source_length(recipe)
+        return collect(name, pairs, outputs, model_metrics=model_metrics, source_length=length, keep=keep)
 
 
 def is_file(system: SystemInput) -> bool:
@@ -107,94 +166,8 @@ def system_name(system: SystemInput) -> str:
     return str(system.folder or "model") if isinstance(system, Predictor) else str(system)
 
 
-def load_system(system: SystemInput, device: str, decode: Mapping[str, Any] | None) -> Predictor:
-    """The model of a system that is not a file, with these keys of [decode]."""
-    return load(system, device=device).with_decode(**decode or {})
-
-
-def collect_systems(
-    systems: Sequence[SystemInput],
-    on: EvaluationInputs,
-    metrics: Sequence[str] | None,
-    by_length: str | None,
-    *,
-    keep: Callable[[int, str], object] | None,
-    cache: Path | None,
-    device: str = "cpu",
-    decode: Mapping[str, Any] | None = None,
-) -> list[SystemStatistics]:
-    """The statistics of each system; `keep` is called with its number and every output, in order."""
-    models = [i for i, system in enumerate(systems) if not is_file(system)]
-    _check_inputs(on, len(models), by_length)
-    collected: dict[int, SystemStatistics] = {}
-    recipe = None
-    for i in models:  # before the files, which may be outputs on the data of one of them
-        model = load_system(systems[i], device, decode)
-        recipe = recipe or model.recipe
-        metrics = metrics or _default_metrics(model.recipe, on)
-        kept = None if keep is None else partial(keep, i)
-        collected[i] = _collect_model(system_name(systems[i]), model, on, metrics, kept, cache)
-    for i, system in enumerate(systems):
-        if not isinstance(system, Predictor) and i not in models:
-            metrics = metrics or OUTPUT_METRICS
-            check_metrics(metrics, None if recipe is None else _task(recipe))
-            pairs = _zip_lines(Path(system), on.rows(recipe))
-            kept = None if keep is None else partial(keep, i)
-            length = _source_length(recipe)
-            collected[i] = collect(str(system), pairs, _of_outputs(metrics), source_length=length, keep=kept)
-    return [collected[i] for i in range(len(systems))]
-
-
 def _of_outputs(metrics: Sequence[str]) -> list[str]:
     return [metric for metric in metrics if METRICS[metric].statistics is not None]
-
-
-def _check_inputs(on: EvaluationInputs, models: int, by_length: str | None) -> None:
-    def refuse(argument: str, wanted: str, got: str, remedy: str) -> None:
-        raise InvalidArgument(argument, wanted=wanted, got=got, remedy=remedy)
-
-    if not models and not on.references:
-        refuse("references", "a file beside outputs without a model", "none", "Add --references FILE.")
-    if on.references and on.split is not None:
-        refuse("split", "none beside references", repr(on.split), "Leave one out.")
-    if on.sources is not None and not on.references:
-        refuse("references", "a file beside sources", "none", "Add --references FILE.")
-    if on.references and on.sources is None and (models or by_length):
-        why = "for a model to read" if models else "whose lengths count"
-        refuse("sources", f"a file {why}", "none", "Add --sources FILE.")
-
-
-def _collect_model(
-    name: str,
-    model: Predictor,
-    on: EvaluationInputs,
-    metrics: Sequence[str],
-    keep: Callable[[str], object] | None,
-    cache: Path | None,
-) -> SystemStatistics:
-    task = _task(model.recipe)
-    check_metrics(metrics, task)
-    outputs, model_metrics = _of_outputs(metrics), {}
-    if len(outputs) < len(metrics) or (on.references and task == "language"):
-        if on.references:
-            wanted, remedy = (
-                "none for loss and perplexity, which need prepared data",
-                "Leave it out, or name other metrics.",
-            )
-            raise InvalidArgument("references", wanted=wanted, got=str(on.references[0]), remedy=remedy)
-        loss = _loss(model, on.split or "test", cache)
-        values = {"loss": loss, "perplexity": perplexity(loss)}
-        model_metrics = {metric: values[metric] for metric in metrics if metric not in outputs}
-    pairs = _predict(model, on.rows(model.recipe)) if outputs or keep else iter(())
-    length = _source_length(model.recipe)
-    return collect(name, pairs, outputs, model_metrics=model_metrics, source_length=length, keep=keep)
-
-
-def _loss(model: Predictor, split: str, cache: Path | None) -> float:
-    recipe = model.recipe
-    data = prepare(recipe.data, cache or cache_folder(), vocabularies=(model.sources, model.target))
-    corpus = getattr(data, _split(recipe, split))
-    return corpus_loss(model.model, corpus, recipe)
 
 
 def corpus_loss(model: Model, corpus: Corpus, recipe: Recipe) -> float:
@@ -265,17 +238,13 @@ def _task(recipe: Recipe) -> TaskName:
     return "label" if recipe.data.target.kind == "label" else "text"
 
 
-def _default_metrics(recipe: Recipe, on: EvaluationInputs) -> list[str]:
-    return ([] if on.references else MODEL_METRICS[_task(recipe)]) + _default_output_metrics(recipe)
-
-
 def _default_output_metrics(recipe: Recipe) -> list[str]:
     """Accuracy and error rate where there is one correct answer; otherwise what is usually reported."""
     if _task(recipe) != "text":
         return ["accuracy", "f1"] if _task(recipe) == "label" else []
     if recipe.data.synthetic or recipe.train.monitor in ("accuracy", "error_rate"):
         return ["accuracy", "error_rate" if recipe.data.target.tokenizer == "words" else "character_error_rate"]
-    captions = any(field.kind == "image" for field in recipe.data.source_fields)
+    captions = any(each.kind == "image" for each in recipe.data.source_fields)
     return CAPTION_METRICS if captions else ["bleu", "chrf"]
 
 
@@ -283,10 +252,10 @@ def _source_length(recipe: Recipe | None) -> Callable[[Any], int]:
     """The length of a source: in characters if those are its tokens, else in words; 1 for images and labels."""
     fields = (FieldConfig(),) if recipe is None else recipe.data.source_fields
 
-    def length(value: Any, field: FieldConfig) -> int:
-        if field.kind != "text":
+    def length(value: Any, config: FieldConfig) -> int:
+        if config.kind != "text":
             return 1
-        return len(value) if field.tokenizer in ("characters", "bytes") else len(value.split())
+        return len(value) if config.tokenizer in ("characters", "bytes") else len(value.split())
 
     if len(fields) == 1:
         return lambda source: length(source, fields[0])

@@ -6,20 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
-from regard.core.sequence import Tokens
+from regard.core.sequence import MultiSource, Tokens
 from regard.core.shapes import Tensor
 from regard.data.config import DataConfig
+from regard.data.corpus import VocabularyType
 from regard.data.example import Split
-from regard.data.images import ImageInput, Pixels, load_image
+from regard.data.images import Pixels
 from regard.data.sources import examples
 from regard.data.text import TABLES, form
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
+from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.interpret.look import Look
 from regard.interpret.maps import ForwardPass
@@ -37,8 +40,8 @@ from regard.views import html  # noqa: F401  enters the renderers of `Look.to_ht
 
 
 def look(
-    model: Predictor | Model,
-    text: str | ImageInput | Source | None,
+    model: str | Path | Predictor | nn.Module,
+    text: object,
     *,
     output: str | Sequence[int] | int | None = None,
     layers: Sequence[int] | None = None,
@@ -51,7 +54,7 @@ def look(
 ) -> Look:
     """What a model attends to while it reads a text, or an image, and generates its output.
 
-    model    what `regard.load` returns; or a bare model, which reads `Tokens`, a label or pixels, a batch of one
+    model    a run, a checkpoint or a loaded model; or a bare model, which reads `Tokens`, a label or pixels (B = 1)
     output   the output to look at instead of the model's own: a text or a label; token ids for a bare model. A language
              model continues the text; with output="" it reads the text to its end
     layers   only these layers, from 1
@@ -64,6 +67,7 @@ def look(
 
     Weights are exact, the output is the one the model generates anyway, and only what is asked for is computed.
     """
+    model = load(model) if isinstance(model, str | Path) else model
     inner = model.model if isinstance(model, Predictor) else model
     if not isinstance(inner, Model) or not inner.inspectable:
         wanted = "one that regard.load or regard.build returns"
@@ -86,7 +90,7 @@ def _of_predictor(
     seq2seq = inner.as_seq2seq()
     decode = {name: value for name, value in options.items() if name in DecodeConfig.__dataclass_fields__}
     ids, batch = model.encode(text, truncate=truncate, **decode)
-    given = _named_input(model, text, ids)
+    given = LookInput(_title(text, model.sources), _named_sources(batch, model.sources))
     if output is not None or seq2seq is None:
         check_no_search_options(options)
     if isinstance(model.target, Labels):
@@ -99,7 +103,7 @@ def _of_predictor(
             raise InvalidArgument("output", wanted=wanted, got=repr(output), remedy=remedy)
         whole = ids if continuous else [START, *ids, END]
         forward = ForwardPass(inner, Tokens.of([whole], device=device), None, None)
-        return forward, replace(given, source=TokenSequence.of(whole, model.target))
+        return forward, replace(given, sources=(TokenSequence.of(whole, model.target),))
     prompt = [] if model.recipe.data.source_fields else ids
     if output is not None:
         generated = [*prompt, *model.target.encode(output), *([] if continuous else [END])]
@@ -108,32 +112,43 @@ def _of_predictor(
     return _teacher_forced(inner, batch, generated, END if continuous else START, given, model.target)
 
 
-def _named_input(model: Predictor, text: Any, ids: Any) -> LookInput:
-    if model.image_size is not None:
-        title = Path(text).name if isinstance(text, str | Path) else "image"
-        return LookInput(title, image=load_image(text, model.image_size))
-    if isinstance(model.source, Tokenizer):
-        return LookInput(text, TokenSequence.of([*ids, END], model.source))
-    return LookInput(text, None if model.source is None else TokenSequence.of_words((text,)))
+def _title(text: Any, vocabularies: Sequence[VocabularyType | None]) -> str:
+    if len(vocabularies) > 1:
+        parts = text.split("\t") if isinstance(text, str) else text
+        return " | ".join(_title(part, [each]) for part, each in zip(parts, vocabularies, strict=True))
+    if None in vocabularies:  # an image
+        return Path(text).name if isinstance(text, str | Path) else "image"
+    return str(text)
+
+
+def _named_sources(batch: Any, vocabularies: Sequence[VocabularyType | None]) -> tuple[TokenSequence | Pixels, ...]:
+    """The tokens, label or image of each source of a batch of one; without a vocabulary, token ids are their names."""
+    parts = batch.parts if isinstance(batch, MultiSource) else (batch,) if vocabularies else ()
+    named: list[TokenSequence | Pixels] = []
+    for part, vocabulary in zip(parts, vocabularies, strict=True):
+        if isinstance(part, Tokens) and len(part.ids) == 1:
+            named.append(TokenSequence.of(part.row(0), vocabulary if isinstance(vocabulary, Tokenizer) else None))
+        elif isinstance(part, Tensor) and part.shape == (1,):
+            number = int(part)
+            name = vocabulary.decode(number) if isinstance(vocabulary, Labels) else str(number)
+            named.append(TokenSequence.of_words((name,)))
+        elif isinstance(part, Tensor) and part.dim() == 4 and len(part) == 1:
+            named.append(_as_pixels(part))
+        else:
+            got = f"a batch of {len(part)}" if isinstance(part, Tensor) else repr(part)[:60]
+            wanted = "Tokens, a label or pixels (1, 3, Y, X), a batch of one, for a model without vocabularies"
+            raise InvalidArgument("text", wanted=wanted, got=got, remedy="Look at one input at a time.")
+    return tuple(named)
 
 
 def _of_bare_model(model: Model, source: Any, output: Any, options: dict[str, Any]) -> tuple[ForwardPass, LookInput]:
-    """For a model without vocabularies: the names of its tokens are their ids."""
-    device, prompt, given = next(model.parameters()).device, [], LookInput("")
-    if isinstance(source, Tokens) and len(source.ids) == 1:
-        ids = source.ids[0, : int(source.lengths[0])].tolist()
-        source, given = source.to(device), LookInput("", TokenSequence.of(ids, None))
-        if model.encoder is None:
-            source, given, prompt = None, LookInput(""), ids
-    elif isinstance(source, Tensor) and source.dim() in (1, 4) and len(source) == 1:
-        source = source.to(device)
-        label = source.dim() == 1
-        given = LookInput("", TokenSequence.of_words((str(int(source)),)) if label else None)
-        given = given if label else replace(given, image=_as_pixels(source))
-    elif source is not None or model.encoder is not None:
-        got = f"a batch of {len(source)}" if isinstance(source, Tensor) else repr(source)[:60]
-        wanted = "Tokens, a label or pixels (1, 3, Y, X), a batch of one, for a model without vocabularies"
-        raise InvalidArgument("text", wanted=wanted, got=got, remedy="Look at one input at a time.")
+    """For a model without vocabularies."""
+    device, prompt = next(model.parameters()).device, []
+    count = len(source.parts) if isinstance(source, MultiSource) else 1
+    given = LookInput("", _named_sources(source, [None] * count) if source is not None or model.encoder else ())
+    source = None if source is None else source.to(device)
+    if model.encoder is None and isinstance(source, Tokens):
+        source, given, prompt = None, LookInput(""), source.row(0)
     seq2seq = model.as_seq2seq()
     if seq2seq is not None and output is None:
         return _teacher_forced(model, source, _searched(seq2seq, source, prompt, options), START, given, None)
@@ -157,7 +172,8 @@ def _searched(model: Seq2Seq, source: Any, prompt: list[int], options: dict[str,
     config = read(DecodeConfig, options, "decode")
     if isinstance(config, list):
         raise InvalidRecipe(config)
-    size = int(source.lengths[0]) if isinstance(source, Tokens) else 1
+    parts = source.parts if isinstance(source, MultiSource) else (source,)
+    size = sum(int(part.lengths[0]) if isinstance(part, Tokens) else 1 for part in parts)
     rerank = coverage_reranker(model, config, START)
     task = SearchTask(model, lambda sources: sources[0], config, rerank=rerank)
     ((_, best),) = search(task, [Request(source, size, prompt, given=len(prompt))])

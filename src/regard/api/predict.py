@@ -83,7 +83,7 @@ def _phrases(path: Path, name: str) -> Iterator[list[str]]:
         except ValueError:
             given = None
         known = isinstance(given, dict) and given.keys() <= {"required", "banned"}
-        if not known or not all(isinstance(each, list) for each in given.values()) or not _texts(given):
+        if not known or not all(_is_list_of_texts(each) for each in given.values()):
             raise InvalidData(
                 path,
                 number,
@@ -94,5 +94,5 @@ def _phrases(path: Path, name: str) -> Iterator[list[str]]:
         yield given.get(name, [])
 
 
-def _texts(phrases: dict[str, list[Any]]) -> bool:
-    return all(isinstance(phrase, str) for each in phrases.values() for phrase in each)
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)

@@ -150,11 +150,7 @@ class ConfusionMatrix(Statistics):
 
     def _sum(self, counts: Array, classes: Indices) -> Array:
         """(R, N) summed by class into (R, C)."""
-        order = np.argsort(classes, kind="stable")
-        present, starts = np.unique(classes[order], return_index=True)
-        sums = np.zeros((len(counts), len(self.classes)))
-        sums[:, present] = np.add.reduceat(counts[:, order], starts, axis=1)
-        return sums
+        return np.stack([np.bincount(classes, row, minlength=len(self.classes)) for row in counts])
 
 
 def precision(correct: Array, predicted: Array, references: Array) -> Array:

@@ -89,13 +89,25 @@ class Look:
     """
 
     title: str
-    source: Text | Image | None
+    sources: tuple[Text | Image, ...]  # none for a language model
     output: GeneratedText | Label | None
     maps: tuple[AttentionMap, ...]
     forward: ForwardPass = field(repr=False)
 
+    @property
+    def source(self) -> Text | Image | None:
+        """The source; None for a language model and for several sources."""
+        return self.sources[0] if len(self.sources) == 1 else None
+
+    def source_of(self, of: AttentionMap) -> Text | Image | None:
+        """The source whose positions are the keys of a map; None where they are those of the output."""
+        return self.sources[of.source] if of.key_side == "source" and of.source < len(self.sources) else None
+
     def __getitem__(self, name: str) -> AttentionMap:
-        """The map of this name: "encoder 2", "decoder 1 cross", "pool"."""
+        """The map of this name: "encoder 2", "decoder 1 cross", "pool".
+
+        With several sources: "source 2 encoder 1", and "decoder 1 cross source 2", whose keys are those of one source.
+        """
         for each in self.maps:
             if each.name == name:
                 return each
@@ -109,8 +121,8 @@ class Look:
 
     def _side(self, of: AttentionMap, side: str, count: int) -> tuple[str, ...]:
         names: tuple[str, ...] = ()
-        if side == "source" and self.source is not None:
-            names = self.source.tokens
+        if side == "source" and of.source < len(self.sources):
+            names = self.sources[of.source].tokens
         elif side == "output" and isinstance(self.output, GeneratedText):
             names = self.output.read if of.kind == "self" else self.output.tokens
         return names if len(names) == count else tuple(map(str, range(1, count + 1)))
@@ -123,12 +135,14 @@ class Look:
             lines += [(each, heads[head]) for head in each.shown_heads]
         return sorted_by(lines, sort)
 
-    def rollout(self, rows: Pick = None, part: str = "encoder") -> Float[Tensor, "R M"]:
+    def rollout(self, rows: Pick = None, part: str = "encoder", source: int = 0) -> Float[Tensor, "R M"]:
         """Attention rollout through all self-attention layers of a part, residual paths included.
+
+        source   of several encoders, which one, from 0
 
         See https://arxiv.org/abs/2005.00928. Memory grows with the number of rows asked for.
         """
-        return rollout(self.maps, rows, part)
+        return rollout(self.maps, rows, part, source)
 
     def attributions(self, of: int | None = None) -> dict[str, Float[Tensor, "H N M"]]:
         """Gradient × weight by map: the first-order share of each weight in the log-probability of the output.
@@ -138,14 +152,15 @@ class Look:
         The model runs once more, with every weight in memory.
         """
         of_tokens = attributions(self.forward, of)
-        return {each.name: each.merged(of_tokens[each.name]) for each in self.maps}
+        modules = [(each, *(each.part_of or (each.name, 0, None))) for each in self.maps]
+        return {each.name: each.merged(of_tokens[name][..., first:last]) for each, name, first, last in modules}
 
     def as_dict(self, *, limit: int = LIMIT) -> dict[str, Any]:
         """What `to_json` writes, as plain values."""
         return {
             "version": VERSION,
             "title": self.title,
-            "source": None if self.source is None else self.source.as_dict(),
+            "sources": [source.as_dict() for source in self.sources],
             "output": None if self.output is None else self.output.as_dict(),
             "maps": [each.as_dict(limit) for each in self.maps],
         }
@@ -154,15 +169,14 @@ class Look:
         """As JSON, for pages and other programs.
 
             {"version": 1, "title": str,
-             "source": {"kind": "text", "tokens": [str]}
-                     | {"kind": "image", "width": int, "height": int, "grid": [rows, columns], "units": int,
-                        "data": "data:image/webp;base64,…"}
-                     | null,
+             "sources": [{"kind": "text", "tokens": [str]}
+                       | {"kind": "image", "width": int, "height": int, "grid": [rows, columns], "units": int,
+                          "data": "data:image/webp;base64,…"}],
              "output": {"text": str, "tokens": [str], "scores": [float] | null, "read": [str]}
                      | {"label": str, "score": float}
                      | null,
              "maps": [{"name": str, "kind": "self" | "cross" | "pool" | "grid",
-                       "part": "encoder" | "decoder" | "pool", "layer": int, "heads": int,
+                       "part": "encoder" | "decoder" | "pool", "layer": int, "source": int, "heads": int,
                        "query_side": "source" | "output" | "pool", "key_side": "source" | "output",
                        "causal": bool, "rows": [int] | null,
                        "weights": {"shape": [heads, rows, keys], "data": base64} | null,

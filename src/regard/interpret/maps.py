@@ -46,6 +46,8 @@ class AttentionMap(AttentionSite):
     punctuation: Tensor | None = None  # which keys hold neither a letter nor a digit
     default_rows: Int[Tensor, " rows"] | None = None  # what `weights` returns if it is called without rows or heads
     default_heads: Int[Tensor, " heads"] | None = None
+    # Where the keys are those of one source of several: the module's name, and its first and last key (excluded).
+    part_of: tuple[str, int, int] | None = None
 
     def __repr__(self) -> str:
         return f"AttentionMap({self.name!r}, {self.heads} heads, {self.size[0]:,} × {self.size[1]:,})"
@@ -57,6 +59,26 @@ class AttentionMap(AttentionSite):
     @property
     def shown_heads(self) -> list[int]:
         return list(range(self.heads)) if self.default_heads is None else self.default_heads.tolist()
+
+    def by_source(self, lengths: Sequence[int]) -> list["AttentionMap"]:
+        """A map for each source, of so many keys each. The weights of all of them sum to one."""
+        call, maps, first = self._captured(), [], 0
+        assert call.value is not None
+        for source, length in enumerate(lengths):
+            last = first + length
+            part = replace(call, spec=call.spec.for_keys(first, last), value=call.value[:, :, first:last])
+            maps.append(
+                replace(
+                    self,
+                    name=f"{self.name} source {source + 1}",
+                    source=source,
+                    size=(self.size[0], length),
+                    call=part,
+                    part_of=(self.name, first, last),
+                )
+            )
+            first = last
+        return maps
 
     @torch.no_grad()
     def weights(self, rows: Pick = None, heads: Pick = None) -> Float[Tensor, "H R M"]:
@@ -140,6 +162,7 @@ class AttentionMap(AttentionSite):
             "kind": self.kind,
             "part": self.part,
             "layer": self.layer,
+            "source": self.source,
             "heads": shape[0],
             "query_side": self.query_side,
             "key_side": self.key_side,
@@ -204,8 +227,8 @@ class MapRecorder:
     """A capture callback that collects one map for each attention module of a forward pass.
 
     select   which sites to record
-    finish   applied to each map as soon as its module is done; may reduce it to a summary, so that the call's tensors
-             are released before the next module runs
+    finish   the maps to keep of each map, called as soon as its module is done; may reduce it to a summary, so that the
+             call's tensors are released before the next module runs
 
     The steps of a recurrent decoder, which attend to the same keys, become one map.
     """
@@ -214,7 +237,7 @@ class MapRecorder:
         self,
         model: nn.Module,
         select: Callable[[AttentionSite], bool] = lambda site: True,
-        finish: Callable[[AttentionMap], AttentionMap] = lambda recorded: recorded,
+        finish: Callable[[AttentionMap], Sequence[AttentionMap]] = lambda recorded: [recorded],
     ) -> None:
         self.sites, self.select, self.finish = attention_sites(model), select, finish
         self.maps: list[AttentionMap] = []
@@ -242,7 +265,7 @@ class MapRecorder:
             spec, self._steps = call.spec, []
             site, causal = self.sites[call.source], spec.visible.ahead == 0
             recorded = AttentionMap(**vars(site), heads=call.lead[1], size=(spec.n, spec.m), causal=causal, call=call)
-            self.maps.append(self.finish(recorded))
+            self.maps += self.finish(recorded)
 
 
 def log_probabilities(logits: Float[Tensor, "T V"], labels: Int[Tensor, " T"]) -> Float[Tensor, " T"]:

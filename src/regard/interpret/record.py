@@ -1,6 +1,7 @@
 """Recording a look: a forward pass under capture, its maps merged into words and reduced to what was asked for."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +14,8 @@ from regard.interpret.maps import AttentionMap, ForwardPass, MapRecorder, log_pr
 from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick, picked
-from regard.model.memory import Memory
+from regard.model.memory import Memory, SourceSpan
+from regard.model.multi_source import source_encoders
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,7 @@ class LookInput:
     """The names of an input's and an output's positions."""
 
     title: str
-    source: TokenSequence | None = None  # None: a language model, or an image
-    image: Pixels | None = None
+    sources: tuple[TokenSequence | Pixels, ...] = ()  # tokens or an image; none for a language model
     output: TokenSequence | None = None  # None: a classifier, or a masked language model
     read: TokenSequence | None = None  # the decoder's inputs
     label: Callable[[int], str] | None = None  # the names of a classifier's labels
@@ -70,28 +71,42 @@ class MapSelection:
 def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection) -> Look:
     """Run the forward pass once and make a look of it."""
     encoder = forward.model.encoder
-    source = None if given.source is None else given.source.after(0 if encoder is None else encoder.cls_tokens)
+    sources = [
+        source.after(part.cls_tokens) if isinstance(source, TokenSequence) else source
+        for part, source in zip(source_encoders(encoder), given.sources, strict=True)
+    ]
     layers = _checked_layers(forward.model, selection.layers)
 
-    def finish(recorded: AttentionMap) -> AttentionMap:
+    def finish(recorded: AttentionMap) -> list[AttentionMap]:
+        of_memory = recorded.key_side == "source" and recorded.part != "encoder"
+        if of_memory and memories and memories[-1].spans:
+            return [named(each) for each in recorded.by_source([int(span.lengths) for span in memories[-1].spans])]
+        return [named(recorded)]
+
+    def named(recorded: AttentionMap) -> AttentionMap:
         output = given.read if recorded.kind == "self" else given.output
-        rows, keys = ({"source": source, "output": output}.get(s) for s in (recorded.query_side, recorded.key_side))
-        return selection.finish(recorded, rows, keys)
+        source = sources[recorded.source] if recorded.source < len(sources) else None
+        sides = {"source": source if isinstance(source, TokenSequence) else None, "output": output}
+        return selection.finish(recorded, sides.get(recorded.query_side), sides.get(recorded.key_side))
 
     recorder = MapRecorder(forward.model, lambda site: layers is None or site.layer in layers, finish)
     memories: list[Memory] = []
-    hook = None if encoder is None else encoder.register_forward_hook(lambda _, __, memory: memories.append(memory))
-    try:
+    hook = nullcontext() if encoder is None else encoder.register_forward_hook(lambda *call: memories.append(call[2]))
+    with hook:
         logits = recorder.record(forward)
-    finally:
-        if hook is not None:
-            hook.remove()
     selection.check(recorder.maps)
-    read: Text | Image | None = None if source is None else Text(source.names(selection.words))
-    if given.image is not None and memories[-1].grid is not None:
-        read = Image(given.image, memories[-1].grid, memories[-1].cls_tokens)
+    memory = memories[-1] if memories else None
+    spans: Sequence[Memory | SourceSpan] = () if memory is None else memory.spans or [memory]
+    read = [_read(*each, selection.words) for each in zip(sources, spans, strict=True)]
     output, labels = _output(forward, given, logits, selection.words)
-    return Look(given.title, read, output, tuple(recorder.maps), replace(forward, labels=labels))
+    return Look(given.title, tuple(read), output, tuple(recorder.maps), replace(forward, labels=labels))
+
+
+def _read(source: TokenSequence | Pixels, span: Memory | SourceSpan, words: bool) -> Text | Image:
+    if isinstance(source, TokenSequence):
+        return Text(source.names(words))
+    assert span.grid is not None
+    return Image(source, span.grid, span.cls_tokens)
 
 
 def _checked_layers(model: torch.nn.Module, layers: Sequence[int] | None) -> set[int] | None:
@@ -100,12 +115,8 @@ def _checked_layers(model: torch.nn.Module, layers: Sequence[int] | None) -> set
     known = sorted({site.layer for site in attention_sites(model).values()})
     wanted = [layers] if isinstance(layers, int) else list(layers)
     if not wanted or not set(wanted) <= set(known):
-        raise InvalidArgument(
-            "layers",
-            wanted=f"some of {', '.join(map(str, known))}" if known else "none: this model has no attention",
-            got=repr(layers),
-            remedy="Layers count from 1.",
-        )
+        some = f"some of {', '.join(map(str, known))}" if known else "none: this model has no attention"
+        raise InvalidArgument("layers", wanted=some, got=repr(layers), remedy="Layers count from 1.")
     return set(wanted)
 
 

@@ -11,12 +11,14 @@ from regard.model.capture import Pick, picked
 
 
 @torch.no_grad()
-def rollout(maps: Sequence[AttentionMap], rows: Pick = None, part: str = "encoder") -> Float[Tensor, "R M"]:
+def rollout(
+    maps: Sequence[AttentionMap], rows: Pick = None, part: str = "encoder", source: int = 0
+) -> Float[Tensor, "R M"]:
     """The product over the layers of (mean over heads + identity) / 2, for these rows of the last layer.
 
     The identity stands for the residual path. Memory grows with the number of rows asked for.
     """
-    layers = [each for each in maps if each.kind == "self" and each.part == part]
+    layers = [each for each in maps if each.kind == "self" and each.part == part and each.source == source]
     if not layers:
         wanted, remedy = f"self-attention in the {part}", "Try part='encoder' or 'decoder'."
         raise InvalidArgument("rollout", wanted=wanted, got="none", remedy=remedy)

@@ -1,6 +1,7 @@
-"""The attention modules of a model and their names: "encoder 2", "decoder 1 cross", "pool"."""
+"""The attention modules of a model and their names: "encoder 2", "decoder 1 cross", "pool", "source 2 encoder 1"."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import nn
@@ -18,7 +19,8 @@ class AttentionSite:
     name: str  # "encoder 2", "decoder 1 cross", "pool"; "encoder pool" computes the memory's summary
     kind: AttentionKind
     part: ModelPart
-    layer: int  # from 1, among the modules of the same kind and part
+    layer: int  # from 1, among the modules of the same kind and part, and in encoders of the same source
+    source: int = field(default=0, kw_only=True)  # the source, from 0, whose positions are keys or queries
 
     @property
     def query_side(self) -> SequenceSide:
@@ -35,7 +37,7 @@ def attention_sites(model: nn.Module) -> dict[AttentionModule, AttentionSite]:
     """All attention modules of a model, in the order of its `named_modules`."""
     decoders = [module for module in model.modules() if isinstance(module, Decoder)]
     cross_attentions = {module for decoder in decoders for module in decoder.cross_attentions}
-    counts: dict[tuple[ModelPart, AttentionKind], int] = {}
+    counts: dict[tuple[ModelPart, AttentionKind, int], int] = {}
     sites: dict[AttentionModule, AttentionSite] = {}
     for path, module in model.named_modules():
         if not isinstance(module, AttentionModule):
@@ -44,8 +46,11 @@ def attention_sites(model: nn.Module) -> dict[AttentionModule, AttentionSite]:
             continue
         part: ModelPart = "decoder" if path.startswith("decoder") else "pool" if path.startswith("pool") else "encoder"
         kind: AttentionKind = "cross" if module in cross_attentions else module.attention_kind
-        layer = counts[part, kind] = counts.get((part, kind), 0) + 1
+        of_source = re.match(r"encoder\.encoders\.(\d+)\.", path)
+        source = int(of_source[1]) if of_source else 0
+        layer = counts[part, kind, source] = counts.get((part, kind, source), 0) + 1
         pool = "pool" if part == "pool" else f"{part} pool"
         name = {"pool": pool, "grid": f"grid {layer}"}.get(kind, f"{part} {layer}")
-        sites[module] = AttentionSite(f"{name} {kind}" if part == "decoder" else name, kind, part, layer)
+        name = f"{name} {kind}" if part == "decoder" else f"source {source + 1} {name}" if of_source else name
+        sites[module] = AttentionSite(name, kind, part, layer, source=source)
     return sites

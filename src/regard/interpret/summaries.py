@@ -76,7 +76,7 @@ def head_means(heads: Iterable[tuple[AttentionSite, Head]]) -> list[tuple[Attent
     counts: Counter[tuple[AttentionSite, int]] = Counter()
     sums: dict[tuple[AttentionSite, int], dict[str, float]] = {}
     for site, head in heads:
-        key = AttentionSite(site.name, site.kind, site.part, site.layer), head.head
+        key = AttentionSite(site.name, site.kind, site.part, site.layer, source=site.source), head.head
         counts[key] += 1
         before = sums.get(key, dict.fromkeys(MEASURES, 0.0))
         sums[key] = {name: total + getattr(head, name) for name, total in before.items()}

@@ -27,7 +27,7 @@ class MultiSourceEncoder(Encoder):
 
     def __init__(self, encoders: Sequence[Encoder]) -> None:
         super().__init__()
-        self.dim = max(encoder.dim for encoder in encoders)
+        self.dim, self.cls_tokens = max(encoder.dim for encoder in encoders), encoders[0].cls_tokens
         self.encoders = TypedModuleList[Encoder](encoders)
         self.projections = nn.ModuleList(
             nn.Identity() if encoder.dim == self.dim else nn.Linear(encoder.dim, self.dim) for encoder in encoders
@@ -47,4 +47,4 @@ class MultiSourceEncoder(Encoder):
         packing = Packing(rows.flatten(), batch, length)
         states = packing.pack(states).unflatten(0, (batch, length))  # type: ignore[no-untyped-call]
         spans = tuple(SourceSpan(memory.mask.sum(1), memory.grid, memory.cls_tokens) for memory in memories)
-        return Memory(states, mask.gather(1, order), summary, None, memories[0].cls_tokens, spans)
+        return Memory(states, mask.gather(1, order), summary, None, self.cls_tokens, spans)

@@ -1,5 +1,6 @@
 """Reading recipes: TOML files, changes of single keys, the shipped recipes, and the paths in a recipe."""
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.data import huggingface_datasets
-from regard.recipe.recipe import Recipe
+from regard.recipe.recipe import Recipe, settings
 
 DATA_PATHS = ("data.train", "data.valid", "data.test", "data.images")
 PATHS = (*DATA_PATHS, "train.init_from", "model.encoder.backbone.weights")
@@ -98,17 +99,10 @@ def check_files(recipe: Recipe) -> None:
 
 def _given_paths(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The paths of a recipe by key: texts, or lists of texts. Anything else is left for the checks."""
-    model = tables.get("model")
-    several = model.get("encoders") if isinstance(model, Mapping) else None
-    count = len(several) if isinstance(several, list) else 0
-    for key in (*PATHS, *(f"model.encoders.{i + 1}.backbone.weights" for i in range(count))):
-        value: Any = tables
-        for part in key.split("."):
-            if isinstance(value, list):
-                value = value[int(part) - 1]
-            else:
-                value = value.get(part) if isinstance(value, Mapping) else None
-        if isinstance(value, str) or (isinstance(value, list) and value and all(isinstance(v, str) for v in value)):
+    for key, value in settings(tables):
+        is_path = re.sub(r"^model\.encoders\.\d+", "model.encoder", key) in PATHS
+        files = [value] if isinstance(value, str) else value
+        if is_path and files and isinstance(files, list) and all(isinstance(file, str) for file in files):
             yield key, value
 
 

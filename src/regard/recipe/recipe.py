@@ -71,7 +71,7 @@ class Recipe:
 
     def settings(self) -> Iterator[tuple[str, Any]]:
         """Every key with a value, by its full name: ("train.learning_rate", 0.001)."""
-        return _settings({key: table for key, table in self.as_dict().items() if key != "paths"}, "")
+        return settings({key: table for key, table in self.as_dict().items() if key != "paths"})
 
     def extensions(self) -> list[dict[str, str | None]]:
         """The names in the recipe that were registered at run time, with the packages that registered them."""
@@ -89,7 +89,7 @@ class Recipe:
 
 def _read_model(table: Mapping[str, Any]) -> ModelConfig | list[Problem]:
     given = [
-        Problem(f"model.{key}", "nothing here: data say it", repr(table[key]), "Leave it out.")
+        Problem(f"model.{key}", "nothing here: the data give it", repr(table[key]), "Leave it out.")
         for key in SIZES
         if key in table
     ]
@@ -97,11 +97,12 @@ def _read_model(table: Mapping[str, Any]) -> ModelConfig | list[Problem]:
     return given + model if isinstance(model, list) else given or model
 
 
-def _settings(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+def settings(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key of nested tables with a value, by its full name; tables of a list are counted from 1."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _settings(value, f"{before}{key}.")
+            yield from settings(value, f"{before}{key}.")
         elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
-            yield from _settings({f"{key}.{i}": each for i, each in enumerate(value, start=1)}, before)
+            yield from settings({f"{key}.{i}": each for i, each in enumerate(value, start=1)}, before)
         elif value is not None:
             yield f"{before}{key}", value

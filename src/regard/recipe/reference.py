@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from regard.core.config import Config, describe
 from regard.core.registry import Registry
-from regard.recipe.fields import Key, keys, tables
+from regard.recipe.schema import Key, keys, tables
 
 INTRODUCTION = """# Recipe reference
 
@@ -29,29 +29,19 @@ This page is generated: `python -m regard.recipe.reference > docs/recipe.md`.
 
 def reference() -> str:
     """The reference as Markdown: a table of keys for each table of a recipe."""
-    return "\n".join([INTRODUCTION, *(line for line in _sections())]) + "\n"
+    return "\n".join([INTRODUCTION, *_sections()]) + "\n"
 
 
 def _sections() -> Iterator[str]:
     documented: dict[type[Config], str] = {}
     for name, note, config in tables():
         title = f"[{name}]" + (f", {note}" if note else "")
-        yield f"## {title}"
-        yield ""
-        if config in documented:
-            yield f"The keys of {documented[config]}."
-            yield ""
-            continue
-        documented[config] = title
         rows = [_row(key) for key in keys(config)]
-        if not rows:
-            yield "No keys of its own."
-            yield ""
-            continue
-        yield "| key | type | default | meaning |"
-        yield "|---|---|---|---|"
-        yield from rows
-        yield ""
+        lines = ["| key | type | default | meaning |", "|---|---|---|---|", *rows] if rows else ["No keys of its own."]
+        if config in documented:
+            lines = [f"The keys of {documented[config]}."]
+        documented.setdefault(config, title)
+        yield from (f"## {title}", "", *lines, "")
 
 
 def _row(key: Key) -> str:

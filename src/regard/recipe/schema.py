@@ -1,24 +1,79 @@
-"""The JSON Schema of a recipe (https://json-schema.org), for completion and validation in editors.
+"""The keys of a recipe, read from the configuration dataclasses, and its JSON Schema (https://json-schema.org).
 
-Written beside the shipped recipes as recipe.schema.json, which their first line names:
+The schema, for completion and validation in editors, is written beside the shipped recipes as recipe.schema.json, which
+their first line names:
 
     python -m regard.recipe.schema > src/regard/recipes/recipe.schema.json
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from regard.core.config import Config, Range
+from regard.core.config import Config, Range, config_class
 from regard.core.registry import Registry
 from regard.data.config import DataConfig
 from regard.decoding.config import DecodeConfig
-from regard.model.model_config import ModelOptions
-from regard.recipe.fields import keys, parts
+from regard.model.build import DECODERS, ENCODERS, POOLS
+from regard.model.model_config import SIZES, ModelOptions
 from regard.training.config import TrainConfig
+from regard.word_vectors.word2vec import Word2VecConfig
 
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a table."""
+
+    name: str
+    hint: Any  # its type annotation
+    default: Any
+    description: str
+
+    @property
+    def table(self) -> type[Config] | None:
+        """The configuration of a nested table."""
+        return config_class(self.hint)
+
+
+def keys(config: type[Config]) -> Iterator[Key]:
+    """The keys of a configuration, without the model sizes that the data give."""
+    hints = get_type_hints(config, include_extras=True)
+    for field in fields(config):
+        if config is not ModelOptions or field.name not in SIZES:
+            yield Key(field.name, hints[field.name], _default(field), field.metadata.get("doc", ""))
+
+
+def parts() -> dict[str, dict[str, type[Config]]]:
+    """The configurations of the registered encoders, decoders and pools, by role and kind."""
+    registries: tuple[Registry[Any], ...] = (ENCODERS, DECODERS, POOLS)
+    return {registry.kind: {kind: registry[kind].config for kind in registry} for registry in registries}
+
+
+def tables() -> Iterator[tuple[str, str, type[Config]]]:
+    """The tables of a recipe: name, note, configuration."""
+    yield from _with_nested("data", "", DataConfig)
+    yield "model", "", ModelOptions
+    for role, kinds in parts().items():
+        for kind, config in kinds.items():
+            yield from _with_nested(f"model.{role}", f'kind = "{kind}"', config)
+    yield from _with_nested("train", "", TrainConfig)
+    yield "decode", "", DecodeConfig
+    yield "words", "`regard words train --set`", Word2VecConfig
+
+
+def _with_nested(name: str, note: str, config: type[Config]) -> Iterator[tuple[str, str, type[Config]]]:
+    yield name, note, config
+    for key in keys(config):
+        if key.table is not None:
+            yield from _with_nested(f"{name}.{key.name}", note, key.table)
+
+
+def _default(field: "Field[Any]") -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def recipe_schema() -> dict[str, Any]:

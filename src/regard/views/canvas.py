@@ -50,22 +50,21 @@ class Canvas(ABC):
 
 
 class SvgCanvas(Canvas):
-    """Also has what only charts need: circles, polylines, dashes, rotated text, tooltips."""
+    """Also has what only charts need: circles with tooltips, polylines, dashes."""
 
     def __init__(self, width: float | int, height: float | int, *, title: str = "", scale: int = SHARP) -> None:
         super().__init__(width, height, title=title, scale=scale)
         size = f'width="{self.width}" height="{self.height}" viewBox="0 0 {self.width} {self.height}"'
-        role = ' role="img"' if title else ""
+        role, name = (' role="img"', f"\n<title>{escaped(title)}</title>") if title else ("", "")
         self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size}{role} font-family="sans-serif" font-size="{SIZE}">',
-            *([f"<title>{escaped(title)}</title>"] if title else []),
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size}{role} font-family="sans-serif" font-size="{SIZE}">{name}',
             '<rect width="100%" height="100%" fill="#ffffff"/>',
         ]
         self._shared: dict[int, str] = {}
 
-    def box(self, at: Point, size: Point, fill: str, *, tooltip: str = "") -> None:
+    def box(self, at: Point, size: Point, fill: str) -> None:
         area = f'x="{at[0]:.5g}" y="{at[1]:.5g}" width="{size[0]:.5g}" height="{size[1]:.5g}"'
-        self._add("rect", f'{area} fill="{fill}" shape-rendering="crispEdges"', tooltip)
+        self._add("rect", f'{area} fill="{fill}" shape-rendering="crispEdges"')
 
     def line(self, start: Point, end: Point, width: float | int, fill: str, *, dash: str = "") -> None:
         points = f'x1="{start[0]:.5g}" y1="{start[1]:.5g}" x2="{end[0]:.5g}" y2="{end[1]:.5g}"'
@@ -85,8 +84,8 @@ class SvgCanvas(Canvas):
         place += f' font-size="{size}"' * (size != SIZE) + ' font-weight="bold"' * bold
         self.parts.append(f"<text {place}>{escaped(text)}</text>")
 
-    def slanted(self, at: Point, text: str, angle: int = 60) -> None:
-        place = f'transform="translate({at[0]:.5g} {at[1]:.5g}) rotate(-{angle})" fill="{INK}"'
+    def slanted(self, at: Point, text: str) -> None:
+        place = f'transform="translate({at[0]:.5g} {at[1]:.5g}) rotate(-60)" fill="{INK}"'
         self.parts.append(f"<text {place}>{escaped(text)}</text>")
 
     def image(self, at: Point, size: Point, image: Any, *, shared: bool = False) -> None:

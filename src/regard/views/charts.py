@@ -8,16 +8,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, isfinite, log10
 
+from rich.cells import cell_len
+
 from regard.core.sanitize import printable
-from regard.views.canvas import SvgCanvas, mixed, shortened
+from regard.views.canvas import SIZE, Canvas, SvgCanvas, mixed, shortened
 from regard.views.html import PAGE_END, page_start
 
 WIDE, HIGH = 640, 300  # of a line chart
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 34, 70  # margins
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # safe for the color-blind
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
-CELL, LETTER = 16, 7.5  # pixels of a heat map's cell, and of a letter's width
-LONGEST = 14  # letters of a label
+# From white to dark blue with falling brightness, so that it also reads in gray and for the color-blind.
+RAMP = ((255, 254, 248), (239, 227, 162), (181, 170, 116), (95, 100, 112), (0, 34, 78))
+LIGHT = 0.69  # letters on a darker cell are white
+EDGE = 12  # pixels around a heat map
+CELL = 32  # pixels of a weight
+LETTERS = 18  # of a name, at most
 TICKS = 5  # at most
 
 STYLE = """
@@ -94,23 +100,45 @@ def lines(
     return canvas
 
 
-def heat_map(title: str, rows: Sequence[str], keys: Sequence[str], weights: Sequence[Sequence[float]]) -> SvgCanvas:
-    """A square for each weight, the darker the larger; a tooltip has the number."""
-    row_names, key_names = ([shortened(name, LONGEST) for name in names] for names in (rows, keys))
-    left = LETTER * max(map(len, row_names), default=0) + 12
-    top = LETTER * max(map(len, key_names), default=0) + 36
-    wide = max(left + CELL * len(keys) + 8, 12 + LETTER * len(shortened(title, 40)))
-    canvas = SvgCanvas(wide, top + CELL * len(rows) + 8, title=title)
-    canvas.text((4, 12), shortened(title, 40), bold=True)
-    for i, name in enumerate(key_names):
-        canvas.slanted((left + CELL * (i + 0.5) + 4, top - 6), name, angle=90)
-    for i, (name, row) in enumerate(zip(rows, weights, strict=True)):
-        y = top + CELL * i
-        canvas.text((left - 6, y + CELL / 2), row_names[i], anchor="end")
-        for key, weight in enumerate(row):
-            tooltip = f"{name} → {keys[key]}: {weight:.0%}"
-            canvas.box((left + CELL * key, y), (CELL - 1, CELL - 1), _shade(weight), tooltip=tooltip)
+def heat_map(
+    title: str,
+    rows: Sequence[str],
+    keys: Sequence[str],
+    weights: Sequence[Sequence[float]],
+    canvas_type: type[Canvas] = SvgCanvas,
+) -> Canvas:
+    """A cell for each weight, with its percentage; the darker the larger, relative to the largest."""
+    rows, keys = ([shortened(name, LETTERS) for name in names] for names in (rows, keys))
+    most = max((weight for row in weights for weight in row), default=0.0)
+    left, top = EDGE + text_width(rows) + 6, EDGE + 2 * SIZE + 0.87 * text_width(keys) + 8
+    right = max(0.5 * text_width(keys[-1:]) - CELL / 2, EDGE)
+    width = max(left + CELL * len(keys) + right, EDGE + text_width([title]))
+    canvas = canvas_type(width, top + CELL * len(rows) + EDGE)
+    canvas.text((EDGE, EDGE + SIZE / 2), title)
+    for x, key in enumerate(keys):
+        canvas.slanted((left + CELL * (x + 0.6), top - 5), key)
+    for y, (row, line) in enumerate(zip(rows, weights, strict=True)):
+        middle = top + CELL * (y + 0.5)
+        canvas.text((left - 6, middle), row, anchor="end")
+        for x, weight in enumerate(line):
+            share = weight / most if most else 0.0
+            canvas.box((left + CELL * x, top + CELL * y), (CELL, CELL), color(share))
+            if weight >= 0.005:
+                ink = "#ffffff" if share > LIGHT else "#000000"
+                canvas.text((left + CELL * (x + 0.5), middle), f"{100 * weight:.0f}", anchor="middle", fill=ink)
     return canvas
+
+
+def color(share: float) -> str:
+    """The color of the ramp at a share from 0 to 1."""
+    at = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
+    low = min(int(at), len(RAMP) - 2)
+    return mixed(RAMP[low], RAMP[low + 1], at - low)
+
+
+def text_width(names: Sequence[str]) -> float:
+    """The approximate width of the widest of these, in pixels."""
+    return 0.62 * SIZE * max(map(cell_len, names), default=0)
 
 
 def below(title: str, drawings: Sequence[SvgCanvas]) -> SvgCanvas:
@@ -136,8 +164,3 @@ def _ticks(low: float, high: float) -> list[float]:
     power = 10.0 ** floor(log10(least))
     step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= least)
     return [step * count for count in range(ceil(low / step), floor(high / step) + 1)]
-
-
-def _shade(weight: float) -> str:
-    """From nearly white to dark blue."""
-    return mixed((240, 244, 250), (0, 45, 112), min(1.0, max(0.0, weight)) if isfinite(weight) else 0.0)

@@ -17,7 +17,7 @@ from regard.evaluation.report_text import (
     report_text,
 )
 from regard.views import charts
-from regard.views.canvas import SvgCanvas
+from regard.views.canvas import Canvas, SvgCanvas, shortened
 
 
 def comparison_text(comparison: Comparison) -> str:
@@ -95,7 +95,7 @@ def _section(sentence: ComparedExample, names: Sequence[str]) -> list[str]:
         cells = [format_value(metric, answer.scores.get(metric)) for metric in metrics]
         rows.append([name, answer.output, *cells])
         if (seen := answer.attention) is not None:
-            maps.append(_figure(charts.heat_map(name, seen.rows, seen.keys, seen.weights)))
+            maps.append(_figure(charts.heat_map(shortened(name, 40), seen.rows, seen.keys, seen.weights)))
     return [
         f"<h3>Example {sentence.number:,}: outputs differ by {sentence.difference:.0%}</h3>",
         charts.table(rows, of_texts=True),
@@ -103,5 +103,5 @@ def _section(sentence: ComparedExample, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _figure(canvas: SvgCanvas) -> str:
+def _figure(canvas: Canvas) -> str:
     return f"<figure>{canvas.content().decode()}</figure>"

@@ -3,11 +3,10 @@
 Drawings are a heat map, all heads, lines between words, or a copy of the image for each word.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from rich.cells import cell_len
 
 from regard.core.atomic_io import atomic_file
 from regard.core.config import nearest
@@ -17,19 +16,14 @@ from regard.interpret.look import Image, Look
 from regard.interpret.maps import AttentionMap
 from regard.views import caption_overlay
 from regard.views.canvas import CANVASES, SIZE, mixed, shortened
+from regard.views.charts import EDGE, LETTERS, RAMP, color, heat_map, text_width
 from regard.views.terminal import main_map
 
-# From white to dark blue with falling brightness, so that it also reads in gray and for the color-blind.
-RAMP = ((255, 254, 248), (239, 227, 162), (181, 170, 116), (95, 100, 112), (0, 34, 78))
 WHITE = (255, 255, 255)
-LIGHT = 0.69  # letters on a darker cell are white
-EDGE = 12  # pixels around the drawing
-CELL = 32  # pixels of a weight
 MOST = 64  # rows or keys of a map that are drawn
 SMALL, POINTS = 112, 28  # pixels of a head among others, and points in it
 ACROSS = 8  # heads in a row
 LINE, REACH = 24, 220  # pixels from one word to the next, and from side to side
-LETTERS = 18  # of a name, at most
 FAINT = 0.1  # the least share of the largest weight that gets a line
 ENDINGS = (".json", ".html", *CANVASES)
 
@@ -76,7 +70,7 @@ def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | No
     if not look.maps:
         raise InvalidArgument("look", wanted="at least one map", got="none", remedy="This model has no attention.")
     of = main_map(look.maps)[0] if map is None else look[map]
-    regions = isinstance(look.source, Image) and of.key_side == "source"
+    regions = isinstance(look.source_of(of), Image)
     if view == "image" and not regions:
         wanted, remedy = "a map whose keys are regions of an image", "Draw 'heat' or 'lines'."
         raise InvalidArgument("view", wanted=wanted, got=f"{of.name!r}", remedy=remedy)
@@ -94,30 +88,14 @@ def check_view(view: str | None) -> None:
 def heat(look: Look, of: AttentionMap, ending: str) -> bytes:
     weights, rows, keys, left_out = _first_weights(look, of)
     most = float(weights.max()) if weights.numel() else 0.0
-    left, top = EDGE + _width(rows) + 6, EDGE + 2 * SIZE + 0.87 * _width(keys) + 8
-    wide, high = CELL * len(keys), CELL * len(rows)
     title = f"{_name(of)}; darkest: {most:.0%}{left_out}"
-    right = max(0.5 * _width(keys[-1:]) - CELL / 2, EDGE)
-    canvas = CANVASES[ending](max(left + wide + right, EDGE + _width([title])), top + high + EDGE)
-    canvas.text((EDGE, EDGE + SIZE / 2), title)
-    for x, key in enumerate(keys):
-        canvas.slanted((left + CELL * (x + 0.6), top - 5), key)
-    for y, (row, line) in enumerate(zip(rows, weights.tolist(), strict=True)):
-        middle = top + CELL * (y + 0.5)
-        canvas.text((left - 6, middle), row, anchor="end")
-        for x, weight in enumerate(line):
-            share = weight / most if most else 0.0
-            canvas.box((left + CELL * x, top + CELL * y), (CELL, CELL), color(share))
-            if weight >= 0.005:
-                ink = "#ffffff" if share > LIGHT else "#000000"
-                canvas.text((left + CELL * (x + 0.5), middle), f"{100 * weight:.0f}", anchor="middle", fill=ink)
-    return canvas.content()
+    return heat_map(title, rows, keys, weights.tolist(), CANVASES[ending]).content()
 
 
 def heads(look: Look, of: AttentionMap, ending: str) -> bytes:
     """All heads of every map; each head's colors are relative to its own largest weight."""
     shown = [(f"{each.name}, {head}", points) for each in look.maps for head, points in _thumbnails(each)]
-    column, row = max(SMALL, round(_width([name for name, _ in shown]))) + EDGE, SMALL + 2 * SIZE + 2 * EDGE
+    column, row = max(SMALL, round(text_width([name for name, _ in shown]))) + EDGE, SMALL + 2 * SIZE + 2 * EDGE
     across = min(len(shown), ACROSS)
     canvas = CANVASES[ending](EDGE + across * column, EDGE + -(-len(shown) // across) * row)
     for i, (name, points) in enumerate(shown):
@@ -137,9 +115,9 @@ def heads(look: Look, of: AttentionMap, ending: str) -> bytes:
 def lines(look: Look, of: AttentionMap, ending: str) -> bytes:
     weights, rows, keys, left_out = _first_weights(look, of)
     title = f"{_name(of)}{left_out}"
-    start = EDGE + _width(rows) + 6
+    start = EDGE + text_width(rows) + 6
     end, top = start + REACH, EDGE + 2 * SIZE + LINE / 2
-    right = max(end + 6 + _width(keys), EDGE + _width([title])) + EDGE
+    right = max(end + 6 + text_width(keys), EDGE + text_width([title])) + EDGE
     canvas = CANVASES[ending](right, top + LINE * max(len(rows), len(keys)) - LINE / 2 + EDGE)
     canvas.text((EDGE, EDGE + SIZE / 2), title)
     most = weights.max().clamp(min=1e-12) if weights.numel() else 1.0
@@ -156,8 +134,8 @@ def lines(look: Look, of: AttentionMap, ending: str) -> bytes:
 
 
 def image(look: Look, of: AttentionMap, ending: str) -> bytes:
-    assert isinstance(look.source, Image)
-    source, (weights, rows, _, _) = look.source, _first_weights(look, of, most_keys=of.size[1])
+    source, (weights, rows, _, _) = look.source_of(of), _first_weights(look, of, most_keys=of.size[1])
+    assert isinstance(source, Image)
     regions = weights[:, source.units :].reshape(-1, *source.grid)
     overlay = caption_overlay.Overlay(f"{look.title}, {_name(of)}", source.pixels, rows, regions)
     return caption_overlay.draw(overlay, ending)
@@ -169,13 +147,6 @@ VIEWS: dict[str, Callable[[Look, AttentionMap, str], bytes]] = {
     "lines": lines,
     "image": image,
 }
-
-
-def color(share: float) -> str:
-    """The color of the ramp at a share from 0 to 1."""
-    at = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
-    low = min(int(at), len(RAMP) - 2)
-    return mixed(RAMP[low], RAMP[low + 1], at - low)
 
 
 def _first_weights(
@@ -208,8 +179,3 @@ def _thumbnails(of: AttentionMap) -> list[tuple[int, Float[Tensor, "_ _"]]]:
 def _name(of: AttentionMap) -> str:
     heads = of.shown_heads
     return f"{of.name}, {f'head {heads[0]}' if len(heads) == 1 else f'mean of {len(heads)} heads'}"
-
-
-def _width(names: Sequence[str]) -> float:
-    """The approximate width of the widest, in pixels."""
-    return 0.62 * SIZE * max(map(cell_len, names), default=0)

@@ -38,7 +38,7 @@ def look_text(
     """
     output = look.output
     if isinstance(output, GeneratedText):
-        title = f"{look.title} → {output.text}" if look.source is not None else output.text
+        title = f"{look.title} → {output.text}" if look.sources else output.text
     else:
         title = look.title if output is None else f"{look.title} → {output.label} ({exp(output.score):.0%})"
     lines = [printable(title)]
@@ -52,11 +52,12 @@ def look_text(
         for head in [None] if each.default_heads is None else each.shown_heads:
             weights = each.weights(row_index[:MOST], head).mean(0).cpu()
             heads = f"{each.heads} heads" if head is None else f"head {head}"
-            lines += ["", f"{each.name}, {heads if each.heads > 1 else '1 head'}"]
+            share = "" if each.part_of is None else f", {weights.sum(1).mean():.0%} of the attention"
+            lines += ["", f"{each.name}, {heads if each.heads > 1 else '1 head'}{share}"]
             names = [rows[row] for row in row_index[:MOST]]
-            if isinstance(look.source, Image) and each.key_side == "source":
-                regions = weights[:, look.source.units :]
-                lines.append(grid_maps(regions, names, look.source.grid, width=width, color=color))
+            source = look.source_of(each)
+            if isinstance(source, Image):
+                lines.append(grid_maps(weights[:, source.units :], names, source.grid, width=width, color=color))
             else:
                 lines.append(heat_map(weights, names, columns, width=width, color=color, numbers=numbers))
         if len(row_index) > MOST:
@@ -66,11 +67,12 @@ def look_text(
 
 
 def main_map(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
-    """The last cross-attention; or else the last pool, self-attention or grid; or nothing."""
+    """The last cross-attention, to each source; or else the last pool, self-attention or grid; or nothing."""
     for kind in ("cross", "pool", "self", "grid"):
         of_kind = [each for each in maps if each.kind == kind]
         if of_kind:
-            return of_kind[-1:]
+            whole = of_kind[-1].part_of
+            return [each for each in of_kind if whole and each.part_of and each.part_of[0] == whole[0]] or of_kind[-1:]
     return []
 
 

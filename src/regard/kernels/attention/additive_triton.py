@@ -1,8 +1,6 @@
 """Triton kernels of additive attention, launched by `additive`.
 
 An item is one head of one sequence, numbered through the batch; item // group is the key head that it uses.
-Imported only when a kernel is launched. Every output element is written by one program and sums have a fixed order, so
-results are bit-identical from run to run. With TRITON_INTERPRET=1 Triton's interpreter runs the kernels on a CPU.
 """
 
 import triton.language as tl
@@ -128,10 +126,8 @@ def d_weighted_values(
     tall, wide = tl.cdiv(count, R), tl.cdiv(m, C)
     local = (tl.program_id(0) // (tall * wide)).to(tl.int64)
     item = local + from_item
-    local_rows, keys = (
-        (tl.program_id(0) // wide % tall) * R + tl.arange(0, R),
-        (tl.program_id(0) % wide) * C + tl.arange(0, C),
-    )
+    local_rows = (tl.program_id(0) // wide % tall) * R + tl.arange(0, R)
+    keys = (tl.program_id(0) % wide) * C + tl.arange(0, C)
     rows, row_ok, key_ok = from_row + local_rows, local_rows < count, keys < m
     value += (item // value_group) * m * dim
     d_weights, average = tl.zeros((R, C), tl.float32), tl.zeros((R,), tl.float32)
@@ -165,9 +161,9 @@ def d_weighted_values(
 
 @jit
 def additive_gradient(
-    own, others, weight, d_scores, d_own, d_weight, from_item, item_step, own_step, other_step,
-    from_own, from_other, own_count, other_count, own_length, other_length, dim,
-    own_group, other_group, weight_heads, shift, behind, ahead,
+    own, own_step, from_own, own_count, own_length, own_group,
+    others, other_step, from_other, other_count, other_length, other_group,
+    weight, d_scores, from_item, item_step, dim, weight_heads, d_own, d_weight, shift, behind, ahead,
     BANDED: tl.constexpr, ADD: tl.constexpr, WEIGHT: tl.constexpr, FAST: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip

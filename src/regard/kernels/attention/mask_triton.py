@@ -1,4 +1,4 @@
-"""Triton twin of `mask`: the attention mask of a tile of scores. Imported only when a kernel is launched."""
+"""Triton twin of `mask`: the attention mask of a tile of scores."""
 
 import triton.language as tl
 

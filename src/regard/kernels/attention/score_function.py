@@ -14,6 +14,9 @@ import torch
 
 from regard.core.shapes import Float, Tensor
 
+QueryRows = Float[Tensor, "B H R D"]
+KeyBlock = Float[Tensor, "B H C D"]
+ScoreTile = Float[Tensor, "B H R C"]
 Gradients = tuple[Tensor, Tensor, Tensor | None]  # of the query, the key and the function's own weight
 
 
@@ -28,21 +31,17 @@ class ScoreFunction(ABC):
     weight: Float[Tensor, "#H ..."] | None
 
     @abstractmethod
-    def scores(self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]) -> Float[Tensor, "B H R C"]:
+    def scores(self, query: QueryRows, key: KeyBlock) -> ScoreTile:
         """The scores, written so that autograd can differentiate them.
 
         Queries and keys are float32 or wider; cast the weight to their dtype.
         """
 
-    def blocked_scores(
-        self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
-    ) -> Float[Tensor, "B H R C"]:
+    def blocked_scores(self, query: QueryRows, key: KeyBlock) -> ScoreTile:
         """As `scores`, in bounded memory. The result is a tensor of its own: the caller overwrites it."""
         return self.scores(query, key)
 
-    def gradients(
-        self, d_scores: Float[Tensor, "B H R C"], query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
-    ) -> Gradients:
+    def gradients(self, d_scores: ScoreTile, query: QueryRows, key: KeyBlock) -> Gradients:
         """Gradients of the query, the key and the weight, given those of the scores."""
         inputs = [query, key] if self.weight is None else [query, key, self.weight.to(query.dtype)]
         with torch.enable_grad():
@@ -68,17 +67,13 @@ class DotScoreFunction(ScoreFunction):
     scale: float
     weight = None
 
-    def scores(self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]) -> Float[Tensor, "B H R C"]:
+    def scores(self, query: QueryRows, key: KeyBlock) -> ScoreTile:
         return query @ key.mT * self.scale
 
-    def blocked_scores(
-        self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
-    ) -> Float[Tensor, "B H R C"]:
+    def blocked_scores(self, query: QueryRows, key: KeyBlock) -> ScoreTile:
         return (query * self.scale) @ key.mT
 
-    def gradients(
-        self, d_scores: Float[Tensor, "B H R C"], query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
-    ) -> Gradients:
+    def gradients(self, d_scores: ScoreTile, query: QueryRows, key: KeyBlock) -> Gradients:
         return d_scores @ key * self.scale, d_scores.mT @ (query * self.scale), None
 
 
@@ -96,13 +91,11 @@ class AdditiveScoreFunction(ScoreFunction):
 
     weight: Float[Tensor, "#H D"]
 
-    def scores(self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]) -> Float[Tensor, "B H R C"]:
+    def scores(self, query: QueryRows, key: KeyBlock) -> ScoreTile:
         cube = torch.tanh(query[:, :, :, None] + key[:, :, None])  # (B, H, R, C, D)
         return (cube @ self.weight.to(cube.dtype)[:, None, :, None])[..., 0]
 
-    def blocked_scores(
-        self, query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
-    ) -> Float[Tensor, "B H R C"]:
+    def blocked_scores(self, query: QueryRows, key: KeyBlock) -> ScoreTile:
         weight = self.weight.to(query.dtype)
         out = query.new_empty(*query.shape[:3], key.shape[2])
         for b, h, rows, keys in self._pieces(query, key):
@@ -110,9 +103,7 @@ class AdditiveScoreFunction(ScoreFunction):
             out[b, h, rows, keys] = cube @ weight[h if len(weight) > 1 else 0]
         return out
 
-    def gradients(
-        self, d_scores: Float[Tensor, "B H R C"], query: Float[Tensor, "B H R D"], key: Float[Tensor, "B H C D"]
-    ) -> Gradients:
+    def gradients(self, d_scores: ScoreTile, query: QueryRows, key: KeyBlock) -> Gradients:
         weight = self.weight.to(query.dtype)
         d_query, d_key, d_weight = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(weight)
         for b, h, rows, keys in self._pieces(query, key):

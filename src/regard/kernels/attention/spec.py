@@ -1,6 +1,6 @@
 """The specification of an attention call: everything that decides its weights. Values are passed separately."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -8,7 +8,7 @@ import torch
 from regard.core.shapes import Float, Keys, LogSumExp, Outputs, Queries, Tensor, Values
 from regard.kernels.attention import bias as biases
 from regard.kernels.attention.bias import Bias, DistanceBias
-from regard.kernels.attention.mask import AttentionMask, RowRange
+from regard.kernels.attention.mask import AttentionMask, RowRange, axis_tile
 from regard.kernels.attention.score_function import ScoreFunction
 
 # query, key, weight of the score function, mask, values of the bias
@@ -60,6 +60,15 @@ class AttentionSpec:
         """The spec of a slice of the batch."""
         visible, bias = self.visible.select(0, part), biases.selected(self.bias, 0, part)
         return AttentionSpec(self.score_function, self.query[part], self.key[part], visible, bias)
+
+    def for_keys(self, low: int, high: int) -> "AttentionSpec":
+        """The spec of keys low..high-1, of a call whose mask and bias do not depend on distances."""
+        assert not self.visible.banded
+        assert not isinstance(self.bias, DistanceBias)
+        every = slice(None)
+        allowed = None if self.visible.allowed is None else axis_tile(self.visible.allowed, every, low, high)
+        bias = None if self.bias is None else axis_tile(self.bias, every, low, high)
+        return replace(self, key=self.key[:, :, low:high], visible=AttentionMask(allowed), bias=bias)
 
     def scores(self, rows: RowRange, low: int, high: int) -> Float[Tensor, "B H R C"]:
         """Scores of these rows with keys low..high-1, −∞ where masked, in float32 or wider."""

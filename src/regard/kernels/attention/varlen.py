@@ -5,8 +5,8 @@ backward, looping over the head dimension where the head is wide. Longer ones ta
 attention, whose backward pass adds in no fixed order. Everything else is padded, which is also the reference.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -151,10 +151,8 @@ class _Short(torch.autograd.Function):
         from regard.kernels.attention.varlen_triton import short_attention
 
         spec = PackedAttentionSpec(layout, query, kv, offsets, kv_offsets)
-        out, grid = query.new_empty(len(query), layout.heads * layout.dim), (len(offsets.cu_seqlens) - 1, layout.heads)
-        with triton_launch.on_device_of(query):
-            for tile in _launches(looped, spec):
-                short_attention[grid](*spec.roles, out, *_arguments(spec, seed), **tile)
+        out = query.new_empty(len(query), layout.heads * layout.dim)
+        _launch(short_attention, layout.heads, looped, spec, seed, out)
         ctx.save_for_backward(seed, query, kv)
         ctx.settings = looped, layout, offsets, kv_offsets
         return out
@@ -164,35 +162,25 @@ class _Short(torch.autograd.Function):
         from regard.kernels.attention.varlen_triton import d_short_attention
 
         refuse_second_derivative()
-        d_out = d_out.contiguous()
         looped, layout, offsets, kv_offsets = ctx.settings
         seed, query, kv = ctx.saved_tensors
         spec = PackedAttentionSpec(layout, query, kv, offsets, kv_offsets)
         d_query, d_kv = query.new_empty(query.shape), None if kv is None else kv.new_empty(kv.shape)
         d_roles = replace(spec, query=d_query, kv=d_kv).roles
-        grid = len(offsets.cu_seqlens) - 1, layout.kv_heads
-        with triton_launch.on_device_of(query):
-            for tile in _launches(looped, spec):
-                d_short_attention[grid](*spec.roles, d_out, *d_roles, *_arguments(spec, seed), **tile)
+        _launch(d_short_attention, layout.kv_heads, looped, spec, seed, d_out.contiguous(), *d_roles)
         return None, None, None, None, None, d_query, d_kv
 
 
-def _arguments(spec: PackedAttentionSpec, seed: Tensor) -> list[Any]:
-    """The arguments that all kernels share, from `cu_seqlens` to `dim`."""
-    layout, (query, key, _) = spec.layout, spec.roles
-    strides = query.stride(0), key.stride(0), layout.heads * layout.dim
-    return [
-        spec.offsets.cu_seqlens, spec.kv_offsets.cu_seqlens, seed, *strides, layout.scale,
-        dropped_outcomes(layout.dropout),
+def _launch(kernel: Any, heads: int, looped: bool, spec: PackedAttentionSpec, seed: Tensor, *tensors: Tensor) -> None:
+    """Launch a kernel for each tile: for the pairs of sequences too long for the tile before, up to its own size."""
+    layout, (query, key, _), batch = spec.layout, spec.roles, len(spec.offsets.cu_seqlens) - 1
+    arguments = [
+        *spec.roles, *tensors, spec.offsets.cu_seqlens, spec.kv_offsets.cu_seqlens, seed,
+        query.stride(0), key.stride(0), layout.heads * layout.dim, layout.scale, dropped_outcomes(layout.dropout),
         layout.heads, layout.heads // layout.kv_heads, layout.dim,
     ]  # fmt: skip
-
-
-def _launches(looped: bool, spec: PackedAttentionSpec) -> Iterator[dict[str, Any]]:
-    """The settings of each launch: it takes the pairs of sequences too long for the one before, up to its own tile."""
-    layout, previous = spec.layout, 0
     constants = {"CAUSAL": layout.causal, "DROP": layout.dropout > 0, "LOOPED": looped}
-    for size in TILES:
+    for previous, size in pairwise((0, *TILES)):
         if previous >= spec.max_length:
             break
         warps = min(8, size**2 // 1024)
@@ -200,5 +188,5 @@ def _launches(looped: bool, spec: PackedAttentionSpec) -> Iterator[dict[str, Any
             tile = {"D": min(LOOP_STEP, 8192 // size), "num_warps": max(2, warps), "num_stages": 2}
         else:
             tile = {"D": triton_launch.next_power_of_2(layout.dim), "num_warps": warps}
-        yield {"min_length": previous, "R": size, "C": size, **constants, **tile}
-        previous = size
+        with triton_launch.on_device_of(query):
+            kernel[(batch, heads)](*arguments, previous, R=size, C=size, **constants, **tile)

@@ -1,8 +1,4 @@
-"""Triton kernels of exact attention weights and summaries for dot-product scores, launched by `weights`.
-
-Imported only when a kernel is launched. Every output element is written by one program and sums have a fixed order, so
-results are bit-identical from run to run. With TRITON_INTERPRET=1 Triton's interpreter runs the kernels on a CPU.
-"""
+"""Triton kernels of exact attention weights and summaries for dot-product scores, launched by `weights`."""
 
 import triton.language as tl
 

@@ -42,8 +42,7 @@ class _Unfold(torch.autograd.Function):
         from regard.kernels.layers.conv_unfold_triton import unfold
 
         out = x.new_empty(len(x), len(taps) * x.shape[1])
-        with triton_launch.on_device_of(x):
-            unfold[_grid(x)](x, before, after, out, *_sizes(x, taps), **_tile(x, taps))
+        _launch(unfold, x, before, after, out, x.shape, taps)
         ctx.save_for_backward(before, after)
         ctx.taps = taps
         return out
@@ -55,20 +54,15 @@ class _Unfold(torch.autograd.Function):
         refuse_second_derivative()
         before, after = ctx.saved_tensors
         d_x = d_out.new_empty(len(d_out), d_out.shape[1] // len(ctx.taps))
-        with triton_launch.on_device_of(d_out):
-            unfold_backward[_grid(d_x)](
-                d_out.contiguous(), before, after, d_x, *_sizes(d_x, ctx.taps), **_tile(d_x, ctx.taps)
-            )
+        _launch(unfold_backward, d_out.contiguous(), before, after, d_x, d_x.shape, ctx.taps)
         return d_x, None, None, None
 
 
-def _grid(x: Tensor) -> tuple[int, int]:
-    return -(-len(x) // ROWS), -(-x.shape[1] // COLUMNS)
-
-
-def _sizes(x: Tensor, taps: range) -> tuple[int, ...]:
-    return taps.start, taps.step, *x.shape
-
-
-def _tile(x: Tensor, taps: range) -> dict[str, int]:
-    return {"TAPS": len(taps), "R": ROWS, "C": min(COLUMNS, triton_launch.next_power_of_2(x.shape[1]))}
+def _launch(
+    kernel: Any, given: Tensor, before: Tensor, after: Tensor, out: Tensor, shape: torch.Size, taps: range
+) -> None:  # fmt: skip
+    count, width = shape
+    tile = {"TAPS": len(taps), "R": ROWS, "C": min(COLUMNS, triton_launch.next_power_of_2(width))}
+    with triton_launch.on_device_of(given):
+        grid = -(-count // ROWS), -(-width // COLUMNS)
+        kernel[grid](given, before, after, out, taps.start, taps.step, count, width, **tile)

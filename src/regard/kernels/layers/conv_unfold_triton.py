@@ -1,7 +1,4 @@
-"""Triton kernels of `conv_unfold`: gather the rows around each position, and sum their gradients.
-
-Every output is written by one program and sums are taken in a fixed order, so that results are reproducible bit by bit.
-"""
+"""Triton kernels of `conv_unfold`: gather the rows around each position, and sum their gradients."""
 
 import triton.language as tl
 

@@ -1,7 +1,4 @@
-"""Triton kernels of `cross_entropy`: the loss of each row of logits, which are overwritten by their gradient.
-
-Every output is written by one program and sums are taken in a fixed order, so that results are reproducible bit by bit.
-"""
+"""Triton kernels of `cross_entropy`: the loss of each row of logits, which are overwritten by their gradient."""
 
 import triton.language as tl
 
@@ -14,11 +11,8 @@ def log_sum_exp(logits, size, U: tl.constexpr, C: tl.constexpr):
 
     The maximum of each column of U is taken first: one exponential per logit, and one to rescale the running total.
     """
-    peak, total, total_logit = (
-        tl.full((C,), float("-inf"), tl.float32),
-        tl.zeros((C,), tl.float32),
-        tl.zeros((C,), tl.float32),
-    )
+    peak = tl.full((C,), float("-inf"), tl.float32)
+    total, total_logit = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
     for start in range(0, size, U * C):
         columns = start + tl.arange(0, U)[:, None] * C + tl.arange(0, C)[None, :]
         there = columns < size

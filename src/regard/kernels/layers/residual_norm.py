@@ -26,24 +26,23 @@ def add_norm(
     given: PendingResidual, dropout: Dropout, norm: nn.Module
 ) -> tuple[Float[Tensor, "*lead W"], Float[Tensor, "*lead W"]]:
     """The sum x + dropout(added), and its norm."""
-    x, added = given
+    (x, added), shape = given, given.x.shape
     tensors = (x,) if added is None else (x, added)
-    if isinstance(norm, nn.LayerNorm | nn.RMSNorm) and x.shape[-1] <= MAX_WIDTH and triton_launch.can_launch(*tensors):
-        return _fused(x, added, dropout.p if dropout.training else 0.0, norm)
-    if added is not None:
-        x = dropout.onto(x, added)
-    return x, norm(x)
-
-
-def _fused(x: Tensor, added: Tensor | None, dropout: float, norm: nn.LayerNorm | nn.RMSNorm) -> tuple[Tensor, Tensor]:
-    dropped = dropped_outcomes(dropout) if added is not None else 0
+    if (
+        not isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+        or shape[-1] > MAX_WIDTH
+        or not triton_launch.can_launch(*tensors)
+    ):
+        x = x if added is None else dropout.onto(x, added)
+        return x, norm(x)
+    dropped = dropped_outcomes(dropout.p) if added is not None and dropout.training else 0
     # Drawn on the device: no synchronization, and every replay of a CUDA graph draws anew.
     seed = torch.randint(2**62, (1,), device=x.device) if dropped else x.new_empty(1, dtype=torch.int64)
-    shape, dtype = x.shape, triton_launch.autocast_dtype(x)
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
     flat = None if added is None else added.reshape(-1, shape[-1])
-    total, normed = _AddNorm.apply(x.reshape(-1, shape[-1]), flat, norm.weight, bias, seed, eps, dropped, dtype)  # type: ignore[no-untyped-call]
+    settings = seed, eps, dropped, triton_launch.autocast_dtype(x)
+    total, normed = _AddNorm.apply(x.reshape(-1, shape[-1]), flat, norm.weight, bias, *settings)  # type: ignore[no-untyped-call]
     return (x if total is None else total.view(shape)), normed.view(shape)
 
 

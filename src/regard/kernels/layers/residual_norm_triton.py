@@ -1,7 +1,4 @@
-"""Triton kernels of `residual_norm`: residual addition with dropout and the norm that follows, and the gradient.
-
-Every output is written by one program and sums are taken in a fixed order, so that results are reproducible bit by bit.
-"""
+"""Triton kernels of `residual_norm`: residual addition with dropout and the norm that follows, and the gradient."""
 
 import triton.language as tl
 

@@ -187,12 +187,8 @@ class RnnLayerGradient:
         layer = self.layer
         old = torch.cat([layer.states[0][old] for _, _, old in layer.steps])
         d_input, d_state, bias = self.gates[:, layer.of_input].mT, self.gates[:, layer.of_state].mT, self.gates.sum(0)
-        return RnnWeights(
-            torch.cat([d_input @ x for x in inputs], 1).roll(-layer.turn, 0),
-            d_state @ old,
-            bias[layer.of_input].roll(-layer.turn),
-            bias[layer.of_state],
-        )
+        by_input = torch.cat([d_input @ x for x in inputs], 1).roll(-layer.turn, 0)
+        return RnnWeights(by_input, d_state @ old, bias[layer.of_input].roll(-layer.turn), bias[layer.of_state])
 
 
 class HandWrittenBackward(torch.autograd.Function):

@@ -13,19 +13,18 @@ from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots, write_rows
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
-from regard.runtime.cpu.weight_layout import Count, Pointer, PositionTable, Scratch, WeightLayout
+from regard.runtime.cpu.weight_layout import Count, Pointer, PositionTable, Scratch, WeightLayout, fields
 from regard.runtime.interfaces import EngineDecoder
 from regard.runtime.published_attention import publish, publish_step
 
 
 class _StepArguments(ctypes.Structure):
-    _fields_ = (
-        *((name, Pointer) for name in ("cache", "parents", "admitted", "sources", "mask", "tokens", "position_table")),
-        *((name, Count) for name in ("batch", "beams", "capacity", "time", "source_length")),
+    _fields_ = [
+        *fields(Pointer, "cache parents admitted sources mask tokens position_table"),
+        *fields(Count, "batch beams capacity time source_length"),
         ("scratch", Scratch),
-        ("logits", Pointer),
-        ("queries", Pointer),
-    )
+        *fields(Pointer, "logits queries"),
+    ]
 
 
 @dataclass
@@ -48,14 +47,8 @@ class NativeState(DecoderState):
         layers, _, *entry = self.cache.shape
         cache = self.cache.new_empty(layers, len(index), *entry)
         cache[:, :, : self.time] = self.cache[:, :, : self.time].index_select(1, index)  # the rest is unwritten
-        return replace(
-            self,
-            cache=cache,
-            parents=self.parents[index],
-            admitted=self.admitted[index],
-            sources=[source[index] for source in self.sources],
-            mask=self.mask[index],
-        )
+        rows = {name: getattr(self, name)[index] for name in ("parents", "admitted", "mask")}
+        return replace(self, cache=cache, sources=[source[index] for source in self.sources], **rows)
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "NativeState":
         if self.beams > 1:
@@ -130,21 +123,12 @@ class NativeDecoder(EngineDecoder):
         tokens = tokens.contiguous()
         assert all(each.is_contiguous() for each in (*tensors, state.mask))
         queries = torch.empty(len(self.attentions), 2, rows, self.table.width) if capturing_here() else None
+        position_table = self.positions.pointer(state.time + 1 - int(state.admitted.min()))
         arguments = _StepArguments(
-            *(each.data_ptr() for each in tensors),
-            ctypes.cast(pointers, Pointer),
-            state.mask.data_ptr(),
-            tokens.data_ptr(),
-            self.positions.pointer(state.time + 1 - int(state.admitted.min())),
-            rows // state.beams,
-            state.beams,
-            capacity,
-            state.time,
-            source_length,
-            scratch,
-            logits.data_ptr(),
-            None if queries is None else queries.data_ptr(),
-        )
+            *(each.data_ptr() for each in tensors), ctypes.cast(pointers, Pointer), state.mask.data_ptr(),
+            tokens.data_ptr(), position_table, rows // state.beams, state.beams, capacity, state.time, source_length,
+            scratch, logits.data_ptr(), None if queries is None else queries.data_ptr(),
+        )  # fmt: skip
         self.library.regard_step(ctypes.byref(self.table), ctypes.byref(arguments), torch.get_num_threads())
         del x  # the scratch memory lives until here
         state.time += 1

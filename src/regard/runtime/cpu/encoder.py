@@ -10,17 +10,17 @@ from regard.core.sequence import Packing, Tokens
 from regard.model.capture import capturing_here
 from regard.model.memory import Memory, masked_mean
 from regard.model.transformer import TransformerEncoder
-from regard.runtime.cpu.weight_layout import Count, LinearTable, Pointer, PositionTable, Scratch, WeightLayout
+from regard.runtime.cpu.weight_layout import Count, LinearTable, Pointer, PositionTable, Scratch, WeightLayout, fields
 from regard.runtime.published_attention import publish
 
 
 class _EncodeArguments(ctypes.Structure):
-    _fields_ = (
-        *((name, Pointer) for name in ("tokens", "offsets", "sequence", "position_table")),
-        *((name, Count) for name in ("rows", "max_length")),
+    _fields_ = [
+        *fields(Pointer, "tokens offsets sequence position_table"),
+        *fields(Count, "rows max_length"),
         ("scratch", Scratch),
         ("projections", Pointer),
-    )
+    ]
 
 
 class NativeEncoder:
@@ -40,17 +40,12 @@ class NativeEncoder:
         offsets = F.pad(source.lengths.cumsum(0), (1, 0))
         sequence = packing.indices // max_length
         scratch, x, normed = self.weights.scratch(rows, max_length)
-        tensors = (tokens, offsets, sequence)
         size = (len(self.attentions), rows, 3 * self.table.width)
         projections = torch.empty(size) if capturing_here() else None
         arguments = _EncodeArguments(
-            *(each.data_ptr() for each in tensors),
-            self.positions.pointer(max_length),
-            rows,
-            max_length,
-            scratch,
-            None if projections is None else projections.data_ptr(),
-        )
+            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), self.positions.pointer(max_length), rows,
+            max_length, scratch, None if projections is None else projections.data_ptr(),
+        )  # fmt: skip
         self.library.regard_encode(ctypes.byref(self.table), ctypes.byref(arguments), torch.get_num_threads())
         if projections is not None:
             for self_attn, packed in zip(self.attentions, projections, strict=True):

@@ -20,56 +20,45 @@ ALIGNMENT = 64  # bytes, as PyTorch's own tensors
 Pointer, Count = ctypes.c_void_p, ctypes.c_int64
 
 
+def fields(kind: type, names: str) -> list[tuple[str, type]]:
+    """Fields of a C struct that have the same type."""
+    return [(name, kind) for name in names.split()]
+
+
 class LinearTable(ctypes.Structure):
-    _fields_ = (
-        *((name, Pointer) for name in ("weight", "bias", "int8_weight", "scale", "offset")),
-        *((name, Count) for name in ("inputs", "outputs")),
-    )
+    _fields_ = fields(Pointer, "weight bias int8_weight scale offset") + fields(Count, "inputs outputs")
 
 
 class NormTable(ctypes.Structure):
-    _fields_ = (("weight", Pointer), ("bias", Pointer), ("eps", ctypes.c_float))
+    _fields_ = [*fields(Pointer, "weight bias"), ("eps", ctypes.c_float)]
 
 
 class LayerTable(ctypes.Structure):
-    _fields_ = (
-        *(
-            (name, LinearTable)
-            for name in ("qkv_proj", "out_proj", "cross_q_proj", "cross_out_proj", "ffn_up", "ffn_down")
-        ),
-        *((name, NormTable) for name in ("norm1", "norm2", "ffn_norm")),
-    )
+    _fields_ = [
+        *fields(LinearTable, "qkv_proj out_proj cross_q_proj cross_out_proj ffn_up ffn_down"),
+        *fields(NormTable, "norm1 norm2 ffn_norm"),
+    ]
 
 
 class StackTable(ctypes.Structure):
-    _fields_ = (
-        ("layers", ctypes.POINTER(LayerTable)),
-        ("project", LinearTable),
-        ("final_norm", NormTable),
+    _fields_ = [
+        ("layers", ctypes.POINTER(LayerTable)), ("project", LinearTable), ("final_norm", NormTable),
         ("embed_tokens", Pointer),
-        *(
-            (name, Count)
-            for name in ("layer_count", "width", "heads", "ffn_dim", "activation", "norm_first", "has_cross_attn")
-        ),
+        *fields(Count, "layer_count width heads ffn_dim activation norm_first has_cross_attn"),
         ("embed_scale", ctypes.c_float),
-    )
+    ]  # fmt: skip
 
 
 class Scratch(ctypes.Structure):
-    _fields_ = tuple((name, Pointer) for name in ("x", "normed", "hidden", "context", "scores"))
+    _fields_ = fields(Pointer, "x normed hidden context scores")
 
 
 def block_projections(block: TransformerBlock) -> list[tuple[nn.Linear, ...]]:
     """The linear layers of a block in the order of `LayerTable`, each with those it is fused with; () for none."""
     self_attn, cross, ffn = block.self_attn, block.cross_attn, block.ffn
+    qkv = self_attn.q_proj, self_attn.k_proj, self_attn.v_proj
     of_cross = [(), ()] if cross is None else [(cross.q_proj,), (cross.out_proj,)]
-    return [
-        (self_attn.q_proj, self_attn.k_proj, self_attn.v_proj),
-        (self_attn.out_proj,),
-        *of_cross,
-        (ffn.up,),
-        (ffn.down,),
-    ]
+    return [qkv, (self_attn.out_proj,), *of_cross, (ffn.up,), (ffn.down,)]
 
 
 def block_norms(block: TransformerBlock) -> list[nn.Module | None]:
@@ -89,22 +78,13 @@ class WeightLayout:
     def stack(self, stack: TransformerStack, embedding: Embedding, project: LinearTable) -> StackTable:
         blocks, final_norm = list(stack.layers), stack.norm
         layers = (LayerTable * len(blocks))(*(self._layer(block) for block in blocks))
-        self_attn, ffn = blocks[0].self_attn, blocks[0].ffn
+        self_attn, ffn, norm_first = blocks[0].self_attn, blocks[0].ffn, not isinstance(final_norm, nn.Identity)
         self.dim, self.max_width = self_attn.dim, max(3 * self_attn.dim, ffn.up.out_features)
         return StackTable(
-            layers,
-            project,
-            NormTable() if isinstance(final_norm, nn.Identity) else self._norm(final_norm),
-            self._copy(embedding.weight),
-            len(blocks),
-            self_attn.dim,
-            self_attn.heads,
-            ffn.up.out_features,
-            KINDS[ffn.activation],
-            not isinstance(final_norm, nn.Identity),
-            blocks[0].cross_attn is not None,
-            embedding.scale,
-        )
+            layers, project, self._norm(final_norm) if norm_first else NormTable(), self._copy(embedding.weight),
+            len(blocks), self_attn.dim, self_attn.heads, ffn.up.out_features, KINDS[ffn.activation], norm_first,
+            blocks[0].cross_attn is not None, embedding.scale,
+        )  # fmt: skip
 
     def scratch(self, rows: int, scores: int) -> tuple[Scratch, Float[Tensor, "rows W"], Float[Tensor, "rows W"]]:
         """Working memory, with views of the residual stream and of its norm in it."""
@@ -225,16 +205,13 @@ def _pack(pack: Callable[..., None], weight: Tensor, packed: Tensor) -> None:
 
 def _plain_block(block: TransformerBlock) -> bool:
     attentions = [each for each in (block.self_attn, block.cross_attn) if each is not None]
-    return (
-        block.ffn.gate is None
-        and block.ffn.activation in KINDS
-        and all(
-            isinstance(attention.score, ScaledDot)
-            and attention.kv_heads == attention.heads
-            and attention.heads * attention.head_dim == attention.dim
-            and attention.rotary is None
-            and attention.q_norm is None
-            and attention.q_proj.bias is not None
-            for attention in attentions
-        )
+    plain_attentions = all(
+        isinstance(attention.score, ScaledDot)
+        and attention.kv_heads == attention.heads
+        and attention.heads * attention.head_dim == attention.dim
+        and attention.rotary is None
+        and attention.q_norm is None
+        and attention.q_proj.bias is not None
+        for attention in attentions
     )
+    return plain_attentions and block.ffn.gate is None and block.ffn.activation in KINDS

@@ -30,15 +30,9 @@ class DecodeBuffers(Generic[StrategyType]):
     decoder: EngineDecoder | None
 
     def __init__(
-        self,
-        decoder: EngineDecoder,
-        strategy: StrategyType,
-        first: int,
-        table: Int[Tensor, "B columns"],
-        state: DecoderState | None,
-        *,
-        recorded: bool = False,
-    ) -> None:
+        self, decoder: EngineDecoder, strategy: StrategyType, first: int, table: Int[Tensor, "B columns"],
+        state: DecoderState | None, *, recorded: bool = False,
+    ) -> None:  # fmt: skip
         self.decoder, self.strategy, self.state = decoder, strategy, state
         self.first = first  # the token before an output's first
         self.tokens = torch.full_like(strategy.generated.tokens[:, :, 0], first)

@@ -32,7 +32,7 @@ class GraphRecorder:
         self.limit = limit  # recordings at most; each has memory of its own
         self.release_cache = release_cache  # return cached memory to the device before recording
         self.on_failure = on_failure or (
-            lambda error: _warn_once(first_line(error))
+            lambda error: _warn(first_line(error))
         )  # may raise; otherwise the work is launched eagerly from then on
         self.runs: Counter[Hashable] = Counter()
         self.replays: dict[Hashable, Callable[[], None]] = {}
@@ -94,7 +94,7 @@ def first_line(error: RuntimeError) -> str:
 
 
 @lru_cache(maxsize=1)  # logged once
-def _warn_once(reason: str) -> None:
+def _warn(reason: str) -> None:
     log.warning("decoding steps cannot be recorded as CUDA graphs, which is slower: %s", reason)
 
 

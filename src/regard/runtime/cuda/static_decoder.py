@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache, partial
+from itertools import chain
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -47,15 +48,8 @@ class StaticState(DecoderState):
     steps: int = 0  # equal to `time`, without waiting for the device
 
     def reorder(self, index: Int[Tensor, " n"]) -> "StaticState":
-        return replace(
-            self,
-            cache=self.cache[:, index],
-            parents=self.parents[index],
-            admitted=self.admitted[index],
-            source=self.source[index],
-            mask=self.mask[index],
-            time=self.time.clone(),
-        )
+        rows = {name: getattr(self, name)[index] for name in ("parents", "admitted", "source", "mask")}
+        return replace(self, cache=self.cache[:, index], time=self.time.clone(), **rows)
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "StaticState":
         if self.parents.shape[1] > 1:
@@ -139,12 +133,10 @@ class StaticDecoder(EngineDecoder):
         self.weights, self.fingerprint = self._copy(decoder), WeightFingerprint(decoder)
         self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
 
-    def refresh(self, model: Seq2Seq) -> bool:
-        assert isinstance(model.decoder, TransformerDecoder)
-        return self.refresh_from(model.decoder)
-
     @torch.inference_mode()
-    def refresh_from(self, decoder: TransformerDecoder) -> bool:
+    def refresh(self, model: Seq2Seq) -> bool:
+        decoder = model.decoder
+        assert isinstance(decoder, TransformerDecoder)
         changed = self.fingerprint.changed(decoder)
         if changed:
             for old, new in zip(tensors_of(self.weights), tensors_of(self._copy(decoder)), strict=True):
@@ -186,21 +178,19 @@ class StaticDecoder(EngineDecoder):
             projected = self.weights.source_kv(memory.states.to(self.dtype))
             source, mask = projected.view(*projected.shape[:2], layers, 2, self.dim), memory.mask
         new = partial(torch.zeros if capacity else torch.empty, device=device)
+        cache = new(layers, batch, capacity, beams, 2, self.dim, dtype=self.dtype)
         parents = new(batch, beams, capacity, dtype=torch.int32)
-        return StaticState(
-            new(layers, batch, capacity, beams, 2, self.dim, dtype=self.dtype),
-            _identity(parents).clone() if capacity and beams > 1 else parents,
-            new(batch, dtype=torch.int64),
-            source,
-            mask,
-            new(1, dtype=torch.int64),
-        )
+        parents = _identity(parents).clone() if capacity and beams > 1 else parents
+        admitted, time = new(batch, dtype=torch.int64), new(1, dtype=torch.int64)
+        return StaticState(cache, parents, admitted, source, mask, time)
 
     def step(self, tokens: Int[Tensor, " rows"], state: DecoderState) -> tuple[Float[Tensor, "rows V"], StaticState]:
         """One step, after `state.reserve()`, which is not part of a recording."""
         assert isinstance(state, StaticState)
         weights, admitted, time, heads = self.weights, state.admitted, state.time, self.heads
-        norms, post_norm, captured = self._norms(), not self.norm_first, capturing_here()
+        post_norm, captured = not self.norm_first, capturing_here()
+        # In the order of use: before each sublayer and at the end, or after each sublayer.
+        norms = chain([None] * post_norm, *(layer.norms for layer in weights.layers), weights.final_norm)
         ops = step.kernels(tokens) or step
         x = ops.embed(tokens, weights.embed_tokens, self.scale, weights.positions, admitted, time)
         for number, layer in enumerate(weights.layers):
@@ -224,14 +214,6 @@ class StaticDecoder(EngineDecoder):
         logits, _ = ops.norm_linear(x, next(norms), weights.project, post_norm=post_norm)
         state.time += 1
         return logits[:, : self.vocab_size], state
-
-    def _norms(self) -> Iterator[StepNorm | None]:
-        """In the order of use: before each sublayer and at the end, or after each sublayer."""
-        if not self.norm_first:
-            yield None
-        for layer in self.weights.layers:
-            yield from layer.norms
-        yield from self.weights.final_norm
 
 
 _decoders: "WeakKeyDictionary[nn.Module, dict[torch.dtype, StaticDecoder]]" = WeakKeyDictionary()

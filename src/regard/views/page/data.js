@@ -3,18 +3,20 @@
 export const MEAN = -1; // the mean over all heads
 
 export function readLook(told) {
-  const sides = { source: sourceNames(told.source), tokens: told.output?.tokens, read: told.output?.read };
-  return { ...told, maps: told.maps.map((each) => readMap(each, sides)) };
+  const names = told.sources.map(sourceNames);
+  const output = { tokens: told.output?.tokens, read: told.output?.read };
+  const read = (each) => readMap(each, { ...output, source: names[each.source] }, told.sources[each.source]);
+  return { ...told, maps: told.maps.map(read) };
 }
 
 function sourceNames(source) {
-  if (source?.kind !== "image") return source?.tokens;
+  if (source.kind !== "image") return source.tokens;
   const [rows, columns] = source.grid;
   const regions = Array.from({ length: rows * columns }, (_, i) => `${Math.floor(i / columns) + 1},${(i % columns) + 1}`);
   return [...Array(source.units).fill("<unit>"), ...regions];
 }
 
-function readMap(told, sides) {
+function readMap(told, sides, input) {
   const side = (name) => (name === "output" ? (told.kind === "self" ? sides.read : sides.tokens) : sides[name]) ?? [];
   const [heads, rows, across] = (told.weights ?? told.top).shape;
   const dense = told.weights && unpacked(told.weights.data, Uint16Array);
@@ -25,6 +27,7 @@ function readMap(told, sides) {
   const asks = side(told.query_side);
   const found = {
     ...told,
+    input, // the source that it reads: tokens, or an image
     heads,
     rows,
     keys,

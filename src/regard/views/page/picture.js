@@ -6,8 +6,8 @@ import { make } from "./state.js";
 const SHADE = 0.75; // how much of the light is removed where the weight is zero
 const LARGEST = 12; // regions whose numbers are shown
 
-export function attendsToImage({ map, look }) {
-  return map.key_side === "source" && look.source?.kind === "image";
+export function attendsToImage(map) {
+  return map.key_side === "source" && map.input?.kind === "image";
 }
 
 // What to draw on each region of the image: its shade, and the number if it is one of the largest.
@@ -25,43 +25,43 @@ export function veil(source, line) {
 }
 
 export function showPicture(box, store) {
-  const { source } = store.state.look;
-  if (source?.kind !== "image") return;
-  const views = [frame(source), frame(source)];
+  if (!store.state.look.sources.some((source) => source.kind === "image")) return;
+  const views = [frame(), frame()];
   box.append(...views.map((view) => view.figure));
   store.listen((state) => {
     const { pin } = state;
-    box.hidden = !attendsToImage(state);
+    box.hidden = !attendsToImage(state.map);
     if (box.hidden) return;
     draw(views[0], state, state.map, state.head, state.row, "");
-    views[1].figure.hidden = !(pin && attendsToImage({ map: pin.map, look: state.look }));
+    views[1].figure.hidden = !(pin && attendsToImage(pin.map));
     if (!views[1].figure.hidden) draw(views[1], state, pin.map, pin.head, pin.row, "pinned: ");
   });
   const pointed = (event) => {
-    const { map, look } = store.state;
-    if (map.query_side !== "source" || !attendsToImage({ map, look })) return;
-    const [rows, columns] = source.grid;
+    const { map } = store.state;
+    if (map.query_side !== "source" || !attendsToImage(map)) return;
+    const [rows, columns] = map.input.grid;
     const at = event.currentTarget.getBoundingClientRect();
     const part = (place, size, count) => Math.max(0, Math.min(count - 1, Math.floor((place / size) * count)));
     const y = part(event.clientY - at.top, at.height, rows);
     const x = part(event.clientX - at.left, at.width, columns);
-    if (map.rows === map.keys) store.change({ row: source.units + y * columns + x });
+    if (map.rows === map.keys) store.change({ row: map.input.units + y * columns + x });
   };
   views[0].canvas.addEventListener("pointermove", pointed);
 }
 
-function frame(source) {
-  const picture = make("img", { src: source.data, alt: "" });
+function frame() {
+  const picture = make("img", { alt: "" });
   const canvas = make("canvas", { role: "img" });
   const caption = make("figcaption");
-  return { canvas, caption, figure: make("figure", {}, make("div", { className: "stack" }, picture, canvas), caption) };
+  return { picture, canvas, caption, figure: make("figure", {}, make("div", { className: "stack" }, picture, canvas), caption) };
 }
 
 function draw(view, state, map, head, row, before) {
-  const { source } = state.look;
+  const source = map.input;
   const width = 640;
   const height = Math.round((width * source.height) / source.width);
-  const { canvas } = view;
+  const { picture, canvas } = view;
+  if (picture.src !== source.data) picture.src = source.data;
   Object.assign(canvas, { width, height });
   const pen = canvas.getContext("2d");
   const [rows, columns] = source.grid;

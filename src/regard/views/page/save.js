@@ -83,12 +83,12 @@ function painted(shares, size) {
 
 // The attention of the row: on the image, or as lines between words.
 export function drawnRow(state) {
-  return attendsToImage(state) ? drawnPicture(state) : drawnLines(state);
+  return attendsToImage(state.map) ? drawnPicture(state) : drawnLines(state);
 }
 
 function drawnPicture(state) {
-  const { map, head, row, look } = state;
-  const { source } = look;
+  const { map, head, row } = state;
+  const source = map.input;
   const across = 480;
   const down = Math.round((across * source.height) / source.width);
   const [rows, columns] = source.grid;

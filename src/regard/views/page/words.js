@@ -13,7 +13,7 @@ export function showAsking(list, store) {
   const option = (row) => list.querySelector(`[data-row="${row}"]`);
 
   function build(state) {
-    const { map, look } = state;
+    const { map } = state;
     first = Math.max(0, Math.min(state.row - MOST / 2, map.rows - MOST));
     const last = Math.min(map.rows, first + MOST);
     const items = [];
@@ -23,8 +23,8 @@ export function showAsking(list, store) {
       items.push(item);
     }
     list.replaceChildren(...items);
-    const columns = map.query_side === "source" && look.source?.kind === "image" ? look.source.grid[1] : 0;
-    list.classList.toggle("regions", columns > 0 && map.rows === columns * look.source.grid[0]);
+    const columns = map.query_side === "source" && map.input?.kind === "image" ? map.input.grid[1] : 0;
+    list.classList.toggle("regions", columns > 0 && map.rows === columns * map.input.grid[0]);
     list.style.setProperty("--columns", columns);
   }
 
@@ -54,7 +54,7 @@ export function showAsking(list, store) {
   list.addEventListener("click", (event) => rowOf(event) && store.change(pinned(store.state, Number(rowOf(event)))));
   list.addEventListener("keydown", (event) => {
     const { row, map } = store.state;
-    const down = list.classList.contains("regions") ? store.state.look.source.grid[1] : 1;
+    const down = list.classList.contains("regions") ? map.input.grid[1] : 1;
     const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: down, ArrowUp: -down, Home: -row, End: map.rows - 1 - row };
     if (event.key in steps) store.change({ row: row + steps[event.key] });
     else if (event.key === "Enter" || event.key === " ") store.change(pinned(store.state));
@@ -69,9 +69,9 @@ export function showAsked(list, store) {
   let items = [];
 
   function build(state, line) {
-    const { map, look } = state;
-    const regions = map.key_side === "source" && look.source?.kind === "image";
-    let keys = Array.from({ length: regions ? look.source.units : map.keys }, (_, key) => key);
+    const { map } = state;
+    const regions = map.key_side === "source" && map.input?.kind === "image";
+    let keys = Array.from({ length: regions ? map.input.units : map.keys }, (_, key) => key);
     if (keys.length > MOST) keys = heaviest(line, FEW).sort((a, b) => a - b);
     items = keys.map((key) => ({ key, number: make("small"), box: make("span", { role: "listitem" }) }));
     list.replaceChildren();
