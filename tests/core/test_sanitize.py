@@ -50,7 +50,7 @@ def test_ordinary_text_is_shown_as_it_is(name):
 
 
 @pytest.mark.parametrize("name", REPLACED)
-def test_what_could_pass_for_anything_else_is_replaced(name):
+def test_unprintable_characters_are_replaced(name):
     text = REPLACED[name]
     assert printable(f"a {text}b") == f"a {'�' * len(text)}b"
     assert charts.text(text) == (text if name == "tab" else "".join(one if one == "\n" else "�" for one in text))

@@ -1,4 +1,4 @@
-"""Bad arguments get a ValueError that names the argument, what was wanted, what came, and the remedy."""
+"""Invalid arguments raise a ValueError that names the argument, what was wanted, what was given, and the remedy."""
 
 import subprocess
 import sys
@@ -35,10 +35,10 @@ REFUSED = {
     "heads that do not exist": (lambda: regard.attention_weights(HEADED, HEADED, heads=4), "heads: wanted whole numbers from -4 to 3"),
     "log-sum-exp of another shape": (lambda: regard.attention_weights(Q, K, lse=torch.ones(2, 5)), r"lse: .*\(2, 3\); got \(2, 5\)"),
     "negative top": (lambda: regard.attention_summary(Q, K, top=-1), "top: wanted a count"),
-    "turning heads of another dim": (lambda: regard.Rotary(4)(Q, torch.arange(3)), r"x: wanted heads of dim 4.*got dim 8.*Rotary\(8\)"),
-    "slopes of no heads": (lambda: regard.Alibi(0), "heads: wanted at least 1; got 0"),
-    "places before the first": (lambda: regard.Add(regard.Learned(8, 5))(Q, start=-1), "start: wanted a position of at least 0; got -1"),
-    "keys marked by numbers": (lambda: regard.attention_summary(Q, K, on=torch.ones(5)), r"on: wanted one boolean per key, shape \(5,\)"),
+    "rotary of another head dim": (lambda: regard.Rotary(4)(Q, torch.arange(3)), r"x: wanted heads of dim 4.*got dim 8.*Rotary\(8\)"),
+    "ALiBi of no heads": (lambda: regard.Alibi(0), "heads: wanted at least 1; got 0"),
+    "negative start position": (lambda: regard.Add(regard.Learned(8, 5))(Q, start=-1), "start: wanted a position of at least 0; got -1"),
+    "mass of keys given as numbers": (lambda: regard.attention_summary(Q, K, on=torch.ones(5)), r"on: wanted one boolean per key, shape \(5,\)"),
     "heads that do not divide": (lambda: regard.MultiHead(10, 4), "heads: wanted a divisor of the dim 10; got 4. The nearest is 5"),
     "key heads that do not divide": (lambda: regard.MultiHead(12, 4, kv_heads=3), "kv_heads: wanted a divisor of heads = 4; got 3"),
     "no heads": (lambda: regard.MultiHead(12, 0), "at least 1; got 12, 0"),
@@ -52,12 +52,12 @@ REFUSED = {
     "rotary across sequences": (lambda: regard.MultiHead(8, 4, rotary=regard.Rotary(2))(Q, K), "source: .*rotary=None"),
     "mask on another device": (lambda: regard.attend(Q, K, V, mask=torch.ones(3, 5, dtype=torch.bool, device="meta")), "mask: wanted a mask on cpu.*meta"),
     "bias on another device": (lambda: regard.attend(Q, K, V, bias=torch.ones(3, 5, device="meta")), "bias: .*on cpu.* got .* on meta"),
-    "heads that the score has not": (lambda: regard.attend(HEADED, HEADED, HEADED, score=regard.Additive(8, 8, 4, heads=3)), r"query: wanted a head axis of 3.*got 4 in shape \(2, 4, 5, 8\)"),
+    "other number of heads than the score": (lambda: regard.attend(HEADED, HEADED, HEADED, score=regard.Additive(8, 8, 4, heads=3)), r"query: wanted a head axis of 3.*got 4 in shape \(2, 4, 5, 8\)"),
     "source of another batch": (lambda: regard.MultiHead(8, 4)(Q, torch.randn(1, 5, 8)), r"memory: .*\(2, 4, 5\).*got \(1, 4, 5, 2\)"),
     "memory of another layer": (lambda: regard.MultiHead(8, 4).attend_memory(Q, regard.MultiHead(8, 8).project_memory(Q)), "memory: .*from this layer"),
     "layer of another dtype": (lambda: regard.MultiHead(8, 4)(Q.double()), "wanted torch.float32 on cpu, as the layer; got torch.float64"),
     "head dim of nothing": (lambda: regard.MultiHead(8, 4, head_dim=0), "at least 1; got 8, 4, 4, 0"),
-    "rotary without looking": (lambda: regard.MultiHead(8, 4, score="uniform", rotary=regard.Rotary(2)), "score: .*'uniform'"),
+    "rotary with a uniform score": (lambda: regard.MultiHead(8, 4, score="uniform", rotary=regard.Rotary(2)), "score: .*'uniform'"),
     "score of no dim": (lambda: regard.Additive(8, 8, 0), "at least 1; got 8, 0, None"),
     "cache of another batch": (lambda: step_into(Q, Q[:1]), r"cache: .*\(2, 4, 2\).*got \(1, 4, 2\)"),
     "beams by a mask": (lambda: regard.MultiHead(8, 4).project_memory(Q).reorder(torch.tensor([False, True])), "index: wanted row numbers.*torch.bool"),
@@ -102,7 +102,7 @@ def test_refused(name):
     ],
 )
 def test_refused_where_nothing_checks_types(call, message):
-    """In a process of its own: here the tests' own type checks would speak first."""
+    """In a process of its own: in this one, the type checks of the tests raise first."""
     program = f"import regard, torch; x = torch.randn(2, 3, 8); {call}"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert message in result.stderr
@@ -119,7 +119,7 @@ def test_a_cache_refuses_what_needs_gradient():
 
 @pytest.mark.parametrize(("n", "m"), [(0, 5), (3, 0), (0, 0)])
 @pytest.mark.parametrize("score", [None, regard.Additive(8, 8, 4)])
-def test_nothing_asked_or_nothing_known_gives_zeros(n, m, score):
+def test_no_queries_or_no_keys_give_zeros(n, m, score):
     query, key, value = (torch.randn(2, size, 8, requires_grad=True) for size in (n, m, m))
     out = regard.attend(query, key, value, score=score, causal=True)
     assert torch.equal(out, torch.zeros(2, n, 8))

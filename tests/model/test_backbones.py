@@ -36,7 +36,7 @@ def packaged() -> Path:
 
 
 def imagenet(images: torch.Tensor) -> torch.Tensor:
-    """What EfficientNet-Lite0 with its own classifier says."""
+    """The predictions of EfficientNet-Lite0 with its own classifier."""
     path = packaged()
     network, classifier = backbone("efficientnet-lite0").eval(), pretrained.read_tensors(path)
     network.load_state_dict(pretrained.pretrained_weights(LITE, path))
@@ -54,7 +54,7 @@ def test_logits_are_those_of_another_implementation():
 
 
 def photographs(count: int, *, dogs: bool) -> np.ndarray:
-    """Of Flickr8k, those whose captions all speak of a dog, or none of any animal."""
+    """Of Flickr8k, images whose captions all mention a dog, or none an animal."""
     image_class = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'")
     data = os.environ.get("REGARD_DATA")
     if data is None:
@@ -101,7 +101,7 @@ def test_a_norm_is_batch_norm_by_its_statistics():
 
 @pytest.mark.parametrize(("kernel", "size"), [(3, (8, 8)), (3, (7, 9)), (5, (8, 6)), (5, (7, 5))])
 def test_a_stride_is_padded_as_tensorflow_does(kernel, size):
-    """Output i looks at the kernel that begins at 2i minus half of all that is added, rounded down."""
+    """Output i is computed from the window that begins at 2i minus half of the padding, rounded down."""
     conv = nn.Conv2d(1, 1, kernel, 2, bias=False)
     conv.requires_grad_(False)
     x = torch.randn(1, 1, *size)
@@ -317,7 +317,7 @@ def ready(tmp_path: Path, kind: str = "cnn", **changes):
 
 
 def quiet(stage: str, number: int) -> None:
-    """No progress is told."""
+    """Without progress reports."""
 
 
 def test_a_missing_file_is_found_first(tmp_path, few):

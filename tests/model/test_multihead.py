@@ -204,7 +204,7 @@ def test_autocast_runs_in_half_precision():
 
 @torch.no_grad()
 def test_2d_block_equals_convolutions():
-    """One-by-one convolutions, every place attends to every place, a residual: written out with convolutions."""
+    """One-by-one convolutions, every position attends to every position, a residual: written out with convolutions."""
     block, x = regard.SelfAttention2d(8, heads=2), torch.randn(2, 8, 3, 5)
     assert torch.equal(block(x), x)  # a new block changes nothing
     block.gate.fill_(0.7)

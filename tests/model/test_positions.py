@@ -54,7 +54,7 @@ def test_sinusoidal_is_the_formula_of_the_paper():
         assert table[position, WIDTH // 2 + i].item() == pytest.approx(math.cos(angle), abs=1e-5)
 
 
-def test_learned_table_refuses_a_longer_sequence_and_says_what_to_do():
+def test_learned_table_refuses_a_longer_sequence_with_a_remedy():
     add = regard.Add(regard.Learned(WIDTH, 10))
     add(torch.zeros(2, 10, WIDTH))
     with pytest.raises(ValueError, match=r"at most 10 positions.*got 11\..*larger limit, or use sinusoidal"):
@@ -191,7 +191,7 @@ def test_registered_positions_are_built_by_name(registered):
     assert nearest.bias(1, 3).values.tolist() == [[-2.0, -1.0, 0.0]] * 2
 
 
-def test_a_configuration_asks_what_registered_positions_declare(registered):
+def test_a_configuration_reads_what_registered_positions_declare(registered):
     with pytest.raises(regard.InvalidRecipe, match="dim: wanted a multiple of 4, for ramp positions; got 6"):
         TransformerConfig(dim=6, heads=2, positions="ramp")
     assert TransformerConfig(positions="ramp").not_packable() is None

@@ -72,7 +72,7 @@ def test_the_first_token_is_always_gold_and_a_ratio_is_exact():
     assert 0.25 < by_token[:, 1:].float().mean() < 0.35
 
 
-def test_schedules_begin_and_end_where_they_say():
+def test_schedules_begin_and_end_at_their_probabilities():
     for schedule in ("linear", "exponential", "sigmoid"):
         forcing = ScheduledSampling(teacher_forcing=1.0, final_teacher_forcing=0.2, over_steps=100, schedule=schedule)
         shares = [forcing.share(step) for step in range(0, 101, 10)]

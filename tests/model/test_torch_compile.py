@@ -91,7 +91,7 @@ print("heard")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False], ids=["compiled, then heard", "heard, then compiled"])
-def test_a_compiled_layer_is_heard(first):
+def test_a_compiled_layer_is_captured(first):
     program = HEARD.replace("FIRST", repr(first))
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.stdout == "heard\n", result.stderr[-3000:]

@@ -9,7 +9,7 @@ from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.transformer import TransformerDecoder
-from regard.model.transformer_block import TransformerConfig, TransformerStack
+from regard.model.transformer_block import PaddedInputs, TransformerConfig, TransformerStack
 from support.models import VOCABULARY, WIDTH, without_zeros, words
 
 
@@ -54,7 +54,7 @@ def test_transformer_encoder(norm_first, activation):
             theirs.norm.load_state_dict(ours.norm.state_dict())
     x = torch.randn(3, 6, 16, requires_grad=True)
     mask = torch.arange(6) < torch.tensor([6, 4, 1])[:, None]
-    out, wanted = ours(x, mask=mask[:, None]), theirs(x, src_key_padding_mask=~mask)
+    out, wanted = ours(x, PaddedInputs(mask[:, None])), theirs(x, src_key_padding_mask=~mask)
     torch.testing.assert_close(out[mask], wanted[mask])
     torch.testing.assert_close(
         torch.autograd.grad(out[mask].square().sum(), x),

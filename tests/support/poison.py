@@ -1,11 +1,11 @@
-"""Memory that shows who did not write to it."""
+"""Memory that reveals elements which were never written."""
 
 import pytest
 import torch
 
 
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `new_empty` makes is full of NaNs, or of a number that is nobody's."""
+    """Fill tensors of `new_empty` with NaN, or with a number that occurs nowhere else."""
     new_empty = torch.Tensor.new_empty
 
     def poisoned(self, *shape, **keywords):

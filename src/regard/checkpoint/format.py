@@ -44,13 +44,10 @@ def checkpoint_texts(
     `recipe` and `model` are the resolved tables; `version` is Regard's; `registered` are the names in the recipe that
     were registered at run time (`regard.core.registry.extensions`).
     """
-    sides = {"target": (TOKENIZER, data.target)}
+    sides, name, file = {"target": (TOKENIZER, data.target)}, "source", SOURCE_TOKENIZER
     for number, vocabulary in enumerate(data.sources, start=1):
-        name, file = (
-            ("source", SOURCE_TOKENIZER)
-            if len(data.sources) == 1
-            else (f"sources.{number}", f"source_{number}_tokenizer.json")
-        )
+        if len(data.sources) > 1:
+            name, file = f"sources.{number}", f"source_{number}_tokenizer.json"
         if vocabulary is not None:
             sides[name] = (TOKENIZER if vocabulary is data.target else file, vocabulary)
     config = {

@@ -57,9 +57,9 @@ ConfigType = TypeVar("ConfigType", bound="Config")
 Default = TypeVar("Default")
 
 
-def doc(default: Default, text: str) -> Default:
-    """A dataclass field with a default and a description."""
-    return field(default=default, metadata={"doc": text})
+def doc(default: Default, text: str, arxiv: str = "") -> Default:
+    """A dataclass field with a default, a description and the number of a paper."""
+    return field(default=default, metadata={"doc": text + (f" (https://arxiv.org/abs/{arxiv})" if arxiv else "")})
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,7 @@ class Config:
 def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigType | list[Problem]:
     """The configuration of a recipe's table, or all problems found in it. `where` is the table's full name."""
     hints = _hints(cls)  # type: ignore[arg-type]
-    problems = [
-        Problem(f"{where}.{key}", f"a key of {where}", "an unknown one", nearest(key, hints))
-        for key in table
-        if key not in hints
-    ]
+    problems = unknown_keys(table, hints, where)
     values: dict[str, Any] = {}
     for key in table.keys() & hints.keys():
         value = table[key]
@@ -99,7 +95,7 @@ def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigT
     try:
         return cls(**values)
     except InvalidRecipe as error:
-        return [Problem(f"{where}.{p.key}", p.wanted, p.got, p.remedy) for p in error.problems]
+        return [problem.under(where) for problem in error.problems]
 
 
 def _read_nested(cls: type[ConfigType], value: Any, where: str, problems: list[Problem]) -> Any:
@@ -114,6 +110,12 @@ def _read_nested(cls: type[ConfigType], value: Any, where: str, problems: list[P
         problems += config
         return None
     return config
+
+
+def unknown_keys(table: Iterable[str], known: Iterable[str], where: str) -> list[Problem]:
+    """A problem for each key of a table that is not known."""
+    wrong = [key for key in table if key not in known]
+    return [Problem(f"{where}.{key}", f"a key of {where}", "an unknown one", nearest(key, known)) for key in wrong]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ command line.
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -73,6 +73,10 @@ class Problem:
     wanted: str
     got: str
     remedy: str
+
+    def under(self, table: str) -> "Problem":
+        """The same problem, its key within this table."""
+        return replace(self, key=f"{table}.{self.key}")
 
     def __str__(self) -> str:
         return f"{self.key}: wanted {self.wanted}; got {self.got}. {self.remedy}"

@@ -190,7 +190,9 @@ def _spec(
         got = f"dim {key.shape[-1]} in shape {tuple(key.shape)}"
         remedy = "Project one of them, or use a score of two dims: Bilinear, ReducedRank or Additive."
         raise InvalidArgument("key", wanted=f"the query's dim, {query.shape[-1]}, for {name}", got=got, remedy=remedy)
-    folding = _folding(lead, score_function)
+    heads = 1 if score_function.weight is None else len(score_function.weight)
+    assert heads in (1, *lead[-1:])  # checked by the score
+    folding = (1, *lead) if len(lead) == 1 and heads > 1 else lead  # a single axis is the batch unless there are heads
     shape = (*lead, query.shape[-2], key.shape[-2])
     if mask is not None:
         check_mask(mask, shape, query.device)
@@ -203,13 +205,6 @@ def _spec(
         bias=None if bias is None else fold_bias(bias, shape, query, folding),
     )
     return spec, lead, None if value is None else _fold_batch(value, folding)
-
-
-def _folding(lead: tuple[int, ...], score_function: ScoreFunction) -> tuple[int, ...]:
-    """A single leading axis is the batch, unless the score has heads."""
-    heads = 1 if score_function.weight is None else len(score_function.weight)
-    assert heads in (1, *lead[-1:])  # checked by the score
-    return (1, *lead) if len(lead) == 1 and heads > 1 else lead
 
 
 def _fold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:

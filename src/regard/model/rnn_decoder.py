@@ -36,9 +36,7 @@ class RnnDecoderConfig(DecoderConfig):
     dim: Count = doc(256, "dimension of the hidden state")
     layers: Count = doc(1, "number of layers")
     dropout: Probability = doc(0.1, "dropout of inputs, between layers and of the output")
-    initial_state: Literal["summary", "zero"] = doc(
-        "summary", "initial hidden state: from the memory's summary, or zero"
-    )
+    initial_state: Literal["summary", "zero"] = doc("summary", "initial hidden state: from the summary, or zero")
     attention: Literal["none", "bahdanau", "luong"] = doc(
         "bahdanau",
         '"bahdanau" attends before each step (https://arxiv.org/abs/1409.0473), "luong" after it '
@@ -46,12 +44,9 @@ class RnnDecoderConfig(DecoderConfig):
     )
     score: ScoreName = doc("additive", "attention score function")
     input_feeding: bool = doc(
-        False,
-        'with "luong": the last attentional state is an input of the next step (https://arxiv.org/abs/1508.04025)',
+        False, 'with "luong": feed the last attentional state to the next step', arxiv="1508.04025"
     )
-    context_gate: bool = doc(
-        False, 'with "bahdanau": a learned gate scales the context vector (https://arxiv.org/abs/1502.03044)'
-    )
+    context_gate: bool = doc(False, 'with "bahdanau": a learned gate scales the context vector', arxiv="1502.03044")
 
     def conflicts(self) -> Iterator[Problem]:
         if self.input_feeding and self.attention != "luong":

@@ -26,19 +26,13 @@ class ScheduledSampling(Config):
     """The probability of teacher forcing over the steps of training."""
 
     teacher_forcing: Share = doc(
-        1.0,
-        "probability of feeding the gold token: 1 is teacher forcing, 0 free running "
-        "(https://arxiv.org/abs/1506.03099)",
+        1.0, "probability of the gold token as input: 1 is teacher forcing", arxiv="1506.03099"
     )
     final_teacher_forcing: Share | None = doc(None, "probability at the end of the schedule; left out: constant")
     over_steps: Count | None = doc(None, "updates that the schedule takes")
     schedule: Literal["linear", "exponential", "sigmoid"] = doc("linear", "shape of the schedule")
-    mode: Literal["token", "ratio"] = doc(
-        "token", "draw each token independently, or exactly that share of each sequence"
-    )
-    passes: Count = doc(
-        1, "forward passes of a parallel decoder to produce its own predictions (https://arxiv.org/abs/1906.07651)"
-    )
+    mode: Literal["token", "ratio"] = doc("token", "draw each token, or exactly that share of each sequence")
+    passes: Count = doc(1, "forward passes by which a parallel decoder makes its predictions", arxiv="1906.07651")
 
     def conflicts(self) -> Iterator[Problem]:
         if (self.final_teacher_forcing is None) != (self.over_steps is None):

@@ -13,7 +13,15 @@ from regard.model.kv_cache import KeyValue, KeyValueCache, LayerMemories, Slots
 from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.multihead import MultiHead
 from regard.model.positions import Start
-from regard.model.transformer_block import ClsToken, InputLayer, StepInputs, TransformerConfig, TransformerStack
+from regard.model.transformer_block import (
+    ClsToken,
+    InputLayer,
+    PackedInputs,
+    PaddedInputs,
+    StepInputs,
+    TransformerConfig,
+    TransformerStack,
+)
 
 
 class TransformerEncoder(Encoder):
@@ -35,7 +43,8 @@ class TransformerEncoder(Encoder):
             x, mask = self.cls_token(x, mask)
         x, length = self.input_layer(x), x.shape[1]
         packing, bias = Packing.where_useful(mask), self.input_layer.bias(length, length)
-        states = self.stack(x, mask=mask[:, None], causal=self.causal, bias=bias, packing=packing)
+        x = x if packing is None else packing.pack(x)
+        states = self.stack(x, PaddedInputs(mask[:, None], self.causal, bias, packing))
         # Zeros in the padding, with a packing or without.
         states = states.masked_fill(~mask[..., None], 0.0) if packing is None else packing.unpack(states)
         if self.cls_token is not None:
@@ -45,7 +54,7 @@ class TransformerEncoder(Encoder):
     def forward_packed(self, source: Packed) -> PackedMemory:
         """As `forward`, for packed sequences; not with a cls_token, nor with positions that bias the scores."""
         x = self.input_layer(self.embed_tokens(source.ids), source.offsets)
-        return PackedMemory(self.stack.forward_packed(x, source.offsets, causal=self.causal), source.offsets)
+        return PackedMemory(self.stack(x, PackedInputs(source.offsets, self.causal)), source.offsets)
 
 
 @dataclass
@@ -128,15 +137,17 @@ class TransformerDecoder(Decoder[TransformerState]):
         self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
     ) -> Float[Tensor, "*lead W"]:
         x, length = self.input_layer(self.embed_tokens(targets)), targets.shape[1]
-        bias = self.input_layer.bias(length, length)
-        states: Tensor = self.stack(x, causal=True, bias=bias, memory=memory, packing=packing)
+        inputs = PaddedInputs(None, True, self.input_layer.bias(length, length), packing)
+        inputs = inputs if memory is None else inputs.with_memory(memory)
+        states: Tensor = self.stack(x if packing is None else packing.pack(x), inputs)
         return states
 
     def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
         """As `hidden`, for packed sequences; not with positions that bias the scores."""
         assert not isinstance(memory, Memory)
         x = self.input_layer(self.embed_tokens(targets.ids), targets.offsets)
-        return self.stack.forward_packed(x, targets.offsets, causal=True, memory=memory)
+        states: Tensor = self.stack(x, PackedInputs(targets.offsets, True, memory))
+        return states
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> TransformerState:
         empty = self.project.weight.new_zeros(batch, 0, self.embed_tokens.dim)
@@ -173,7 +184,7 @@ class TransformerDecoder(Decoder[TransformerState]):
         mask = None if state.memory is None else state.memory.mask
         each = zip(state.caches, memories, strict=True)
         inputs = [StepInputs(cache, bias, visible, position, memory, mask) for cache, memory in each]
-        states = self.stack.run(x.view(-1, beams, x.shape[-1]), inputs)
+        states = self.stack(x.view(-1, beams, x.shape[-1]), inputs)
         state.time += 1
         logits: Tensor = self.project(states).flatten(0, 1)
         return logits, state

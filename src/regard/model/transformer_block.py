@@ -1,9 +1,8 @@
 """Transformer blocks, and the stacks of them in encoders, decoders and vision Transformers."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from typing import Annotated, Literal, NamedTuple
 
 import torch
@@ -48,29 +47,25 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     dropout: Probability = doc(0.1, "dropout of embeddings and of each sublayer's output")
     attention_dropout: Probability = doc(0.0, "dropout of attention weights")
     ffn_dropout: Probability = doc(0.0, "dropout inside the feed-forward network")
-    norm: Literal["layer", "rms"] = doc("layer", "LayerNorm or RMSNorm (https://arxiv.org/abs/1910.07467)")
-    norm_first: bool = doc(True, "pre-norm instead of post-norm (https://arxiv.org/abs/2002.04745)")
+    norm: Literal["layer", "rms"] = doc("layer", "LayerNorm or RMSNorm", arxiv="1910.07467")
+    norm_first: bool = doc(True, "pre-norm instead of post-norm", arxiv="2002.04745")
     norm_input: bool = doc(False, "normalize the embeddings too")
     norm_eps: Annotated[float, Range(0.0)] = doc(1e-5, "added to the variance in norms")
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = doc(
-        "relu", "activation of the feed-forward network; swiglu is gated (https://arxiv.org/abs/2002.05202)"
+        "relu", "activation of the feed-forward network; swiglu is gated", arxiv="2002.05202"
     )
     positions: PositionName = doc("sinusoidal", "position encoding")
-    position_mode: Literal["add", "concatenate"] = doc(
-        "add", "add sinusoidal or learned positions to the embeddings, or concatenate them"
-    )
+    position_mode: Literal["add", "concatenate"] = doc("add", "how position encodings join the embeddings")
     max_positions: Count = doc(512, "largest sequence length of learned positions")
     score: ScoreName = doc("scaled_dot", "attention score function")
     kv_heads: Count | None = doc(
-        None, "key and value heads, shared by groups of query heads (https://arxiv.org/abs/2305.13245); left out: heads"
+        None, "key and value heads, shared by query heads; left out: heads", arxiv="2305.13245"
     )
-    qk_norm: bool = doc(False, "normalize queries and keys (https://arxiv.org/abs/2010.04245)")
+    qk_norm: bool = doc(False, "normalize queries and keys", arxiv="2010.04245")
     causal: bool = doc(False, "an encoder whose positions attend to earlier positions only")
     cls_token: bool = doc(False, 'encoders: prepend a learned [CLS] state, for the pool "first"')
     activation_checkpointing: bool = doc(
-        False,
-        "recompute the activations of a block in the backward pass instead of storing them "
-        "(https://arxiv.org/abs/1604.06174)",
+        False, "recompute a block's activations in the backward pass", arxiv="1604.06174"
     )
 
     def conflicts(self) -> Iterator[Problem]:
@@ -137,15 +132,20 @@ class FeedForward(nn.Module):
 
 
 class PaddedInputs(NamedTuple):
-    """What the attentions of every block read, for padded sequences; with `packing`, their real tokens are computed."""
+    """What the attentions of every block read, for padded sequences, or their tokens alone with `packing`."""
 
-    mask: Tensor | None
-    causal: bool
-    bias: DistanceBias | None
-    packing: Packing | None
-    memory: Float[Tensor, "*lead D"] | None  # states; packed with `memory_packing`
-    memory_mask: Tensor | None
-    memory_packing: Packing | None
+    mask: Tensor | None = None
+    causal: bool = False
+    bias: DistanceBias | None = None
+    packing: Packing | None = None
+    memory: Float[Tensor, "*lead D"] | None = None  # states, packed if there is a `memory_packing`
+    memory_mask: Tensor | None = None
+    memory_packing: Packing | None = None
+
+    def with_memory(self, memory: Memory) -> "PaddedInputs":
+        packing = Packing.where_useful(memory.mask)
+        states = memory.states if packing is None else packing.pack(memory.states)
+        return self._replace(memory=states, memory_mask=memory.mask[:, None], memory_packing=packing)
 
     def attend_self(self, attention: MultiHead, x: Tensor) -> Tensor:
         out: Tensor = attention(x, mask=self.mask, causal=self.causal, bias=self.bias, packing=self.packing)
@@ -162,7 +162,7 @@ class PackedInputs(NamedTuple):
 
     offsets: SequenceOffsets
     causal: bool
-    memory: PackedMemory | None
+    memory: PackedMemory | None = None
 
     def attend_self(self, attention: MultiHead, x: Tensor) -> Tensor:
         return attention.forward_packed(x, self.offsets, causal=self.causal)
@@ -305,40 +305,12 @@ class TransformerStack(nn.Module):
         self.norm, self.dropout = _norm(config) if config.norm_first else nn.Identity(), Dropout(config.dropout)
         self.activation_checkpointing = config.activation_checkpointing
 
-    def forward(
-        self,
-        x: Float[Tensor, "B S W"],
-        *,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        bias: DistanceBias | None = None,
-        memory: Memory | None = None,
-        packing: Packing | None = None,
-    ) -> Float[Tensor, "*lead W"]:
-        """States (B, S, W); with a packing, packed (N, W)."""
-        states = memory_mask = memory_packing = None
-        if memory is not None:
-            memory_mask, memory_packing = memory.mask[:, None], Packing.where_useful(memory.mask)
-            states = memory.states if memory_packing is None else memory_packing.pack(memory.states)
-        inputs = PaddedInputs(mask, causal, bias, packing, states, memory_mask, memory_packing)
-        return self.run(x if packing is None else packing.pack(x), repeat(inputs))
-
-    def forward_packed(
-        self,
-        x: Float[Tensor, "N W"],
-        offsets: SequenceOffsets,
-        *,
-        causal: bool = False,
-        memory: PackedMemory | None = None,
-    ) -> Float[Tensor, "N W"]:
-        """As `forward`, for packed sequences."""
-        return self.run(x, repeat(PackedInputs(offsets, causal, memory)))
-
-    def run(self, x: Float[Tensor, "*lead W"], inputs: Iterable[BlockInputs]) -> Float[Tensor, "*lead W"]:
-        """The states after the last block; `inputs` are those of each block."""
+    def forward(self, x: Float[Tensor, "*lead W"], inputs: BlockInputs | list[StepInputs]) -> Float[Tensor, "*lead W"]:
+        """The states after the last block. `inputs` are those of all blocks, or a list of those of each."""
         given = PendingResidual(x)
         recompute = self.activation_checkpointing and self.training and torch.is_grad_enabled()
-        for block, each in zip(self.layers, inputs, strict=False):
+        for i, block in enumerate(self.layers):
+            each = inputs[i] if isinstance(inputs, list) else inputs
             given = checkpoint(block, given, each, use_reentrant=False) if recompute else block(given, each)
         return add_norm(given, self.dropout, self.norm)[1]
 

@@ -18,7 +18,7 @@ from regard.model.multihead import MultiHead
 from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
 from regard.model.positions import POSITIONS, PositionEncoding, SinusoidalGrid
-from regard.model.transformer_block import ClsToken, InputLayer, TransformerConfig, TransformerStack
+from regard.model.transformer_block import ClsToken, InputLayer, PaddedInputs, TransformerConfig, TransformerStack
 
 
 class SelfAttention2d(nn.Module):
@@ -50,7 +50,7 @@ class CnnConfig(EncoderConfig):
     attention: bool = doc(False, "a self-attention block after the last stage")
     backbone: BackboneConfig | None = doc(None, "a pretrained network instead of the stages")
     queries: Count | None = doc(
-        None, "learned queries whose attention results are the summary; left out: the mean of all regions"
+        None, "learned queries that attend to the regions for the summary; left out: their mean"
     )
 
     def conflicts(self) -> Iterator[Problem]:
@@ -112,7 +112,7 @@ class CnnTransformerConfig(_GridTransformerConfig):
 class VitConfig(_GridTransformerConfig):
     shardable = has_blocks = True
 
-    patch_size: Count = doc(16, "height and width of a patch in pixels (https://arxiv.org/abs/2010.11929)")
+    patch_size: Count = doc(16, "height and width of a patch in pixels", arxiv="2010.11929")
     transformer: TransformerConfig = doc(TransformerConfig(), "the Transformer over the patches")
     patch_ffn_dim: Count | None = doc(None, "hidden dimension of an MLP that embeds patches; left out: one linear map")
 
@@ -205,7 +205,7 @@ class GridTransformer(Encoder):
             x = _with_positions(memory, self.position_encoding)
         if self.cls_token is not None:
             x, mask = self.cls_token(x, mask)
-        states = self.stack(self.input_layer(x))
+        states = self.stack(self.input_layer(x), PaddedInputs())
         if self.cls_token is not None:
             return Memory(states, mask, states[:, 0], memory.grid, cls_tokens=1)
         return Memory(states, mask, states.mean(1), memory.grid)
