@@ -1,4 +1,4 @@
-"""Pictures that change as they are trained on: by the rules, by seed, epoch and example alone, and for a resume too."""
+"""Image augmentation: each operation against its definition; results depend on seed, epoch and example alone."""
 
 from dataclasses import replace
 
@@ -33,8 +33,8 @@ def pictures(count=4, size=8, seed=0):
 # --- what is done to a picture ---
 
 
-def test_crops_are_parts_of_the_picture():
-    """Red says how far right a pixel is and green how far down, so that a crop tells where it was cut."""
+def test_crops_are_parts_of_the_image():
+    """Red encodes the column of a pixel and green its row, so that the position of a crop can be read from it."""
     size, numbers = 32, drawn()
     place = (torch.arange(size) + 0.5) / size  # from 0 to 1
     map_ = torch.stack((place.expand(size, size), place[:, None].expand(size, size), torch.zeros(size, size)))
@@ -59,13 +59,13 @@ def test_crops_are_parts_of_the_picture():
     assert (middle.std(0) > 0.03).all()
 
 
-def test_a_crop_of_everything_is_the_picture():
+def test_a_full_crop_is_the_image():
     numbers = torch.full((4, DRAWS), 0.5)
     numbers[:, 1] = 1.0  # all of the area, in its own shape
     torch.testing.assert_close(augment(pictures(), ["crop"], numbers), pictures(), atol=1e-5, rtol=0)
 
 
-def test_every_second_picture_is_flipped():
+def test_every_second_image_is_flipped():
     numbers, given = drawn(), pictures(64)
     found = augment(given, ["flip"], numbers)
     turned = numbers[:, 0] < 0.5
@@ -74,8 +74,8 @@ def test_every_second_picture_is_flipped():
     assert torch.equal(found[~turned], given[~turned])
 
 
-def test_colours_by_the_definition():
-    """Brightness, then contrast, then colourfulness, pixel by pixel, on values from 0 to 1."""
+def test_color_jitter_equals_its_definition():
+    """Brightness, then contrast, then saturation, pixel by pixel, on values from 0 to 1."""
     numbers, given = drawn(16), 0.4 * pictures(16)
     found = augment(given, ["color"], numbers)
     luma = torch.tensor(LUMA)[:, None, None]
@@ -89,7 +89,7 @@ def test_colours_by_the_definition():
     torch.testing.assert_close(augment(given, ["color"], torch.full((16, DRAWS), 0.5)), given, atol=1e-5, rtol=0)
 
 
-def test_no_picture_changes_another():
+def test_images_of_a_batch_are_independent():
     numbers, given = drawn(4), pictures()
     together = augment(given, ALL, numbers)
     for i in range(4):
@@ -101,7 +101,7 @@ def test_no_picture_changes_another():
 # --- which numbers ---
 
 
-def test_dice_are_fair_and_belong_to_the_example():
+def test_random_numbers_are_uniform_and_belong_to_the_example():
     found = uniform_draws(np.arange(5000), DRAWS, (1, 2))
     assert found.min() >= 0
     assert found.max() < 1
@@ -119,14 +119,14 @@ def corpus(count=30):
 
 
 def shown(**settings):
-    """Each example's picture in an epoch."""
+    """Each example's image in an epoch."""
     found = {}
     for batch in batches(corpus(), **{"budget": 7, "seed": 1, "epoch": 0, "augment": ALL} | settings):
         found |= dict(zip(batch.rows.tolist(), batch.source, strict=True))
     return found
 
 
-def test_seed_epoch_and_example_decide():
+def test_augmentation_depends_on_seed_epoch_and_example():
     first = shown()
     assert len(first) == 30
     for other in (shown(), shown(budget=3), shown(rank=0, world=2) | shown(rank=1, world=2)):
@@ -139,7 +139,7 @@ def test_seed_epoch_and_example_decide():
     assert not torch.allclose(first[0], first[1], atol=1e-2)  # one picture, two examples
 
 
-def test_nothing_else_is_changed():
+def test_evaluation_images_are_not_augmented():
     stored = corpus().source
     plain = shown(augment=())
     assert all(torch.equal(plain[i], stored.gather(np.array([i]))[0]) for i in plain)
@@ -192,7 +192,7 @@ def test_resumed_equals_uninterrupted(tmp_path, few):
     assert not same(weights(tmp_path / "whole"), weights(tmp_path / "plain"))
 
 
-def test_what_is_prepared_is_the_same(tmp_path, few):
+def test_augmentation_does_not_change_the_prepared_corpus(tmp_path, few):
     plain = Recipe.of(table()).data
     changed = replace(plain, source=replace(plain.source, augment=ALL))
     assert prepare(plain, tmp_path).folder == prepare(changed, tmp_path).folder
@@ -213,7 +213,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_data(name):
+def test_augmentation_of_other_fields_is_refused(name):
     given, message = WRONG[name]
     problems = read(DataConfig, given, "data")
     assert isinstance(problems, list)

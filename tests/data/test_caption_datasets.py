@@ -1,4 +1,4 @@
-"""Pictures with captions as the field hands them out, in folders and zip files: read alike, or refused by name."""
+"""Captioned images in the formats of published datasets, in folders and zip files: equal results, or an error."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ TARGET = FieldConfig(tokenizer="words", vocab_size=50)
 
 @pytest.fixture
 def pictures(tmp_path):
-    """Six pictures, named .webp where lists say .jpg, in a folder and in a zip file."""
+    """Six images, stored as .webp but listed as .jpg, in a folder and in a zip file."""
     (tmp_path / "photos").mkdir()
     for i in range(6):
         saved(tmp_path / "photos" / f"{i}.webp", noise(20, 30, seed=i), lossless=True)
@@ -100,27 +100,27 @@ def config(files, images):
 
 @pytest.mark.parametrize("place", ["photos", "photos.zip"])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same(pictures, form, place):
+def test_all_formats_give_the_same_examples(pictures, form, place):
     data = config(FORMS[form](pictures), pictures / place)
     made = prepare(data, pictures / "out")
     for split, names in NAMES.items():
         corpus = getattr(made, split)
-        told = [(Path(name).stem, " ".join(caption.split())) for name in names for caption in CAPTIONS[name]]
+        wanted = [(Path(name).stem, " ".join(caption.split())) for name in names for caption in CAPTIONS[name]]
         found = list(examples(data, split))
-        assert [(Path(str(e.source)).stem, e.target) for e in found] == told
+        assert [(Path(str(e.source)).stem, e.target) for e in found] == wanted
         assert corpus.source.which.tolist() == [i for i in range(len(names)) for _ in (0, 1)]  # each picture once
-        for i, (stem, _) in enumerate(told):
+        for i, (stem, _) in enumerate(wanted):
             direct = read_image(pictures / "photos" / f"{stem}.webp", 12)
             assert np.array_equal(corpus.row(i)[0], direct)
     assert made.target.decode(made.train.row(3)[1]) == "a picture of 2 ."
 
 
-def test_beside_the_list_unless_told(pictures):
+def test_images_are_beside_the_list_by_default(pictures):
     files = karpathy(pictures / "photos")
     assert [str(e.source) for e in examples(config(files, None), "test")] == [str(pictures / "photos" / "3.webp")] * 2
 
 
-def test_nothing_is_unpacked(pictures):
+def test_zip_files_are_not_unpacked(pictures):
     before = set(pictures.rglob("*"))
     data = config(karpathy(pictures), pictures / "photos.zip")
     assert [isinstance(e.source, Member) for e in examples(data, "train")] == [True] * 6
@@ -143,7 +143,7 @@ def album(tmp_path, kind, *names):
 
 @pytest.mark.parametrize("kind", ["zip", "folder"])
 @pytest.mark.parametrize(
-    ("told", "wanted"),
+    ("listed", "wanted"),
     [
         ("a.jpg", "a.jpg"),  # as it stands, though there is another a
         ("a.webp", "a.webp"),
@@ -156,12 +156,12 @@ def album(tmp_path, kind, *names):
         ("notes.txt", "notes.txt"),
     ],
 )
-def test_where_a_picture_is_found(tmp_path, kind, told, wanted):
-    found = album(tmp_path, kind, "a.jpg", "a.webp", "val/b.jpg", "c.webp", "e.f.png", "g", "notes.txt").find(told)
+def test_an_image_is_found_by_path_name_or_stem(tmp_path, kind, listed, wanted):
+    found = album(tmp_path, kind, "a.jpg", "a.webp", "val/b.jpg", "c.webp", "e.f.png", "g", "notes.txt").find(listed)
     assert (found.read() if isinstance(found, Member) else found.read_bytes()).decode() == wanted
 
 
-def test_whole_names_tell_apart(tmp_path):
+def test_full_paths_resolve_ambiguous_names(tmp_path):
     here = album(tmp_path, "zip", "x/train/a.jpg", "x/val/a.jpg", "y/b.jpg", "y/b.png", "__MACOSX/y/._b.png")
     assert here.find("val/a.jpg").name == "x/val/a.jpg"
     assert here.find("b.png").name == "y/b.png"
@@ -173,15 +173,15 @@ def test_whole_names_tell_apart(tmp_path):
         here.find("c.jpg")
 
 
-def test_names_lead_nowhere_else(tmp_path):
-    """What a zip file calls its members opens no file, whatever it is."""
+def test_names_cannot_leave_the_zip_file(tmp_path):
+    """The name of a zip member never opens another file."""
     (tmp_path / "secret.png").write_bytes(b"secret")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for name in ("../secret.png", "/etc/passwd", "a/../../b.png"):
             archive.writestr(name, f"inside {name}")
     here = ZipStore(tmp_path / "a.zip")
-    for told in ("../secret.png", "secret.png", str(tmp_path / "secret.png"), "/etc/passwd", "b.jpg"):
-        assert here.find(told).read().startswith(b"inside ")
+    for name in ("../secret.png", "secret.png", str(tmp_path / "secret.png"), "/etc/passwd", "b.jpg"):
+        assert here.find(name).read().startswith(b"inside ")
 
 
 def test_folders(tmp_path):
@@ -195,7 +195,7 @@ def test_folders(tmp_path):
 
 
 def encrypted(path):
-    """The flags of every member say so, in both places where a zip file has them."""
+    """Set the encryption flag of every member, in both headers of a zip file."""
     content = bytearray(path.read_bytes())
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         for found in re.finditer(re.escape(mark), bytes(content)):
@@ -231,7 +231,7 @@ ZIPS = {
 
 
 @pytest.mark.parametrize("name", ZIPS)
-def test_bad_zip_files(pictures, name):
+def test_damaged_zip_files_are_refused(pictures, name):
     harm, message = ZIPS[name]
     data = config(karpathy(pictures), pictures / "photos.zip")
     harm(pictures / "photos.zip")
@@ -240,7 +240,7 @@ def test_bad_zip_files(pictures, name):
     assert not (pictures / "out").exists() or list((pictures / "out").iterdir()) == []
 
 
-def test_a_member_that_claims_too_much(pictures, monkeypatch):
+def test_a_member_that_unpacks_to_too_much_is_refused(pictures, monkeypatch):
     monkeypatch.setattr(image_store, "LARGEST", 100)
     found = ZipStore(pictures / "photos.zip").find("0.jpg")
     with pytest.raises(InvalidData, match=r"photos\.zip/0\.webp: wanted at most 100 bytes; got \d+"):
@@ -248,8 +248,8 @@ def test_a_member_that_claims_too_much(pictures, monkeypatch):
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"])
-def test_a_changed_zip_is_refused_or_still_right(tmp_path, method):
-    """Whatever bit is flipped, and wherever it is cut: another picture never comes out."""
+def test_a_corrupted_zip_is_refused_or_gives_the_same_image(tmp_path, method):
+    """Flipping any bit or truncating anywhere never gives another image."""
     (tmp_path / "photos").mkdir()
     saved(tmp_path / "photos" / "0.png", noise(8, 8))
     path = packed(tmp_path / "a.zip", tmp_path / "photos", method)
@@ -269,7 +269,7 @@ def test_a_changed_zip_is_refused_or_still_right(tmp_path, method):
 
 @pytest.mark.parametrize("name", [name for name in BROKEN if name not in ("a folder", "nothing")])
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_a_broken_picture_in_a_zip_is_refused_by_name(tmp_path, name):
+def test_a_damaged_image_in_a_zip_is_refused_by_name(tmp_path, name):
     make, message = BROKEN[name]
     (tmp_path / "photos").mkdir()
     make(tmp_path / "photos" / "it.jpg")
@@ -282,7 +282,7 @@ def test_a_broken_picture_in_a_zip_is_refused_by_name(tmp_path, name):
 
 
 def changed(change):
-    """A file in Karpathy's form after a change of its first picture, or of all."""
+    """A file in Karpathy's format with its first image, or the whole document, changed."""
 
     def write(folder):
         files = karpathy(folder)
@@ -365,7 +365,7 @@ LISTS = {
     "no tab": (lines("0.jpg#0 a\n"), r"c\.token\.txt, line 1: wanted name\.jpg#0, a tab, a caption; got '0\.jpg#0 a'"),
     "no number": (lines("0.jpg#0\ta\n0.jpg\tb\n"), r"c\.token\.txt, line 2: wanted name\.jpg#0"),
     "an empty line": (lines("0.jpg#0\ta\n\n0.jpg#1\tb\n"), r"c\.token\.txt, line 2: wanted name\.jpg#0"),
-    "nobody told of": (lines("0.jpg#0\ta\n", "0.jpg\n7.jpg\n"), r"train\.txt: wanted images with captions in .*'7'"),
+    "without a caption": (lines("0.jpg#0\ta\n", "0.jpg\n7.jpg\n"), r"train\.txt: wanted images with captions in .*'7'"),
     "no such picture": (lines("9.jpg#0\ta\n", "9.jpg\n"), r"photos\.zip: wanted an image '9\.jpg'; got none among 6"),
     "empty": (lines("", ""), r"c\.token\.txt: wanted at least one example; got an empty file"),
 }
@@ -377,20 +377,20 @@ def write(folder, content):
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_bad_lists(pictures, name):
+def test_malformed_lists_are_refused(pictures, name):
     make, message = LISTS[name]
     data = config(make(pictures), pictures / "photos.zip")
     with pytest.raises(InvalidData, match=message):
         list(examples(data, "train"))
 
 
-def test_half_characters_can_be_replaced(pictures):
+def test_unpaired_surrogates_can_be_replaced(pictures):
     files = changed(lambda d: first(d)["sentences"][0].update(raw="a\ud800b"))(pictures)
     data = replace(config(files, pictures / "photos.zip"), encoding_errors="replace")
     assert next(examples(data, "train")).target == "a\ufffdb"
 
 
-def test_a_token_file_by_another_name_is_told_apart(pictures):
+def test_a_token_file_by_another_name_is_refused(pictures):
     (pictures / "c.txt").write_text("0.jpg#0\ta\n")
     data = config({"train": (str(pictures / "c.txt"), str(pictures / "c.txt"))}, pictures / "photos")
     with pytest.raises(InvalidData, match=r"c\.txt: wanted the path of an image; .*\.token\.txt"):
@@ -417,7 +417,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_data(name):
+def test_invalid_settings_are_refused(name):
     table, message = WRONG[name]
     problems = read(DataConfig, table, "data")
     assert isinstance(problems, list)
@@ -427,14 +427,14 @@ def test_wrong_data(name):
 # --- what follows from it ---
 
 
-def test_the_key_is_of_the_zip_wherever_it_lies(pictures):
+def test_the_key_depends_on_the_zip_files_content_not_its_path(pictures):
     data = config(token(pictures), pictures / "photos.zip")
     first = prepare(data, pictures / "out")
     shutil.copy(pictures / "photos.zip", pictures / "moved.zip")
     moved = replace(data, images=str(pictures / "moved.zip"))
-    told = []
-    assert prepare(moved, pictures / "out", progress=lambda stage, count: told.append(stage)).key == first.key
-    assert told == []  # found, not made
+    stages = []
+    assert prepare(moved, pictures / "out", progress=lambda stage, count: stages.append(stage)).key == first.key
+    assert stages == []  # reused
     saved(pictures / "photos" / "4.webp", noise(20, 30, seed=99), lossless=True)
     packed(pictures / "moved.zip", pictures / "photos")
     changed = prepare(moved, pictures / "out")
@@ -460,8 +460,8 @@ def recipe(data):
     )
 
 
-def test_one_picture_has_all_its_references(pictures):
-    """Wherever they stand in a table; and it is captioned once."""
+def test_an_image_has_all_its_references(pictures):
+    """Wherever they are in a table; the image is captioned once."""
     made = recipe({**karpathy(pictures), "images": str(pictures / "photos.zip")})
     found = list(rows_of(made, "valid"))
     assert [Path(str(source)).name for source, _ in found] == ["1.webp", "5.webp"]
@@ -479,7 +479,7 @@ def test_one_picture_has_all_its_references(pictures):
 def test_from_a_zip_to_captions(pictures):
     made = recipe({**token(pictures), "images": str(pictures / "photos.zip")})
     predictor = train(made, pictures / "run", cache=pictures / "cache")
-    assert set(evaluate(predictor, cache=pictures / "cache")) == {
+    assert set(evaluate(predictor, cache=pictures / "cache").systems[0].metrics) == {
         "loss",
         "perplexity",
         "bleu1",

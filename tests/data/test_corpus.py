@@ -1,4 +1,4 @@
-"""From files to a corpus on disk: what a recipe may say, and what happens to the files on the way."""
+"""Preparing a corpus: validation of [data], tokenizing, caching by content, killed and concurrent runs."""
 
 import json
 import os
@@ -29,7 +29,7 @@ CHARACTERS = FieldConfig(tokenizer="characters", vocab_size=400)
 
 @pytest.fixture
 def pairs(tmp_path):
-    """A small corpus of two files a split, and its configuration."""
+    """A small corpus of two files per split, and its configuration."""
     for split, count in (("train", 40), ("valid", 7)):
         (tmp_path / f"{split}.en").write_text("".join(f"number {i} of {split}\n" for i in range(count)))
         (tmp_path / f"{split}.de").write_text("".join(f"Nummer {i}\n" for i in range(count)))
@@ -112,7 +112,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
+def test_invalid_settings_are_refused(name):
     table, messages = REFUSED[name]
     problems = read(DataConfig, table, "data")
     assert isinstance(problems, list)
@@ -120,13 +120,13 @@ def test_refused(name):
         assert any(message in str(problem) for problem in problems), list(map(str, problems))
 
 
-def test_a_configuration_survives_json(pairs):
+def test_a_configuration_round_trips_through_json(pairs):
     assert read(DataConfig, json.loads(json.dumps(asdict(pairs))), "data") == pairs
     with pytest.raises(InvalidRecipe, match="train: wanted files"):
         DataConfig()
 
 
-def test_examples_of_files_tables_and_nothing(tmp_path, pairs):
+def test_examples_of_files_tables_and_synthetic_tasks(tmp_path, pairs):
     assert next(examples(pairs, "train")) == Example("number 0 of train", "Nummer 0")
     (tmp_path / "t.tsv").write_text("label\ttext\nyes\tgood\n")
     table = DataConfig(
@@ -155,11 +155,11 @@ def test_empty_files_are_refused(tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_prepared_pairs_come_back(tmp_path, pairs, monkeypatch):
+def test_prepared_pairs_hold_the_encoded_texts(tmp_path, pairs, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 15)
-    told = []
-    made = prepare(pairs, tmp_path / "out", progress=lambda stage, count: told.append((stage, count)))
-    assert told == [("vocabulary", 15), ("vocabulary", 30), ("train", 15), ("train", 30), ("train", 40), ("valid", 7)]
+    stages = []
+    made = prepare(pairs, tmp_path / "out", progress=lambda stage, count: stages.append((stage, count)))
+    assert stages == [("vocabulary", 15), ("vocabulary", 30), ("train", 15), ("train", 30), ("train", 40), ("valid", 7)]
     assert made.source is made.target
     assert (len(made.train), len(made.valid), made.test) == (40, 7, None)
     for split, corpus in (("train", made.train), ("valid", made.valid)):
@@ -175,7 +175,7 @@ def test_prepared_pairs_come_back(tmp_path, pairs, monkeypatch):
     assert made.record["splits"]["train"]["tokens"]["target"] == len(made.train.target.ids)
 
 
-def test_a_large_vocabulary_has_wide_numbers(tmp_path):
+def test_a_large_vocabulary_is_stored_as_uint32(tmp_path):
     words = [f"w{i}" for i in range(70_000)]
     (tmp_path / "a.txt").write_text(" ".join(words))
     config = DataConfig(train=str(tmp_path / "a.txt"), target=FieldConfig(tokenizer="words", vocab_size=80_000))
@@ -184,7 +184,7 @@ def test_a_large_vocabulary_has_wide_numbers(tmp_path):
     assert made.target.decode(made.train.row(0)[1]) == " ".join(words)
 
 
-def test_hard_texts_are_kept_as_they_are(tmp_path):
+def test_unusual_texts_are_kept_exactly(tmp_path):
     texts = ["", "  a ", "\0", "e\u0301é", "👩‍👩‍👧", "\u202eabc\u202c", "a\u2028b\x85c", "x" * 2**20, "</s>"]
     (tmp_path / "a").write_text("".join(f"{text}\n" for text in texts), newline="")
     (tmp_path / "b").write_text("".join(f"{text}\r\n" for text in reversed(texts)), newline="")
@@ -198,7 +198,7 @@ def test_hard_texts_are_kept_as_they_are(tmp_path):
     assert rows[-1][1].tolist() == [START, END]
 
 
-def test_bad_bytes_are_refused_or_replaced(tmp_path):
+def test_invalid_utf8_is_refused_or_replaced(tmp_path):
     (tmp_path / "a").write_bytes(b"good\nb\xffd\n")
     config = DataConfig(train=str(tmp_path / "a"), target=CHARACTERS)
     with pytest.raises(InvalidData, match="a, line 2: wanted UTF-8 text; got byte 0xff at offset 6"):
@@ -260,7 +260,7 @@ def test_running_text(tmp_path):
     assert isinstance(made.train.target, RunningTextColumn)
 
 
-def test_the_key_is_of_content(tmp_path, pairs):
+def test_the_key_depends_on_content(tmp_path, pairs):
     first = prepare(pairs, tmp_path / "out")
     again = prepare(pairs, tmp_path / "out")
     assert (again.key, again.folder) == (first.key, first.folder)
@@ -282,11 +282,11 @@ def test_vocabularies_that_would_be_learned_make_no_second_corpus(tmp_path, pair
     """A model's own vocabularies, loaded from its checkpoint, find the corpus that it was trained on."""
     first = prepare(pairs, tmp_path / "out")
     loaded = [Tokenizer.from_json(first.target.to_json()) for _ in range(2)]
-    told = []
+    stages = []
     again = prepare(
-        pairs, tmp_path / "out", vocabularies=(tuple(loaded[:1]), loaded[1]), progress=lambda *now: told.append(now)
+        pairs, tmp_path / "out", vocabularies=(tuple(loaded[:1]), loaded[1]), progress=lambda *now: stages.append(now)
     )
-    assert (again.folder, again.key, told) == (first.folder, first.key, [])
+    assert (again.folder, again.key, stages) == (first.folder, first.key, [])
     alone = prepare(
         pairs, tmp_path / "elsewhere", vocabularies=(tuple(loaded[:1]), loaded[1])
     )  # nothing learned there yet
@@ -325,7 +325,7 @@ from pathlib import Path
 from regard.data import corpus
 from regard.data.config import DataConfig
 corpus.CHUNK = 10
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background process may have been told to ignore
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background process may ignore
 def wait(stage, count):
     if stage == "train" and count == 20:
         Path(sys.argv[2]).touch()
@@ -335,7 +335,7 @@ corpus.prepare(DataConfig(train=sys.argv[1]), sys.argv[3], progress=wait)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_prepare_leaves_no_corpus_and_whoever_waits_makes_it(tmp_path, number):
+def test_a_killed_prepare_leaves_no_corpus_and_a_waiting_process_makes_it(tmp_path, number):
     lines, flag, out = tmp_path / "a.txt", tmp_path / "flag", tmp_path / "out"
     lines.write_text("".join(f"line {i}\n" for i in range(40)))
     process = subprocess.Popen([sys.executable, "-c", KILLED, lines, flag, out], stderr=subprocess.DEVNULL)
@@ -367,9 +367,9 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, pairs):
     assert not list((tmp_path / "out").glob("*corpus*"))
 
 
-def test_two_at_once_make_one(tmp_path, pairs):
-    """The second waits for the first, and finds its work done."""
-    begun, go_on, told = threading.Event(), threading.Event(), []
+def test_concurrent_runs_make_one_corpus(tmp_path, pairs):
+    """The second waits for the first and reuses its corpus."""
+    begun, go_on, stages = threading.Event(), threading.Event(), []
 
     def wait(stage, count):
         begun.set()
@@ -378,10 +378,10 @@ def test_two_at_once_make_one(tmp_path, pairs):
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(prepare, pairs, tmp_path / "out", progress=wait)
         assert begun.wait(20)
-        second = pool.submit(prepare, pairs, tmp_path / "out", progress=lambda stage, count: told.append(stage))
+        second = pool.submit(prepare, pairs, tmp_path / "out", progress=lambda stage, count: stages.append(stage))
         time.sleep(0.2)
         assert not second.done()
         go_on.set()
         assert first.result(20).key == second.result(20).key
-    assert told == []
+    assert stages == []
     assert len(list((tmp_path / "out").iterdir())) == 1

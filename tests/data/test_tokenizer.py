@@ -1,4 +1,4 @@
-"""Tokenizers lose nothing, know no special token in a text, and learn the same from the same."""
+"""Tokenizers: lossless, no special tokens in texts, reproducible training."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ def trained(kind, lower=False):
 
 @pytest.mark.parametrize("kind", LOSSLESS)
 @pytest.mark.parametrize("text", HARD, ids=ascii)
-def test_hard_texts_come_back(kind, text):
+def test_unusual_texts_round_trip(kind, text):
     tokenizer = trained(kind)
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
@@ -42,7 +42,7 @@ def test_hard_texts_come_back(kind, text):
 @pytest.mark.parametrize("kind", LOSSLESS)
 @settings(max_examples=150, deadline=None)
 @given(text=st.text() | st.lists(st.sampled_from(HARD)).map("".join))
-def test_any_text_comes_back(kind, text):
+def test_any_text_round_trips(kind, text):
     tokenizer = trained(kind)
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
@@ -52,7 +52,7 @@ def test_any_text_comes_back(kind, text):
 @settings(max_examples=50, deadline=None)
 @given(texts=st.lists(st.text(), min_size=1), more=st.text())
 @pytest.mark.parametrize("kind", LOSSLESS)
-def test_any_text_can_be_learned_from(kind, texts, more):
+def test_any_text_can_be_trained_on(kind, texts, more):
     tokenizer = Tokenizer.train(kind, texts, 270)
     assert tokenizer.size <= 270
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch([*texts, more])] == [*texts, more]
@@ -86,7 +86,7 @@ def test_characters_and_bytes():
     assert Tokenizer.train("bytes", []).encode("aé\0") == [5 + 0x61, 5 + 0xC3, 5 + 0xA9, 5]
 
 
-def test_pieces_can_be_read():
+def test_pieces_are_readable():
     tokenizer = trained("bpe")
     ids = tokenizer.encode("the cat läuft 👍")
     pieces = tokenizer.pieces(ids)
@@ -96,7 +96,7 @@ def test_pieces_can_be_read():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lower(kind):
+def test_lowercase(kind):
     tokenizer = trained(kind, lower=True)
     assert tokenizer.encode("The CAT") == tokenizer.encode("the cat")
     assert tokenizer.decode(tokenizer.encode("The CAT")) == "the cat"
@@ -114,7 +114,7 @@ def test_saved_and_loaded(kind, tmp_path):
     assert len(others) == 6
 
 
-def test_hugging_face_reads_it(tmp_path):
+def test_hugging_face_reads_the_file(tmp_path):
     transformers = pytest.importorskip("transformers")
     tokenizer = trained("bpe")
     tokenizer.save(tmp_path / "tokenizer.json")
@@ -141,7 +141,7 @@ print([Tokenizer.train(kind, texts, 400).hash for kind in {KINDS}])
     assert len(found) == 1
 
 
-def test_what_is_no_text_is_refused():
+def test_other_values_than_texts_are_refused():
     with pytest.raises(InvalidArgument, match="wanted Unicode text; got half of a surrogate pair"):
         trained("bpe").encode("a\ud800")
     with pytest.raises(InvalidArgument, match="wanted Unicode text; got half of a surrogate pair"):
@@ -184,7 +184,7 @@ def test_labels(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bytes", "characters"])
-def test_a_wrong_byte_spoils_no_others(kind):
+def test_an_invalid_byte_does_not_affect_others(kind):
     words = Tokenizer.train(kind, ["cat"])
     wrong = words.tokens().index("<0xFF>")
     assert words.decode([*words.encode("é cat"), wrong, *words.encode("ü")]) == "é cat\ufffdü"

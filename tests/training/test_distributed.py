@@ -1,4 +1,4 @@
-"""Several processes train as one: the same loss curve, each example once, checkpoints for any number, no hanging."""
+"""Distributed training: the loss curve of one process, each example once, checkpoints for any number, timeouts."""
 
 import json
 import os
@@ -29,7 +29,7 @@ TEXT = {"target": {"tokenizer": "bytes"}, "context_length": 16}
 
 
 def recipes(folder: Path) -> dict[str, dict]:
-    """What one and several processes train alike."""
+    """Recipes whose loss curves do not depend on the number of processes."""
     text = TEXT | {"train": str(folder / "text.txt"), "valid": str(folder / "text.txt")}
     frozen = {"freeze": ["encoder.*"], "unfreeze_after": 1, "weight_decay": 0.1}
     return {
@@ -110,7 +110,7 @@ def _by_two(folder: Path) -> list[dict[str, dict]]:
 
 
 def one(folder: Path, name: str) -> Path:
-    """The same by one process."""
+    """The same recipes by one process."""
     run = folder / "one" / name
     with folder_lock(folder):
         if not run.exists():
@@ -150,7 +150,7 @@ def test_a_rank_may_have_no_token_to_mask(folder, two):
 
 
 def test_ranks_see_each_example_once(folder, two):
-    """In every update the rows of one process, none of them twice."""
+    """In every update all ranks together have the rows of one process, each once."""
     recipe = read_recipe(recipes(folder)["transformer"])
     shares = [rank["transformer"]["rows"] for rank in two]
     assert len(shares[0]) == recipe.train.max_steps
@@ -165,7 +165,7 @@ def test_only_rank_0_reports_events(two):
 
 
 def test_a_signal_to_one_rank_stops_all_and_the_run_resumes_exactly(folder, two):
-    """A signal at one of them: both save at the same update; resumed, the same bits, with dropout."""
+    """Both ranks save at the same update; the resumed run has the same bits, with dropout."""
     for rank in two:
         assert rank["stopped"]["code"] == 143
         assert len(rank["stopped"]["rows"]) == 5
@@ -182,7 +182,7 @@ def test_a_sharded_run_resumes_exactly(folder, two):
 
 @pytest.mark.parametrize("name", ["transformer", "sharded", "carried"])
 def test_one_process_resumes_the_checkpoint_of_two(name, folder, two, tmp_path):
-    """Saved in the middle by two, ended by one: as if one had done it all."""
+    """A run saved by two processes and finished by one equals that of one process."""
     run = without_its_end(folder / name, tmp_path / "run")
     train(recipes(folder)[name], run, cache=folder / "cache", resume=True)
     alike(run, one(folder, name))
@@ -217,11 +217,11 @@ def test_a_hanging_rank_ends_the_run_in_time(folder):
     job["recipe"] = table(STILL, STILL, distributed_timeout=3)
     both = processes.started(2, [job | {"end": {"rank": 1, "update": 3, "signal": signal.SIGSTOP}}], folder / "freeze")
     try:
-        said, _ = both[0].communicate(timeout=processes.LIMIT)
+        output, _ = both[0].communicate(timeout=processes.LIMIT)
     finally:
         processes.end(both)
     became = json.loads((folder / "freeze" / "done-0.json").read_text())["transformer"]
-    assert "rank 0 of 2: wanted an answer of every other; got none from rank 1" in became["error"], said
+    assert "rank 0 of 2: wanted an answer of every other; got none from rank 1" in became["error"], output
     assert became["code"] == 1
     assert len(became["rows"]) == 3
     assert 2 < became["waited"] < 30
@@ -255,7 +255,7 @@ def test_the_command_under_torchrun(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer", "sharded"])
-def test_after_a_killed_rank_torchrun_goes_on_to_the_same_weights(name, folder, two):
+def test_after_a_killed_rank_torchrun_restarts_to_the_same_weights(name, folder, two):
     run = folder / f"killed {name}"
     (job,) = jobs(folder, [name], run=str(run), resume=True, end={"rank": 1, "update": 7, "signal": signal.SIGKILL})
     (folder / "killed.json").write_text(json.dumps([job]))
@@ -267,7 +267,7 @@ def test_after_a_killed_rank_torchrun_goes_on_to_the_same_weights(name, folder, 
 
 @pytest.mark.slow
 def test_four_processes_and_checkpoints_between_one_two_and_four(folder, two):
-    """Four have the curve of one; what any number saved, any other number goes on with."""
+    """Four processes have the loss curve of one; a checkpoint of any number resumes with any other."""
     names = ["transformer", "sharded", "carried"]
 
     def going_on(name: str, before: Path, label: str) -> dict:
@@ -326,7 +326,7 @@ def test_missing_ranks_are_reported_in_time(monkeypatch):
 
 
 def test_store_keys_of_earlier_processes_are_ignored():
-    """A store that outlived them holds their name and their answers; here the others come before the first."""
+    """A store that outlived earlier processes holds their keys; here the other ranks connect before rank 0."""
     store = torch.distributed.HashStore()
     for key, value in {"name": "before", "before/1": "a", "before/2": "b", "before/answers": "a b"}.items():
         store.set(f"regard/{key}", value)
@@ -348,7 +348,7 @@ def test_fsdp_needs_transformer_blocks():
 
 
 def test_gradient_buckets_depend_on_the_model_alone(monkeypatch):
-    """Last layers first, never more than a bucket holds, and each weight once; also when more of them are trained."""
+    """Last layers first, within the size of a bucket, each weight once; also after unfreezing."""
     monkeypatch.setattr(module, "BUCKET", 4 * 230)
     model = torch.nn.Sequential(*(torch.nn.Linear(10, 20) for _ in range(5)))
     model[0].requires_grad_(False)

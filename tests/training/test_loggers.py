@@ -1,4 +1,4 @@
-"""Figures for TensorBoard and Weights & Biases: they get what log.jsonl gets, and can break nothing."""
+"""TensorBoard and Weights & Biases get the metrics of log.jsonl; their failures do not stop a run."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The loss that never holds all logits equals the one that does; and the penalty on uneven looks."""
+"""The chunked loss equals the plain one; the doubly stochastic penalty."""
 
 from dataclasses import replace
 
@@ -97,7 +97,7 @@ def looking(**options):
     return RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), WIDTH)
 
 
-def test_the_penalty_by_hand():
+def test_the_penalty_equals_its_definition():
     weights = torch.tensor([[[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]], [[0.1, 0.2, 0.7], [9.0, 9.0, 9.0]]])
     steps = torch.tensor([[True, True], [True, False]])
     regions = torch.tensor([[True, True, False], [True, True, True]])
@@ -108,7 +108,7 @@ def test_the_penalty_by_hand():
 @pytest.mark.parametrize(
     "options", [{}, {"context_gate": True}, {"attention": "luong"}, {"attention": "luong", "input_feeding": True}]
 )
-def test_the_penalty_is_of_the_weights_that_were_used(options):
+def test_the_penalty_uses_the_weights_of_the_forward_pass(options):
     """Equal to the captured weights; padding of targets and sources does not count."""
     model, read = Seq2Seq(encoder("gru"), looking(**options)), source("gru", (6, 2, 4))
     batch, calls = Batch(read, TARGETS, 10, torch.arange(3)), []

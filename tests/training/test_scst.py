@@ -1,5 +1,6 @@
-"""Learning from one's own captions: what they are worth, which way they push, that it helps, and an exact resume."""
+"""Self-critical sequence training: rewards, the direction of the gradient, improvement, exact resume."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,9 +8,11 @@ from regard.api.evaluate import score
 from regard.api.train import make_model, train
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import Tokens
+from regard.data.arrays import FeatureColumn, ImageColumn, TextColumn
 from regard.data.batching import batches
-from regard.data.corpus import prepare
+from regard.data.corpus import Corpus, prepare
 from regard.data.synthetic.sampling import SIZES
+from regard.data.tokenizer import END, START, Tokenizer
 from regard.decoding.interfaces import Hypothesis
 from regard.evaluation.cider_reward import STOP, CiderReward
 from regard.recipe.recipe import Recipe
@@ -57,8 +60,22 @@ def critic(given: Recipe, folder):
     return sampler, data, make_model(given, given.sized(data))
 
 
+def test_features_of_images_keep_the_references_of_each_image():
+    """A reward compares with all captions of an image, also where its features take the place of its pixels."""
+    words = Tokenizer.train("words", ["a red circle", "one circle", "a blue cross"], 50, False)
+    rows = [[START, *words.encode(text), END] for text in ("a red circle", "one circle", "a blue cross")]
+    targets = TextColumn(np.concatenate(rows), np.cumsum([len(row) for row in rows]))
+    images = ImageColumn(np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 0, 1]))
+    features = FeatureColumn(images, np.zeros((2, 1, 1, 3), np.float16))
+    of_pixels, of_features = (
+        CiderReward(Corpus(each, targets), words, word_tokens=True) for each in (images, features)
+    )
+    assert len(of_features.references[0]) == 2
+    assert of_features.references == of_pixels.references
+
+
 @pytest.mark.parametrize("decoder", ["rnn", "transformer"])
-def test_samples_are_worth_what_cider_says_beyond_the_likeliest(decoder, tmp_path, few):
+def test_advantages_are_cider_less_that_of_the_greedy_output(decoder, tmp_path, few):
     sampler, data, model = critic(recipe(decoder, reward="cider"), tmp_path)
     (batch,) = batches(data.train, budget=1000, seed=1, epoch=0)
     model.train()
@@ -77,7 +94,7 @@ def test_samples_are_worth_what_cider_says_beyond_the_likeliest(decoder, tmp_pat
     assert sampler.reward.references[0][0][-1] == STOP
 
 
-def test_what_is_worth_more_becomes_likelier(tmp_path, few):
+def test_outputs_of_higher_reward_become_more_probable(tmp_path, few):
     _, data, model = critic(recipe(), tmp_path)
     (batch,) = batches(data.train, budget=1000, seed=1, epoch=0)
     model.eval()
@@ -112,7 +129,7 @@ CAPTIONS = {
 
 
 def learned(folder, run: str, resume: bool = False, dropout: float = 0.0, **settings):
-    """From a label to a caption: as little as can be learned."""
+    """From a label to a caption: the smallest task."""
     table = {
         "data": {"source": {"kind": "label"}, "target": {"tokenizer": "words", "vocab_size": 50}},
         "model": {
@@ -128,9 +145,9 @@ def learned(folder, run: str, resume: bool = False, dropout: float = 0.0, **sett
 
 @pytest.mark.parametrize(("dropout", "first", "gain"), [(0.0, 30, 0.5), (0.5, 120, 0.1)])
 def test_reward_rises(tmp_path, dropout, first, gain):
-    """Of what the model draws, which is what is made better; its likeliest captions were right and remain so.
+    """The reward of sampled captions rises; greedy captions were correct before and stay so.
 
-    With dropout too, under which a caption is less likely than when it was drawn, and would be pushed away too far.
+    With dropout too: log-probabilities must be those without dropout, from which the captions were sampled.
     """
     before = learned(tmp_path, "first", dropout=dropout, max_steps=first)
     more = {"max_steps": 30, "learning_rate": 4e-3, "batch_tokens": 2000, "init_from": str(tmp_path / "first")}
@@ -141,7 +158,7 @@ def test_reward_rises(tmp_path, dropout, first, gain):
     assert after.predict(list(CAPTIONS)) == list(CAPTIONS.values())
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path):
+def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
     learned(tmp_path, "first", max_steps=10)
     given = {"reward": "cider", "init_from": str(tmp_path / "first"), "validate_every": 3}
     whole = learned(tmp_path, "whole", max_steps=6, **given)
@@ -151,8 +168,8 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path):
         assert torch.equal(one, other), name
 
 
-def test_half_precision_learns_too(tmp_path):
-    """What was cast while nothing was to be learned must not serve where something is."""
+def test_training_in_bfloat16(tmp_path):
+    """Weights cast by autocast without gradients must not be reused with gradients."""
     first = learned(tmp_path, "first", max_steps=2)
     more = {"reward": "cider", "init_from": str(tmp_path / "first"), "precision": "bfloat16", "batch_tokens": 2000}
     second = learned(tmp_path, "second", max_steps=2, **more)
@@ -173,7 +190,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_has_no_reward_is_refused(case):
+def test_recipes_without_a_reward_are_refused(case):
     changed, settings, message = WRONG[case]
     with pytest.raises(InvalidRecipe, match=message):
         Recipe.of({**recipe().as_dict(), **changed, "train": {**TRAIN, "reward": "cider", **settings}})

@@ -331,7 +331,7 @@ def recurrent_reader() -> tuple[torch.nn.Module, Corpus]:
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_validation_carries_the_state_to_the_end_of_the_text(rows):
-    """Lanes side by side, each read as one text; what is left over goes on where the last lane ended."""
+    """Each lane is one text; the remainder continues from the end of the last lane."""
     model, corpus = recurrent_reader()
     text = torch.from_numpy(corpus.target.ids.astype(np.int64))
     length = 199 // rows
@@ -346,7 +346,7 @@ def test_validation_carries_the_state_to_the_end_of_the_text(rows):
     assert abs(found - mean_loss(model, corpus, budget=16)) > 1e-4
 
 
-def test_a_model_that_carries_is_evaluated_as_it_was_trained(tmp_path, cache, text):
+def test_a_model_with_carried_state_is_evaluated_with_it(tmp_path, cache, text):
     recipe = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry_state": True}}
     model = train(recipe, tmp_path, cache=cache)
     corpus = prepare(model.recipe, cache).valid
@@ -369,9 +369,9 @@ def test_without_a_gpu_cuda_graphs_warn_and_change_nothing(tmp_path, cache, text
 
 
 def test_a_replayed_graph_reads_the_current_batch_and_no_padding(tmp_path, cache, text, monkeypatch):
-    """The text's last stretch is a shorter row in a batch whose shape may be that of a recorded one.
+    """The text's last context is a shorter row in a batch whose shape may be that of a recorded one.
 
-    A recording for machines without a GPU: it computes again, from what stands there by then.
+    The stand-in for a CUDA graph computes again from the current content of the recorded tensors.
     """
     recipe = {
         "data": text | {"context_length": 48},
@@ -474,7 +474,7 @@ def test_validation_history_stops_early_and_halves_the_rate():
     assert ValidationHistory(best=1.0, best_step=0).after({"accuracy": 2.0}, 1, higher).best == 2.0
 
 
-def test_the_best_is_kept_and_loaded(tmp_path, cache):
+def test_the_best_checkpoint_is_kept_and_loaded(tmp_path, cache):
     values = iter([1.0, 5.0, 4.0, 3.0, 2.0, 1.0])
     recipe = read_recipe(table(max_steps=12, validate_every=2, keep_checkpoints=1, monitor="accuracy"))
     made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
@@ -630,7 +630,7 @@ ENDS = {"an error": lambda: os.stat("/nowhere/at/all"), "an exit": sys.exit}
 
 @pytest.mark.parametrize("name", ENDS)
 def test_a_failing_prefetch_thread_is_reported_and_the_run_resumes(name, tmp_path, cache, whole, monkeypatch):
-    """Whatever ends the prefetch thread: a clear error, and a resumed run that ends the same."""
+    """Any failure of the prefetch thread is reported; the resumed run ends with the same weights."""
     right, count = batches_module._collate, 0
 
     def wrong(corpus, rows, capacity=None):
@@ -679,7 +679,7 @@ def test_a_failing_validation_leaves_a_checkpoint(at, tmp_path, cache, whole, mo
     assert log(tmp_path) == log(whole)
 
 
-def test_a_folder_that_cannot_be_written_is_found_first(tmp_path, cache):
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path, cache):
     (tmp_path / "file").write_text("")
     with pytest.raises(regard.InvalidArgument, match="wanted a folder to write to"):
         train(table(), tmp_path / "file" / "run", cache=cache)
@@ -896,7 +896,7 @@ def test_the_moving_average_is_saved(tmp_path, cache):
     assert not same(kept, weights_of(made.model))
 
 
-def test_a_loaded_model_predicts_as_it_did(copy, cache):
+def test_a_loaded_model_gives_the_same_outputs(copy, cache):
     model = train(table(max_steps=13), copy, cache=cache, resume=True)
     again = regard.load(copy)
     texts = ["abc", "", "a much longer text", "b"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import regard
-from regard.core.sequence import Tokens
+from regard.core.sequence import MultiSource, Tokens
 from regard.interpret.look import Look
 from regard.model.seq2seq import Seq2Seq
 from regard.views.html import page as made
@@ -102,6 +102,26 @@ def same(weight: float) -> object:
 
 def numbers(page) -> list[float]:
     return [value(told) for told in page.locator("#asked small").all_text_contents()]
+
+
+def test_each_of_several_sources_is_shown_with_its_own_maps(show):
+    """The image is shown for maps of its regions only, the tokens for those of the text."""
+    text = {"kind": "transformer", "dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16}
+    encoders = [{"kind": "cnn", "dim": 16, "channels": [4, 8, 8]}, text]
+    model = regard.build({"encoders": encoders, "decoder": text, "vocab_size": 9, "source_vocab_size": [9]}).eval()
+    sources = MultiSource((torch.rand(1, 3, 64, 64), Tokens.of([[4, 5, 6]])))
+    look = regard.look(model, sources, output=[7, 8])
+    page = show(look.to_html())
+    assert page.locator("#picture").is_hidden()  # the last map is of the text
+    of_text = look["decoder 1 cross source 2"].weights().mean(0)[0]
+    assert page.locator("#asked > span > span").all_text_contents() == ["4", "5", "6"]
+    assert numbers(page) == [same(float(weight)) for weight in of_text]
+    page.select_option("#map", label="decoder 1 cross source 1")
+    assert page.locator("#picture img").first.get_attribute("src").startswith("data:image/webp")
+    assert page.locator("#picture").is_visible()
+    best = int(look["decoder 1 cross source 1"].weights().mean(0)[0].argmax())
+    label = page.locator("#picture canvas").first.get_attribute("aria-label")
+    assert f"row {best // 8 + 1}, column {best % 8 + 1}," in label
 
 
 def test_a_word_that_is_pointed_at_shows_where_it_looks(show, text):

@@ -130,7 +130,7 @@ def _train(
         run=run,
         data_key=data.key,
         total_steps=batches.total_steps,
-        lanes=lanes_of(config, recipe.data.context_length),
+        lanes=batches.lanes,
         validate=None if data.valid is None else validation(recipe, data),
         sampler=None if config.reward is None else _sampler(recipe, data, group),
         on_event=on_event,
@@ -249,8 +249,8 @@ def device_of(recipe: Recipe) -> str:
 
 def epochs(recipe: Recipe, corpus: Corpus, group: ProcessGroup = SINGLE_PROCESS) -> EpochBatches:
     """The batches of every epoch of a recipe's training data, for one rank."""
-    device, context_length = device_of(recipe), recipe.data.context_length
-    return EpochBatches(recipe.train, corpus, context_length, recipe.data.augment, device, group)
+    lanes = lanes_of(recipe.train, recipe.data.context_length)
+    return EpochBatches(recipe.train, corpus, lanes, recipe.data.augment, device_of(recipe), group)
 
 
 def _sampler(recipe: Recipe, data: Prepared, group: ProcessGroup) -> SelfCriticalSampler:

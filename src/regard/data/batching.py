@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import FeatureGrids, MultiSource, Packed, SequenceOffsets, Tokens
-from regard.data.arrays import Ids, Indices, RunningTextColumn
+from regard.data.arrays import Indices, RunningTextColumn
 from regard.data.augmentation import DRAWS, augment
 from regard.data.config import AugmentKind
 from regard.data.corpus import Corpus
@@ -86,9 +86,6 @@ def batches(
     capacity    pack sequences into batches of this capacity instead, in the epoch's order
     mixed       pad examples in the epoch's order instead of sorting them by length
     """
-    _at_least("start", start, 0)
-    _at_least("together", together, 1)
-    _rank_of(rank, world)
     planned = islice(plan(corpus, budget=budget, seed=seed, epoch=epoch, capacity=capacity, mixed=mixed), start, None)
     collated = (
         replace(_collate(corpus, rows, capacity), plan_batches=count, borrowed=borrowed)
@@ -101,7 +98,6 @@ def plan(
     corpus: Corpus, *, budget: int, seed: int, epoch: int, capacity: "PackedCapacity | None" = None, mixed: bool = False
 ) -> Iterator[Indices]:
     """The example indices of each batch of an epoch. Reads only the lengths of examples."""
-    _at_least("budget", budget, 1)
     return _padded(corpus, budget, seed, epoch, mixed) if capacity is None else _packed(corpus, capacity, seed, epoch)
 
 
@@ -167,30 +163,22 @@ def shift_contexts(corpus: Corpus, *, seed: int, epoch: int) -> Corpus:
 
 def evaluation_batches(corpus: Corpus, budget: int) -> Iterator[Batch]:
     """Every example once, short ones of a pool first; `Batch.rows` holds their indices."""
-    _at_least("budget", budget, 1)
     return (_collate(corpus, rows) for pool in _pools(len(corpus)) for rows in _cut(corpus, pool, budget))
 
 
-def stateful_batches(
-    corpus: Corpus, *, rows: int, context_length: int, start: int = 0, rank: int = 0, world: int = 1
-) -> Iterator[Batch]:
+def stateful_batches(corpus: Corpus, *, rows: int, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
     """Running text in `rows` parallel streams, each continued in the next batch: for a recurrent state carried over.
 
     Streams are of one length, so up to rows - 1 tokens at the end of the text are dropped. Stream i is for rank
     i % world.
     """
-    if not isinstance(corpus.target, RunningTextColumn):
-        raise InvalidArgument(
-            "corpus", wanted="running text", got="separate examples", remedy="Prepare it with data.context_length."
-        )
-    _at_least("rows", rows, 1)
-    _at_least("stretch", context_length, 1)
-    _at_least("start", start, 0)
-    length = (len(corpus.target.ids) - 1) // rows
-    _at_least("tokens of the corpus for each row", length, 1)
-    _rank_of(rank, world)
-    _at_least("rows", rows, world)
-    return _streams(corpus.target.ids, np.arange(rank, rows, world), length, context_length, start)
+    text = corpus.target
+    assert isinstance(text, RunningTextColumn)
+    length = (len(text.ids) - 1) // rows
+    if length < 1:
+        wanted, got = f"more than {rows} tokens, for {rows} rows of running text", str(len(text.ids))
+        raise InvalidArgument("corpus", wanted=wanted, got=got, remedy="Lower train.batch_tokens.")
+    return _streams(text, np.arange(rank, rows, world), length, start)
 
 
 def permute(positions: Indices, size: int, key: tuple[int, ...]) -> Indices:
@@ -284,11 +272,11 @@ def _cut(corpus: Corpus, pool: Indices, budget: int, mixed: bool = False) -> Ite
     yield pool[order[first:]]
 
 
-def _streams(text: Ids, rows: Indices, length: int, context_length: int, start: int) -> Iterator[Batch]:
-    for first in range(start * context_length, length, context_length):
-        count = min(context_length, length - first)
+def _streams(text: RunningTextColumn, rows: Indices, length: int, start: int) -> Iterator[Batch]:
+    for first in range(start * text.context_length, length, text.context_length):
+        count = min(text.context_length, length - first)
         cells = (rows * length)[:, None] + np.arange(first, first + count + 1)  # (B, S)
-        ids = torch.from_numpy(text[cells].astype(np.int64))
+        ids = torch.from_numpy(text.ids[cells].astype(np.int64))
         lengths = torch.full((len(rows),), count + 1)
         yield Batch(None, Tokens(ids, lengths), len(rows) * count, torch.from_numpy(rows))
 
@@ -342,14 +330,3 @@ def _augment(batch: Batch, kinds: Sequence[AugmentKind], key: tuple[int, ...], d
 
 def _moved(side: Any, device: torch.device | str) -> Any:
     return side.to(device, non_blocking=True) if isinstance(side, torch.Tensor) else side.to(device)
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InvalidArgument(name, wanted=f"at least {least}", got=str(value), remedy="Raise it.")
-
-
-def _rank_of(rank: int, world: int) -> None:
-    _at_least("world", world, 1)
-    if not 0 <= rank < world:
-        raise InvalidArgument("rank", wanted=f"from 0 to {world - 1}", got=str(rank), remedy="Ranks count from 0.")

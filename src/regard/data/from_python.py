@@ -16,9 +16,8 @@ from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.data.example import SPLITS, Example
 
-PythonRows = Iterable[
-    str | Example | Sequence[Any] | Mapping[str, Any]
-]  # targets alone, (source, target), (source, source, …, target), or rows with named columns
+# Targets alone, (source, target), (source, source, …, target), or rows with named columns.
+PythonRows = Iterable[str | Example | Sequence[Any] | Mapping[str, Any]]
 
 
 def with_python_data(settings: Mapping[str, Any], given: Mapping[str, PythonRows], folder: Path) -> dict[str, Any]:
@@ -65,15 +64,12 @@ def _write(split: str, rows: PythonRows, columns: Sequence[str], folder: Path) -
 
 
 def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, str]:
-    def refuse(wanted: str, got: str, remedy: str) -> InvalidArgument:
-        return InvalidArgument(where, wanted=wanted, got=got, remedy=remedy)
-
+    wanted, got = "texts or numbers", repr(row)[:80]
     if isinstance(row, Mapping):
         for column in columns:
             if column not in row:
-                raise refuse(
-                    f"a key {column!r}", repr(list(row)), "Name the columns in the recipe: data.source.column."
-                )
+                remedy = "Name the columns in the recipe: data.source.column."
+                raise InvalidArgument(where, wanted=f"a key {column!r}", got=repr(list(row)), remedy=remedy)
         cells = [row[column] for column in columns]
     elif isinstance(row, Example):
         cells = [*row.sources, row.target][-len(columns) :]
@@ -81,8 +77,7 @@ def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, str]:
         cells = [row] if isinstance(row, str) else list(row) if isinstance(row, Sequence) else []
     if len(cells) != len(columns):
         wanted = f"({', '.join(columns)})" if len(columns) > 1 else "a text: the recipe has no [data.source]"
-        raise refuse(wanted, repr(row)[:80], "Give such rows, or change the recipe.")
-    for cell in cells:
-        if not isinstance(cell, str | int | float) or isinstance(cell, bool):
-            raise refuse("texts or numbers", repr(row)[:80], "Give such rows.")
+        raise InvalidArgument(where, wanted=wanted, got=got, remedy="Give such rows, or change the recipe.")
+    if any(isinstance(cell, bool) or not isinstance(cell, str | int | float) for cell in cells):
+        raise InvalidArgument(where, wanted=wanted, got=got, remedy="Give such rows.")
     return {column: str(cell) for column, cell in zip(columns, cells, strict=True)}

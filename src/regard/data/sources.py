@@ -5,7 +5,7 @@ Text lines, tables, Hugging Face datasets, lists of captioned images and synthet
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import caption_datasets, huggingface_datasets, text
 from regard.data.config import DATA_SOURCES, DataConfig
 from regard.data.example import Example, Split
+from regard.data.huggingface_datasets import is_dataset
 from regard.data.image_store import ImageStore, Member, open_image_store
 from regard.data.synthetic.tasks import TASKS
 
@@ -36,72 +37,31 @@ class SyntheticSource(DataSource):
         return TASKS[self.config.synthetic].generate(split, self.config.seed)
 
 
-class RowSource(DataSource):
-    """Rows of texts: the sources (of an image, its name), where there are any, and the target."""
-
-    @abstractmethod
-    def rows(self, split: Split) -> Iterable[tuple[str, ...]]:
-        """The rows of a split."""
+class FileSource(DataSource):
+    """Text lines, tables, Hugging Face datasets and lists of captioned images, chosen by the names of the files."""
 
     def examples(self, split: Split) -> Iterator[Example]:
         config, file = self.config, self.config.files(split)[0]
-        store = open_image_store(config.images or self.folder(file)) if config.reads_images else None
-        kinds = [field.kind for field in config.source_fields]
-        for *row, target in self.rows(split):
+        kinds, store = [field.kind for field in config.source_fields], None
+        if config.reads_images:
+            store = open_image_store(config.images or ("" if is_dataset(file) else Path(file).parent))
+        for *row, target in self._rows(split):
             sources = tuple(
                 _find_image(file, store, value) if store is not None and kind == "image" else value
                 for kind, value in zip(kinds, row, strict=True)
             )
             yield Example(sources if config.sources else sources[0] if sources else None, target)
 
-    def folder(self, file: str) -> Path:
-        """The folder of images where [data] names none."""
-        return Path(file).parent
-
-
-class TextLines(RowSource):
-    """Parallel files with an example per line."""
-
-    def rows(self, split: Split) -> Iterable[tuple[str, ...]]:
-        return text.parallel(self.config.files(split), self.config.encoding_errors)
-
-
-class Table(RowSource):
-    """Columns of a .tsv, .csv or .jsonl file."""
-
-    def rows(self, split: Split) -> Iterable[tuple[str, ...]]:
-        return text.rows(self.config.files(split)[0], self.config.columns, self.config.encoding_errors)
-
-
-class HuggingFaceDataset(RowSource):
-    """Columns of a Hugging Face dataset."""
-
-    def rows(self, split: Split) -> Iterable[tuple[str, ...]]:
-        return huggingface_datasets.rows(self.config.files(split)[0], self.config.columns)
-
-    def folder(self, file: str) -> Path:
-        return Path()
-
-
-class CaptionedImages(RowSource):
-    """Images and captions in one of the formats of `caption_datasets`."""
-
-    def rows(self, split: Split) -> Iterable[tuple[str, ...]]:
-        return caption_datasets.rows(self.config.files(split), split, self.config.encoding_errors)
-
-
-def open_source(config: DataConfig, split: Split) -> DataSource:
-    """The data source of a split."""
-    if config.synthetic:
-        return SyntheticSource(config)
-    if config.reader is not None:
-        return DATA_SOURCES[config.reader](config)
-    files = config.files(split)
-    if huggingface_datasets.is_dataset(files[0]):
-        return HuggingFaceDataset(config)
-    if config.columns:
-        return Table(config)
-    return CaptionedImages(config) if config.is_caption_list(files) else TextLines(config)
+    def _rows(self, split: Split) -> Iterator[tuple[str, ...]]:
+        """The sources (of an image, its name), where there are any, and the target."""
+        config, files = self.config, self.config.files(split)
+        if is_dataset(files[0]):
+            return huggingface_datasets.rows(files[0], config.columns)
+        if config.columns:
+            return text.rows(files[0], config.columns, config.encoding_errors)
+        if config.is_caption_list(files):
+            return caption_datasets.rows(files, split, config.encoding_errors)
+        return text.parallel(files, config.encoding_errors)
 
 
 def examples(config: DataConfig, split: Split) -> Iterator[Example]:
@@ -110,7 +70,8 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
         raise InvalidArgument(
             "split", wanted=f"one of {', '.join(config.splits)}", got=repr(split), remedy=f"Or set data.{split}."
         )
-    remaining = open_source(config, split).examples(split)
+    source = SyntheticSource if config.synthetic else DATA_SOURCES[config.reader] if config.reader else FileSource
+    remaining = source(config).examples(split)
     first = next(remaining, None)
     if first is None:
         file = config.files(split)[0]

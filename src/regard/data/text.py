@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from io import BufferedIOBase
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from regard.core.config import nearest
-from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
+from regard.core.errors import InvalidData, MissingExtra
 
 Errors = Literal["strict", "replace"]
 CHUNK = 1 << 18
@@ -63,16 +64,10 @@ def parallel(paths: Sequence[str | Path], errors: Errors = "strict") -> Iterator
         yield present
         count += 1
     if present:
-        counts = [
-            count + (line is not None) + sum(1 for _ in stream) for line, stream in zip(row, streams, strict=True)
-        ]
-        totals = " and ".join(f"{n:,} in {path}" for n, path in zip(counts, paths, strict=True))
-        raise InvalidData(
-            paths[0],
-            wanted="as many lines as in the files beside it",
-            got=totals,
-            remedy="Each line of one must belong to the same line of the others.",
-        )
+        rest = [(line is not None) + sum(1 for _ in stream) for line, stream in zip(row, streams, strict=True)]
+        got = " and ".join(f"{count + more:,} in {path}" for more, path in zip(rest, paths, strict=True))
+        remedy = "Each line of one must belong to the same line of the others."
+        raise InvalidData(paths[0], wanted="as many lines as in the files beside it", got=got, remedy=remedy)
 
 
 def rows(path: str | Path, columns: Sequence[str], errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
@@ -81,15 +76,7 @@ def rows(path: str | Path, columns: Sequence[str], errors: Errors = "strict") ->
     .tsv has no quoting; .csv quotes as spreadsheets do, and a quoted line break becomes LF. Numbers in .jsonl are
     returned as they are written.
     """
-    kind = form(path)
-    if kind not in TABLES:
-        raise InvalidArgument(
-            "path",
-            wanted=f"a table, that is a name in {', '.join(TABLES)} (or with .gz or .zst after it)",
-            got=str(path),
-            remedy="Rename the file, or name no columns.",
-        )
-    return TABLES[kind](path, columns, errors)
+    return TABLES[form(path)](path, columns, errors)
 
 
 def form(path: str | Path) -> str:
@@ -101,7 +88,7 @@ def form(path: str | Path) -> str:
 
 def _no_utf8(path: str | Path, line: int | None, error: UnicodeDecodeError, before: int) -> InvalidData:
     got = f"byte 0x{error.object[error.start]:02x} at offset {before + error.start:,} of the text"
-    remedy = "Convert the file, or set errors = 'replace'."
+    remedy = "Convert the file, or set data.encoding_errors = 'replace'."
     return InvalidData(path, line, wanted="UTF-8 text", got=got, remedy=remedy)
 
 
@@ -170,9 +157,8 @@ def readable(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InvalidData(
-            path, wanted="a whole packed file", got=str(error), remedy="Fetch or pack it again."
-        ) from None
+        remedy = "Download or pack it again."
+        raise InvalidData(path, wanted="a whole packed file", got=str(error), remedy=remedy) from None
     except OSError as error:
         remedy = "Check the path."
         if isinstance(error, FileNotFoundError) and Path(path).parent.is_dir():
@@ -191,34 +177,25 @@ def _csv(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator[t
     try:
         yield from _cells(path, columns, reader, lambda: reader.line_num)
     except csv.Error as error:
-        raise InvalidData(
-            path, reader.line_num, wanted="comma-separated cells", got=str(error), remedy="Look at its quotes."
-        ) from None
+        wanted, remedy = "comma-separated cells", "Check its quotes."
+        raise InvalidData(path, reader.line_num, wanted=wanted, got=str(error), remedy=remedy) from None
 
 
 def _cells(
-    path: str | Path,
-    columns: Sequence[str],
-    table: Iterator[list[str]],
-    line: Callable[[], int] | None = None,
+    path: str | Path, columns: Sequence[str], table: Iterator[list[str]], line: Callable[[], int] | None = None
 ) -> Iterator[tuple[str, ...]]:
     header = next(table, None)
     if header is None:
         return
     indices = [_column_index(path, column, header) for column in columns]
     by_number = (header[index] for column, index in zip(columns, indices, strict=True) if column not in header)
-    for cell in filter(_like_an_example, by_number):
+    for cell in islice(filter(_like_an_example, by_number), 1):
         _warn_of_example(str(path), cell)
-        break
     for number, row in enumerate(table, start=2):
         if len(row) != len(header):
-            raise InvalidData(
-                path,
-                line() if line else number,
-                wanted=f"{len(header)} cells, as in the header",
-                got=str(len(row)),
-                remedy="Quote or remove what separates cells." if line else "Remove the tab, or add the cell.",
-            )
+            wanted, at = f"{len(header)} cells, as in the header", line() if line else number
+            remedy = "Quote or remove what separates cells." if line else "Remove the tab, or add the cell."
+            raise InvalidData(path, at, wanted=wanted, got=str(len(row)), remedy=remedy)
         yield tuple(row[index] for index in indices)
 
 
@@ -229,8 +206,8 @@ def _like_an_example(name: str) -> bool:
 
 @cache
 def _warn_of_example(path: str, cell: str) -> None:
-    reason = f"its first line, {cell[:40]!r}, looks like an example, and is not read as one"
-    logger.warning("%s: %s: a table begins with a line of names", path, reason)
+    reason = f"its first line, {cell[:40]!r}, resembles an example, but is read as the names of columns"
+    logger.warning("%s: %s", path, reason)
 
 
 def _column_index(path: str | Path, column: str, header: Sequence[str]) -> int:
@@ -238,25 +215,19 @@ def _column_index(path: str | Path, column: str, header: Sequence[str]) -> int:
         return header.index(column)
     if column.isdecimal() and 1 <= int(column) <= len(header):
         return int(column) - 1  # for files that name a column differently
-    raise InvalidData(
-        path,
-        1,
-        wanted=f"one column {column!r}",
-        got=f"the columns {', '.join(map(repr, header))}",
-        remedy=nearest(column, header),
-    )
+    got = f"the columns {', '.join(map(repr, header))}"
+    raise InvalidData(path, 1, wanted=f"one column {column!r}", got=got, remedy=nearest(column, header))
 
 
 def _jsonl(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator[tuple[str, ...]]:
     for number, line in enumerate(lines(path, errors), start=1):
+        got = line[:40]
         try:
             row = json.loads(line, parse_int=_Written, parse_float=_Written)
         except (ValueError, RecursionError) as error:
-            raise InvalidData(
-                path, number, wanted="a JSON object", got=str(error), remedy="Write one object a line."
-            ) from None
+            row, got = None, str(error)
         if not isinstance(row, dict):
-            raise InvalidData(path, number, wanted="a JSON object", got=line[:40], remedy="Write one object a line.")
+            raise InvalidData(path, number, wanted="a JSON object", got=got, remedy="Write one object a line.")
         yield tuple(_value(path, number, row, column, errors) for column in columns)
 
 
@@ -271,9 +242,8 @@ def _value(path: str | Path, number: int, row: dict[str, Any], column: str, erro
         raise InvalidData(path, number, wanted=f"a key {column!r}", got=got, remedy=remedy)
     value = row[column]
     if not isinstance(value, str):
-        raise InvalidData(
-            path, number, wanted=f"a text or a number in {column!r}", got=repr(value), remedy="Write a text."
-        )
+        wanted = f"a text or a number in {column!r}"
+        raise InvalidData(path, number, wanted=wanted, got=repr(value), remedy="Write a text.")
     return well_formed_text(path, number, value, column, errors)
 
 
@@ -284,17 +254,8 @@ def well_formed_text(path: str | Path, number: int | None, value: str, key: str,
     except UnicodeEncodeError:
         if errors == "replace":
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        raise InvalidData(
-            path,
-            number,
-            wanted=f"Unicode text in {key!r}",
-            got="half of a surrogate pair",
-            remedy="Correct the escape, or set errors = 'replace'.",
-        ) from None
+        wanted, remedy = f"Unicode text in {key!r}", "Correct the escape, or set data.encoding_errors = 'replace'."
+        raise InvalidData(path, number, wanted=wanted, got="half of a surrogate pair", remedy=remedy) from None
 
 
-TABLES: dict[str, Callable[[str | Path, Sequence[str], Errors], Iterator[tuple[str, ...]]]] = {
-    ".tsv": _tsv,
-    ".csv": _csv,
-    ".jsonl": _jsonl,
-}
+TABLES = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl}

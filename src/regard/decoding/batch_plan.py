@@ -18,9 +18,10 @@ from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor
 from regard.decoding.request import Constraint, Request, SearchTask
 from regard.decoding.strategies import DecodingStrategy
 from regard.model.capture import capturing_here
+from regard.model.interfaces import DecoderState
 from regard.model.memory import Memory
 from regard.runtime import engines
-from regard.runtime.cuda.cuda_graphs import rounded
+from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.interfaces import EngineOptions
 
 SOURCE_MULTIPLE = 32  # static buffers hold sources of a multiple of so many positions
@@ -120,6 +121,11 @@ class BatchPlan:
         config = replace(task.config, seed=0) if task.config.sample else task.config  # the seed is written at admission
         own = (any(each.min_length for each in self.requests), self.max_prefix > 0)
         return sizes, own, config, task.first, task.ends, task.scored, task.rerank is None
+
+    def start(self, memory: Memory | None, batch: int, capacity: int) -> DecoderState:
+        """The decoder's state before the first token."""
+        with autocast(self.half):
+            return self.decoder.start(memory, batch=batch, capacity=capacity, beams=self.beams)
 
     def build_strategy(self, sizes: BufferSizes) -> DecodingStrategy:
         """A strategy whose slots are all empty."""

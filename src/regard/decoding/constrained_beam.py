@@ -93,29 +93,23 @@ class RequiredPhrases:
         `unprocessed` are the scores before logits processors, used where these exclude a phrase's only continuation.
         """
         n, beams, vocabulary = scores.shape
-        width = beams // config.beam_groups
+        groups, width = config.beam_groups, beams // config.beam_groups
         alive = (scores > -torch.inf).any(-1) | (unprocessed > -torch.inf).any(-1)
         progressing = self._confine(slots, scores, unprocessed, alive.tolist())
-        pools: list[list[CandidatePool]] = [[{} for _ in range(config.beam_groups)] for _ in slots]
-
-        def offer(i: int, parent: int, token: int, score: float) -> None:
+        best = scores.max(-1)[1].tolist()  # of each hypothesis
+        top = topk(scores.view(n * groups, -1), min(2 * width, width * vocabulary))[1].tolist()  # of each group
+        candidates = [(i, parent, token) for i, row in enumerate(best) for parent, token in enumerate(row)]
+        candidates += [
+            (row // groups, row % groups * width + index // vocabulary, index % vocabulary)
+            for row, indices in enumerate(top)
+            for index in indices
+        ]
+        candidates = list(dict.fromkeys([*candidates, *progressing]))
+        values = scores[torch.tensor(candidates, device=scores.device).unbind(1)].tolist()
+        pools: list[list[CandidatePool]] = [[{} for _ in range(groups)] for _ in slots]
+        for (i, parent, token), score in zip(candidates, values, strict=True):
             if score > -torch.inf:
                 pools[i][parent // width][parent, token] = score
-
-        best = [x.tolist() for x in scores.max(-1)]
-        count = min(2 * width, width * vocabulary)
-        values, indices = (x.tolist() for x in topk(scores.view(n * config.beam_groups, -1), count))
-        for i in range(n):
-            for parent in range(beams):
-                offer(i, parent, best[1][i][parent], best[0][i][parent])
-            for group in range(config.beam_groups):
-                row = i * config.beam_groups + group
-                for value, index in zip(values[row], indices[row], strict=True):
-                    offer(i, group * width + index // vocabulary, index % vocabulary, value)
-        if progressing:
-            at = torch.tensor(progressing, device=scores.device).unbind(1)
-            for candidate, value in zip(progressing, scores[at].tolist(), strict=True):
-                offer(*candidate, value)
         chosen = [
             self._allocate(self.slots[slot], pool, width, config) for slot, pool in zip(slots, pools, strict=True)
         ]

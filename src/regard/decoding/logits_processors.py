@@ -129,12 +129,11 @@ class BannedPhrases(LogitsProcessor):
         self.since = torch.full((slots, phrases), NEVER, device=device)  # tokens; NEVER where there is no phrase
 
     def admit(self, slot: int, request: "Request") -> None:
-        bans, longest = request.bans, self.phrases.shape[2]
+        bans, longest, device = request.bans, self.phrases.shape[2], self.phrases.device
+        tokens = [token for run, _ in bans for token in (*[-1] * (longest - len(run)), *run)]
         self.phrases[slot], self.since[slot] = -1, NEVER
-        if bans:
-            phrases = [[-1] * (longest - len(phrase)) + [*phrase] for phrase, _ in bans]
-            self.phrases[slot, : len(bans)] = torch.tensor(phrases, device=self.phrases.device)
-            self.since[slot, : len(bans)] = torch.tensor([since for _, since in bans], device=self.since.device)
+        self.phrases[slot, : len(bans)] = _ids(tuple(tokens), device).view(-1, longest)
+        self.since[slot, : len(bans)] = _ids(tuple(since for _, since in bans), device)
 
     def keep(self, slots: Int[Tensor, " n"]) -> None:
         self.phrases, self.since = self.phrases[slots], self.since[slots]
@@ -154,5 +153,6 @@ def exclude(scores: Scores, tokens: Int[Tensor, "B K N"], mask: Bool[Tensor, "B 
 
 
 @lru_cache(maxsize=256)
-def _ids(tokens: tuple[int, ...], device: torch.device) -> Int[Tensor, " n"]:
-    return torch.tensor(tokens, device=device)
+def _ids(numbers: tuple[int, ...], device: torch.device) -> Int[Tensor, " n"]:
+    """As a tensor; equal ones are copied to a GPU once."""
+    return torch.tensor(numbers, dtype=torch.int64, device=device)

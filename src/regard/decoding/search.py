@@ -183,12 +183,11 @@ class SearchBatch:
             buffer_pool(self.plan.decoder).put((len(self.occupants), self.pool_key), self.buffers)
 
     def _new_buffers(self) -> DecodeBuffers[DecodingStrategy]:
-        plan, sizes, state = self.plan, self.sizes, None
+        plan, sizes, memory, state = self.plan, self.sizes, self.queue.memory, None
         strategy = plan.build_strategy(sizes)
         if plan.static:
-            memory = None if self.queue.memory is None else self.queue.memory.empty(plan.slots, sizes.source)
-            with autocast(plan.half):
-                state = plan.decoder.start(memory, batch=plan.slots, capacity=sizes.steps, beams=plan.beams)
+            empty = None if memory is None else memory.empty(plan.slots, sizes.source)
+            state = plan.start(empty, plan.slots, sizes.steps)
         table = torch.full((plan.slots, 4 + sizes.prefix), -1, device=plan.device)
         return DecodeBuffers(plan.decoder, strategy, self.task.first, table, state, recorded=plan.recorded)
 
@@ -286,16 +285,12 @@ class EncodeQueue:
     def state_of(self, count: int, capacity: int) -> DecoderState:
         """The decoder's state of the first `count` encoded requests, which leave the queue."""
         total, self.encoded = len(self.encoded), self.encoded[count:]
-        state = self._start(total, capacity) if self.state is None else self.state
+        state = self.plan.start(self.memory, total, capacity) if self.state is None else self.state
         self.memory = self.state = None
         if self.encoded:
             first, rest = torch.arange(total, device=self.plan.device).tensor_split([count])
             state, self.state = state.reorder(first), state.reorder(rest)
         return state
-
-    def _start(self, batch: int, capacity: int) -> DecoderState:
-        with autocast(self.plan.half):
-            return self.plan.decoder.start(self.memory, batch=batch, capacity=capacity, beams=self.plan.beams)
 
 
 def _begin_requests(buffers: DecodeBuffers[DecodingStrategy], slots: Slots, table: Int[Tensor, "n columns"]) -> None:

@@ -40,12 +40,10 @@ def _all_lanes(corpus: Corpus, budget: int) -> Iterator[Batch]:
     text = corpus.target
     assert isinstance(text, RunningTextColumn)
     rows = max(1, min(budget, len(text.ids) - 1) // text.context_length)
-    yield from stateful_batches(corpus, rows=rows, context_length=text.context_length)
+    yield from stateful_batches(corpus, rows=rows)
     rest = text.ids[(len(text.ids) - 1) // rows * rows :]
     if len(rest) > 1:
-        yield from stateful_batches(
-            replace(corpus, target=replace(text, ids=rest)), rows=1, context_length=text.context_length
-        )
+        yield from stateful_batches(replace(corpus, target=replace(text, ids=rest)), rows=1)
 
 
 def _last_lanes(state: CarriedState, rows: int) -> CarriedState:

@@ -1,6 +1,7 @@
 """Recording a look: a forward pass under capture, its maps merged into words and reduced to what was asked for."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -90,12 +91,9 @@ def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection)
 
     recorder = MapRecorder(forward.model, lambda site: layers is None or site.layer in layers, finish)
     memories: list[Memory] = []
-    hook = None if encoder is None else encoder.register_forward_hook(lambda _, __, memory: memories.append(memory))
-    try:
+    hook = nullcontext() if encoder is None else encoder.register_forward_hook(lambda *call: memories.append(call[2]))
+    with hook:
         logits = recorder.record(forward)
-    finally:
-        if hook is not None:
-            hook.remove()
     selection.check(recorder.maps)
     memory = memories[-1] if memories else None
     spans: Sequence[Memory | SourceSpan] = () if memory is None else memory.spans or [memory]
@@ -117,12 +115,8 @@ def _checked_layers(model: torch.nn.Module, layers: Sequence[int] | None) -> set
     known = sorted({site.layer for site in attention_sites(model).values()})
     wanted = [layers] if isinstance(layers, int) else list(layers)
     if not wanted or not set(wanted) <= set(known):
-        raise InvalidArgument(
-            "layers",
-            wanted=f"some of {', '.join(map(str, known))}" if known else "none: this model has no attention",
-            got=repr(layers),
-            remedy="Layers count from 1.",
-        )
+        some = f"some of {', '.join(map(str, known))}" if known else "none: this model has no attention"
+        raise InvalidArgument("layers", wanted=some, got=repr(layers), remedy="Layers count from 1.")
     return set(wanted)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from regard.core.sequence import pin_memory
 from regard.data.batching import Batch, PackedCapacity, batches, plan, shift_contexts, stateful_batches
@@ -26,29 +27,26 @@ class EpochBatches:
 
     config: TrainConfig
     corpus: Corpus
-    context_length: int | None = None  # of running text
+    lanes: int | None = None  # of running text whose recurrent state is carried
     augment: Sequence[AugmentKind] = ()
     device: str = "cpu"
     process_group: ProcessGroup = SINGLE_PROCESS
 
     def __call__(self, epoch: int, start: int) -> Iterator[Batch]:
-        config, shard = self.config, {"rank": self.process_group.rank, "world": self.process_group.world_size}
-        if (lanes := lanes_of(config, self.context_length)) is not None:
-            assert self.context_length is not None
-            made = stateful_batches(self.corpus, rows=lanes, context_length=self.context_length, start=start, **shard)
+        config, rank, world = self.config, self.process_group.rank, self.process_group.world_size
+        if self.lanes is not None:
+            made = stateful_batches(self.corpus, rows=self.lanes, start=start, rank=rank, world=world)
         else:
             made = batches(
                 shift_contexts(self.corpus, seed=config.seed, epoch=epoch),
-                budget=config.batch_tokens,
-                seed=config.seed,
+                **self._plan,
                 epoch=epoch,
                 start=start,
+                rank=rank,
+                world=world,
                 together=config.accumulate_steps,
                 augment=self.augment,
                 device=self.device,
-                capacity=self._capacity,
-                mixed=config.mixed_lengths,
-                **shard,
             )
         return prefetch(map(pin_memory, made) if self.device == "cuda" else made)
 
@@ -62,21 +60,19 @@ class EpochBatches:
         if config.max_epochs is None:
             assert config.max_steps is not None
             return config.max_steps
-        if (lanes := lanes_of(config, self.context_length)) is not None:
-            assert self.context_length is not None
-            number = sum(1 for _ in stateful_batches(self.corpus, rows=lanes, context_length=self.context_length))
+        if self.lanes is not None:
+            number = sum(1 for _ in stateful_batches(self.corpus, rows=self.lanes))
         else:
-            planned = plan(
-                shift_contexts(self.corpus, seed=config.seed, epoch=0),
-                budget=config.batch_tokens,
-                seed=config.seed,
-                epoch=0,
-                capacity=self._capacity,
-                mixed=config.mixed_lengths,
-            )
-            number = sum(1 for _ in planned)
+            shifted = shift_contexts(self.corpus, seed=config.seed, epoch=0)
+            number = sum(1 for _ in plan(shifted, **self._plan, epoch=0))
         steps = config.max_epochs * -(-number // config.accumulate_steps)
         return steps if config.max_steps is None else min(steps, config.max_steps)
+
+    @property
+    def _plan(self) -> dict[str, Any]:
+        """The arguments of `plan` that are the same in every epoch."""
+        size = {"budget": self.config.batch_tokens, "capacity": self._capacity}
+        return {**size, "seed": self.config.seed, "mixed": self.config.mixed_lengths}
 
     @cached_property
     def _capacity(self) -> PackedCapacity | None:

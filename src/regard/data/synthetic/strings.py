@@ -13,19 +13,15 @@ OPERATIONS: dict[str, Callable[[str], str]] = {
 }
 
 
-def copy(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
-    """A string and the same string."""
-    return _strings("copy", split, seed, size)
+def strings(operation: str, split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
+    """A string and the same string ("copy"), its reverse, or its letters in alphabetical order ("sort")."""
+    random = uniform(operation, split, seed)
 
+    def draw() -> Example:
+        letters = random_letters(random)
+        return Example(letters, OPERATIONS[operation](letters))
 
-def reverse(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
-    """A string and its reverse."""
-    return _strings("reverse", split, seed, size)
-
-
-def sort(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
-    """A string and its letters in alphabetical order."""
-    return _strings("sort", split, seed, size)
+    return distinct(draw, lambda example: str(example.source), split, size)
 
 
 def operations(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
@@ -46,13 +42,3 @@ def operations(split: Split, seed: int = 0, size: int | None = None) -> Iterator
 def random_letters(random: Callable[[], float]) -> str:
     """3 to 12 letters."""
     return "".join([ALPHABET[int(random() * len(ALPHABET))] for _ in range(3 + int(random() * 10))])
-
-
-def _strings(task: str, split: Split, seed: int, size: int | None) -> Iterator[Example]:
-    random = uniform(task, split, seed)
-
-    def draw() -> Example:
-        letters = random_letters(random)
-        return Example(letters, OPERATIONS[task](letters))
-
-    return distinct(draw, lambda example: str(example.source), split, size)

