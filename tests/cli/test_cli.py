@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+import regard
 from regard.api.evaluate import rows_of
 from regard.cli import app
 from regard.core.errors import InvalidArgument
@@ -92,6 +93,13 @@ def test_the_command_line_is_frozen():
         "words analogy": ["--count"],
         "words score": ["--json"],
     }  # fmt: skip
+
+
+def test_every_verb_is_a_python_function():
+    """`regard X` calls `regard.X`; `recipes` prints files, and the verbs of `words` are methods of word vectors."""
+    for verb in typer.main.get_command(app).commands.keys() - {"recipes", "words"}:
+        assert callable(getattr(regard, verb)), verb
+        assert verb in regard.__all__
 
 
 def test_every_verb_shows_an_example():

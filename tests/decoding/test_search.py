@@ -359,3 +359,41 @@ def test_same_as_hugging_face(options, theirs):
         wanted = row[1:]
         assert list(one[0].tokens) == (wanted[: wanted.index(END)] if END in wanted else wanted)
     assert any(one[0].ended for one in outputs)
+
+
+GPT2 = transformers.GPT2Config(
+    vocab_size=14, n_embd=16, n_layer=2, n_head=2, n_positions=64,
+    pad_token_id=PAD, bos_token_id=START, eos_token_id=END,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("penalty", [1.0, 0.4])
+def test_beams_of_a_language_model_equal_hugging_face(penalty):
+    """The prompt counts neither in the score nor in the length by which hypotheses are ranked."""
+    torch.manual_seed(1)
+    peer = transformers.GPT2LMHeadModel(GPT2).eval()
+    with torch.no_grad():
+        for name, parameter in peer.named_parameters():
+            if parameter.dim() > 1 and "wpe" not in name:
+                parameter.normal_(std=0.5)
+    mine = twin("gpt2", peer)
+    generation = transformers.GenerationConfig(
+        max_new_tokens=10, num_beams=4, num_return_sequences=4, length_penalty=penalty, early_stopping=False,
+        suppress_tokens=[PAD, START, MASK], pad_token_id=PAD, eos_token_id=END, return_dict_in_generate=True,
+        output_scores=True,
+    )  # fmt: skip
+    prompts = [torch.randint(5, 14, (n,)).tolist() for n in (1, 2, 3, 5, 8, 13, 21, 4, 6, 7)]
+    ended = 0
+    for prompt in prompts:
+        ids = torch.tensor([[START, *prompt]])
+        theirs = peer.generate(ids, attention_mask=torch.ones_like(ids), generation_config=generation)
+        config = DecodeConfig(beam_size=4, num_hypotheses=4, max_length=10, length_penalty=penalty)
+        task = SearchTask(mine, lambda sources: None, config)
+        ((_, ours),) = search(task, [Request(None, 0, prompt, given=len(prompt))])
+        for row, score, one in zip(theirs.sequences.tolist(), theirs.sequences_scores.tolist(), ours, strict=True):
+            wanted = row[1 + len(prompt) :]
+            assert list(one.tokens[len(prompt) :]) == (wanted[: wanted.index(END)] if END in wanted else wanted)
+            assert one.score == pytest.approx(score, abs=1e-4)
+            ended += one.ended
+    assert ended < 40
+    assert ended or penalty == 1.0  # a mean favors long outputs

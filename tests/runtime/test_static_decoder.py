@@ -252,7 +252,9 @@ def test_half_precision_without_a_gpu_is_logged_once(caplog):
 @pytest.mark.parametrize("strategy", [BeamSearch, GreedySearch])
 def test_a_finished_slot_does_not_change(strategy):
     generator, rows, beams = torch.Generator().manual_seed(1), 12, 3 if strategy is BeamSearch else 1
-    generated = GeneratedTokens(*(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows, 1))))
+    generated = GeneratedTokens(
+        *(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows,), (rows, 1)))
+    )
     config = DecodeConfig(beam_size=beams, num_hypotheses=beams, length_penalty=3.0)  # a later end would score higher
     scored = {"scored": True} if strategy is GreedySearch else {}
     searched = strategy(config, generated, torch.arange(4, 16), [], ends=True, **scored)

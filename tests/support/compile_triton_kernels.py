@@ -1,4 +1,4 @@
-"""Compiles the attention and training kernels for an H200, without one. Prints how many.
+"""Compiles the kernels of attention, training and decoding for an H200, without one. Prints how many.
 
 A program, not a test: Triton decides once per process whether to interpret.
 """
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import triton
+from torch.nn.functional import relu_
 from triton.backends.compiler import GPUTarget
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
@@ -25,6 +26,8 @@ from regard.kernels.attention import (
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
+from regard.kernels.decode import sampling_triton, step_triton
+from regard.kernels.decode.step import StepLinear, StepNorm
 from regard.kernels.layers import (
     conv_unfold,
     conv_unfold_triton,
@@ -33,6 +36,7 @@ from regard.kernels.layers import (
     residual_norm,
     residual_norm_triton,
 )
+from regard.kernels.layers.residual_norm import PendingResidual
 from regard.kernels.recurrent import rnn_cuda, rnn_triton
 from regard.kernels.recurrent.rnn import CELLS, StepSchedule
 from regard.training import losses
@@ -62,6 +66,10 @@ class Compiled:
 
 
 made: list = []
+DECODING_KERNELS = {
+    "_embed", "_add_norm", "_norm_linear", "_add_linear", "_self_attention", "_cross_attention",
+    "_cross_attention_beams", "_greedy_step", "_log_sum_exp", "_top_k", "_fingerprints",
+}  # fmt: skip
 
 
 def main() -> None:
@@ -103,6 +111,7 @@ def main() -> None:
         training(dtype, dropout)
     convolutions(torch.bfloat16)
     recurrences(torch.bfloat16)
+    decoding(torch.bfloat16)
     assert all(kernel.asm["cubin"] for kernel in made)
     assert all(kernel.metadata.shared <= triton_launch.SHARED for kernel in made)
     print(len(made))
@@ -156,6 +165,33 @@ def recurrences(dtype) -> None:
         ctx = Context()
         states = rnn_cuda._Scan.forward(ctx, name, steps, low, *weights, *start)
         rnn_cuda._Scan.backward(ctx, *states)
+
+
+@torch.inference_mode()
+def decoding(dtype) -> None:
+    """Every part of a step, with one and with two hypotheses, with few rows and with many."""
+    for module in (sampling_triton, step_triton):
+        module.launch_options = lambda: {"EARLY": True, "launch_pdl": True}
+        for name in DECODING_KERNELS & vars(module).keys():
+            setattr(module, name, Compiled(getattr(module, name)))
+    dim, heads, time, tokens = 64, 4, torch.zeros(1, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    linear = StepLinear(torch.zeros(dim, dim, dtype=dtype), torch.zeros(dim, dtype=dtype))
+    for rows, norm in ((4, StepNorm(torch.ones(dim), None, 1e-5)), (128, StepNorm(*torch.ones(2, dim), 1e-5))):
+        pending = PendingResidual(torch.zeros(rows, dim), torch.zeros(rows, dim, dtype=dtype))
+        step_triton.norm_linear(pending, norm, linear, post_norm=rows == 4, activation=relu_)
+    step_triton.add_linear(PendingResidual(torch.zeros(4, dim)), torch.zeros(4, dim, dtype=dtype), linear)
+    for batch, beams in ((4, 1), (2, 2)):
+        admitted, parents = torch.zeros(batch, dtype=torch.int64), torch.zeros(batch, beams, 20, dtype=torch.int32)
+        step_triton.embed(tokens, torch.zeros(100, dim, dtype=dtype), 2.0, torch.zeros(50, dim), admitted, time)
+        cache = torch.zeros(batch, 20, beams, 2, dim, dtype=dtype)
+        step_triton.self_attention(torch.zeros(4, 3 * dim, dtype=dtype), cache, parents, admitted, time, heads)
+        source, mask = torch.zeros(batch, 30, 2, dim, dtype=dtype), torch.ones(batch, 30, dtype=torch.bool)
+        step_triton.cross_attention(torch.zeros(4, dim, dtype=dtype), source, mask, heads)
+    scores, flags = torch.zeros(4, 1, 5000, dtype=dtype), torch.zeros(4, dtype=torch.bool)
+    sampling_triton.greedy_step(scores, tokens.view(4, 1, 1), tokens, tokens, flags, flags, 3, 0)
+    sampling_triton.log_sum_exp(scores)
+    sampling_triton.top_k(scores, 5)
+    sampling_triton.fingerprints(tokens, tokens)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`regard.compare`: systems on the same examples: metrics, quality by source length, and the most different outputs."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -63,31 +63,25 @@ def compare(
         for file in files:
             file.seek(0)
         rows = zip(evaluation.rows(recipes[0] if recipes else None), *files, strict=True) if files else ()
-        examples = _most_different(((row, [json.loads(line) for line in lines]) for row, *lines in rows), sentences)
-    return Comparison(result, [_compared(*example, collected, loaded) for example in examples])
+        outputs = ((row, [json.loads(line) for line in lines]) for row, *lines in rows)
+        scored = ((output_difference(texts), -index, row, texts) for index, (row, texts) in enumerate(outputs))
+        most = nlargest(sentences, (each for each in scored if each[0] > 0), key=lambda each: each[:2])
+    return Comparison(result, [_compared(d, -index, row, texts, collected, loaded) for d, index, row, texts in most])
 
 
 def _write_json(file: IO[str], output: str) -> None:
     file.write(json.dumps(output) + "\n")
 
 
-def _most_different(
-    examples: Iterator[tuple[Row, list[str]]], count: int
-) -> list[tuple[float, int, tuple[Row, list[str]]]]:
-    """The examples with the most different outputs: the difference, the index, and the example with its outputs."""
-    scored = ((output_difference(example[1]), index, example) for index, example in enumerate(examples))
-    return nlargest(count, (each for each in scored if each[0] > 0), key=lambda each: (each[0], -each[1]))
-
-
 def _compared(
     difference: float,
     index: int,
-    example: tuple[Row, list[str]],
+    row: Row,
+    outputs: Sequence[str],
     collected: Sequence[SystemStatistics],
     systems: Sequence[SystemInput],
 ) -> ComparedExample:
-    (source, references), outputs = example
-    answers = []
+    (source, references), answers = row, []
     for one, system, output in zip(collected, systems, outputs, strict=True):
         scores = {
             name: float(statistics.values(np.ones((1, 1)), np.array([index]))[0])

@@ -9,7 +9,7 @@ from regard.core.atomic_io import check_writable
 from regard.core.config import read
 from regard.core.errors import InvalidRecipe
 from regard.data.text import lines
-from regard.recipe.load import with_setting
+from regard.recipe.load import read_tables
 from regard.word_vectors.evaluate import analogy_accuracy, read_analogies, read_pairs, similarity_correlation
 from regard.word_vectors.vectors import WordVectors
 from regard.word_vectors.word2vec import Word2VecConfig, Word2VecProgress, train_word2vec
@@ -30,7 +30,10 @@ def train_word_vectors(
     config    the configuration, or changes of its defaults: ["dim=200", "algorithm=cbow"]
     """
     if not isinstance(config, Word2VecConfig):
-        config = _read_config(config)
+        parsed = read(Word2VecConfig, read_tables({}, config), "words")
+        if isinstance(parsed, list):
+            raise InvalidRecipe(parsed)
+        config = parsed
     if out is not None:
         check_writable(Path(out))
     sentences = (line.split() for line in lines(text)) if isinstance(text, str | Path) else text
@@ -48,13 +51,3 @@ def evaluate_word_vectors(vectors: WordVectors, files: Sequence[Path]) -> Iterat
             yield {"file": str(path), "accuracy": total.accuracy, **vars(total)}
         else:
             yield {"file": str(path), **vars(similarity_correlation(vectors, read_pairs(path)))}
-
-
-def _read_config(changes: Sequence[str]) -> Word2VecConfig:
-    table: dict[str, Any] = {}
-    for change in changes:
-        table = with_setting(table, change)
-    config = read(Word2VecConfig, table, "words")
-    if isinstance(config, list):
-        raise InvalidRecipe(config)
-    return config

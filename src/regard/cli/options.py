@@ -63,10 +63,9 @@ def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:
     """Options of a search: those given by name, and those of --set, which must be keys of [decode]."""
     from regard.core.config import nearest
     from regard.decoding.config import DecodeConfig
-    from regard.recipe.load import with_setting
+    from regard.recipe.load import read_tables
 
-    for change in changes or []:
-        given = with_setting(given, change)
+    given = read_tables(given, changes or ())
     keys = DecodeConfig.__dataclass_fields__
     for key in given.keys() - keys:
         raise InvalidArgument("set", wanted="a key of [decode]", got=key, remedy=nearest(key, keys))

@@ -134,6 +134,7 @@ class BatchPlan:
             tokens=new((self.slots, self.beams, sizes.tokens), PAD),
             length=new((self.slots,), 1),
             min_length=new((self.slots,), 0),
+            prompt=new((self.slots,), 0),
             prefix=new((self.slots, sizes.prefix), -1),
         )
         limit = new((self.slots,), self.max_length)

@@ -17,9 +17,9 @@ from regard.model.kv_cache import Slots
 class BeamSearch(DecodingStrategy):
     """K hypotheses in each of B slots, in G groups (https://arxiv.org/abs/1610.02424).
 
-    Ended hypotheses compete by their total divided by a power of their length. A slot is done when it has K ended ones
-    and none of its open ones, were it to end now, would rank among them. With `whole_beam`, all K are returned, and not
-    only `num_hypotheses`.
+    Ended hypotheses compete by their total divided by a power of their length, both without the prompt. A slot is done
+    when it has K ended ones and none of its open ones, were it to end now, would rank among them. With `whole_beam`,
+    all K are returned, and not only `num_hypotheses`.
     """
 
     whole_beam: bool = False
@@ -60,7 +60,8 @@ class BeamSearch(DecodingStrategy):
         best, chosen = ranks.masked_fill(ends, -torch.inf).topk(beams // self.groups)
         if ranks is not values:
             best = torch.where(best == -torch.inf, best, values.gather(2, chosen))
-        self.total = best.flatten(1)
+        in_prompt = (generated.length <= generated.prompt)[:, None]
+        self.total = best.flatten(1).masked_fill_(in_prompt & (best.flatten(1) > -torch.inf), 0.0)
         parents, tokens, gained = (x.gather(2, chosen).flatten(1) for x in (parents, tokens, gained))
         position = (generated.length - 1)[:, None, None].expand(-1, beams, -1)
         generated.tokens = _select(generated.tokens, parents).scatter_(2, position, tokens[..., None])
@@ -137,7 +138,8 @@ class BeamSearch(DecodingStrategy):
         batch, groups, count = values.shape
         generated, width = self.generated, self.total.shape[1] // groups
         length = generated.length[:, None, None].expand_as(values)
-        now = (values / length.float() ** self.config.length_penalty).masked_fill(~ends, -torch.inf)
+        penalty = generated.output_length[:, None, None].float() ** self.config.length_penalty
+        now = (values / penalty).masked_fill(~ends, -torch.inf)
         position = (length - 1).flatten(1)[..., None]
         new_tokens = _select(generated.tokens, parents.flatten(1)).scatter_(2, position, tokens.flatten(1)[..., None])
         new_log_p = _select(self.log_p, parents.flatten(1)).scatter_(2, position, gained.flatten(1)[..., None])
@@ -158,7 +160,7 @@ class BeamSearch(DecodingStrategy):
         """Whether no open hypothesis of a slot, were it to end now, would rank among its ended ones."""
         by_group = len(self.total), self.groups, -1
         best = self.total.view(by_group).amax(-1)  # (B, G)
-        attainable = best / self.generated.length[:, None].float() ** self.config.length_penalty
+        attainable = best / self.generated.output_length[:, None].float() ** self.config.length_penalty
         worst = self.ended_score.view(by_group).amin(-1)
         finished: Tensor = (attainable <= worst).all(-1)
         return finished

@@ -73,17 +73,17 @@ class GreedySearch(DecodingStrategy):
         return tokens, None
 
     def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
-        buffers = self.generated.length, self.generated.tokens, self.log_p
+        buffers = self.generated.length, self.generated.prompt, self.generated.tokens, self.log_p
         return [
-            [self._hypothesis(padded[:length], own) for padded, own in zip(*beams, strict=True)]
-            for length, *beams in zip(*(x[slots].tolist() for x in buffers), strict=True)
+            [self._hypothesis(padded[:length], own, prompt) for padded, own in zip(*beams, strict=True)]
+            for length, prompt, *beams in zip(*(x[slots].tolist() for x in buffers), strict=True)
         ]
 
-    def _hypothesis(self, tokens: list[int], log_p: list[float]) -> Hypothesis:
+    def _hypothesis(self, tokens: list[int], log_p: list[float], prompt: int) -> Hypothesis:
         ended = self.ends and END in tokens
         tokens = tokens[: tokens.index(END)] if ended else tokens
         if not self.scored:
             return Hypothesis(tuple(tokens), None, None, ended)
         own = tuple(log_p[: len(tokens) + ended])
-        score = sum(own) / max(1, len(own)) ** self.config.length_penalty
+        score = sum(own[prompt:]) / max(1, len(own) - prompt) ** self.config.length_penalty
         return Hypothesis(tuple(tokens), own, score, ended)

@@ -1,7 +1,7 @@
 """The interfaces of decoding: logits processors, what they read, and the hypotheses that a search returns."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -30,11 +30,17 @@ class GeneratedTokens:
     tokens: Int[Tensor, "B K T"]  # padded; one position more than the maximum, written by steps after the end
     length: Int[Tensor, " B"]  # tokens so far
     min_length: Int[Tensor, " B"]
+    prompt: Int[Tensor, " B"]  # tokens of the prefix that are a language model's prompt: no part of the output
     prefix: Int[Tensor, "B P"]  # tokens that the output begins with; −1 after the last of them
 
     def keep(self, slots: Int[Tensor, " n"]) -> "GeneratedTokens":
         """Those of these slots only."""
-        return GeneratedTokens(self.tokens[slots], self.length[slots], self.min_length[slots], self.prefix[slots])
+        return GeneratedTokens(*(getattr(self, each.name)[slots] for each in fields(self)))
+
+    @property
+    def output_length(self) -> Int[Tensor, " B"]:
+        """Tokens so far, without those of the prompt; at least 1."""
+        return (self.length - self.prompt).clamp(min=1)
 
     def last(self, count: int) -> Int[Tensor, "B K count"]:
         """The last `count` tokens; −1 for positions before the first."""

@@ -28,6 +28,7 @@ from regard.runtime.cuda.host_future import HostFuture
 MAX_HYPOTHESES = {"cpu": 512, "cuda": 2560}  # in one step
 IDLE_FRACTION = 8  # requests are admitted when an eighth of the slots is free
 STEPS_AHEAD = 4  # recorded steps between two checks for finished slots
+COLUMNS = 5  # of a table of admitted requests, before their prefixes
 MIN_HYPOTHESES = 64  # a static batch is not shrunk below: a GPU is no faster with fewer
 
 Finished = list[tuple[int, list[Hypothesis]]]  # slots and their hypotheses
@@ -188,7 +189,7 @@ class SearchBatch:
         if plan.static:
             empty = None if memory is None else memory.empty(plan.slots, sizes.source)
             state = plan.start(empty, plan.slots, sizes.steps)
-        table = torch.full((plan.slots, 4 + sizes.prefix), -1, device=plan.device)
+        table = torch.full((plan.slots, COLUMNS + sizes.prefix), -1, device=plan.device)
         return DecodeBuffers(plan.decoder, strategy, self.task.first, table, state, recorded=plan.recorded)
 
     def _finished(self, done: list[bool]) -> Finished:
@@ -229,11 +230,11 @@ class SearchBatch:
         """Write the limits and prefixes of admitted requests into the buffers; the slots on the device."""
         requests = [self.requests[index] for index in admitted]
         rows = [
-            [slot, each.number, each.min_length, each.max_length, *each.request.prefix]
+            [slot, each.number, each.min_length, each.max_length, each.request.given, *each.request.prefix]
             for slot, each in zip(slots, requests, strict=True)
         ]
         if self.plan.static and self.step == 0:  # all slots are free: write all of them
-            rows += [[0, 0, 0, 1]] * (len(self.occupants) - len(slots))  # finished after one step
+            rows += [[0, 0, 0, 1, 0]] * (len(self.occupants) - len(slots))  # finished after one step
             self.buffers.table.copy_(self._on_host(rows), non_blocking=True)
             self.buffers.run("admit", partial(_begin_requests, self.buffers, slice(None), self.buffers.table))
             return slice(len(slots))
@@ -242,7 +243,7 @@ class SearchBatch:
         return table[:, 0]
 
     def _on_host(self, rows: list[list[int]]) -> Int[Tensor, "n columns"]:
-        table = pad_lists(rows, 4 + self.sizes.prefix, -1)
+        table = pad_lists(rows, COLUMNS + self.sizes.prefix, -1)
         return table.pin_memory() if self.plan.device.type == "cuda" else table
 
     def _constrain(self, slots: list[int], admitted: list[int]) -> None:
@@ -294,10 +295,10 @@ class EncodeQueue:
 
 
 def _begin_requests(buffers: DecodeBuffers[DecodingStrategy], slots: Slots, table: Int[Tensor, "n columns"]) -> None:
-    """Begin requests. The columns of the table: slot, number, minimum and maximum length, prefix."""
+    """Begin requests. The columns of the table: slot, number, minimum and maximum length, length of prompt, prefix."""
     strategy, generated = buffers.strategy, buffers.strategy.generated
     generated.tokens[slots], generated.length[slots] = PAD, 0
     generated.min_length[slots], strategy.limit[slots] = table[:, 2], table[:, 3]
-    generated.prefix[slots] = table[:, 4:]
+    generated.prompt[slots], generated.prefix[slots] = table[:, 4], table[:, COLUMNS:]
     strategy.admit(slots, table[:, 1])
     buffers.tokens[slots] = buffers.first

@@ -131,11 +131,18 @@ def report(systems: Sequence[SystemStatistics], *, resamples: int = RESAMPLES, b
     by_bucket = [_results(systems, bucket.indices, resamples) for bucket in buckets]
     results = []
     for i, system in enumerate(systems):
+        # Loss and perplexity have no intervals: they are means over tokens, which may differ between systems.
+        model_results = {
+            name: MetricResult(value, higher_is_better=METRICS[name].higher_is_better)
+            for name, value in system.model_metrics.items()
+        }
+        matrices = (one for one in system.statistics.values() if isinstance(one, ConfusionMatrix))
         groups = [
-            LengthGroup(bucket.first, bucket.last, len(bucket.indices), found[i])
-            for bucket, found in zip(buckets, by_bucket, strict=True)
+            LengthGroup(bucket.first, bucket.last, len(bucket.indices), metrics[i])
+            for bucket, metrics in zip(buckets, by_bucket, strict=True)
         ]
-        results.append(System(system.name, _model_results(system) | overall[i], _classes(system.statistics), groups))
+        classes = next((matrix.table() for matrix in matrices), [])
+        results.append(System(system.name, model_results | overall[i], classes, groups))
     return Report(len(lengths), resamples, CONFIDENCE, SEED, results)
 
 
@@ -190,14 +197,6 @@ def _check_same_examples(systems: Sequence[SystemStatistics]) -> None:
             )
 
 
-def _model_results(system: SystemStatistics) -> dict[str, MetricResult]:
-    """Loss and perplexity, without intervals: they are means over tokens, which may differ between systems."""
-    return {
-        name: MetricResult(value, higher_is_better=METRICS[name].higher_is_better)
-        for name, value in system.model_metrics.items()
-    }
-
-
 def _results(systems: Sequence[SystemStatistics], indices: Indices, resamples: int) -> list[dict[str, MetricResult]]:
     """Every system's metrics on the examples at `indices`, with bootstrap intervals and p-values."""
     names = list(systems[0].statistics)
@@ -218,7 +217,3 @@ def _results(systems: Sequence[SystemStatistics], indices: Indices, resamples: i
             values[i], low, high, difference, p, METRICS[name].higher_is_better, one.signature(), one.totals(indices)
         )
     return results
-
-
-def _classes(statistics: Mapping[str, Statistics]) -> list[dict[str, Any]]:
-    return next((one.table() for one in statistics.values() if isinstance(one, ConfusionMatrix)), [])

@@ -27,7 +27,8 @@ def metric_rows(report: Report) -> list[list[str]]:
                 continue
             names = [metric_heading(name), system.name] if several else [metric_heading(name)]
             row = [*names, format_value(name, result.value), _interval(name, result)]
-            rows.append(row + ([format_value(name, result.difference, sign="+"), _p(result.p)] if several else []))
+            p = MISSING if result.p is None else f"{result.p:.4f}"
+            rows.append(row + ([format_value(name, result.difference, sign="+"), p] if several else []))
     return rows
 
 
@@ -94,7 +95,3 @@ def _with_half(name: str, result: MetricResult) -> str:
     assert result.low is not None
     assert result.high is not None
     return f"{format_value(name, result.value)} ± {format_value(name, (result.high - result.low) / 2)}"
-
-
-def _p(p: float | None) -> str:
-    return MISSING if p is None else f"{p:.4f}"

@@ -64,10 +64,11 @@ def upsampled(weights: Float[Tensor, "T rows columns"], size: tuple[int, int]) -
 
 def draw(overlay: Overlay, ending: str) -> bytes:
     """The image as it is and once for each word, as ".png" or ".svg"."""
-    height, width = overlay.size
-    corners, (down, across) = _layout(overlay)
-    title = f"{overlay.name}: {' '.join(overlay.words)}"
-    canvas = CANVASES[ending](across, down, title=title, scale=1)
+    (height, width), count = overlay.size, 1 + len(overlay.words)
+    across, down = width + MARGIN, height + LABEL + MARGIN  # from one copy to the next
+    corners = [(MARGIN + i % ACROSS * across, MARGIN + i // ACROSS * down) for i in range(count)]
+    size = MARGIN + min(count, ACROSS) * across, MARGIN + -(-count // ACROSS) * down
+    canvas = CANVASES[ending](*size, title=f"{overlay.name}: {' '.join(overlay.words)}", scale=1)
     image = pillow().fromarray(overlay.pixels)
     canvas.image(corners[0], (width, height), image, shared=True)
     shades = _shades(overlay, overlay.size if ending == ".png" else _within(overlay.size, COARSE))
@@ -94,15 +95,6 @@ def figure(overlay: Overlay) -> str:
 def _within(size: Sequence[int], longest: int) -> tuple[int, int]:
     height, width = (max(1, round(side * longest / max(size))) for side in size)
     return height, width
-
-
-def _layout(overlay: Overlay) -> tuple[list[tuple[int, int]], tuple[int, int]]:
-    """The top left corner (x, y) of the image and of each word's copy, and the height and width of the drawing."""
-    height, width = overlay.size
-    count = 1 + len(overlay.words)
-    across, down = width + MARGIN, height + LABEL + MARGIN
-    corners = [(MARGIN + i % ACROSS * across, MARGIN + i // ACROSS * down) for i in range(count)]
-    return corners, (MARGIN + -(-count // ACROSS) * down, MARGIN + min(count, ACROSS) * across)
 
 
 def _shades(overlay: Overlay, size: tuple[int, int]) -> list[Any]:

@@ -131,7 +131,15 @@ def grid_maps(
         raise InvalidArgument(
             "weights", wanted=wanted, got=str(tuple(weights.shape)), remedy="Leave out the states before the regions."
         )
-    titles = [f"{_plain(name)} {max(row):.0%}" for name, row in zip(rows, weights.tolist(), strict=True)]
+    largest = [max(row) for row in weights.tolist()]
+    titles = [f"{_plain(name)} {most:.0%}" for name, most in zip(rows, largest, strict=True)]
+    strips = [  # (R, high): the lines of each row's grid
+        [
+            "".join(_cell(weight / most if most > 0 else 0.0, 2, color) for weight in line)
+            for line in row.reshape(high, wide).tolist()
+        ]
+        for row, most in zip(weights, largest, strict=True)
+    ]
     cell = max([2 * wide, *map(cell_len, titles)])
     across = max(1, (width + 2) // (cell + 2))
     lines = []
@@ -139,7 +147,7 @@ def grid_maps(
         together = slice(start, start + across)
         lines.append("  ".join(set_cell_size(title, cell) for title in titles[together]).rstrip())
         for y in range(high):
-            parts = [_strip(row, y, wide, color) for row in weights[together].tolist()]
+            parts = [strip[y] for strip in strips[together]]
             lines.append((" " * (cell - 2 * wide + 2)).join(parts).rstrip())
         lines.append("")
     return "\n".join(lines[:-1])
@@ -151,29 +159,16 @@ def head_table(lines: Iterable[tuple[AttentionSite, Head]]) -> str:
     return text_table([("map", "head", *MEASURES), *rows])
 
 
-def _cell(weight: float, width: int, color: bool, numbers: bool) -> str:
-    number = f"{round(100 * weight):d}" if numbers and weight == weight and weight >= 0.005 else ""
-    if color:
-        return _colored(f"{number:^{width}}", weight)
-    return f"{number:>{width}}" if numbers else _shade(weight) * width
-
-
-def _strip(weights: Sequence[float], y: int, wide: int, color: bool) -> str:
-    """One line of a grid."""
-    most = max(weights)
-    shares = [weight / most if most > 0 else 0.0 for weight in weights[y * wide : (y + 1) * wide]]
-    return "".join(_colored("  ", share) if color else 2 * _shade(share) for share in shares)
-
-
-def _colored(text: str, weight: float) -> str:
+def _cell(weight: float, width: int, color: bool, numbers: bool = False) -> str:
+    """A weight as a block of this width: in hundredths, shaded, or on a colored ground; NaN as question marks."""
     if weight != weight:
-        return "?" * len(text)
-    shade = max(0, min(len(COLORS) - 1, round(weight * (len(COLORS) - 1))))
-    return f"\x1b[48;5;{COLORS[shade]}m\x1b[38;5;{16 if shade >= LIGHT else 231}m{text}\x1b[0m"
-
-
-def _shade(weight: float) -> str:
-    return "?" if weight != weight else SHADES[max(0, min(len(SHADES) - 1, int(weight * len(SHADES))))]
+        return "?" * width
+    number = f"{round(100 * weight):d}" if numbers and weight >= 0.005 else ""
+    if not color:
+        shade = SHADES[max(0, min(len(SHADES) - 1, int(weight * len(SHADES))))]
+        return f"{number:>{width}}" if numbers else shade * width
+    step = max(0, min(len(COLORS) - 1, round(weight * (len(COLORS) - 1))))
+    return f"\x1b[48;5;{COLORS[step]}m\x1b[38;5;{16 if step >= LIGHT else 231}m{number:^{width}}\x1b[0m"
 
 
 def _plain(name: str) -> str:
