@@ -7,7 +7,7 @@
     bytes       of UTF-8
 
 All but words are lossless: decode(encode(text)) == text. The name of a special token inside a text is ordinary text.
-In running text (`for_running_text`), </s> is the line break: encoded for "\\n" and decoded as it.
+In running text (`for_running_text`), </s> stands for a line break.
 Batches are encoded in threads unless TOKENIZERS_PARALLELISM=false.
 """
 
