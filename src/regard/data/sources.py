@@ -79,6 +79,15 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
     return chain([first], remaining)
 
 
+def at_example(config: DataConfig, split: Split, number: int, error: InvalidArgument) -> InvalidData:
+    """The error of an example with its file and line; without a line where its number (from 1) does not give one."""
+    file, line = config.files(split)[-1], None
+    if config.reader is None and not is_dataset(file) and not config.is_caption_list(config.files(split)):
+        line = text.line_of(file, number, config.encoding_errors)
+    where = file if line is not None else f"{file}, example {number}"
+    return InvalidData(where, line, wanted=error.wanted, got=error.got, remedy=error.remedy)
+
+
 def _find_image(file: str, store: ImageStore, name: str) -> Path | Member:
     if not name or "\0" in name:
         raise InvalidData(file, wanted="the path of an image", got=repr(name), remedy="Give every row one.")
