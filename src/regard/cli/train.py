@@ -16,7 +16,7 @@ from regard.cli.options import Cache, Changes, Json, RecipeFile, argument, flag,
 
 def train(
     recipe: RecipeFile,
-    out: Annotated[Path, option("FOLDER", "The folder of the run.", "--out", "-o")],
+    out: Annotated[str, option("FOLDER", "The folder of the run: a new or an empty one.", "--out", "-o")],
     set_: Changes = None,
     resume: Annotated[bool, flag("--resume", "Resume from the last checkpoint, with the same --set.")] = False,
     dry_run: Annotated[bool, flag("--dry-run", "Print the plan and the first batch, and stop.")] = False,
