@@ -15,7 +15,9 @@ Positive = Annotated[float, Range(0.0)]
 class DecodeConfig(Config):
     beam_size: Count = doc(1, "hypotheses of beam search; 1 is greedy search")
     num_hypotheses: Count = doc(1, "outputs per input, best first")
-    max_length: Count = doc(200, "largest number of output tokens; learned positions may end earlier")
+    max_length: Count = doc(
+        200, "largest number of output tokens; learned positions end earlier, except in running text"
+    )
     max_length_ratio: Positive | None = doc(None, "largest number of output tokens per source token")
     min_length: Annotated[int, Range(0.0)] = doc(0, "smallest number of output tokens")
     min_length_ratio: Positive = doc(0.0, "smallest number of output tokens per source token")
