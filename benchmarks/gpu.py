@@ -30,6 +30,7 @@ from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch import nn
@@ -39,7 +40,9 @@ import kernels
 import regard
 from convolutions import DILATIONS, WIDTH, PlainConvolutions
 from regard.core.sequence import Packed, Tokens, pin_memory
+from regard.data.arrays import LabelColumn
 from regard.data.batching import Batch, PackedCapacity, pack_batch
+from regard.data.corpus import Corpus
 from regard.data.tokenizer import END, PAD, START
 from regard.decoding import search
 from regard.decoding.config import DecodeConfig
@@ -48,6 +51,7 @@ from regard.model.embedding import Embedding
 from regard.runtime import engines
 from regard.runtime.cuda import buffers, cuda_graphs, encode
 from regard.training.config import TrainConfig
+from regard.training.epoch_batches import EpochBatches
 from regard.training.trainer import Trainer
 
 SIDE = {"kind": "transformer", "dim": 512, "layers": 6, "heads": 8, "ffn_dim": 2048}
@@ -386,9 +390,8 @@ def trained(model: Any, batches: list[Batch]) -> Run:
     config = TrainConfig(
         max_steps=1 << 30, warmup_steps=0, learning_rate=1e-5, precision="bfloat16", cuda_graphs=replay, packed=packed
     )
-    trainer = Trainer(
-        model, config, epoch_batches=lambda epoch, start: iter(batches), texts={}, run=Path("."), data_key=""
-    )
+    unused = Corpus(None, LabelColumn(np.zeros(1, np.uint32)))  # the batches are given
+    trainer = Trainer(model, EpochBatches(config, unused), texts={}, run=Path("."), data_key="")
     model.train()
 
     def run() -> None:

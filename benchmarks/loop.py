@@ -62,7 +62,7 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
     ours, bare = make_model(recipe, recipe.sized(data)), make_model(recipe, recipe.sized(data))
     config = recipe.train
     make = epochs(recipe, data.train)
-    trainer = Trainer(ours, config, epoch_batches=make, texts={}, run=cache, data_key="")
+    trainer = Trainer(ours, make, texts={}, run=cache, data_key="")
     optimizer, objective = Optimizer(bare, config), Objective(config.label_smoothing)
     ready, groups = make(0, 0), trainer._groups()
     ours.train()
@@ -120,7 +120,7 @@ def child(started: float, recipe_table: dict[str, Any], cache: Path) -> None:
     mark()
     model = make_model(recipe, recipe.sized(data))
     assert data.train is not None
-    trainer = Trainer(model, recipe.train, epoch_batches=epochs(recipe, data.train), texts={}, run=cache, data_key="")
+    trainer = Trainer(model, epochs(recipe, data.train), texts={}, run=cache, data_key="")
     mark()
     trainer._update(next(trainer._groups()))
     mark()

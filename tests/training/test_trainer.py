@@ -24,7 +24,7 @@ from regard.checkpoint.format import regular_steps
 from regard.core.sanitize import as_json_line
 from regard.data import batching as batches_module
 from regard.data.arrays import RunningTextColumn
-from regard.data.batching import Batch, batches
+from regard.data.batching import Batch
 from regard.data.corpus import Corpus
 from regard.data.prefetch import THREAD
 from regard.evaluation.validation import mean_loss
@@ -205,12 +205,7 @@ def test_another_seed_gives_other_weights(tmp_path, cache, whole):
 def trainer(recipe: Recipe, cache: Path, run: Path, **options) -> Trainer:
     data = prepare(recipe, cache)
     model = make_model(recipe, recipe.sized(data))
-
-    def epoch(number, start):
-        config = recipe.train
-        return batches(data.train, budget=config.batch_tokens, seed=config.seed, epoch=number, start=start)
-
-    return Trainer(model, recipe.train, epoch_batches=epoch, texts={}, run=run, data_key="", **options)
+    return Trainer(model, epochs(recipe, data.train), texts={}, run=run, data_key="", **options)
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 2.0])

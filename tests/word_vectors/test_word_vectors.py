@@ -117,11 +117,12 @@ def test_correlation_counts_missing_words(tmp_path):
             read_pairs(tmp_path / "pairs.txt")
 
 
-def test_analogies_by_section(tmp_path):
+def test_analogies_by_section(tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.word_vectors.evaluate.BLOCK", 1)
     with gzip.open(tmp_path / "q.gz", "wt") as file:
         file.write(": family\nman king Woman queen\nman king woman apple\n: fruit trees\nman apple woman pear\n")
     sections = read_analogies(tmp_path / "q.gz")
-    total, each = analogy_accuracy(ROYAL, sections, block=1)
+    total, each = analogy_accuracy(ROYAL, sections)
     assert each == {"family": Answers(1, 2, 0), "fruit trees": Answers(0, 0, 1)}
     assert (total, total.accuracy) == (Answers(1, 2, 1), 0.5)
     # d - a + b is nearest to b itself, which is excluded

@@ -124,18 +124,13 @@ def _train(
     config, batches = recipe.train, epochs(recipe, data.train, group)
     trainer = Trainer(
         model,
-        config,
-        epoch_batches=batches,
+        batches,
         texts=texts,
         run=run,
         data_key=data.key,
-        total_steps=batches.total_steps,
-        lanes=batches.lanes,
         validate=None if data.valid is None else validation(recipe, data),
         sampler=None if config.reward is None else _sampler(recipe, data, group),
         on_event=on_event,
-        process_group=group,
-        device=device_of(recipe),
     )
     if content is not None:
         trainer.resume(content, folder)

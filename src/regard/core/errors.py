@@ -50,12 +50,8 @@ class UnsatisfiableConstraint(InvalidArgument):
     """Required phrases that cannot be generated because banned phrases and length limits leave no token."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "required",
-            wanted="phrases that the bans and limits of the output permit",
-            got="no token left to generate",
-            remedy="Ban less, or require less.",
-        )
+        wanted, got = "phrases that the bans and limits of the output permit", "no token left to generate"
+        super().__init__("required", wanted=wanted, got=got, remedy="Ban less, or require less.")
 
 
 class MissingExtra(RegardError, ImportError):

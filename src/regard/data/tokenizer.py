@@ -107,11 +107,10 @@ class Tokenizer(Vocabulary):
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
         try:
-            return Tokenizer(tokenizers.Tokenizer.from_str(text))
-        except InvalidArgument:
-            raise
+            inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(str(error)[:200]) from None
+        return Tokenizer(inner)
 
     def to_json(self) -> str:
         return self._inner.to_str(pretty=True)

@@ -248,13 +248,9 @@ class MultiHead(AttentionModule):
             mask = _head_axis(mask)
             check_mask(mask, shape, query.device)
         query = self.score.queries(query)
-        spec = AttentionSpec(
-            score_function=self.score.score_function(query.shape[-1]),
-            query=query,
-            key=memory.key,
-            visible=attention_mask(mask, causal, window),
-            bias=None if bias is None else fold_bias(bias, shape, query, shape[:2]),
-        )
+        score_function, visible = self.score.score_function(query.shape[-1]), attention_mask(mask, causal, window)
+        bias = None if bias is None else fold_bias(bias, shape, query, shape[:2])
+        spec = AttentionSpec(score_function, query, memory.key, visible, bias)
         dropout = self.dropout if self.training else 0.0
         heads = attend_spec(spec, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
         joined = heads.transpose(1, 2).flatten(2)  # (B, N, H · D)

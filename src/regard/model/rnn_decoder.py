@@ -95,12 +95,9 @@ class RnnState(CarriedState):
 
     def reorder(self, index: Int[Tensor, " sentences"]) -> "RnnState":
         rows = sequence_rows(index, self.beams, index.device)
-        return replace(
-            self,
-            hidden=tuple(h[:, rows] for h in self.hidden),
-            context=self.context[rows],
-            memory=None if self.memory is None else RnnMemory(*(x[index] for x in self.memory)),
-        )
+        hidden = tuple(h[:, rows] for h in self.hidden)
+        memory = None if self.memory is None else RnnMemory(*(x[index] for x in self.memory))
+        return replace(self, hidden=hidden, context=self.context[rows], memory=memory)
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "RnnState":
         if self.beams == 1:

@@ -40,13 +40,10 @@ class ScheduledSampling(Config):
             yield Problem(
                 "final_teacher_forcing, over_steps", "both for a schedule, or neither", f"{given} alone", "Give both."
             )
-        if (
-            self.schedule == "exponential"
-            and self.final_teacher_forcing is not None
-            and min(self.final_teacher_forcing, self.teacher_forcing) <= 0
-        ):
-            wanted = "above 0 for an exponential schedule"
-            yield Problem("final_teacher_forcing", wanted, str(self.final_teacher_forcing), "Use 0.01, or 'linear'.")
+        ends = (self.teacher_forcing, self.final_teacher_forcing)
+        if self.schedule == "exponential" and self.final_teacher_forcing is not None and 0.0 in ends:
+            wanted, got = "above 0 for an exponential schedule", str(self.final_teacher_forcing)
+            yield Problem("final_teacher_forcing", wanted, got, "Use 0.01, or 'linear'.")
 
     def share(self, step: int) -> float:
         """The share of gold tokens at this training step."""

@@ -155,12 +155,9 @@ class TransformerDecoder(Decoder[TransformerState]):
         if memory is not None:
             layers = [cross_attn.project_memory(memory.states) for cross_attn in self.cross_attentions]
             projected = LayerMemories(layers, memory.mask[:, None])
-        return TransformerState(
-            [block.self_attn.empty_cache(empty, capacity) for block in self.stack.layers],
-            projected,
-            beams,
-            visible=None if beams == 1 else empty.new_zeros(batch, beams, capacity, dtype=torch.bool),
-        )
+        caches = [block.self_attn.empty_cache(empty, capacity) for block in self.stack.layers]
+        visible = None if beams == 1 else empty.new_zeros(batch, beams, capacity, dtype=torch.bool)
+        return TransformerState(caches, projected, beams, visible=visible)
 
     def step(self, tokens: Int[Tensor, " B"], state: TransformerState) -> tuple[Float[Tensor, "B V"], TransformerState]:
         state.make_room()

@@ -35,11 +35,8 @@ def mismatch(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
     """The first few names that are missing, unknown or of another shape; empty if all fit."""
     wrong = [f"no {name}" for name in own.keys() - weights.keys()]
     wrong += [f"an unknown {name}" for name in weights.keys() - own.keys()]
-    wrong += [
-        f"{name} of shape {tuple(weights[name].shape)} for {tuple(own[name].shape)}"
-        for name in own.keys() & weights.keys()
-        if own[name].shape != weights[name].shape
-    ]
+    other_shape = [name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape]
+    wrong += [f"{name} of shape {tuple(weights[name].shape)} for {tuple(own[name].shape)}" for name in other_shape]
     return "; ".join(sorted(wrong)[:5]) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
 
 

@@ -8,7 +8,7 @@ Several processes make the same updates, each from its share of the batches (`di
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from math import exp, isfinite, nan
@@ -21,8 +21,7 @@ from regard.data.batching import Batch
 from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
 from regard.training.checkpointing import Checkpointer
-from regard.training.config import TrainConfig
-from regard.training.distributed import SINGLE_PROCESS, ProcessGroup
+from regard.training.epoch_batches import EpochBatches
 from regard.training.monitor import Validate, Validation
 from regard.training.objective import Objective, Sampler, first_state
 from regard.training.optimizers import WeightAverage
@@ -40,24 +39,19 @@ class Trainer:
 
     def __init__(
         self,
-        model: Model,
-        config: TrainConfig,
+        model: Model,  # on its device, unless it is to be sharded
+        epoch_batches: EpochBatches,
         *,
-        epoch_batches: Callable[[int, int], Iterator[Batch]],  # (epoch, first batch) -> this rank's batches
         texts: Mapping[str, str],  # of every checkpoint: configuration, vocabularies, card
         run: Path,
         data_key: str,
-        total_steps: int | None = None,  # where the learning-rate schedule ends; None: max_steps
-        lanes: int | None = None,  # rows of running text whose recurrent state is carried
         validate: Validate | None = None,
         sampler: Sampler | None = None,  # self-critical training
         on_event: EventHandler = ignore_event,
-        process_group: ProcessGroup = SINGLE_PROCESS,
-        device: str = "cpu",  # of the shards with FSDP; otherwise the model is on its device already
     ) -> None:
+        config, process_group, lanes = epoch_batches.config, epoch_batches.process_group, epoch_batches.lanes
         self.model, self.config, self.run, self.process_group = model, config, run, process_group
         self.epoch_batches, self.validate, self.on_event = epoch_batches, validate, on_event
-        self.total_steps, self.lanes = total_steps, lanes
         objective = Objective(
             config.label_smoothing,
             config.mask_probability,
@@ -66,7 +60,7 @@ class Trainer:
             config.doubly_stochastic,
             sampler,
         )
-        self.updater = Updater(model, objective, config, process_group, device, on_event)
+        self.updater = Updater(model, objective, config, process_group, epoch_batches.device, on_event)
         self.device = self.updater.device
         self.ema = None if config.ema_decay is None else WeightAverage(model, config.ema_decay)
         self.checkpointer = Checkpointer(run, texts, data_key, self.updater, self.ema, lanes, on_event)
@@ -162,8 +156,8 @@ class Trainer:
             self._settle()
 
     def _learning_rate(self, step: int) -> float:
-        factor = self.state.history.factor
-        return learning_rate_at(step, self.config, total_steps=self.total_steps, plateau_factor=factor)
+        total, factor = self.epoch_batches.total_steps, self.state.history.factor
+        return learning_rate_at(step, self.config, total_steps=total, plateau_factor=factor)
 
     def _settle(self) -> None:
         """Wait for the pending update, and count it unless it was skipped."""
@@ -187,7 +181,8 @@ class Trainer:
 
     def _first_state(self) -> CarriedState | None:
         """The recurrent state carried into an epoch's first batch, for the lanes of this rank."""
-        return None if self.lanes is None else first_state(self.model, len(self.process_group.own_lanes(self.lanes)))
+        lanes = self.epoch_batches.lanes
+        return None if lanes is None else first_state(self.model, len(self.process_group.own_lanes(lanes)))
 
     def _validate_and_save(self, log: EventHandler) -> None:
         """Validate, where there are validation data, and save; if validation fails, save and raise."""

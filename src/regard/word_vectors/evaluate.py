@@ -17,6 +17,7 @@ from regard.word_vectors.vectors import WordVectors
 
 Pair = tuple[str, str, float]
 Question = tuple[str, str, str, str]
+BLOCK = 512  # analogies compared with all words at once
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def similarity_correlation(vectors: WordVectors, pairs: Sequence[Pair]) -> Corre
 
 
 def analogy_accuracy(
-    vectors: WordVectors, sections: Mapping[str, Sequence[Question]], *, block: int = 512
+    vectors: WordVectors, sections: Mapping[str, Sequence[Question]]
 ) -> tuple[Answers, dict[str, Answers]]:
     """Google's analogies by 3CosAdd over all words but the three asked about: in total, and for each section."""
     answers = {}
@@ -93,7 +94,7 @@ def analogy_accuracy(
         rows = [[_row(vectors, word) for word in question] for question in questions]
         known = torch.tensor([row for row in rows if None not in row], dtype=torch.long).reshape(-1, 4)
         known = known.to(vectors.units.device)
-        right = sum(_right(vectors, known[i : i + block]) for i in range(0, len(known), block))
+        right = sum(_right(vectors, block) for block in torch.split(known, BLOCK))
         answers[name] = Answers(right, len(known), len(questions) - len(known))
     every = answers.values()
     total = Answers(sum(a.right for a in every), sum(a.asked for a in every), sum(a.skipped for a in every))
