@@ -250,6 +250,7 @@ def test_running_text(tmp_path):
     made = prepare(DataConfig(train=str(tmp_path / "a"), target=CHARACTERS, context_length=3), tmp_path / "out")
     a, b, c, d, e = made.target.encode("abcde")
     assert made.train.target.ids.tolist() == [END, a, b, c, END, END, d, e, END]
+    assert made.target.decode(made.train.target.ids[1:]) == "abc\n\nde\n"
     assert [made.train.row(i)[1].tolist() for i in range(len(made.train))] == [
         [END, a, b, c],
         [c, END, END, d],

@@ -49,6 +49,19 @@ def test_any_text_round_trips(kind, text):
     assert not {PAD, START, END, UNKNOWN, MASK} & set(ids)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=50, deadline=None)
+@given(lines=st.lists(st.sampled_from(["", "the cat", "sat on", "ein Hund"])))
+def test_running_text_round_trips_with_its_line_breaks(kind, lines):
+    text, running = "\n".join(lines), trained(kind).for_running_text()
+    ids = running.encode(text)
+    assert ids.count(END) == text.count("\n")
+    assert running.decode(ids) == text
+    assert b"".join(running.spellings(ids)).count(b"\n") == text.count("\n")
+    words = [index for index in running.word_indices(ids) if index is not None]
+    assert len(set(words)) == len(running.spans(text))
+
+
 @settings(max_examples=50, deadline=None)
 @given(texts=st.lists(st.text(), min_size=1), more=st.text())
 @pytest.mark.parametrize("kind", LOSSLESS)

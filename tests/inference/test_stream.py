@@ -7,6 +7,7 @@ import torch
 
 import regard
 from regard.core.errors import InvalidArgument
+from regard.data.tokenizer import END
 from regard.decoding.config import DecodeConfig
 from support.predictors import PARTS, classifier, language_model, translator
 
@@ -30,6 +31,18 @@ def test_the_pieces_joined_equal_the_output(kind, options):
     for predictor in (translator(kind), language_model(kind)):
         for text in TEXTS:
             assert "".join(predictor.stream(text, **options)) == predictor.predict([text], **options)[0]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "words", "bytes"])
+def test_samples_of_running_text_have_lines(kind):
+    predictor = language_model(kind, context_length=8)
+    with torch.no_grad():
+        predictor.model.decoder.project.bias[END] = 6.0
+    options = {"sample": True, "max_length": 40, "min_length": 30}
+    ((output,),) = predictor.outputs(["the cat\n\nand"], **options)
+    assert output.text.count("\n") >= output.token_ids.count(END) > 0
+    assert "".join(predictor.stream("the cat\n\nand", **options)) == output.text
+    assert predictor.encode("the cat\n\nand")[0].count(END) == 2
 
 
 def test_draws_depend_on_the_line_number():

@@ -406,13 +406,13 @@ def test_interrupted_features_leave_nothing(tmp_path, few, monkeypatch):
         train_verb.with_cached_features(settings, model, data, tmp_path, quiet)
 
 
-def test_features_without_room(tmp_path, few):
+def test_a_full_disk_while_features_are_cached(tmp_path, few):
     settings, data, model = ready(tmp_path)
 
     def full(stage, number):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(InvalidData, match=r"wanted room for the features of 6 pictures; got No space left on device"):
+    with pytest.raises(InvalidData, match=r"wanted space for the features of 6 images; got No space left on device"):
         train_verb.with_cached_features(settings, model, data, tmp_path, full)
     assert not list(tmp_path.glob("*features*"))
 

@@ -35,6 +35,7 @@ def translator(kind: str = "bpe", decoder: str = "transformer", seed: int = 1) -
 
 def language_model(kind: str = "bpe", **data: Any) -> Predictor:
     words = tokenizer(kind)
+    words = words.for_running_text() if "context_length" in data else words
     model = regard.build({"decoder": PARTS["transformer"], "vocab_size": words.size}).eval()
     return Predictor(_ending(model), _recipe({"decoder": PARTS["transformer"]}, **data), (), words)
 

@@ -96,20 +96,20 @@ def _of_predictor(
     if isinstance(model.target, Labels):
         label = None if output is None else torch.tensor([model.target.encode(output)], device=device)
         return ForwardPass(inner, batch, None, label), replace(given, label=model.target.decode)
-    continuous = model.recipe.data.context_length is not None  # a text without sentence boundaries
+    running = model.running_text
     if seq2seq is None:  # a masked language model
         if output is not None:
             wanted, remedy = "none for a masked language model", "Leave it out."
             raise InvalidArgument("output", wanted=wanted, got=repr(output), remedy=remedy)
-        whole = ids if continuous else [START, *ids, END]
+        whole = ids if running else [START, *ids, END]
         forward = ForwardPass(inner, Tokens.of([whole], device=device), None, None)
         return forward, replace(given, sources=(TokenSequence.of(whole, model.target),))
     prompt = [] if model.recipe.data.source_fields else ids
     if output is not None:
-        generated = [*prompt, *model.target.encode(output), *([] if continuous else [END])]
+        generated = [*prompt, *model.target.encode(output), *([] if running else [END])]
     else:
         generated = [*prompt, *model.outputs([text], truncate=truncate, **options)[0][0].token_ids]
-    return _teacher_forced(inner, batch, generated, END if continuous else START, given, model.target)
+    return _teacher_forced(inner, batch, generated, END if running else START, given, model.target)
 
 
 def _title(text: Any, vocabularies: Sequence[VocabularyType | None]) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,6 +61,8 @@ def predict(
 ) -> None:
     """Print an output for every line of stdin or of files, line by line.
 
+    The outputs of a language model of running text have line breaks of their own; --json has each on one line.
+
     Examples: echo "3 March 1999" | regard predict runs/dates
 
     regard predict runs/translation source.txt --beam 5 --n-best 3 --scores
@@ -71,6 +73,8 @@ def predict(
 
     predictor, lines = regard.load(model, device=device), read_lines(*files or ())
     options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
+    # Running text has several lines; other outputs are one line each, as the inputs are.
+    shown = str if predictor.running_text else one_line
     others: dict[str, Any] = {"--scores": scores, "--attention": attention, "--json": as_json}
     if stream:
         _check_none(others | {"--prefix": prefix, "--constraints": constraints, "--markup": markup}, "in a stream")
@@ -79,7 +83,7 @@ def predict(
             for piece in (
                 predictor.stream(line, line=number, truncate=truncate, **options) if line or not has_source else ()
             ):
-                print(one_line(piece), end="", flush=True)
+                print(shown(piece), end="", flush=True)
             print(flush=True)
         return
     beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": read_lines(prefix)}
@@ -97,7 +101,7 @@ def predict(
             truncated += outputs[0].truncated if outputs else 0
             if file is not None:
                 file.write(json.dumps(_attention_as_json(line, outputs), ensure_ascii=False).encode() + b"\n")
-            _print_outputs(line, outputs, "", scores, as_json)
+            _print_outputs(line, outputs, "", scores, as_json, shown)
             print(end="\n" * (0 if as_json else count - len(outputs)))  # the same number of lines for every input
             sys.stdout.flush()
     if truncated:
@@ -119,7 +123,14 @@ def _attention_as_json(line: str, outputs: "Sequence[Output]") -> dict[str, Any]
     return {"input": line, "outputs": each}
 
 
-def _print_outputs(line: str, outputs: "Sequence[Output]", before: str, scores: bool, as_json: bool) -> None:
+def _print_outputs(
+    line: str,
+    outputs: "Sequence[Output]",
+    before: str,
+    scores: bool,
+    as_json: bool,
+    shown: Callable[[str], str] = one_line,
+) -> None:
     """A line of JSON, or a line for each output: `before`, its log-probability if requested, and the text."""
     if as_json:
         names = ("text", "log_probability", "score", "tokens", "log_probabilities")
@@ -129,7 +140,7 @@ def _print_outputs(line: str, outputs: "Sequence[Output]", before: str, scores: 
     for output in outputs:
         known = scores and output.log_probability is not None  # an empty line has none
         score = f"{output.log_probability:.4f}\t" if known else ""
-        print(f"{before}{score}{one_line(output.text)}")
+        print(f"{before}{score}{shown(output.text)}")
 
 
 def caption(

@@ -175,7 +175,7 @@ class ColumnWriter(ABC):
 
     def close(self) -> None:
         for array in self.arrays:
-            array.close()
+            array.write_header()
 
 
 class TextWriter(ColumnWriter):
@@ -260,17 +260,14 @@ class _GrowingArray:
     def __init__(self, path: Path, dtype: np.dtype[Any], each: tuple[int, ...] = ()) -> None:
         self.path, self.dtype, self.each, self.count = path, dtype, each, 0
         path.touch()
-        self._write_header()
+        self.write_header()
 
     def add(self, values: NDArray[Any]) -> None:
         with self.path.open("ab") as file:
             file.write(values.astype(self.dtype, copy=False).tobytes())
         self.count += len(values)
 
-    def close(self) -> None:
-        self._write_header()
-
-    def _write_header(self) -> None:
+    def write_header(self) -> None:
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count, *self.each)}
         with self.path.open("r+b") as file:
             np.lib.format.write_array_header_1_0(file, header)

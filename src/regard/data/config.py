@@ -86,7 +86,9 @@ class DataConfig(Config):
     target: FieldConfig = doc(FieldConfig(), "what the decoder writes, or the label to predict")
     shared_vocab: bool = doc(True, "one vocabulary for all texts, sources and target")
     context_length: Count | None = doc(
-        None, "language models: split running text into contexts of this many tokens; by default one line each"
+        None,
+        "language models: split running text, with its line breaks, into contexts of this many tokens; by default "
+        "each line is a text of its own",
     )
     encoding_errors: Errors = doc("strict", "bytes that are not UTF-8: refuse them, or replace them by U+FFFD")
     seed: int = doc(0, "seed of the generated data")

@@ -89,6 +89,7 @@ class Prepared:
         opened = {file: vocabulary.load(folder / file) for file, vocabulary in classes.items()}
         *sources, target = (opened.get(file) for file in files)
         assert target is not None
+        target = as_running_text(target, record["config"]["context_length"])
         train, valid, test = (corpora.get(split) for split in ("train", "valid", "test"))
         return Prepared(folder, record["key"], record, tuple(sources), target, train, valid, test)
 
@@ -156,6 +157,7 @@ def _write(
     config: DataConfig, folder: Path, files: Files, vocabularies: Vocabularies, progress: PrepareProgress
 ) -> None:
     sources, target = vocabularies
+    target = as_running_text(target, config.context_length)
     named = dict(zip(config.fields, (*sources, target), strict=True))
     fields: dict[str, dict[str, str | None]] = {}
     for name, vocabulary in named.items():
@@ -296,6 +298,11 @@ def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:
     if len(sources) < 2:
         return Corpus(sources[0] if sources else None, target)
     return Corpus(MultiSourceColumn(sources), target)
+
+
+def as_running_text(target: VocabularyType, context_length: int | None) -> VocabularyType:
+    """The target vocabulary of data with this context_length: with one, the end token is a line break."""
+    return target if context_length is None or isinstance(target, Labels) else target.for_running_text()
 
 
 def _hashes(vocabularies: Vocabularies) -> list[str | None]:

@@ -7,6 +7,7 @@
     bytes       of UTF-8
 
 All but words are lossless: decode(encode(text)) == text. The name of a special token inside a text is ordinary text.
+In running text (`for_running_text`), </s> stands for a line break.
 Batches are encoded in threads unless TOKENIZERS_PARALLELISM=false.
 """
 
@@ -16,6 +17,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import SupportsInt, TypeVar, cast
 
@@ -83,12 +85,12 @@ class Tokenizer(Vocabulary):
 
     file_format = "a tokenizer.json"
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+    def __init__(self, inner: tokenizers.Tokenizer, *, running: bool = False) -> None:
         first = tuple(inner.id_to_token(i) for i in range(len(SPECIALS)))
         if first != SPECIALS:
             wanted, got = f"{' '.join(SPECIALS)} as its first tokens", " ".join(map(str, first))
             raise InvalidArgument("tokenizer", wanted=wanted, got=got, remedy="Take one that Regard trained.")
-        self._inner = inner
+        self._inner, self._running = inner, running
         self._inner.encode_special_tokens = True  # "</s>" in a text is four characters
         self._words = isinstance(inner.model, models.WordLevel)
         self._fallback = isinstance(inner.model, models.BPE) and not isinstance(inner.decoder, decoders.ByteLevel)
@@ -115,6 +117,10 @@ class Tokenizer(Vocabulary):
     def to_json(self) -> str:
         return self._inner.to_str(pretty=True)
 
+    def for_running_text(self) -> "Tokenizer":
+        """The same tokenizer for running text, where </s> is the line break."""
+        return Tokenizer(self._inner, running=True)
+
     @property
     def size(self) -> int:
         """Number of tokens, special tokens included."""
@@ -124,20 +130,38 @@ class Tokenizer(Vocabulary):
         return self._names(range(self.size))
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text, without special tokens."""
+        """The token ids of a text, without special tokens but the line breaks of running text."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of many texts, in threads."""
-        encodings = self._inner.encode_batch_fast(list(_well_formed(texts)), add_special_tokens=False)
+        texts = list(_well_formed(texts))
+        if self._running:
+            lines = [text.split("\n") for text in texts]
+            encoded = iter(self._encode_lines([line for each in lines for line in each]))
+            return [[*chain.from_iterable([*next(encoded), END] for _ in each)][:-1] for each in lines]
+        return self._encode_lines(texts)
+
+    def _encode_lines(self, texts: list[str]) -> list[list[int]]:
+        encodings = self._inner.encode_batch_fast(texts, add_special_tokens=False)
         rows = [encoding.ids for encoding in encodings]
         if self._words:  # a special token's name in a text is an unknown word
             return [[i if i >= len(SPECIALS) else UNKNOWN for i in row] for row in rows]
         return rows
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
-        """The text of tokens; special tokens are dropped, invalid UTF-8 becomes U+FFFD."""
+        """The text of tokens; special tokens are dropped, invalid UTF-8 becomes U+FFFD.
+
+        In running text, </s> becomes a line break.
+        """
         known = self._known(ids)
+        if self._running and END in known:
+            ends = [i for i, token in enumerate(known) if token == END]
+            lines = zip([-1, *ends], [*ends, len(known)], strict=True)
+            return "\n".join(self._decode_line(known[before + 1 : end]) for before, end in lines)
+        return self._decode_line(known)
+
+    def _decode_line(self, known: list[int]) -> str:
         if self._fallback:  # the library drops valid bytes beside an invalid one
             return b"".join(self.spellings(known)).decode("utf-8", "replace")
         return self._inner.decode(known, skip_special_tokens=True)
@@ -151,10 +175,11 @@ class Tokenizer(Vocabulary):
         ]
 
     def spellings(self, ids: Iterable[SupportsInt]) -> list[bytes]:
-        """The bytes of each token, spaces included; empty for special tokens."""
+        """The bytes of each token, spaces included; empty for special tokens but the line breaks of running text."""
         space, known = b" " if self._words else b"", self._known(ids)
+        special = {END: b"\n"} if self._running else {}
         return [
-            b"" if i < len(SPECIALS) else space + self._bytes(token)
+            special.get(i, b"") if i < len(SPECIALS) else space + self._bytes(token)
             for i, token in zip(known, self._names(known), strict=True)
         ]
 
@@ -180,7 +205,7 @@ class Tokenizer(Vocabulary):
         last, inside = -1, False  # a word
         for spelling in self.spellings(ids):
             index: int | None = None
-            if self._words and spelling:
+            if self._words and spelling.strip():
                 index = last = last + 1
             for byte in b"" if self._words else spelling:
                 if byte in b" \n\t":

@@ -148,7 +148,8 @@ class BatchPlan:
         """The processors that the config and the requests ask for, in the order in which they are applied."""
         config = self.task.config
         processors: list[LogitsProcessor] = [logits_processors.SuppressTokens([PAD, START, MASK])]
-        min_length = logits_processors.MinLength() if any(each.min_length for each in self.requests) else None
+        limited = self.task.ends and any(each.min_length for each in self.requests)
+        min_length = logits_processors.MinLength() if limited else None
         if min_length is not None:
             processors.append(min_length)
         if config.no_repeat_ngram_size:

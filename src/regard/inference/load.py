@@ -9,6 +9,7 @@ import torch
 from regard.checkpoint import store
 from regard.checkpoint.format import WEIGHTS, find_checkpoint, read_config, read_vocabularies
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
+from regard.data.corpus import as_running_text
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.model.build import build
@@ -35,13 +36,14 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
     try:
         config = read_config(content, folder)
         recipe = Recipe.of(config["recipe"])
-        *sources, _ = recipe.data.fields
-        vocabularies = read_vocabularies(content, folder, sources)
+        *names, _ = recipe.data.fields
+        sources, target = read_vocabularies(content, folder, names)
+        target = as_running_text(target, recipe.data.context_length)
         model = build(config["model"])
     except (KeyError, TypeError, AttributeError, InvalidRecipe) as error:
         raise CheckpointRefused(f"{folder}/config.json: wanted a model's; got {error!r}. It is not ours.") from None
     load_weights(model, store.tensors(content, WEIGHTS, folder), folder)
-    return Predictor(model.to(device).eval(), recipe, *vocabularies, folder)
+    return Predictor(model.to(device).eval(), recipe, sources, target, folder)
 
 
 def _ensemble(members: Sequence[Predictor]) -> Predictor:
@@ -60,4 +62,4 @@ def _ensemble(members: Sequence[Predictor]) -> Predictor:
 
 def _vocabulary_key(predictor: Predictor) -> tuple[bool, *tuple[str | None, ...]]:
     hashes = [None if each is None else each.hash for each in (*predictor.sources, predictor.target)]
-    return predictor.recipe.data.context_length is None, *hashes
+    return predictor.running_text, *hashes

@@ -116,13 +116,13 @@ class LabelPipeline(Pipeline):
 class SequencePipeline(Pipeline):
     """Search and teacher forcing with a model that generates sequences. A language model continues its inputs.
 
-    documents   whether the model was trained on running text, where the end token separates documents
+    running     whether the model was trained on running text, where the end token is the line break and ends no output
     """
 
     model: Seq2Seq
     tokenizer: Tokenizer
     inputs: InputEncoder
-    documents: bool
+    running: bool
 
     def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
         requests, task = self._requests(encoded, options), self._task(config, options)
@@ -155,7 +155,7 @@ class SequencePipeline(Pipeline):
     @torch.inference_mode()
     def score(self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
         rows_of = self.tokenizer.encode_batch(targets)
-        ids = [[END, *row] if self.documents else [START, *row, END] for row in rows_of]
+        ids = [[END, *row] if self.running else [START, *row, END] for row in rows_of]
         device, source = next(self.model.parameters()).device, None
         sizes, found = [len(row) for row in ids], dict[int, SequenceScore]()
         if self.model.encoder is not None:
@@ -171,13 +171,13 @@ class SequencePipeline(Pipeline):
 
     def _task(self, config: DecodeConfig, options: OutputOptions) -> SearchTask:
         """What all requests share."""
-        first, lines = END if self.documents else START, options.lines
+        first, lines = END if self.running else START, options.lines
         return SearchTask(
             self.model,
             self.inputs.collate,
             config,
             first=first,
-            ends=not self.documents,
+            ends=not self.running,
             rerank=coverage_reranker(self.model, config, first),
             scored=options.scores,
             numbers=None if lines is None else [line - 1 for line in lines],

@@ -49,6 +49,11 @@ class Predictor:
         return f"Predictor({type(self.model).__name__}, {parameters:,} parameters{where})"
 
     @property
+    def running_text(self) -> bool:
+        """Whether it is a language model of running text, whose outputs have several lines."""
+        return self.recipe.data.context_length is not None
+
+    @property
     def image_size(self) -> int | None:
         """Pixels a side of the images that the model reads as its one source; None for other models."""
         field = self.recipe.data.source
@@ -72,8 +77,7 @@ class Predictor:
         """Refused for a model that gives neither sequences nor labels."""
         generator, classifier = self.model.as_seq2seq(), self.model.as_classifier()
         if generator is not None and isinstance(self.target, Tokenizer):
-            documents = self.recipe.data.context_length is not None
-            return SequencePipeline(generator, self.target, self.inputs, documents)
+            return SequencePipeline(generator, self.target, self.inputs, self.running_text)
         if classifier is not None and isinstance(self.target, Labels):
             return LabelPipeline(classifier, self.target, self.inputs)
         wanted, got = "one that gives sequences or labels", type(self.model).__name__
