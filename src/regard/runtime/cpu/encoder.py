@@ -10,7 +10,16 @@ from regard.core.sequence import Packing, Tokens
 from regard.model.capture import capturing_here
 from regard.model.memory import Memory, masked_mean
 from regard.model.transformer import TransformerEncoder
-from regard.runtime.cpu.weight_layout import Count, LinearTable, Pointer, PositionTable, Scratch, WeightLayout, call, fields
+from regard.runtime.cpu.weight_layout import (
+    Count,
+    LinearTable,
+    Pointer,
+    PositionTable,
+    Scratch,
+    WeightLayout,
+    call,
+    fields,
+)
 from regard.runtime.published_attention import publish
 
 

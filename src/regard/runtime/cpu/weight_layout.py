@@ -82,8 +82,8 @@ class WeightLayout:
         self.dim, self.max_width = self_attn.dim, max(3 * self_attn.dim, ffn.up.out_features)
         return StackTable(
             layers, project, self._norm(final_norm) if norm_first else NormTable(), self._copy(embedding.weight),
-            len(embedding.weight), len(blocks), self_attn.dim, self_attn.heads, ffn.up.out_features, KINDS[ffn.activation], norm_first,
-            blocks[0].cross_attn is not None, embedding.scale,
+            len(embedding.weight), len(blocks), self_attn.dim, self_attn.heads, ffn.up.out_features,
+            KINDS[ffn.activation], norm_first, blocks[0].cross_attn is not None, embedding.scale,
         )  # fmt: skip
 
     def scratch(self, rows: int, scores: int) -> tuple[Scratch, Float[Tensor, "rows W"], Float[Tensor, "rows W"]]:
