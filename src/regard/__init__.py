@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from regard.api.demo import demo as demo
     from regard.api.evaluate import evaluate as evaluate
     from regard.api.look import look as look
+    from regard.api.plot import plot as plot
     from regard.api.predict import predict as predict, score as score
     from regard.api.train import prepare as prepare, train as train
     from regard.api.word_vectors import train_word_vectors as train_word_vectors
@@ -87,6 +88,7 @@ _HOMES = {
     "regard.api.demo": ("demo",),
     "regard.api.evaluate": ("evaluate",),
     "regard.api.look": ("look",),
+    "regard.api.plot": ("plot",),
     "regard.api.predict": ("predict", "score"),
     "regard.api.train": ("prepare", "train"),
     "regard.checkpoint.format": ("verify",),

@@ -7,15 +7,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from regard.core import atomic_io
 from regard.core.config import read
-from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe
+from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe, Locked
 from regard.data import corpus as module
 from regard.data.arrays import RunningTextColumn
 from regard.data.config import DataConfig, FieldConfig
@@ -343,7 +346,7 @@ def test_a_killed_prepare_leaves_no_corpus_and_a_waiting_process_makes_it(tmp_pa
     while not flag.exists():
         assert process.poll() is None
         time.sleep(0.02)
-    assert [path.suffix for path in out.iterdir()] == [".partial"]
+    assert sorted(path.suffix for path in out.iterdir()) == [".lock", ".partial"]
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(prepare, DataConfig(train=str(lines)), out)  # for the lock that the process holds
         time.sleep(0.1)
@@ -386,3 +389,38 @@ def test_concurrent_runs_make_one_corpus(tmp_path, pairs):
         assert first.result(20).key == second.result(20).key
     assert stages == []
     assert len(list((tmp_path / "out").iterdir())) == 1
+
+
+@contextmanager
+def preparing(config: DataConfig, folder: Path) -> Iterator[None]:
+    """Another thread that prepares a corpus until the end of the block."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait(stage, count):
+        begun.set()
+        assert go_on.wait(20)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(prepare, config, folder, progress=wait)
+        assert begun.wait(20)
+        try:
+            yield
+        finally:
+            go_on.set()
+            first.result(20)
+
+
+def test_another_corpus_is_prepared_without_waiting(tmp_path, pairs):
+    (tmp_path / "a.txt").write_text("a line\n")
+    with preparing(pairs, tmp_path / "out"), ThreadPoolExecutor(1) as pool:
+        other = pool.submit(prepare, DataConfig(train=str(tmp_path / "a.txt")), tmp_path / "out")
+        assert len(other.result(10).train) == 1
+    assert not list((tmp_path / "out").glob(".corpus*"))
+
+
+def test_waiting_for_a_corpus_names_its_maker_and_ends(tmp_path, pairs, monkeypatch, caplog):
+    monkeypatch.setattr(atomic_io, "PATIENCE", 1.5)
+    with preparing(pairs, tmp_path / "out"), caplog.at_level("INFO"):
+        with pytest.raises(Locked, match=rf"out: wanted a folder that no other process.*got process {os.getpid()} on"):
+            prepare(pairs, tmp_path / "out")
+        assert f"waiting for process {os.getpid()} on" in caplog.text

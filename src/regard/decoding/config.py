@@ -17,7 +17,7 @@ class DecodeConfig(Config):
     beam_size: Annotated[int, Range(1.0, 1000.0)] = doc(1, "hypotheses of beam search; 1 is greedy search")
     num_hypotheses: Annotated[int, Range(1.0, 10_000.0)] = doc(1, "outputs per input, best first")
     max_length: Annotated[int, Range(1.0, 1_000_000.0)] = doc(
-        200, "largest number of output tokens; learned positions may end earlier"
+        200, "largest number of output tokens; learned positions end earlier, except in running text"
     )
     max_length_ratio: LengthRatio | None = doc(None, "largest number of output tokens per source token")
     min_length: Annotated[int, Range(0.0)] = doc(0, "smallest number of output tokens")

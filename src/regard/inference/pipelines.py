@@ -116,13 +116,17 @@ class LabelPipeline(Pipeline):
 class SequencePipeline(Pipeline):
     """Search and teacher forcing with a model that generates sequences. A language model continues its inputs.
 
-    running     whether the model was trained on running text, where the end token is the line break and ends no output
+    context_length   of the training sequences of running text, where the end token is the line break and ends no output
     """
 
     model: Seq2Seq
     tokenizer: Tokenizer
     inputs: InputEncoder
-    running: bool
+    context_length: int | None
+
+    @property
+    def running(self) -> bool:
+        return self.context_length is not None
 
     def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
         requests, task = self._requests(encoded, options), self._task(config, options)
@@ -180,6 +184,7 @@ class SequencePipeline(Pipeline):
             ends=not self.running,
             rerank=coverage_reranker(self.model, config, first),
             scored=options.scores,
+            context_length=self.context_length,
             numbers=None if lines is None else [line - 1 for line in lines],
         )
 
