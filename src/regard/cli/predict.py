@@ -131,15 +131,14 @@ def _print_outputs(
     as_json: bool,
     shown: Callable[[str], str] = one_line,
 ) -> None:
-    """A line of JSON, or a line for each output: `before`, its log-probability if requested, and the text."""
+    """A line of JSON, or a line for each output: `before`, its score if requested, and the text."""
     if as_json:
         names = ("text", "log_probability", "score", "tokens", "log_probabilities")
         each = [{name: getattr(output, name) for name in names} for output in outputs]
         print(json.dumps({"input": line, "output": outputs[0].text, "outputs": each}, ensure_ascii=False))
         return
     for output in outputs:
-        known = scores and output.log_probability is not None  # an empty line has none
-        score = f"{output.log_probability:.4f}\t" if known else ""
+        score = f"{output.score:.4f}\t" if scores and output.score is not None else ""  # an empty line has none
         print(f"{before}{score}{shown(output.text)}")
 
 
