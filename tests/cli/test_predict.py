@@ -36,6 +36,16 @@ def test_scores_are_those_that_outputs_are_ranked_by(language_model):
     assert printed == "".join(shown)
 
 
+def test_repetitive_outputs_are_reported(language_model):
+    arguments = ("predict", language_model / "run", language_model / "prompt", "--max-length", "30")
+    done = command(*arguments, "--json")
+    assert json.loads(done.stdout)["outputs"][0]["finish_reason"] == "repetition"
+    assert done.stderr.startswith("regard: outputs that repeat themselves to the maximum length: 1 (")
+    done = command(*arguments, "--json", "--set", "no_repeat_ngram_size=2")
+    assert json.loads(done.stdout)["outputs"][0]["finish_reason"] == "length"
+    assert done.stderr == ""
+
+
 def test_outputs_of_running_text_have_lines(language_model):
     arguments = ("predict", language_model / "run", language_model / "prompt", "--max-length", "30")
     (wanted,) = regard.load(language_model / "run").predict(["a"], max_length=30)
