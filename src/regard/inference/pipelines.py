@@ -13,7 +13,7 @@ from regard.core.sequence import Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
-from regard.decoding.interfaces import Hypothesis
+from regard.decoding.interfaces import FinishReason, Hypothesis, finish_reason
 from regard.decoding.request import Request, SearchTask
 from regard.inference import phrases
 from regard.inference.inputs import EncodedInput, InputEncoder, check_list
@@ -31,6 +31,7 @@ class Output:
     tokens: tuple[str, ...] = ()
     log_probabilities: tuple[float, ...] | None = None  # of each token and of the end token, where there is one
     score: float | None = None  # by which outputs are ranked
+    finish_reason: FinishReason | None = None  # why the output ended; None for a label
     truncated: bool = False  # whether the input was too long and its end was dropped
     token_ids: tuple[int, ...] = ()  # with the end token, where there is one
     # Cross-attention weights: a row for each token and for the end token, where there is one; a column for each token
@@ -147,6 +148,7 @@ class SequencePipeline(Pipeline):
             tuple(self.tokenizer.pieces(ids)),
             None if log_p is None else log_p[skip:],
             hypothesis.score,
+            finish_reason(ids, ended=hypothesis.ended),
             token_ids=(*ids, END) if hypothesis.ended else ids,
             attention=attention,
         )
