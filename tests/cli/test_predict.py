@@ -24,6 +24,28 @@ def language_model(tmp_path_factory) -> Path:
     return folder
 
 
+def test_scores_are_those_that_outputs_are_ranked_by(language_model):
+    arguments = ("predict", language_model / "run", language_model / "prompt", "--max-length", "5")
+    search = ("--beam", "4", "--n-best", "3", "--set", "length_penalty=0.5")
+    outputs = json.loads(command(*arguments, *search, "--json").stdout)["outputs"]
+    scores = [each["score"] for each in outputs]
+    assert scores == sorted(scores, reverse=True)
+    assert scores == pytest.approx([each["log_probability"] / 5**0.5 for each in outputs], abs=1e-5)
+    printed = command(*arguments, *search, "--scores").stdout
+    shown = [f"{each['score']:.4f}\t{each['text']}\n" for each in outputs]
+    assert printed == "".join(shown)
+
+
+def test_repetitive_outputs_are_reported(language_model):
+    arguments = ("predict", language_model / "run", language_model / "prompt", "--max-length", "30")
+    done = command(*arguments, "--json")
+    assert json.loads(done.stdout)["outputs"][0]["finish_reason"] == "repetition"
+    assert done.stderr.startswith("regard: outputs that repeat themselves to the maximum length: 1 (")
+    done = command(*arguments, "--json", "--set", "no_repeat_ngram_size=2")
+    assert json.loads(done.stdout)["outputs"][0]["finish_reason"] == "length"
+    assert done.stderr == ""
+
+
 def test_outputs_of_running_text_have_lines(language_model):
     arguments = ("predict", language_model / "run", language_model / "prompt", "--max-length", "30")
     (wanted,) = regard.load(language_model / "run").predict(["a"], max_length=30)

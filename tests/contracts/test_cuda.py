@@ -134,7 +134,7 @@ def test_wide_heads_over_few_keys(causal, dtype):
 
 
 def test_augmentation_equals_the_cpu():
-    changes, pictures = ("crop", "flip", "colour"), 2 * torch.rand(8, 3, 16, 16) - 1
+    changes, pictures = ("crop", "flip", "color"), 2 * torch.rand(8, 3, 16, 16) - 1
     dice = torch.rand(8, DRAWS)
     found = augment(pictures.cuda(), changes, dice)
     assert found.is_cuda

@@ -7,15 +7,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from regard.core import atomic_io
 from regard.core.config import read
-from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe
+from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe, Locked
 from regard.data import corpus as module
 from regard.data.arrays import RunningTextColumn
 from regard.data.config import DataConfig, FieldConfig
@@ -343,7 +346,7 @@ def test_a_killed_prepare_leaves_no_corpus_and_a_waiting_process_makes_it(tmp_pa
     while not flag.exists():
         assert process.poll() is None
         time.sleep(0.02)
-    assert [path.suffix for path in out.iterdir()] == [".partial"]
+    assert sorted(path.suffix for path in out.iterdir()) == [".lock", ".partial"]
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(prepare, DataConfig(train=str(lines)), out)  # for the lock that the process holds
         time.sleep(0.1)
@@ -386,3 +389,63 @@ def test_concurrent_runs_make_one_corpus(tmp_path, pairs):
         assert first.result(20).key == second.result(20).key
     assert stages == []
     assert len(list((tmp_path / "out").iterdir())) == 1
+
+
+@contextmanager
+def preparing(config: DataConfig, folder: Path) -> Iterator[None]:
+    """Another thread that prepares a corpus until the end of the block."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait(stage, count):
+        begun.set()
+        assert go_on.wait(20)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(prepare, config, folder, progress=wait)
+        assert begun.wait(20)
+        try:
+            yield
+        finally:
+            go_on.set()
+            first.result(20)
+
+
+def test_another_corpus_is_prepared_without_waiting(tmp_path, pairs):
+    (tmp_path / "a.txt").write_text("a line\n")
+    with preparing(pairs, tmp_path / "out"), ThreadPoolExecutor(1) as pool:
+        other = pool.submit(prepare, DataConfig(train=str(tmp_path / "a.txt")), tmp_path / "out")
+        assert len(other.result(10).train) == 1
+    assert not list((tmp_path / "out").glob(".corpus*"))
+
+
+def test_waiting_for_a_corpus_names_its_maker_and_ends(tmp_path, pairs, monkeypatch, caplog):
+    monkeypatch.setattr(atomic_io, "PATIENCE", 1.5)
+    with preparing(pairs, tmp_path / "out"), caplog.at_level("INFO"):
+        with pytest.raises(Locked, match=rf"out: wanted a folder that no other process.*got process {os.getpid()} on"):
+            prepare(pairs, tmp_path / "out")
+        assert f"waiting for process {os.getpid()} on" in caplog.text
+
+
+def test_a_share_of_the_training_data_is_held_out(tmp_path):
+    """By a hash of the source: no source is in two splits, and the split of an example does not depend on others."""
+    rows = [(f"number {n % 700}", f"{n}") for n in range(1000)]
+    for name, column in (("a", 0), ("b", 1)):
+        (tmp_path / name).write_text("".join(f"{row[column]}\n" for row in rows))
+    files = (str(tmp_path / "a"), str(tmp_path / "b"))
+    config = DataConfig(train=files, valid=0.1, test=0.05, source=FieldConfig())
+    splits = {split: list(examples(config, split)) for split in ("train", "valid", "test")}
+    assert sum(map(len, splits.values())) == 1000
+    assert 60 < len(splits["valid"]) < 140
+    assert 25 < len(splits["test"]) < 80
+    sources = [{each.source for each in found} for found in splits.values()]
+    assert not sources[0] & sources[1]
+    assert not (sources[0] | sources[1]) & sources[2]
+    whole = replace(config, valid=None, test=None)
+    assert len(list(examples(whole, "train"))) == 1000
+    assert prepare(config, tmp_path / "out").key != prepare(replace(config, valid=0.2), tmp_path / "out").key
+    prepared = prepare(config, tmp_path / "out")
+    assert [len(each) for each in (prepared.train, prepared.valid, prepared.test)] == list(map(len, splits.values()))
+    with pytest.raises(InvalidRecipe, match=r"valid: wanted shares that leave something to train on"):
+        DataConfig(train=files, valid=0.6, test=0.5, source=FieldConfig())
+    with pytest.raises(InvalidRecipe, match=r"valid: wanted a file: running text is not split; got a share"):
+        DataConfig(train=files[0], valid=0.1, context_length=8)

@@ -1,16 +1,16 @@
-"""Paths in a recipe: resolved against its own folder first, then the working directory."""
+"""Recipes from files: one that extends another; paths are resolved against its folder, then the working directory."""
 
 import pytest
 
 import regard
 from regard.api.train import prepare
-from regard.core.errors import InvalidRecipe
+from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.core.registry import missing_extensions
 from regard.decoding.logits_processors import LOGITS_PROCESSORS
 from regard.evaluation.metrics import METRICS, Metric
 from regard.evaluation.statistics import exact_match
-from regard.recipe.load import check_files, read_recipe
+from regard.recipe.load import check_files, find_recipe, read_recipe, read_tables
 from regard.recipe.recipe import Recipe
 
 RECIPE = """
@@ -113,3 +113,30 @@ def test_a_recipe_names_the_extensions_it_needs():
         "wanted the metric 'shouting'; got no registration of that name. Import regard first.",
         "wanted the logits processor 'quiet'; got no registration of that name. Import builtins first.",
     ]
+
+
+def test_a_recipe_extends_another(tmp_path):
+    (tmp_path / "base.toml").write_text('extends = "translation"\n[data]\ntrain = ["a", "b"]\n[train]\nseed = 5\n')
+    (tmp_path / "mine.toml").write_text(
+        'extends = "base.toml"\n[train]\nmax_steps = 9\nwarmup_steps = 2\n[model.decoder]\nkind = "rnn"\ndim = 256\n'
+    )
+    base, made = read_tables(find_recipe("translation")), read_tables(tmp_path / "mine.toml", ["train.seed=6"])
+    assert made["data"]["train"] == ["a", "b"]
+    assert made["data"]["valid"] == base["data"]["valid"]
+    assert (made["train"]["max_steps"], made["train"]["seed"]) == (9, 6)
+    assert made["train"]["learning_rate"] == base["train"]["learning_rate"]
+    assert made["model"]["encoder"] == base["model"]["encoder"]
+    assert made["model"]["decoder"] == {"kind": "rnn", "dim": 256}
+    assert "extends" not in made
+    assert read_tables({"extends": str(tmp_path / "base.toml")})["train"]["seed"] == 5
+
+
+def test_recipes_that_extend_themselves_or_nothing_are_refused(tmp_path):
+    for name, other in (("a", "b.toml"), ("b", "a.toml"), ("c", "translaton")):
+        (tmp_path / f"{name}.toml").write_text(f'extends = "{other}"\n')
+    with pytest.raises(InvalidArgument, match=r"extends: wanted a recipe that does not extend this one; got .*a\.toml"):
+        read_tables(tmp_path / "a.toml")
+    with pytest.raises(InvalidArgument, match="Did you mean 'translation'"):
+        read_tables(tmp_path / "c.toml")
+    with pytest.raises(InvalidArgument, match="extends: wanted the name or file of a recipe; got 3"):
+        read_tables({"extends": 3})

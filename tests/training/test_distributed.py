@@ -15,8 +15,8 @@ import torch
 
 from regard.api.train import train
 from regard.checkpoint import store
+from regard.core.atomic_io import file_lock
 from regard.core.errors import InvalidArgument, RegardError
-from regard.data.corpus import folder_lock
 from regard.recipe.load import read_recipe
 from regard.training import distributed as module
 from regard.training.distributed import SINGLE_PROCESS, process_group
@@ -61,7 +61,7 @@ def folder(tmp_path_factory) -> Path:
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks"
     folder.mkdir(exist_ok=True)
-    with folder_lock(folder):
+    with file_lock(folder / ".lock", wait=True):
         if not (folder / "text.txt").exists():
             (folder / "text.txt").write_text("the cat sat on the mat and the dog sat on the log\n" * 60)
     return folder
@@ -70,7 +70,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def two(folder) -> list[dict[str, dict]]:
     """The results of all jobs of two processes, which are started once."""
-    with folder_lock(folder):
+    with file_lock(folder / ".lock", wait=True):
         if (folder / "two").exists():
             return processes.results(2, folder / "two")
         return _by_two(folder)
@@ -112,7 +112,7 @@ def _by_two(folder: Path) -> list[dict[str, dict]]:
 def one(folder: Path, name: str) -> Path:
     """The same recipes by one process."""
     run = folder / "one" / name
-    with folder_lock(folder):
+    with file_lock(folder / ".lock", wait=True):
         if not run.exists():
             train(recipes(folder)[name], run, cache=folder / "cache")
     return run

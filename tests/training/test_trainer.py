@@ -40,6 +40,7 @@ from regard.training.objective import Objective, mask_tokens, shift_targets
 from regard.training.schedules import learning_rate_at
 from regard.training.telemetry.log_file import truncate_log
 from regard.training.trainer import Trainer
+from support.command_line import command
 from support.training_runs import (
     CONV,
     LETTERS,
@@ -343,11 +344,11 @@ def test_validation_carries_the_state_to_the_end_of_the_text(rows):
 
 def test_a_model_with_carried_state_is_evaluated_with_it(tmp_path, cache, text):
     recipe = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry_state": True}}
-    model = train(recipe, tmp_path, cache=cache)
+    model = train(recipe, tmp_path / "run", cache=cache)
     corpus = prepare(model.recipe, cache).valid
     wanted = mean_loss(model.model, corpus, budget=256, carry=True)
     assert regard.evaluate(model, split="valid", cache=cache)["loss"].value == pytest.approx(wanted)
-    logged = [line["loss"] for line in log(tmp_path) if line["event"] == "validation"]
+    logged = [line["loss"] for line in log(tmp_path / "run") if line["event"] == "validation"]
     assert min(logged) == pytest.approx(wanted)
 
 
@@ -968,3 +969,81 @@ def test_a_signal_saves_and_ends_the_command(number, tmp_path, cache):
     assert process.returncode == 128 + number
     assert "Traceback" not in errors
     assert store.verify(store.step_folder(tmp_path / "run", store.steps(tmp_path / "run")[-1]))
+
+
+FOREIGN = ["averaged/model.bin", "log.jsonl", ".notes.tmp", "thesis.txt"]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_of_other_files_is_refused_and_left_alone(name, resume, tmp_path, cache):
+    file = tmp_path / "out" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    with pytest.raises(regard.InvalidArgument, match=r"out: wanted the folder of a run, or an empty or a new one; got"):
+        train(table(max_steps=4), tmp_path / "out", cache=cache, resume=resume)
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [file]
+    assert file.read_text() == "mine"
+
+
+def test_an_empty_name_is_no_folder(tmp_path, cache, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = command("train", "dates", "--out", "", "--set", "train.max_steps=1", "--set", "train.warmup_steps=0")
+    assert done.returncode == 2
+    assert "run: wanted the folder of the run; got an empty name" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_resumed_run_keeps_files_that_are_not_its_own(copy, cache):
+    ours, others = copy / ".step-00000016.123.tmp", [copy / ".notes.tmp", copy / "notes.txt"]
+    for path in (ours, *others):
+        path.write_text("")
+    train(table(), copy, cache=cache, resume=True)
+    assert not ours.exists()
+    assert all(path.exists() for path in others)
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_may_begin_again(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(Trainer, "_update", lambda self, batches: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(table(max_steps=4), tmp_path / "run", cache=cache)
+    monkeypatch.undo()
+    train(table(max_steps=4), tmp_path / "run", cache=cache)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_two_trainings_of_one_folder_are_refused(resume, tmp_path, cache):
+    refused = []
+
+    def again(event):
+        if event["event"] == "checkpoint" and not refused:
+            with pytest.raises(regard.InvalidArgument, match=rf"no other process.*got process {os.getpid()} on ") as e:
+                train(table(), tmp_path / "run", cache=cache, resume=resume)
+            refused.append(e.value.exit_code)
+
+    train(table(), tmp_path / "run", cache=cache, on_event=again)
+    assert refused == [2]
+
+
+HARM = {
+    "removed": shutil.rmtree,
+    "renamed": lambda run: run.rename(run.with_name("elsewhere")),
+    "emptied": lambda run: [path.unlink() for path in run.iterdir() if path.is_file()],
+}
+
+
+@pytest.mark.parametrize("name", HARM)
+def test_a_folder_that_is_removed_while_it_is_trained_in_is_noticed_at_once(name, tmp_path, cache, monkeypatch):
+    update, steps = Trainer._update, []
+
+    def harmful(self, batches):
+        update(self, batches)
+        steps.append(self.state.step)
+        if self.state.step == 5:
+            HARM[name](self.run)
+
+    monkeypatch.setattr(Trainer, "_update", harmful)
+    with pytest.raises(regard.TrainingFailed, match="was removed or renamed while training"):
+        train(table(), tmp_path / "run", cache=cache)
+    assert steps[-1] == 5
+    assert (tmp_path / "run").exists() == (name == "emptied")

@@ -22,7 +22,7 @@ from regard.checkpoint.format import (
     read_vocabularies,
 )
 from regard.core.atomic_io import cache_folder
-from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
+from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.data import corpus
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, SourceVocabularies, Vocabularies, VocabularyType
 from regard.data.features import cache_features
@@ -78,16 +78,18 @@ def train(
     Processes started by torchrun train one model and all return it; rank 0 writes and reports.
     """
     recipe = _read(recipe, changes, data, cache)
+    if not str(run):
+        raise InvalidArgument("run", wanted="the folder of the run", got="an empty name", remedy="Name a folder.")
     run = Path(run)
     with process_group(device_of(recipe), recipe.train.distributed_timeout) as group:
         _check_ranks(recipe, group)
-        checkpoint = open_run(run, resume=resume, process_group=group)
-        step = None if checkpoint is None else checkpoint[0]
-        names, handler = (recipe.train.loggers or (), on_event) if group.is_main else ((), ignore_event)
-        with logged(names, run, recipe.as_dict(), step, handler) as on_event:
-            if resume and checkpoint is None:
-                _warn(on_event, f"{run} has no checkpoint to resume from: training begins")
-            return _train(recipe, run, checkpoint, cache, allow_changed_data, on_event, group)
+        with open_run(run, resume=resume, process_group=group) as checkpoint:
+            step = None if checkpoint is None else checkpoint[0]
+            names, handler = (recipe.train.loggers or (), on_event) if group.is_main else ((), ignore_event)
+            with logged(names, run, recipe.as_dict(), step, handler) as on_event:
+                if resume and checkpoint is None:
+                    _warn(on_event, f"{run} has no checkpoint to resume from: training begins")
+                return _train(recipe, run, checkpoint, cache, allow_changed_data, on_event, group)
 
 
 def _train(

@@ -100,11 +100,12 @@ def predict(
         for line in regard.with_markup(predictor, lines, beside=beside, truncate=truncate, **options):
             print(one_line(line), flush=True)
         return
-    truncated, count = 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
+    truncated, repetitive, count = 0, 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
     options |= {"truncate": truncate, "scores": scores or as_json, "attention": attention is not None}
     with nullcontext() if attention is None else atomic_file(attention) as file:
         for line, outputs in regard.predict(predictor, lines, beside=beside, **options):
-            truncated += outputs[0].truncated if outputs else 0
+            truncated += outputs[0].truncated
+            repetitive += outputs[0].finish_reason == "repetition"
             if file is not None:
                 file.write(json.dumps(_attention_as_json(line, outputs), ensure_ascii=False).encode() + b"\n")
             _print_outputs(line, outputs, "", scores, as_json, shown)
@@ -112,6 +113,13 @@ def predict(
             sys.stdout.flush()
     if truncated:
         print(f"regard: {truncated} lines were too long and were truncated", file=sys.stderr)
+    _warn_repetitive(repetitive)
+
+
+def _warn_repetitive(count: int) -> None:
+    if count:
+        remedy = "--set no_repeat_ngram_size=N prevents that"
+        print(f"regard: outputs that repeat themselves to the maximum length: {count} ({remedy})", file=sys.stderr)
 
 
 def _check_none(options: dict[str, Any], where: str) -> None:
@@ -137,15 +145,14 @@ def _print_outputs(
     as_json: bool,
     shown: Callable[[str], str] = one_line,
 ) -> None:
-    """A line of JSON, or a line for each output: `before`, its log-probability if requested, and the text."""
+    """A line of JSON, or a line for each output: `before`, its score if requested, and the text."""
     if as_json:
-        names = ("text", "log_probability", "score", "tokens", "log_probabilities")
+        names = ("text", "log_probability", "score", "finish_reason", "tokens", "log_probabilities")
         each = [{name: getattr(output, name) for name in names} for output in outputs]
         print(json.dumps({"input": line, "output": outputs[0].text, "outputs": each}, ensure_ascii=False))
         return
     for output in outputs:
-        known = scores and output.log_probability is not None  # an empty line has none
-        score = f"{output.log_probability:.4f}\t" if known else ""
+        score = f"{output.score:.4f}\t" if scores and output.score is not None else ""  # an empty line has none
         print(f"{before}{score}{shown(output.text)}")
 
 
@@ -173,15 +180,17 @@ def caption(
     regard caption runs/captions photos.zip --beam 5 --draw attention
     """
     options = decode_options(set_, beam_size=beam, max_length=max_length)
-    broken, predictor = 0, regard.load(model, device=device)
+    broken, repetitive, predictor = 0, 0, regard.load(model, device=device)
     for each in regard.caption(predictor, images, draw=draw, scores=scores or as_json, **options):
         if each.problem is not None:
             broken += 1
             print(f"regard: {each.problem}", file=sys.stderr)
             continue
+        repetitive += each.outputs[0].finish_reason == "repetition"
         name = one_line(str(each.image)).replace("\t", "\\t")
         _print_outputs(str(each.image), each.outputs, f"{name}\t", scores, as_json)
         sys.stdout.flush()
+    _warn_repetitive(repetitive)
     if broken:
         print(f"regard: {broken} images could not be captioned", file=sys.stderr)
         raise typer.Exit(1)

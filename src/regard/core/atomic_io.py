@@ -1,13 +1,21 @@
-"""Files and folders written atomically: complete on disk, or not there."""
+"""Files and folders written atomically: complete on disk, or not there; and locks between processes."""
 
+import errno
+import logging
 import os
 import shutil
-from collections.abc import Iterator
+import socket
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, Locked
+
+POLL = 0.1  # seconds between two attempts to take a lock
+PATIENCE = 3600.0  # seconds without a sign of life of its holder after which waiting for a lock ends
+logger = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
@@ -101,11 +109,64 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files and folders of interrupted writes."""
-    for leftover in folder.glob(".*.tmp"):
-        if leftover.is_dir() and not leftover.is_symlink():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            with suppress(FileNotFoundError):
-                leftover.unlink()
+@contextmanager
+def file_lock(path: Path, *, wait: bool, keep: bool = False) -> Iterator[Callable[[], None]]:
+    """An exclusive lock between processes, in a file that names its holder. Yields a function to show signs of life.
+
+    wait   for the holder to release it, as long as it shows signs of life; otherwise, and then, raise Locked
+    keep   the file after the lock is released
+
+    The system releases the lock of a process that ends in any way.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock
+        yield lambda: None
+        return
+    began, told = time.monotonic(), False
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_open_file(handle, path):
+                break
+            os.close(handle)  # its last holder removed the file
+            continue
+        except BlockingIOError:
+            holder, silent = _holder(handle)
+            os.close(handle)
+        except OSError as error:
+            os.close(handle)
+            if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+                raise
+            logger.warning("%s: this file system has no locks; let no other process work there", path)
+            yield lambda: None
+            return
+        if not wait or silent > PATIENCE:
+            raise Locked(path, holder)
+        if not told and time.monotonic() - began > 1:
+            logger.info("waiting for %s, which holds %s", holder, path)
+            told = True
+        time.sleep(POLL)
+    try:
+        os.truncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        yield lambda: os.utime(handle)
+    finally:
+        if not keep:
+            path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _holder(handle: int) -> tuple[str, float]:
+    """The process that holds a lock, and the seconds since its last sign of life."""
+    name = os.pread(handle, 200, 0).decode(errors="replace")
+    return name or "another process", time.time() - os.fstat(handle).st_mtime
+
+
+def is_open_file(handle: int, path: Path) -> bool:
+    """Whether the file at this path is still the one that was opened."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -3,6 +3,7 @@
     RegardError
     ├── InvalidArgument              (also a ValueError)   an argument or a file that cannot be used
     │   ├── InvalidData              a file whose content cannot be used
+    │   ├── Locked                   a folder or file that another process works on
     │   └── UnsatisfiableConstraint  required phrases that the other decoding constraints rule out
     ├── InvalidRecipe                (also a ValueError)   a configuration, with every problem found in it
     ├── MissingExtra                 (also an ImportError) an optional package that is not installed
@@ -44,6 +45,14 @@ class InvalidData(InvalidArgument):
         super().__init__(str(path) if line is None else f"{path}, line {line}", wanted=wanted, got=got, remedy=remedy)
         self.path = str(path)
         self.line = line
+
+
+class Locked(InvalidArgument):
+    """A lock that another process holds."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        remedy = "Wait for it, end it, or choose another folder."
+        super().__init__(str(path.parent), wanted="a folder that no other process works on", got=holder, remedy=remedy)
 
 
 class UnsatisfiableConstraint(InvalidArgument):

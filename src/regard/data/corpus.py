@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from regard.core.atomic_io import atomic_file, named_os_errors
-from regard.core.errors import InvalidArgument, InvalidData
+from regard.core.atomic_io import atomic_file, file_lock, named_os_errors
+from regard.core.errors import InvalidArgument, InvalidData, Locked
 from regard.data.arrays import (
     Column,
     ColumnWriter,
@@ -131,29 +131,57 @@ def prepare(
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
     destination = folder / f"corpus-{key_of(config, files, None)[:16]}"
-    with folder_lock(folder):
-        for leftover in folder.glob(".corpus-*.partial"):
-            shutil.rmtree(leftover)
-        if given is not None:  # which may equal those learned from these data
-            key = key_of(config, files, _hashes(given))
-            if not (destination.exists() and _record(destination)["key"] == key):
-                destination = folder / f"corpus-{key[:16]}"
-        if not destination.exists():
-            partial = folder / f".{destination.name}.partial"
-            with named_os_errors(folder, "a folder to write to"):
-                partial.mkdir()
-            try:
-                _write(config, partial, files, given or _learn(config, progress), progress)
-                after = stamps(config, splits)
-                for path in before:
-                    if before[path] != after.get(path):
-                        wanted, got = "a file that does not change while it is read", "one that changed"
-                        raise InvalidData(path, wanted=wanted, got=got, remedy="Begin again when it is complete.")
-                os.replace(partial, destination)
-            except BaseException:
-                shutil.rmtree(partial)
-                raise
+    if given is not None:  # which may equal those learned from these data
+        key = key_of(config, files, _hashes(given))
+        if not (destination.exists() and _record(destination)["key"] == key):
+            destination = folder / f"corpus-{key[:16]}"
+    _remove_leftovers(folder)
+    if not destination.exists():
+        with named_os_errors(folder, "a folder to write to"), file_lock(_lock(destination), wait=True) as alive:
+
+            def shown(stage: str, count: int) -> None:
+                alive()
+                progress(stage, count)
+
+            if not destination.exists():  # another process may have made it meanwhile
+                _make(config, destination, files, given, before, shown)
     return Prepared.open(destination)
+
+
+def _make(
+    config: DataConfig,
+    destination: Path,
+    files: Files,
+    vocabularies: Vocabularies | None,
+    before: Mapping[str, tuple[int, ...]],
+    progress: PrepareProgress,
+) -> None:
+    """Write a corpus; files that have changed since they had the stamps `before` are refused."""
+    partial = destination.with_name(f".{destination.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    partial.mkdir()
+    try:
+        _write(config, partial, files, vocabularies or _learn(config, progress), progress)
+        after = stamps(config, list(files))
+        for path in before:
+            if before[path] != after.get(path):
+                wanted, got = "a file that does not change while it is read", "one that changed"
+                raise InvalidData(path, wanted=wanted, got=got, remedy="Begin again when it is complete.")
+        os.replace(partial, destination)
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
+
+
+def _lock(corpus: Path) -> Path:
+    return corpus.with_name(f".{corpus.name}.lock")
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove partial corpora that no process works on."""
+    for leftover in folder.glob(".corpus-*.partial"):
+        with suppress(Locked, OSError), file_lock(leftover.with_suffix(".lock"), wait=False):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _write(
@@ -321,19 +349,3 @@ def _check_vocabularies(config: DataConfig, vocabularies: Vocabularies) -> None:
         described = ", ".join(f"{each.__name__} for {name}" for name, each in wanted.items())
         names, remedy = ", ".join(each.__name__ for each in got), "Give those that the model was trained with."
         raise InvalidArgument("vocabularies", wanted=described, got=names, remedy=remedy)
-
-
-@contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """An exclusive lock on a folder; other processes wait."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock
-        yield
-        return
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.core.atomic_io import atomic_file, named_os_errors
+from regard.core.atomic_io import atomic_file, file_lock, named_os_errors
 from regard.core.errors import InvalidData, TrainingFailed
 from regard.data.arrays import FeatureColumn, ImageColumn, MultiSourceColumn, memory_map
-from regard.data.corpus import Corpus, Prepared, PrepareProgress, folder_lock
+from regard.data.corpus import Corpus, Prepared, PrepareProgress
 from regard.data.images import normalize
 from regard.model.vision import GridEncoder
 from regard.model.weights import fingerprint
@@ -34,11 +34,17 @@ def features(
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"features-{_key(images, by)}.npy"
-    with folder_lock(folder):
-        for leftover in folder.glob(".features-*.tmp"):
-            leftover.unlink()
-        if not path.exists():
-            _write(path, images, extract, progress)
+    if not path.exists():
+        with file_lock(folder / f".{path.stem}.lock", wait=True) as alive:
+
+            def shown(stage: str, count: int) -> None:
+                alive()
+                progress(stage, count)
+
+            for leftover in folder.glob(f".{path.name}.*.tmp"):
+                leftover.unlink()
+            if not path.exists():
+                _write(path, images, extract, shown)
     column = FeatureColumn(images, memory_map(path))
     if len(column.grids) != len(images.pixels):
         got = f"{len(column.grids):,} for {len(images.pixels):,} images"

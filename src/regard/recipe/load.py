@@ -21,11 +21,43 @@ def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] =
 
 
 def read_tables(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> dict[str, Any]:
-    """The tables of a recipe with changes, unchecked. Paths of a file's recipe are resolved (see `resolve_paths`)."""
-    tables = dict(source) if isinstance(source, Mapping) else read_toml(Path(source))
+    """The tables of a recipe with changes, unchecked. Paths of a file's recipe are resolved (see `resolve_paths`).
+
+    A recipe that begins with `extends = "NAME"`, a shipped recipe or a file, changes the tables of that one.
+    """
+    path = None if isinstance(source, Mapping) else Path(source)
+    tables = _extended(source if isinstance(source, Mapping) else read_toml(Path(source)), [path] if path else [])
     for change in changes:
         tables = with_setting(tables, change)
     return tables if isinstance(source, Mapping) else resolve_paths(tables, Path(source).parent)
+
+
+def _extended(tables: Mapping[str, Any], files: list[Path]) -> dict[str, Any]:
+    """The tables with those of the recipe that they extend; `files` extend one another, the last one first read."""
+    own = {key: value for key, value in tables.items() if key != "extends"}
+    base = tables.get("extends")
+    if base is None:
+        return own
+    if not isinstance(base, str):
+        raise InvalidArgument("extends", wanted="the name or file of a recipe", got=repr(base), remedy="Name one.")
+    beside = files[-1].parent / base if files else Path(base)
+    path = beside if beside.is_file() else find_recipe(base)
+    if path.resolve() in [file.resolve() for file in files]:
+        names = " → ".join(map(str, [*files, path]))
+        raise InvalidArgument("extends", wanted="a recipe that does not extend this one", got=names, remedy="End it.")
+    return _merged(_extended(read_toml(path), [*files, path]), own)
+
+
+def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The base with the keys of another table; a table of another kind takes the place of the base's."""
+    merged = dict(base)
+    for key, value in own.items():
+        before = base.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            kind = before.get("kind")
+            value = _merged(before, value) if value.get("kind", kind) == kind else value
+        merged[key] = value
+    return merged
 
 
 def shipped_recipes() -> list[Path]:

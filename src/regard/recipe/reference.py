@@ -19,6 +19,9 @@ command line: `--set train.learning_rate=0.001`. Relative paths are resolved aga
 against the working directory. `regard recipes` lists the recipes that come with Regard, `regard recipes NAME` prints
 one, and `regard recipes --schema` prints a JSON Schema for editors.
 
+A recipe may begin with `extends = "translation"`, the name of a shipped recipe or a file: it has that recipe's tables,
+with the keys that it gives itself. A part of the model of another `kind` takes the place of the other recipe's.
+
 An example may have several sources, each with an encoder of its own: a table `[[data.sources]]` for each instead of
 `[data.source]`, and in the same order a table `[[model.encoders]]` for each instead of `[model.encoder]`. Both are
 counted from 1: `--set model.encoders.2.layers=3`.

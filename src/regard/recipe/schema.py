@@ -21,6 +21,7 @@ from regard.model.model_config import SIZES, ModelOptions
 from regard.training.config import TrainConfig
 from regard.word_vectors.word2vec import Word2VecConfig
 
+EXTENDS = {"type": "string", "description": "a recipe whose tables this one changes: a shipped one's name, or a file"}
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
@@ -92,7 +93,7 @@ def recipe_schema() -> dict[str, Any]:
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "A Regard recipe",
         "type": "object",
-        "properties": tables,
+        "properties": {"extends": EXTENDS, **tables},
         "additionalProperties": False,
     }
 

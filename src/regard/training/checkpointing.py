@@ -1,8 +1,10 @@
 """The checkpoints of a run: its folder, saving, resuming bit-exactly, and averaging the last ones."""
 
 import os
-from collections.abc import Mapping
-from contextlib import nullcontext
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import torch
 
 from regard.checkpoint import store
 from regard.checkpoint.format import TRAINING_STATE, TRAINING_TENSORS, WEIGHTS, regular_steps
-from regard.core.atomic_io import named_os_errors, remove_leftovers
+from regard.core.atomic_io import file_lock, named_os_errors
 from regard.core.errors import CheckpointRefused, InvalidArgument, TrainingFailed
 from regard.core.shapes import Tensor
 from regard.model.interfaces import CarriedState
@@ -21,15 +23,32 @@ from regard.training.run_state import RunState
 from regard.training.telemetry.log_file import LOG_FILE, EventHandler, truncate_log
 from regard.training.update import Updater
 
+LOCK = "run.lock"  # held while a process trains; marks a folder as that of a run
+# Temporary files and folders of interrupted writes.
+_LEFTOVER = re.compile(r"\.(step-\d{8}|averaged|log\.jsonl|ranks)(\.\d+)?\.tmp")
 # The step of a checkpoint, its files by name, and the problems of damaged later checkpoints.
 Checkpoint = tuple[int, dict[str, bytes], list[str]]
 
 
-def open_run(run: Path, *, resume: bool, process_group: ProcessGroup) -> Checkpoint | None:
-    """Create the folder of a run, or find the checkpoint to resume from. All ranks must see the same folder."""
-    if process_group.single:
-        return _open_run(run, resume)
-    checkpoint = _open_run(run, resume) if process_group.is_main else None
+@contextmanager
+def open_run(run: Path, *, resume: bool, process_group: ProcessGroup) -> Iterator[Checkpoint | None]:
+    """Create and lock the folder of a run, and find the checkpoint to resume from. All ranks must see the same folder.
+
+    A folder of other files, and one that another process trains in, is refused.
+    """
+    with _locked(run) if process_group.is_main else nullcontext():
+        checkpoint = _find_checkpoint(run, resume) if process_group.is_main else None
+        if process_group.single:
+            yield checkpoint
+            return
+        step = _agree(run, checkpoint, process_group)
+        if not process_group.is_main and step >= 0:
+            checkpoint = step, store.read(store.step_folder(run, step)), []
+        yield checkpoint
+
+
+def _agree(run: Path, checkpoint: Checkpoint | None, process_group: ProcessGroup) -> int:
+    """The step that rank 0 resumes from, or -1. A folder that not all ranks see is refused."""
     probe, mark = run / ".ranks.tmp", os.getpid()
     if process_group.is_main:
         probe.write_text(str(mark))
@@ -43,25 +62,39 @@ def open_run(run: Path, *, resume: bool, process_group: ProcessGroup) -> Checkpo
     if blind:
         wanted, got = "a folder that all processes see", f"one that rank {', '.join(blind)} does not"
         raise InvalidArgument(str(run), wanted=wanted, got=got, remedy="Put it on a disk that the machines share.")
-    if process_group.is_main or step < 0:
-        return checkpoint
-    return step, store.read(store.step_folder(run, step)), []
+    return step
 
 
-def _open_run(run: Path, resume: bool) -> Checkpoint | None:
-    with named_os_errors(run, "a folder to write to"):
-        run.mkdir(parents=True, exist_ok=True)
-        probe = run / f".{os.getpid()}.tmp"
-        probe.write_bytes(b"")
-        probe.unlink()
+@contextmanager
+def _locked(run: Path) -> Iterator[None]:
+    with ExitStack() as stack:
+        with named_os_errors(run, "a folder to write to"):
+            run.mkdir(parents=True, exist_ok=True)
+            other = None if (run / LOCK).exists() or store.steps(run) else next(run.iterdir(), None)
+            if other is not None:
+                wanted, got = "the folder of a run, or an empty or a new one", f"one that holds {other.name!r}"
+                raise InvalidArgument(str(run), wanted=wanted, got=got, remedy="Choose another folder.")
+            stack.enter_context(file_lock(run / LOCK, wait=False, keep=True))
+        yield
+
+
+def _find_checkpoint(run: Path, resume: bool) -> Checkpoint | None:
     if resume:
-        remove_leftovers(run)
+        _remove_leftovers(run)
         return store.newest(run)
-    if store.steps(run):
+    if steps := store.steps(run):
         wanted, remedy = "a folder without checkpoints", "Continue with --resume, or choose another folder."
-        raise InvalidArgument(str(run), wanted=wanted, got=f"{len(store.steps(run))} of them", remedy=remedy)
+        raise InvalidArgument(str(run), wanted=wanted, got=f"{len(steps)} of them", remedy=remedy)
     (run / LOG_FILE).unlink(missing_ok=True)
     return None
+
+
+def _remove_leftovers(run: Path) -> None:
+    for leftover in [path for path in run.iterdir() if _LEFTOVER.fullmatch(path.name)]:
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
 
 
 class Checkpointer:
@@ -133,7 +166,6 @@ class Checkpointer:
         run_state = RunState.from_dict(state)
         if self.process_group.is_main:
             truncate_log(self.run, run_state.step)
-            remove_leftovers(self.run)
         return run_state, carried
 
 

@@ -80,6 +80,7 @@ class Trainer:
             began = time.perf_counter()
             for batches in self._groups():
                 self._update(batches)
+                log.check_folder()
                 if self.state.step % self.config.log_every == 0 or self._limit_reached:
                     log(self._train_event(time.perf_counter() - began))
                     began = time.perf_counter()

@@ -1,13 +1,13 @@
 """log.jsonl, the log of a run: one JSON object a line for each training and validation event."""
 
 import json
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from regard.core.atomic_io import atomic_file
+from regard.core.atomic_io import atomic_file, is_open_file
+from regard.core.errors import TrainingFailed
 from regard.core.sanitize import as_json_line
 
 LOG_FILE = "log.jsonl"
@@ -19,17 +19,44 @@ def ignore_event(event: Event) -> None:
     """An event handler that does nothing."""
 
 
+class EventLog:
+    """An event handler that appends events to log.jsonl, if it is open, and passes them on."""
+
+    def __init__(self, run: Path, file: TextIO | None, on_event: EventHandler) -> None:
+        self.run, self.file, self.on_event = run, file, on_event
+
+    def __call__(self, event: Event) -> None:
+        self.check_folder()
+        if self.file is not None:
+            try:
+                self.file.write(as_json_line(event) + "\n")
+                self.file.flush()
+            except OSError as error:
+                raise saving_failed(self.run / LOG_FILE, "write the log", error) from error
+        self.on_event(event)
+
+    def check_folder(self) -> None:
+        """Raise TrainingFailed if the folder of the run was removed or renamed."""
+        if self.file is not None and not is_open_file(self.file.fileno(), self.run / LOG_FILE):
+            raise TrainingFailed(
+                f"{self.run}: wanted the folder of this run with its {LOG_FILE}; got none: it was removed or renamed "
+                "while training. Put it back, and resume."
+            )
+
+
 @contextmanager
-def event_log(run: Path, on_event: EventHandler, *, write: bool) -> Iterator[EventHandler]:
-    """An event handler that appends events to log.jsonl, if `write`, and passes them on."""
-    with (run / LOG_FILE if write else Path(os.devnull)).open("a", encoding="utf-8") as file:
+def event_log(run: Path, on_event: EventHandler, *, write: bool) -> Iterator[EventLog]:
+    """The log of a run; only rank 0 writes."""
+    with (run / LOG_FILE).open("a", encoding="utf-8") if write else nullcontext() as file:
+        yield EventLog(run, file, on_event)
 
-        def handle(event: Event) -> None:
-            file.write(as_json_line(event) + "\n")
-            file.flush()
-            on_event(event)
 
-        yield handle
+def saving_failed(path: Path, wanted: str, error: Exception) -> TrainingFailed:
+    """A full disk, or another error of the file system, while a run writes."""
+    got = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return TrainingFailed(
+        f"{path}: wanted to {wanted}; got {got}. Earlier checkpoints are intact: make room, and resume."
+    )
 
 
 def truncate_log(run: Path, step: int) -> None:
