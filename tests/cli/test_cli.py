@@ -72,7 +72,7 @@ def test_the_command_line_is_frozen():
         ],
         "predict": [
             "--attention", "--beam", "--column", "--constraints", "--device", "--json", "--markup", "--max-length",
-            "--n-best", "--prefix", "--sample", "--scores", "--set", "--stream", "--truncate",
+            "--n-best", "--prefix", "--probabilities", "--sample", "--scores", "--set", "--stream", "--truncate",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
@@ -87,6 +87,8 @@ def test_the_command_line_is_frozen():
         "score": ["--column", "--device", "--json"],
         "verify": [],
         "recipes": ["--schema"],
+        "plot": ["--out"],
+        "sweep": ["--cache", "--grid", "--json", "--out", "--set"],
         "demo": ["--out", "--seed"],
         "words train": ["--device", "--out", "--set"],
         "words nearest": ["--count"],
