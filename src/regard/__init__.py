@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from regard.api.look import look as look
     from regard.api.plot import plot as plot
     from regard.api.predict import predict as predict, score as score
+    from regard.api.sweep import sweep as sweep
     from regard.api.train import prepare as prepare, train as train
+    from regard.api.view import view as view
     from regard.api.word_vectors import train_word_vectors as train_word_vectors
     from regard.checkpoint.format import verify as verify
     from regard.core.errors import (
@@ -90,7 +92,9 @@ _HOMES = {
     "regard.api.look": ("look",),
     "regard.api.plot": ("plot",),
     "regard.api.predict": ("predict", "score"),
+    "regard.api.sweep": ("sweep",),
     "regard.api.train": ("prepare", "train"),
+    "regard.api.view": ("view",),
     "regard.checkpoint.format": ("verify",),
     "regard.kernels.attention.bias": ("DistanceBias",),
     "regard.kernels.attention.score_function": ("ScoreFunction",),
