@@ -14,6 +14,7 @@ from regard.cli.options import (
     Beam,
     DecodeChanges,
     Device,
+    InputColumn,
     Json,
     MaxLength,
     ModelFolder,
@@ -23,7 +24,7 @@ from regard.cli.options import (
     decode_options,
     flag,
     option,
-    read_lines,
+    read_inputs,
 )
 from regard.core.atomic_io import atomic_file
 from regard.core.errors import InvalidArgument
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 def predict(
     model: ModelFolder,
-    files: Annotated[list[Path] | None, argument("FILE", "Texts, one per line [default: stdin].")] = None,
+    files: Annotated[list[Path] | None, argument("FILE", "Texts, one per line, or tables [default: stdin].")] = None,
+    column: InputColumn = None,
     beam: Beam = None,
     n_best: Annotated[int | None, option("N", "Outputs for each line, best first, one per line.", least=1)] = None,
     sample: Annotated[bool, flag("--sample", "Sample tokens instead of searching.")] = False,
@@ -45,6 +47,13 @@ def predict(
         Path | None, option("FILE", 'For each line {"required": ["…"], "banned": ["…"]}, or an empty line.')
     ] = None,
     scores: Scores = False,
+    probabilities: Annotated[
+        bool,
+        flag(
+            "--probabilities",
+            "Print all labels of a classifier with their probabilities, best first, separated by tabs.",
+        ),
+    ] = False,
     attention: Annotated[
         Path | None, option("FILE", "Write the cross-attention of each output to this file, as JSON lines.")
     ] = None,
@@ -65,17 +74,33 @@ def predict(
 
     Examples: echo "3 March 1999" | regard predict runs/dates
 
+    regard predict runs/reviews reviews.csv --column text
+
     regard predict runs/translation source.txt --beam 5 --n-best 3 --scores
+
+    regard predict runs/classification reviews.txt --probabilities
 
     echo "Once upon a time" | regard predict runs/tales --sample --stream
     """
     from regard.api.predict import read_constraints
+    from regard.data.text import lines as lines_of
 
-    predictor, lines = regard.load(model, device=device), read_lines(*files or ())
+    predictor = regard.load(model, device=device)
+    lines = read_inputs(files or (), predictor.recipe.data.table_columns(column or (), inputs=True))
     options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
     # Running text has several lines; other outputs are one line each, as the inputs are.
     shown = str if predictor.running_text else one_line
-    others: dict[str, Any] = {"--scores": scores, "--attention": attention, "--json": as_json}
+    others: dict[str, Any] = {
+        "--scores": scores,
+        "--probabilities": probabilities,
+        "--attention": attention,
+        "--json": as_json,
+    }
+    if probabilities:
+        _check_none({"--n-best": n_best, "--scores": scores}, "beside --probabilities")
+        if predictor.model.as_classifier() is None:
+            wanted, got = "a model that gives labels", type(predictor.model).__name__
+            raise InvalidArgument("--probabilities", wanted=wanted, got=got, remedy="Use --scores.")
     if stream:
         _check_none(others | {"--prefix": prefix, "--constraints": constraints, "--markup": markup}, "in a stream")
         has_source = bool(predictor.recipe.data.source_fields)
@@ -86,7 +111,7 @@ def predict(
                 print(shown(piece), end="", flush=True)
             print(flush=True)
         return
-    beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": read_lines(prefix)}
+    beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": lines_of(prefix)}
     if constraints is not None:
         beside |= read_constraints(constraints)
     if markup:
@@ -102,8 +127,12 @@ def predict(
             repetitive += outputs[0].finish_reason == "repetition"
             if file is not None:
                 file.write(json.dumps(_attention_as_json(line, outputs), ensure_ascii=False).encode() + b"\n")
-            _print_outputs(line, outputs, "", scores, as_json, shown)
-            print(end="\n" * (0 if as_json else count - len(outputs)))  # the same number of lines for every input
+            if probabilities and not as_json:
+                each = (outputs[0].probabilities or {}).items()  # none for an empty line
+                print("\t".join(f"{one_line(label)}\t{value:.4f}" for label, value in each))
+            else:
+                _print_outputs(line, outputs, "", scores, as_json, shown)
+                print(end="\n" * (0 if as_json else count - len(outputs)))  # the same number of lines for every input
             sys.stdout.flush()
     if truncated:
         print(f"regard: {truncated} lines were too long and were truncated", file=sys.stderr)
@@ -143,7 +172,10 @@ def _print_outputs(
     if as_json:
         names = ("text", "log_probability", "score", "finish_reason", "tokens", "log_probabilities")
         each = [{name: getattr(output, name) for name in names} for output in outputs]
-        print(json.dumps({"input": line, "output": outputs[0].text, "outputs": each}, ensure_ascii=False))
+        table: dict[str, Any] = {"input": line, "output": outputs[0].text, "outputs": each}
+        if outputs[0].probabilities is not None:
+            table["probabilities"] = outputs[0].probabilities
+        print(json.dumps(table, ensure_ascii=False))
         return
     for output in outputs:
         score = f"{output.score:.4f}\t" if scores and output.score is not None else ""  # an empty line has none

@@ -196,6 +196,8 @@ class Predictor:
         chosen = {key: value for key, value in options.items() if value is not None}
         if chosen.get("sample"):
             chosen = {"beam_size": 1, **chosen}  # also where the recipe has a beam
+        if self.model.as_classifier() is not None:  # labels are ranked without a beam
+            chosen["beam_size"] = chosen.get("num_hypotheses", self.recipe.decode.num_hypotheses)
         config = read(DecodeConfig, {**asdict(self.recipe.decode), **chosen}, "decode")
         if isinstance(config, list):
             raise InvalidRecipe(config)
