@@ -88,6 +88,7 @@ def test_the_command_line_is_frozen():
         "verify": [],
         "recipes": ["--schema"],
         "plot": ["--out"],
+        "data": ["--fetch", "--folder"],
         "sweep": ["--cache", "--grid", "--json", "--out", "--set"],
         "demo": ["--out", "--seed"],
         "words train": ["--device", "--out", "--set"],
