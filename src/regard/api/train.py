@@ -13,7 +13,6 @@ from regard.api.evaluate import validation
 from regard.checkpoint import store
 from regard.checkpoint.card import model_card
 from regard.checkpoint.format import (
-    AVERAGED,
     CARD,
     TRAINING_STATE,
     WEIGHTS,
@@ -21,6 +20,7 @@ from regard.checkpoint.format import (
     read_config,
     read_vocabularies,
 )
+from regard.checkpoint.verify import AVERAGED
 from regard.core.atomic_io import cache_folder
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.data import corpus

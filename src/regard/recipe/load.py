@@ -1,4 +1,4 @@
-"""Reading recipes: TOML files, changes of single keys, the shipped recipes, and the paths in a recipe."""
+"""Reading recipes: TOML files, changes of single keys, and the paths in a recipe."""
 
 import re
 import tomllib
@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.data import huggingface_datasets
 from regard.data.config import DataConfig
 from regard.data.example import Split
 from regard.recipe.recipe import Recipe, settings
+from regard.recipe.shipped import find_recipe
 
 PATHS = (
     "data.train", "data.valid", "data.test", "data.images", "train.init_from", "model.encoder.backbone.weights",
@@ -62,22 +62,6 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
             value = _merged(before, value) if value.get("kind", kind) == kind else value
         merged[key] = value
     return merged
-
-
-def shipped_recipes() -> list[Path]:
-    """The recipes that come with Regard."""
-    return sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
-
-
-def find_recipe(name: str) -> Path:
-    """The file of this name, or the shipped recipe of this name."""
-    shipped = {path.stem: path for path in shipped_recipes()}
-    if Path(name).is_file() or name.endswith(".toml"):
-        return Path(name)
-    if name not in shipped:
-        wanted = f"a TOML file, or one of {', '.join(shipped)}"
-        raise InvalidArgument("recipe", wanted=wanted, got=repr(name), remedy=nearest(name, shipped))
-    return shipped[name]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
