@@ -34,6 +34,7 @@ from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
 from regard.model.interfaces import Source
 from regard.model.seq2seq import Model, Seq2Seq
+from regard.recipe.load import locate_data
 from regard.recipe.recipe import Recipe
 from regard.views import html  # noqa: F401  enters the renderers of `Look.to_html`
 
@@ -217,5 +218,5 @@ def data_of(recipe: Recipe, data: Sequence[str], columns: Sequence[str] = ()) ->
     """The named split; or the recipe's data config with other files, as its split "train"."""
     for split in recipe.data.splits:
         if tuple(data) == (split,):
-            return recipe.data, split
+            return locate_data(recipe, [split]), split
     return recipe.data.with_files(data, columns), "train"
