@@ -100,8 +100,8 @@ def test_the_command_line_is_frozen():
 
 
 def test_every_verb_is_a_python_function():
-    """`regard X` calls `regard.X`; `recipes` prints files, and the verbs of `words` are methods of word vectors."""
-    for verb in typer.main.get_command(app).commands.keys() - {"recipes", "words"}:
+    """`regard X` calls `regard.X`; `recipes` and `data` list files, and the verbs of `words` are methods of vectors."""
+    for verb in typer.main.get_command(app).commands.keys() - {"recipes", "data", "words"}:
         assert callable(getattr(regard, verb)), verb
         assert verb in regard.__all__
 
