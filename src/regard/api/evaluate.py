@@ -50,7 +50,7 @@ def evaluate(
     by_length: str | None = None,
     outputs: str | Path | None = None,
     cache: Path | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     decode: Mapping[str, Any] | None = None,
 ) -> Report:
     """Evaluate a system, or several on the same examples: `regard.evaluate("runs/dates")["accuracy"].value`.
@@ -96,7 +96,7 @@ class Evaluation:
     metrics: Sequence[str] | None = None
     by_length: str | None = None
     cache: Path | None = None
-    device: str = "cpu"
+    device: str = "auto"
     decode: Mapping[str, Any] = field(default_factory=dict)
 
     def collect(self, systems: Sequence[SystemInput], keep: Sequence[Keep | None] = ()) -> list[SystemStatistics]:

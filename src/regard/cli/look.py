@@ -62,7 +62,7 @@ def look(
     beam: Beam = None,
     set_: DecodeChanges = None,
     truncate: Truncate = False,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Show what a model attends to while it reads an input and generates its output. Weights are exact.
@@ -208,7 +208,7 @@ def align(
     beam: Beam = None,
     set_: DecodeChanges = None,
     truncate: Truncate = False,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Align the words of texts and translations, line by line, from the model's cross-attention.

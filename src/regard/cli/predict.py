@@ -29,6 +29,7 @@ from regard.cli.options import (
 from regard.core.atomic_io import atomic_file
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import one_line
+from regard.core.text_table import counted
 
 if TYPE_CHECKING:
     from regard.inference.pipelines import Output
@@ -65,7 +66,7 @@ def predict(
     ] = False,
     truncate: Truncate = False,
     set_: DecodeChanges = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Print an output for every line of stdin or of files, line by line.
@@ -135,7 +136,7 @@ def predict(
                 print(end="\n" * (0 if as_json else count - len(outputs)))  # the same number of lines for every input
             sys.stdout.flush()
     if truncated:
-        print(f"regard: {truncated} lines were too long and were truncated", file=sys.stderr)
+        print(f"regard: {counted(truncated, 'line')} truncated, being too long", file=sys.stderr)
     _warn_repetitive(repetitive)
 
 
@@ -193,7 +194,7 @@ def caption(
     max_length: MaxLength = None,
     scores: Scores = False,
     set_: DecodeChanges = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Print a caption for every image: its path, a tab and the caption.
@@ -218,5 +219,5 @@ def caption(
         sys.stdout.flush()
     _warn_repetitive(repetitive)
     if broken:
-        print(f"regard: {broken} images could not be captioned", file=sys.stderr)
+        print(f"regard: {counted(broken, 'image')} could not be captioned", file=sys.stderr)
         raise typer.Exit(1)
