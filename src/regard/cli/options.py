@@ -60,6 +60,7 @@ Device = Annotated[str, option("NAME", "cpu or cuda.")]
 Beam = Annotated[int | None, option("N", "Beam size.", least=1)]
 MaxLength = Annotated[int | None, option("N", "The most tokens of an output.", least=1)]
 Scores = Annotated[bool, flag("--scores", "Print each output's score, by which outputs are ranked, before it.")]
+TrustDataPaths = Annotated[bool, flag("--trust-data-paths", "Read the data that a checkpoint of somebody else names.")]
 Truncate = Annotated[bool, flag("--truncate", "Truncate inputs that are too long.")]
 
 
