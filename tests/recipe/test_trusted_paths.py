@@ -51,7 +51,7 @@ def test_a_foreign_checkpoint_fetches_nothing(tmp_path, private):
 
 
 def test_a_missing_file_is_named_as_such(tmp_path, private):
-    with pytest.raises(regard.InvalidArgument, match="missing.jsonl") as error:
+    with pytest.raises(regard.InvalidArgument, match=r"missing\.jsonl") as error:
         regard.evaluate(naming(tmp_path, tmp_path / "missing.jsonl"))
     assert "--trust-data-paths" not in str(error.value)
 

@@ -83,7 +83,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         got = getattr(error, "strerror", None) or str(error)
         raise InvalidArgument(str(path), wanted="a recipe", got=got, remedy="`regard recipes` lists ours.") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgument(str(path), wanted="a TOML file", got=str(error), remedy="Mend that line.") from None
 
 
@@ -96,7 +96,7 @@ def with_setting(table: Mapping[str, Any], change: str) -> dict[str, Any]:
         raise InvalidArgument("--set", wanted="key=value", got=repr(change), remedy=remedy)
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         parsed = value.strip()
     return _put(table, parts, parsed, key)
 
