@@ -119,3 +119,22 @@ def test_data_beside_a_split_are_refused(folder):
 def test_lines_of_examples(tmp_path):
     assert line_of(csv(tmp_path / "a.csv"), 3) == 5
     assert (line_of("a.tsv", 3), line_of("a.jsonl", 3), line_of("a.txt", 3)) == (4, 3, 3)
+
+
+def test_evaluate_from_elsewhere_reads_the_split_alone(folder, tmp_path, monkeypatch):
+    """Relative paths of a recipe in Python are stored as absolute ones too; other splits may be gone."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for name in ("train", "valid", "test"):
+        csv(here / f"{name}.csv")
+    fields = {"source": {"column": "text", "tokenizer": "bytes"}, "target": {"column": "label", "kind": "label"}}
+    data = {split: f"{split}.csv" for split in ("train", "valid", "test")} | fields
+    regard.train({"data": data, "model": MODEL, "train": TRAIN}, "run", cache=tmp_path / "cache")
+    (here / "train.csv").unlink()
+    (here / "valid.csv").unlink()
+    monkeypatch.chdir(tmp_path)
+    report = regard.evaluate("here/run", cache=tmp_path / "other")
+    assert report.examples == len(ROWS)
+    refused = command("evaluate", "here/run", "--split", "train", "--cache", tmp_path / "other")
+    assert (refused.returncode, f"none at {here}/train.csv nor at {tmp_path}/train.csv" in refused.stderr) == (2, True)

@@ -16,7 +16,8 @@ from regard.api.evaluate import rows_of
 from regard.cli import app
 from regard.core.errors import InvalidArgument
 from regard.evaluation.metrics import METRICS
-from regard.recipe.load import find_recipe, read_recipe, shipped_recipes
+from regard.recipe.load import read_recipe
+from regard.recipe.shipped import find_recipe, shipped_recipes
 from support.command_line import command, process
 
 RECIPE = """
@@ -88,6 +89,7 @@ def test_the_command_line_is_frozen():
         "verify": [],
         "recipes": ["--schema"],
         "plot": ["--out"],
+        "data": ["--fetch", "--folder"],
         "sweep": ["--cache", "--grid", "--json", "--out", "--set"],
         "demo": ["--out", "--seed"],
         "words train": ["--device", "--out", "--set"],
@@ -98,8 +100,8 @@ def test_the_command_line_is_frozen():
 
 
 def test_every_verb_is_a_python_function():
-    """`regard X` calls `regard.X`; `recipes` prints files, and the verbs of `words` are methods of word vectors."""
-    for verb in typer.main.get_command(app).commands.keys() - {"recipes", "words"}:
+    """`regard X` calls `regard.X`; `recipes` and `data` list files, and the verbs of `words` are methods of vectors."""
+    for verb in typer.main.get_command(app).commands.keys() - {"recipes", "data", "words"}:
         assert callable(getattr(regard, verb)), verb
         assert verb in regard.__all__
 

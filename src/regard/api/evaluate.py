@@ -23,6 +23,7 @@ from regard.evaluation.validation import mean_loss, perplexity
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.model.seq2seq import Model
+from regard.recipe.load import locate_data
 from regard.recipe.recipe import Recipe
 from regard.recipe.trusted_paths import check_paths
 from regard.training.monitor import Validation
@@ -141,7 +142,8 @@ class Evaluation:
         """The data that a model is evaluated on, without `references`, and their split."""
         if self.data:
             return recipe.data.with_files(self.data, self.columns), "train"
-        return recipe.data, _split(recipe, self.split or "test")
+        split = _split(recipe, self.split or "test")
+        return locate_data(recipe, [split]), split
 
     def _columns(self, recipe: Recipe | None) -> Sequence[str]:
         """The columns to read of tables: of the sources, then of the target. Without a model, those given."""

@@ -34,6 +34,7 @@ from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
 from regard.model.interfaces import Source
 from regard.model.seq2seq import Model, Seq2Seq
+from regard.recipe.load import locate_data
 from regard.recipe.recipe import Recipe
 from regard.recipe.trusted_paths import check_paths
 from regard.views import html  # noqa: F401  enters the renderers of `Look.to_html`
@@ -221,6 +222,6 @@ def data_of(
 ) -> tuple[DataConfig, Split]:
     """The named split; or the recipe's data config with other files, as its split "train"."""
     own: Split | None = next((split for split in recipe.data.splits if tuple(data) == (split,)), None)
-    config = recipe.data if own else recipe.data.with_files(data, columns)
+    config = locate_data(recipe, [own]) if own else recipe.data.with_files(data, columns)
     check_paths(config, own or "train", trusted=trust_data_paths, named=() if own else data)
     return config, own or "train"

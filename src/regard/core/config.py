@@ -56,6 +56,7 @@ RENAMED = {
     "longest_ratio": "max_length_ratio", "longest_source": "max_source_length", "int8": "quantization",
 }  # fmt: skip
 
+MOST_NAMES = 40  # valid names that a message lists
 ConfigType = TypeVar("ConfigType", bound="Config")
 Default = TypeVar("Default")
 
@@ -122,10 +123,16 @@ def unknown_keys(table: Iterable[str], known: Iterable[str], where: str) -> list
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A remedy that names the valid key nearest to this one; for a key of an earlier version, its present name."""
+    """A remedy that names the valid key near to this one in spelling, or else the valid ones.
+
+    For a key of an earlier version, its present name.
+    """
     known = list(known)
     renamed = [name for name in RENAMED.get(str(word), "").split() if name in known]
-    return f"Did you mean {(renamed or difflib.get_close_matches(str(word), known, n=1, cutoff=0.0))[0]!r}?"
+    if near := renamed or difflib.get_close_matches(str(word), known, n=1):
+        return f"Did you mean {near[0]!r}?"
+    more = f" and {len(known) - MOST_NAMES:,} more" if len(known) > MOST_NAMES else ""
+    return f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:MOST_NAMES]) or 'none'}{more}."
 
 
 @cache
