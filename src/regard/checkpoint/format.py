@@ -116,7 +116,7 @@ def regular_steps(run: Path) -> list[int]:
 def _regular(folder: Path) -> bool:
     try:
         return bool(json.loads((folder / TRAINING_STATE).read_bytes())["validated"])
-    except (OSError, ValueError, KeyError, TypeError):  # damaged, or without a training state
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # damaged, or without a training state
         return True
 
 
@@ -134,5 +134,9 @@ def find_checkpoint(path: Path) -> Path:
     for problem in problems:
         log.warning("damaged checkpoint skipped: %s", problem)
     state = store.document(content, TRAINING_STATE, store.step_folder(path, step))
-    best = state["history"]["best_step"]
+    history = state.get("history")
+    best = history.get("best_step") if isinstance(history, dict) else ""
+    if best is not None and best not in store.steps(path):
+        where = store.step_folder(path, step) / TRAINING_STATE
+        raise CheckpointRefused(f"{where}: wanted the best step of the run; got {best!r:.80}. It was changed.")
     return store.step_folder(path, step if best is None else best)

@@ -164,7 +164,10 @@ def _checked(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
     path = folder / name
     if path.is_symlink() or not path.is_file():
         raise CheckpointRefused(f"{path}: wanted a plain file; got something else. Use another checkpoint.")
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointRefused(f"{path}: wanted a file to read; got {error.strerror}. Check its mode.") from None
     if _entry(content) != entry:
         raise CheckpointRefused(
             f"{path}: wanted {entry['bytes']} bytes as they were saved; got {len(content)} bytes that differ. "

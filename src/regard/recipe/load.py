@@ -71,7 +71,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         got = getattr(error, "strerror", None) or str(error)
         raise InvalidArgument(str(path), wanted="a recipe", got=got, remedy="`regard recipes` lists ours.") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgument(str(path), wanted="a TOML file", got=str(error), remedy="Mend that line.") from None
 
 
@@ -84,7 +84,7 @@ def with_setting(table: Mapping[str, Any], change: str) -> dict[str, Any]:
         raise InvalidArgument("--set", wanted="key=value", got=repr(change), remedy=remedy)
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         parsed = value.strip()
     return _put(table, parts, parsed, key)
 
@@ -114,6 +114,8 @@ def locate_data(recipe: Recipe, splits: Sequence[Split] | None = None) -> DataCo
         stored, written = getattr(data, key), recipe.paths.get(f"data.{key}")
         if written is None or stored is None or data.reader is not None:
             continue
+        if len(_listed(written)) != len(_listed(stored)):
+            raise InvalidRecipe([Problem(f"paths.data.{key}", "a path for each file", repr(written)[:80], "Check it.")])
         found = []
         for path, relative in zip(_listed(stored), _listed(written), strict=True):
             beside = Path(recipe.paths.get("folder", "")) / relative

@@ -57,9 +57,12 @@ class Recipe:
             problems += model_problems(model, data)
             if train is not None:
                 problems += training_problems(train, data, model)
+        paths = table.get("paths", {})
+        if not isinstance(paths, Mapping) or not all(_is_path(each) for each in paths.values()):
+            problems.append(Problem("paths", "the paths of a recipe's file", repr(paths)[:80], "Leave it out."))
         if problems:
             raise InvalidRecipe(problems)
-        return Recipe(**parts, paths=table.get("paths", {}))
+        return Recipe(**parts, paths=paths)
 
     def as_dict(self) -> dict[str, Any]:
         """The tables, as `of` reads them."""
@@ -99,6 +102,10 @@ def _without_table(key: str) -> Problem:
     known = [f"{name}.{each.name}" for name, config in TABLES.items() for each in fields(config) if each.name in names]
     remedy = f"Did you mean {' or '.join(known)}?" if known else "Write the table before it: train.KEY, say."
     return Problem(key, f"a table before the key ({', '.join((*TABLES, 'model'))})", "none", remedy)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(each, str) for each in value))
 
 
 def _read_model(table: Mapping[str, Any]) -> ModelConfig | list[Problem]:
