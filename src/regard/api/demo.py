@@ -1,16 +1,19 @@
 """`regard.demo`: an RNN with attention and a Transformer learn to normalize dates, and show their attention."""
 
+import os
+import shlex
 import shutil
 import sys
-import tempfile
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
 from regard.api.evaluate import evaluate, rows_of
 from regard.api.look import look
 from regard.api.train import train
+from regard.checkpoint import store
+from regard.core.atomic_io import cache_folder
 from regard.recipe.load import read_recipe
 from regard.recipe.shipped import find_recipe
 from regard.training.telemetry.progress import TrainingProgress
@@ -27,18 +30,22 @@ Your own data next, a sentence a line in two files:
 
 
 def demo(seed: int = 1, out: str | Path | None = None) -> None:
-    """Train both models and print their accuracy and attention; the runs are kept in the folder `out`, if given."""
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder:
-        for name, title in RECIPES.items():
-            print(f"\n{title} learns dates in several languages ({name}.toml):", file=sys.stderr, flush=True)
-            recipe = read_recipe(find_recipe(name), [f"train.seed={seed}", "train.log_samples=0", "train.device='cpu'"])
-            cache = Path(folder) / "data"
-            with closing(TrainingProgress(sys.stderr)) as progress:
-                model = train(recipe, Path(folder) / name, cache=cache, on_event=progress)
-            accuracy = evaluate(model, metrics=["accuracy"], cache=cache)["accuracy"].value
-            print(f"\n{title}: {accuracy:.1%} of 1,000 dates that it never saw, without a mistake.")
-            for text, _ in islice(rows_of(recipe, "test"), 2):
-                print(f"\n{look_text(look(model, text), width=shutil.get_terminal_size().columns)}")
+    """Train both models and print their accuracy and attention.
+
+    Their runs are kept in the folder `out`, by default one of the cache, and a demo that was stopped resumes there.
+    """
+    began, folder = time.perf_counter(), cache_folder() / f"demo-{seed}" if out is None else Path(out)
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for name, title in RECIPES.items():
+        print(f"\n{title} learns dates in several languages ({name}):", file=sys.stderr, flush=True)
+        recipe = read_recipe(find_recipe(name), [f"train.seed={seed}", "train.log_samples=0", "train.device='cpu'"])
+        run, cache = folder / Path(name).stem, folder / "data"
+        with closing(TrainingProgress(sys.stderr)) as progress:
+            model = train(recipe, run, cache=cache, resume=bool(store.steps(run)), on_event=progress)
+        accuracy = evaluate(model, metrics=["accuracy"], cache=cache)["accuracy"].value
+        print(f"\n{title}: {accuracy:.1%} of 1,000 dates that it never saw, without a mistake.")
+        for text, _ in islice(rows_of(recipe, "test"), 2):
+            print(f"\n{look_text(look(model, text), width=shutil.get_terminal_size().columns, color=color)}")
+        print(f'\nThe model is in {run}:\n  echo "3 March 1999" | regard predict {shlex.quote(str(run))}')
     print(f"\n{time.perf_counter() - began:.0f} s in all", file=sys.stderr, flush=True)
     print(NEXT)

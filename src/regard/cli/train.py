@@ -161,12 +161,12 @@ def data(
 
 def demo(
     seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**31, help="The seed of all random numbers.")] = 1,
-    out: Annotated[Path | None, option("FOLDER", "Keep the runs in this folder.")] = None,
+    out: Annotated[Path | None, option("FOLDER", "The folder of the runs [default: in the cache].")] = None,
 ) -> None:
     """Train two small models to normalize dates, and show their attention.
 
     An RNN with attention and a Transformer learn dates in several languages, in under three minutes on two cores; no
-    data is needed.
+    data is needed. A demo that was stopped resumes.
 
     Example: regard demo --out runs/demo
     """

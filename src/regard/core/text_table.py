@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from rich.cells import cell_len
-
 
 def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """Columns separated by three spaces: the first `left` of them aligned to the left, the others to the right.
@@ -14,6 +12,8 @@ def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     word   count
     猫        10
     """
+    from rich.cells import cell_len  # not needed to start the command line
+
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -1,0 +1,53 @@
+"""The demo, with a tiny recipe."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import regard
+from regard.api import demo
+
+RECIPE = """
+[data]
+synthetic = "dates"
+source = {tokenizer = "characters", vocab_size = 400}
+target = {tokenizer = "characters", vocab_size = 400}
+shared_vocab = false
+[model]
+encoder = {kind = "rnn", dim = 8}
+decoder = {kind = "rnn", dim = 8}
+[train]
+max_steps = 2
+validate_every = 2
+warmup_steps = 1
+[decode]
+max_length = 3
+"""
+
+
+@pytest.mark.slow
+def test_the_demo_resumes_and_names_its_model(tmp_path, monkeypatch, capsys):
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    monkeypatch.setattr(demo, "RECIPES", {str(tmp_path / "tiny.toml"): "A tiny model"})
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    run = tmp_path / "cache/demo-1/tiny"
+    with (tmp_path / "messages").open("w+") as messages:
+        terminal = SimpleNamespace(isatty=lambda: True)
+        monkeypatch.setattr(demo, "sys", SimpleNamespace(stdout=terminal, stderr=messages))
+        regard.demo()
+        shown = capsys.readouterr().out
+        assert f"The model is in {run}" in shown
+        assert "\x1b[" in shown  # colors
+        assert regard.load(run).predict(["3 March 1999"], max_length=3)
+        regard.demo()
+        messages.seek(0)
+        assert "resumed at step 2" in messages.read()
+
+
+def test_a_predictor_prints_a_short_summary(tmp_path):
+    from support.predictors import classifier, translator
+
+    for model, kind in ((translator(), "Seq2Seq"), (classifier(), "Classifier")):
+        assert repr(model).startswith(f"Predictor({kind}, ")
+        assert len(repr(model)) < 80
