@@ -166,6 +166,8 @@ class Checkpointer:
             weights |= {name: saved[f"weight.{name}"] for name in self.ema.names}
         load_weights(self.model, weights, folder)
         self.updater.optimizer.load_state_tensors(saved, folder / TRAINING_TENSORS)
+        if run_state.tokens and not self.updater.optimizer.state_tensors():
+            raise CheckpointRefused(f"{folder / TRAINING_TENSORS}: wanted optimizer state; got none. Use another one.")
         if carried is not None:
             device = self.updater.device
             lanes = {name: saved[f"carried.{name}"].to(device) for name in carried.tensors()}
