@@ -34,7 +34,10 @@ def write(folder: Path, texts: Mapping[str, str], tensors: Mapping[str, Mapping[
             (beside / name).write_bytes(text.encode())
         for name, named in tensors.items():
             on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in named.items()}
-            save_file(on_host, beside / name, {"format": "pt"})
+            try:
+                save_file(on_host, beside / name, {"format": "pt"})
+            except SafetensorError as error:  # its only form of a full disk and the like
+                raise OSError(str(error)) from None
         files = {path.name: _entry(path.read_bytes()) for path in sorted(beside.iterdir())}
         (beside / MANIFEST).write_bytes(_manifest(files))
         remove(folder)

@@ -1,7 +1,7 @@
 """The command line: one function per verb, which parses, calls and prints. Nothing heavy is imported until it runs.
 
 Results go to stdout, messages and the log records of `regard` to stderr. Exit codes: 0 done; 1 failure; 2 usage or bad
-input; 3 training diverged; 4 checkpoint refused; 130 and 143 stopped by a signal.
+input; 3 training diverged; 4 checkpoint refused; 128 + its number stopped by a signal.
 """
 
 import errno
@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import typer
@@ -73,18 +73,21 @@ def main() -> None:
             if sys.stdout is not None:  # closed by the parent process
                 sys.stdout.flush()
     except RegardError as error:
-        print(f"regard{rank}: {error}", file=sys.stderr)
+        with suppress(OSError):  # nobody reads it
+            print(f"regard{rank}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of our output closed it
         _discard_output()
         sys.exit(1)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE):
             raise
         _discard_output()
         remedy = "The file that was being written is incomplete: free some space and start again."
         print(f"regard: {error.strerror}. {remedy}", file=sys.stderr)
         sys.exit(1)
+    finally:
+        _discard_unread()
 
 
 @contextmanager
@@ -100,6 +103,15 @@ def _logging_to_stderr(prefix: str) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+
+
+def _discard_unread() -> None:
+    """Keep Python from failing at its exit to write what is left to a closed stderr."""
+    if sys.stderr is not None:
+        try:
+            sys.stderr.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _discard_output() -> None:

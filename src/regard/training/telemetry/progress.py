@@ -8,10 +8,10 @@ from regard.training.telemetry.log_file import Event
 
 
 class TrainingProgress:
-    """An event handler that prints the events of a run."""
+    """An event handler that prints the events of a run, until the stream is closed; None is closed from the start."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream, self.live = stream, stream.isatty()
+    def __init__(self, stream: TextIO | None) -> None:
+        self.stream, self.live = stream, stream is not None and stream.isatty()
         self.steps, self.began = 0, 0.0
         self.unfinished = False  # whether the cursor is in a line that is to be overwritten
         self.first: int | None = None  # step of the first training event
@@ -53,16 +53,22 @@ class TrainingProgress:
 
     def _overwrite(self, text: str) -> None:
         if self.live:
-            self.stream.write(f"\r\x1b[K{text}")
+            self._write(f"\r\x1b[K{text}")
             self.unfinished = True
         else:
-            self.stream.write(f"{text}\n")
-        self.stream.flush()
+            self._write(f"{text}\n")
 
     def _line(self, text: str) -> None:
-        self.stream.write(f"{chr(10) if self.unfinished else ''}{text}\n")
+        self._write(f"{chr(10) if self.unfinished else ''}{text}\n")
         self.unfinished = False
-        self.stream.flush()
+
+    def _write(self, text: str) -> None:
+        try:
+            if self.stream is not None:
+                self.stream.write(text)
+                self.stream.flush()
+        except (OSError, ValueError):  # closed, as by `| head`: training goes on without it
+            self.stream = None
 
     def close(self) -> None:
         if self.unfinished:
