@@ -16,8 +16,9 @@ import torch
 
 import regard
 from regard.checkpoint import store
-from regard.core.atomic_io import atomic_file, remove_leftovers
+from regard.core.atomic_io import atomic_file
 from regard.model.weights import load_weights
+from regard.training.checkpointing import remove_leftovers
 
 TEXTS = {"config.json": '{"a": 1}\n', "tokenizer.json": '{"model": {}}\n', "README.md": "# A model\n"}
 

@@ -13,7 +13,7 @@ from regard.data.image_store import is_zip
 from regard.data.sources import examples
 from regard.data.synthetic import tasks
 
-FORMAT = 1  # of the arrays on disk
+FORMAT = 2  # of the arrays on disk
 PROGRESS_EVERY = 4096  # images
 Files = Mapping[Split, list[dict[str, str]]]  # path, format and hash of each file of a split
 

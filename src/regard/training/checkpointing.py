@@ -80,7 +80,7 @@ def _locked(run: Path) -> Iterator[None]:
 
 def _find_checkpoint(run: Path, resume: bool) -> Checkpoint | None:
     if resume:
-        _remove_leftovers(run)
+        remove_leftovers(run)
         return store.newest(run)
     if steps := store.steps(run):
         wanted, remedy = "a folder without checkpoints", "Continue with --resume, or choose another folder."
@@ -89,7 +89,8 @@ def _find_checkpoint(run: Path, resume: bool) -> Checkpoint | None:
     return None
 
 
-def _remove_leftovers(run: Path) -> None:
+def remove_leftovers(run: Path) -> None:
+    """Remove temporary files and folders of interrupted writes, and nothing else."""
     for leftover in [path for path in run.iterdir() if _LEFTOVER.fullmatch(path.name)]:
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)
