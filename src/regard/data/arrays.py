@@ -283,7 +283,7 @@ class MappedArray(np.memmap[Any, Any]):
     bytes_on_disk = 0
 
     def __array_finalize__(self, obj: object) -> None:
-        super().__array_finalize__(obj)  # type: ignore[no-untyped-call]
+        super().__array_finalize__(obj)
         self.bytes_on_disk = getattr(obj, "bytes_on_disk", 0)
 
     def __getitem__(self, index: Any) -> Any:
