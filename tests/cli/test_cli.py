@@ -72,7 +72,7 @@ def test_the_command_line_is_frozen():
         ],
         "predict": [
             "--attention", "--beam", "--constraints", "--device", "--json", "--markup", "--max-length", "--n-best",
-            "--prefix", "--sample", "--scores", "--set", "--stream", "--truncate",
+            "--prefix", "--probabilities", "--sample", "--scores", "--set", "--stream", "--truncate",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [

@@ -1,6 +1,7 @@
 """`regard predict` as a user meets it: running text, scores, reasons why outputs ended, class probabilities."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,71 @@ def language_model(tmp_path_factory) -> Path:
     data = {"train": text, "valid": text, "target": {"tokenizer": "characters"}, "context_length": 16}
     regard.train({"data": data, "model": {"decoder": RNN}, "train": TRAIN | {"learning_rate": 0.05}}, folder / "run")
     return folder
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory) -> Path:
+    """A run that tells three labels apart, and a file of texts."""
+    folder = tmp_path_factory.mktemp("classifier")
+    (folder / "texts").write_text("a\n\nb\n")
+    rows = [("a", "good"), ("b", "bad"), ("c", "fine")]
+    data = {"source": {"tokenizer": "bytes"}, "target": {"kind": "label"}}
+    model = {"encoder": RNN, "pool": {"kind": "mean"}}
+    regard.train({"data": data, "model": model, "train": TRAIN}, folder / "run", data={"train": rows})
+    return folder
+
+
+def test_class_probabilities(classifier):
+    arguments = ("predict", classifier / "run", classifier / "texts")
+    rows = [json.loads(line) for line in command(*arguments, "--json").stdout.splitlines()]
+    assert "probabilities" not in rows[1]  # an empty line
+    for row in (rows[0], rows[2]):
+        assert sorted(row["probabilities"]) == ["bad", "fine", "good"]
+        assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+        assert row["output"] == max(row["probabilities"], key=row["probabilities"].get)
+        assert math.log(row["probabilities"][row["output"]]) == pytest.approx(row["outputs"][0]["score"])
+    first, empty, _ = command(*arguments, "--probabilities").stdout.splitlines()
+    assert empty == ""
+    assert first == "\t".join(f"{label}\t{p:.4f}" for label, p in rows[0]["probabilities"].items())
+    assert first.startswith(f"{rows[0]['output']}\t")
+
+
+def test_the_best_labels_need_no_beam(classifier):
+    arguments = ("predict", classifier / "run", classifier / "texts", "--n-best", "2")
+    done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in command(*arguments, "--json").stdout.splitlines()]
+    assert [each["text"] for each in rows[0]["outputs"]] == list(rows[0]["probabilities"])[:2]
+    assert done.stdout.split("\n")[:2] == list(rows[0]["probabilities"])[:2]
+
+
+def test_probabilities_are_of_labels_and_of_all_of_them(classifier, language_model):
+    done = command("predict", classifier / "run", classifier / "texts", "--probabilities", "--n-best", "2")
+    assert (done.returncode, "--n-best: wanted nothing beside --probabilities" in done.stderr) == (2, True)
+    done = command("predict", language_model / "run", language_model / "prompt", "--probabilities")
+    assert (done.returncode, "--probabilities: wanted a model that gives labels" in done.stderr) == (2, True)
+
+
+def test_scores_are_those_that_outputs_are_ranked_by(language_model):
+    arguments = ("predict", language_model / "run", language_model / "prompt", "--max-length", "5")
+    search = ("--beam", "4", "--n-best", "3", "--set", "length_penalty=0.5")
+    outputs = json.loads(command(*arguments, *search, "--json").stdout)["outputs"]
+    scores = [each["score"] for each in outputs]
+    assert scores == sorted(scores, reverse=True)
+    assert scores == pytest.approx([each["log_probability"] / 5**0.5 for each in outputs], abs=1e-5)
+    printed = command(*arguments, *search, "--scores").stdout
+    shown = [f"{each['score']:.4f}\t{each['text']}\n" for each in outputs]
+    assert printed == "".join(shown)
+
+
+def test_repetitive_outputs_are_reported(language_model):
+    arguments = ("predict", language_model / "run", language_model / "prompt", "--max-length", "30")
+    done = command(*arguments, "--json")
+    assert json.loads(done.stdout)["outputs"][0]["finish_reason"] == "repetition"
+    assert done.stderr.startswith("regard: outputs that repeat themselves to the maximum length: 1 (")
+    done = command(*arguments, "--json", "--set", "no_repeat_ngram_size=2")
+    assert json.loads(done.stdout)["outputs"][0]["finish_reason"] == "length"
+    assert done.stderr == ""
 
 
 def test_outputs_of_running_text_have_lines(language_model):

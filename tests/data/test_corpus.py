@@ -451,3 +451,28 @@ def test_waiting_for_a_corpus_names_its_maker_and_ends(tmp_path, pairs, monkeypa
         with pytest.raises(Locked, match=rf"out: wanted a folder that no other process.*got process {os.getpid()} on"):
             prepare(pairs, tmp_path / "out")
         assert f"waiting for process {os.getpid()} on" in caplog.text
+
+
+def test_a_share_of_the_training_data_is_held_out(tmp_path):
+    """By a hash of the source: no source is in two splits, and the split of an example does not depend on others."""
+    rows = [(f"number {n % 700}", f"{n}") for n in range(1000)]
+    for name, column in (("a", 0), ("b", 1)):
+        (tmp_path / name).write_text("".join(f"{row[column]}\n" for row in rows))
+    files = (str(tmp_path / "a"), str(tmp_path / "b"))
+    config = DataConfig(train=files, valid=0.1, test=0.05, source=FieldConfig())
+    splits = {split: list(examples(config, split)) for split in ("train", "valid", "test")}
+    assert sum(map(len, splits.values())) == 1000
+    assert 60 < len(splits["valid"]) < 140
+    assert 25 < len(splits["test"]) < 80
+    sources = [{each.source for each in found} for found in splits.values()]
+    assert not sources[0] & sources[1]
+    assert not (sources[0] | sources[1]) & sources[2]
+    whole = replace(config, valid=None, test=None)
+    assert len(list(examples(whole, "train"))) == 1000
+    assert prepare(config, tmp_path / "out").key != prepare(replace(config, valid=0.2), tmp_path / "out").key
+    prepared = prepare(config, tmp_path / "out")
+    assert [len(each) for each in (prepared.train, prepared.valid, prepared.test)] == list(map(len, splits.values()))
+    with pytest.raises(InvalidRecipe, match=r"valid: wanted shares that leave something to train on"):
+        DataConfig(train=files, valid=0.6, test=0.5, source=FieldConfig())
+    with pytest.raises(InvalidRecipe, match=r"valid: wanted a file: running text is not split; got a share"):
+        DataConfig(train=files[0], valid=0.1, context_length=8)

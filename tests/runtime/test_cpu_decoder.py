@@ -1,6 +1,9 @@
 """The CPU engine: compiled steps equal PyTorch's, and nothing depends on a compiler."""
 
+import os
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -267,3 +270,60 @@ def test_a_missing_compiler_is_logged_once(monkeypatch, tmp_path, caplog, compil
         assert said(found(made, rows)) == outputs[0] == outputs[1]
     finally:
         compile.library.cache_clear()
+
+
+@needs_compiler
+@pytest.mark.parametrize("wrong", [VOCABULARY, 100_000, 2**32 - 1, -1])
+@torch.inference_mode()
+def test_ids_out_of_range_are_refused(wrong):
+    """As PyTorch refuses them; without a check, compiled code would read other memory."""
+    compiled = ENGINE.compile_decoder(decoder("transformer"))
+    state = compiled.start(memory(), batch=3, capacity=8)
+    with pytest.raises(IndexError, match="token id"):
+        compiled.step(torch.tensor([1, wrong, 2]), state)
+    made = Seq2Seq(encoder("transformer"), decoder("transformer")).eval()
+    with pytest.raises(IndexError, match="token id"):
+        ENGINE.encode(made, Tokens.of([[3, wrong], [1]]), half=False)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("field", "value", "match"),
+    [("parents", 3, "parent"), ("parents", -1, "parent"), ("admitted", 1, "admission"), ("admitted", -1, "admission")],
+)
+@torch.inference_mode()
+def test_states_out_of_range_are_refused(field, value, match):
+    compiled = ENGINE.compile_decoder(decoder("transformer"))
+    state = compiled.start(memory(), batch=3, capacity=8, beams=3)
+    _, state = compiled.step(torch.ones(9, dtype=torch.long), state)
+    getattr(state, field).fill_(value if field == "parents" else 2 * value)
+    with pytest.raises(IndexError, match=match):
+        compiled.step(torch.ones(9, dtype=torch.long), state)
+    with pytest.raises(IndexError, match="cache"):
+        compiled.step(torch.ones(12, dtype=torch.long), state)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="the sanitizers of GCC are used")
+def test_compiled_code_passes_the_sanitizers(tmp_path):
+    """The tests of this file with a library built by AddressSanitizer and UndefinedBehaviorSanitizer."""
+    compiler = tmp_path / "c++"
+    flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1"
+    compiler.write_text(f'#!/bin/sh\nexec g++ "$@" {flags}\n')
+    compiler.chmod(0o755)
+    runtimes = [
+        subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    environment = os.environ | {
+        "CXX": str(compiler),
+        "REGARD_CACHE": str(tmp_path),
+        "LD_PRELOAD": " ".join(runtimes),
+        "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", __file__]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, (ended.stdout + ended.stderr)[-4000:]
+    assert list(tmp_path.rglob("*.so"))

@@ -71,7 +71,7 @@ def document(content: Mapping[str, bytes], name: str, folder: Path) -> dict[str,
     """A JSON file of a checkpoint that `read` has checked."""
     try:
         value = json.loads(content[name])
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointRefused(
             f"{folder / name}: wanted a JSON document; got {error}. This is not a checkpoint of Regard."
         ) from None

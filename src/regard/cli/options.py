@@ -47,7 +47,7 @@ DecodeChanges = Annotated[
 Device = Annotated[str, option("NAME", "cpu or cuda.")]
 Beam = Annotated[int | None, option("N", "Beam size.", least=1)]
 MaxLength = Annotated[int | None, option("N", "The most tokens of an output.", least=1)]
-Scores = Annotated[bool, flag("--scores", "Print each output's log-probability before it.")]
+Scores = Annotated[bool, flag("--scores", "Print each output's score, by which outputs are ranked, before it.")]
 Truncate = Annotated[bool, flag("--truncate", "Truncate inputs that are too long.")]
 
 

@@ -45,6 +45,13 @@ def predict(
         Path | None, option("FILE", 'For each line {"required": ["…"], "banned": ["…"]}, or an empty line.')
     ] = None,
     scores: Scores = False,
+    probabilities: Annotated[
+        bool,
+        flag(
+            "--probabilities",
+            "Print all labels of a classifier with their probabilities, best first, separated by tabs.",
+        ),
+    ] = False,
     attention: Annotated[
         Path | None, option("FILE", "Write the cross-attention of each output to this file, as JSON lines.")
     ] = None,
@@ -67,6 +74,8 @@ def predict(
 
     regard predict runs/translation source.txt --beam 5 --n-best 3 --scores
 
+    regard predict runs/classification reviews.txt --probabilities
+
     echo "Once upon a time" | regard predict runs/tales --sample --stream
     """
     from regard.api.predict import read_constraints
@@ -75,7 +84,17 @@ def predict(
     options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
     # Running text has several lines; other outputs are one line each, as the inputs are.
     shown = str if predictor.running_text else one_line
-    others: dict[str, Any] = {"--scores": scores, "--attention": attention, "--json": as_json}
+    others: dict[str, Any] = {
+        "--scores": scores,
+        "--probabilities": probabilities,
+        "--attention": attention,
+        "--json": as_json,
+    }
+    if probabilities:
+        _check_none({"--n-best": n_best, "--scores": scores}, "beside --probabilities")
+        if predictor.model.as_classifier() is None:
+            wanted, got = "a model that gives labels", type(predictor.model).__name__
+            raise InvalidArgument("--probabilities", wanted=wanted, got=got, remedy="Use --scores.")
     if stream:
         _check_none(others | {"--prefix": prefix, "--constraints": constraints, "--markup": markup}, "in a stream")
         has_source = bool(predictor.recipe.data.source_fields)
@@ -94,18 +113,30 @@ def predict(
         for line in regard.with_markup(predictor, lines, beside=beside, truncate=truncate, **options):
             print(one_line(line), flush=True)
         return
-    truncated, count = 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
+    truncated, repetitive, count = 0, 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
     options |= {"truncate": truncate, "scores": scores or as_json, "attention": attention is not None}
     with nullcontext() if attention is None else atomic_file(attention) as file:
         for line, outputs in regard.predict(predictor, lines, beside=beside, **options):
-            truncated += outputs[0].truncated if outputs else 0
+            truncated += outputs[0].truncated
+            repetitive += outputs[0].finish_reason == "repetition"
             if file is not None:
                 file.write(json.dumps(_attention_as_json(line, outputs), ensure_ascii=False).encode() + b"\n")
-            _print_outputs(line, outputs, "", scores, as_json, shown)
-            print(end="\n" * (0 if as_json else count - len(outputs)))  # the same number of lines for every input
+            if probabilities and not as_json:
+                each = (outputs[0].probabilities or {}).items()  # none for an empty line
+                print("\t".join(f"{one_line(label)}\t{value:.4f}" for label, value in each))
+            else:
+                _print_outputs(line, outputs, "", scores, as_json, shown)
+                print(end="\n" * (0 if as_json else count - len(outputs)))  # the same number of lines for every input
             sys.stdout.flush()
     if truncated:
         print(f"regard: {truncated} lines were too long and were truncated", file=sys.stderr)
+    _warn_repetitive(repetitive)
+
+
+def _warn_repetitive(count: int) -> None:
+    if count:
+        remedy = "--set no_repeat_ngram_size=N prevents that"
+        print(f"regard: outputs that repeat themselves to the maximum length: {count} ({remedy})", file=sys.stderr)
 
 
 def _check_none(options: dict[str, Any], where: str) -> None:
@@ -131,15 +162,17 @@ def _print_outputs(
     as_json: bool,
     shown: Callable[[str], str] = one_line,
 ) -> None:
-    """A line of JSON, or a line for each output: `before`, its log-probability if requested, and the text."""
+    """A line of JSON, or a line for each output: `before`, its score if requested, and the text."""
     if as_json:
-        names = ("text", "log_probability", "score", "tokens", "log_probabilities")
+        names = ("text", "log_probability", "score", "finish_reason", "tokens", "log_probabilities")
         each = [{name: getattr(output, name) for name in names} for output in outputs]
-        print(json.dumps({"input": line, "output": outputs[0].text, "outputs": each}, ensure_ascii=False))
+        table: dict[str, Any] = {"input": line, "output": outputs[0].text, "outputs": each}
+        if outputs[0].probabilities is not None:
+            table["probabilities"] = outputs[0].probabilities
+        print(json.dumps(table, ensure_ascii=False))
         return
     for output in outputs:
-        known = scores and output.log_probability is not None  # an empty line has none
-        score = f"{output.log_probability:.4f}\t" if known else ""
+        score = f"{output.score:.4f}\t" if scores and output.score is not None else ""  # an empty line has none
         print(f"{before}{score}{shown(output.text)}")
 
 
@@ -167,15 +200,17 @@ def caption(
     regard caption runs/captions photos.zip --beam 5 --draw attention
     """
     options = decode_options(set_, beam_size=beam, max_length=max_length)
-    broken, predictor = 0, regard.load(model, device=device)
+    broken, repetitive, predictor = 0, 0, regard.load(model, device=device)
     for each in regard.caption(predictor, images, draw=draw, scores=scores or as_json, **options):
         if each.problem is not None:
             broken += 1
             print(f"regard: {each.problem}", file=sys.stderr)
             continue
+        repetitive += each.outputs[0].finish_reason == "repetition"
         name = one_line(str(each.image)).replace("\t", "\\t")
         _print_outputs(str(each.image), each.outputs, f"{name}\t", scores, as_json)
         sys.stdout.flush()
+    _warn_repetitive(repetitive)
     if broken:
         print(f"regard: {broken} images could not be captioned", file=sys.stderr)
         raise typer.Exit(1)

@@ -1,7 +1,8 @@
-"""`regard train`, `prepare`, `recipes` and `demo`."""
+"""`regard train`, `prepare`, `sweep`, `plot`, `recipes` and `demo`."""
 
 import json
 import os
+import shutil
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -70,6 +71,43 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
         left = "".join(f"   {count:,} left out: {why}" for why, count in split["left_out"].items() if count)
         print(f"{name:<6} {split['examples']:,} examples{tokens}{left}")
     print(data.folder)
+
+
+def sweep(
+    recipe: RecipeFile,
+    out: Annotated[Path, option("FOLDER", "The folder of the runs.", "--out", "-o")],
+    grid: Annotated[list[str], option("KEY=A,B,…", "A key and its values; may be repeated.", "--grid")],
+    set_: Changes = None,
+    cache: Cache = None,
+    as_json: Json = False,
+) -> None:
+    """Train a recipe with every combination of settings, and print a table of the results.
+
+    Example: regard sweep my.toml --out runs/sweep --grid train.learning_rate=1e-3,5e-4 --grid model.encoder.layers=2,4
+    """
+    from dataclasses import asdict
+
+    from regard.api.sweep import sweep_table
+    from regard.training.telemetry.progress import TrainingProgress
+
+    pairs = [each.partition("=") for each in grid]
+    values = {key: [value for value in listed.split(",") if value] for key, _, listed in pairs}
+    with closing(TrainingProgress(sys.stderr)) as progress:
+        results = regard.sweep(recipe, out, values, changes=set_ or (), cache=cache, on_event=progress)
+    print(json.dumps([asdict(each) for each in results], default=str) if as_json else sweep_table(results))
+
+
+def plot(
+    runs: Annotated[list[Path], argument("RUN", "The folders of one or more runs.")],
+    out: Annotated[Path | None, option("FILE", "Draw them in this .svg or .png file instead.")] = None,
+) -> None:
+    """Plot the losses, metrics and learning rate of runs.
+
+    Example: regard plot runs/one runs/two --out curves.svg
+    """
+    text = regard.plot(runs, out, width=shutil.get_terminal_size().columns)
+    if text is not None:
+        print(text)
 
 
 def recipes(

@@ -10,6 +10,7 @@ recipes and their reference are generated. All problems are reported together, e
 """
 
 import difflib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
@@ -33,12 +34,14 @@ class Range:
         return number >= self.low and below_end
 
     def __str__(self) -> str:
-        end = "" if self.high is None else f" and {'below' if self.below else 'at most'} {self.high:g}"
+        high = self.high and (f"{self.high:,.0f}" if self.high >= 1e4 else f"{self.high:g}")
+        end = "" if high is None else f" and {'below' if self.below else 'at most'} {high}"
         return f"at least {self.low:g}{end}"
 
 
 Count = Annotated[int, Range(1.0)]
 Probability = Annotated[float, Range(0.0, 1.0, below=True)]
+Seed = Annotated[int, Range(0.0, 2.0**63, below=True)]
 
 # Keys of earlier recipes whose present name is not the one nearest in spelling.
 RENAMED = {
@@ -136,7 +139,7 @@ def _as_python(value: Any, hint: Any) -> Any:
     """A value of TOML or JSON, which have lists instead of tuples and write 0 for 0.0."""
     if isinstance(value, list):
         return tuple(value)
-    if type(value) is int and float in (hint, *get_args(hint)):
+    if type(value) is int and _finite(value) and float in (hint, *get_args(hint)):
         return float(value)
     return value
 
@@ -147,7 +150,7 @@ def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[
         if not _fits(value, hints[key]):
             options = _options(hints[key])
             remedy = nearest(str(value), options) if options else "Change it, or leave it out for the default."
-            yield Problem(f"{where}{key}", describe(hints[key]), repr(value), remedy)
+            yield Problem(f"{where}{key}", describe(hints[key]), repr(value)[:80], remedy)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -162,10 +165,15 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is tuple:
         return isinstance(value, tuple) and len(value) > 0 and all(_fits(item, arguments[0]) for item in value)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
     return isinstance(value, hint)
+
+
+def _finite(number: int | float) -> bool:
+    """Whether a number is a float: neither NaN nor infinite, nor a whole number beyond all floats."""
+    return abs(number) <= sys.float_info.max
 
 
 def describe(hint: Any) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from regard.core.config import Config, Count, doc
+from regard.core.config import Config, Count, Probability, doc
 from regard.core.errors import Problem
 from regard.core.registry import Registry
 from regard.data import caption_datasets, huggingface_datasets, text
@@ -72,8 +72,12 @@ class DataConfig(Config):
     """
 
     train: str | tuple[str, ...] | None = doc(None, "training files")
-    valid: str | tuple[str, ...] | None = doc(None, "validation files, for early stopping and choosing a checkpoint")
-    test: str | tuple[str, ...] | None = doc(None, "test files, for reports")
+    valid: str | tuple[str, ...] | Probability | None = doc(
+        None,
+        "validation files, for early stopping and choosing a checkpoint; or the share of the training examples, as "
+        "0.05, that is held out: examples of the same source are held out together",
+    )
+    test: str | tuple[str, ...] | Probability | None = doc(None, "test files, for reports; or a share, as of valid")
     images: str | None = doc(None, "folder or .zip file of images; by default the folder of the file that lists them")
     synthetic: Annotated[str, TASKS] | None = doc(None, "generated task, without any files")
     reader: Annotated[str, DATA_SOURCES] | None = doc(
@@ -99,8 +103,14 @@ class DataConfig(Config):
 
     def files(self, split: Split) -> tuple[str, ...]:
         """The files of a split; empty where it has none."""
-        given = getattr(self, split)
+        given = getattr(self, "train" if split in self.shares else split)
         return () if given is None else (given,) if isinstance(given, str) else given
+
+    @property
+    def shares(self) -> dict[Split, float]:
+        """The splits that are shares of the training files."""
+        given = {split: getattr(self, split) for split in SPLITS}
+        return {split: share for split, share in given.items() if isinstance(share, float | int)}
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -204,6 +214,10 @@ class DataConfig(Config):
             got = "different settings of tokenizer, vocab_size or lowercase"
             wanted = "false, unless all texts are tokenized alike"
             yield Problem("shared_vocab", wanted, got, "Set shared_vocab = false.")
+        if self.shares and self.context_length is not None:
+            yield Problem(next(iter(self.shares)), "a file: running text is not split", "a share", "Name a file.")
+        if sum(self.shares.values()) >= 1.0:
+            yield Problem("valid", "shares that leave something to train on", "all of it", "Lower them.")
         if self.context_length is not None:
             if self.source_fields:
                 got = str(self.context_length)

@@ -49,6 +49,8 @@ def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] 
     }
     locations = ("train", "valid", "test", "images", "reader")
     settings = {key: value for key, value in asdict(config).items() if key not in locations}
+    if config.shares:
+        settings["shares"] = config.shares
     for field in (settings["source"], settings["target"], *(settings["sources"] or ())):
         if field is not None:
             del field["augment"]  # does not change the arrays

@@ -15,6 +15,7 @@ from regard.data.config import DATA_SOURCES, DataConfig
 from regard.data.example import Example, Split
 from regard.data.huggingface_datasets import is_dataset
 from regard.data.image_store import ImageStore, Member, open_image_store
+from regard.data.synthetic.sampling import split_of
 from regard.data.synthetic.tasks import TASKS
 
 
@@ -71,12 +72,27 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
             "split", wanted=f"one of {', '.join(config.splits)}", got=repr(split), remedy=f"Or set data.{split}."
         )
     source = SyntheticSource if config.synthetic else DATA_SOURCES[config.reader] if config.reader else FileSource
-    remaining = source(config).examples(split)
+    shares = config.shares
+    remaining = source(config).examples("train" if split in shares else split)
+    if shares and split in ("train", *shares):
+        every: dict[Split, float] = {"valid": 0.0, "test": 0.0, **shares}
+        remaining = (each for each in remaining if split_of(_split_key(each), every) == split)
     first = next(remaining, None)
     if first is None:
         file = config.files(split)[0]
-        raise InvalidData(file, wanted="at least one example", got="an empty file", remedy=f"Look at data.{split}.")
+        raise InvalidData(
+            file,
+            wanted="at least one example",
+            got="no share of it" if split in shares else "an empty file",
+            remedy=f"Look at data.{split}.",
+        )
     return chain([first], remaining)
+
+
+def _split_key(example: Example) -> str:
+    """What the split of an example depends on: its sources; of a language model, the text."""
+    sources = (source.name if isinstance(source, Path) else source for source in example.sources or (example.target,))
+    return "\t".join(map(str, sources))
 
 
 def _find_image(file: str, store: ImageStore, name: str) -> Path | Member:

@@ -16,7 +16,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import SupportsInt, TypeVar, cast
@@ -95,6 +95,9 @@ class Tokenizer(Vocabulary):
         self._words = isinstance(inner.model, models.WordLevel)
         self._fallback = isinstance(inner.model, models.BPE) and not isinstance(inner.decoder, decoders.ByteLevel)
         self._spelling: dict[str, int] = _byte_spelling() if isinstance(inner.decoder, decoders.ByteLevel) else {}
+        if wrong := _foreign_setting(inner, self._spelling):
+            wanted, remedy = "one that Regard trained", "Take another"
+            raise InvalidArgument("tokenizer", wanted=wanted, got=wrong, remedy=remedy)
 
     @staticmethod
     def train(kind: TokenizerKind, texts: Iterable[str], vocabulary: int = 8000, lower: bool = False) -> "Tokenizer":
@@ -247,7 +250,10 @@ class Labels(Vocabulary):
 
     @classmethod
     def from_json(cls, text: str) -> "Labels":
-        content = json.loads(text)
+        try:
+            content = json.loads(text)
+        except RecursionError:
+            raise ValueError("JSON nested too deeply") from None
         if not isinstance(content, dict) or not isinstance(content.get("labels"), list):
             raise ValueError("no labels in it")
         return Labels([str(name) for name in content["labels"]])
@@ -273,6 +279,34 @@ class Labels(Vocabulary):
             wanted = f"a number from 0 to {self.size - 1}"
             raise InvalidArgument("label", wanted=wanted, got=str(number), remedy="Use its own labels.")
         return self.names[number]
+
+
+def _foreign_setting(inner: tokenizers.Tokenizer, spelling: Mapping[str, int]) -> str | None:
+    """A setting that no trained tokenizer has, and with which ids or memory would be out of bounds; None without any.
+
+    Checked before the tokenizer is written or used: writing one takes memory for every id up to the largest.
+    """
+    ids = inner.get_vocab()
+    if sorted(ids.values()) != list(range(inner.get_vocab_size())):
+        return f"ids other than 0 to {len(ids) - 1}, the largest {max(ids.values())}"
+    parts = {
+        "normalizer": (inner.normalizer, normalizers.Lowercase),
+        "pre-tokenizer": (inner.pre_tokenizer, pre_tokenizers.ByteLevel | pre_tokenizers.WhitespaceSplit),
+        "post-processor": (inner.post_processor, ()),
+        "padding": (inner.padding, ()),
+        "truncation": (inner.truncation, ()),
+    }
+    for name, (part, known) in parts.items():
+        if part is not None and not isinstance(part, known):
+            return f"the {name} {part}"[:200]
+    if isinstance(inner.model, models.WordLevel) and inner.model.unk_token != SPECIALS[UNKNOWN]:
+        return f"{inner.model.unk_token!r} for unknown words"
+    characters = set[str]().union(*(ids.keys() - set(SPECIALS))) if spelling else set()
+    return (
+        f"tokens that are not bytes: {sorted(characters - spelling.keys())[:5]}"
+        if characters - spelling.keys()
+        else None
+    )
 
 
 def _train_bpe(texts: Iterator[str], vocabulary: int) -> tokenizers.Tokenizer:

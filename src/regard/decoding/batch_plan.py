@@ -82,7 +82,7 @@ class BatchPlan:
         self.half = config.precision == "bfloat16" and self.device.type == "cuda"
         if config.precision == "bfloat16" and not self.half:
             _warn_float32()
-        options = EngineOptions(self.max_length, half=self.half, int8=config.quantization == "int8")
+        options = EngineOptions(self.max_length, task.window, self.half, config.quantization == "int8")
         self.decoder = engines.decoder_for(task.model, options)
         self.static = self.decoder.static
         self.constrained = any(each.constraint is not None for each in requests)

@@ -4,21 +4,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from regard.core.config import Config, Count, Probability, Range, doc
+from regard.core.config import Config, Count, Probability, Range, Seed, doc
 from regard.core.errors import Problem
 from regard.decoding.logits_processors import LOGITS_PROCESSORS
 
 Positive = Annotated[float, Range(0.0)]
+LengthRatio = Annotated[float, Range(0.0, 1000.0)]
 
 
 @dataclass(frozen=True)
 class DecodeConfig(Config):
-    beam_size: Count = doc(1, "hypotheses of beam search; 1 is greedy search")
-    num_hypotheses: Count = doc(1, "outputs per input, best first")
-    max_length: Count = doc(200, "largest number of output tokens; learned positions may end earlier")
-    max_length_ratio: Positive | None = doc(None, "largest number of output tokens per source token")
+    beam_size: Annotated[int, Range(1.0, 1000.0)] = doc(1, "hypotheses of beam search; 1 is greedy search")
+    num_hypotheses: Annotated[int, Range(1.0, 10_000.0)] = doc(1, "outputs per input, best first")
+    max_length: Annotated[int, Range(1.0, 1_000_000.0)] = doc(
+        200, "largest number of output tokens; learned positions end earlier, except in running text"
+    )
+    max_length_ratio: LengthRatio | None = doc(None, "largest number of output tokens per source token")
     min_length: Annotated[int, Range(0.0)] = doc(0, "smallest number of output tokens")
-    min_length_ratio: Positive = doc(0.0, "smallest number of output tokens per source token")
+    min_length_ratio: LengthRatio = doc(0.0, "smallest number of output tokens per source token")
     length_penalty: float = doc(
         1.0,
         "log-probabilities are divided by the length to this power: higher favors longer outputs "
@@ -51,9 +54,7 @@ class DecodeConfig(Config):
     typical_p: Probability | None = doc(
         None, "locally typical sampling with this total probability (https://arxiv.org/abs/2202.00666)"
     )
-    seed: Annotated[int, Range(0.0)] = doc(
-        1, "seed of sampling; the draws of an input depend on it and on the input's position alone"
-    )
+    seed: Seed = doc(1, "seed of sampling; the draws of an input depend on it and on the input's position alone")
     logits_processors: tuple[Annotated[str, LOGITS_PROCESSORS], ...] | None = doc(
         None, "registered logits processors, applied in this order"
     )

@@ -59,6 +59,7 @@ class EnsembleDecoder(Decoder[EnsembleState]):
     def __init__(self, members: Sequence[AnyDecoder]) -> None:
         super().__init__()
         self.members, self.project = TypedModuleList[AnyDecoder](members), members[0].project
+        self.extrapolates = all(member.extrapolates for member in members)
 
     def hidden(
         self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None

@@ -1,8 +1,9 @@
 """The interfaces of decoding: logits processors, what they read, and the hypotheses that a search returns."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
@@ -21,6 +22,23 @@ class Hypothesis(NamedTuple):
     log_probabilities: tuple[float, ...] | None  # of each token and of the end token, where there is one
     score: float | None  # the sum of the log-probabilities after the length penalty, by which outputs are ranked
     ended: bool  # by the end token; if not, at the maximum length
+
+
+FinishReason = Literal["end", "length", "repetition"]
+
+
+def finish_reason(tokens: Sequence[int], *, ended: bool) -> FinishReason:
+    """Why an output ended: the end token; the maximum length; or the maximum length while it repeated itself.
+
+    It did where its last tokens, half of them or more, are some run of tokens three times or more.
+    """
+    if ended:
+        return "end"
+    for period in range(1, len(tokens) // 3 + 1):
+        tail = tokens[-max(3 * period, -(-len(tokens) // 2)) :]
+        if tail[period:] == tail[:-period]:
+            return "repetition"
+    return "length"
 
 
 @dataclass

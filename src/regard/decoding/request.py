@@ -83,12 +83,18 @@ class SearchTask:
     ends: bool = True  # whether END ends an output; if not, it is a token like others
     rerank: Callable[[Source, Sequence[Hypothesis]], list[Hypothesis]] | None = None  # the whole beam of one source
     scored: bool = False  # whether greedy outputs have log-probabilities
+    context_length: int | None = None  # of the training sequences of a language model; None: not known
     numbers: Sequence[int] | None = None  # of the requests, on which their random draws depend; None: 0, 1, ...
 
     @cached_property
+    def window(self) -> int | None:
+        """The most tokens that the decoder reads at once; beyond, its window slides. None: no limit."""
+        return None if self.model.decoder.extrapolates else self.context_length
+
+    @cached_property
     def positions(self) -> int | None:
-        """The number of positions that the decoder has learned; None: no limit."""
-        return position_limit(self.model.decoder)
+        """The number of positions that the decoder has learned; None: no limit, or a sliding window."""
+        return position_limit(self.model.decoder) if self.window is None else None
 
 
 def position_limit(module: nn.Module) -> int | None:

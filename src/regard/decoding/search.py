@@ -48,6 +48,9 @@ def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int,
         end = next((n for n, i in enumerate(queue) if 2 * max(1, requests[i].size) < size), len(queue))
         group, queue = queue[:end], queue[end:]
         slots = min(len(group), config.batch_tokens // size, rows // max(config.beam_size, config.num_hypotheses))
+        if task.window is not None and any(planned[i].max_length > task.window for i in group):
+            # The windows of a batch slide together: no request is admitted later.
+            group, queue = group[: max(1, slots)], [*group[max(1, slots) :], *queue]
         for index, hypotheses in SearchBatch(task, [planned[i] for i in group], max(1, slots)).run():
             request = requests[group[index]]
             if not hypotheses and request.required:

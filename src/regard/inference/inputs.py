@@ -59,11 +59,13 @@ class SourceInput(InputEncoder):
     encoder      of the source; for a language model, the model
     vocabulary   of the source; for a language model, of its text; None for images
     image_size   pixels a side, for images
+    has_limit    whether learned positions limit its length; not where the window of a language model slides
     """
 
     encoder: nn.Module
     vocabulary: VocabularyType | None
     image_size: int = 0
+    has_limit: bool = True
 
     def check(self, name: str, texts: Iterable[Any]) -> list[Any]:
         return check_list(name, texts, texts_only=self.vocabulary is not None)
@@ -77,7 +79,7 @@ class SourceInput(InputEncoder):
         self, inputs: list[EncodedInput], limit: int, *, truncate: bool, lines: Sequence[int] | None = None
     ) -> tuple[list[EncodedInput], set[int]]:
         positions = position_limit(self.encoder)
-        if positions is not None:
+        if positions is not None and self.has_limit:
             limit = min(limit, positions - 2)  # the end token, and a [CLS] token where there is one
         long = {i for i, ids in enumerate(inputs) if isinstance(ids, list) and len(ids) > limit}
         if long and not truncate:

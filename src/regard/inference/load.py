@@ -1,20 +1,24 @@
 """Load a trained model from the folder of a checkpoint or of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from regard.checkpoint import store
-from regard.checkpoint.format import WEIGHTS, find_checkpoint, read_config, read_vocabularies
-from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
+from regard.checkpoint.format import CONFIG, WEIGHTS, find_checkpoint, read_config, read_vocabularies
+from regard.core.errors import CheckpointRefused, InvalidArgument
+from regard.core.shapes import Tensor
 from regard.data.corpus import as_running_text
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.model.build import build
-from regard.model.weights import load_weights
+from regard.model.weights import check_weights, load_weights
 from regard.recipe.recipe import Recipe
+
+LARGE = 1_000_000  # numbers up to this are not compared with the weights of a checkpoint
 
 
 def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "cpu") -> Predictor:
@@ -33,17 +37,45 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
         raise InvalidArgument("device", wanted=wanted, got=repr(device), remedy="Use cpu.")
     folder = find_checkpoint(Path(path))
     content = store.read(folder)
+    weights = store.tensors(content, WEIGHTS, folder)
     try:
         config = read_config(content, folder)
         recipe = Recipe.of(config["recipe"])
         *names, _ = recipe.data.fields
         sources, target = read_vocabularies(content, folder, names)
         target = as_running_text(target, recipe.data.context_length)
-        model = build(config["model"])
-    except (KeyError, TypeError, AttributeError, InvalidRecipe) as error:
-        raise CheckpointRefused(f"{folder}/config.json: wanted a model's; got {error!r}. It is not ours.") from None
-    load_weights(model, store.tensors(content, WEIGHTS, folder), folder)
+        _check_sizes(config["model"], weights)
+        with torch.device("meta"):  # shapes without memory: sizes that the weights do not have are refused here
+            shapes = build(config["model"])
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
+        problem = str(error)[:500] or type(error).__name__
+        raise CheckpointRefused(f"{folder}/{CONFIG}: wanted a model's; got {problem}. It was changed.") from None
+    check_weights(shapes, weights, folder)
+    if recipe.with_sizes(sources, target) != config["model"]:
+        wanted = "the model of its recipe, with a row of weights for each id of its vocabularies"
+        raise CheckpointRefused(f"{folder}/{CONFIG}: wanted {wanted}; got another. It was changed.")
+    model = build(config["model"])
+    load_weights(model, weights, folder)
     return Predictor(model.to(device).eval(), recipe, sources, target, folder)
+
+
+def _check_sizes(table: Any, weights: Mapping[str, Tensor], key: str = "model") -> None:
+    """Refuse a model's table whose numbers cannot be those of these weights, before anything of that size is made.
+
+    Each layer has a tensor, and a size beyond a million has as many weights.
+    """
+    if isinstance(table, Mapping):
+        for name, value in table.items():
+            _check_sizes(value, weights, f"{key}.{name}")
+        return
+    if isinstance(table, list):
+        for each in table[: len(weights) + 1]:
+            _check_sizes(each, weights, key)
+    size = len(table) if isinstance(table, list) else table if isinstance(table, int) else 0
+    layers = isinstance(table, list) or key.endswith(".layers")
+    limit = len(weights) if layers else max(LARGE, *(each.numel() for each in weights.values()))
+    if size > limit:
+        raise ValueError(f"{key} = {size} with {len(weights)} tensors of at most {limit} weights")
 
 
 def _ensemble(members: Sequence[Predictor]) -> Predictor:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import exp
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from regard.core.sequence import Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
-from regard.decoding.interfaces import Hypothesis
+from regard.decoding.interfaces import FinishReason, Hypothesis, finish_reason
 from regard.decoding.request import Request, SearchTask
 from regard.inference import phrases
 from regard.inference.inputs import EncodedInput, InputEncoder, check_list
@@ -31,6 +32,8 @@ class Output:
     tokens: tuple[str, ...] = ()
     log_probabilities: tuple[float, ...] | None = None  # of each token and of the end token, where there is one
     score: float | None = None  # by which outputs are ranked
+    finish_reason: FinishReason | None = None  # why the output ended; None for a label
+    probabilities: dict[str, float] | None = None  # of all labels, most likely first; None for a sequence
     truncated: bool = False  # whether the input was too long and its end was dropped
     token_ids: tuple[int, ...] = ()  # with the end token, where there is one
     # Cross-attention weights: a row for each token and for the end token, where there is one; a column for each token
@@ -90,11 +93,23 @@ class LabelPipeline(Pipeline):
                 wanted, remedy = "nothing for a model that gives labels", "Leave it out."
                 raise InvalidArgument(name, wanted=wanted, got=repr(value), remedy=remedy)
         for rows, log_p in self._log_probabilities(encoded, config.batch_tokens):
-            best = log_p.topk(min(config.num_hypotheses, self.labels.size))
-            for row, values, ids in zip(rows, best.values.tolist(), best.indices.tolist(), strict=True):
-                named = zip(map(self.labels.decode, ids), values, strict=True)
-                scored = [Output(name, (name,), (value,), value) for name, value in named]
-                yield row, scored if options.scores else [Output(each.text, each.tokens) for each in scored]
+            ranked = log_p.sort(descending=True, stable=True)
+            for row, values, ids in zip(rows, ranked.values.tolist(), ranked.indices.tolist(), strict=True):
+                named = dict(zip(map(self.labels.decode, ids), values, strict=True))
+                probabilities = {name: exp(value) for name, value in named.items()}
+                yield (
+                    row,
+                    [
+                        Output(
+                            name,
+                            (name,),
+                            (value,) if options.scores else None,
+                            value if options.scores else None,
+                            probabilities=probabilities,
+                        )
+                        for name, value in islice(named.items(), config.num_hypotheses)
+                    ],
+                )
 
     def score(self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
         ids, found = [self.labels.encode(target) for target in targets], dict[int, SequenceScore]()
@@ -116,13 +131,17 @@ class LabelPipeline(Pipeline):
 class SequencePipeline(Pipeline):
     """Search and teacher forcing with a model that generates sequences. A language model continues its inputs.
 
-    running     whether the model was trained on running text, where the end token is the line break and ends no output
+    context_length   of the training sequences of running text, where the end token is the line break and ends no output
     """
 
     model: Seq2Seq
     tokenizer: Tokenizer
     inputs: InputEncoder
-    running: bool
+    context_length: int | None
+
+    @property
+    def running(self) -> bool:
+        return self.context_length is not None
 
     def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
         requests, task = self._requests(encoded, options), self._task(config, options)
@@ -143,6 +162,7 @@ class SequencePipeline(Pipeline):
             tuple(self.tokenizer.pieces(ids)),
             None if log_p is None else log_p[skip:],
             hypothesis.score,
+            finish_reason(ids, ended=hypothesis.ended),
             token_ids=(*ids, END) if hypothesis.ended else ids,
             attention=attention,
         )
@@ -180,6 +200,7 @@ class SequencePipeline(Pipeline):
             ends=not self.running,
             rerank=coverage_reranker(self.model, config, first),
             scored=options.scores,
+            context_length=self.context_length,
             numbers=None if lines is None else [line - 1 for line in lines],
         )
 

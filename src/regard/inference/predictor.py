@@ -62,7 +62,7 @@ class Predictor:
     @cached_property
     def inputs(self) -> InputEncoder:
         if not self.sources:
-            return SourceInput(self.model, self.target)
+            return SourceInput(self.model, self.target, has_limit=not self.running_text)
         fields, encoders = self.recipe.data.source_fields, source_encoders(self.model.encoder)
         if len(encoders) != len(fields):  # an ensemble, which passes all sources to each member
             encoders *= len(fields)
@@ -77,7 +77,7 @@ class Predictor:
         """Refused for a model that gives neither sequences nor labels."""
         generator, classifier = self.model.as_seq2seq(), self.model.as_classifier()
         if generator is not None and isinstance(self.target, Tokenizer):
-            return SequencePipeline(generator, self.target, self.inputs, self.running_text)
+            return SequencePipeline(generator, self.target, self.inputs, self.recipe.data.context_length)
         if classifier is not None and isinstance(self.target, Labels):
             return LabelPipeline(classifier, self.target, self.inputs)
         wanted, got = "one that gives sequences or labels", type(self.model).__name__
@@ -196,6 +196,8 @@ class Predictor:
         chosen = {key: value for key, value in options.items() if value is not None}
         if chosen.get("sample"):
             chosen = {"beam_size": 1, **chosen}  # also where the recipe has a beam
+        if self.model.as_classifier() is not None:  # labels are ranked without a beam
+            chosen["beam_size"] = chosen.get("num_hypotheses", self.recipe.decode.num_hypotheses)
         config = read(DecodeConfig, {**asdict(self.recipe.decode), **chosen}, "decode")
         if isinstance(config, list):
             raise InvalidRecipe(config)

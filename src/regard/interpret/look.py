@@ -92,7 +92,7 @@ class Look:
     sources: tuple[Text | Image, ...]  # none for a language model
     output: GeneratedText | Label | None
     maps: tuple[AttentionMap, ...]
-    forward: ForwardPass = field(repr=False)
+    forward: ForwardPass | None = field(repr=False)  # None: calls captured elsewhere
 
     @property
     def source(self) -> Text | Image | None:
@@ -151,6 +151,9 @@ class Look:
 
         The model runs once more, with every weight in memory.
         """
+        if self.forward is None:
+            wanted, remedy = "a look of regard.look, which can run its model again", "Look at a model."
+            raise InvalidArgument("attributions", wanted=wanted, got="captured calls", remedy=remedy)
         of_tokens = attributions(self.forward, of)
         modules = [(each, *(each.part_of or (each.name, 0, None))) for each in self.maps]
         return {each.name: each.merged(of_tokens[name][..., first:last]) for each, name, first, last in modules}

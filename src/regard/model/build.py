@@ -141,7 +141,8 @@ def _part(
         return None
     kind = table["kind"]
     if kind not in kinds:
-        problems.append(Problem(f"model.{role}.kind", f"one of {', '.join(kinds)}", repr(kind), nearest(kind, kinds)))
+        hint = nearest(str(kind), kinds)
+        problems.append(Problem(f"model.{role}.kind", f"one of {', '.join(kinds)}", repr(kind)[:80], hint))
         return None
     options = {key: value for key, value in table.items() if key != "kind"}
     config = read(kinds[kind].config, options, f"model.{role}")

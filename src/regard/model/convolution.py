@@ -145,6 +145,8 @@ class ConvState(DecoderState):
 class ConvDecoder(Decoder[ConvState]):
     """A convolutional decoder with cross-attention after every layer."""
 
+    extrapolates = True
+
     def __init__(self, config: ConvConfig, embedding: Embedding, project: Projection, memory_dim: int | None) -> None:
         super().__init__()
         self.embed_tokens, self.project, self.dim = embedding, project, config.dim

@@ -96,6 +96,7 @@ class Decoder(nn.Module, ABC, Generic[StateType]):
 
     embed_tokens: Embedding
     project: Projection  # hidden states to logits; the loss applies it in chunks
+    extrapolates: bool = False  # whether it is made for longer sequences than those of training
 
     @property
     @abstractmethod
@@ -134,6 +135,8 @@ class StatefulDecoder(Decoder[CarriedType]):
 
     Its attention weights are part of the computation and can be returned with their gradient.
     """
+
+    extrapolates = True
 
     @abstractmethod
     def carry(

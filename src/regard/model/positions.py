@@ -25,7 +25,8 @@ class Positions(nn.Module):
     """Base of every kind of position information: what it declares to configurations. By itself: no positions."""
 
     packable: ClassVar[bool] = True  # whether packed attention supports it
-    extrapolates: ClassVar[bool] = True  # whether positions beyond those of training are defined
+    limited: ClassVar[bool] = False  # whether there is a last position
+    extrapolates: ClassVar[bool] = False  # whether it is made for longer sequences than those of training
     multiple_of: ClassVar[int] = 1  # what the dim (of the model, or of a head for `Rotary`) must be a multiple of
 
 
@@ -49,6 +50,7 @@ class PositionBias(Positions, ABC):
     """Relative positions as a bias on the scores, a function of the distance from query to key, per head."""
 
     packable = False
+    extrapolates = True
 
     @classmethod
     def build(cls, heads: int, *, bidirectional: bool) -> "PositionBias":
@@ -78,7 +80,7 @@ class Sinusoidal(PositionEncoding):
 class Learned(PositionEncoding):
     """A learned vector for each position below `limit`."""
 
-    extrapolates = False
+    limited = True
     limit: int
 
     def __init__(self, dim: int, limit: int) -> None:

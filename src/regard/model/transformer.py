@@ -12,7 +12,7 @@ from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
 from regard.model.kv_cache import KeyValue, KeyValueCache, LayerMemories, Slots
 from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.multihead import MultiHead
-from regard.model.positions import Start
+from regard.model.positions import POSITIONS, Start
 from regard.model.transformer_block import (
     ClsToken,
     InputLayer,
@@ -126,6 +126,7 @@ class TransformerDecoder(Decoder[TransformerState]):
     def __init__(self, config: TransformerConfig, embedding: Embedding, project: Projection, memory_dim: int | None):
         super().__init__()
         self.embed_tokens, self.project = embedding, project
+        self.extrapolates = POSITIONS[config.positions].extrapolates
         self.input_layer = InputLayer(config, bidirectional=False)
         self.stack = TransformerStack(config, memory_dim)
 

@@ -96,7 +96,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         return not_packable_score(self.score) or ("cls_token = True" if self.cls_token else None)
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
-        if POSITIONS[self.positions].extrapolates:
+        if not POSITIONS[self.positions].limited:
             yield "max_positions", "only learned positions have a longest sequence"
 
     def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:

@@ -20,15 +20,23 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path | str) -> None:
-    """Copy weights into a model. Names and shapes must be those of the model."""
-    own = weights_of(model)
-    if difference := mismatch(own, weights):
+    """Copy weights into a model. They must be finite, and names and shapes those of the model."""
+    check_weights(model, weights, where)
+    wrong = sorted(name for name, tensor in weights.items() if not bool(tensor.isfinite().all()))
+    if wrong:
+        names = ", ".join(wrong[:5]) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
+        raise CheckpointRefused(f"{where}: wanted finite weights; got NaN or infinity in {names}. Use another one.")
+    with torch.no_grad():
+        for name, tensor in weights_of(model).items():
+            tensor.copy_(weights[name])
+
+
+def check_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path | str) -> None:
+    """Refuse weights of other names, shapes or kinds of numbers than a model's, which may be on the meta device."""
+    if difference := mismatch(weights_of(model), weights):
         raise CheckpointRefused(
             f"{where}: wanted the weights of this model; got {difference}. They belong to a model of another recipe."
         )
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(weights[name])
 
 
 def mismatch(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
@@ -37,6 +45,9 @@ def mismatch(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
     wrong += [f"an unknown {name}" for name in weights.keys() - own.keys()]
     other_shape = [name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape]
     wrong += [f"{name} of shape {tuple(weights[name].shape)} for {tuple(own[name].shape)}" for name in other_shape]
+    both = own.keys() & weights.keys()
+    other_kind = [name for name in both if own[name].is_floating_point() != weights[name].is_floating_point()]
+    wrong += [f"{name} of {weights[name].dtype}" for name in other_kind]
     return "; ".join(sorted(wrong)[:5]) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
 
 

@@ -9,7 +9,7 @@ from regard.core.config import nearest, read, registered_names
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.registry import extensions
 from regard.data.config import DataConfig
-from regard.data.corpus import Prepared
+from regard.data.corpus import Prepared, SourceVocabularies, VocabularyType
 from regard.decoding.config import DecodeConfig
 from regard.model.build import parse_model, part_names
 from regard.model.model_config import SIZES, ModelConfig
@@ -79,11 +79,15 @@ class Recipe:
         return extensions(chain(part_names(self.model), *names))
 
     def sized(self, data: Prepared) -> dict[str, Any]:
-        """The model's table with the sizes of its vocabularies, as `regard.build` takes it."""
-        sizes: dict[str, Any] = {"num_labels" if self.model.predicts == "label" else "vocab_size": data.target.size}
-        sources = [vocabulary.size for vocabulary in data.sources if vocabulary is not None]
-        if sources:
-            sizes["source_vocab_size"] = sources[0] if len(data.sources) == 1 else sources
+        """The model's table with the sizes of the data's vocabularies, as `regard.build` takes it."""
+        return self.with_sizes(data.sources, data.target)
+
+    def with_sizes(self, sources: SourceVocabularies, target: VocabularyType) -> dict[str, Any]:
+        """The same, with the sizes of these vocabularies."""
+        sizes: dict[str, Any] = {"num_labels" if self.model.predicts == "label" else "vocab_size": target.size}
+        rows = [vocabulary.size for vocabulary in sources if vocabulary is not None]
+        if rows:
+            sizes["source_vocab_size"] = rows[0] if len(sources) == 1 else rows
         return dict(self.model.table) | sizes
 
 

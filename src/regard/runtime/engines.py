@@ -8,6 +8,7 @@ from regard.runtime.cpu.engine import CpuEngine
 from regard.runtime.cuda.cuda_graphs import autocast
 from regard.runtime.cuda.engine import CudaEngine
 from regard.runtime.interfaces import Engine, EngineDecoder, EngineOptions
+from regard.runtime.sliding_window import SlidingWindowDecoder
 
 
 class PyTorchDecoder(EngineDecoder):
@@ -39,8 +40,11 @@ ENGINES: tuple[Engine, ...] = (CpuEngine(), CudaEngine(), PyTorchEngine())  # th
 
 
 def decoder_for(model: Seq2Seq, options: EngineOptions) -> EngineDecoder:
-    """The decoder of a model as the first engine that supports it executes it."""
-    return next(it for engine in ENGINES if (it := engine.decoder_for(model, options)) is not None)
+    """The decoder of a model as the first engine that supports it executes it, with a sliding window if need be."""
+    decoder = next(it for engine in ENGINES if (it := engine.decoder_for(model, options)) is not None)
+    if options.slides and options.window is not None:
+        return SlidingWindowDecoder(decoder, options.window)
+    return decoder
 
 
 def encode(model: Seq2Seq, source: Source, *, half: bool = False) -> Memory:

@@ -25,8 +25,14 @@ class EngineOptions:
     """The requirements of a search on an engine."""
 
     max_length: int  # tokens of an output, with its prefix
+    window: int | None = None  # the most tokens that the decoder reads at once
     half: bool = False  # linear layers in bfloat16
     int8: bool = False  # weights in int8
+
+    @property
+    def slides(self) -> bool:
+        """Whether an output may be longer than the window."""
+        return self.window is not None and self.max_length > self.window
 
 
 class EngineDecoder(ABC):

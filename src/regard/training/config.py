@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from regard.core.config import Config, Count, Probability, Range, doc
+from regard.core.config import Config, Count, Probability, Range, Seed, doc
 from regard.core.errors import Problem
 from regard.core.metric_names import MetricName
 from regard.model.scheduled_sampling import ScheduledSampling
@@ -92,7 +92,7 @@ class TrainConfig(Config):
     unfreeze_after: Count | None = doc(None, "epochs after which frozen parameters are trained too; left out: never")
     init_from: str | None = doc(None, "checkpoint whose weights and vocabularies training starts from")
     on_nan: Literal["stop", "skip"] = doc("stop", "what to do when the loss or a gradient is not finite")
-    seed: Annotated[int, Range(0.0)] = doc(1, "seed of initialization, data order and dropout")
+    seed: Seed = doc(1, "seed of initialization, data order and dropout")
     device: Literal["auto", "cpu", "cuda"] = doc("auto", "device to train on")
 
     def __post_init__(self) -> None:

@@ -70,7 +70,9 @@ def lines(
     title: str, positions: Sequence[str], drawn: Sequence[ChartLine], format_value: Callable[[float], str]
 ) -> SvgCanvas:
     """A line chart with intervals over named positions."""
-    low, high = _range([number for line in drawn for point in line.points if point is not None for number in point])
+    low, high = number_range(
+        [number for line in drawn for point in line.points if point is not None for number in point]
+    )
     across = (WIDE - LEFT - RIGHT) / max(1, len(positions))
     canvas = SvgCanvas(WIDE, HIGH, title=title)
 
@@ -81,7 +83,7 @@ def lines(
         return TOP + (HIGH - TOP - BOTTOM) * (high - value) / (high - low)
 
     canvas.text((LEFT, 16), title, bold=True)
-    for value in _ticks(low, high):
+    for value in ticks(low, high):
         canvas.line((LEFT, y(value)), (WIDE - RIGHT, y(value)), 1, "#dddddd")
         canvas.text((LEFT - 8, y(value)), format_value(value), anchor="end")
     for i, name in enumerate(positions):
@@ -151,14 +153,15 @@ def below(title: str, drawings: Sequence[SvgCanvas]) -> SvgCanvas:
     return canvas
 
 
-def _range(numbers: Sequence[float]) -> tuple[float, float]:
+def number_range(numbers: Sequence[float], margin: float = 0.05) -> tuple[float, float]:
+    """The least and the largest finite number, with a margin on both sides; never an empty range."""
     finite = [number for number in numbers if isfinite(number)] or [0.0]
     low, high = min(finite), max(finite)
-    margin = (high - low) * 0.05 or max(abs(high), 1.0) * 0.05
-    return low - margin, high + margin
+    beyond = (high - low) * margin if high > low else max(abs(high), 1.0) * 0.05
+    return low - beyond, high + beyond
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Round numbers between two others."""
     least = (high - low) / TICKS
     power = 10.0 ** floor(log10(least))

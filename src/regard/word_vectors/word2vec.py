@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from regard.core.config import Config, Count, Range, doc
+from regard.core.config import Config, Count, Range, Seed, doc
 from regard.core.errors import Diverged, InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.word_vectors.vectors import WordVectors
@@ -53,7 +53,7 @@ class Word2VecConfig(Config):
     vectors: Literal["both", "inner"] = doc(
         "both", '"both": the sum of the normalized input and output vectors; "inner": the input vectors'
     )
-    seed: Annotated[int, Range(0.0)] = doc(1, "seed of initialization and sampling")
+    seed: Seed = doc(1, "seed of initialization and sampling")
     block: Count = doc(64, "consecutive words that share negative samples")
     shared: Count = doc(32, "negative samples of a block")
     batch: Count = doc(8, "blocks per update: more is faster, fewer is closer to one word at a time")

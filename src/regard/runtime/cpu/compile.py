@@ -46,6 +46,7 @@ def library() -> ctypes.CDLL | None:
         return _unavailable(str(error))
     loaded.regard_panel_columns.restype = loaded.regard_int8_max_inputs.restype = ctypes.c_int64
     loaded.regard_fingerprint.restype = ctypes.c_uint64
+    loaded.regard_step.restype = loaded.regard_encode.restype = ctypes.c_char_p
     return loaded
 
 

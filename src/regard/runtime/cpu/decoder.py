@@ -13,7 +13,7 @@ from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots, write_rows
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
-from regard.runtime.cpu.weight_layout import Count, Pointer, PositionTable, Scratch, WeightLayout, fields
+from regard.runtime.cpu.weight_layout import Count, Pointer, PositionTable, Scratch, WeightLayout, call, fields
 from regard.runtime.interfaces import EngineDecoder
 from regard.runtime.published_attention import publish, publish_step
 
@@ -21,7 +21,7 @@ from regard.runtime.published_attention import publish, publish_step
 class _StepArguments(ctypes.Structure):
     _fields_ = [
         *fields(Pointer, "cache parents admitted sources mask tokens position_table"),
-        *fields(Count, "batch beams capacity time source_length"),
+        *fields(Count, "positions batch beams capacity time source_length"),
         ("scratch", Scratch),
         *fields(Pointer, "logits queries"),
     ]
@@ -109,8 +109,8 @@ class NativeDecoder(EngineDecoder):
         assert isinstance(state, NativeState)
         state.evict()
         rows, capacity, source_length = len(tokens), state.cache.shape[2], state.mask.shape[1]
-        if state.time >= capacity:
-            raise IndexError(f"the cache was laid out for {capacity} tokens")
+        if state.time >= capacity or rows != state.parents[:, :, 0].numel():
+            raise IndexError(f"the cache was laid out for {capacity} tokens of {len(state.parents)} sequences")
         if state.beams > 1:
             state.parents[:, :, state.time] = torch.arange(state.beams, dtype=torch.int32)
         scratch, x, _ = self.weights.scratch(rows, capacity + source_length)
@@ -123,13 +123,13 @@ class NativeDecoder(EngineDecoder):
         tokens = tokens.contiguous()
         assert all(each.is_contiguous() for each in (*tensors, state.mask))
         queries = torch.empty(len(self.attentions), 2, rows, self.table.width) if capturing_here() else None
-        position_table = self.positions.pointer(state.time + 1 - int(state.admitted.min()))
+        positions = self.positions.pointer(state.time + 1 - int(state.admitted.min()))
         arguments = _StepArguments(
             *(each.data_ptr() for each in tensors), ctypes.cast(pointers, Pointer), state.mask.data_ptr(),
-            tokens.data_ptr(), position_table, rows // state.beams, state.beams, capacity, state.time, source_length,
+            tokens.data_ptr(), *positions, rows // state.beams, state.beams, capacity, state.time, source_length,
             scratch, logits.data_ptr(), None if queries is None else queries.data_ptr(),
         )  # fmt: skip
-        self.library.regard_step(ctypes.byref(self.table), ctypes.byref(arguments), torch.get_num_threads())
+        call(self.library.regard_step, self.table, arguments)
         del x  # the scratch memory lives until here
         state.time += 1
         if queries is not None:

@@ -10,14 +10,23 @@ from regard.core.sequence import Packing, Tokens
 from regard.model.capture import capturing_here
 from regard.model.memory import Memory, masked_mean
 from regard.model.transformer import TransformerEncoder
-from regard.runtime.cpu.weight_layout import Count, LinearTable, Pointer, PositionTable, Scratch, WeightLayout, fields
+from regard.runtime.cpu.weight_layout import (
+    Count,
+    LinearTable,
+    Pointer,
+    PositionTable,
+    Scratch,
+    WeightLayout,
+    call,
+    fields,
+)
 from regard.runtime.published_attention import publish
 
 
 class _EncodeArguments(ctypes.Structure):
     _fields_ = [
         *fields(Pointer, "tokens offsets sequence position_table"),
-        *fields(Count, "rows max_length"),
+        *fields(Count, "positions batch rows max_length"),
         ("scratch", Scratch),
         ("projections", Pointer),
     ]
@@ -43,10 +52,10 @@ class NativeEncoder:
         size = (len(self.attentions), rows, 3 * self.table.width)
         projections = torch.empty(size) if capturing_here() else None
         arguments = _EncodeArguments(
-            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), self.positions.pointer(max_length), rows,
-            max_length, scratch, None if projections is None else projections.data_ptr(),
+            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), *self.positions.pointer(max_length),
+            len(mask), rows, max_length, scratch, None if projections is None else projections.data_ptr(),
         )  # fmt: skip
-        self.library.regard_encode(ctypes.byref(self.table), ctypes.byref(arguments), torch.get_num_threads())
+        call(self.library.regard_encode, self.table, arguments)
         if projections is not None:
             for self_attn, packed in zip(self.attentions, projections, strict=True):
                 padded = packing.unpack(packed).view(*mask.shape, 3, -1)  # queries, keys and values

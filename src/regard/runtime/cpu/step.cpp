@@ -60,7 +60,7 @@ struct Stack {
     Linear project;             // decoders: hidden states to logits
     Norm final_norm;
     const float* embed_tokens;  // (vocabulary, width)
-    int64_t layer_count, width, heads, ffn_dim, activation, norm_first, has_cross_attn;
+    int64_t vocab_size, layer_count, width, heads, ffn_dim, activation, norm_first, has_cross_attn;
     float embed_scale;
 };
 
@@ -76,7 +76,7 @@ struct StepArguments {
     const uint8_t* mask;          // (batch, source_length)
     const int64_t* tokens;        // (batch · beams)
     const float* position_table;  // (positions, width), or null
-    int64_t batch, beams, capacity, time, source_length;
+    int64_t positions, batch, beams, capacity, time, source_length;
     Scratch scratch;
     float* logits;                // (batch · beams, vocabulary)
     float* queries;               // (layers, 2, batch · beams, width) of self- and cross-attention; null unless captured
@@ -87,7 +87,7 @@ struct EncodeArguments {  // packed sequences
     const int64_t* offsets;   // (batch + 1): where each sequence begins, and where the last one ends
     const int64_t* sequence;  // (tokens): the sequence of each token
     const float* position_table;
-    int64_t rows, max_length;
+    int64_t positions, batch, rows, max_length;
     Scratch scratch;
     float* projections;  // (layers, tokens, 3, width): queries, keys and values; null unless attention is captured
 };
@@ -431,6 +431,36 @@ void encode(const Stack& stack, const EncodeArguments& s, Barrier& barrier, int 
     layers(stack, scratch, s.rows, attend, [](int64_t) {}, barrier, thread, threads);  // a final norm leaves its result in `normed`
 }
 
+// The first index of step or encode that is out of range, as text; null if all are in range. Checked here, because ids
+// and lengths come from files and programs, and an unchecked one would read or write other memory.
+const char* out_of_range(const Stack& stack, const StepArguments& s) {
+    if (s.batch < 0 || s.beams < 1 || s.source_length < 0) return "batch, beams or source length";
+    if (s.time < 0 || s.time >= s.capacity) return "step beyond the cache";
+    for (int64_t r = 0; r < s.batch * s.beams; ++r) {
+        const int64_t admitted = s.admitted[r / s.beams];
+        if (s.tokens[r] < 0 || s.tokens[r] >= stack.vocab_size) return "token id";
+        if (admitted < 0 || admitted > s.time) return "step of admission";
+        if (s.position_table && s.time - admitted >= s.positions) return "position";
+        for (int64_t t = admitted; t <= s.time; ++t)
+            if (s.parents[r * s.capacity + t] < 0 || s.parents[r * s.capacity + t] >= s.beams) return "parent hypothesis";
+    }
+    return nullptr;
+}
+
+const char* out_of_range(const Stack& stack, const EncodeArguments& s) {
+    if (s.batch < 1 || s.offsets[0] != 0 || s.offsets[s.batch] != s.rows) return "offset";
+    for (int64_t b = 0; b < s.batch; ++b) {
+        const int64_t length = s.offsets[b + 1] - s.offsets[b];
+        if (length < 0 || length > s.max_length || (s.position_table && length > s.positions)) return "length";
+    }
+    for (int64_t r = 0; r < s.rows; ++r) {
+        if (s.tokens[r] < 0 || s.tokens[r] >= stack.vocab_size) return "token id";
+        if (s.sequence[r] < 0 || s.sequence[r] >= s.batch) return "sequence";
+        if (r < s.offsets[s.sequence[r]] || r >= s.offsets[s.sequence[r] + 1]) return "sequence";
+    }
+    return nullptr;
+}
+
 template <typename Work>
 void parallel(int threads, const Work& work) {
 #ifdef _OPENMP
@@ -484,12 +514,17 @@ void regard_pack(const float* weight, int64_t outputs, int64_t inputs, float* pa
             packed[(n / COLUMNS * inputs + k) * COLUMNS + n % COLUMNS] = weight[n * inputs + k];
 }
 
-void regard_step(const Stack* decoder, const StepArguments* arguments, int threads) {
+// Null, or what is out of range: nothing is computed then.
+const char* regard_step(const Stack* decoder, const StepArguments* arguments, int threads) {
+    if (const char* problem = out_of_range(*decoder, *arguments)) return problem;
     parallel(threads, [&](Barrier& barrier, int thread, int all) { step(*decoder, *arguments, barrier, thread, all); });
+    return nullptr;
 }
 
-void regard_encode(const Stack* encoder, const EncodeArguments* arguments, int threads) {
+const char* regard_encode(const Stack* encoder, const EncodeArguments* arguments, int threads) {
+    if (const char* problem = out_of_range(*encoder, *arguments)) return problem;
     parallel(threads, [&](Barrier& barrier, int thread, int all) { encode(*encoder, *arguments, barrier, thread, all); });
+    return nullptr;
 }
 
 // A hash that changes when weights do: of every sixteenth block, and of the last one, to be cheap.

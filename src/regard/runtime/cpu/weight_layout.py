@@ -44,7 +44,7 @@ class StackTable(ctypes.Structure):
     _fields_ = [
         ("layers", ctypes.POINTER(LayerTable)), ("project", LinearTable), ("final_norm", NormTable),
         ("embed_tokens", Pointer),
-        *fields(Count, "layer_count width heads ffn_dim activation norm_first has_cross_attn"),
+        *fields(Count, "vocab_size layer_count width heads ffn_dim activation norm_first has_cross_attn"),
         ("embed_scale", ctypes.c_float),
     ]  # fmt: skip
 
@@ -82,8 +82,8 @@ class WeightLayout:
         self.dim, self.max_width = self_attn.dim, max(3 * self_attn.dim, ffn.up.out_features)
         return StackTable(
             layers, project, self._norm(final_norm) if norm_first else NormTable(), self._copy(embedding.weight),
-            len(blocks), self_attn.dim, self_attn.heads, ffn.up.out_features, KINDS[ffn.activation], norm_first,
-            blocks[0].cross_attn is not None, embedding.scale,
+            len(embedding.weight), len(blocks), self_attn.dim, self_attn.heads, ffn.up.out_features,
+            KINDS[ffn.activation], norm_first, blocks[0].cross_attn is not None, embedding.scale,
         )  # fmt: skip
 
     def scratch(self, rows: int, scores: int) -> tuple[Scratch, Float[Tensor, "rows W"], Float[Tensor, "rows W"]]:
@@ -150,10 +150,10 @@ class PositionTable:
         self.clamp = clamp  # whether positions beyond a learned table repeat its last instead of being refused
         self.table: Tensor | None = None
 
-    def pointer(self, count: int) -> int | None:
-        """The address of the first `count` vectors; None without positions."""
+    def pointer(self, count: int) -> tuple[int | None, int]:
+        """The address of at least `count` vectors, and their number; None and 0 without positions."""
         if self.encoding is None:
-            return None
+            return None, 0
         assert isinstance(self.encoding, Add)
         if self.table is None or len(self.table) < count:
             limit, dim = self.encoding.positions.limit, self.encoding.positions.dim
@@ -162,7 +162,13 @@ class PositionTable:
             positions = torch.arange(2 * count)
             positions = positions if limit is None else positions.clamp(max=limit - 1)
             self.table = self.encoding.positions(positions).detach().contiguous()
-        return self.table.data_ptr()
+        return self.table.data_ptr(), len(self.table)
+
+
+def call(function: Callable[..., bytes | None], *tables: ctypes.Structure) -> None:
+    """Call a function of step.cpp, which checks every index in its arguments; IndexError names what is out of range."""
+    if problem := function(*map(ctypes.byref, tables), torch.get_num_threads()):
+        raise IndexError(f"{problem.decode()} out of range")
 
 
 def supported(module: nn.Module) -> bool:

@@ -30,7 +30,7 @@ class CudaEngine(Engine):
             return None
         if not triton_launch.available(weight.device) or not supported(decoder):
             return None
-        if torch.is_autocast_enabled("cuda") or intercepting_here():
+        if torch.is_autocast_enabled("cuda") or intercepting_here() or options.slides:
             return None
         return static_decoder(decoder, dtype)
 

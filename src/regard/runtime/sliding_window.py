@@ -1,0 +1,61 @@
+"""A decoder that sees a window of the text only: generation beyond the length of the training sequences."""
+
+from dataclasses import dataclass
+
+import torch
+
+from regard.core.shapes import Float, Int, Tensor
+from regard.model.interfaces import DecoderState
+from regard.model.kv_cache import Slots
+from regard.model.memory import Memory
+from regard.model.seq2seq import Seq2Seq
+from regard.runtime.interfaces import EngineDecoder
+
+
+@dataclass
+class SlidingWindowState(DecoderState):
+    """The state of the decoder, and the tokens that it has read since the window began."""
+
+    inner: DecoderState
+    tokens: Int[Tensor, "B K T"]
+
+    def reorder(self, index: Int[Tensor, " n"]) -> "SlidingWindowState":
+        return SlidingWindowState(self.inner.reorder(index), self.tokens[index])
+
+    def follow(self, parents: Int[Tensor, "B K"]) -> "SlidingWindowState":
+        tokens = self.tokens.gather(1, parents[..., None].expand_as(self.tokens))
+        return SlidingWindowState(self.inner.follow(parents), tokens)
+
+    def admit(self, slots: Slots, fresh: "SlidingWindowState") -> "SlidingWindowState":
+        raise NotImplementedError("the windows of a batch slide together: all of its requests begin at once")
+
+
+class SlidingWindowDecoder(EngineDecoder):
+    """The decoder of a language model. When its window is full, it reads the second half of it again, as a new text.
+
+    So it reads at most `window` tokens at positions that it has learned, and its logits equal those of a forward pass
+    over the tokens since the window began. A token is read twice at most.
+    """
+
+    def __init__(self, decoder: EngineDecoder, window: int) -> None:
+        assert not decoder.static
+        self.decoder, self.window = decoder, window
+
+    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> SlidingWindowState:
+        inner = self.decoder.start(memory, batch=batch, capacity=min(capacity, self.window), beams=beams)
+        return SlidingWindowState(inner, torch.empty(batch, beams, 0, dtype=torch.int64))
+
+    def step(self, tokens: Int[Tensor, " BK"], state: DecoderState) -> tuple[Float[Tensor, "BK V"], SlidingWindowState]:
+        assert isinstance(state, SlidingWindowState)
+        inner, read = state.inner, state.tokens.to(tokens.device)
+        batch, beams, length = read.shape
+        if length == self.window:
+            read = read[:, :, length - length // 2 :]
+            inner = self.decoder.start(None, batch=batch, capacity=self.window, beams=beams)
+            for column in read.unbind(2):
+                _, inner = self.decoder.step(column.flatten(), inner)
+        logits, inner = self.decoder.step(tokens, inner)
+        return logits, SlidingWindowState(inner, torch.cat((read, tokens.view(batch, beams, 1)), 2))
+
+    def refresh(self, model: Seq2Seq) -> bool:
+        return self.decoder.refresh(model)

@@ -1,0 +1,140 @@
+"""Language models beyond the length of their training sequences: a sliding window, unless they extrapolate."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard.core.sequence import Tokens
+from regard.data.tokenizer import END, MASK, PAD, START
+from regard.decoding.config import DecodeConfig
+from regard.decoding.ensemble import Ensemble
+from regard.decoding.request import Request, SearchTask
+from regard.decoding.search import search, stream
+from regard.model.seq2seq import Seq2Seq
+from regard.runtime.cuda.engine import CudaEngine
+from regard.runtime.interfaces import EngineOptions
+from support import predictors
+from support.models import DECODERS, POSITIONS, VOCABULARY, WIDTH, decoder
+from support.search import WAYS
+
+CONTEXT, LONGEST = 5, 12
+PROMPTS = [[6, 7, 8, 9, 10, 5, 6], [], [7]]
+EXTRAPOLATING = {
+    name for name in DECODERS if not name.startswith("transformer") or name.endswith(("alibi", "relative"))
+}
+
+
+def language_model(name: str) -> Seq2Seq:
+    made = decoder(name, None)
+    made.project.weight = nn.Parameter(0.5 * torch.randn(VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(2)))
+    return Seq2Seq(None, made).eval()
+
+
+def task(made: Seq2Seq, **options) -> SearchTask:
+    config = DecodeConfig(**{"max_length": LONGEST, **options})
+    return SearchTask(made, Tokens.of, config, first=END, ends=False, scored=True, context_length=CONTEXT)
+
+
+def requests() -> list[Request]:
+    return [Request(None, 0, prompt, given=len(prompt)) for prompt in PROMPTS]
+
+
+def recomputed(
+    made: Seq2Seq, tokens: Sequence[int], *, slides: bool = True, context: int = CONTEXT
+) -> list[torch.Tensor]:
+    """Log-probabilities of the token at each position, by a forward pass over its window."""
+    read, rows = [END, *tokens], []
+    for length in range(1, len(read)):
+        stride = -(-context // 2)
+        start = max(0, -(-(length - context) // stride) * stride) if slides else 0
+        rows.append(made(None, torch.tensor([read[start:length]]))[0, -1].log_softmax(-1))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, WAYS[0]) for name in DECODERS),
+        *(
+            (name, way)
+            for name in ("gru luong", "conv", *(f"transformer {each}" for each in POSITIONS))
+            for way in WAYS[1:]
+        ),
+    ],
+    ids=str,
+)
+@torch.inference_mode()
+def test_equals_recomputing_over_the_window(name, options, monkeypatch):
+    made = language_model(name)
+    monkeypatch.setattr("regard.decoding.search.MAX_HYPOTHESES", {"cpu": 2 * 3})  # so that batches follow each other
+    found = dict(search(task(made, **options), requests()))
+    for i, prompt in enumerate(PROMPTS):
+        for hypothesis in found[i]:
+            assert len(hypothesis.tokens) == len(prompt) + LONGEST
+            assert list(hypothesis.tokens[: len(prompt)]) == prompt
+            rows = recomputed(made, hypothesis.tokens, slides=name not in EXTRAPOLATING)
+            wanted = [row[token].item() for row, token in zip(rows, hypothesis.tokens, strict=True)]
+            assert hypothesis.log_probabilities == pytest.approx(wanted, abs=2e-5)
+            if not options:  # greedy
+                for row in rows:
+                    row[[PAD, START, MASK]] = -torch.inf
+                best = [row.argmax().item() for row in rows[len(prompt) :]]
+                assert list(hypothesis.tokens[len(prompt) :]) == best
+            assert made.decoder.extrapolates == (name in EXTRAPOLATING)
+
+
+@pytest.mark.parametrize("name", ["transformer rotary", "transformer learned", "transformer alibi", "conv"])
+def test_streams_and_compiled_steps_equal_the_search_in_pytorch(name, monkeypatch):
+    made = language_model(name)
+    outputs = {}
+    for native in "10":
+        monkeypatch.setenv("REGARD_NATIVE", native)
+        found = dict(search(task(made, beam_size=3), requests()))
+        outputs[native] = [found[i][0].tokens for i in range(len(PROMPTS))]
+        greedy = dict(search(task(made), requests()))
+        assert [tuple(stream(task(made), request)) for request in requests()] == [
+            greedy[i][0].tokens for i in range(len(PROMPTS))
+        ]
+    assert outputs["1"] == outputs["0"]
+
+
+@torch.inference_mode()
+def test_outputs_of_a_predictor_slide():
+    predictor = predictors.language_model(context_length=8)
+    ((output,),) = predictor.outputs(["the cat"], max_length=30, scores=True)
+    prompt = predictor.encode("the cat")[0]
+    rows = recomputed(predictor.model, [*prompt, *output.token_ids], context=8)[len(prompt) :]
+    wanted = [row[token].item() for row, token in zip(rows, output.token_ids, strict=True)]
+    assert output.log_probabilities == pytest.approx(wanted, abs=2e-5)
+
+
+def test_prompts_and_outputs_may_exceed_learned_positions():
+    parts = {"decoder": predictors.PARTS["transformer"] | {"positions": "learned", "max_positions": 8}}
+    predictor = predictors.language_model(context_length=8)
+    model = regard.build(parts | {"vocab_size": predictor.target.size}).eval()
+    ((output,),) = replace(predictor, model=model).outputs([" ".join(["the cat"] * 9)], max_length=30)
+    assert len(output.token_ids) == 30
+
+
+def test_an_ensemble_slides_if_a_member_does():
+    members = [language_model(name) for name in ("transformer rotary", "conv")]
+    assert not Ensemble(members).decoder.extrapolates
+    assert Ensemble(members[1:] * 2).decoder.extrapolates
+
+
+def test_recorded_steps_do_not_slide(monkeypatch):
+    """A GPU's static decoder leaves a sliding window to PyTorch's."""
+    asked = []
+    monkeypatch.setattr("regard.runtime.cuda.engine.static_decoder", lambda *each: asked.append(each))
+    monkeypatch.setattr("regard.runtime.cuda.engine.supported", lambda decoder: True)
+    monkeypatch.setattr("regard.kernels.triton_launch.available", lambda device: True)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    made = language_model("transformer")
+    CudaEngine().decoder_for(made, EngineOptions(6, window=5))
+    assert not asked
+    CudaEngine().decoder_for(made, EngineOptions(5, window=5))
+    assert len(asked) == 1

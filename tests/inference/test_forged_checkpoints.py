@@ -1,0 +1,133 @@
+"""A forged checkpoint, whose hashes agree, is refused before it costs memory or reaches compiled code."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from support.forged import GOLDEN, HOSTILE, forge, leaves, put
+
+TOKEN = "<0xFF>"
+
+
+def setting(*path):
+    """A change of one value of a JSON file to the last argument."""
+    return lambda content: put(content, path[:-1], path[-1])
+
+
+def both_models(*path):
+    """The same change of the model's table and of the recipe's."""
+
+    def change(config):
+        put(config["model"], path[:-1], path[-1])
+        put(config["recipe"]["model"], path[:-1], path[-1])
+
+    return change
+
+
+def padded(content):
+    content["padding"] = {
+        "strategy": {"Fixed": 50}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 2**32 - 1,
+        "pad_type_id": 0, "pad_token": TOKEN,
+    }  # fmt: skip
+
+
+FORGED = {
+    "an id beyond the table": ("tokenizer.json", setting("model", "vocab", TOKEN, 100_000), "ids other than 0 to 260"),
+    "an id of 32 bits": ("tokenizer.json", setting("model", "vocab", TOKEN, 2**32 - 1), "ids other than 0 to 260"),
+    "an id that is written slowly": ("tokenizer.json", setting("model", "vocab", TOKEN, 2 * 10**9), "ids other"),
+    "one token more": ("tokenizer.json", setting("model", "vocab", "abc", 261), "a row of weights for each id"),
+    "padding with any id": ("tokenizer.json", padded, "padding"),
+    "a normalizer": ("tokenizer.json", setting("normalizer", {"type": "Prepend", "prepend": "x"}), "normalizer"),
+    "a large vocabulary": ("config.json", setting("model", "vocab_size", 40_000_000), "vocab_size = 40000000"),
+    "a vocabulary of other rows": ("config.json", setting("model", "vocab_size", 262), "262"),
+    "20,000 layers": ("config.json", both_models("encoder", "layers", 20_000), "layers = 20000"),
+    "wide layers": ("config.json", both_models("decoder", "ffn_dim", 900_000), "of shape"),
+    "a dimension of 2⁶²": ("config.json", both_models("decoder", "dim", 2**62), "decoder.dim"),
+    "many heads": ("config.json", both_models("decoder", "heads", 10**9), "heads"),
+    "a kind that is a list": ("config.json", both_models("decoder", "kind", ["a"]), "kind"),
+    "a large beam": ("config.json", setting("recipe", "decode", "beam_size", 10**9), "beam_size"),
+    "no number": ("config.json", setting("recipe", "decode", "length_penalty", math.nan), "length_penalty"),
+    "NaN": ("model.safetensors", lambda weights: weights["decoder.project.bias"].fill_(math.nan), "NaN or infinity"),
+    "infinity": ("model.safetensors", lambda weights: weights["decoder.project.bias"].fill_(math.inf), "NaN or infi"),
+    "integers": (
+        "model.safetensors",
+        lambda weights: weights.update({"decoder.project.bias": torch.ones(261, dtype=torch.int64)}),
+        "int64",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_checkpoint_is_refused(tmp_path, name):
+    file, change, match = FORGED[name]
+    with pytest.raises(regard.CheckpointRefused, match=match):
+        regard.load(forge(tmp_path / "forged", file, change))
+
+
+def test_a_rewritten_checkpoint_loads(tmp_path):
+    """So that the refusals above are not those of a wrong hash."""
+    model = regard.load(forge(tmp_path / "same", "config.json", lambda config: None))
+    assert model.predict(["abc"]) == regard.load(GOLDEN / "transformer").predict(["abc"])
+
+
+MEASURED = """
+import json, resource, sys, time
+import regard
+regard.load(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for line in sys.stdin:
+    start = time.monotonic()
+    try:
+        result = 0
+        model = regard.load(line.strip())
+        list(model.predict(["abc"]))
+    except regard.RegardError as error:
+        result = error.exit_code
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    print(json.dumps([result, time.monotonic() - start, grown]), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["transformer", "rnn", "convolution", "language-model", "classifier"])
+def test_forged_checkpoints_are_refused_within_10_seconds_and_1_gb(tmp_path, model):
+    """Hostile values in random places of config.json and of the vocabulary: refused, or loaded where harmless."""
+    chance, folders = random.Random(model), []
+    for file, count in (("config.json", 150), ("tokenizer.json", 50)):
+        places = list(leaves(json.loads((GOLDEN / model / file).read_bytes())))
+        for number in range(count):
+            place, value = chance.choice(places), chance.choice(HOSTILE)
+            folders.append(forge(tmp_path / f"{file}-{number}", file, setting(*place, value), model))
+    measured = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(GOLDEN / model)],
+        input="\n".join(map(str, folders)), capture_output=True, text=True, timeout=550,
+    )  # fmt: skip
+    assert measured.returncode == 0, measured.stderr[-2000:]
+    results = [json.loads(line) for line in measured.stdout.splitlines()]
+    assert len(results) == len(folders)
+    assert {code for code, _, _ in results} <= {0, 2, 4}  # 2: loaded, but its settings refuse this input
+    assert sum(code == 4 for code, _, _ in results) > 20
+    assert max(seconds for _, seconds, _ in results) < 10
+    assert results[-1][2] < 1000  # megabytes
+
+
+def test_deep_json_is_refused(tmp_path):
+    folder = forge(tmp_path / "deep", "config.json", lambda config: None)
+    _replace(folder, "config.json", b"[" * 150_000)
+    with pytest.raises(regard.CheckpointRefused, match=r"config\.json"):
+        regard.load(folder)
+
+
+def _replace(folder: Path, name: str, content: bytes) -> None:
+    from regard.checkpoint import store
+
+    (folder / name).write_bytes(content)
+    files = {path.name: store._entry(path.read_bytes()) for path in folder.iterdir() if path.name != store.MANIFEST}
+    (folder / store.MANIFEST).write_bytes(store._manifest(files))
