@@ -107,6 +107,15 @@ TAMPERED = {
         (folder / "README.md").symlink_to(folder.parent / "elsewhere"),
     ],
     "no manifest": lambda folder: (folder / "manifest.json").unlink(),
+    "a manifest that is a pipe": lambda folder: [
+        (folder / "manifest.json").unlink(),
+        os.mkfifo(folder / "manifest.json"),
+    ],
+    "a manifest that is a device": lambda folder: [
+        (folder / "manifest.json").unlink(),
+        (folder / "manifest.json").symlink_to("/dev/zero"),
+    ],
+    "a manifest of a gigabyte": lambda folder: os.truncate(folder / "manifest.json", 1 << 30),
     "a manifest of depth": lambda folder: (folder / "manifest.json").write_text("[" * 100_000),
 }  # fmt: skip
 
@@ -117,6 +126,19 @@ def test_tampering_is_refused(name, tmp_path):
     TAMPERED[name](tmp_path / "c")
     with pytest.raises(regard.CheckpointRefused, match=str(tmp_path)):
         store.read(tmp_path / "c")
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_refused(tmp_path):
+    texts = TEXTS | {"training.json": '{"step": 4}'}
+    store.write(store.step_folder(tmp_path, 4), texts, {})
+    assert store.verify(store.step_folder(tmp_path, 4)) == 4
+    store.step_folder(tmp_path, 4).rename(store.step_folder(tmp_path, 8))
+    with pytest.raises(
+        regard.CheckpointRefused, match="step-00000008: wanted the checkpoint of step 8; got that of step 4"
+    ):
+        store.verify(store.step_folder(tmp_path, 8))
+    with pytest.raises(regard.CheckpointRefused, match="got that of step 4"):
+        store.newest(tmp_path)
 
 
 class Bomb:

@@ -71,8 +71,8 @@ def test_the_command_line_is_frozen():
             "--sentences", "--set", "--sources", "--split",
         ],
         "predict": [
-            "--attention", "--beam", "--constraints", "--device", "--json", "--markup", "--max-length", "--n-best",
-            "--prefix", "--probabilities", "--sample", "--scores", "--set", "--stream", "--truncate",
+            "--attention", "--beam", "--constraints", "--device", "--errors", "--json", "--markup", "--max-length",
+            "--n-best", "--prefix", "--probabilities", "--sample", "--scores", "--set", "--stream", "--truncate",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
@@ -470,6 +470,12 @@ def test_invalid_utf8_is_named(place):
     assert done.returncode == 2
     assert "line 2" in done.stderr
     assert "0xff" in done.stderr
+    assert "--errors replace" in done.stderr
+    done = process("predict", place / "run", "--errors", "replace", text=b"fine\nbad \xff\n")
+    assert done.returncode == 0
+    assert done.stdout.count("\n") == 2
+    done = command("predict", place / "run", "--errors", "ignore")
+    assert (done.returncode, done.stderr.count("--errors: wanted strict or replace; got 'ignore'")) == (2, 1)
 
 
 def test_all_that_is_wrong_with_a_recipe_is_told_at_once(tmp_path):

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import tracemalloc
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -508,3 +509,24 @@ def test_flickr8k():
         assert len(found) == 5 * count
         assert len({example.source for example in found}) == count
     assert read_image(found[0].source, 192).std() > 10
+
+
+def test_a_member_that_unpacks_to_more_than_it_claims_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.jpg", bytes(50_000_000))
+    content = (tmp_path / "a.zip").read_bytes()
+    (tmp_path / "a.zip").write_bytes(content.replace((50_000_000).to_bytes(4, "little"), (100).to_bytes(4, "little")))
+    store = ZipStore(tmp_path / "a.zip")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidData, match=r"a\.jpg: wanted a whole zip file; got"):
+            store.find("a.jpg").read()
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_zip_file_that_is_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.zip")
+    with pytest.raises(InvalidData, match=r"a\.zip: wanted a regular file; got a device, a pipe"):
+        ZipStore(tmp_path / "a.zip")

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import shutil
+import stat
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ from regard.core.errors import CheckpointRefused
 from regard.core.shapes import Tensor
 
 MANIFEST = "manifest.json"
+TRAINING_STATE = "training.json"  # names the step of a checkpoint
+LARGEST_MANIFEST = 1 << 24  # bytes
 FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _STEP = re.compile(r"step-(\d{8})")
@@ -140,7 +143,7 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
         return CheckpointRefused(f"{folder}: wanted {wanted}; got {got}. Use another checkpoint.")
 
     try:
-        raw = (folder / MANIFEST).read_bytes()
+        raw = _plain_file(folder / MANIFEST, LARGEST_MANIFEST)
     except OSError as error:
         raise refuse(f"a checkpoint with its {MANIFEST}", error.strerror or str(error)) from None
     try:
@@ -161,12 +164,26 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _checked(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
     path = folder / name
-    if path.is_symlink() or not path.is_file():
-        raise CheckpointRefused(f"{path}: wanted a plain file; got something else. Use another checkpoint.")
-    content = path.read_bytes()
+    content = _plain_file(path)
     if _entry(content) != entry:
         raise CheckpointRefused(
             f"{path}: wanted {entry['bytes']} bytes as they were saved; got {len(content)} bytes that differ. "
             "The file is damaged: use another checkpoint."
         )
+    if name == TRAINING_STATE and (match := _STEP.fullmatch(folder.name)):
+        step = document({name: content}, name, folder).get("step")
+        if step != int(match[1]):
+            wanted, got = f"the checkpoint of step {int(match[1])}", f"that of step {step}"
+            raise CheckpointRefused(f"{folder}: wanted {wanted}; got {got}. Give the folder its name back.")
     return content
+
+
+def _plain_file(path: Path, largest: int | None = None) -> bytes:
+    """The content of a regular file: a link is refused, as are devices and pipes, which may never end."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointRefused(f"{path}: wanted a plain file; got something else. Use another checkpoint.")
+    if largest is not None and status.st_size > largest:
+        got = f"{status.st_size:,}"
+        raise CheckpointRefused(f"{path}: wanted at most {largest:,} bytes; got {got}. Use another checkpoint.")
+    return path.read_bytes()

@@ -51,12 +51,14 @@ Scores = Annotated[bool, flag("--scores", "Print each output's score, by which o
 Truncate = Annotated[bool, flag("--truncate", "Truncate inputs that are too long.")]
 
 
-def read_lines(*files: Path | None) -> Iterator[str]:
+def read_lines(*files: Path | None, errors: str = "strict") -> Iterator[str]:
     """The lines of files, or of stdin without any."""
     from regard.data.text import lines
 
+    if errors not in ("strict", "replace"):
+        raise InvalidArgument("--errors", wanted="strict or replace", got=repr(errors), remedy="Choose one.")
     for path in [path for path in files if path is not None] or [Path("/dev/stdin")]:
-        yield from lines(path)
+        yield from lines(path, "strict" if errors == "strict" else "replace")
 
 
 def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:

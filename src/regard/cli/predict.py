@@ -62,6 +62,9 @@ def predict(
         bool, flag("--markup", "Transfer inline tags, as <b>these</b>, to the aligned words of the output.")
     ] = False,
     truncate: Truncate = False,
+    errors: Annotated[
+        str, option("MODE", "Bytes that are not UTF-8: strict refuses them, replace reads them as U+FFFD.")
+    ] = "strict",
     set_: DecodeChanges = None,
     device: Device = "cpu",
     as_json: Json = False,
@@ -80,7 +83,7 @@ def predict(
     """
     from regard.api.predict import read_constraints
 
-    predictor, lines = regard.load(model, device=device), read_lines(*files or ())
+    predictor, lines = regard.load(model, device=device), read_lines(*files or (), errors=errors)
     options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
     # Running text has several lines; other outputs are one line each, as the inputs are.
     shown = str if predictor.running_text else one_line

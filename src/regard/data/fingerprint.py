@@ -62,7 +62,7 @@ def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] 
 def _of_file(path: str, columns: Sequence[str] = ()) -> dict[str, str]:
     if huggingface_datasets.is_dataset(path):
         return {"path": path, "form": "hf", "sha256": huggingface_datasets.fingerprint(path, columns)}
-    with text.readable(path), open(path, "rb") as file:
+    with text.readable(path), text.open_regular(path) as file:
         return {"path": path, "form": text.form(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
