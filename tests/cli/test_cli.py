@@ -63,20 +63,21 @@ def test_the_command_line_is_frozen():
         "train": ["--allow-changed-data", "--cache", "--dry-run", "--out", "--resume", "--set"],
         "prepare": ["--cache", "--json", "--set"],
         "evaluate": [
-            "--by-length", "--cache", "--device", "--json", "--metric", "--outputs", "--references", "--resamples",
-            "--set", "--sources", "--split",
+            "--by-length", "--cache", "--column", "--data", "--device", "--json", "--metric", "--outputs",
+            "--references", "--resamples", "--set", "--sources", "--split",
         ],
         "compare": [
-            "--by-length", "--cache", "--device", "--json", "--metric", "--out", "--references", "--resamples",
-            "--sentences", "--set", "--sources", "--split",
+            "--by-length", "--cache", "--column", "--data", "--device", "--json", "--metric", "--out",
+            "--references", "--resamples", "--sentences", "--set", "--sources", "--split",
         ],
         "predict": [
-            "--attention", "--beam", "--constraints", "--device", "--errors", "--json", "--markup", "--max-length",
+            "--attention", "--beam", "--column", "--constraints", "--device", "--errors", "--json", "--markup",
+            "--max-length",
             "--n-best", "--prefix", "--probabilities", "--sample", "--scores", "--set", "--stream", "--truncate",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
-            "--ablate", "--beam", "--data", "--device", "--file", "--head", "--json", "--layer", "--map",
+            "--ablate", "--beam", "--column", "--data", "--device", "--file", "--head", "--json", "--layer", "--map",
             "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--truncate", "--view",
             "--words",
         ],
@@ -84,9 +85,12 @@ def test_the_command_line_is_frozen():
             "--beam", "--choose", "--device", "--head", "--json", "--references", "--set", "--sources",
             "--step", "--targets", "--truncate",
         ],
-        "score": ["--device", "--json"],
+        "score": ["--column", "--device", "--json"],
         "verify": [],
         "recipes": ["--schema"],
+        "plot": ["--out"],
+        "data": ["--fetch", "--folder"],
+        "sweep": ["--cache", "--grid", "--json", "--out", "--set"],
         "demo": ["--out", "--seed"],
         "words train": ["--device", "--out", "--set"],
         "words nearest": ["--count"],
@@ -96,8 +100,8 @@ def test_the_command_line_is_frozen():
 
 
 def test_every_verb_is_a_python_function():
-    """`regard X` calls `regard.X`; `recipes` prints files, and the verbs of `words` are methods of word vectors."""
-    for verb in typer.main.get_command(app).commands.keys() - {"recipes", "words"}:
+    """`regard X` calls `regard.X`; `recipes` and `data` list files, and the verbs of `words` are methods of vectors."""
+    for verb in typer.main.get_command(app).commands.keys() - {"recipes", "data", "words"}:
         assert callable(getattr(regard, verb)), verb
         assert verb in regard.__all__
 
@@ -221,7 +225,7 @@ def test_score_answers_line_for_line(place):
         assert len(each["tokens"]) == len(each["log_probabilities"])
     assert as_json[0]["tokens"] == ["a", "b", "c", "</s>"]
     for arguments, text, message in (
-        ([place / "source.txt"], "", "files: wanted 2 files, of source and target; got 1"),
+        ([place / "source.txt"], "", "files: wanted 2 files, of source and target, or a table; got 1"),
         ([place / "source.txt", place / "in.txt"], "", "as many lines"),
         ([], "abc\n", "line 1: wanted source and target, separated by tabs; got 1 columns"),
     ):

@@ -208,7 +208,17 @@ def test_a_pruned_model_says_what_one_with_silent_heads_says(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_columns_take_the_width_of_their_names():
+def test_colors_of_24_bits_where_the_terminal_has_them(monkeypatch):
+    weights = torch.tensor([[1.0, 0.0]])
+    monkeypatch.delenv("COLORTERM", raising=False)
+    assert "\x1b[48;5;226m" in heat_map(weights, ["x"], ["a", "b"], color=True)
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    assert "\x1b[48;2;253;231;37m" in heat_map(weights, ["x"], ["a", "b"], color=True)
+    assert "\x1b[48;2;0;0;4m" in heat_map(weights, ["x"], ["a", "b"], color=True)
+
+
+def test_columns_take_the_width_of_their_names(monkeypatch):
+    monkeypatch.delenv("COLORTERM", raising=False)
     weights = torch.tensor([[0.9, 0.1], [0.0, 1.0]])
     assert heat_map(weights, ["犬", "a"], ["猫", "long"]).splitlines() == [
         "   猫 long ",
@@ -223,7 +233,8 @@ def test_columns_take_the_width_of_their_names():
     assert nothing.splitlines()[1].startswith("x ??? ")
 
 
-def test_pictures_are_shown_region_by_region():
+def test_pictures_are_shown_region_by_region(monkeypatch):
+    monkeypatch.delenv("COLORTERM", raising=False)
     weights = torch.tensor([[0.5, 0.0, 0.25, 0.25], [0.0, 0.0, 0.0, 1.0]])
     assert grid_maps(weights, ["dog", "cat"], (2, 2), width=30).splitlines() == [
         "dog 50%   cat 100%",

@@ -231,7 +231,7 @@ def test_labels(tmp_path):
     assert [made.train.row(i)[1] for i in range(3)] == [1, 0, 1]
     assert made.train.target.lengths(np.arange(3)).tolist() == [1, 1, 1]
     with pytest.raises(
-        InvalidData, match=r"valid\.tsv, example 2: wanted a label of the training data; got 'poss'.* 'pos'\?"
+        InvalidData, match=r"valid\.tsv, line 3: wanted one of the 2 labels of the training data; got 'poss'.* 'pos'\?"
     ):
         prepare(replace(config, valid=str(tmp_path / "valid.tsv")), tmp_path / "out")
 

@@ -116,3 +116,13 @@ print([name for name in sys.modules if name.endswith("_triton")])
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_cache_that_others_could_write_to_is_not_used(monkeypatch, tmp_path, caplog):
+    """Triton loads compiled code from it."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "open"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert not triton_launch.available(FIRST)
+    assert "others cannot write to" in caplog.text

@@ -6,7 +6,12 @@ import pytest
 import torch
 
 import regard
+from regard.core.sequence import Tokens
+from regard.data.batching import Batch
+from regard.data.tokenizer import END, START
 from regard.model.scheduled_sampling import ScheduledSampling, _choose, force
+from regard.model.seq2seq import Seq2Seq
+from regard.training.objective import Objective
 from support.models import DECODERS, VOCABULARY, decoder, memory
 
 TARGETS = torch.randint(VOCABULARY, (3, 6), generator=torch.Generator().manual_seed(2))
@@ -62,7 +67,7 @@ def test_a_mix_is_neither_and_has_gradient(name):
 
 
 def test_the_first_token_is_always_gold_and_a_ratio_is_exact():
-    many = torch.zeros(200, 11, dtype=torch.long)
+    many = torch.ones(200, 11, dtype=torch.bool)
     by_ratio = _choose(many, 0.3, "ratio", None)
     assert by_ratio[:, 0].all()
     assert (by_ratio[:, 1:].sum(1) == 3).all()
@@ -70,6 +75,34 @@ def test_the_first_token_is_always_gold_and_a_ratio_is_exact():
     assert by_token[:, 0].all()
     assert len(by_token[:, 1:].sum(1).unique()) > 3
     assert 0.25 < by_token[:, 1:].float().mean() < 0.35
+
+
+def test_a_ratio_is_exact_whatever_the_padding():
+    lengths = torch.arange(1, 12).repeat(50)  # of inputs: a first token and up to 10 that may be replaced
+    mask = torch.arange(20) < lengths[:, None]
+    for share in (0.0, 0.3, 0.5, 1.0):
+        gold = _choose(mask, share, "ratio", None)
+        wanted = [1 + round(share * (length - 1)) for length in lengths.tolist()]
+        assert (gold & mask).sum(1).tolist() == wanted
+
+
+def test_the_ratio_of_a_training_batch_does_not_count_padding(monkeypatch):
+    """Half of 4 free inputs is 2, also where the longest sequence of the batch has 20."""
+    rows = [[START, *[5] * 4, END], [START, *[6] * 19, END]]
+    batch = Batch(None, Tokens.of(rows), tokens=25, rows=torch.arange(2))
+    drawn = []
+
+    def choose(*arguments):
+        drawn.append(_choose(*arguments))
+        return drawn[-1]
+
+    monkeypatch.setattr("regard.model.scheduled_sampling._choose", choose)
+    objective = Objective(scheduled_sampling=ScheduledSampling(teacher_forcing=0.5, mode="ratio"))
+    model = Seq2Seq(None, decoder("rnn", None))  # sets the seed
+    for _ in range(10):
+        objective(model, batch)
+    assert [gold[0, 1:5].sum().item() for gold in drawn] == [2] * 10
+    assert all(gold[1, 1:].sum() in (9, 10) for gold in drawn)
 
 
 def test_schedules_begin_and_end_at_their_probabilities():

@@ -10,7 +10,7 @@ from regard.core.registry import missing_extensions
 from regard.decoding.logits_processors import LOGITS_PROCESSORS
 from regard.evaluation.metrics import METRICS, Metric
 from regard.evaluation.statistics import exact_match
-from regard.recipe.load import check_files, find_recipe, read_recipe, read_tables
+from regard.recipe.load import find_recipe, locate_data, read_recipe, read_tables
 from regard.recipe.recipe import Recipe
 
 RECIPE = """
@@ -53,7 +53,7 @@ def test_the_recipes_folder_comes_first(recipe, tmp_path):
 def test_the_working_directory_comes_second(recipe, tmp_path):
     write_pair(tmp_path / "work", "here")
     read = read_recipe(recipe)
-    assert read.data.train == ("train.en", "train.de")
+    assert read.data.train == (str(tmp_path / "work/train.en"), str(tmp_path / "work/train.de"))
     assert "here" in prepare(read, tmp_path / "cache").target.tokens()
 
 
@@ -78,13 +78,35 @@ def test_absolute_paths_and_changes(recipe, tmp_path):
     write_pair(tmp_path, "other")
     read = read_recipe(recipe, [f"data.train=['{tmp_path}/train.en', '{tmp_path}/train.de']"])
     assert read.data.train == (str(tmp_path / "train.en"), str(tmp_path / "train.de"))
-    check_files(read)
+    locate_data(read)
+
+
+def test_data_of_a_checkpoint_are_found_again(recipe, tmp_path, monkeypatch):
+    """At their absolute paths from any folder; else as written, from the recipe's folder or the working directory."""
+    write_pair(tmp_path / "work", "here")
+    for read in (
+        read_recipe(recipe),
+        read_recipe(read_tables(recipe) | {"paths": {}}),
+        read_recipe("../recipes/my.toml"),
+    ):
+        stored = Recipe.of(read.as_dict())
+        monkeypatch.chdir(tmp_path)
+        assert locate_data(stored).train == (str(tmp_path / "work/train.en"), str(tmp_path / "work/train.de"))
+        monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / "work").rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path / "moved")
+    assert locate_data(stored).train == (str(tmp_path / "moved/train.en"), str(tmp_path / "moved/train.de"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidRecipe) as error:
+        locate_data(stored, ["train"])
+    assert len(error.value.problems) == 2
+    assert locate_data(stored, ["valid"]) == stored.data  # whose files are not needed
 
 
 def test_tables_from_python_are_taken_as_they_are(recipe):
     table = read_recipe(recipe).as_dict() | {"paths": {}}
     assert Recipe.of(table).paths == {}
-    check_files(Recipe.of(table))
+    locate_data(Recipe.of(table))
 
 
 def test_a_recipe_names_the_extensions_it_needs():

@@ -14,7 +14,8 @@ from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
 from regard.training import losses
-from regard.training.losses import doubly_stochastic_penalty, plain_token_loss, token_loss
+from regard.training.config import TrainConfig
+from regard.training.losses import doubly_stochastic_penalty, logit_loss, plain_token_loss, token_loss
 from regard.training.objective import Objective
 from support.models import VOCABULARY, WIDTH, encoder, memory, one, source, words
 
@@ -38,6 +39,17 @@ def test_chunked_equals_plain(monkeypatch, rows, r_drop, label_smoothing):
         found.append((value, *torch.autograd.grad(value * 0.3, [states, project.weight, project.bias])))
     for got, wanted in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_label_smoothing_includes_the_right_token():
+    """As documented: the mass is spread over all tokens, so that the right one keeps 1 - e + e / V."""
+    logits, e = torch.randn(5, VOCABULARY, generator=torch.Generator().manual_seed(3)), 0.1
+    gold = torch.arange(5)
+    target = torch.full((5, VOCABULARY), e / VOCABULARY)
+    target[torch.arange(5), gold] += 1 - e
+    wanted = -(target * logits.log_softmax(-1)).sum()
+    torch.testing.assert_close(logit_loss(logits, gold, label_smoothing=e), wanted)
+    assert "the right one included" in TrainConfig.__dataclass_fields__["label_smoothing"].metadata["doc"]
 
 
 def test_r_drop_adds_the_mean_of_both_divergences():

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from regard.api.evaluate import Evaluation, SystemInput, is_file, system_name
+from regard.api.evaluate import Evaluation, SystemInput, as_paths, is_file, system_name
 from regard.api.look import look
 from regard.core.errors import InvalidArgument
 from regard.data.example import source_text
@@ -33,6 +33,8 @@ def compare(
     split: str | None = None,
     sources: str | Path | None = None,
     references: Sequence[str | Path] = (),
+    data: str | Path | Sequence[str | Path] = (),
+    columns: Sequence[str] = (),
     metrics: Sequence[str] | None = None,
     resamples: int = RESAMPLES,
     by_length: str | None = "4",
@@ -49,7 +51,9 @@ def compare(
     if len(systems) < 2:
         wanted, remedy = "two systems or more", "`regard evaluate` evaluates one."
         raise InvalidArgument("systems", wanted=wanted, got=str(len(systems)), remedy=remedy)
-    evaluation = Evaluation(split, sources, references, metrics, by_length, cache, device, decode or {})
+    evaluation = Evaluation(
+        split, sources, references, as_paths(data), columns, metrics, by_length, cache, device, decode or {}
+    )
     loaded = [system if is_file(system) else evaluation.load(system) for system in systems]
     recipes = [system.recipe for system in loaded if isinstance(system, Predictor)]
     with_outputs = all(recipe.data.source_fields for recipe in recipes)  # language models have none to compare

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from regard.api.train import epochs, make_model, prepare
+from regard.core.sanitize import one_line
 from regard.core.sequence import MultiSource, Packed, Tokens
 from regard.data.batching import Batch
 from regard.data.corpus import Prepared
@@ -41,7 +42,7 @@ def _as_text(batch: Batch, row: int, data: Prepared) -> Iterator[tuple[str, str]
     for name, side, vocabulary in (*sides, ("target", batch.targets, data.target)):
         if isinstance(side, Tokens | Packed) and isinstance(vocabulary, Tokenizer):
             ids = side.row(row)
-            yield name, f"{vocabulary.decode(ids)}   ({' '.join(vocabulary.pieces(ids))})"
+            yield name, f"{one_line(vocabulary.decode(ids))}   ({' '.join(vocabulary.pieces(ids))})"
         elif isinstance(side, torch.Tensor) and isinstance(vocabulary, Labels):
             yield name, vocabulary.decode(int(side[row]))
         elif isinstance(side, torch.Tensor) and side.ndim == 4:

@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from regard.core.atomic_io import atomic_file, cache_folder
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sanitize import one_line
 from regard.data import text
-from regard.data.config import FieldConfig
+from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import Corpus, Prepared, prepare
 from regard.data.example import Example, Split, source_text
-from regard.data.sources import examples
-from regard.data.tokenizer import lowered
+from regard.data.sources import at_example, examples
+from regard.data.tokenizer import Labels, lowered
 from regard.evaluation.bootstrap import RESAMPLES
 from regard.evaluation.metrics import METRICS, TaskName, check_metrics, score
 from regard.evaluation.report import Report, Row, SystemStatistics, collect, report
@@ -23,6 +23,7 @@ from regard.evaluation.validation import mean_loss, perplexity
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.model.seq2seq import Model
+from regard.recipe.load import locate_data
 from regard.recipe.recipe import Recipe
 from regard.training.monitor import Validation
 
@@ -42,6 +43,8 @@ def evaluate(
     split: str | None = None,
     sources: str | Path | None = None,
     references: Sequence[str | Path] = (),
+    data: str | Path | Sequence[str | Path] = (),
+    columns: Sequence[str] = (),
     metrics: Sequence[str] | None = None,
     resamples: int = RESAMPLES,
     by_length: str | None = None,
@@ -54,14 +57,18 @@ def evaluate(
 
     systems                runs, checkpoints or loaded models; or files of outputs, one per line
     split                  a split of the models' own data, "test" by default; or
+    data                   new data of the same kind: a table, or parallel files of sources and targets; or
     sources, references    parallel files, line by line
+    columns                of files that are tables, of the sources, then of the target; default: the recipe's
     metrics                default: those of the task
     resamples              of the bootstrap that gives confidence intervals and p-values
     by_length              also by source length: a number of buckets ("4") or their ends ("10,15,20")
     outputs                a file to write the outputs of the one model to, one per line
     decode                 overrides keys of the models' [decode]
     """
-    evaluation = Evaluation(split, sources, references, metrics, by_length, cache, device, decode or {})
+    evaluation = Evaluation(
+        split, sources, references, as_paths(data), columns, metrics, by_length, cache, device, decode or {}
+    )
     systems = [systems] if isinstance(systems, SystemInput) else systems
     models = sum(not is_file(system) for system in systems)
     if outputs is not None and models != 1:
@@ -84,6 +91,8 @@ class Evaluation:
     split: str | None = None
     sources: str | Path | None = None
     references: Sequence[str | Path] = ()
+    data: Sequence[str] = ()
+    columns: Sequence[str] = ()
     metrics: Sequence[str] | None = None
     by_length: str | None = None
     cache: Path | None = None
@@ -104,19 +113,55 @@ class Evaluation:
         for i in [i for i in range(len(systems)) if i not in models]:
             metrics, name = metrics or OUTPUT_METRICS, system_name(systems[i])
             check_metrics(metrics, None if recipe is None else _task(recipe))
-            pairs, length = _zip_lines(Path(name), self.rows(recipe)), _source_length(recipe)
+            outputs = text.texts(name, self._columns(recipe)[-1:])
+            pairs, length = _zip_lines(name, outputs, self.rows(recipe)), _source_length(recipe)
             collected[i] = collect(name, pairs, _of_outputs(metrics), source_length=length, keep=keep[i])
         return [collected[i] for i in range(len(systems))]
 
     def rows(self, recipe: Recipe | None) -> Iterator[Row]:
-        """The examples: a split of the model's own data, or parallel files of sources and references."""
+        """The examples: a split of the model's own data, new data, or parallel files of sources and references."""
         if not self.references:
             assert recipe is not None
-            yield from rows_of(recipe, self.split or "test")
-        elif self.sources is None:
-            yield from (("", row) for row in text.parallel(self.references))
+            config, split = self._data(recipe)
+            yield from rows_of(replace(recipe, data=config), split)
+            return
+        *sources, target = self._columns(recipe) or [""]
+        columns = [[target] if target else []] * len(self.references)
+        if self.sources is None:
+            yield from (("", row) for row in text.parallel(self.references, columns=columns))
         else:
-            yield from ((row[0], row[1:]) for row in text.parallel((self.sources, *self.references)))
+            files = text.parallel((self.sources, *self.references), columns=[sources, *columns])
+            yield from ((row[0], row[1:]) for row in files)
+
+    def _data(self, recipe: Recipe) -> tuple[DataConfig, Split]:
+        """The data that a model is evaluated on, without `references`, and their split."""
+        if self.data:
+            return recipe.data.with_files(self.data, self.columns), "train"
+        split = _split(recipe, self.split or "test")
+        return locate_data(recipe, [split]), split
+
+    def _columns(self, recipe: Recipe | None) -> Sequence[str]:
+        """The columns to read of tables: of the sources, then of the target. Without a model, those given."""
+        if recipe is not None:
+            return recipe.data.table_columns(self.columns)
+        wanted = 1 if self.sources is None else 2
+        if self.columns and len(self.columns) != wanted:
+            remedy = "Give that of the sources, where there are any, then that of the references."
+            raise InvalidArgument("--column", wanted=str(wanted), got=str(len(self.columns)), remedy=remedy)
+        return self.columns
+
+    def _with_known_labels(self, rows: Iterator[Row], model: Predictor) -> Iterator[Row]:
+        """The rows of a classifier, unchanged; a reference that is none of its labels is refused with its line."""
+        for number, row in enumerate(rows, start=1):
+            for i, reference in enumerate(row[1]):
+                try:
+                    cast(Labels, model.target).encode(reference)
+                except InvalidArgument as error:
+                    if not self.references:
+                        raise at_example(*self._data(model.recipe), number, error) from None
+                    file, about = self.references[i], {"wanted": error.wanted, "got": error.got, "remedy": error.remedy}
+                    raise InvalidData(file, text.line_of(file, number), **about) from None
+            yield row
 
     def load(self, system: SystemInput) -> Predictor:
         """The model of a system that is not a file."""
@@ -126,6 +171,9 @@ class Evaluation:
         return ([] if self.references else MODEL_METRICS[_task(recipe)]) + _default_output_metrics(recipe)
 
     def _check(self, models: int) -> None:
+        if self.data and not (models and self.split is self.sources is None and not self.references):
+            wanted = "none beside split, sources and references" if models else "a model to evaluate on it"
+            raise InvalidArgument("data", wanted=wanted, got=self.data[0], remedy="Leave one out, or name a run.")
         if not self.references and (not models or self.sources is not None):
             wanted = f"a file beside {'sources' if models else 'outputs without a model'}"
             raise InvalidArgument("references", wanted=wanted, got="none", remedy="Add --references FILE.")
@@ -147,14 +195,21 @@ class Evaluation:
             remedy = "Leave it out, or name other metrics."
             raise InvalidArgument("references", wanted=wanted, got=str(self.references[0]), remedy=remedy)
         if len(outputs) < len(metrics):
-            split = _split(recipe, self.split or "test")
-            data = prepare(recipe.data, self.cache or cache_folder(), vocabularies=(model.sources, model.target))
+            config, split = self._data(recipe)
+            vocabularies = (model.sources, model.target)
+            data = prepare(config, self.cache or cache_folder(), vocabularies=vocabularies, splits=[split])
             loss = corpus_loss(model.model, getattr(data, split), recipe)
             values = {"loss": loss, "perplexity": perplexity(loss)}
             model_metrics = {metric: values[metric] for metric in metrics if metric not in outputs}
-        pairs = _predict(model, self.rows(recipe)) if outputs or keep else iter(())
+        rows = self.rows(recipe) if outputs or keep else iter(())
+        rows = self._with_known_labels(rows, model) if isinstance(model.target, Labels) else rows
+        pairs = _predict(model, rows)
         length = _source_length(recipe)
         return collect(name, pairs, outputs, model_metrics=model_metrics, source_length=length, keep=keep)
+
+
+def as_paths(data: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
+    return (str(data),) if isinstance(data, str | Path) else tuple(map(str, data))
 
 
 def is_file(system: SystemInput) -> bool:
@@ -192,15 +247,14 @@ def _predict(model: Predictor, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]
         yield from ((row, outputs[i][0].text) for i, row in enumerate(chunk.values()))
 
 
-def _zip_lines(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
+def _zip_lines(path: str, lines: Iterator[str], rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
     """Each example with its output, the line of the same number."""
-    lines = text.lines(path)
     for count, (row, line) in enumerate(zip_longest(rows, lines)):
         if row is None or line is None:
             outputs = count + (line is not None) + sum(1 for _ in lines)
             wanted = count + (row is not None) + sum(1 for _ in rows)
             raise InvalidArgument(
-                str(path),
+                path,
                 wanted=f"an output for each of {wanted:,} examples",
                 got=f"{outputs:,} lines",
                 remedy="Each line must be the output for the example of its number.",

@@ -17,7 +17,6 @@ from regard.data.corpus import VocabularyType
 from regard.data.example import Split
 from regard.data.images import Pixels
 from regard.data.sources import examples
-from regard.data.text import TABLES, form
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
@@ -35,6 +34,7 @@ from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
 from regard.model.interfaces import Source
 from regard.model.seq2seq import Model, Seq2Seq
+from regard.recipe.load import locate_data
 from regard.recipe.recipe import Recipe
 from regard.views import html  # noqa: F401  enters the renderers of `Look.to_html`
 
@@ -205,37 +205,18 @@ def summarize_heads(
     return head_means(line for each in looks for line in each.heads())
 
 
-def pairs_of(recipe: Recipe, data: Sequence[str]) -> Iterator[tuple[Any, str | None]]:
+def pairs_of(recipe: Recipe, data: Sequence[str], columns: Sequence[str] = ()) -> Iterator[tuple[Any, str | None]]:
     """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on."""
-    config, split = data_of(recipe, data)
+    config, split = data_of(recipe, data, columns)
     alone, masked = not config.source_fields, recipe.model.predicts == "masked tokens"
     for each in examples(config, split):
         if each.source or each.target:
             yield (each.target, None if masked else "") if alone else (each.source, each.target)
 
 
-def data_of(recipe: Recipe, data: Sequence[str]) -> tuple[DataConfig, Split]:
-    """The named split; or the recipe's data config with other files, as its split "train".
-
-    A table's columns are the first and the second where the recipe names none.
-    """
-    config, files = recipe.data, tuple(data)
-    for split in config.splits:
-        if files == (split,):
-            return config, split
-    table = len(files) == 1 and form(files[0]) in TABLES
-    named = table and bool(config.columns)
-    *sources, target = (
-        replace(field, max_tokens=None, column=field.column if named else str(number) if table else None)
-        for number, field in enumerate(config.fields.values(), start=1)
-    )
-    changed: dict[str, Any] = (
-        {"sources": tuple(sources)} if config.sources else {"source": sources[0] if sources else None}
-    )
-    try:
-        return replace(
-            config, synthetic=None, seed=0, train=files, valid=None, test=None, target=target, **changed
-        ), "train"
-    except InvalidRecipe as error:
-        problem = error.problems[0]
-        raise InvalidArgument("data", wanted=problem.wanted, got=problem.got, remedy=problem.remedy) from None
+def data_of(recipe: Recipe, data: Sequence[str], columns: Sequence[str] = ()) -> tuple[DataConfig, Split]:
+    """The named split; or the recipe's data config with other files, as its split "train"."""
+    for split in recipe.data.splits:
+        if tuple(data) == (split,):
+            return locate_data(recipe, [split]), split
+    return recipe.data.with_files(data, columns), "train"

@@ -55,10 +55,15 @@ def predict(
             raise _uneven(name, f"{number - 1} lines", "more")
 
 
-def score(model: str | Path | Predictor, files: Sequence[Path] = ()) -> Iterator[SequenceScore]:
-    """The log-probabilities of given outputs: parallel files of sources and targets, or one of texts; or stdin."""
+def score(
+    model: str | Path | Predictor, files: Sequence[Path] = (), *, columns: Sequence[str] = ()
+) -> Iterator[SequenceScore]:
+    """The log-probabilities of given outputs: parallel files of sources and targets, or one of texts; or stdin.
+
+    A table has sources and targets in `columns`, by default the recipe's.
+    """
     predictor = load(model)
-    return score_lines(predictor, pairs(predictor, files))
+    return score_lines(predictor, pairs(predictor, files, columns))
 
 
 def _uneven(name: str, wanted: str, got: str) -> InvalidArgument:

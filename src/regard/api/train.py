@@ -37,7 +37,7 @@ from regard.model.multi_source import source_encoders
 from regard.model.pretrained import grid_encoder, load_pretrained, weights_file
 from regard.model.seq2seq import Model
 from regard.model.weights import fingerprint, load_weights, weights_of
-from regard.recipe.load import check_files, read_tables
+from regard.recipe.load import locate_data, read_tables
 from regard.recipe.recipe import Recipe
 from regard.training.checkpointing import Checkpoint, average_checkpoints, open_run
 from regard.training.config import TrainConfig
@@ -164,7 +164,7 @@ def prepare(
 
     Vocabularies are those given, those of the model that training starts from, or learned from the training data.
     """
-    check_files(recipe)
+    config = locate_data(recipe)
     given: tuple[SourceVocabularies, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
         before = load(recipe.train.init_from)
@@ -172,7 +172,7 @@ def prepare(
         if before.recipe.model.predicts == "masked tokens" and recipe.data.source is not None:
             # Its tokens are now those of the source.
             given = (before.target,), before.target if recipe.data.has_shared_vocab else None
-    return corpus.prepare(recipe.data, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
+    return corpus.prepare(config, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
 
 
 def make_model(

@@ -58,6 +58,7 @@ app.command()(evaluate.verify)
 app.command()(train.sweep)
 app.command()(train.plot)
 app.command()(train.recipes)
+app.command()(train.data)
 app.command()(train.demo)
 app.add_typer(words.app, name="words")
 

@@ -13,6 +13,8 @@ import regard
 from regard.cli.options import (
     ByLength,
     Cache,
+    Column,
+    Data,
     DecodeChanges,
     Device,
     Json,
@@ -49,6 +51,8 @@ def evaluate(
     split: Split = None,
     sources: Sources = None,
     references: References = None,
+    data: Data = None,
+    column: Column = None,
     metric: Metric = None,
     by_length: ByLength = None,
     resamples: Resamples = 1000,
@@ -65,6 +69,8 @@ def evaluate(
     Examples:
     regard evaluate runs/dates --split test
 
+    regard evaluate runs/reviews --data new.csv --column text --column label
+
     regard evaluate runs/old runs/new --metric bleu --metric ter --by-length 4
 
     regard evaluate runs/translation --set beam_size=1 --set quantization=int8
@@ -78,6 +84,8 @@ def evaluate(
         split=split,
         sources=sources,
         references=references or (),
+        data=data or (),
+        columns=column or (),
         metrics=metric,
         resamples=resamples,
         by_length=by_length,
@@ -94,6 +102,8 @@ def compare(
     split: Split = None,
     sources: Sources = None,
     references: References = None,
+    data: Data = None,
+    column: Column = None,
     metric: Metric = None,
     by_length: ByLength = "4",
     sentences: Annotated[int, option("N", "Show the N examples whose outputs differ most.", least=0)] = 5,
@@ -127,6 +137,8 @@ def compare(
             split=split,
             sources=sources,
             references=references or (),
+            data=data or (),
+            columns=column or (),
             metrics=metric,
             resamples=resamples,
             by_length=by_length,
@@ -143,8 +155,10 @@ def compare(
 def score(
     model: ModelFolder,
     files: Annotated[
-        list[Path] | None, argument("FILE", "Sources and targets, or texts for a language model [default: stdin].")
+        list[Path] | None,
+        argument("FILE", "Sources and targets, or a table of them; texts for a language model [default: stdin]."),
     ] = None,
+    column: Column = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -155,8 +169,10 @@ def score(
     Examples: regard score runs/translation source.txt target.txt
 
     regard score runs/language-model text.txt --json
+
+    regard score runs/reviews reviews.csv --column text --column label
     """
-    for scored in regard.score(regard.load(model, device=device), files or ()):
+    for scored in regard.score(regard.load(model, device=device), files or (), columns=column or ()):
         whole = {"log_probability": scored.log_probability, "perplexity": scored.perplexity}
         if as_json:
             print(json.dumps(whole | asdict(scored), ensure_ascii=False))

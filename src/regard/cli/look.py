@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +21,7 @@ from regard.cli.options import (
     decode_options,
     flag,
     option,
-    read_lines,
+    read_inputs,
 )
 from regard.core.errors import InvalidArgument
 
@@ -33,7 +33,7 @@ def look(
     model: ModelFolder,
     text: Annotated[str | None, argument("TEXT", "A text, or the path of an image [default: lines of stdin].")] = None,
     output: Annotated[str | None, option("TEXT", "Look at this output instead of the model's own.")] = None,
-    file: Annotated[Path | None, option("FILE", "Look at each line of this file.")] = None,
+    file: Annotated[Path | None, option("FILE", "Look at each line of this file, or each row of a table.")] = None,
     data: Annotated[
         list[str] | None,
         option(
@@ -41,6 +41,10 @@ def look(
             "Look at a split of the run's data, or at a table, or two files, of inputs and outputs. "
             "A .tsv or .csv begins with a line of names.",
         ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        option("NAME", "Column of a table: of --data, inputs and outputs; of --file, inputs [default: the recipe's]."),
     ] = None,
     layer: Annotated[list[int] | None, option("N", "Only this layer; may be repeated.", least=1)] = None,
     head: Annotated[list[int] | None, option("N", "Only this head, from 0; may be repeated.", least=0)] = None,
@@ -98,11 +102,11 @@ def look(
     check_file(out, view, map_)
     predictor = regard.load(model, device=device)
     if ablate:
-        _ablate(predictor, data or [], as_json)
+        _ablate(predictor, data or [], column or (), as_json)
         return
     options: dict[str, Any] = {"layers": layer, "heads": head, "rows": _rows(rows), "words": words}
     options |= {"truncate": truncate, **decode_options(set_, beam_size=beam)}
-    pairs = _pairs(predictor, text, output, file, data)
+    pairs = _pairs(predictor, text, output, file, data, column or ())
     if summary:
         _summarize(predictor, pairs, options, sort, as_json)
         return
@@ -125,14 +129,22 @@ def look(
 
 
 def _pairs(
-    predictor: "Predictor", text: str | None, output: str | None, file: Path | None, data: list[str] | None
+    predictor: "Predictor",
+    text: str | None,
+    output: str | None,
+    file: Path | None,
+    data: list[str] | None,
+    columns: Sequence[str],
 ) -> Iterator[tuple[Any, str | None]]:
     """Inputs, each with its output if one is given."""
     from regard.api.look import pairs_of
 
     if data:
-        return pairs_of(predictor.recipe, data)
-    return ((line, output) for line in ([text] if text is not None else filter(None, read_lines(file))))
+        return pairs_of(predictor.recipe, data, columns)
+    if text is not None:
+        return iter([(text, output)])
+    lines = read_inputs([file], predictor.recipe.data.table_columns(columns, inputs=True))
+    return ((line, output) for line in lines if line)
 
 
 def _rows(text: str | None) -> slice | list[int] | None:
@@ -161,10 +173,10 @@ def _summarize(
         print(head_table(lines))
 
 
-def _ablate(predictor: "Predictor", data: list[str], as_json: bool) -> None:
+def _ablate(predictor: "Predictor", data: list[str], columns: Sequence[str], as_json: bool) -> None:
     from regard.core.text_table import text_table
 
-    whole, ablated = regard.ablate(predictor, data)
+    whole, ablated = regard.ablate(predictor, data, columns=columns)
     ablated.sort(key=lambda each: -each.change)
     if as_json:
         lines = [{"map": one.site.name, "head": one.head, "loss": one.loss, "change": one.change} for one in ablated]
@@ -221,8 +233,9 @@ def align(
     if choose is not None:
         heads, best = align.choose(predictor, choose)
         print(f"regard: {heads}: {best} on {choose[2]}", file=sys.stderr)
-    given = None if targets is None else read_lines(targets)
-    alignments = regard.align(predictor, read_lines(sources), given, heads=heads, truncate=truncate, **options)
+    *columns, target = predictor.recipe.data.table_columns()
+    texts, given = read_inputs([sources], columns), None if targets is None else read_inputs([targets], [target])
+    alignments = regard.align(predictor, texts, given, heads=heads, truncate=truncate, **options)
     agreement = Agreement()
     if references is not None:
         alignments = align.with_references(alignments, references, agreement)

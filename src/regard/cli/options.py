@@ -1,6 +1,6 @@
 """Options that several verbs share, and reading lines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,8 +30,20 @@ Cache = Annotated[
 ]
 Systems = Annotated[list[Path], argument("SYSTEM", "Runs, checkpoints, or files of outputs, one per line.")]
 Split = Annotated[str | None, option("NAME", "train, valid or test of a run's data [default: test].")]
-Sources = Annotated[Path | None, option("FILE", "Evaluate on this file of sources instead, one per line.")]
+Sources = Annotated[Path | None, option("FILE", "Evaluate on this file of sources instead, one per line, or a table.")]
 References = Annotated[list[Path] | None, option("FILE", "References for its lines; may be repeated.")]
+Data = Annotated[
+    list[str] | None,
+    option("FILE", "Evaluate on new data: a table, or one option each for a file of sources and one of targets."),
+]
+Column = Annotated[
+    list[str] | None,
+    option("NAME", "Column of a .csv, .tsv or .jsonl: sources first, then targets [default: the recipe's]."),
+]
+InputColumn = Annotated[
+    list[str] | None,
+    option("NAME", "Column of a .csv, .tsv or .jsonl with the inputs [default: the recipe's].", "--column"),
+]
 Metric = Annotated[
     list[str] | None,
     option("NAME", "One of those of `regard evaluate --help`; may be repeated [default: those of the task]."),
@@ -51,14 +63,14 @@ Scores = Annotated[bool, flag("--scores", "Print each output's score, by which o
 Truncate = Annotated[bool, flag("--truncate", "Truncate inputs that are too long.")]
 
 
-def read_lines(*files: Path | None, errors: str = "strict") -> Iterator[str]:
-    """The lines of files, or of stdin without any."""
-    from regard.data.text import lines
+def read_inputs(files: Sequence[Path | None], columns: Sequence[str], errors: str = "strict") -> Iterator[str]:
+    """The lines of files, or of stdin without any; of tables, these columns, with tabs between them."""
+    from regard.data.text import texts
 
     if errors not in ("strict", "replace"):
         raise InvalidArgument("--errors", wanted="strict or replace", got=repr(errors), remedy="Choose one.")
     for path in [path for path in files if path is not None] or [Path("/dev/stdin")]:
-        yield from lines(path, "strict" if errors == "strict" else "replace")
+        yield from texts(path, columns, "strict" if errors == "strict" else "replace")
 
 
 def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from regard.cli.options import (
     Beam,
     DecodeChanges,
     Device,
+    InputColumn,
     Json,
     MaxLength,
     ModelFolder,
@@ -23,7 +24,7 @@ from regard.cli.options import (
     decode_options,
     flag,
     option,
-    read_lines,
+    read_inputs,
 )
 from regard.core.atomic_io import atomic_file
 from regard.core.errors import InvalidArgument
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 def predict(
     model: ModelFolder,
-    files: Annotated[list[Path] | None, argument("FILE", "Texts, one per line [default: stdin].")] = None,
+    files: Annotated[list[Path] | None, argument("FILE", "Texts, one per line, or tables [default: stdin].")] = None,
+    column: InputColumn = None,
     beam: Beam = None,
     n_best: Annotated[int | None, option("N", "Outputs for each line, best first, one per line.", least=1)] = None,
     sample: Annotated[bool, flag("--sample", "Sample tokens instead of searching.")] = False,
@@ -75,6 +77,8 @@ def predict(
 
     Examples: echo "3 March 1999" | regard predict runs/dates
 
+    regard predict runs/reviews reviews.csv --column text
+
     regard predict runs/translation source.txt --beam 5 --n-best 3 --scores
 
     regard predict runs/classification reviews.txt --probabilities
@@ -82,8 +86,10 @@ def predict(
     echo "Once upon a time" | regard predict runs/tales --sample --stream
     """
     from regard.api.predict import read_constraints
+    from regard.data.text import lines as lines_of
 
-    predictor, lines = regard.load(model, device=device), read_lines(*files or (), errors=errors)
+    predictor = regard.load(model, device=device)
+    lines = read_inputs(files or (), predictor.recipe.data.table_columns(column or (), inputs=True), errors)
     options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
     # Running text has several lines; other outputs are one line each, as the inputs are.
     shown = str if predictor.running_text else one_line
@@ -108,7 +114,7 @@ def predict(
                 print(shown(piece), end="", flush=True)
             print(flush=True)
         return
-    beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": read_lines(prefix)}
+    beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": lines_of(prefix)}
     if constraints is not None:
         beside |= read_constraints(constraints)
     if markup:

@@ -1,4 +1,4 @@
-"""`regard train`, `prepare`, `sweep`, `plot`, `recipes` and `demo`."""
+"""`regard train`, `prepare`, `sweep`, `plot`, `recipes`, `data` and `demo`."""
 
 import json
 import os
@@ -127,6 +127,32 @@ def recipes(
     for path in shipped_recipes():
         _, title, *_ = path.read_text("utf-8").splitlines()  # after the line that names the schema
         print(f"{path.stem:<22} {title.lstrip('# ')}")
+
+
+def data(
+    name: Annotated[str | None, argument("NAME", "Say where this data set comes from, and check its files.")] = None,
+    fetch: Annotated[bool, flag("--fetch", "Download the files that are missing.")] = False,
+    folder: Annotated[Path, option("FOLDER", "Where the data are; paths in recipes are relative to it.")] = Path(),
+) -> None:
+    """List the public data sets that the built-in recipes use, check the files of one, or fetch them.
+
+    Example: regard data multi30k --fetch
+    """
+    from regard.data import public_datasets
+
+    if name is None:
+        for known, dataset in public_datasets.DATASETS.items():
+            print(f"{known:<16} {dataset.title} ({', '.join(dataset.recipes)})")
+        return
+    dataset = public_datasets.public_dataset(name)
+    print(f"{dataset.title}\n{dataset.page}\nterms: {dataset.terms}\nrecipes: {', '.join(dataset.recipes)}")
+    for fetched in public_datasets.fetch(dataset, folder) if fetch else ():
+        print(f"fetched {fetched}")
+    missing = public_datasets.missing_files(dataset, folder)
+    for path in dataset.files:
+        print(f"{'missing' if path in missing else 'in place'}: {folder / path}")
+    if dataset.how:
+        print(dataset.how)
 
 
 def demo(

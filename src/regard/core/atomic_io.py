@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,9 +20,37 @@ logger = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    """The folder of cached files: $REGARD_CACHE, or `regard` in the user's cache folder."""
-    given = os.environ.get("REGARD_CACHE")
-    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "regard"
+    """The folder of cached files: $REGARD_CACHE, or `regard` in the user's cache folder.
+
+    An empty or relative $XDG_CACHE_HOME is not used, as its specification says (https://specifications.freedesktop.org).
+    """
+    if given := os.environ.get("REGARD_CACHE"):
+        return Path(given).absolute()
+    user = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (user if user.is_absolute() else Path.home() / ".cache") / "regard"
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder for compiled code, which whoever can write there could replace.
+
+    Refused unless it is absolute, and it and all folders above it belong to this user or to root and cannot be written
+    by others (in a sticky folder such as /tmp, others cannot rename what is not theirs).
+    """
+    wanted = "a folder for compiled code that others cannot write to"
+    if not folder.is_absolute():
+        raise InvalidArgument(str(folder), wanted=wanted, got="a relative path", remedy="Give an absolute one.")
+    with named_os_errors(folder, wanted):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in (folder, *folder.resolve().parents):
+            info = each.lstat()
+            if each == folder and not stat.S_ISDIR(info.st_mode):
+                raise InvalidArgument(str(each), wanted=wanted, got="a link", remedy="Remove it.")
+            if info.st_uid not in (0, os.geteuid()):
+                got = f"one of the user with id {info.st_uid}"
+                raise InvalidArgument(str(each), wanted=wanted, got=got, remedy="Set REGARD_CACHE to another folder.")
+            if info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX:
+                remedy = f"Run chmod go-w {each}, or set REGARD_CACHE to another folder."
+                raise InvalidArgument(str(each), wanted=wanted, got=f"mode {info.st_mode & 0o7777:o}", remedy=remedy)
 
 
 @contextmanager

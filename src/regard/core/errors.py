@@ -35,7 +35,7 @@ class InvalidArgument(RegardError, ValueError):
 
     def __init__(self, argument: str, *, wanted: str, got: str, remedy: str) -> None:
         super().__init__(f"{argument}: wanted {wanted}; got {got}. {remedy}")
-        self.argument = argument
+        self.argument, self.wanted, self.got, self.remedy = argument, wanted, got, remedy
 
 
 class InvalidData(InvalidArgument):

@@ -1,11 +1,11 @@
 """The table [data] of a recipe and its fields [data.source] (or several [[data.sources]]) and [data.target]."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from regard.core.config import Config, Count, Probability, doc
-from regard.core.errors import Problem
+from regard.core.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.core.registry import Registry
 from regard.data import caption_datasets, huggingface_datasets, text
 from regard.data.example import SPLITS, Split
@@ -138,6 +138,38 @@ class DataConfig(Config):
     def columns(self) -> list[str]:
         """Columns of the sources and of the target; empty where no file is a table."""
         return [field.column for field in self.fields.values() if field.column is not None]
+
+    def table_columns(self, given: Sequence[str] = (), *, inputs: bool = False) -> list[str]:
+        """The columns to read of a table of such examples: those given, the configured ones, or else the first.
+
+        `inputs` leaves out the target, which a language model has alone.
+        """
+        names = list(self.fields)[:-1] if inputs and self.source_fields else list(self.fields)
+        if given and len(given) != len(names):
+            wanted = f"one for each of {', '.join(names)}" if len(names) > 1 else f"one, of the {names[0]}"
+            remedy = "Give them in this order."
+            raise InvalidArgument("--column", wanted=wanted, got=f"{len(given)} ({', '.join(given)})", remedy=remedy)
+        own = self.columns[: len(names)]
+        return list(given) or (own if len(own) == len(names) else [str(i) for i in range(1, len(names) + 1)])
+
+    def with_files(self, files: Sequence[str], columns: Sequence[str] = ()) -> "DataConfig":
+        """The same kind of data in other files, as the split "train": one table, or a file for each field.
+
+        Its columns are those of `table_columns`. No example is left out for its length.
+        """
+        table = len(files) == 1 and (text.is_table(files[0]) or huggingface_datasets.is_dataset(files[0]))
+        chosen = self.table_columns(columns) if table else [None] * len(self.fields)
+        *sources, target = (
+            replace(field, max_tokens=None, column=column)
+            for field, column in zip(self.fields.values(), chosen, strict=True)
+        )
+        changed: dict[str, Any] = {"sources": tuple(sources)} if self.sources else {"source": next(iter(sources), None)}
+        changed |= {"synthetic": None, "seed": 0, "train": tuple(files), "valid": None, "test": None}
+        try:
+            return replace(self, target=target, **changed)
+        except InvalidRecipe as error:
+            problem = error.problems[0]
+            raise InvalidArgument("data", wanted=problem.wanted, got=problem.got, remedy=problem.remedy) from None
 
     @property
     def reads_images(self) -> bool:

@@ -14,7 +14,6 @@ from typing import Any, cast
 import numpy as np
 
 from regard.core.atomic_io import atomic_file, file_lock, named_os_errors
-from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData, Locked
 from regard.data.arrays import (
     Column,
@@ -33,7 +32,7 @@ from regard.data.arrays import (
 from regard.data.config import DataConfig, FieldConfig
 from regard.data.example import Split
 from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
-from regard.data.sources import examples
+from regard.data.sources import at_example, examples
 from regard.data.tokenizer import END, START, Labels, Tokenizer
 
 CHUNK = 4096  # examples tokenized at once
@@ -109,9 +108,12 @@ def prepare(
     folder: str | Path,
     *,
     vocabularies: tuple[SourceVocabularies, VocabularyType | None] | None = None,
+    splits: Sequence[Split] | None = None,
     progress: PrepareProgress | None = None,
 ) -> Prepared:
     """Learn vocabularies from the training split, or use those given (sources, target), and encode all examples.
+
+    With given vocabularies, only the files of these `splits` need to be there; by default all.
 
     A target vocabulary of None beside given source vocabularies is learned. A corpus in this folder of the same
     configuration and content is reused. A run that is killed leaves only a partial folder, which the next one removes.
@@ -124,7 +126,8 @@ def prepare(
             target = _train(config.target, _training_texts(config, [len(sources)], progress))
         given = sources, target
         _check_vocabularies(config, given)
-    before, files = stamps(config), fingerprints(config, progress)
+    splits = config.splits if splits is None else splits
+    before, files = stamps(config, splits), fingerprints(config, progress, splits)
     folder = Path(folder)
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -160,7 +163,7 @@ def _make(
     partial.mkdir()
     try:
         _write(config, partial, files, vocabularies or _learn(config, progress), progress)
-        after = stamps(config)
+        after = stamps(config, list(files))
         for path in before:
             if before[path] != after.get(path):
                 wanted, got = "a file that does not change while it is read", "one that changed"
@@ -195,7 +198,7 @@ def _write(
             shared = config.has_shared_vocab and vocabulary.hash == target.hash
             fields[name]["vocabulary"] = saved = "vocabulary.json" if shared else f"{name}.vocabulary.json"
             vocabulary.save(folder / saved)
-    splits = {split: _write_split(config, split, folder, named, progress) for split in config.splits}
+    splits = {split: _write_split(config, split, folder, named, progress) for split in files}
     hashes = {path.name: digest_of(path) for path in sorted(folder.iterdir())}
     about = {"files": files, "config": asdict(config), "fields": fields}
     about["key"] = key_of(config, files, _hashes((sources, target)))
@@ -291,9 +294,8 @@ def _encode(
     for number, name in enumerate(texts, start=before + 1):
         try:
             labels.append(vocabulary.encode(name))
-        except InvalidArgument:
-            where, wanted = f"{config.files(split)[-1]}, example {number}", "a label of the training data"
-            raise InvalidData(where, wanted=wanted, got=repr(name), remedy=nearest(name, vocabulary.names)) from None
+        except InvalidArgument as error:
+            raise at_example(config, split, number, error) from None
     return labels
 
 

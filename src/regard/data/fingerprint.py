@@ -18,11 +18,11 @@ PROGRESS_EVERY = 4096  # images
 Files = Mapping[Split, list[dict[str, str]]]  # path, format and hash of each file of a split
 
 
-def fingerprints(config: DataConfig, progress: Callable[[str, int], None]) -> Files:
-    """The files of each split with a hash of their content. `progress` is called with a stage and a count."""
+def fingerprints(config: DataConfig, progress: Callable[[str, int], None], splits: Sequence[Split]) -> Files:
+    """The files of these splits with a hash of their content. `progress` is called with a stage and a count."""
     if config.reader is not None:
-        return {split: [_of_examples(config, split)] for split in config.splits}
-    files = {split: [_of_file(path, config.columns) for path in config.files(split)] for split in config.splits}
+        return {split: [_of_examples(config, split)] for split in splits}
+    files = {split: [_of_file(path, config.columns) for path in config.files(split)] for split in splits}
     if config.reads_images:
         archive = config.images if config.images is not None and is_zip(config.images) else None
         archive_hash = None if archive is None else _of_file(archive)["sha256"]
@@ -31,11 +31,9 @@ def fingerprints(config: DataConfig, progress: Callable[[str, int], None]) -> Fi
     return files
 
 
-def stamps(config: DataConfig) -> dict[str, tuple[int, ...]]:
-    """Size, modification time and inode of every file, to detect a change while it is read."""
-    paths = {
-        path for split in config.splits for path in config.files(split) if not huggingface_datasets.is_dataset(path)
-    }
+def stamps(config: DataConfig, splits: Sequence[Split]) -> dict[str, tuple[int, ...]]:
+    """Size, modification time and inode of every file of these splits, to detect a change while it is read."""
+    paths = {path for split in splits for path in config.files(split) if not huggingface_datasets.is_dataset(path)}
     paths |= {config.images} if config.images is not None and is_zip(config.images) else set()
     stats = {path: os.stat(path) for path in sorted(paths) if os.path.exists(path)}
     return {path: (stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in stats.items()}

@@ -89,6 +89,16 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
     return chain([first], remaining)
 
 
+def at_example(config: DataConfig, split: Split, number: int, error: InvalidArgument) -> InvalidData:
+    """The error of an example with its file and line; without a line where its number (from 1) does not give one."""
+    file, line = config.files(split)[-1], None
+    numbered = config.reader is None and not config.shares and not is_dataset(file)
+    if numbered and not config.is_caption_list(config.files(split)):
+        line = text.line_of(file, number, config.encoding_errors)
+    where = file if line is not None else f"{file}, example {number}"
+    return InvalidData(where, line, wanted=error.wanted, got=error.got, remedy=error.remedy)
+
+
 def _split_key(example: Example) -> str:
     """What the split of an example depends on: its sources; of a language model, the text."""
     sources = (source.name if isinstance(source, Path) else source for source in example.sources or (example.target,))

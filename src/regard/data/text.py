@@ -63,9 +63,20 @@ def whole(path: str | Path, errors: Errors = "strict") -> str:
         raise _no_utf8(path, None, error, skip) from None
 
 
-def parallel(paths: Sequence[str | Path], errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
-    """The lines of parallel files, which must have the same number of lines."""
-    streams = [lines(path, errors) for path in paths]
+def texts(path: str | Path, columns: Sequence[str], errors: Errors = "strict") -> Iterator[str]:
+    """The lines of a file; of a table, the cells of these columns, with tabs between them."""
+    return map("\t".join, rows(path, columns, errors)) if is_table(path) else lines(path, errors)
+
+
+def parallel(
+    paths: Sequence[str | Path], errors: Errors = "strict", columns: Sequence[Sequence[str]] | None = None
+) -> Iterator[tuple[str, ...]]:
+    """The lines of parallel files, which must have as many; `columns` are, for each file, those to read of a table."""
+    each = [()] * len(paths) if columns is None else columns
+    streams = [
+        lines(path, errors) if columns is None else texts(path, names, errors)
+        for path, names in zip(paths, each, strict=True)
+    ]
     count = 0
     while True:
         row = [next(stream, None) for stream in streams]
@@ -87,7 +98,24 @@ def rows(path: str | Path, columns: Sequence[str], errors: Errors = "strict") ->
     .tsv has no quoting; .csv quotes as spreadsheets do, and a quoted line break becomes LF. Numbers in .jsonl are
     returned as they are written.
     """
+    if not columns:
+        raise InvalidData(path, wanted="a column to read of this table", got="none", remedy="Add --column NAME.")
     return TABLES[form(path)](path, columns, errors)
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether a file is a table by its name: .tsv, .csv or .jsonl, packed or not."""
+    return form(path) in TABLES
+
+
+def line_of(path: str | Path, number: int, errors: Errors = "strict") -> int:
+    """The line on which an example ends, by its number from 1: quoted cells of a table may have several lines."""
+    if form(path) != ".csv":
+        return number + (form(path) == ".tsv")
+    reader = csv.reader((f"{line}\n" for line in lines(path, errors)), strict=True)
+    for _ in islice(reader, number + 1):
+        pass
+    return reader.line_num
 
 
 def form(path: str | Path) -> str:

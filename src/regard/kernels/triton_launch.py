@@ -9,9 +9,11 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 
+from regard.core.atomic_io import private_folder
 from regard.core.shapes import Tensor
 from regard.kernels.attention.mask import AttentionMask
 
@@ -46,10 +48,17 @@ def _try(device: torch.device) -> None:
     if capability < MIN_CAPABILITY:
         wanted, got = (".".join(map(str, each)) for each in (MIN_CAPABILITY, capability))
         raise RuntimeError(f"wanted a GPU of compute capability {wanted} or more; got {got}")
+    private_folder(cache_folder())  # Triton loads compiled code from there
     from regard.kernels.jit_triton import probe
 
     with torch.cuda.device(device):
         probe(device)
+
+
+def cache_folder() -> Path:
+    """Triton's own: $TRITON_CACHE_DIR, or .triton/cache in $TRITON_HOME or the user's home."""
+    given = os.environ.get("TRITON_CACHE_DIR", "").strip()
+    return Path(given) if given else Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
 
 
 @lru_cache(maxsize=1)  # logged once

@@ -65,17 +65,20 @@ def force(
     forcing: ScheduledSampling,
     *,
     step: int = 0,
+    mask: Bool[Tensor, "B T"] | None = None,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "B T V"]:
     """Logits as of `decoder(targets, memory)`, with some of the inputs replaced by the decoder's own predictions.
 
-    The first token is always gold. Predictions are the most likely tokens and carry no gradient.
+    The first token is always gold. Predictions are the most likely tokens and carry no gradient. The mask is False for
+    padding, at the end of each sequence; None: there is none.
     """
     share = forcing.share(step)
     if share == 1.0:
         logits: Tensor = decoder(targets, memory)
         return logits
-    gold = _choose(targets, share, forcing.mode, generator)
+    mask = torch.ones_like(targets, dtype=torch.bool) if mask is None else mask
+    gold = _choose(mask, share, forcing.mode, generator)
     if isinstance(decoder, StatefulDecoder):
         return _stepwise(decoder, targets, memory, gold)
     with torch.no_grad():
@@ -103,15 +106,16 @@ def _stepwise(
 
 
 def _choose(
-    targets: Int[Tensor, "B T"], share: float, draw: str, generator: torch.Generator | None
+    mask: Bool[Tensor, "B T"], share: float, draw: str, generator: torch.Generator | None
 ) -> Bool[Tensor, "B T"]:
-    """A mask of the inputs that are gold."""
-    chance = torch.rand(targets.shape, generator=generator).to(targets.device)
+    """A mask of the inputs that are gold, given the mask of those that are not padding."""
+    chance = torch.rand(mask.shape, generator=generator).to(mask.device)
     if draw == "token":
         gold = chance < share
     else:
-        rank = chance[:, 1:].argsort(1).argsort(1)  # the rank of each of the T - 1 free positions
-        first = torch.ones_like(targets[:, :1], dtype=torch.bool)
-        gold = torch.cat((first, rank < round(share * rank.shape[1])), 1)
+        free = mask[:, 1:]
+        rank = chance[:, 1:].masked_fill(~free, 1.0).argsort(1).argsort(1)  # padding comes last
+        count = (share * free.sum(1, keepdim=True, dtype=torch.float64)).round()
+        gold = torch.cat((mask[:, :1], rank < count), 1)
     gold[:, 0] = True
     return gold

@@ -3,16 +3,20 @@
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.data import huggingface_datasets
+from regard.data.config import DataConfig
+from regard.data.example import Split
 from regard.recipe.recipe import Recipe, settings
 
-DATA_PATHS = ("data.train", "data.valid", "data.test", "data.images")
-PATHS = (*DATA_PATHS, "train.init_from", "model.encoder.backbone.weights")
+PATHS = (
+    "data.train", "data.valid", "data.test", "data.images", "train.init_from", "model.encoder.backbone.weights",
+)  # fmt: skip
 
 
 def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> Recipe:
@@ -21,7 +25,7 @@ def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] =
 
 
 def read_tables(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> dict[str, Any]:
-    """The tables of a recipe with changes, unchecked. Paths of a file's recipe are resolved (see `resolve_paths`).
+    """The tables of a recipe with changes, unchecked, with resolved paths (see `resolve_paths`).
 
     A recipe that begins with `extends = "NAME"`, a shipped recipe or a file, changes the tables of that one.
     """
@@ -29,7 +33,7 @@ def read_tables(source: str | Path | Mapping[str, Any], changes: Sequence[str] =
     tables = _extended(source if isinstance(source, Mapping) else read_toml(Path(source)), [path] if path else [])
     for change in changes:
         tables = with_setting(tables, change)
-    return tables if isinstance(source, Mapping) else resolve_paths(tables, Path(source).parent)
+    return tables if "paths" in tables else resolve_paths(tables, path.parent if path else Path())
 
 
 def _extended(tables: Mapping[str, Any], files: list[Path]) -> dict[str, Any]:
@@ -102,7 +106,7 @@ def with_setting(table: Mapping[str, Any], change: str) -> dict[str, Any]:
 
 
 def resolve_paths(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The tables with relative paths resolved against the recipe's folder, then the working directory.
+    """The tables with absolute paths: relative ones are in the recipe's folder, else in the working directory.
 
     The table `paths` of the result holds the folder and the paths as they were written.
     """
@@ -114,19 +118,37 @@ def resolve_paths(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return resolved | {"paths": {"folder": str(folder.absolute()), **written}} if written else resolved
 
 
-def check_files(recipe: Recipe) -> None:
-    """Refuse a recipe from a file whose data are in neither place: all missing files at once, with the paths tried."""
-    problems = []
-    folder = recipe.paths.get("folder", "")
-    for key in [key for key in DATA_PATHS if key in recipe.paths and recipe.data.reader is None]:
-        written = recipe.paths[key]
-        for file in [written] if isinstance(written, str) else written:
-            tried = list(dict.fromkeys([Path(folder) / file, Path(file).absolute()]))
-            if _is_local(file) and not any(path.exists() for path in tried):
+def locate_data(recipe: Recipe, splits: Sequence[Split] | None = None) -> DataConfig:
+    """The data of a recipe, perhaps of a checkpoint, with the paths of these splits (default: all) as they are now.
+
+    A file is where it was when the recipe was read, or else where its path as written leads from the recipe's folder or
+    from the working directory. All that are missing are refused at once, with the paths tried.
+    """
+    data, problems = recipe.data, []
+    chosen = ["train" if split in data.shares else split for split in (data.splits if splits is None else splits)]
+    for key in dict.fromkeys([*chosen, "images"]):
+        stored, written = getattr(data, key), recipe.paths.get(f"data.{key}")
+        if written is None or stored is None or data.reader is not None:
+            continue
+        found = []
+        for path, relative in zip(_listed(stored), _listed(written), strict=True):
+            beside = Path(recipe.paths.get("folder", "")) / relative
+            tried = list(dict.fromkeys(map(Path.absolute, (Path(path), beside, Path(relative)))))
+            there = [path] if not _is_local(path) else [str(each) for each in tried if each.exists()]
+            found.append(next(iter(there), path))
+            if not there:
                 got = f"none at {' nor at '.join(map(str, tried))}"
-                problems.append(Problem(key, "a file to read", got, "Paths are relative to the recipe's folder."))
+                remedy = "Paths are relative to the recipe's folder, then to the working directory."
+                problems.append(Problem(f"data.{key}", "a file to read", got, remedy))
+        changed: dict[str, Any] = {key: found[0] if isinstance(stored, str) else tuple(found)}
+        data = replace(data, **changed)
     if problems:
         raise InvalidRecipe(problems)
+    return data
+
+
+def _listed(paths: str | Sequence[str]) -> Sequence[str]:
+    return [paths] if isinstance(paths, str) else paths
 
 
 def _given_paths(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -139,8 +161,8 @@ def _given_paths(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _resolve(file: str, folder: Path) -> str:
-    beside = folder / file
-    return str(beside) if _is_local(file) and not Path(file).is_absolute() and beside.exists() else file
+    places = (folder / file, Path(file)) if _is_local(file) else ()
+    return next((str(path.absolute()) for path in places if path.exists()), file)
 
 
 def _is_local(file: str) -> bool:

@@ -43,7 +43,7 @@ class TrainConfig(Config):
     weight_decay: Positive = doc(0.0, "weight decay of matrices; biases, norms and embeddings have none")
     clip_norm: Positive | None = doc(1.0, "largest norm of the gradient; 0: no clipping")
     label_smoothing: Probability = doc(
-        0.1, "probability mass spread uniformly over the whole vocabulary, as in PyTorch"
+        0.1, "probability mass spread uniformly over all tokens or labels, the right one included, as in PyTorch"
     )
     mask_probability: Probability = doc(0.15, 'probability of masking a token, for head = "mlm"')
     r_drop: Positive = doc(

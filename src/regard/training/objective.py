@@ -78,7 +78,7 @@ class Objective:
             states, carried = decoder.carry(inputs, carried.detached())
             states = states if packing is None else packing.pack(states)
         elif self.scheduled_sampling is not None and self.scheduled_sampling.share(step) < 1.0:
-            logits = force(decoder, inputs, model.encode(source), self.scheduled_sampling, step=step)
+            logits = force(decoder, inputs, model.encode(source), self.scheduled_sampling, step=step, mask=mask)
             logits = logits.flatten(0, 1) if packing is None else packing.pack(logits)
             return logit_loss(logits.float(), gold, label_smoothing=self.label_smoothing), len(gold), None
         elif self.doubly_stochastic:

@@ -1,7 +1,7 @@
 """Attention in a terminal: heat maps of block characters, in color where the terminal has them."""
 
+import os
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from math import exp
 
 from rich.cells import cell_len, set_cell_size
@@ -18,6 +18,7 @@ from regard.interpret.summaries import MEASURES, Head
 SHADES = " ·░▒▓█"
 # From dark violet to yellow with rising brightness, so that it also reads for the color-blind; xterm's 256 colors.
 COLORS = (16, 53, 54, 60, 24, 30, 36, 71, 112, 184, 226)
+RAMP = ((0, 0, 4), (68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))  # in 24 bits
 SHORT_NAMES = {"</s>": "⏎", "<s>": "⇤"}
 MOST = 64  # rows of a map that are printed
 LIGHT = 6  # the first color on which text is black
@@ -88,7 +89,7 @@ def heat_map(
     """A line per row and a cell per column: the larger the weight, the denser, or in color the brighter.
 
     Each line ends with the largest weight and its column. With `numbers`, cells show weights in hundredths. Columns
-    that do not fit into `width` characters are left out, and counted.
+    that do not fit into `width` characters follow in further panels below.
     """
     rows, columns = [_plain(name) for name in rows], [_plain(name) for name in columns]
     if weights.shape != (len(rows), len(columns)) or not columns:
@@ -101,19 +102,28 @@ def heat_map(
     cells = [max(3 if numbers else 1, cell_len(name)) for name in columns]
     margin = max([0, *map(cell_len, rows)])
     note = margin + 1 + max([0, *map(cell_len, columns)]) + len("  → 100%")
-    right = list(accumulate(cell + 1 for cell in cells))
-    shown = max(1, sum(edge <= width - note for edge in right))
-    left_out = len(columns) - shown
-    titles = "".join(set_cell_size(name, cell + 1) for name, cell in zip(columns[:shown], cells, strict=False))
-    lines = [" " * (margin + 1) + titles]
-    for name, row in zip(rows, weights.tolist(), strict=True):
-        blocks = (_cell(weight, cell, color, numbers) for weight, cell in zip(row[:shown], cells, strict=False))
-        heaviest = max(range(len(row)), key=row.__getitem__)
-        best = f"→ {columns[heaviest]} {row[heaviest]:.0%}" if row[heaviest] > 0 else "→ nothing"
-        lines.append(f"{' ' * (margin - cell_len(name))}{name} {' '.join(blocks)}  {best}")
-    if left_out:
-        lines.append(f"({left_out} more columns do not fit in {width} characters)")
-    return "\n".join(lines)
+    panels = []
+    for panel in _panels(cells, width - note):
+        titles = "".join(set_cell_size(columns[x], cells[x] + 1) for x in panel)
+        lines = [" " * (margin + 1) + titles]
+        for name, row in zip(rows, weights.tolist(), strict=True):
+            blocks = (_cell(row[x], cells[x], color, numbers) for x in panel)
+            heaviest = max(range(len(row)), key=row.__getitem__)
+            best = f"→ {columns[heaviest]} {row[heaviest]:.0%}" if row[heaviest] > 0 else "→ nothing"
+            last = f"  {best}" if panel[-1] == len(columns) - 1 else ""
+            lines.append(f"{' ' * (margin - cell_len(name))}{name} {' '.join(blocks)}{last}")
+        panels.append("\n".join(lines))
+    return "\n\n".join(panels)
+
+
+def _panels(cells: Sequence[int], width: int) -> list[list[int]]:
+    """The columns in groups whose cells, with a space after each, fit into a width; at least one in each."""
+    panels: list[list[int]] = [[]]
+    for column, cell in enumerate(cells):
+        if panels[-1] and sum(cells[x] + 1 for x in panels[-1]) + cell + 1 > width:
+            panels.append([])
+        panels[-1].append(column)
+    return panels
 
 
 def grid_maps(
@@ -167,8 +177,15 @@ def _cell(weight: float, width: int, color: bool, numbers: bool = False) -> str:
     if not color:
         shade = SHADES[max(0, min(len(SHADES) - 1, int(weight * len(SHADES))))]
         return f"{number:>{width}}" if numbers else shade * width
-    step = max(0, min(len(COLORS) - 1, round(weight * (len(COLORS) - 1))))
-    return f"\x1b[48;5;{COLORS[step]}m\x1b[38;5;{16 if step >= LIGHT else 231}m{number:^{width}}\x1b[0m"
+    share = max(0.0, min(1.0, weight))
+    step = round(share * (len(COLORS) - 1))
+    ground = f"5;{COLORS[step]}"
+    if os.environ.get("COLORTERM") in ("truecolor", "24bit"):
+        low = min(int(share * (len(RAMP) - 1)), len(RAMP) - 2)
+        between = share * (len(RAMP) - 1) - low
+        red, green, blue = (round(a + (b - a) * between) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))
+        ground = f"2;{red};{green};{blue}"
+    return f"\x1b[48;{ground}m\x1b[38;5;{16 if step >= LIGHT else 231}m{number:^{width}}\x1b[0m"
 
 
 def _plain(name: str) -> str:

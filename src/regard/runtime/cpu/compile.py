@@ -1,4 +1,7 @@
-"""Compiles step.cpp for the machine at hand, once, into the user's cache.
+"""Compiles step.cpp for the machine at hand, once, into a private folder of the user's cache.
+
+The name of a compiled library holds the hash of its content, which is checked before it is loaded: a truncated or
+changed one is compiled anew. Whoever can write to the folder could still run code, so that nobody else may.
 
 No model needs it: where there is no compiler this is logged once, and PyTorch does the same, slower.
 """
@@ -14,7 +17,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from regard.core.atomic_io import atomic_file, cache_folder
+from regard.core.atomic_io import atomic_file, cache_folder, private_folder
 from regard.core.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
@@ -37,10 +40,10 @@ def library() -> ctypes.CDLL | None:
         return _unavailable("there is no C++ compiler (g++ or clang++)")
     tune = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
     key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), " ".join((compiler, tune, *FLAGS)).encode(), _processor()]))
-    path = cache_folder() / "native" / f"step-{key.hexdigest()[:16]}.so"
+    folder, prefix = cache_folder() / "native", f"step-{key.hexdigest()[:16]}"
     try:
-        if not path.exists():
-            _compile([compiler, *FLAGS, tune, str(SOURCE)], path)
+        private_folder(folder)
+        path = _intact(folder, prefix) or _compile([compiler, *FLAGS, tune, str(SOURCE)], folder, prefix)
         loaded = ctypes.CDLL(str(path))
     except (OSError, InvalidArgument, subprocess.SubprocessError) as error:
         return _unavailable(str(error))
@@ -50,15 +53,31 @@ def library() -> ctypes.CDLL | None:
     return loaded
 
 
-def _compile(command: list[str], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        built = Path(folder) / path.name
+def _intact(folder: Path, prefix: str) -> Path | None:
+    """The compiled library, its content checked; damaged ones are removed."""
+    for path in folder.glob(f"{prefix}-*.so"):
+        if path.is_file() and not path.is_symlink() and path.stem == f"{prefix}-{_hash(path.read_bytes())}":
+            return path
+        log.warning("%s is damaged: it is removed and compiled anew", path)
+        path.unlink()
+    return None
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _compile(command: list[str], folder: Path, prefix: str) -> Path:
+    with tempfile.TemporaryDirectory() as temporary:
+        built = Path(temporary) / prefix
         done = subprocess.run([*command, "-o", str(built)], capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
             raise OSError(done.stderr.strip().partition("\n")[0] or f"{command[0]} ended with {done.returncode}")
-        with atomic_file(path) as file:
-            file.write(built.read_bytes())
+        content = built.read_bytes()
+    path = folder / f"{prefix}-{_hash(content)}.so"
+    with atomic_file(path) as file:
+        file.write(content)
+    return path
 
 
 def _unavailable(reason: str) -> ctypes.CDLL | None:
