@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from test_images import REFUSED as BROKEN, noise, saved
 
+from regard.api.caption import find_images
 from regard.api.evaluate import evaluate, rows_of
 from regard.api.train import train
 from regard.core.config import read
@@ -530,3 +531,12 @@ def test_a_zip_file_that_is_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "a.zip")
     with pytest.raises(InvalidData, match=r"a\.zip: wanted a regular file; got a device, a pipe"):
         ZipStore(tmp_path / "a.zip")
+
+
+def test_the_name_of_a_member_forges_no_message(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a\nregard: all is well\x1b[2J.jpg", b"no image")
+    (member,) = find_images([tmp_path / "a.zip"])
+    with pytest.raises(InvalidData, match=r"a\.zip/a.regard: all is well.\[2J\.jpg: wanted a whole image") as caught:
+        read_image(member, 8)
+    assert str(caught.value).isprintable()

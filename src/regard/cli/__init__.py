@@ -18,6 +18,7 @@ import typer
 from regard import __version__
 from regard.cli import evaluate, look, predict, train, words
 from regard.core.errors import RegardError
+from regard.core.sanitize import indented
 
 app = typer.Typer(
     name="regard",
@@ -93,11 +94,18 @@ def main() -> None:
         _discard_unread()
 
 
+class _Printable(logging.Formatter):
+    """Log records without the control characters of file names and data."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return indented(super().format(record))
+
+
 @contextmanager
 def _logging_to_stderr(prefix: str) -> Iterator[None]:
     """Print the log records of the package, from INFO on, to stderr."""
     logger, handler = logging.getLogger("regard"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"{prefix}%(message)s"))
+    handler.setFormatter(_Printable(f"{prefix}%(message)s"))
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import regard
-from regard.cli.options import Changes, Device, Json
+from regard.cli.options import Changes, Device, Json, show
 
 VectorFile = Annotated[Path, typer.Argument(help="A file of vectors in word2vec's text format.")]
 app = typer.Typer(help="Word vectors by word2vec: train, nearest, analogy, score.", no_args_is_help=True)
@@ -79,4 +79,4 @@ def words_score(
 
 def _print_scored(words: list[tuple[str, float]]) -> None:
     for word, cosine in words:
-        print(f"{cosine:.4f}\t{word}")
+        show(f"{cosine:.4f}\t{word}")

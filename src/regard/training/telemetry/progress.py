@@ -4,7 +4,10 @@ import time
 from datetime import timedelta
 from typing import TextIO
 
+from regard.core.sanitize import indented, one_line, printable
 from regard.training.telemetry.log_file import Event
+
+TAB = "\t"  # between the sources of an example
 
 
 class TrainingProgress:
@@ -26,7 +29,7 @@ class TrainingProgress:
             case "resumed":
                 self._line(f"resumed at step {event['step']:,}")
             case "warning":
-                self._line(f"warning: {event['message']}")
+                self._line(indented(f"warning: {event['message']}"))
             case "train":
                 self._train(event)
             case "validation":
@@ -49,7 +52,9 @@ class TrainingProgress:
         metrics = "   ".join(f"{name} {value:.4f}" for name, value in event.items() if name not in others)
         self._line(f"validation at step {event['step']:,}: {metrics}{'   (best)' if event['best'] else ''}")
         for sample in event.get("samples", ()):
-            self._line("\n".join(f"    {name:<9} {text}" for name, text in sample.items()))
+            self._line(
+                "\n".join(f"    {name:<9} {printable(one_line(text), also=TAB)}" for name, text in sample.items())
+            )
 
     def _overwrite(self, text: str) -> None:
         if self.live:
