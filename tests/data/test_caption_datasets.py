@@ -245,7 +245,7 @@ def test_damaged_zip_files_are_refused(pictures, name):
 def test_a_member_that_unpacks_to_too_much_is_refused(pictures, monkeypatch):
     monkeypatch.setattr(image_store, "LARGEST", 100)
     found = ZipStore(pictures / "photos.zip").find("0.jpg")
-    with pytest.raises(InvalidData, match=r"photos\.zip/0\.webp: wanted at most 100 bytes; got \d+"):
+    with pytest.raises(InvalidData, match=r"photos\.zip/0\.webp: wanted a file of at most 100 bytes; got [\d,]+"):
         found.read()
 
 
@@ -529,7 +529,7 @@ def test_a_member_that_unpacks_to_more_than_it_claims_is_refused(tmp_path):
 
 def test_a_zip_file_that_is_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "a.zip")
-    with pytest.raises(InvalidData, match=r"a\.zip: wanted a regular file; got a device, a pipe"):
+    with pytest.raises(InvalidData, match=r"a\.zip: wanted a regular file; got a device or a pipe"):
         ZipStore(tmp_path / "a.zip")
 
 

@@ -5,6 +5,7 @@ Unicode line breaks (NEL, U+2028, form feed) and NUL are part of the text. A byt
 """
 
 import csv
+import errno
 import gzip
 import json
 import logging
@@ -199,10 +200,13 @@ COMPRESSED: dict[str, Callable[[BufferedIOBase], Iterator[bytes]]] = {".gz": _gu
 def open_regular(path: str | Path) -> BufferedReader:
     """Open a regular file, or one that a link leads to. Devices and pipes, which may never end, are refused."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
         os.close(handle)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         remedy = "Copy its content to a file, and name that."
-        raise InvalidData(path, wanted="a regular file", got="a device, a pipe or a folder", remedy=remedy)
+        raise InvalidData(path, wanted="a regular file", got="a device or a pipe", remedy=remedy)
     return open(handle, "rb")
 
 
