@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from regard.api.train import prepare as prepare, train as train
     from regard.api.view import view as view
     from regard.api.word_vectors import train_word_vectors as train_word_vectors
-    from regard.checkpoint.format import verify as verify
+    from regard.checkpoint.verify import verify as verify
     from regard.core.errors import (
         CheckpointRefused as CheckpointRefused,
         Diverged as Diverged,
@@ -95,7 +95,7 @@ _HOMES = {
     "regard.api.sweep": ("sweep",),
     "regard.api.train": ("prepare", "train"),
     "regard.api.view": ("view",),
-    "regard.checkpoint.format": ("verify",),
+    "regard.checkpoint.verify": ("verify",),
     "regard.kernels.attention.bias": ("DistanceBias",),
     "regard.kernels.attention.score_function": ("ScoreFunction",),
     "regard.kernels.attention.weights": ("Summary",),

@@ -16,7 +16,8 @@ from regard.api.evaluate import rows_of
 from regard.cli import app
 from regard.core.errors import InvalidArgument
 from regard.evaluation.metrics import METRICS
-from regard.recipe.load import find_recipe, read_recipe, shipped_recipes
+from regard.recipe.load import read_recipe
+from regard.recipe.shipped import find_recipe, shipped_recipes
 from support.command_line import command, process
 
 RECIPE = """

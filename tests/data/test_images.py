@@ -33,8 +33,9 @@ from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import COLORS, KINDS, SIDE, Scene, Shape, relation
 from regard.data.synthetic.shapes import shapes
 from regard.inference.load import load
-from regard.recipe.load import find_recipe, read_recipe
+from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
+from regard.recipe.shipped import find_recipe
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'")
 

@@ -11,7 +11,7 @@ import pytest
 
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.public_datasets import DATASETS, fetch, missing_files, public_dataset
-from regard.recipe.load import find_recipe
+from regard.recipe.shipped import find_recipe
 from support.command_line import command
 
 CONTENT = b"one line\nand another\n"

@@ -120,6 +120,13 @@ def test_prompts_and_outputs_may_exceed_learned_positions():
     assert len(output.token_ids) == 30
 
 
+def test_inputs_of_a_masked_language_model_keep_their_limit():
+    parts = {"encoder": predictors.PARTS["transformer"] | {"positions": "learned", "max_positions": 8}, "head": "mlm"}
+    predictor = predictors.language_model(context_length=8)
+    model = regard.build(parts | {"vocab_size": predictor.target.size}).eval()
+    assert len(replace(predictor, model=model).encode("the cat " * 9, truncate=True)[0]) == 6
+
+
 def test_an_ensemble_slides_if_a_member_does():
     members = [language_model(name) for name in ("transformer rotary", "conv")]
     assert not Ensemble(members).decoder.extrapolates

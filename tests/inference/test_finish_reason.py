@@ -5,7 +5,8 @@ import torch
 
 from regard.data.tokenizer import END
 from regard.decoding.interfaces import finish_reason
-from regard.recipe.load import read_recipe, shipped_recipes
+from regard.recipe.load import read_recipe
+from regard.recipe.shipped import shipped_recipes
 from support.predictors import translator
 
 

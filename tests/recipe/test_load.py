@@ -10,8 +10,9 @@ from regard.core.registry import missing_extensions
 from regard.decoding.logits_processors import LOGITS_PROCESSORS
 from regard.evaluation.metrics import METRICS, Metric
 from regard.evaluation.statistics import exact_match
-from regard.recipe.load import find_recipe, locate_data, read_recipe, read_tables
+from regard.recipe.load import locate_data, read_recipe, read_tables
 from regard.recipe.recipe import Recipe
+from regard.recipe.shipped import find_recipe
 
 RECIPE = """
 [data]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from regard.core.config import Config
-from regard.recipe.load import shipped_recipes
 from regard.recipe.reference import reference
 from regard.recipe.schema import keys, recipe_schema, schema_text, tables, value_schema
+from regard.recipe.shipped import shipped_recipes
 from regard.training.config import TrainConfig
 
 ROOT = Path(__file__).parents[2]

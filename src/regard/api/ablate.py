@@ -17,16 +17,21 @@ from regard.interpret.ablation import AblatedHead, ablate_heads, prune_heads
 
 
 def ablate(
-    model: str | Path | Predictor, data: Sequence[str], *, columns: Sequence[str] = (), cache: Path | None = None
+    model: str | Path | Predictor,
+    data: Sequence[str],
+    *,
+    columns: Sequence[str] = (),
+    cache: Path | None = None,
+    trust_data_paths: bool = False,
 ) -> tuple[float, list[AblatedHead]]:
     """The loss on data, and the loss with each head's output set to zero in turn; no weight changes.
 
     `data` names a split of the model's own data, or files like those it was trained on; `columns` are those of a
-    table, by default the recipe's.
+    table, by default the recipe's; `trust_data_paths` is that of `regard.evaluate`.
     """
     model = load(model)
     recipe = model.recipe
-    config, split = data_of(recipe, data, columns)
+    config, split = data_of(recipe, data, columns, trust_data_paths=trust_data_paths)
     prepared = prepare(config, cache or cache_folder(), vocabularies=(model.sources, model.target), splits=[split])
     corpus: Corpus = getattr(prepared, split)
     budget, masked = recipe.train.batch_tokens, recipe.train.mask_probability

@@ -42,6 +42,7 @@ def compare(
     cache: Path | None = None,
     device: str = "cpu",
     decode: Mapping[str, Any] | None = None,
+    trust_data_paths: bool = False,
 ) -> Comparison:
     """Compare two systems or more: the report of `regard.evaluate`, and the examples whose outputs differ most.
 
@@ -52,8 +53,9 @@ def compare(
         wanted, remedy = "two systems or more", "`regard evaluate` evaluates one."
         raise InvalidArgument("systems", wanted=wanted, got=str(len(systems)), remedy=remedy)
     evaluation = Evaluation(
-        split, sources, references, as_paths(data), columns, metrics, by_length, cache, device, decode or {}
-    )
+        split, sources, references, as_paths(data), columns, metrics, by_length, cache, device, decode or {},
+        trust_data_paths,
+    )  # fmt: skip
     loaded = [system if is_file(system) else evaluation.load(system) for system in systems]
     recipes = [system.recipe for system in loaded if isinstance(system, Predictor)]
     with_outputs = all(recipe.data.source_fields for recipe in recipes)  # language models have none to compare

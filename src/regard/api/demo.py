@@ -11,7 +11,8 @@ from pathlib import Path
 from regard.api.evaluate import evaluate, rows_of
 from regard.api.look import look
 from regard.api.train import train
-from regard.recipe.load import find_recipe, read_recipe
+from regard.recipe.load import read_recipe
+from regard.recipe.shipped import find_recipe
 from regard.training.telemetry.progress import TrainingProgress
 from regard.views.terminal import look_text
 

@@ -25,6 +25,7 @@ from regard.inference.predictor import Predictor
 from regard.model.seq2seq import Model
 from regard.recipe.load import locate_data
 from regard.recipe.recipe import Recipe
+from regard.recipe.trusted_paths import check_paths
 from regard.training.monitor import Validation
 
 CHUNK = 1024  # sources per call of a model
@@ -52,6 +53,7 @@ def evaluate(
     cache: Path | None = None,
     device: str = "cpu",
     decode: Mapping[str, Any] | None = None,
+    trust_data_paths: bool = False,
 ) -> Report:
     """Evaluate a system, or several on the same examples: `regard.evaluate("runs/dates")["accuracy"].value`.
 
@@ -65,10 +67,12 @@ def evaluate(
     by_length              also by source length: a number of buckets ("4") or their ends ("10,15,20")
     outputs                a file to write the outputs of the one model to, one per line
     decode                 overrides keys of the models' [decode]
+    trust_data_paths       read the data that a checkpoint names also if you have not trained with them on this machine
     """
     evaluation = Evaluation(
-        split, sources, references, as_paths(data), columns, metrics, by_length, cache, device, decode or {}
-    )
+        split, sources, references, as_paths(data), columns, metrics, by_length, cache, device, decode or {},
+        trust_data_paths,
+    )  # fmt: skip
     systems = [systems] if isinstance(systems, SystemInput) else systems
     models = sum(not is_file(system) for system in systems)
     if outputs is not None and models != 1:
@@ -98,6 +102,7 @@ class Evaluation:
     cache: Path | None = None
     device: str = "cpu"
     decode: Mapping[str, Any] = field(default_factory=dict)
+    trust_data_paths: bool = False
 
     def collect(self, systems: Sequence[SystemInput], keep: Sequence[Keep | None] = ()) -> list[SystemStatistics]:
         """The statistics of each system; `keep`, one for each, is called with every output of it, in order."""
@@ -165,7 +170,11 @@ class Evaluation:
 
     def load(self, system: SystemInput) -> Predictor:
         """The model of a system that is not a file."""
-        return load(system, device=self.device).with_decode(**self.decode)
+        model = load(system, device=self.device).with_decode(**self.decode)
+        if not self.references:
+            own, where = self._data(model.recipe), model.folder
+            check_paths(*own, trusted=self.trust_data_paths, named=self.data, checkpoint=where)
+        return model
 
     def default_metrics(self, recipe: Recipe) -> list[str]:
         return ([] if self.references else MODEL_METRICS[_task(recipe)]) + _default_output_metrics(recipe)

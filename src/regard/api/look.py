@@ -36,6 +36,7 @@ from regard.model.interfaces import Source
 from regard.model.seq2seq import Model, Seq2Seq
 from regard.recipe.load import locate_data
 from regard.recipe.recipe import Recipe
+from regard.recipe.trusted_paths import check_paths
 from regard.views import html  # noqa: F401  enters the renderers of `Look.to_html`
 
 
@@ -205,18 +206,22 @@ def summarize_heads(
     return head_means(line for each in looks for line in each.heads())
 
 
-def pairs_of(recipe: Recipe, data: Sequence[str], columns: Sequence[str] = ()) -> Iterator[tuple[Any, str | None]]:
+def pairs_of(
+    recipe: Recipe, data: Sequence[str], columns: Sequence[str] = (), *, trust_data_paths: bool = False
+) -> Iterator[tuple[Any, str | None]]:
     """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on."""
-    config, split = data_of(recipe, data, columns)
+    config, split = data_of(recipe, data, columns, trust_data_paths=trust_data_paths)
     alone, masked = not config.source_fields, recipe.model.predicts == "masked tokens"
     for each in examples(config, split):
         if each.source or each.target:
             yield (each.target, None if masked else "") if alone else (each.source, each.target)
 
 
-def data_of(recipe: Recipe, data: Sequence[str], columns: Sequence[str] = ()) -> tuple[DataConfig, Split]:
+def data_of(
+    recipe: Recipe, data: Sequence[str], columns: Sequence[str] = (), *, trust_data_paths: bool = False
+) -> tuple[DataConfig, Split]:
     """The named split; or the recipe's data config with other files, as its split "train"."""
-    for split in recipe.data.splits:
-        if tuple(data) == (split,):
-            return locate_data(recipe, [split]), split
-    return recipe.data.with_files(data, columns), "train"
+    own: Split | None = next((split for split in recipe.data.splits if tuple(data) == (split,)), None)
+    config = locate_data(recipe, [own]) if own else recipe.data.with_files(data, columns)
+    check_paths(config, own or "train", trusted=trust_data_paths, named=() if own else data)
+    return config, own or "train"

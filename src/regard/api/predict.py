@@ -85,7 +85,7 @@ def _phrases(path: Path, name: str) -> Iterator[list[str]]:
     for number, line in enumerate(text.lines(path), 1):
         try:
             given: Any = json.loads(line) if line.strip() else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             given = None
         known = isinstance(given, dict) and given.keys() <= {"required", "banned"}
         if not known or not all(_is_list_of_texts(each) for each in given.values()):

@@ -11,8 +11,9 @@ from regard.api.train import train
 from regard.core.errors import InvalidArgument
 from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.core.text_table import text_table
-from regard.recipe.load import find_recipe, read_recipe
+from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
+from regard.recipe.shipped import find_recipe
 from regard.training.telemetry.log_file import LOG_FILE, EventHandler, ignore_event
 
 

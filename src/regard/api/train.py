@@ -13,7 +13,6 @@ from regard.api.evaluate import validation
 from regard.checkpoint import store
 from regard.checkpoint.card import model_card
 from regard.checkpoint.format import (
-    AVERAGED,
     CARD,
     TRAINING_STATE,
     WEIGHTS,
@@ -21,6 +20,7 @@ from regard.checkpoint.format import (
     read_config,
     read_vocabularies,
 )
+from regard.checkpoint.verify import AVERAGED
 from regard.core.atomic_io import cache_folder, saving
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.data import corpus
@@ -39,6 +39,7 @@ from regard.model.seq2seq import Model
 from regard.model.weights import fingerprint, load_weights, weights_of
 from regard.recipe.load import locate_data, read_tables
 from regard.recipe.recipe import Recipe
+from regard.recipe.trusted_paths import record_paths
 from regard.training.checkpointing import Checkpoint, average_checkpoints, open_run
 from regard.training.config import TrainConfig
 from regard.training.distributed import SINGLE_PROCESS, ProcessGroup, process_group
@@ -83,6 +84,8 @@ def train(
     run = Path(run)
     with process_group(device_of(recipe), recipe.train.distributed_timeout) as group:
         _check_ranks(recipe, group)
+        if group.is_main:
+            record_paths(recipe.data)
         with open_run(run, resume=resume, process_group=group) as checkpoint:
             step = None if checkpoint is None else checkpoint[0]
             names, handler = (recipe.train.loggers or (), on_event) if group.is_main else ((), ignore_event)

@@ -12,14 +12,15 @@ A run is a folder of numbered checkpoints, with their average in averaged/ if th
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard.checkpoint import store
-from regard.core.errors import CheckpointRefused, InvalidArgument
+from regard.checkpoint.verify import AVERAGED, check_folder
+from regard.core.errors import CheckpointRefused
 from regard.core.registry import missing_extensions
 from regard.data.corpus import Prepared, Vocabularies, VocabularyType
 from regard.data.tokenizer import Labels, Tokenizer
@@ -28,7 +29,7 @@ FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 TRAINING_STATE, TRAINING_TENSORS = store.TRAINING_STATE, "training.safetensors"
-CARD, AVERAGED = "README.md", "averaged"
+CARD = "README.md"
 log = logging.getLogger(__name__)
 
 
@@ -116,7 +117,7 @@ def _regular(folder: Path) -> bool:
     path = folder / TRAINING_STATE
     try:
         return not path.is_file() or bool(json.loads(path.read_bytes())["validated"])
-    except (OSError, ValueError, KeyError, TypeError):  # damaged, or without a training state
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # damaged, or without a training state
         return True
 
 
@@ -126,7 +127,7 @@ def find_checkpoint(path: Path) -> Path:
         return path
     if (path / AVERAGED).is_dir():
         return path / AVERAGED
-    _check_folder(path)
+    check_folder(path)
     newest = store.newest(path)
     if newest is None:
         raise CheckpointRefused(f"{path}: wanted a run with a checkpoint; got none. Train first.")
@@ -134,27 +135,9 @@ def find_checkpoint(path: Path) -> Path:
     for problem in problems:
         log.warning("damaged checkpoint skipped: %s", problem)
     state = store.document(content, TRAINING_STATE, store.step_folder(path, step))
-    best = state["history"]["best_step"]
+    history = state.get("history")
+    best = history.get("best_step") if isinstance(history, dict) else ""
+    if best is not None and best not in store.steps(path):
+        where = store.step_folder(path, step) / TRAINING_STATE
+        raise CheckpointRefused(f"{where}: wanted the best step of the run; got {best!r:.80}. It was changed.")
     return store.step_folder(path, step if best is None else best)
-
-
-def verify(path: str | Path) -> Iterator[tuple[Path, int]]:
-    """Check every byte of each checkpoint at or in a folder. Yields its path and the number of its files."""
-    path = Path(path)
-    if (path / store.MANIFEST).exists():
-        yield path, store.verify(path)
-        return
-    _check_folder(path)
-    folders = [store.step_folder(path, step) for step in store.steps(path)]
-    folders += [path / AVERAGED] if (path / AVERAGED).is_dir() else []
-    if not folders:
-        raise CheckpointRefused(f"{path}: wanted a checkpoint, or a run with some; got neither. Train first.")
-    for folder in folders:
-        yield folder, store.verify(folder)
-
-
-def _check_folder(path: Path) -> None:
-    if not path.is_dir():
-        raise InvalidArgument(
-            str(path), wanted="the folder of a run or a checkpoint", got="no folder", remedy="Check the spelling."
-        )

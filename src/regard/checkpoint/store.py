@@ -13,14 +13,13 @@ import stat
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-from safetensors import SafetensorError
-from safetensors.torch import load as tensors_from, save_file
+from typing import TYPE_CHECKING, Any
 
 from regard.core.atomic_io import atomic_folder, sync_folder
 from regard.core.errors import CheckpointRefused
-from regard.core.shapes import Tensor
+
+if TYPE_CHECKING:  # PyTorch is imported only where tensors are read or written
+    from torch import Tensor
 
 MANIFEST = "manifest.json"
 TRAINING_STATE = "training.json"  # names the step of a checkpoint
@@ -30,8 +29,11 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _STEP = re.compile(r"step-(\d{8})")
 
 
-def write(folder: Path, texts: Mapping[str, str], tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+def write(folder: Path, texts: Mapping[str, str], tensors: Mapping[str, "Mapping[str, Tensor]"]) -> None:
     """Write a checkpoint of these files, replacing any other there; `texts` as they are, `tensors` as safetensors."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     with atomic_folder(folder) as beside:
         for name, text in texts.items():
             (beside / name).write_bytes(text.encode())
@@ -60,8 +62,11 @@ def verify(folder: Path) -> int:
     return len(files)
 
 
-def tensors(content: Mapping[str, bytes], name: str, folder: Path) -> dict[str, Tensor]:
+def tensors(content: Mapping[str, bytes], name: str, folder: Path) -> "dict[str, Tensor]":
     """The tensors of a safetensors file of a checkpoint that `read` has checked."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load as tensors_from
+
     try:
         return tensors_from(content[name])
     except (KeyError, SafetensorError) as error:
@@ -164,7 +169,10 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _checked(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
     path = folder / name
-    content = _plain_file(path)
+    try:
+        content = _plain_file(path)
+    except OSError as error:
+        raise CheckpointRefused(f"{path}: wanted a file to read; got {error.strerror}. Check its mode.") from None
     if _entry(content) != entry:
         raise CheckpointRefused(
             f"{path}: wanted {entry['bytes']} bytes as they were saved; got {len(content)} bytes that differ. "

@@ -65,6 +65,7 @@ app.add_typer(words.app, name="words")
 
 
 def main() -> None:
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without arrows shows question marks, not a traceback
@@ -74,8 +75,7 @@ def main() -> None:
             with _logging_to_stderr(f"regard{rank}: "):
                 app()
         finally:
-            if sys.stdout is not None:  # closed by the parent process
-                sys.stdout.flush()
+            sys.stdout.flush()
     except RegardError as error:
         with suppress(OSError):  # nobody reads it
             print(f"regard{rank}: {error}", file=sys.stderr)
@@ -84,11 +84,10 @@ def main() -> None:
         _discard_output()
         sys.exit(1)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE):
-            raise
         _discard_output()
-        remedy = "The file that was being written is incomplete: free some space and start again."
-        print(f"regard: {error.strerror}. {remedy}", file=sys.stderr)
+        full, where = error.errno in (errno.ENOSPC, errno.EDQUOT), f"{error.filename}: " if error.filename else ""
+        remedy = " The file that was being written is incomplete: free some space and start again." if full else ""
+        print(f"regard{rank}: {where}{error.strerror or error}.{remedy}", file=sys.stderr)
         sys.exit(1)
     finally:
         _discard_unread()
@@ -118,11 +117,18 @@ def _logging_to_stderr(prefix: str) -> Iterator[None]:
 
 def _discard_unread() -> None:
     """Keep Python from failing at its exit to write what is left to a closed stderr."""
-    if sys.stderr is not None:
-        try:
-            sys.stderr.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null for standard streams that the parent process closed: the next files would get their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
 
 
 def _discard_output() -> None:

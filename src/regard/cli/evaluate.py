@@ -25,6 +25,7 @@ from regard.cli.options import (
     Sources,
     Split,
     Systems,
+    TrustDataPaths,
     argument,
     decode_options,
     option,
@@ -60,6 +61,7 @@ def evaluate(
     set_: DecodeChanges = None,
     device: Device = "cpu",
     cache: Cache = None,
+    trust_data_paths: TrustDataPaths = False,
     as_json: Json = False,
 ) -> None:
     """Print metrics of trained models, or of files of outputs, with confidence intervals.
@@ -93,6 +95,7 @@ def evaluate(
         cache=cache,
         device=device,
         decode=decode_options(set_),
+        trust_data_paths=trust_data_paths,
     )
     print(json.dumps(asdict(report), ensure_ascii=False) if as_json else report_text(report))
 
@@ -114,6 +117,7 @@ def compare(
     set_: DecodeChanges = None,
     device: Device = "cpu",
     cache: Cache = None,
+    trust_data_paths: TrustDataPaths = False,
     as_json: Json = False,
 ) -> None:
     """Compare systems on the same examples: metrics, quality by source length, and the most different outputs.
@@ -146,6 +150,7 @@ def compare(
             cache=cache,
             device=device,
             decode=decode_options(set_),
+            trust_data_paths=trust_data_paths,
         )
         if out is not None and file is not None:
             file.write((comparison_page if out.suffix == ".html" else comparison_figure)(comparison).encode())

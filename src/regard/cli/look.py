@@ -17,6 +17,7 @@ from regard.cli.options import (
     Json,
     ModelFolder,
     Truncate,
+    TrustDataPaths,
     argument,
     decode_options,
     flag,
@@ -63,6 +64,7 @@ def look(
     set_: DecodeChanges = None,
     truncate: Truncate = False,
     device: Device = "cpu",
+    trust_data_paths: TrustDataPaths = False,
     as_json: Json = False,
 ) -> None:
     """Show what a model attends to while it reads an input and generates its output. Weights are exact.
@@ -102,11 +104,11 @@ def look(
     check_file(out, view, map_)
     predictor = regard.load(model, device=device)
     if ablate:
-        _ablate(predictor, data or [], column or (), as_json)
+        _ablate(predictor, data or [], column or (), trust_data_paths, as_json)
         return
     options: dict[str, Any] = {"layers": layer, "heads": head, "rows": _rows(rows), "words": words}
     options |= {"truncate": truncate, **decode_options(set_, beam_size=beam)}
-    pairs = _pairs(predictor, text, output, file, data, column or ())
+    pairs = _pairs(predictor, text, output, file, data, column or (), trust_data_paths)
     if summary:
         _summarize(predictor, pairs, options, sort, as_json)
         return
@@ -135,12 +137,13 @@ def _pairs(
     file: Path | None,
     data: list[str] | None,
     columns: Sequence[str],
+    trust: bool,
 ) -> Iterator[tuple[Any, str | None]]:
     """Inputs, each with its output if one is given."""
     from regard.api.look import pairs_of
 
     if data:
-        return pairs_of(predictor.recipe, data, columns)
+        return pairs_of(predictor.recipe, data, columns, trust_data_paths=trust)
     if text is not None:
         return iter([(text, output)])
     lines = read_inputs([file], predictor.recipe.data.table_columns(columns, inputs=True))
@@ -173,10 +176,10 @@ def _summarize(
         print(head_table(lines))
 
 
-def _ablate(predictor: "Predictor", data: list[str], columns: Sequence[str], as_json: bool) -> None:
+def _ablate(predictor: "Predictor", data: list[str], columns: Sequence[str], trust: bool, as_json: bool) -> None:
     from regard.core.text_table import text_table
 
-    whole, ablated = regard.ablate(predictor, data, columns=columns)
+    whole, ablated = regard.ablate(predictor, data, columns=columns, trust_data_paths=trust)
     ablated.sort(key=lambda each: -each.change)
     if as_json:
         lines = [{"map": one.site.name, "head": one.head, "loss": one.loss, "change": one.change} for one in ablated]

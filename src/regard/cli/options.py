@@ -11,9 +11,9 @@ from regard.core.errors import InvalidArgument
 from regard.core.sanitize import printable
 
 
-def option(metavar: str, help: str, *names: str, least: int | None = None) -> Any:
+def option(metavar: str, help: str, *names: str, least: int | None = None, most: int | None = None) -> Any:
     """An option with a value; its name is that of the parameter unless `names` are given."""
-    return typer.Option(*names, metavar=metavar, help=help, min=least)
+    return typer.Option(*names, metavar=metavar, help=help, min=least, max=most)
 
 
 def argument(metavar: str, help: str) -> Any:
@@ -51,7 +51,7 @@ Metric = Annotated[
     option("NAME", "One of those of `regard evaluate --help`; may be repeated [default: those of the task]."),
 ]
 ByLength = Annotated[str | None, option("N|A,B,…", "By source length: N buckets, or buckets that end at A, B, …")]
-Resamples = Annotated[int, option("N", "Bootstrap resamples for intervals and p-values.", least=1)]
+Resamples = Annotated[int, option("N", "Bootstrap resamples for intervals and p-values.", least=1, most=1_000_000)]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 ModelFolder = Annotated[Path, argument("MODEL", "The folder of a run, or of a checkpoint.")]
 DecodeChanges = Annotated[
@@ -62,6 +62,7 @@ Device = Annotated[str, option("NAME", "cpu or cuda.")]
 Beam = Annotated[int | None, option("N", "Beam size.", least=1)]
 MaxLength = Annotated[int | None, option("N", "The most tokens of an output.", least=1)]
 Scores = Annotated[bool, flag("--scores", "Print each output's score, by which outputs are ranked, before it.")]
+TrustDataPaths = Annotated[bool, flag("--trust-data-paths", "Read the data that a checkpoint of somebody else names.")]
 Truncate = Annotated[bool, flag("--truncate", "Truncate inputs that are too long.")]
 
 

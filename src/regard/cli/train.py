@@ -37,7 +37,8 @@ def train(
     torchrun --nproc-per-node 8 -m regard train my.toml --out runs/mine
     """
     from regard.api.dry_run import dry_run as describe
-    from regard.recipe.load import find_recipe, read_recipe
+    from regard.recipe.load import read_recipe
+    from regard.recipe.shipped import find_recipe
     from regard.training.telemetry.progress import TrainingProgress
 
     parsed = read_recipe(find_recipe(recipe), set_ or ())
@@ -57,7 +58,8 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
 
     Example: regard prepare my.toml
     """
-    from regard.recipe.load import find_recipe, read_recipe
+    from regard.recipe.load import read_recipe
+    from regard.recipe.shipped import find_recipe
     from regard.training.telemetry.progress import TrainingProgress
 
     with closing(TrainingProgress(sys.stderr)) as progress:
@@ -118,15 +120,16 @@ def recipes(
 
     Example: regard recipes dates > my.toml
     """
-    from regard.recipe.load import find_recipe, shipped_recipes
-    from regard.recipe.schema import schema_text
+    from regard.recipe.shipped import SCHEMA, find_recipe, recipes_by_task
 
     if schema or name is not None:
-        print(schema_text() if name is None else find_recipe(name).read_text("utf-8"), end="")
+        print((SCHEMA if name is None else find_recipe(name)).read_text("utf-8"), end="")
         return
-    for path in shipped_recipes():
-        _, title, *_ = path.read_text("utf-8").splitlines()  # after the line that names the schema
-        print(f"{path.stem:<22} {title.lstrip('# ')}")
+    for number, (task, paths) in enumerate(recipes_by_task().items()):
+        print("\n" * bool(number) + f"{task}:")
+        for path in paths:
+            _, title, *_ = path.read_text("utf-8").splitlines()  # after the line that names the schema
+            print(f"  {path.stem:<22} {title.lstrip('# ')}")
 
 
 def data(

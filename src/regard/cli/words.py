@@ -42,7 +42,9 @@ def words_nearest(
 
     Example: regard words nearest vectors.txt king
     """
-    _print_scored(regard.WordVectors.load(vectors).nearest(word, count))
+    from regard.word_vectors.similarity import WordSimilarity
+
+    _print_scored(WordSimilarity.load(vectors).nearest(word, count))
 
 
 @app.command("analogy")
@@ -57,7 +59,9 @@ def words_analogy(
 
     Example: regard words analogy vectors.txt man king woman
     """
-    _print_scored(regard.WordVectors.load(vectors).analogy(a, b, c, count))
+    from regard.word_vectors.similarity import WordSimilarity
+
+    _print_scored(WordSimilarity.load(vectors).analogy(a, b, c, count))
 
 
 @app.command("score")

@@ -108,7 +108,7 @@ def check_writable(path: Path) -> None:
 @contextmanager
 def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
     """A temporary file in the path's folder, removed in the end if it still exists."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     with named_os_errors(path, "a file to write to"):
         if not path.parent.is_dir() or path.is_dir():
             raise InvalidArgument(

@@ -56,6 +56,7 @@ RENAMED = {
     "longest_ratio": "max_length_ratio", "longest_source": "max_source_length", "int8": "quantization",
 }  # fmt: skip
 
+MOST_NAMES = 40  # valid names that a message lists
 ConfigType = TypeVar("ConfigType", bound="Config")
 Default = TypeVar("Default")
 
@@ -122,10 +123,16 @@ def unknown_keys(table: Iterable[str], known: Iterable[str], where: str) -> list
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A remedy that names the valid key nearest to this one; for a key of an earlier version, its present name."""
+    """A remedy that names the valid key near to this one in spelling, or else the valid ones.
+
+    For a key of an earlier version, its present name.
+    """
     known = list(known)
     renamed = [name for name in RENAMED.get(str(word), "").split() if name in known]
-    return f"Did you mean {(renamed or difflib.get_close_matches(str(word), known, n=1, cutoff=0.0))[0]!r}?"
+    if near := renamed or difflib.get_close_matches(str(word), known, n=1):
+        return f"Did you mean {near[0]!r}?"
+    more = f" and {len(known) - MOST_NAMES:,} more" if len(known) > MOST_NAMES else ""
+    return f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:MOST_NAMES]) or 'none'}{more}."
 
 
 @cache
@@ -147,23 +154,24 @@ def _as_python(value: Any, hint: Any) -> Any:
 def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[Problem]:
     hints = _hints(cls)
     for key, value in values.items():
-        if not _fits(value, hints[key]):
+        if not fits(value, hints[key]):
             options = _options(hints[key])
             remedy = nearest(str(value), options) if options else "Change it, or leave it out for the default."
             yield Problem(f"{where}{key}", describe(hints[key]), repr(value)[:80], remedy)
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is one that an annotation allows."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         bounds = [bound for bound in arguments[1:] if isinstance(bound, Range | Registry)]
-        return _fits(value, arguments[0]) and all(value in bound for bound in bounds)
+        return fits(value, arguments[0]) and all(value in bound for bound in bounds)
     if origin is Literal:
         return value in arguments and isinstance(value, str)
     if origin in (Union, UnionType):
-        return any(_fits(value, argument) for argument in arguments)
+        return any(fits(value, argument) for argument in arguments)
     if origin is tuple:
-        return isinstance(value, tuple) and len(value) > 0 and all(_fits(item, arguments[0]) for item in value)
+        return isinstance(value, tuple) and len(value) > 0 and all(fits(item, arguments[0]) for item in value)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
     if hint is int:

@@ -62,7 +62,8 @@ class Predictor:
     @cached_property
     def inputs(self) -> InputEncoder:
         if not self.sources:
-            return SourceInput(self.model, self.target, has_limit=not self.running_text)
+            slides = self.running_text and self.model.as_seq2seq() is not None
+            return SourceInput(self.model, self.target, has_limit=not slides)
         fields, encoders = self.recipe.data.source_fields, source_encoders(self.model.encoder)
         if len(encoders) != len(fields):  # an ensemble, which passes all sources to each member
             encoders *= len(fields)

@@ -1,4 +1,4 @@
-"""Reading recipes: TOML files, changes of single keys, the shipped recipes, and the paths in a recipe."""
+"""Reading recipes: TOML files, changes of single keys, and the paths in a recipe."""
 
 import re
 import tomllib
@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.data import huggingface_datasets
 from regard.data.config import DataConfig
 from regard.data.example import Split
 from regard.recipe.recipe import Recipe, settings
+from regard.recipe.shipped import find_recipe
 
 PATHS = (
     "data.train", "data.valid", "data.test", "data.images", "train.init_from", "model.encoder.backbone.weights",
@@ -64,22 +64,6 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def shipped_recipes() -> list[Path]:
-    """The recipes that come with Regard."""
-    return sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
-
-
-def find_recipe(name: str) -> Path:
-    """The file of this name, or the shipped recipe of this name."""
-    shipped = {path.stem: path for path in shipped_recipes()}
-    if Path(name).is_file() or name.endswith(".toml"):
-        return Path(name)
-    if name not in shipped:
-        wanted = f"a TOML file, or one of {', '.join(shipped)}"
-        raise InvalidArgument("recipe", wanted=wanted, got=repr(name), remedy=nearest(name, shipped))
-    return shipped[name]
-
-
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
@@ -87,7 +71,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         got = getattr(error, "strerror", None) or str(error)
         raise InvalidArgument(str(path), wanted="a recipe", got=got, remedy="`regard recipes` lists ours.") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgument(str(path), wanted="a TOML file", got=str(error), remedy="Mend that line.") from None
 
 
@@ -100,7 +84,7 @@ def with_setting(table: Mapping[str, Any], change: str) -> dict[str, Any]:
         raise InvalidArgument("--set", wanted="key=value", got=repr(change), remedy=remedy)
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         parsed = value.strip()
     return _put(table, parts, parsed, key)
 
@@ -130,6 +114,8 @@ def locate_data(recipe: Recipe, splits: Sequence[Split] | None = None) -> DataCo
         stored, written = getattr(data, key), recipe.paths.get(f"data.{key}")
         if written is None or stored is None or data.reader is not None:
             continue
+        if len(_listed(written)) != len(_listed(stored)):
+            raise InvalidRecipe([Problem(f"paths.data.{key}", "a path for each file", repr(written)[:80], "Check it.")])
         found = []
         for path, relative in zip(_listed(stored), _listed(written), strict=True):
             beside = Path(recipe.paths.get("folder", "")) / relative

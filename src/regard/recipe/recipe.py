@@ -1,11 +1,11 @@
 """The typed recipe: [data], [model], [train] and [decode], checked as a whole."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from typing import Any
 
-from regard.core.config import nearest, read, registered_names
+from regard.core.config import RENAMED, nearest, read, registered_names
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.registry import extensions
 from regard.data.config import DataConfig
@@ -36,6 +36,8 @@ class Recipe:
         names = ("data", "model", "train", "decode")
         problems = [
             Problem(key, f"one of {', '.join(names)}", "an unknown table", nearest(key, names))
+            if isinstance(table[key], Mapping)
+            else _without_table(key)
             for key in table
             if key not in (*names, "paths")
         ]
@@ -55,9 +57,12 @@ class Recipe:
             problems += model_problems(model, data)
             if train is not None:
                 problems += training_problems(train, data, model)
+        paths = table.get("paths", {})
+        if not isinstance(paths, Mapping) or not all(_is_path(each) for each in paths.values()):
+            problems.append(Problem("paths", "the paths of a recipe's file", repr(paths)[:80], "Leave it out."))
         if problems:
             raise InvalidRecipe(problems)
-        return Recipe(**parts, paths=table.get("paths", {}))
+        return Recipe(**parts, paths=paths)
 
     def as_dict(self) -> dict[str, Any]:
         """The tables, as `of` reads them."""
@@ -89,6 +94,18 @@ class Recipe:
         if rows:
             sizes["source_vocab_size"] = rows[0] if len(sources) == 1 else rows
         return dict(self.model.table) | sizes
+
+
+def _without_table(key: str) -> Problem:
+    """A key that stands outside of all tables, with those in which it is known, or under its present name."""
+    names = (key, *RENAMED.get(key, "").split())
+    known = [f"{name}.{each.name}" for name, config in TABLES.items() for each in fields(config) if each.name in names]
+    remedy = f"Did you mean {' or '.join(known)}?" if known else "Write the table before it: train.KEY, say."
+    return Problem(key, f"a table before the key ({', '.join((*TABLES, 'model'))})", "none", remedy)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(each, str) for each in value))
 
 
 def _read_model(table: Mapping[str, Any]) -> ModelConfig | list[Problem]:

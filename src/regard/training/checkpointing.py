@@ -144,8 +144,16 @@ class Checkpointer:
     ) -> tuple[RunState, CarriedState | None]:
         """Restore weights, moving average and optimizer from a checkpoint; its progress and carried state."""
         state = store.document(content, TRAINING_STATE, folder)
+        state.pop("data", None)
+        run_state = RunState.from_dict(state, folder / TRAINING_STATE)
         saved = store.tensors(content, TRAINING_TENSORS, folder)
         weights = store.tensors(content, WEIGHTS, folder)
+        wanted = [] if self.ema is None else [f"weight.{name}" for name in self.ema.names]
+        wanted += [] if carried is None else [f"carried.{name}" for name in carried.tensors()]
+        if missing := [name for name in wanted if name not in saved]:
+            raise CheckpointRefused(
+                f"{folder / TRAINING_TENSORS}: wanted {missing[0]}; got none. Use another checkpoint."
+            )
         if self.sharded is not None:
             saved, weights = self.sharded.scatter(saved), self.sharded.scatter(weights)
         if self.ema is not None:
@@ -153,13 +161,11 @@ class Checkpointer:
                 mean.copy_(weights[name])
             weights |= {name: saved[f"weight.{name}"] for name in self.ema.names}
         load_weights(self.model, weights, folder)
-        self.updater.optimizer.load_state_tensors(saved)
+        self.updater.optimizer.load_state_tensors(saved, folder / TRAINING_TENSORS)
         if carried is not None:
             device = self.updater.device
             lanes = {name: saved[f"carried.{name}"].to(device) for name in carried.tensors()}
             carried = carried.with_tensors(lanes).reorder(self.process_group.own_lanes(self.lanes).to(device))
-        state.pop("data")
-        run_state = RunState.from_dict(state)
         if self.process_group.is_main:
             truncate_log(self.run, run_state.step)
         return run_state, carried

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import isnan
+from math import isfinite
 
 from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.model.seq2seq import Model
@@ -30,10 +30,13 @@ class ValidationHistory:
     factor: float = 1.0  # of the learning rate, halved by the plateau schedule
 
     def after(self, values: dict[str, float], step: int, config: TrainConfig) -> "ValidationHistory":
-        """The history with one more validation. Of equal values the last is the best: it has trained longest."""
+        """The history with one more validation. Of equal values the last is the best: it has trained longest.
+
+        A value that is not finite is never the best.
+        """
         value, higher_is_better = values[config.monitor], HIGHER_IS_BETTER[config.monitor]
-        best = None if self.best is None or isnan(self.best) else self.best
-        if best is None or (value > best if higher_is_better else value < best):
+        better = self.best is None or (value > self.best if higher_is_better else value < self.best)
+        if better and isfinite(value):
             return replace(self, best=value, best_step=step, waited=0)
         waited = self.waited + 1
         halve = config.lr_schedule == "plateau" and waited % config.plateau == 0

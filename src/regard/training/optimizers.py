@@ -4,12 +4,13 @@ import fnmatch
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import isfinite
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from regard.core.config import nearest
-from regard.core.errors import InvalidRecipe, Problem
+from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
 from regard.core.shapes import Float, Tensor
 from regard.model.embedding import Embedding
 from regard.model.seq2seq import Classifier
@@ -97,15 +98,22 @@ class Optimizer:
             for key, tensor in part.state[parameter].items()
         }
 
-    def load_state_tensors(self, saved: Mapping[str, Tensor]) -> None:
+    def load_state_tensors(self, saved: Mapping[str, Tensor], where: Path) -> None:
+        """Restore the state of each weight from a file named by `where`. One without gradients so far has none."""
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         for part in self.parts:
             keys = ("momentum_buffer",) if part is self.muon else ("exp_avg", "exp_avg_sq", "step")
             for parameter in (p for group in part.param_groups for p in group["params"]):
-                if f"{keys[0]}.{names[parameter]}" in saved:
-                    part.state[parameter] = {
-                        key: saved[f"{key}.{names[parameter]}"].to(parameter.device, copy=True) for key in keys
-                    }
+                tensors = {key: saved.get(f"{key}.{names[parameter]}") for key in keys}
+                if all(tensor is None for tensor in tensors.values()):
+                    continue
+                for key, tensor in tensors.items():
+                    shape = () if key == "step" else parameter.shape
+                    if tensor is None or tensor.shape != shape or not bool(tensor.isfinite().all()):
+                        wanted = f"a finite {key} of shape {tuple(shape)} for {names[parameter]}"
+                        got = "none" if tensor is None else f"shape {tuple(tensor.shape)}, or numbers that are not"
+                        raise CheckpointRefused(f"{where}: wanted {wanted}; got {got}. Use another checkpoint.")
+                    part.state[parameter][key] = tensor.to(parameter.device, copy=True)
 
 
 def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:

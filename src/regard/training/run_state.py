@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
+from regard.core.config import fits
+from regard.core.errors import CheckpointRefused
 from regard.model.interfaces import CarriedState
 from regard.runtime.cuda.host_future import HostFuture
 from regard.training.monitor import ValidationHistory
@@ -36,8 +39,24 @@ class RunState:
         )
 
     @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> "RunState":
-        return RunState(**{**values, "history": ValidationHistory(**values["history"])})
+    def from_dict(values: Mapping[str, Any], where: Path) -> "RunState":
+        """From the content of training.json, the file `where`. Values of other types are refused."""
+        history = ValidationHistory(**_checked(ValidationHistory, values.get("history"), where))
+        return RunState(**_checked(RunState, {**values, "history": history}, where))
+
+
+def _checked(part: type, values: object, where: Path) -> dict[str, Any]:
+    """The values of a dataclass's fields, each of its type, and no whole number below 0."""
+    hints = get_type_hints(part)
+    if not isinstance(values, Mapping) or values.keys() != hints.keys():
+        raise CheckpointRefused(f"{where}: wanted {', '.join(hints)}; got {values!r:.80}. It was changed.")
+    checked = dict(values)
+    for key, hint in hints.items():
+        value, real = values[key], float in (hint, *get_args(hint))
+        if not fits(value, hint) or (type(value) is int and value < 0 and not real):
+            raise CheckpointRefused(f"{where}: wanted {key} of a run; got {value!r:.80}. It was changed.")
+        checked[key] = float(value) if type(value) is int and real else value
+    return checked
 
 
 @dataclass(frozen=True)

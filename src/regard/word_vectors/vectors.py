@@ -5,7 +5,6 @@ per word with its numbers. Gensim and the original tool read and write the same 
 """
 
 import gzip
-from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,19 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
 from regard.core.atomic_io import atomic_file
-from regard.core.config import nearest as nearest_spelling
-from regard.core.errors import InvalidArgument, InvalidData
+from regard.core.errors import InvalidArgument
 from regard.core.sanitize import is_encodable
 from regard.core.shapes import Float, Tensor
-from regard.data.text import lines
 from regard.model.embedding import Embedding
-
-LONGEST = 19  # digits of a count: no file holds more, and Python refuses to read thousands of them
+from regard.word_vectors.similarity import WordSimilarity, normalized, read_vectors
 
 
 class WordVectors:
@@ -50,7 +45,6 @@ class WordVectors:
         if not finite.all():
             got = f"others for {self.words[int(finite.int().argmin())]!r}"
             raise InvalidArgument("vectors", wanted="finite numbers", got=got, remedy="Leave such words out.")
-        self._row = {word: row for row, word in enumerate(self.words)}
 
     def __len__(self) -> int:
         return len(self.words)
@@ -59,7 +53,7 @@ class WordVectors:
         return iter(self.words)
 
     def __contains__(self, word: object) -> bool:
-        return word in self._row
+        return word in self._similarity.rows
 
     def __getitem__(self, word: str) -> Float[Tensor, " W"]:
         return self.vectors[self.row(word)]
@@ -75,10 +69,7 @@ class WordVectors:
 
     def row(self, word: str) -> int:
         """The row of a word in the matrix."""
-        if word not in self._row:
-            wanted, remedy = f"one of the {len(self)} known words", nearest_spelling(word, self.words)
-            raise InvalidArgument("word", wanted=wanted, got=repr(word), remedy=remedy)
-        return self._row[word]
+        return self._similarity.row(word)
 
     def similarity(self, a: str, b: str) -> float:
         """The cosine of two words."""
@@ -87,24 +78,19 @@ class WordVectors:
     def nearest(self, to: str | Float[Tensor, "_"], count: int = 10) -> list[tuple[str, float]]:
         """The words of largest cosine with a word (without itself) or with a vector."""
         if isinstance(to, str):
-            return self._greatest(self.units[self.row(to)], {self.row(to)}, count)
+            return self._similarity.nearest(to, count)
         if to.shape != (self.dim,):
             wanted, got = f"a word or a vector of dimension {self.dim}", f"shape {tuple(to.shape)}"
             raise InvalidArgument("to", wanted=wanted, got=got, remedy="Compare vectors of one dimension.")
-        return self._greatest(F.normalize(to.to(self.units), dim=0), set(), count)
+        return self._similarity.greatest(normalized(to.detach().float().cpu().numpy()), set(), count)
 
     def analogy(self, a: str, b: str, c: str, count: int = 1) -> list[tuple[str, float]]:
         """`a` is to `b` as `c` is to what? By 3CosAdd, never one of the three (https://aclanthology.org/W14-1618)."""
-        rows = [self.row(word) for word in (a, b, c)]
-        from_, to, start = self.units[rows]
-        return self._greatest(F.normalize(to - from_ + start, dim=0), set(rows), count)
+        return self._similarity.analogy(a, b, c, count)
 
-    def _greatest(self, unit: Tensor, excluded: set[int], count: int) -> list[tuple[str, float]]:
-        if count < 1:
-            raise InvalidArgument("count", wanted="at least 1", got=str(count), remedy="Raise it.")
-        cosines, rows = (self.units @ unit).topk(min(count + len(excluded), len(self)))
-        ranked = zip(rows.tolist(), cosines.tolist(), strict=True)
-        return [(self.words[row], cosine) for row, cosine in ranked if row not in excluded][:count]
+    @cached_property
+    def _similarity(self) -> WordSimilarity:
+        return WordSimilarity(self.words, self.vectors.cpu().numpy())
 
     def fill(self, embedding: Embedding, vocabulary: Sequence[str]) -> int:
         """Copy vectors to the rows of an embedding for the tokens of `vocabulary`; returns how many tokens have one.
@@ -122,7 +108,7 @@ class WordVectors:
             )
             raise InvalidArgument("vocabulary", wanted=wanted, got=got, remedy="Give the model's own, in its order.")
         known = [row for row, token in enumerate(vocabulary) if token in self]
-        own = [self._row[vocabulary[row]] for row in known]
+        own = [self.row(vocabulary[row]) for row in known]
         with torch.no_grad():
             embedding.weight[known] = (self.vectors[own] / embedding.scale).to(embedding.weight)
         return len(known)
@@ -142,45 +128,8 @@ class WordVectors:
     @staticmethod
     def load(path: str | Path) -> "WordVectors":
         """Read word2vec's text format."""
-        path = Path(path)
-        stripped = ((number, line.rstrip(" \t")) for number, line in enumerate(lines(path), start=1))
-        nonempty = ((number, line) for number, line in stripped if line)
-        count, dim = _header(path, *next(nonempty, (1, "")))
-        words: dict[str, int] = {}
-        numbers = array("f")  # not allocated by the header, which may be wrong
-        for number, line in nonempty:
-            word, *values = line.split(" ")
-            if len(words) == count:
-                raise _malformed(path, number, f"the end after the {count} words of the first line", repr(line[:40]))
-            if len(values) != dim:
-                raise _malformed(path, number, f"a word and {dim} numbers", f"{word!r} and {len(values)}")
-            if word in words:
-                raise _malformed(path, number, "each word once", f"{word!r}, which is on line {words[word]} too")
-            try:
-                with np.errstate(over="ignore"):  # too large for float32: infinite
-                    row = np.array(values, dtype=np.float32)
-            except ValueError as error:
-                raise _malformed(path, number, f"{dim} numbers after {word!r}", str(error)) from None
-            finite = np.isfinite(row)
-            if not finite.all():
-                raise _malformed(path, number, f"{dim} finite numbers after {word!r}", values[finite.argmin()])
-            words[word] = number
-            numbers.frombytes(row.tobytes())
-        if len(words) < count:
-            wanted, got = f"{count} words, as the first line says", f"{len(words)}, then the end"
-            raise _malformed(path, 1 + len(words), wanted, got)
-        return WordVectors(tuple(words), torch.frombuffer(numbers, dtype=torch.float32).view(count, dim))
-
-
-def _header(path: Path, number: int, line: str) -> tuple[int, int]:
-    fields = line.split(" ")
-    if len(fields) == 2 and all(field.isdecimal() and len(field) <= LONGEST and int(field) > 0 for field in fields):
-        return int(fields[0]), int(fields[1])
-    raise _malformed(path, number, "the number of words and their dimension", repr(line[:40]))
-
-
-def _malformed(path: Path, line: int, wanted: str, got: str) -> InvalidData:
-    return InvalidData(path, line, wanted=wanted, got=got, remedy="The file is truncated, or of another format.")
+        words, matrix = read_vectors(Path(path))
+        return WordVectors(words, torch.from_numpy(matrix.copy()))
 
 
 def _packed(file: IO[bytes], path: Path) -> AbstractContextManager[IO[bytes] | gzip.GzipFile]:

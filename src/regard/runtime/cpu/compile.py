@@ -68,6 +68,7 @@ def _hash(content: bytes) -> str:
 
 
 def _compile(command: list[str], folder: Path, prefix: str) -> Path:
+    log.info("compiling the C++ engine for this processor, once; this takes some seconds")
     with tempfile.TemporaryDirectory() as temporary:
         built = Path(temporary) / prefix
         done = subprocess.run([*command, "-o", str(built)], capture_output=True, text=True, timeout=120, check=False)

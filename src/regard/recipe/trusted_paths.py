@@ -1,0 +1,69 @@
+"""Which data paths of a checkpoint's recipe may be read: those that this user has trained with on this machine.
+
+A checkpoint names the files and Hugging Face datasets of its training. One made by somebody else could name any file of
+the user's, or any dataset to fetch. So training records its paths in the user's cache, outside of the checkpoint, and a
+verb that would read data because a checkpoint names them refuses paths without a record, unless it is told otherwise.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+from regard.core.atomic_io import cache_folder
+from regard.core.errors import InvalidArgument
+from regard.data import huggingface_datasets
+from regard.data.config import DataConfig
+from regard.data.example import Split
+
+log = logging.getLogger(__name__)
+
+
+def record_paths(data: DataConfig) -> None:
+    """Record the paths of data that the user trains with."""
+    try:
+        for path in chain.from_iterable(_paths(data, split) for split in data.splits):
+            record = _record(path)
+            record.parent.mkdir(parents=True, exist_ok=True)
+            record.touch()
+    except OSError as error:  # of a cache that cannot be written: training needs no record
+        log.warning("the data paths are not recorded: %s. `regard evaluate` will ask for --trust-data-paths.", error)
+
+
+def check_paths(
+    data: DataConfig, split: Split, *, trusted: bool, named: Sequence[str] = (), checkpoint: Path | None = None
+) -> None:
+    """Refuse to read a split of a checkpoint's recipe whose paths were not recorded.
+
+    trusted   read them, with a message
+    named     files that the user named, which may be read
+    """
+    known = [_absolute(file) for file in named]
+    unknown = [path for path in _paths(data, split) if path not in known and not _record(path).exists()]
+    unknown = [path for path in unknown if huggingface_datasets.is_dataset(path) or Path(path).exists()]
+    if not unknown:
+        return
+    names = ", ".join(unknown)
+    if not trusted:
+        raise InvalidArgument(
+            str(checkpoint or "model"),
+            wanted="data that you name, or that you have trained with on this machine",
+            got=f"a checkpoint that names {names}",
+            remedy="Read these only if you trust it: add --trust-data-paths. Or name files of your own.",
+        )
+    log.info("reading data that the checkpoint names: %s", names)
+
+
+def _paths(data: DataConfig, split: Split) -> list[str]:
+    """The files of a split, and the folder of images."""
+    return [_absolute(file) for file in (*data.files(split), data.images) if file]
+
+
+def _absolute(file: str) -> str:
+    return file if huggingface_datasets.is_dataset(file) else os.path.abspath(file)
+
+
+def _record(path: str) -> Path:
+    return cache_folder() / "trained-paths" / hashlib.sha256(path.encode()).hexdigest()

@@ -1,0 +1,99 @@
+"""What a run resumes from is checked: progress of other types, missing optimizer state, values that are no numbers."""
+
+import json
+from dataclasses import asdict
+from math import inf, isfinite, nan
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard.checkpoint import store
+from regard.checkpoint.format import find_checkpoint
+from regard.training.config import TrainConfig
+from regard.training.monitor import ValidationHistory
+from regard.training.optimizers import Optimizer
+from regard.training.run_state import RunState
+from support.forged import HOSTILE, forge, leaves, put, rehashed
+
+WHERE = Path("training.json")
+STATE = asdict(RunState(history=ValidationHistory(best=2.0, best_step=1)))
+
+
+@pytest.mark.parametrize("place", list(leaves(STATE)), ids=lambda place: ".".join(place))
+def test_progress_of_other_types_is_refused(place):
+    assert RunState.from_dict(json.loads(json.dumps(STATE)), WHERE) == RunState(history=ValidationHistory(2.0, 1))
+    for value in HOSTILE:
+        changed = json.loads(json.dumps(STATE))
+        put(changed, place, value)
+        if _valid(place[-1], value):
+            RunState.from_dict(changed, WHERE)
+        else:
+            with pytest.raises(regard.CheckpointRefused, match=r"training\.json"):
+                RunState.from_dict(changed, WHERE)
+
+
+def _valid(key, value) -> bool:
+    if value is None:
+        return key in ("grad_norm", "best", "best_step")
+    if key == "validated":
+        return value is True
+    if key in ("grad_norm", "loss_since", "best", "factor"):
+        return type(value) in (int, float) and isfinite(value)
+    return key != "history" and type(value) is int and 0 <= value < 2**63
+
+
+@pytest.mark.parametrize(
+    "history", [None, [], {"best_step": "1"}, {"best_step": ["a"]}, {"best_step": 2**70}, {"best_step": -1}]
+)
+def test_a_run_with_a_forged_best_step_is_refused(tmp_path, history):
+    folder = forge(tmp_path / "step-00000001", "config.json", lambda config: None)
+    (folder / "training.json").write_text(json.dumps({"history": {"best_step": 1}}))
+    assert find_checkpoint(rehashed(folder).parent) == folder
+    (folder / "training.json").write_text(json.dumps({"history": history}))
+    rehashed(folder)
+    with pytest.raises(regard.CheckpointRefused, match="best step"):
+        regard.load(tmp_path)
+
+
+def test_an_unreadable_file_is_refused(tmp_path, monkeypatch):
+    folder, read = forge(tmp_path / "c", "config.json", lambda config: None), Path.read_bytes
+
+    def denied(path):
+        if path.name == "model.safetensors":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(regard.CheckpointRefused, match="Permission denied"):
+        store.verify(folder)
+
+
+@pytest.mark.parametrize("missing", ["step.weight", "exp_avg_sq.bias", "exp_avg.weight"])
+def test_incomplete_optimizer_state_is_refused(missing):
+    def stepped():
+        model = torch.nn.Linear(2, 3)
+        optimizer = Optimizer(model, TrainConfig())
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        return optimizer
+
+    saved = stepped().state_tensors()
+    Optimizer(torch.nn.Linear(2, 3), TrainConfig()).load_state_tensors(saved, WHERE)
+    kept = {name: tensor for name, tensor in saved.items() if name != missing}
+    for wrong in (kept, saved | {missing: torch.ones(7)}, saved | {missing: saved[missing] * nan}):
+        with pytest.raises(regard.CheckpointRefused, match=missing.partition(".")[0]):
+            Optimizer(torch.nn.Linear(2, 3), TrainConfig()).load_state_tensors(wrong, WHERE)
+
+
+@pytest.mark.parametrize("monitor", ["loss", "accuracy"])
+def test_a_value_that_is_no_number_is_never_the_best(monitor):
+    config = TrainConfig(monitor=monitor)
+    history = ValidationHistory()
+    for step, value in enumerate([nan, inf if monitor == "accuracy" else -inf, nan], start=1):
+        history = history.after({monitor: value}, step, config)
+        assert (history.best, history.best_step, history.waited) == (None, None, step)
+    history = history.after({monitor: 0.5}, 4, config)
+    assert (history.best, history.best_step, history.waited) == (0.5, 4, 0)
+    assert history.after({monitor: nan}, 5, config) == ValidationHistory(0.5, 4, 1)
