@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 import regard
@@ -160,7 +161,7 @@ def test_a_pickle_is_never_opened(name, tmp_path, monkeypatch):
 
 
 KILLED = """
-import os, signal, sys, torch
+import os, safetensors.torch, signal, sys, torch
 from pathlib import Path
 from regard.checkpoint import store
 run, at = Path(sys.argv[1]), int(sys.argv[2])
@@ -176,8 +177,8 @@ def dying(function):
 for name in ("fsync", "rename", "replace", "mkdir", "open"):
     setattr(os, name, dying(getattr(os, name)))
 Path.write_bytes = dying(Path.write_bytes)
-store.save_file = dying(store.save_file)
-texts = {"config.json": "{}", "training.json": "{}"}
+safetensors.torch.save_file = dying(safetensors.torch.save_file)
+texts = {"config.json": "{}", "training.json": '{"step": 2}'}
 store.write(store.step_folder(run, 2), texts, {"model.safetensors": {"w": torch.ones(3)}})
 store.prune(run, store.steps(run)[-1:])
 print("done")
@@ -228,7 +229,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store, "save_file", full)
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(OSError, match="No space"):
         write(store.step_folder(tmp_path, 2))
     assert store.steps(tmp_path) == [1]

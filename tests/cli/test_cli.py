@@ -65,22 +65,23 @@ def test_the_command_line_is_frozen():
         "prepare": ["--cache", "--json", "--set"],
         "evaluate": [
             "--by-length", "--cache", "--column", "--data", "--device", "--json", "--metric", "--outputs",
-            "--references", "--resamples", "--set", "--sources", "--split",
+            "--references", "--resamples", "--set", "--sources", "--split", "--trust-data-paths",
         ],
         "compare": [
             "--by-length", "--cache", "--column", "--data", "--device", "--json", "--metric", "--out",
             "--references", "--resamples", "--sentences", "--set", "--sources", "--split",
+            "--trust-data-paths",
         ],
         "predict": [
             "--attention", "--beam", "--column", "--constraints", "--device", "--errors", "--json", "--markup",
-            "--max-length",
-            "--n-best", "--prefix", "--probabilities", "--sample", "--scores", "--set", "--stream", "--truncate",
+            "--max-length", "--n-best", "--prefix", "--probabilities", "--sample", "--scores", "--set", "--stream",
+            "--truncate",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
             "--ablate", "--beam", "--column", "--data", "--device", "--file", "--head", "--json", "--layer", "--map",
-            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--truncate", "--view",
-            "--words",
+            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--truncate",
+            "--trust-data-paths", "--view", "--words",
         ],
         "align": [
             "--beam", "--choose", "--device", "--head", "--json", "--references", "--set", "--sources",

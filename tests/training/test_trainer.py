@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch.nn import functional as F
 
@@ -608,7 +609,7 @@ def test_out_of_memory_names_the_batch_and_changes_nothing(tmp_path, cache, monk
 
 
 def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache, whole, monkeypatch):
-    save, count = store.save_file, 0
+    save, count = safetensors.torch.save_file, 0
 
     def full(*arguments):
         nonlocal count
@@ -617,7 +618,7 @@ def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache,
             raise OSError(28, "No space left on device")
         return save(*arguments)
 
-    monkeypatch.setattr(store, "save_file", full)
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(regard.TrainingFailed, match=r"step-00000008: wanted to save a checkpoint; got No space left"):
         train(table(), tmp_path, cache=cache)
     assert store.steps(tmp_path) == [4]
