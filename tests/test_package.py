@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,39 @@ def test_no_source_unpickles_or_evaluates():
     )
     for path in (ROOT / "src").rglob("*.py"):
         assert not forbidden.search(path.read_text()), path
+
+
+def test_every_needed_package_is_pinned():
+    """With the version that is installed here."""
+    lines = [line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+    pinned = {normalized(name): pin for name, pin in lines}
+    assert len(pinned) == len(lines)
+    assert {name: found for name, found in needed("regard").items() if pinned.get(name) != found} == {}
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def needed(name: str) -> dict[str, str]:
+    """The versions of the installed packages that this one needs with all its extras, and that those need."""
+    versions, queue = {}, list(requires(name) or [])
+    while queue:
+        package = normalized(re.match(r"[A-Za-z0-9._-]+", queue.pop())[0])
+        if package == name or package in versions:
+            continue
+        try:
+            versions[package] = version(package).partition("+")[0]
+        except PackageNotFoundError:  # of an extra, or of another system
+            continue
+        queue += [line for line in requires(package) or [] if "extra ==" not in line]
+    return versions
+
+
+def test_the_licence_of_every_extra_is_named():
+    table = (
+        (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\ndev = ")[0]
+    )
+    extras = [line for line in table.splitlines() if " = [" in line]
+    assert len(extras) >= 7
+    assert [line for line in extras if not re.search(r"\]  # [A-Z]", line)] == []

@@ -189,7 +189,7 @@ def test_a_line_that_is_too_long_is_named(place):
     assert "line 2: wanted at most 20 tokens; got 30" in refused.stderr
     cut = command("predict", place / "run", place / "long.txt", "--set", "max_source_length=20", "--truncate")
     assert (cut.returncode, cut.stdout.count("\n")) == (0, 2)
-    assert "1 lines were too long" in cut.stderr
+    assert "1 line truncated, being too long" in cut.stderr
 
 
 def test_lines_are_answered_as_they_come(place):
@@ -387,7 +387,7 @@ def test_dry_run_shows_and_does_nothing(place):
 def test_verify_finds_damage(place, tmp_path):
     done = command("verify", place / "run")
     assert done.returncode == 0
-    assert "step-00000006: 6 files, all as they were saved" in done.stdout
+    assert "step-00000006: 6 files, as saved" in done.stdout
     model = place / "run" / "step-00000006" / "model.safetensors"
     kept = model.read_bytes()
     model.write_bytes(kept[:-1])

@@ -56,6 +56,7 @@ VALID = {  # the arguments with which each verb works
     "verify": [MODEL],
     "sweep": ["recipe.toml", "--out", "sweep", "--grid", "train.seed=1"],
     "plot": ["run"],
+    "data": [],
     "recipes": [],
     "words train": [TEXT, "--out", "vectors.txt"],
     "words nearest": ["vectors.txt", "abc"],

@@ -17,6 +17,7 @@ import typer
 
 from regard import __version__
 from regard.cli import evaluate, look, predict, train, words
+from regard.cli.verb import Verb
 from regard.core.errors import RegardError
 from regard.core.sanitize import indented
 
@@ -46,21 +47,21 @@ def regard(
     """Train, interpret and serve attention models."""
 
 
-app.command()(train.train)
-app.command()(train.prepare)
+app.command(cls=Verb)(train.train)
+app.command(cls=Verb)(train.prepare)
 app.command(cls=evaluate.WithMetrics)(evaluate.evaluate)
-app.command()(evaluate.compare)
-app.command()(predict.predict)
-app.command()(predict.caption)
-app.command()(look.look)
-app.command()(look.align)
-app.command()(evaluate.score)
-app.command()(evaluate.verify)
-app.command()(train.sweep)
-app.command()(train.plot)
-app.command()(train.recipes)
-app.command()(train.data)
-app.command()(train.demo)
+app.command(cls=Verb)(evaluate.compare)
+app.command(cls=Verb)(predict.predict)
+app.command(cls=Verb)(predict.caption)
+app.command(cls=Verb)(look.look)
+app.command(cls=Verb)(look.align)
+app.command(cls=Verb)(evaluate.score)
+app.command(cls=Verb)(evaluate.verify)
+app.command(cls=Verb)(train.sweep)
+app.command(cls=Verb)(train.plot)
+app.command(cls=Verb)(train.recipes)
+app.command(cls=Verb)(train.data)
+app.command(cls=Verb)(train.demo)
 app.add_typer(words.app, name="words")
 
 

@@ -58,7 +58,7 @@ DecodeChanges = Annotated[
     list[str] | None,
     option("KEY=VALUE", "Set a key of the recipe's [decode]: temperature=0.8; may be repeated.", "--set"),
 ]
-Device = Annotated[str, option("NAME", "cpu or cuda.")]
+Device = Annotated[str, option("NAME", "cpu, cuda, or auto: a GPU where there is one.")]
 Beam = Annotated[int | None, option("N", "Beam size.", least=1)]
 MaxLength = Annotated[int | None, option("N", "The most tokens of an output.", least=1)]
 Scores = Annotated[bool, flag("--scores", "Print each output's score, by which outputs are ranked, before it.")]

@@ -30,6 +30,7 @@ from regard.cli.options import (
 from regard.core.atomic_io import atomic_file
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import one_line
+from regard.core.text_table import counted
 
 if TYPE_CHECKING:
     from regard.inference.pipelines import Output
@@ -69,7 +70,7 @@ def predict(
         str, option("MODE", "Bytes that are not UTF-8: strict refuses them, replace reads them as U+FFFD.")
     ] = "strict",
     set_: DecodeChanges = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Print an output for every line of stdin or of files, line by line.
@@ -139,7 +140,7 @@ def predict(
                 print(end="\n" * (0 if as_json else count - len(outputs)))  # the same number of lines for every input
             sys.stdout.flush()
     if truncated:
-        print(f"regard: {truncated} lines were too long and were truncated", file=sys.stderr)
+        print(f"regard: {counted(truncated, 'line')} truncated, being too long", file=sys.stderr)
     _warn_repetitive(repetitive)
 
 
@@ -197,7 +198,7 @@ def caption(
     max_length: MaxLength = None,
     scores: Scores = False,
     set_: DecodeChanges = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Print a caption for every image: its path, a tab and the caption.
@@ -222,5 +223,5 @@ def caption(
         sys.stdout.flush()
     _warn_repetitive(repetitive)
     if broken:
-        print(f"regard: {broken} images could not be captioned", file=sys.stderr)
+        print(f"regard: {counted(broken, 'image')} could not be captioned", file=sys.stderr)
         raise typer.Exit(1)
