@@ -73,8 +73,8 @@ if TYPE_CHECKING:
         Uniform as Uniform,
     )
     from regard.model.vision import SelfAttention2d as SelfAttention2d
+    from regard.word_vectors.config import Word2VecConfig as Word2VecConfig
     from regard.word_vectors.vectors import WordVectors as WordVectors
-    from regard.word_vectors.word2vec import Word2VecConfig as Word2VecConfig
 
 __version__ = "0.1.0"
 
@@ -120,7 +120,7 @@ _HOMES = {
     "regard.core.sequence": ("Tokens",),
     "regard.inference.load": ("load",),
     "regard.inference.predictor": ("Predictor",),
-    "regard.word_vectors.word2vec": ("Word2VecConfig",),
+    "regard.word_vectors.config": ("Word2VecConfig",),
     "regard.api.word_vectors": ("train_word_vectors",),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -258,7 +258,7 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
     names, captions = zip(*(line.split("\t") for line in done.stdout.splitlines()), strict=True)
     assert [Path(name).name for name in names] == ["..\\x<b>\\tc.png", "a.jpg", "c.webp", "wide.png"]
     assert "notes.jpg: wanted a whole image" in done.stderr
-    assert "1 images could not be captioned" in done.stderr
+    assert "1 image could not be captioned" in done.stderr
     made = sorted(path.name for path in looks.iterdir())
     assert made == [
         "0001-x-b-c.png", "0001-x-b-c.svg", "0002-a.png", "0002-a.svg", "0003-c.png", "0003-c.svg", "0004-wide.png",

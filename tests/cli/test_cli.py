@@ -65,21 +65,23 @@ def test_the_command_line_is_frozen():
         "prepare": ["--cache", "--json", "--set"],
         "evaluate": [
             "--by-length", "--cache", "--column", "--data", "--device", "--json", "--metric", "--outputs",
-            "--references", "--resamples", "--set", "--sources", "--split",
+            "--references", "--resamples", "--set", "--sources", "--split", "--trust-data-paths",
         ],
         "compare": [
             "--by-length", "--cache", "--column", "--data", "--device", "--json", "--metric", "--out",
             "--references", "--resamples", "--sentences", "--set", "--sources", "--split",
+            "--trust-data-paths",
         ],
         "predict": [
-            "--attention", "--beam", "--column", "--constraints", "--device", "--json", "--markup", "--max-length",
-            "--n-best", "--prefix", "--probabilities", "--sample", "--scores", "--set", "--stream", "--truncate",
+            "--attention", "--beam", "--column", "--constraints", "--device", "--errors", "--json", "--markup",
+            "--max-length", "--n-best", "--prefix", "--probabilities", "--sample", "--scores", "--set", "--stream",
+            "--truncate",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
             "--ablate", "--beam", "--column", "--data", "--device", "--file", "--head", "--json", "--layer", "--map",
-            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--truncate", "--view",
-            "--words",
+            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--truncate",
+            "--trust-data-paths", "--view", "--words",
         ],
         "align": [
             "--beam", "--choose", "--device", "--head", "--json", "--references", "--set", "--sources",
@@ -187,7 +189,7 @@ def test_a_line_that_is_too_long_is_named(place):
     assert "line 2: wanted at most 20 tokens; got 30" in refused.stderr
     cut = command("predict", place / "run", place / "long.txt", "--set", "max_source_length=20", "--truncate")
     assert (cut.returncode, cut.stdout.count("\n")) == (0, 2)
-    assert "1 lines were too long" in cut.stderr
+    assert "1 line truncated, being too long" in cut.stderr
 
 
 def test_lines_are_answered_as_they_come(place):
@@ -385,7 +387,7 @@ def test_dry_run_shows_and_does_nothing(place):
 def test_verify_finds_damage(place, tmp_path):
     done = command("verify", place / "run")
     assert done.returncode == 0
-    assert "step-00000006: 6 files, all as they were saved" in done.stdout
+    assert "step-00000006: 6 files, as saved" in done.stdout
     model = place / "run" / "step-00000006" / "model.safetensors"
     kept = model.read_bytes()
     model.write_bytes(kept[:-1])
@@ -474,6 +476,12 @@ def test_invalid_utf8_is_named(place):
     assert done.returncode == 2
     assert "line 2" in done.stderr
     assert "0xff" in done.stderr
+    assert "--errors replace" in done.stderr
+    done = process("predict", place / "run", "--errors", "replace", text=b"fine\nbad \xff\n")
+    assert done.returncode == 0
+    assert done.stdout.count("\n") == 2
+    done = command("predict", place / "run", "--errors", "ignore")
+    assert (done.returncode, done.stderr.count("--errors: wanted strict or replace; got 'ignore'")) == (2, 1)
 
 
 def test_all_that_is_wrong_with_a_recipe_is_told_at_once(tmp_path):

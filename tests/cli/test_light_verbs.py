@@ -49,7 +49,7 @@ def test_light_verbs_do_not_import_torch(tmp_path):
         (["recipes", "--schema"], schema_text()),
         (["words", "nearest", vectors, "king"], "queen"),
         (["words", "analogy", vectors, "king", "queen", "tree"], "\t"),
-        (["verify", GOLDEN / "classifier"], "all as they were saved"),
+        (["verify", GOLDEN / "classifier"], "files, as saved"),
     ]:
         done = run(RUN, *arguments)
         assert "imported" not in done.stderr, arguments

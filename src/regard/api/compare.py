@@ -40,7 +40,7 @@ def compare(
     by_length: str | None = "4",
     sentences: int = 5,
     cache: Path | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     decode: Mapping[str, Any] | None = None,
     trust_data_paths: bool = False,
 ) -> Comparison:

@@ -51,7 +51,7 @@ def evaluate(
     by_length: str | None = None,
     outputs: str | Path | None = None,
     cache: Path | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     decode: Mapping[str, Any] | None = None,
     trust_data_paths: bool = False,
 ) -> Report:
@@ -100,7 +100,7 @@ class Evaluation:
     metrics: Sequence[str] | None = None
     by_length: str | None = None
     cache: Path | None = None
-    device: str = "cpu"
+    device: str = "auto"
     decode: Mapping[str, Any] = field(default_factory=dict)
     trust_data_paths: bool = False
 

@@ -9,10 +9,14 @@ from regard.core.atomic_io import check_writable
 from regard.core.config import read
 from regard.core.errors import InvalidRecipe
 from regard.data.text import lines
+from regard.inference.load import pick_device
 from regard.recipe.load import read_tables
+from regard.word_vectors.config import Word2VecConfig
 from regard.word_vectors.evaluate import analogy_accuracy, read_analogies, read_pairs, similarity_correlation
 from regard.word_vectors.vectors import WordVectors
-from regard.word_vectors.word2vec import Word2VecConfig, Word2VecProgress, train_word2vec
+from regard.word_vectors.word2vec import Word2VecProgress, train_word2vec
+
+LONGEST_TEXT = 1 << 30  # bytes of a line: some corpora are a single one
 
 
 def train_word_vectors(
@@ -20,7 +24,7 @@ def train_word_vectors(
     out: str | Path | None = None,
     config: Word2VecConfig | Sequence[str] = (),
     *,
-    device: str = "cpu",
+    device: str = "auto",
     progress: Callable[[Word2VecProgress], None] | None = None,
 ) -> WordVectors:
     """Train word vectors by word2vec.
@@ -36,8 +40,8 @@ def train_word_vectors(
         config = parsed
     if out is not None:
         check_writable(Path(out))
-    sentences = (line.split() for line in lines(text)) if isinstance(text, str | Path) else text
-    vectors = train_word2vec(sentences, config, progress=progress, device=device)
+    sentences = (line.split() for line in lines(text, longest=LONGEST_TEXT)) if isinstance(text, str | Path) else text
+    vectors = train_word2vec(sentences, config, progress=progress, device=pick_device(device))
     if out is not None:
         vectors.save(out)
     return vectors

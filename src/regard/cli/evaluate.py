@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer.core import TyperCommand
-
 import regard
 from regard.cli.options import (
     ByLength,
@@ -30,12 +28,14 @@ from regard.cli.options import (
     decode_options,
     option,
 )
+from regard.cli.verb import Verb
 from regard.core.errors import InvalidArgument
+from regard.core.text_table import counted
 
 ENDINGS = (".html", ".svg")
 
 
-class WithMetrics(TyperCommand):
+class WithMetrics(Verb):
     """A verb whose help ends with the list of metrics."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -59,7 +59,7 @@ def evaluate(
     resamples: Resamples = 1000,
     outputs: Annotated[Path | None, option("FILE", "Write the model's outputs to this file, one per line.")] = None,
     set_: DecodeChanges = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     cache: Cache = None,
     trust_data_paths: TrustDataPaths = False,
     as_json: Json = False,
@@ -115,7 +115,7 @@ def compare(
         Path | None, option("FILE", "Write a page (.html), or a figure of quality by source length (.svg).")
     ] = None,
     set_: DecodeChanges = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     cache: Cache = None,
     trust_data_paths: TrustDataPaths = False,
     as_json: Json = False,
@@ -164,7 +164,7 @@ def score(
         argument("FILE", "Sources and targets, or a table of them; texts for a language model [default: stdin]."),
     ] = None,
     column: Column = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Print the log-probability and perplexity of given outputs or labels, line by line.
@@ -192,4 +192,4 @@ def verify(path: ModelFolder) -> None:
     Example: regard verify runs/dates
     """
     for folder, files in regard.verify(path):
-        print(f"{folder}: {files} files, all as they were saved")
+        print(f"{folder}: {counted(files, 'file')}, as saved")

@@ -63,7 +63,7 @@ def look(
     beam: Beam = None,
     set_: DecodeChanges = None,
     truncate: Truncate = False,
-    device: Device = "cpu",
+    device: Device = "auto",
     trust_data_paths: TrustDataPaths = False,
     as_json: Json = False,
 ) -> None:
@@ -211,7 +211,7 @@ def align(
     beam: Beam = None,
     set_: DecodeChanges = None,
     truncate: Truncate = False,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Align the words of texts and translations, line by line, from the model's cross-attention.

@@ -12,6 +12,7 @@ import typer
 
 import regard
 from regard.cli.options import Cache, Changes, Json, RecipeFile, argument, flag, option
+from regard.core.text_table import counted
 
 
 def train(
@@ -71,7 +72,7 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
     for name, split in record["splits"].items():
         tokens = "".join(f"   {count:,} {side} tokens" for side, count in split["tokens"].items())
         left = "".join(f"   {count:,} left out: {why}" for why, count in split["left_out"].items() if count)
-        print(f"{name:<6} {split['examples']:,} examples{tokens}{left}")
+        print(f"{name:<6} {counted(split['examples'], 'example')}{tokens}{left}")
     print(data.folder)
 
 

@@ -1,24 +1,46 @@
 """`regard words`: train, nearest, analogy, score."""
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import regard
-from regard.cli.options import Changes, Device, Json
+from regard.cli.options import Device, Json, argument, option, show
+from regard.cli.verb import Verb
 
-VectorFile = Annotated[Path, typer.Argument(help="A file of vectors in word2vec's text format.")]
+VectorFile = Annotated[Path, argument("FILE", "A file of vectors in word2vec's text format.")]
+Word = Annotated[str, argument("WORD", "A word.")]
+Shown = Annotated[int, option("N", "Show this many.", least=1)]
+
+
+class WithKeys(Verb):
+    """A verb whose help ends with the keys of word2vec."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from regard.word_vectors.config import Word2VecConfig
+
+        rows = []
+        for each in fields(Word2VecConfig):
+            default = "" if each.default is None else f"={each.default}"
+            rows.append((f"{each.name}{default}", each.metadata["doc"]))
+        with formatter.section("Keys of --set"):
+            formatter.write_dl(rows)
+
+
 app = typer.Typer(help="Word vectors by word2vec: train, nearest, analogy, score.", no_args_is_help=True)
 
 
-@app.command("train")
+@app.command("train", cls=WithKeys)
 def words_train(
-    text: Annotated[Path, typer.Argument(help="Space-separated words, a sentence per line; plain, .gz or .zst.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the vectors.")],
-    set_: Changes = None,
-    device: Device = "cpu",
+    text: Annotated[Path, argument("FILE", "Space-separated words, a sentence per line; plain, .gz or .zst.")],
+    out: Annotated[Path, option("FILE", "Where to write the vectors.", "--out", "-o")],
+    set_: Annotated[
+        list[str] | None, option("KEY=VALUE", "Set one of the keys below; may be repeated.", "--set")
+    ] = None,
+    device: Device = "auto",
 ) -> None:
     """Train word vectors by word2vec.
 
@@ -32,11 +54,11 @@ def words_train(
     print(f"{len(vectors):,} words, {vectors.dim} numbers each: {out}", file=sys.stderr)
 
 
-@app.command("nearest")
+@app.command("nearest", cls=Verb)
 def words_nearest(
     vectors: VectorFile,
-    word: str,
-    count: Annotated[int, typer.Option(min=1)] = 10,
+    word: Word,
+    count: Shown = 10,
 ) -> None:
     """The words most similar to one, by cosine.
 
@@ -47,13 +69,13 @@ def words_nearest(
     _print_scored(WordSimilarity.load(vectors).nearest(word, count))
 
 
-@app.command("analogy")
+@app.command("analogy", cls=Verb)
 def words_analogy(
     vectors: VectorFile,
-    a: str,
-    b: str,
-    c: str,
-    count: Annotated[int, typer.Option(min=1)] = 5,
+    a: Annotated[str, argument("A", "A word,")],
+    b: Annotated[str, argument("B", "what it is to,")],
+    c: Annotated[str, argument("C", "and a word like the first.")],
+    count: Shown = 5,
 ) -> None:
     """A is to B as C is to what?
 
@@ -64,10 +86,10 @@ def words_analogy(
     _print_scored(WordSimilarity.load(vectors).analogy(a, b, c, count))
 
 
-@app.command("score")
+@app.command("score", cls=Verb)
 def words_score(
     vectors: VectorFile,
-    files: Annotated[list[Path], typer.Argument(help="Word pairs with scores, or analogy questions.")],
+    files: Annotated[list[Path], argument("FILE", "Word pairs with scores, or analogy questions.")],
     as_json: Json = False,
 ) -> None:
     """Rank correlation with human similarity judgements, and accuracy on analogies.
@@ -83,4 +105,4 @@ def words_score(
 
 def _print_scored(words: list[tuple[str, float]]) -> None:
     for word, cosine in words:
-        print(f"{cosine:.4f}\t{word}")
+        show(f"{cosine:.4f}\t{word}")

@@ -23,3 +23,12 @@ def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
         ]
         lines.append("   ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun in the singular or plural.
+
+    >>> counted(1, "line"), counted(1200, "line")
+    ('1 line', '1,200 lines')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,7 +1,7 @@
 """A report as plain text."""
 
 from regard.core.sanitize import printable
-from regard.core.text_table import text_table
+from regard.core.text_table import counted, text_table
 from regard.evaluation.metrics import METRICS
 from regard.evaluation.report import MetricResult, Report
 
@@ -65,7 +65,8 @@ def notes(report: Report) -> list[str]:
     results = report.systems[0].metrics.items()
     lines = [f"{name}: {result.signature}" for name, result in results if result.signature]
     if report.examples:
-        lines.append(f"{report.examples:,} examples; bootstrap of {report.resamples:,} resamples, seed {report.seed}")
+        examples, resamples = counted(report.examples, "example"), counted(report.resamples, "resample")
+        lines.append(f"{examples}; bootstrap of {resamples}, seed {report.seed}")
     if len(report.systems) > 1:
         lines.append(f"differences from {report.systems[0].name}; p by paired bootstrap, two-sided")
     return ["\n".join(lines)] if lines else []

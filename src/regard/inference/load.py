@@ -31,10 +31,7 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
         return path
     if not isinstance(path, str | Path):
         return _ensemble([load(each, device=device) for each in path])
-    kind, _, number = device.partition(":")
-    if kind not in ("cpu", "cuda") or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
-        wanted = "cpu, or cuda (cuda:1, …) where PyTorch finds a GPU"
-        raise InvalidArgument("device", wanted=wanted, got=repr(device), remedy="Use cpu.")
+    device = pick_device(device)
     folder = find_checkpoint(Path(path))
     content = store.read(folder)
     weights = store.tensors(content, WEIGHTS, folder)
@@ -76,6 +73,18 @@ def _check_sizes(table: Any, weights: Mapping[str, Tensor], key: str = "model") 
     limit = len(weights) if layers else max(LARGE, *(each.numel() for each in weights.values()))
     if size > limit:
         raise ValueError(f"{key} = {size} with {len(weights)} tensors of at most {limit} weights")
+
+
+def pick_device(name: str) -> str:
+    """The device of this name; "auto" is a GPU where PyTorch finds one."""
+    count = torch.cuda.device_count()
+    devices = ["cpu", *(["cuda"] * bool(count)), *(f"cuda:{number}" for number in range(count))]
+    if name == "auto":
+        return "cuda" if count else "cpu"
+    if name not in devices:
+        wanted = "auto, cpu, or cuda (cuda:1, …) where PyTorch finds a GPU"
+        raise InvalidArgument("device", wanted=wanted, got=repr(name), remedy="Use cpu.")
+    return name
 
 
 def _ensemble(members: Sequence[Predictor]) -> Predictor:

@@ -19,7 +19,7 @@ from regard.decoding.config import DecodeConfig
 from regard.model.build import DECODERS, ENCODERS, POOLS
 from regard.model.model_config import SIZES, ModelOptions
 from regard.training.config import TrainConfig
-from regard.word_vectors.word2vec import Word2VecConfig
+from regard.word_vectors.config import Word2VecConfig
 
 EXTENDS = {"type": "string", "description": "a recipe whose tables this one changes: a shipped one's name, or a file"}
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
