@@ -12,12 +12,14 @@ import threading
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 import regard
 from regard.checkpoint import store
-from regard.core.atomic_io import atomic_file, remove_leftovers
+from regard.core.atomic_io import atomic_file
 from regard.model.weights import load_weights
+from regard.training.checkpointing import remove_leftovers
 
 TEXTS = {"config.json": '{"a": 1}\n', "tokenizer.json": '{"model": {}}\n', "README.md": "# A model\n"}
 
@@ -106,6 +108,15 @@ TAMPERED = {
         (folder / "README.md").symlink_to(folder.parent / "elsewhere"),
     ],
     "no manifest": lambda folder: (folder / "manifest.json").unlink(),
+    "a manifest that is a pipe": lambda folder: [
+        (folder / "manifest.json").unlink(),
+        os.mkfifo(folder / "manifest.json"),
+    ],
+    "a manifest that is a device": lambda folder: [
+        (folder / "manifest.json").unlink(),
+        (folder / "manifest.json").symlink_to("/dev/zero"),
+    ],
+    "a manifest of a gigabyte": lambda folder: os.truncate(folder / "manifest.json", 1 << 30),
     "a manifest of depth": lambda folder: (folder / "manifest.json").write_text("[" * 100_000),
 }  # fmt: skip
 
@@ -116,6 +127,19 @@ def test_tampering_is_refused(name, tmp_path):
     TAMPERED[name](tmp_path / "c")
     with pytest.raises(regard.CheckpointRefused, match=str(tmp_path)):
         store.read(tmp_path / "c")
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_refused(tmp_path):
+    texts = TEXTS | {"training.json": '{"step": 4}'}
+    store.write(store.step_folder(tmp_path, 4), texts, {})
+    assert store.verify(store.step_folder(tmp_path, 4)) == 4
+    store.step_folder(tmp_path, 4).rename(store.step_folder(tmp_path, 8))
+    with pytest.raises(
+        regard.CheckpointRefused, match="step-00000008: wanted the checkpoint of step 8; got that of step 4"
+    ):
+        store.verify(store.step_folder(tmp_path, 8))
+    with pytest.raises(regard.CheckpointRefused, match="got that of step 4"):
+        store.newest(tmp_path)
 
 
 class Bomb:
@@ -137,7 +161,7 @@ def test_a_pickle_is_never_opened(name, tmp_path, monkeypatch):
 
 
 KILLED = """
-import os, signal, sys, torch
+import os, safetensors.torch, signal, sys, torch
 from pathlib import Path
 from regard.checkpoint import store
 run, at = Path(sys.argv[1]), int(sys.argv[2])
@@ -153,8 +177,8 @@ def dying(function):
 for name in ("fsync", "rename", "replace", "mkdir", "open"):
     setattr(os, name, dying(getattr(os, name)))
 Path.write_bytes = dying(Path.write_bytes)
-store.save_file = dying(store.save_file)
-texts = {"config.json": "{}", "training.json": "{}"}
+safetensors.torch.save_file = dying(safetensors.torch.save_file)
+texts = {"config.json": "{}", "training.json": '{"step": 2}'}
 store.write(store.step_folder(run, 2), texts, {"model.safetensors": {"w": torch.ones(3)}})
 store.prune(run, store.steps(run)[-1:])
 print("done")
@@ -205,7 +229,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store, "save_file", full)
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(OSError, match="No space"):
         write(store.step_folder(tmp_path, 2))
     assert store.steps(tmp_path) == [1]

@@ -65,21 +65,23 @@ def test_the_command_line_is_frozen():
         "prepare": ["--cache", "--json", "--set"],
         "evaluate": [
             "--by-length", "--cache", "--column", "--data", "--device", "--json", "--metric", "--outputs",
-            "--references", "--resamples", "--set", "--sources", "--split",
+            "--references", "--resamples", "--set", "--sources", "--split", "--trust-data-paths",
         ],
         "compare": [
             "--by-length", "--cache", "--column", "--data", "--device", "--json", "--metric", "--out",
             "--references", "--resamples", "--sentences", "--set", "--sources", "--split",
+            "--trust-data-paths",
         ],
         "predict": [
-            "--attention", "--beam", "--column", "--constraints", "--device", "--json", "--markup", "--max-length",
-            "--n-best", "--prefix", "--probabilities", "--sample", "--scores", "--set", "--stream", "--truncate",
+            "--attention", "--beam", "--column", "--constraints", "--device", "--errors", "--json", "--markup",
+            "--max-length", "--n-best", "--prefix", "--probabilities", "--sample", "--scores", "--set", "--stream",
+            "--truncate",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
             "--ablate", "--beam", "--column", "--data", "--device", "--file", "--head", "--json", "--layer", "--map",
-            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--truncate", "--view",
-            "--words",
+            "--numbers", "--out", "--output", "--rows", "--set", "--sort", "--summary", "--truncate",
+            "--trust-data-paths", "--view", "--words",
         ],
         "align": [
             "--beam", "--choose", "--device", "--head", "--json", "--references", "--set", "--sources",
@@ -474,6 +476,12 @@ def test_invalid_utf8_is_named(place):
     assert done.returncode == 2
     assert "line 2" in done.stderr
     assert "0xff" in done.stderr
+    assert "--errors replace" in done.stderr
+    done = process("predict", place / "run", "--errors", "replace", text=b"fine\nbad \xff\n")
+    assert done.returncode == 0
+    assert done.stdout.count("\n") == 2
+    done = command("predict", place / "run", "--errors", "ignore")
+    assert (done.returncode, done.stderr.count("--errors: wanted strict or replace; got 'ignore'")) == (2, 1)
 
 
 def test_all_that_is_wrong_with_a_recipe_is_told_at_once(tmp_path):

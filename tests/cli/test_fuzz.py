@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from regard.cli import app
+from support.command_line import command
 from support.forged import GOLDEN
 
 NUMBERS = ["-1", "0", "1", "1000000000", "9" * 30, "9" * 5000, "1.5", "nan", "x", ""]
@@ -98,20 +99,20 @@ for line in open(sys.argv[1]):
 def verbs(group=None, path=()):
     """Every verb with its click command."""
     group = group or typer.main.get_command(app)
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from verbs(command, (*path, name))
+    for name, verb in group.commands.items():
+        if hasattr(verb, "commands"):
+            yield from verbs(verb, (*path, name))
         else:
-            yield " ".join((*path, name)), command
+            yield " ".join((*path, name)), verb
 
 
 def calls(chance):
     """The arguments of every verb with each hostile value of an option or argument; of many, a few drawn at random."""
-    for verb, command in verbs():
+    for verb, click_command in verbs():
         if verb == "demo":  # trains two models for minutes
             continue
         valid = VALID[verb]
-        for parameter in command.params:
+        for parameter in click_command.params:
             values = VALUES.get(parameter.metavar, NUMBERS if "count" in parameter.name else TEXTS)
             for value in chance.sample(values, min(5, len(values))):
                 if parameter.param_type_name == "argument":
@@ -150,3 +151,34 @@ def test_hostile_options_give_a_message_and_no_traceback(tmp_path):
     assert b"Traceback" not in ended.stderr
     assert max(seconds for _, _, seconds, _ in results) < 60
     assert results[-1][3] < 4000  # megabytes, with PyTorch
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("predict", MODEL, "text.txt", "--attention", "."), "path: wanted a file's name"),
+        (("predict", MODEL, "text.txt", "--constraints", "deep.json"), "deep.json, line 1: wanted"),
+        (("predict", MODEL, "text.txt", "--beam", "1000000000"), "at most 1000; got 1000000000"),
+        (("predict", MODEL, "text.txt", "--set", "length_penalty=nan"), "wanted a number; got nan"),
+        (("predict", MODEL, "text.txt", "--set", "seed=1180591620717411303424"), "decode.seed: wanted"),
+        (("train", "deep.toml", "--out", "run"), "deep.toml: wanted a TOML file"),
+        (("train", "dates", "--out", "run", "--set", "model.decoder.kind=['a']"), "model.decoder.kind: wanted one of"),
+        (("train", "nul.toml", "--out", "run"), "data.train: wanted a file to read"),
+    ],
+)
+def test_hostile_input_gives_a_message(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("abc\n")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "deep.toml").write_text(f"x={'[' * 5000}")
+    (tmp_path / "nul.toml").write_text('[data]\ntrain = "a\\u0000b"\n[model.decoder]\nkind = "rnn"\n')
+    done = command(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_closed_standard_streams_end_nothing(tmp_path):
+    (tmp_path / "text.txt").write_text("abc\n")
+    program = f"{sys.executable} -m regard predict {MODEL} {tmp_path / 'text.txt'} <&- >&- 2>{tmp_path / 'messages'}"
+    assert subprocess.run(program, shell=True, timeout=120).returncode == 0
+    assert "Traceback" not in (tmp_path / "messages").read_text()

@@ -1,14 +1,22 @@
 """What is shown of a text: all that people write, and nothing that could pass for anything else."""
 
+import io
+import logging
+import sys
+from contextlib import redirect_stderr
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
 
+from regard import cli
+from regard.cli.options import show
+from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidData, InvalidRecipe, Problem, RegardError
 from regard.core.sanitize import printable
 from regard.evaluation.report import collect, report
 from regard.evaluation.report_text import report_text
+from regard.training.telemetry.progress import TrainingProgress
 from regard.views import caption_overlay, charts
 from regard.views.canvas import SvgCanvas
 from regard.views.caption_overlay import Overlay
@@ -55,3 +63,51 @@ def test_unprintable_characters_are_replaced(name):
     assert printable(f"a {text}b") == f"a {'�' * len(text)}b"
     assert charts.text(text) == (text if name == "tab" else "".join(one if one == "\n" else "�" for one in text))
     ElementTree.fromstring(f"<a>{charts.text(text)}</a>")
+
+
+HOSTILE = "a\x1b]0;title\x07b\u202ec\nregard: forged\x9b31m"
+
+
+def raised(error: RegardError) -> str:
+    return str(error)
+
+
+def test_messages_hold_no_control_characters_and_no_forged_line():
+    options = {"wanted": "a name", "got": HOSTILE, "remedy": "Rename it."}
+    for message in (
+        raised(InvalidArgument(HOSTILE, **options)),
+        raised(InvalidData(HOSTILE, 3, **options)),
+        raised(InvalidRecipe([Problem(HOSTILE, **options)])),
+    ):
+        assert printable(message) == message
+    assert printable(raised(CheckpointRefused(HOSTILE)), also="\n") == raised(CheckpointRefused(HOSTILE))
+
+
+def test_progress_shows_samples_and_warnings_without_control_characters(tmp_path):
+    stream = (tmp_path / "shown").open("w", encoding="utf-8")
+    progress = TrainingProgress(stream)
+    progress({"event": "warning", "message": HOSTILE})
+    sample = {"source": HOSTILE, "output": HOSTILE, "reference": "two\tsources"}
+    progress({"event": "validation", "step": 4, "loss": 1.0, "best": True, "samples": [sample]})
+    stream.close()
+    shown = (tmp_path / "shown").read_text("utf-8")
+    assert printable(shown, also="\n\t") == shown
+    assert "two\tsources" in shown
+    assert not [line for line in shown.splitlines() if line.startswith("regard:")]
+
+
+def test_log_records_on_stderr_hold_no_control_characters():
+    done = io.StringIO()
+    with redirect_stderr(done), cli._logging_to_stderr("regard: "):
+        logging.getLogger("regard.test").warning("%s: damaged", HOSTILE)
+    assert printable(done.getvalue(), also="\n") == done.getvalue()
+    assert [line[:7] for line in done.getvalue().splitlines()] == ["regard:", "  regar"]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_texts_are_exact_in_a_pipe_and_printable_on_a_terminal(terminal, monkeypatch):
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stdout", stream)
+    show(HOSTILE)
+    assert stream.getvalue() == (printable(HOSTILE, also="\n") if terminal else HOSTILE) + "\n"

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import tracemalloc
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from test_images import REFUSED as BROKEN, noise, saved
 
+from regard.api.caption import find_images
 from regard.api.evaluate import evaluate, rows_of
 from regard.api.train import train
 from regard.core.config import read
@@ -243,7 +245,7 @@ def test_damaged_zip_files_are_refused(pictures, name):
 def test_a_member_that_unpacks_to_too_much_is_refused(pictures, monkeypatch):
     monkeypatch.setattr(image_store, "LARGEST", 100)
     found = ZipStore(pictures / "photos.zip").find("0.jpg")
-    with pytest.raises(InvalidData, match=r"photos\.zip/0\.webp: wanted at most 100 bytes; got \d+"):
+    with pytest.raises(InvalidData, match=r"photos\.zip/0\.webp: wanted a file of at most 100 bytes; got [\d,]+"):
         found.read()
 
 
@@ -508,3 +510,33 @@ def test_flickr8k():
         assert len(found) == 5 * count
         assert len({example.source for example in found}) == count
     assert read_image(found[0].source, 192).std() > 10
+
+
+def test_a_member_that_unpacks_to_more_than_it_claims_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.jpg", bytes(50_000_000))
+    content = (tmp_path / "a.zip").read_bytes()
+    (tmp_path / "a.zip").write_bytes(content.replace((50_000_000).to_bytes(4, "little"), (100).to_bytes(4, "little")))
+    store = ZipStore(tmp_path / "a.zip")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidData, match=r"a\.jpg: wanted a whole zip file; got"):
+            store.find("a.jpg").read()
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_zip_file_that_is_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.zip")
+    with pytest.raises(InvalidData, match=r"a\.zip: wanted a regular file; got a device or a pipe"):
+        ZipStore(tmp_path / "a.zip")
+
+
+def test_the_name_of_a_member_forges_no_message(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a\nregard: all is well\x1b[2J.jpg", b"no image")
+    (member,) = find_images([tmp_path / "a.zip"])
+    with pytest.raises(InvalidData, match=r"a\.zip/a.regard: all is well.\[2J\.jpg: wanted a whole image") as caught:
+        read_image(member, 8)
+    assert str(caught.value).isprintable()

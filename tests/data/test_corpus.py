@@ -312,15 +312,42 @@ def test_truncated_files_are_refused(tmp_path, pairs):
     for path in folder.iterdir():
         whole = path.read_bytes()
         path.write_bytes(whole[:-1])
-        with pytest.raises(InvalidData, match=rf"{path.name}: wanted .*; got"):
+        with pytest.raises(InvalidData, match=rf"{path.name}: wanted a whole prepared corpus; got"):
             Prepared.open(folder)
         path.write_bytes(whole)
     Prepared.open(folder)
     (folder / "train.source.ids.npy").unlink()
-    with pytest.raises(InvalidData, match=r"train\.source\.ids\.npy: wanted a whole prepared corpus; got 0 bytes of"):
+    with pytest.raises(InvalidData, match=r"train\.source\.ids\.npy: wanted a whole prepared corpus; got No such file"):
         Prepared.open(folder)
     with pytest.raises(InvalidData, match=r"prepared\.json: wanted a whole prepared corpus; got .*No such file"):
         Prepared.open(tmp_path)
+
+
+def test_a_flipped_bit_is_refused(tmp_path, pairs):
+    folder, draw = prepare(pairs, tmp_path / "out").folder, np.random.default_rng(1)
+    for path in folder.iterdir():
+        whole = path.read_bytes()
+        for place in draw.integers(0, len(whole) * 8, size=25):
+            flipped = bytearray(whole)
+            flipped[place // 8] ^= 1 << (place % 8)
+            path.write_bytes(flipped)
+            with pytest.raises(InvalidData, match=rf"{path.name}: wanted a whole prepared corpus; got"):
+                Prepared.open(folder)
+        path.write_bytes(whole)
+    Prepared.open(folder)
+
+
+def test_a_file_that_is_truncated_while_it_is_mapped_is_refused(tmp_path, pairs):
+    """Reading beyond the end of a mapped file would end the process."""
+    made = prepare(pairs, tmp_path / "out")
+    os.truncate(made.folder / "train.source.ids.npy", 100)
+    os.truncate(made.folder / "train.target.ends.npy", 0)
+    indices = np.arange(3)
+    with pytest.raises(InvalidData, match=r"train\.source\.ids\.npy: wanted .*; got 100 bytes of .*Delete"):
+        made.train.source.gather(indices)
+    with pytest.raises(InvalidData, match=r"train\.target\.ends\.npy: wanted .*; got 0 bytes of"):
+        made.train.target.lengths(indices)
+    assert made.valid.target.gather(indices).ids.shape[0] == 3
 
 
 KILLED = """

@@ -1,6 +1,7 @@
 """Images: decoding, refusal of damaged files, prepared corpora, and captioning end to end."""
 
 import json
+import os
 import re
 import shutil
 import struct
@@ -25,6 +26,7 @@ from regard.data.batching import batches
 from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import Prepared, prepare
 from regard.data.example import SPLITS
+from regard.data.image_store import LARGEST
 from regard.data.images import MAX_PIXELS, image_token_cost, load_image, normalize, read_image
 from regard.data.sources import examples
 from regard.data.synthetic.sampling import SIZES
@@ -653,3 +655,29 @@ def test_image_classification(tmp_path, few):
     }
     made = train(recipe, tmp_path / "run", cache=tmp_path / "cache")
     assert made.predict([tmp_path / f"{i}.png" for i in range(4)]) == ["blue", "red", "blue", "red"]
+
+
+SPECIAL = {
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "wanted a regular file; got a device or a pipe"),
+    "a pipe": (os.mkfifo, "wanted a regular file; got a device or a pipe"),
+    "too large": (
+        lambda path: [path.touch(), os.truncate(path, LARGEST + 1)],
+        r"wanted a file of at most 268,435,456 bytes; got 268,435,457",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_only_regular_files_of_some_size_are_read(name, tmp_path):
+    make, message = SPECIAL[name]
+    make(tmp_path / "a.jpg")
+    with pytest.raises(InvalidData, match=rf"a\.jpg: {message}"):
+        read_image(tmp_path / "a.jpg", 8)
+    if name != "too large":
+        (tmp_path / "t.tsv").write_text("image\ttext\na.jpg\tone\n")
+        fields = {
+            "source": FieldConfig(kind="image", image_size=8, column="image"),
+            "target": FieldConfig(column="text"),
+        }
+        with pytest.raises(InvalidData, match=rf"a\.jpg: {message}"):
+            prepare(DataConfig(train=str(tmp_path / "t.tsv"), **fields), tmp_path / "out")

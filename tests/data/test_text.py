@@ -2,6 +2,7 @@
 
 import gzip
 import sys
+import tracemalloc
 
 import pytest
 import zstandard
@@ -180,3 +181,29 @@ def test_a_header_that_resembles_an_example_warns_once(name, tmp_path, caplog):
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == (cell is not None)
     assert cell is None or f"t.tsv: its first line, {cell}, resembles an example" in warnings[0]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".gz", ".zst"])
+def test_a_line_of_any_length_is_refused_before_it_fills_the_memory(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    content = b"short\n" + b"x" * 50_000_000
+    pack = {".txt": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[suffix]
+    path.write_bytes(pack(content))
+    read = text.lines(path)
+    assert next(read) == "short"
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            InvalidData, match=rf"a{suffix}, line 2: wanted a line of at most 4,194,304 bytes; got more"
+        ):
+            next(read)
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000 // 2
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_document_of_any_size_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "LARGEST_DOCUMENT", 1 << 20)
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(bytes(50_000_000)))
+    with pytest.raises(InvalidData, match=r"a\.json\.gz: wanted at most 1,048,576 bytes; got more"):
+        text.whole(tmp_path / "a.json.gz")

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 import torch
 
+from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.data.tokenizer import END, MASK, PAD, START
 from regard.decoding.config import DecodeConfig
@@ -220,3 +221,12 @@ def test_a_prefix_takes_precedence_over_constraints(options):
         assert 8 not in one.tokens[5:]
         later = list(pairwise(one.tokens))[5:]
         assert len(set(later)) == len(later)
+
+
+def test_a_phrase_of_thousands_of_tokens_is_refused():
+    """The time to follow a phrase grows with the square of its length."""
+    run = tuple(range(5, 5005))
+    with pytest.raises(InvalidArgument, match="required: wanted phrases of at most 256 tokens; got one of 5,000"):
+        PhraseAutomaton([Phrase((run,))], [])
+    with pytest.raises(InvalidArgument, match="banned: wanted phrases of at most 256 tokens; got one of 5,000"):
+        PhraseAutomaton([], [run])

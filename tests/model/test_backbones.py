@@ -397,13 +397,20 @@ def test_interrupted_features_leave_nothing(tmp_path, few, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         train_verb.with_cached_features(settings, model, data, tmp_path, stop)
     assert not list(tmp_path.glob("*features*"))
-    (tmp_path / ".features-0.npy.1.tmp").write_bytes(b"left by a kill")
     train_verb.with_cached_features(settings, model, data, tmp_path, quiet)
     found = sorted(tmp_path.glob("*features*"))
-    assert [path.suffix for path in found] == [".npy", ".npy"]
-    found[0].write_bytes(found[0].read_bytes()[:-1])
-    with pytest.raises(InvalidData, match=r"features-.*wanted a whole"):
-        train_verb.with_cached_features(settings, model, data, tmp_path, quiet)
+    assert [path.suffix for path in found] == [".npy", ".sha256", ".npy", ".sha256"]
+    whole = found[0].read_bytes()
+    found[0].write_bytes(whole[:-1])
+    (tmp_path / f".{found[0].name}.1.tmp").write_bytes(b"left by a kill")
+    found[1].unlink()  # as after a kill between the two files
+    train_verb.with_cached_features(settings, model, data, tmp_path, quiet)
+    assert sorted(tmp_path.glob("*features*")) == found
+    assert found[0].read_bytes() == whole
+    for damaged in (whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
+        found[0].write_bytes(damaged)
+        with pytest.raises(InvalidData, match=r"features-.*wanted features as they were computed; got other bytes"):
+            train_verb.with_cached_features(settings, model, data, tmp_path, quiet)
 
 
 def test_a_full_disk_while_features_are_cached(tmp_path, few):

@@ -45,7 +45,7 @@ def same(a: dict, b: dict) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def interrupted(recipe, run: Path, after: int, cache: Path, **options) -> None:
+def interrupted(recipe, run: Path, after: int, cache: Path, number: int = signal.SIGTERM, **options) -> None:
     """Train until a signal during update number `after`."""
     update, count = Trainer._update, 0
 
@@ -53,7 +53,7 @@ def interrupted(recipe, run: Path, after: int, cache: Path, **options) -> None:
         nonlocal count
         count += 1
         if count == after:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         return update(self, group)
 
     Trainer._update = counted
@@ -62,7 +62,7 @@ def interrupted(recipe, run: Path, after: int, cache: Path, **options) -> None:
             train(recipe, run, cache=cache, **options)
     finally:
         Trainer._update = update
-    assert caught.value.exit_code == 143
+    assert caught.value.exit_code == 128 + number
 
 
 def hidden_tokens(texts: list[str], target: dict, path: Path, **changes) -> dict:

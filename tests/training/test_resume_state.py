@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 
 import regard
 from regard.checkpoint import store
@@ -97,3 +98,18 @@ def test_a_value_that_is_no_number_is_never_the_best(monitor):
     history = history.after({monitor: 0.5}, 4, config)
     assert (history.best, history.best_step, history.waited) == (0.5, 4, 0)
     assert history.after({monitor: nan}, 5, config) == ValidationHistory(0.5, 4, 1)
+
+
+def test_a_run_without_its_optimizer_state_is_not_resumed(tmp_path):
+    field, part = {"tokenizer": "bytes"}, {"kind": "rnn", "dim": 4}
+    recipe = {
+        "data": {"synthetic": "copy", "source": field, "target": field},
+        "model": {"encoder": part, "decoder": part},
+        "train": {"max_steps": 1, "warmup_steps": 0, "validate_every": 1, "device": "cpu"},
+    }
+    regard.train(recipe, tmp_path / "run", cache=tmp_path / "cache")
+    folder = tmp_path / "run" / "step-00000001"
+    (folder / "training.safetensors").write_bytes(save({}))
+    rehashed(folder)
+    with pytest.raises(regard.CheckpointRefused, match="optimizer state"):
+        regard.train(recipe, tmp_path / "run", changes=["train.max_steps=2"], resume=True, cache=tmp_path / "cache")

@@ -1,8 +1,10 @@
 """Training: the gradient of an update, exact resume, validation, failures."""
 
+import errno
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,13 +16,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch.nn import functional as F
 
 import regard
+import regard.api.train as train_module
 from regard.api.train import epochs, make_model, prepare, train
 from regard.checkpoint import store
 from regard.checkpoint.format import regular_steps
+from regard.core.errors import InterruptedTraining
 from regard.core.sanitize import as_json_line
 from regard.data import batching as batches_module
 from regard.data.arrays import RunningTextColumn
@@ -39,6 +44,7 @@ from regard.training.monitor import Validation, ValidationHistory
 from regard.training.objective import Objective, mask_tokens, shift_targets
 from regard.training.schedules import learning_rate_at
 from regard.training.telemetry.log_file import truncate_log
+from regard.training.telemetry.progress import TrainingProgress
 from regard.training.trainer import Trainer
 from support.command_line import command
 from support.training_runs import (
@@ -603,7 +609,7 @@ def test_out_of_memory_names_the_batch_and_changes_nothing(tmp_path, cache, monk
 
 
 def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache, whole, monkeypatch):
-    save, count = store.save_file, 0
+    save, count = safetensors.torch.save_file, 0
 
     def full(*arguments):
         nonlocal count
@@ -612,7 +618,7 @@ def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache,
             raise OSError(28, "No space left on device")
         return save(*arguments)
 
-    monkeypatch.setattr(store, "save_file", full)
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(regard.TrainingFailed, match=r"step-00000008: wanted to save a checkpoint; got No space left"):
         train(table(), tmp_path, cache=cache)
     assert store.steps(tmp_path) == [4]
@@ -940,7 +946,7 @@ def test_the_environment_changes_nothing(tmp_path, whole):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_saves_and_ends_the_command(number, tmp_path, cache):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
@@ -1047,3 +1053,108 @@ def test_a_folder_that_is_removed_while_it_is_trained_in_is_noticed_at_once(name
         train(table(), tmp_path / "run", cache=cache)
     assert steps[-1] == 5
     assert (tmp_path / "run").exists() == (name == "emptied")
+
+
+def limit_file_size(run: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))  # EFBIG
+
+
+def fail_to_sync(run: Path) -> None:
+    def fsync(handle):
+        raise OSError(errno.EIO, "Input/output error")
+
+    os.fsync = fsync
+
+
+def fill_the_log(run: Path) -> None:
+    (run / "log.jsonl").unlink()
+    (run / "log.jsonl").symlink_to("/dev/full")  # ENOSPC
+
+
+DISKS = {
+    "file too large": (
+        limit_file_size,
+        "checkpoint",
+        r"step-00000008: wanted to save a checkpoint; got .*File too large",
+    ),
+    "error": (fail_to_sync, "checkpoint", r"step-00000008: wanted to save a checkpoint; got Input/output error"),
+    "full, for the log": (fill_the_log, "start", r"log\.jsonl: wanted to write the log; got No space left on device"),
+}
+
+
+@pytest.mark.parametrize("name", DISKS)
+def test_an_error_of_the_disk_names_its_remedy_and_loses_nothing(name, tmp_path, cache, whole, monkeypatch):
+    fail, when, message = DISKS[name]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(os, "fsync", os.fsync)
+
+    def on_event(event):
+        if event["event"] == when:
+            (tmp_path / "run" / "log.jsonl").touch()
+            fail(tmp_path / "run")
+
+    try:
+        with pytest.raises(regard.TrainingFailed, match=message + ".*make room, and resume"):
+            train(table(), tmp_path / "run", cache=cache, on_event=on_event)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        monkeypatch.undo()
+    assert store.steps(tmp_path / "run") == ([4] if when == "checkpoint" else [])
+    if when == "start":
+        (tmp_path / "run" / "log.jsonl").unlink()
+    train(table(), tmp_path / "run", cache=cache, resume=True)
+    assert same(weights(tmp_path / "run"), weights(whole))
+    assert log(tmp_path / "run") == log(whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_other_signals_save_too(number, tmp_path, cache, whole):
+    interrupted(table(), tmp_path / "run", 5, cache, number)
+    train(table(), tmp_path / "run", cache=cache, resume=True)
+    assert same(weights(tmp_path / "run"), weights(whole))
+
+
+def test_nohup_is_obeyed(tmp_path, cache, whole, monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        train(table(), tmp_path / "run", cache=cache, on_event=lambda _: os.kill(os.getpid(), signal.SIGHUP))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert same(weights(tmp_path / "run"), weights(whole))
+
+
+@pytest.mark.parametrize("ema", [None, 0.9])
+def test_a_signal_ends_a_long_validation(ema, tmp_path, cache, monkeypatch):
+    recipe, validation = table(ema_decay=ema), train_module.validation
+    train(recipe, tmp_path / "whole", cache=cache)
+
+    def slow(recipe, data):
+        def validate(model):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+            return validation(recipe, data)(model)
+
+        return validate
+
+    monkeypatch.setattr(train_module, "validation", slow)
+    began = time.monotonic()
+    with pytest.raises(InterruptedTraining):
+        train(recipe, tmp_path / "run", cache=cache)
+    assert time.monotonic() - began < 4.5
+    assert store.steps(tmp_path / "run") == [4]
+    assert regular_steps(tmp_path / "run") == []
+    monkeypatch.undo()
+    train(recipe, tmp_path / "run", cache=cache, resume=True)
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+    assert log(tmp_path / "run") == log(tmp_path / "whole")
+
+
+def test_a_closed_stderr_ends_nothing(tmp_path, cache, whole):
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w")
+    train(table(), tmp_path / "run", cache=cache, on_event=TrainingProgress(stream))
+    with pytest.raises(BrokenPipeError):
+        stream.close()
+    assert same(weights(tmp_path / "run"), weights(whole))
+    TrainingProgress(None)({"event": "warning", "message": "a process may have no stderr"})

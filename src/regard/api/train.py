@@ -21,7 +21,7 @@ from regard.checkpoint.format import (
     read_vocabularies,
 )
 from regard.checkpoint.verify import AVERAGED
-from regard.core.atomic_io import cache_folder
+from regard.core.atomic_io import cache_folder, saving
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.data import corpus
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, SourceVocabularies, Vocabularies, VocabularyType
@@ -151,7 +151,8 @@ def _train(
             shutil.rmtree(average, ignore_errors=True)  # of checkpoints that are no longer the last ones
         trainer.fit()
     if config.average_checkpoints > 1 and group.is_main and not average.exists():
-        store.write(average, texts, {WEIGHTS: average_checkpoints(run, config.average_checkpoints, on_event)})
+        with saving(average, "save the average of the last checkpoints"):
+            store.write(average, texts, {WEIGHTS: average_checkpoints(run, config.average_checkpoints, on_event)})
     group.all_gather([0])  # wait until rank 0 has written everything
     return load(average if config.average_checkpoints > 1 else run, device=str(trainer.device))
 

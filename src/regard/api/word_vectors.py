@@ -16,6 +16,8 @@ from regard.word_vectors.evaluate import analogy_accuracy, read_analogies, read_
 from regard.word_vectors.vectors import WordVectors
 from regard.word_vectors.word2vec import Word2VecProgress, train_word2vec
 
+LONGEST_TEXT = 1 << 30  # bytes of a line: some corpora are a single one
+
 
 def train_word_vectors(
     text: str | Path | Iterable[Sequence[str]],
@@ -38,7 +40,7 @@ def train_word_vectors(
         config = parsed
     if out is not None:
         check_writable(Path(out))
-    sentences = (line.split() for line in lines(text)) if isinstance(text, str | Path) else text
+    sentences = (line.split() for line in lines(text, longest=LONGEST_TEXT)) if isinstance(text, str | Path) else text
     vectors = train_word2vec(sentences, config, progress=progress, device=pick_device(device))
     if out is not None:
         vectors.save(out)

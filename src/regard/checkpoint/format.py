@@ -28,7 +28,7 @@ from regard.data.tokenizer import Labels, Tokenizer
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
-TRAINING_STATE, TRAINING_TENSORS = "training.json", "training.safetensors"
+TRAINING_STATE, TRAINING_TENSORS = store.TRAINING_STATE, "training.safetensors"
 CARD = "README.md"
 log = logging.getLogger(__name__)
 
@@ -114,8 +114,9 @@ def regular_steps(run: Path) -> list[int]:
 
 
 def _regular(folder: Path) -> bool:
+    path = folder / TRAINING_STATE
     try:
-        return bool(json.loads((folder / TRAINING_STATE).read_bytes())["validated"])
+        return not path.is_file() or bool(json.loads(path.read_bytes())["validated"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # damaged, or without a training state
         return True
 

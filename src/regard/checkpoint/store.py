@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import shutil
+import stat
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:  # PyTorch is imported only where tensors are read or written
     from torch import Tensor
 
 MANIFEST = "manifest.json"
+TRAINING_STATE = "training.json"  # names the step of a checkpoint
+LARGEST_MANIFEST = 1 << 24  # bytes
 FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _STEP = re.compile(r"step-(\d{8})")
@@ -28,6 +31,7 @@ _STEP = re.compile(r"step-(\d{8})")
 
 def write(folder: Path, texts: Mapping[str, str], tensors: Mapping[str, "Mapping[str, Tensor]"]) -> None:
     """Write a checkpoint of these files, replacing any other there; `texts` as they are, `tensors` as safetensors."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     with atomic_folder(folder) as beside:
@@ -35,7 +39,10 @@ def write(folder: Path, texts: Mapping[str, str], tensors: Mapping[str, "Mapping
             (beside / name).write_bytes(text.encode())
         for name, named in tensors.items():
             on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in named.items()}
-            save_file(on_host, beside / name, {"format": "pt"})
+            try:
+                save_file(on_host, beside / name, {"format": "pt"})
+            except SafetensorError as error:  # its only form of a full disk and the like
+                raise OSError(str(error)) from None
         files = {path.name: _entry(path.read_bytes()) for path in sorted(beside.iterdir())}
         (beside / MANIFEST).write_bytes(_manifest(files))
         remove(folder)
@@ -141,7 +148,7 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
         return CheckpointRefused(f"{folder}: wanted {wanted}; got {got}. Use another checkpoint.")
 
     try:
-        raw = (folder / MANIFEST).read_bytes()
+        raw = _plain_file(folder / MANIFEST, LARGEST_MANIFEST)
     except OSError as error:
         raise refuse(f"a checkpoint with its {MANIFEST}", error.strerror or str(error)) from None
     try:
@@ -162,10 +169,8 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _checked(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
     path = folder / name
-    if path.is_symlink() or not path.is_file():
-        raise CheckpointRefused(f"{path}: wanted a plain file; got something else. Use another checkpoint.")
     try:
-        content = path.read_bytes()
+        content = _plain_file(path)
     except OSError as error:
         raise CheckpointRefused(f"{path}: wanted a file to read; got {error.strerror}. Check its mode.") from None
     if _entry(content) != entry:
@@ -173,4 +178,20 @@ def _checked(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
             f"{path}: wanted {entry['bytes']} bytes as they were saved; got {len(content)} bytes that differ. "
             "The file is damaged: use another checkpoint."
         )
+    if name == TRAINING_STATE and (match := _STEP.fullmatch(folder.name)):
+        step = document({name: content}, name, folder).get("step")
+        if step != int(match[1]):
+            wanted, got = f"the checkpoint of step {int(match[1])}", f"that of step {step}"
+            raise CheckpointRefused(f"{folder}: wanted {wanted}; got {got}. Give the folder its name back.")
     return content
+
+
+def _plain_file(path: Path, largest: int | None = None) -> bytes:
+    """The content of a regular file: a link is refused, as are devices and pipes, which may never end."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointRefused(f"{path}: wanted a plain file; got something else. Use another checkpoint.")
+    if largest is not None and status.st_size > largest:
+        got = f"{status.st_size:,}"
+        raise CheckpointRefused(f"{path}: wanted at most {largest:,} bytes; got {got}. Use another checkpoint.")
+    return path.read_bytes()

@@ -1,7 +1,7 @@
 """The command line: one function per verb, which parses, calls and prints. Nothing heavy is imported until it runs.
 
 Results go to stdout, messages and the log records of `regard` to stderr. Exit codes: 0 done; 1 failure; 2 usage or bad
-input; 3 training diverged; 4 checkpoint refused; 130 and 143 stopped by a signal.
+input; 3 training diverged; 4 checkpoint refused; 128 + its number stopped by a signal.
 """
 
 import errno
@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import typer
@@ -19,6 +19,7 @@ from regard import __version__
 from regard.cli import evaluate, look, predict, train, words
 from regard.cli.verb import Verb
 from regard.core.errors import RegardError
+from regard.core.sanitize import indented
 
 app = typer.Typer(
     name="regard",
@@ -77,7 +78,8 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except RegardError as error:
-        print(f"regard{rank}: {error}", file=sys.stderr)
+        with suppress(OSError):  # nobody reads it
+            print(f"regard{rank}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of our output closed it
         _discard_output()
@@ -88,13 +90,22 @@ def main() -> None:
         remedy = " The file that was being written is incomplete: free some space and start again." if full else ""
         print(f"regard{rank}: {where}{error.strerror or error}.{remedy}", file=sys.stderr)
         sys.exit(1)
+    finally:
+        _discard_unread()
+
+
+class _Printable(logging.Formatter):
+    """Log records without the control characters of file names and data."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return indented(super().format(record))
 
 
 @contextmanager
 def _logging_to_stderr(prefix: str) -> Iterator[None]:
     """Print the log records of the package, from INFO on, to stderr."""
     logger, handler = logging.getLogger("regard"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"{prefix}%(message)s"))
+    handler.setFormatter(_Printable(f"{prefix}%(message)s"))
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -103,6 +114,14 @@ def _logging_to_stderr(prefix: str) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+
+
+def _discard_unread() -> None:
+    """Keep Python from failing at its exit to write what is left to a closed stderr."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _open_closed_streams() -> None:

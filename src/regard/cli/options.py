@@ -1,5 +1,6 @@
 """Options that several verbs share, and reading lines."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.core.errors import InvalidArgument
+from regard.core.sanitize import printable
 
 
 def option(metavar: str, help: str, *names: str, least: int | None = None, most: int | None = None) -> Any:
@@ -64,12 +66,19 @@ TrustDataPaths = Annotated[bool, flag("--trust-data-paths", "Read the data that 
 Truncate = Annotated[bool, flag("--truncate", "Truncate inputs that are too long.")]
 
 
-def read_inputs(files: Sequence[Path | None], columns: Sequence[str]) -> Iterator[str]:
+def read_inputs(files: Sequence[Path | None], columns: Sequence[str], errors: str = "strict") -> Iterator[str]:
     """The lines of files, or of stdin without any; of tables, these columns, with tabs between them."""
     from regard.data.text import texts
 
+    if errors not in ("strict", "replace"):
+        raise InvalidArgument("--errors", wanted="strict or replace", got=repr(errors), remedy="Choose one.")
     for path in [path for path in files if path is not None] or [Path("/dev/stdin")]:
-        yield from texts(path, columns)
+        yield from texts(path, columns, "strict" if errors == "strict" else "replace")
+
+
+def show(text: str, end: str = "\n") -> None:
+    """Print a text of a model or of data: exactly to a file or a pipe, without unprintable characters to a terminal."""
+    print(printable(text, also="\t\n") if sys.stdout.isatty() else text, end=end, flush=True)
 
 
 def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:

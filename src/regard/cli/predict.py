@@ -25,6 +25,7 @@ from regard.cli.options import (
     flag,
     option,
     read_inputs,
+    show,
 )
 from regard.core.atomic_io import atomic_file
 from regard.core.errors import InvalidArgument
@@ -65,6 +66,9 @@ def predict(
         bool, flag("--markup", "Transfer inline tags, as <b>these</b>, to the aligned words of the output.")
     ] = False,
     truncate: Truncate = False,
+    errors: Annotated[
+        str, option("MODE", "Bytes that are not UTF-8: strict refuses them, replace reads them as U+FFFD.")
+    ] = "strict",
     set_: DecodeChanges = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -87,7 +91,7 @@ def predict(
     from regard.data.text import lines as lines_of
 
     predictor = regard.load(model, device=device)
-    lines = read_inputs(files or (), predictor.recipe.data.table_columns(column or (), inputs=True))
+    lines = read_inputs(files or (), predictor.recipe.data.table_columns(column or (), inputs=True), errors)
     options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
     # Running text has several lines; other outputs are one line each, as the inputs are.
     shown = str if predictor.running_text else one_line
@@ -109,7 +113,7 @@ def predict(
             for piece in (
                 predictor.stream(line, line=number, truncate=truncate, **options) if line or not has_source else ()
             ):
-                print(shown(piece), end="", flush=True)
+                show(shown(piece), end="")
             print(flush=True)
         return
     beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": lines_of(prefix)}
@@ -118,7 +122,7 @@ def predict(
     if markup:
         _check_none(others | {"--n-best": n_best}, "beside --markup")
         for line in regard.with_markup(predictor, lines, beside=beside, truncate=truncate, **options):
-            print(one_line(line), flush=True)
+            show(one_line(line))
         return
     truncated, repetitive, count = 0, 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
     options |= {"truncate": truncate, "scores": scores or as_json, "attention": attention is not None}
@@ -130,7 +134,7 @@ def predict(
                 file.write(json.dumps(_attention_as_json(line, outputs), ensure_ascii=False).encode() + b"\n")
             if probabilities and not as_json:
                 each = (outputs[0].probabilities or {}).items()  # none for an empty line
-                print("\t".join(f"{one_line(label)}\t{value:.4f}" for label, value in each))
+                show("\t".join(f"{one_line(label)}\t{value:.4f}" for label, value in each))
             else:
                 _print_outputs(line, outputs, "", scores, as_json, shown)
                 print(end="\n" * (0 if as_json else count - len(outputs)))  # the same number of lines for every input
@@ -176,11 +180,11 @@ def _print_outputs(
         table: dict[str, Any] = {"input": line, "output": outputs[0].text, "outputs": each}
         if outputs[0].probabilities is not None:
             table["probabilities"] = outputs[0].probabilities
-        print(json.dumps(table, ensure_ascii=False))
+        show(json.dumps(table, ensure_ascii=False))
         return
     for output in outputs:
         score = f"{output.score:.4f}\t" if scores and output.score is not None else ""  # an empty line has none
-        print(f"{before}{score}{shown(output.text)}")
+        show(f"{before}{score}{shown(output.text)}")
 
 
 def caption(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import regard
-from regard.cli.options import Device, Json, argument, option
+from regard.cli.options import Device, Json, argument, option, show
 from regard.cli.verb import Verb
 
 VectorFile = Annotated[Path, argument("FILE", "A file of vectors in word2vec's text format.")]
@@ -105,4 +105,4 @@ def words_score(
 
 def _print_scored(words: list[tuple[str, float]]) -> None:
     for word, cosine in words:
-        print(f"{cosine:.4f}\t{word}")
+        show(f"{cosine:.4f}\t{word}")

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from regard.core.errors import InvalidArgument, Locked
+from regard.core.errors import InvalidArgument, Locked, TrainingFailed
 
 POLL = 0.1  # seconds between two attempts to take a lock
 PATIENCE = 3600.0  # seconds without a sign of life of its holder after which waiting for a lock ends
@@ -61,6 +61,18 @@ def named_os_errors(path: Path, wanted: str) -> Iterator[None]:
     except OSError as error:
         got = error.strerror or str(error)
         raise InvalidArgument(str(path), wanted=wanted, got=got, remedy="Choose another.") from None
+
+
+@contextmanager
+def saving(path: Path, wanted: str) -> Iterator[None]:
+    """Turn an OSError while a run writes into a TrainingFailed that names the path, the reason and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingFailed(
+            f"{path}: wanted to {wanted}; got {error.strerror or error}. "
+            "Earlier checkpoints are intact: make room, and resume."
+        ) from error
 
 
 @contextmanager

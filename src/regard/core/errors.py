@@ -12,8 +12,9 @@
     ├── TrainingFailed               training that ran out of memory or disk
     └── InterruptedTraining          training stopped by a signal, after saving
 
-A message names the argument, what was wanted, what was given, and the remedy. `exit_code` is the exit status of the
-command line.
+A message names the argument, what was wanted, what was given, and the remedy. Control and direction characters of file
+names and data are replaced in it, so that it can neither command a terminal nor forge a line. `exit_code` is
+the exit status of the command line.
 """
 
 import signal
@@ -21,11 +22,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from regard.core.sanitize import printable
+
 
 class RegardError(Exception):
     """Base class of every error that Regard raises on purpose."""
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message, also="\n"))
 
 
 class InvalidArgument(RegardError, ValueError):
@@ -34,7 +40,7 @@ class InvalidArgument(RegardError, ValueError):
     exit_code = 2
 
     def __init__(self, argument: str, *, wanted: str, got: str, remedy: str) -> None:
-        super().__init__(f"{argument}: wanted {wanted}; got {got}. {remedy}")
+        super().__init__(printable(f"{argument}: wanted {wanted}; got {got}. {remedy}"))
         self.argument, self.wanted, self.got, self.remedy = argument, wanted, got, remedy
 
 
@@ -84,7 +90,7 @@ class Problem:
         return replace(self, key=f"{table}.{self.key}")
 
     def __str__(self) -> str:
-        return f"{self.key}: wanted {self.wanted}; got {self.got}. {self.remedy}"
+        return printable(f"{self.key}: wanted {self.wanted}; got {self.got}. {self.remedy}")
 
 
 class InvalidRecipe(RegardError, ValueError):

@@ -19,6 +19,11 @@ def printable(text: str, also: str = "") -> str:
     return "".join(character if character in also or _is_shown(character) else REPLACEMENT for character in text)
 
 
+def indented(text: str) -> str:
+    """A message without unprintable characters, whose further lines do not look like messages of their own."""
+    return printable(text, also="\n").replace("\n", "\n  ")
+
+
 def _is_shown(character: str) -> bool:
     return character.isprintable() or character in JOINERS or unicodedata.category(character) == "Zs"
 

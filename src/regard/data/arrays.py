@@ -1,10 +1,12 @@
 """Columns of a corpus as arrays, memory-mapped from disk: concatenated texts, running text, labels, images."""
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -275,11 +277,47 @@ class _GrowingArray:
             os.fsync(file.fileno())
 
 
+class MappedArray(np.memmap[Any, Any]):
+    """A memory-mapped array that checks its file's size before it is indexed: reading beyond its end is a SIGBUS."""
+
+    bytes_on_disk = 0
+
+    def __array_finalize__(self, obj: object) -> None:
+        super().__array_finalize__(obj)
+        self.bytes_on_disk = getattr(obj, "bytes_on_disk", 0)
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._mmap is not None and (present := self._mmap.size()) < self.bytes_on_disk:  # type: ignore[attr-defined]
+            raise damaged(
+                Path(str(self.filename)), f"{present:,} bytes of {self.bytes_on_disk:,}, cut off while in use"
+            )
+        items = super().__getitem__(index)
+        copied = isinstance(items, MappedArray) and items._mmap is None  # type: ignore[attr-defined]
+        return items.view(np.ndarray) if copied else items
+
+
 def memory_map(path: Path) -> NDArray[Any]:
     try:
-        return cast(NDArray[Any], np.load(path, mmap_mode="r", allow_pickle=False))
+        array = np.load(path, mmap_mode="r", allow_pickle=False).view(MappedArray)
+        array.bytes_on_disk = path.stat().st_size
+        return cast(NDArray[Any], array)
     except (OSError, ValueError, EOFError) as error:
         raise damaged(path, str(error)) from None
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file; of an unchanged one, computed once per process."""
+    try:
+        stat = path.stat()
+        return _digest(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        raise damaged(path, error.strerror or str(error)) from None
+
+
+@cache
+def _digest(path: Path, *state: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _padded(ids: Ids, starts: Indices, lengths: Indices) -> Tokens:

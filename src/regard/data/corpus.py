@@ -1,5 +1,6 @@
 """Prepared corpora: examples as arrays of ids on disk, made once per configuration and file content, memory-mapped."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from regard.data.arrays import (
     SourceColumn,
     TextWriter,
     damaged,
+    digest_of,
     open_column,
 )  # fmt: skip
 from regard.data.config import DataConfig, FieldConfig
@@ -74,13 +76,12 @@ class Prepared:
 
     @staticmethod
     def open(folder: str | Path) -> "Prepared":
-        """Open a folder that `prepare` made; a file of another size is refused."""
+        """Open a folder that `prepare` made; a file whose content has changed is refused."""
         folder = Path(folder)
         record = _record(folder)
-        for name, size in record["arrays"].items():
-            present = (folder / name).stat().st_size if (folder / name).exists() else 0
-            if present != size:
-                raise damaged(folder / name, f"{present:,} bytes of {size:,}")
+        for name, digest in record["hashes"].items():
+            if digest_of(folder / name) != digest:
+                raise damaged(folder / name, "other bytes than were written")
         corpora = {split: _open(folder, split, record) for split in record["splits"]}
         files = [field["vocabulary"] for field in record["fields"].values()]  # shared ones are opened once
         kinds = {field["vocabulary"]: field["kind"] for field in record["fields"].values()}
@@ -198,12 +199,12 @@ def _write(
             fields[name]["vocabulary"] = saved = "vocabulary.json" if shared else f"{name}.vocabulary.json"
             vocabulary.save(folder / saved)
     splits = {split: _write_split(config, split, folder, named, progress) for split in files}
-    arrays = {path.name: path.stat().st_size for path in sorted(folder.glob("*.npy"))}
+    hashes = {path.name: digest_of(path) for path in sorted(folder.iterdir())}
     about = {"files": files, "config": asdict(config), "fields": fields}
     about["key"] = key_of(config, files, _hashes((sources, target)))
-    record = {"format": FORMAT, **about, "splits": splits, "arrays": arrays}
+    record = {"format": FORMAT, **about, "splits": splits, "hashes": hashes}
     with atomic_file(folder / "prepared.json") as file:
-        file.write(json.dumps(record, indent=1, ensure_ascii=False).encode())
+        file.write(_as_json(record | {"sha256": _record_hash(record)}))
 
 
 def _learn(config: DataConfig, progress: PrepareProgress) -> Vocabularies:
@@ -310,11 +311,21 @@ def _record(folder: Path) -> dict[str, Any]:
         record = json.loads(path.read_text("utf-8"))
         if record["format"] != FORMAT:
             raise damaged(path, f"format {record['format']} (this version of Regard reads {FORMAT})")
+        if record.pop("sha256") != _record_hash(record):
+            raise damaged(path, "other content than was written")
         return cast(dict[str, Any], record)
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InvalidData):
             raise
         raise damaged(path, str(error)) from None
+
+
+def _as_json(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, indent=1, ensure_ascii=False).encode()
+
+
+def _record_hash(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_as_json(record)).hexdigest()
 
 
 def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:

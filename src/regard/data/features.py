@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from regard.core.atomic_io import atomic_file, file_lock, named_os_errors
 from regard.core.errors import InvalidData, TrainingFailed
-from regard.data.arrays import FeatureColumn, ImageColumn, MultiSourceColumn, memory_map
+from regard.data.arrays import FeatureColumn, ImageColumn, MultiSourceColumn, digest_of, memory_map
 from regard.data.corpus import Corpus, Prepared, PrepareProgress
 from regard.data.images import normalize
 from regard.model.vision import GridEncoder
@@ -34,7 +34,8 @@ def features(
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"features-{_key(images, by)}.npy"
-    if not path.exists():
+    mark = path.with_suffix(".sha256")  # written when the features are complete
+    if not mark.exists():
         with file_lock(folder / f".{path.stem}.lock", wait=True) as alive:
 
             def shown(stage: str, count: int) -> None:
@@ -43,8 +44,13 @@ def features(
 
             for leftover in folder.glob(f".{path.name}.*.tmp"):
                 leftover.unlink()
-            if not path.exists():
+            if not mark.exists():
                 _write(path, images, extract, shown)
+                with atomic_file(mark) as file:
+                    file.write(digest_of(path).encode())
+    if digest_of(path).encode() != mark.read_bytes():
+        remedy = f"Delete {mark}: they are computed again."
+        raise InvalidData(path, wanted="features as they were computed", got="other bytes", remedy=remedy)
     column = FeatureColumn(images, memory_map(path))
     if len(column.grids) != len(images.pixels):
         got = f"{len(column.grids):,} for {len(images.pixels):,} images"

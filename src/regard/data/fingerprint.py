@@ -13,7 +13,7 @@ from regard.data.image_store import is_zip
 from regard.data.sources import examples
 from regard.data.synthetic import tasks
 
-FORMAT = 1  # of the arrays on disk
+FORMAT = 2  # of the arrays on disk
 PROGRESS_EVERY = 4096  # images
 Files = Mapping[Split, list[dict[str, str]]]  # path, format and hash of each file of a split
 
@@ -60,7 +60,7 @@ def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] 
 def _of_file(path: str, columns: Sequence[str] = ()) -> dict[str, str]:
     if huggingface_datasets.is_dataset(path):
         return {"path": path, "form": "hf", "sha256": huggingface_datasets.fingerprint(path, columns)}
-    with text.readable(path), open(path, "rb") as file:
+    with text.readable(path), text.open_regular(path) as file:
         return {"path": path, "form": text.form(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 

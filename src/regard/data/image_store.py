@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from regard.core.errors import InvalidData
-from regard.data.text import readable
+from regard.data.text import open_regular, readable
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-LARGEST = 1 << 28  # bytes of an image in a zip file: a small file may unpack to terabytes
+LARGEST = 1 << 28  # bytes of an image file, also in a zip file, where a few bytes may unpack to terabytes
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class ZipStore:
     def __init__(self, path: Path) -> None:
         self.path, self.lock = path, threading.Lock()
         with _intact(path, path):
+            open_regular(path).close()
             self.file = zipfile.ZipFile(path)
         self.members: dict[str, list[str]] = {}  # by file name without an image extension
         for info in self.file.infolist():
@@ -84,11 +85,19 @@ class ZipStore:
         info = self.file.getinfo(member.name)
         if info.flag_bits & 1:
             raise InvalidData(member, wanted="an image", got="an encrypted one", remedy="Pack it without a password.")
-        if info.file_size > LARGEST:
-            got = f"{info.file_size:,}"
-            raise InvalidData(member, wanted=f"at most {LARGEST:,} bytes", got=got, remedy="Make it smaller.")
-        with _intact(self.path, member), self.lock:
-            return self.file.read(info)
+        check_size(member, info.file_size)
+        with _intact(self.path, member), self.lock, self.file.open(info) as file:
+            content = file.read(info.file_size + 1)  # an entry may unpack to more than it claims
+            if len(content) != info.file_size:
+                raise ValueError("an entry of another size than it claims")
+            return content
+
+
+def check_size(image: Path | Member, size: int) -> None:
+    """Refuse an image file of so many bytes, if they are too many."""
+    if size > LARGEST:
+        remedy = "Make it smaller."
+        raise InvalidData(image, wanted=f"a file of at most {LARGEST:,} bytes", got=f"{size:,}", remedy=remedy)
 
 
 ImageStore = FolderStore | ZipStore

@@ -5,6 +5,7 @@ transparent pixels over white, 16 bits scaled to 8, the first frame of an animat
 cropping.
 """
 
+import os
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
-from regard.data.image_store import Member
+from regard.data.image_store import Member, check_size
 from regard.data.synthetic.scenes import Scene
-from regard.data.text import readable
+from regard.data.text import open_regular, readable
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # none that runs a program, unlike EPS
 MAX_PIXELS = 1 << 26  # a file of some kilobytes may claim billions
@@ -67,7 +68,7 @@ def _open(path: str | Path | Member) -> Any:
     image_class, content = _pillow(), b""
     try:
         with readable(str(path)):
-            content = path.read() if isinstance(path, Member) else Path(path).read_bytes()
+            content = path.read() if isinstance(path, Member) else _content(Path(path))
         with image_class.open(BytesIO(content), formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
@@ -83,6 +84,12 @@ def _open(path: str | Path | Member) -> Any:
             got = f"a file that begins with {content[:12]!r}" if content else "an empty file"
         wanted = f"a whole image ({', '.join(FORMATS)})"
         raise InvalidData(path, wanted=wanted, got=got[:200], remedy="Save it again, or leave it out.") from None
+
+
+def _content(path: Path) -> bytes:
+    with open_regular(path) as file:
+        check_size(path, os.fstat(file.fileno()).st_size)
+        return file.read()
 
 
 def _as_rgb(image: Any) -> Any:

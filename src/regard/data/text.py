@@ -5,14 +5,17 @@ Unicode line breaks (NEL, U+2028, form feed) and NUL are part of the text. A byt
 """
 
 import csv
+import errno
 import gzip
 import json
 import logging
+import os
+import stat
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -22,15 +25,18 @@ from regard.core.errors import InvalidData, MissingExtra
 
 Errors = Literal["strict", "replace"]
 CHUNK = 1 << 18
+ZSTD_CHUNK = 1 << 11  # compressed bytes at once, which may unpack to 30,000 times as much
+LONGEST_LINE = 1 << 22  # bytes: tokenizing takes up to 150 times as much memory
+LARGEST_DOCUMENT = 1 << 30  # bytes of a file that is read as a whole
 LONGEST_CELL = 1 << 26  # characters; the csv module's own limit is 131,072
 logger = logging.getLogger(__name__)
 MARK = b"\xef\xbb\xbf"
 
 
-def lines(path: str | Path, errors: Errors = "strict") -> Iterator[str]:
-    """The lines of a file, without line ends."""
+def lines(path: str | Path, errors: Errors = "strict", *, longest: int = LONGEST_LINE) -> Iterator[str]:
+    """The lines of a file, without line ends; one of more than `longest` bytes is refused."""
     offset = 0  # bytes before this line
-    for number, raw in enumerate(_raw_lines(path), start=1):
+    for number, raw in enumerate(_raw_lines(path, longest), start=1):
         bare = raw.removesuffix(b"\n").removesuffix(b"\r")
         skip = len(MARK) if number == 1 and bare.startswith(MARK) else 0
         if raw == MARK and skip:
@@ -44,7 +50,13 @@ def lines(path: str | Path, errors: Errors = "strict") -> Iterator[str]:
 
 def whole(path: str | Path, errors: Errors = "strict") -> str:
     """The whole text of a file, line ends unchanged."""
-    content = b"".join(_chunks(path))
+    chunks, size = list[bytes](), 0
+    for chunk in _chunks(path):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > LARGEST_DOCUMENT:
+            raise InvalidData(path, wanted=f"at most {LARGEST_DOCUMENT:,} bytes", got="more", remedy="Split it.")
+    content = b"".join(chunks)
     skip = len(MARK) if content.startswith(MARK) else 0
     try:
         return content[skip:].decode("utf-8", errors)
@@ -116,13 +128,14 @@ def form(path: str | Path) -> str:
 
 def _no_utf8(path: str | Path, line: int | None, error: UnicodeDecodeError, before: int) -> InvalidData:
     got = f"byte 0x{error.object[error.start]:02x} at offset {before + error.start:,} of the text"
-    remedy = "Convert the file, or set data.encoding_errors = 'replace'."
+    remedy = "Convert it; or `predict --errors replace`, and data.encoding_errors = 'replace' in a recipe, read it."
     return InvalidData(path, line, wanted="UTF-8 text", got=got, remedy=remedy)
 
 
-def _raw_lines(path: str | Path) -> Iterator[bytes]:
+def _raw_lines(path: str | Path, longest: int) -> Iterator[bytes]:
     """Lines with their line ends."""
     begun: list[bytes] = []  # parts of an unfinished line
+    number = 1
     for chunk in _chunks(path):
         if begun and begun[-1].endswith(b"\r"):  # may be the first half of CRLF
             chunk = begun.pop() + chunk
@@ -130,10 +143,15 @@ def _raw_lines(path: str | Path) -> Iterator[bytes]:
             if begun and begun[-1].endswith(b"\r"):
                 yield b"".join(begun)
                 begun.clear()
+                number += 1
             begun.append(line)
             if line.endswith(b"\n"):
                 yield b"".join(begun)
                 begun.clear()
+                number += 1
+        if sum(map(len, begun)) > longest:
+            remedy = "Break it into sentences."
+            raise InvalidData(path, number, wanted=f"a line of at most {longest:,} bytes", got="more", remedy=remedy)
     if begun:
         yield b"".join(begun)
 
@@ -161,7 +179,7 @@ def _unzstd(file: BufferedIOBase) -> Iterator[bytes]:
     except ImportError:
         raise MissingExtra("zstandard", "zstd", "A .zst file") from None
     frame = None
-    for chunk in _plain(file):
+    while chunk := file.read1(ZSTD_CHUNK):
         while chunk:
             frame = frame or zstandard.ZstdDecompressor().decompressobj()
             try:
@@ -177,6 +195,19 @@ def _unzstd(file: BufferedIOBase) -> Iterator[bytes]:
 
 
 COMPRESSED: dict[str, Callable[[BufferedIOBase], Iterator[bytes]]] = {".gz": _gunzip, ".zst": _unzstd}
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a regular file, or one that a link leads to. Devices and pipes, which may never end, are refused."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        remedy = "Copy its content to a file, and name that."
+        raise InvalidData(path, wanted="a regular file", got="a device or a pipe", remedy=remedy)
+    return open(handle, "rb")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from regard.data.tokenizer import END, MASK, PAD, START
 
 Run = tuple[int, ...]  # consecutive tokens
 OTHER = -1  # any token that is in no phrase
+LONGEST = 256  # tokens of a phrase: the time to follow one grows with the square of its length
 MAX_PERMUTED = 4  # phrases: up to so many, a plan tries every order
 
 
@@ -44,6 +45,10 @@ class PhraseAutomaton:
     """All phrases that one request requires, as often as it lists them, and all runs that it bans."""
 
     def __init__(self, required: Sequence[Phrase], banned: Sequence[Run]) -> None:
+        for name, runs in (("required", [run for phrase in required for run in phrase.runs]), ("banned", banned)):
+            if (longest := max(map(len, runs), default=0)) > LONGEST:
+                got, remedy = f"one of {longest:,}", "Give shorter ones."
+                raise InvalidArgument(name, wanted=f"phrases of at most {LONGEST} tokens", got=got, remedy=remedy)
         counts = Counter(required)
         self.phrases, self.banned = list(counts), set(banned)
         for phrase in self.phrases:

@@ -12,8 +12,8 @@ import torch
 
 from regard.checkpoint import store
 from regard.checkpoint.format import TRAINING_STATE, TRAINING_TENSORS, WEIGHTS, regular_steps
-from regard.core.atomic_io import file_lock, named_os_errors
-from regard.core.errors import CheckpointRefused, InvalidArgument, TrainingFailed
+from regard.core.atomic_io import file_lock, named_os_errors, saving
+from regard.core.errors import CheckpointRefused, InvalidArgument
 from regard.core.shapes import Tensor
 from regard.model.interfaces import CarriedState
 from regard.model.weights import load_weights, weights_of
@@ -80,7 +80,7 @@ def _locked(run: Path) -> Iterator[None]:
 
 def _find_checkpoint(run: Path, resume: bool) -> Checkpoint | None:
     if resume:
-        _remove_leftovers(run)
+        remove_leftovers(run)
         return store.newest(run)
     if steps := store.steps(run):
         wanted, remedy = "a folder without checkpoints", "Continue with --resume, or choose another folder."
@@ -89,7 +89,8 @@ def _find_checkpoint(run: Path, resume: bool) -> Checkpoint | None:
     return None
 
 
-def _remove_leftovers(run: Path) -> None:
+def remove_leftovers(run: Path) -> None:
+    """Remove temporary files and folders of interrupted writes, and nothing else."""
     for leftover in [path for path in run.iterdir() if _LEFTOVER.fullmatch(path.name)]:
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)
@@ -132,15 +133,10 @@ class Checkpointer:
     def _write(self, state: RunState, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         folder, best = store.step_folder(self.run, state.step), state.history.best_step
         texts = {**self.texts, TRAINING_STATE: store.as_json(asdict(state) | {"data": self.data_key})}
-        try:
+        with saving(folder, "save a checkpoint"):
             store.write(folder, texts, tensors)
             regular = regular_steps(self.run)[-self.updater.config.keep_checkpoints :]
             store.prune(self.run, regular if best is None else [*regular, best])
-        except OSError as error:
-            raise TrainingFailed(
-                f"{folder}: wanted to save a checkpoint; got {error.strerror or error}. "
-                "Earlier checkpoints are intact: free some space, and resume."
-            ) from error
         self.on_event({"event": "checkpoint", "step": state.step, "folder": str(folder)})
 
     def resume(
@@ -166,6 +162,8 @@ class Checkpointer:
             weights |= {name: saved[f"weight.{name}"] for name in self.ema.names}
         load_weights(self.model, weights, folder)
         self.updater.optimizer.load_state_tensors(saved, folder / TRAINING_TENSORS)
+        if run_state.tokens and not self.updater.optimizer.state_tensors():
+            raise CheckpointRefused(f"{folder / TRAINING_TENSORS}: wanted optimizer state; got none. Use another one.")
         if carried is not None:
             device = self.updater.device
             lanes = {name: saved[f"carried.{name}"].to(device) for name in carried.tensors()}

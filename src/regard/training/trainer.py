@@ -9,10 +9,11 @@ Several processes make the same updates, each from its share of the batches (`di
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from math import exp, isfinite, nan
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -27,7 +28,7 @@ from regard.training.objective import Objective, Sampler, first_state
 from regard.training.optimizers import WeightAverage
 from regard.training.run_state import PendingUpdate, RunState
 from regard.training.schedules import learning_rate_at
-from regard.training.signals import StopRequest, catch_stop_signals
+from regard.training.signals import StopRequest, ValidationStopped, catch_stop_signals
 from regard.training.telemetry.log_file import Event, EventHandler, event_log, ignore_event
 from regard.training.update import Updater
 
@@ -84,13 +85,11 @@ class Trainer:
                 if self.state.step % self.config.log_every == 0 or self._limit_reached:
                     log(self._train_event(time.perf_counter() - began))
                     began = time.perf_counter()
+                if self._stopping is not None:
+                    self._save_and_stop()
                 if self._validation_due:
                     self._validate_and_save(log)
                     began = time.perf_counter()
-                elif self._stopping is not None:
-                    self.save()
-                if self._stopping is not None:
-                    raise InterruptedTraining(self._stopping, self.run)
             self._settle()
             if self.state.batch == 0 and self._limit_reached and self.state.tokens_since:  # the last epoch has ended
                 log(self._train_event(time.perf_counter() - began))
@@ -186,7 +185,7 @@ class Trainer:
         return None if lanes is None else first_state(self.model, len(self.process_group.own_lanes(lanes)))
 
     def _validate_and_save(self, log: EventHandler) -> None:
-        """Validate, where there are validation data, and save; if validation fails, save and raise."""
+        """Validate, where there are validation data, and save; if validation fails or is stopped, save and raise."""
         self._settle()
         if self.validate is not None:
             try:
@@ -196,6 +195,8 @@ class Trainer:
                 if self.process_group.single or not collective:  # other ranks may not get as far as saving
                     self.save()
                 raise
+            if result is None:
+                self._save_and_stop()
             step, history = self.state.step, self.state.history.after(result.values, self.state.step, self.config)
             self.state = replace(self.state, history=history)
             event = {"event": "validation", "step": step, **result.values, "best": history.best_step == step}
@@ -203,13 +204,26 @@ class Trainer:
         self.state = replace(self.state, validated=True)
         self.save()
 
-    def _validation(self, validate: Validate) -> Validation:
+    def _save_and_stop(self) -> NoReturn:
+        self.save()
+        assert self._stopping is not None
+        raise InterruptedTraining(self._stopping, self.run)
+
+    def _validation(self, validate: Validate) -> Validation | None:
+        """None if a signal stopped it, on any rank."""
+        result = None
         averaged = nullcontext() if self.ema is None else self.ema.swapped(self.model)
         whole = nullcontext() if self.updater.sharded is None else self.updater.sharded.unsharded()
         with averaged, whole:
             self.model.eval()
-            result = validate(self.model)
+            with suppress(ValidationStopped), self.stop.interrupting():
+                result = validate(self.model)
             self.model.train()
+        stopped = self.process_group.all_gather([0 if result is not None else self.stop.received or 0])
+        if number := int(max(stopped)[0]):
+            self.stop.agreed = number
+            return None
+        assert result is not None
         # All ranks get rank 0's values, as machines may differ in the last bit.
         values = self.process_group.all_gather(list(result.values.values()))[0]
         return replace(result, values=dict(zip(result.values, values, strict=True)))

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from regard.core.atomic_io import atomic_file, is_open_file
+from regard.core.atomic_io import atomic_file, is_open_file, saving
 from regard.core.errors import TrainingFailed
 from regard.core.sanitize import as_json_line
 
@@ -28,11 +28,9 @@ class EventLog:
     def __call__(self, event: Event) -> None:
         self.check_folder()
         if self.file is not None:
-            try:
+            with saving(self.run / LOG_FILE, "write the log"):
                 self.file.write(as_json_line(event) + "\n")
                 self.file.flush()
-            except OSError as error:
-                raise saving_failed(self.run / LOG_FILE, "write the log", error) from error
         self.on_event(event)
 
     def check_folder(self) -> None:
@@ -47,16 +45,17 @@ class EventLog:
 @contextmanager
 def event_log(run: Path, on_event: EventHandler, *, write: bool) -> Iterator[EventLog]:
     """The log of a run; only rank 0 writes."""
-    with (run / LOG_FILE).open("a", encoding="utf-8") if write else nullcontext() as file:
+    with ExitStack() as stack:
+        file = None
+        if write:
+            file = (run / LOG_FILE).open("a", encoding="utf-8")
+            stack.callback(_close, file)
         yield EventLog(run, file, on_event)
 
 
-def saving_failed(path: Path, wanted: str, error: Exception) -> TrainingFailed:
-    """A full disk, or another error of the file system, while a run writes."""
-    got = getattr(error, "strerror", None) or " ".join(str(error).split())
-    return TrainingFailed(
-        f"{path}: wanted to {wanted}; got {got}. Earlier checkpoints are intact: make room, and resume."
-    )
+def _close(file: TextIO) -> None:
+    with suppress(OSError):  # of text that could not be written, which was reported then
+        file.close()
 
 
 def truncate_log(run: Path, step: int) -> None:
@@ -65,7 +64,7 @@ def truncate_log(run: Path, step: int) -> None:
     if not path.exists():
         return
     lines = path.read_bytes().split(b"\n")
-    with atomic_file(path) as file:
+    with saving(path, "write the log"), atomic_file(path) as file:
         for line in lines:
             with suppress(ValueError, KeyError):
                 if json.loads(line)["step"] <= step:

@@ -4,14 +4,17 @@ import time
 from datetime import timedelta
 from typing import TextIO
 
+from regard.core.sanitize import indented, one_line, printable
 from regard.training.telemetry.log_file import Event
+
+TAB = "\t"  # between the sources of an example
 
 
 class TrainingProgress:
-    """An event handler that prints the events of a run."""
+    """An event handler that prints the events of a run, until the stream is closed; None is closed from the start."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream, self.live = stream, stream.isatty()
+    def __init__(self, stream: TextIO | None) -> None:
+        self.stream, self.live = stream, stream is not None and stream.isatty()
         self.steps, self.began = 0, 0.0
         self.unfinished = False  # whether the cursor is in a line that is to be overwritten
         self.first: int | None = None  # step of the first training event
@@ -26,7 +29,7 @@ class TrainingProgress:
             case "resumed":
                 self._line(f"resumed at step {event['step']:,}")
             case "warning":
-                self._line(f"warning: {event['message']}")
+                self._line(indented(f"warning: {event['message']}"))
             case "train":
                 self._train(event)
             case "validation":
@@ -49,20 +52,28 @@ class TrainingProgress:
         metrics = "   ".join(f"{name} {value:.4f}" for name, value in event.items() if name not in others)
         self._line(f"validation at step {event['step']:,}: {metrics}{'   (best)' if event['best'] else ''}")
         for sample in event.get("samples", ()):
-            self._line("\n".join(f"    {name:<9} {text}" for name, text in sample.items()))
+            self._line(
+                "\n".join(f"    {name:<9} {printable(one_line(text), also=TAB)}" for name, text in sample.items())
+            )
 
     def _overwrite(self, text: str) -> None:
         if self.live:
-            self.stream.write(f"\r\x1b[K{text}")
+            self._write(f"\r\x1b[K{text}")
             self.unfinished = True
         else:
-            self.stream.write(f"{text}\n")
-        self.stream.flush()
+            self._write(f"{text}\n")
 
     def _line(self, text: str) -> None:
-        self.stream.write(f"{chr(10) if self.unfinished else ''}{text}\n")
+        self._write(f"{chr(10) if self.unfinished else ''}{text}\n")
         self.unfinished = False
-        self.stream.flush()
+
+    def _write(self, text: str) -> None:
+        try:
+            if self.stream is not None:
+                self.stream.write(text)
+                self.stream.flush()
+        except (OSError, ValueError):  # closed, as by `| head`: training goes on without it
+            self.stream = None
 
     def close(self) -> None:
         if self.unfinished:
