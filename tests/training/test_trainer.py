@@ -831,6 +831,35 @@ def test_a_masked_language_model_is_fine_tuned(name, tmp_path, cache):
     assert found.predict(["the cat sat"])
 
 
+def test_an_encoder_decoder_becomes_a_classifier(tmp_path, cache, whole):
+    """Its encoder and its source vocabulary are taken; the labels are learned."""
+    first = regard.load(whole)
+    (tmp_path / "sources.txt").write_text("abc\ncba\n" * 20)
+    (tmp_path / "labels.txt").write_text("one\ntwo\n" * 20)
+    data = {"train": [str(tmp_path / "sources.txt"), str(tmp_path / "labels.txt")]}
+    data |= {"source": table()["data"]["source"], "target": {"kind": "label"}}
+    model = {"encoder": TRANSFORMER, "pool": {"kind": "mean"}}
+    recipe = read_recipe({"data": data, "model": model, "train": SHORT | {"init_from": str(whole)}})
+    prepared = prepare(recipe, cache)
+    assert prepared.sources[0].hash == first.sources[0].hash
+    assert prepared.target.names == ("one", "two")
+    mine, theirs = weights_of(make_model(recipe, recipe.sized(prepared))), weights_of(first.model)
+    shared = [name for name in theirs if name.startswith("encoder.")]
+    assert shared
+    assert all(torch.equal(mine[name], theirs[name]) for name in shared)
+
+
+def test_a_vocabulary_size_that_contradicts_the_checkpoint_is_refused(tmp_path, cache):
+    words = {"tokenizer": "words", "vocab_size": 12}
+    train(hidden_tokens(["the cat sat"] * 20, words, tmp_path / "text.txt"), tmp_path / "first", cache=cache)
+    again = hidden_tokens(["the cat sat"] * 20, words | {"vocab_size": 50}, tmp_path / "text.txt")
+    again["train"] = again["train"] | {"init_from": str(tmp_path / "first")}
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"data\.target\.vocab_size: wanted \d+, of the vocabulary of .*; got 50"
+    ):
+        prepare(read_recipe(again), cache)
+
+
 def test_averaged_weights_are_the_mean(tmp_path, cache):
     found = train(table(average_checkpoints=3, keep_checkpoints=3), tmp_path, cache=cache)
     every = []

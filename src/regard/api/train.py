@@ -24,6 +24,7 @@ from regard.checkpoint.verify import AVERAGED
 from regard.core.atomic_io import cache_folder, saving
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.data import corpus
+from regard.data.config import FieldConfig
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, SourceVocabularies, Vocabularies, VocabularyType
 from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
@@ -170,12 +171,35 @@ def prepare(
     config = locate_data(recipe)
     given: tuple[SourceVocabularies, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
-        before = load(recipe.train.init_from)
-        given = before.sources, before.target
-        if before.recipe.model.predicts == "masked tokens" and recipe.data.source is not None:
-            # Its tokens are now those of the source.
-            given = (before.target,), before.target if recipe.data.has_shared_vocab else None
+        given = _vocabularies_of(load(recipe.train.init_from), recipe)
     return corpus.prepare(config, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
+
+
+def _vocabularies_of(before: Predictor, recipe: Recipe) -> tuple[SourceVocabularies, VocabularyType | None]:
+    """The vocabularies of the model that training starts from; a target of None is learned.
+
+    A size of the recipe that is neither the default nor the model's is refused.
+    """
+    sources, target, data = before.sources, before.target, recipe.data
+    given: tuple[SourceVocabularies, VocabularyType | None] = sources, target
+    if before.recipe.model.predicts == "masked tokens" and data.source is not None:
+        given = (target,), target if data.has_shared_vocab else None  # its tokens are now those of the source
+    elif data.target.kind == "label" and isinstance(target, Tokenizer):
+        given = sources, None  # of an encoder-decoder, the encoder
+    learned_sizes = {field.vocab_size for field in before.recipe.data.fields.values()} | {FieldConfig().vocab_size}
+    problems = [
+        Problem(
+            f"data.{name}.vocab_size",
+            f"{vocabulary.size}, of the vocabulary of {before.folder}",
+            str(field.vocab_size),
+            "Leave it out: train.init_from brings its vocabulary.",
+        )
+        for (name, field), vocabulary in zip(data.fields.items(), (*given[0], given[1]), strict=False)
+        if isinstance(vocabulary, Tokenizer) and field.vocab_size not in learned_sizes | {vocabulary.size}
+    ]
+    if problems:
+        raise InvalidRecipe(problems)
+    return given
 
 
 def make_model(
