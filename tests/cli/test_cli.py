@@ -409,7 +409,7 @@ MISTAKES = {
     "a wrong key": (["train", "dates", "--out", "x", "--set", "train.rat=1"], 2, "train.rat: wanted a key of train"),
     "no value": (["train", "dates", "--out", "x", "--set", "train.learning_rate"], 2, "--set: wanted key=value"),
     "no model": (["predict", "nowhere"], 2, "nowhere: wanted the folder of a run"),
-    "no such device": (["predict", ".", "--device", "gpu"], 2, "device: wanted cpu"),
+    "no such device": (["predict", ".", "--device", "gpu"], 2, "device: wanted auto, cpu"),
     "no vectors": (["words", "nearest", "nowhere", "king"], 2, "nowhere"),
     "nothing to verify": (["verify", "nowhere"], 2, "nowhere: wanted the folder of a run"),
     "a folder without checkpoints": (["verify", "."], 4, "wanted a checkpoint"),

@@ -129,7 +129,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     known = list(known)
     renamed = [name for name in RENAMED.get(str(word), "").split() if name in known]
-    if near := renamed or difflib.get_close_matches(str(word), known, n=1):
+    if near := renamed or difflib.get_close_matches(str(word), known, n=1, cutoff=0.55):
         return f"Did you mean {near[0]!r}?"
     more = f" and {len(known) - MOST_NAMES:,} more" if len(known) > MOST_NAMES else ""
     return f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:MOST_NAMES]) or 'none'}{more}."
