@@ -182,6 +182,6 @@ def test_the_licence_of_every_extra_is_named():
 
 
 def test_test_modules_have_different_names():
-    """pytest imports them by name alone: two of one name in different folders cannot be collected together."""
+    """Pytest imports them by name alone: two of one name in different folders cannot be collected together."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
