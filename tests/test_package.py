@@ -179,3 +179,9 @@ def test_the_licence_of_every_extra_is_named():
     extras = [line for line in table.splitlines() if " = [" in line]
     assert len(extras) >= 7
     assert [line for line in extras if not re.search(r"\]  # [A-Z]", line)] == []
+
+
+def test_test_modules_have_different_names():
+    """Pytest imports them by name alone: two of one name in different folders cannot be collected together."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
