@@ -165,8 +165,8 @@ def path(name: str) -> Iterator[Attend]:
     kernel, settings = PATHS[name]
 
     def attend(query, key, value, *, score=None, mask=None, causal=False, window=None, bias=None) -> Tensor:
-        spec, lead = attention._spec(query, key, value, score, mask, causal, window, bias)
-        folded = attention._fold_batch(value, lead)
+        tensors = {"query": query, "key": key, "value": value}
+        spec, lead, folded = attention._spec(tensors, score, mask, causal, window, bias)
         assert kernel is not sdpa or sdpa.supports(spec, folded, 0.0)
         out, _ = kernel.attend(spec, folded)
         return out.reshape(*lead, *out.shape[2:])
