@@ -124,7 +124,11 @@ def test_numbers_are_returned_as_written(tmp_path):
 
 
 REFUSED = {
-    "missing column": ("t.tsv", b"a\tlabel\n", "line 1: wanted one column 'b'; got the columns 'a', 'label'. There are a, label"),
+    "missing column": (
+        "t.tsv",
+        b"a\tlabel\n",
+        "line 1: wanted one column 'b'; got the columns 'a', 'label'. There are a, label",
+    ),
     "column twice": ("t.csv", b"b,b\n", "wanted one column 'b'"),
     "short row": ("t.tsv", b"b\tc\n1\t2\n3\n", "line 3: wanted 2 cells, as in the header; got 1"),
     "long row": ("t.csv", b"b,c\n1,2,3\n", "line 2: wanted 2 cells, as in the header; got 3"),
