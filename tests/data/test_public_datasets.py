@@ -49,7 +49,7 @@ def test_files_are_fetched_and_checked(tmp_path, server):
         missing_files(dataset, here)
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"other"), b"no gzip", None])
+@pytest.mark.parametrize("content", [gzip.compress(b"other"), b"no gzip", None], ids=["other", "no gzip", "none"])
 def test_nothing_is_written_unless_it_is_right(tmp_path, server, content):
     if content is not None:
         (tmp_path / "remote" / "train.en.gz").write_bytes(content)
