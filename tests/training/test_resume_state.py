@@ -50,9 +50,9 @@ def _valid(key, value) -> bool:
 )
 def test_a_run_with_a_forged_best_step_is_refused(tmp_path, history):
     folder = forge(tmp_path / "step-00000001", "config.json", lambda config: None)
-    (folder / "training.json").write_text(json.dumps({"history": {"best_step": 1}}))
+    (folder / "training.json").write_text(json.dumps({"step": 1, "history": {"best_step": 1}}))
     assert find_checkpoint(rehashed(folder).parent) == folder
-    (folder / "training.json").write_text(json.dumps({"history": history}))
+    (folder / "training.json").write_text(json.dumps({"step": 1, "history": history}))
     rehashed(folder)
     with pytest.raises(regard.CheckpointRefused, match="best step"):
         regard.load(tmp_path)
