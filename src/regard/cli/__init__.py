@@ -78,7 +78,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except RegardError as error:
-        with suppress(OSError):  # nobody reads it
+        with suppress(OSError):  # stderr is closed
             print(f"regard{rank}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of our output closed it

@@ -62,7 +62,7 @@ Device = Annotated[str, option("NAME", "cpu, cuda, or auto: a GPU where there is
 Beam = Annotated[int | None, option("N", "Beam size.", least=1)]
 MaxLength = Annotated[int | None, option("N", "The most tokens of an output.", least=1)]
 Scores = Annotated[bool, flag("--scores", "Print each output's score, by which outputs are ranked, before it.")]
-TrustDataPaths = Annotated[bool, flag("--trust-data-paths", "Read the data that a checkpoint of somebody else names.")]
+TrustDataPaths = Annotated[bool, flag("--trust-data-paths", "Read the data paths of an untrusted checkpoint.")]
 Truncate = Annotated[bool, flag("--truncate", "Truncate inputs that are too long.")]
 
 

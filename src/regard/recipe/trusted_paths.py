@@ -1,6 +1,6 @@
 """Which data paths of a checkpoint's recipe may be read: those that this user has trained with on this machine.
 
-A checkpoint names the files and Hugging Face datasets of its training. One made by somebody else could name any file of
+A checkpoint names the files and Hugging Face datasets of its training. An untrusted checkpoint could name any file of
 the user's, or any dataset to fetch. So training records its paths in the user's cache, outside of the checkpoint, and a
 verb that would read data because a checkpoint names them refuses paths without a record, unless it is told otherwise.
 """

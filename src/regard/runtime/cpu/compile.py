@@ -1,7 +1,7 @@
 """Compiles step.cpp for the machine at hand, once, into a private folder of the user's cache.
 
 The name of a compiled library holds the hash of its content, which is checked before it is loaded: a truncated or
-changed one is compiled anew. Whoever can write to the folder could still run code, so that nobody else may.
+changed one is compiled anew. Write access to the folder is enough to run code, so only its owner may write there.
 
 No model needs it: where there is no compiler this is logged once, and PyTorch does the same, slower.
 """
