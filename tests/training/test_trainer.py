@@ -313,7 +313,12 @@ def test_without_dropout_r_drop_changes_nothing(masked):
 def shown_and_logged(folder: Path, cache: Path, **changes) -> tuple[str, dict, dict]:
     """What the terminal shows of a short run, and the lines of its log: of training and of validation."""
     with (folder / "shown").open("w") as stream:
-        train(table(max_steps=2, warmup_steps=1, **changes), folder / "run", cache=cache, on_event=TrainingProgress(stream))
+        train(
+            table(max_steps=2, warmup_steps=1, **changes),
+            folder / "run",
+            cache=cache,
+            on_event=TrainingProgress(stream),
+        )
     return (folder / "shown").read_text(), *log(folder / "run")
 
 
