@@ -95,6 +95,14 @@ def main() -> None:
         _discard_unread()
 
 
+class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what is stderr now: lines for it are shown above a status line, which stands in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 class _Printable(logging.Formatter):
     """Log records without the control characters of file names and data."""
 
@@ -105,7 +113,7 @@ class _Printable(logging.Formatter):
 @contextmanager
 def _logging_to_stderr(prefix: str) -> Iterator[None]:
     """Print the log records of the package, from INFO on, to stderr."""
-    logger, handler = logging.getLogger("regard"), logging.StreamHandler(sys.stderr)
+    logger, handler = logging.getLogger("regard"), _StderrHandler(sys.stderr)
     handler.setFormatter(_Printable(f"{prefix}%(message)s"))
     level = logger.level
     logger.addHandler(handler)

@@ -31,6 +31,7 @@ from regard.cli.options import (
 from regard.cli.verb import Verb
 from regard.core.errors import InvalidArgument
 from regard.core.text_table import counted
+from regard.views.progress import tracked
 
 ENDINGS = (".html", ".svg")
 
@@ -177,7 +178,8 @@ def score(
 
     regard score runs/reviews reviews.csv --column text --column label
     """
-    for scored in regard.score(regard.load(model, device=device), files or (), columns=column or ()):
+    scores = regard.score(regard.load(model, device=device), files or (), columns=column or ())
+    for scored in tracked(scores, "lines", printing=True):
         whole = {"log_probability": scored.log_probability, "perplexity": scored.perplexity}
         if as_json:
             print(json.dumps(whole | asdict(scored), ensure_ascii=False))

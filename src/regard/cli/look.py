@@ -25,6 +25,7 @@ from regard.cli.options import (
     read_inputs,
 )
 from regard.core.errors import InvalidArgument
+from regard.views.progress import Status, status_line, tracked
 
 if TYPE_CHECKING:
     from regard.inference.predictor import Predictor
@@ -110,7 +111,7 @@ def look(
     options |= {"truncate": truncate, **decode_options(set_, beam_size=beam)}
     pairs = _pairs(predictor, text, output, file, data, column or (), trust_data_paths)
     if summary:
-        _summarize(predictor, pairs, options, sort, as_json)
+        _summarize(predictor, tracked(pairs, "inputs"), options, sort, as_json)
         return
     if out is not None:
         inputs = list(islice(pairs, 2))
@@ -120,7 +121,7 @@ def look(
         write_look(regard.look(predictor, inputs[0][0], output=inputs[0][1], **options), out, view=view, map=map_)
         return
     width, color = shutil.get_terminal_size().columns, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    for number, (each, given) in enumerate(pairs):
+    for number, (each, given) in enumerate(tracked(pairs, "inputs", printing=True)):
         result = regard.look(predictor, each, output=given, **options)
         if as_json:
             print(result.to_json())
@@ -179,7 +180,8 @@ def _summarize(
 def _ablate(predictor: "Predictor", data: list[str], columns: Sequence[str], trust: bool, as_json: bool) -> None:
     from regard.core.text_table import text_table
 
-    whole, ablated = regard.ablate(predictor, data, columns=columns, trust_data_paths=trust)
+    with status_line(lambda: Status("loss without each head")):
+        whole, ablated = regard.ablate(predictor, data, columns=columns, trust_data_paths=trust)
     ablated.sort(key=lambda each: -each.change)
     if as_json:
         lines = [{"map": one.site.name, "head": one.head, "loss": one.loss, "change": one.change} for one in ablated]
@@ -243,7 +245,7 @@ def align(
     if references is not None:
         alignments = align.with_references(alignments, references, agreement)
     names = ("source", "output", "source_words", "output_words", "links")
-    for each in alignments:
+    for each in tracked(alignments, "lines", printing=True):
         line = json.dumps({name: getattr(each, name) for name in names}, ensure_ascii=False) if as_json else each
         print(line, flush=True)
     if references is not None and as_json:

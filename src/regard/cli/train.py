@@ -40,7 +40,7 @@ def train(
     from regard.api.dry_run import dry_run as describe
     from regard.recipe.load import read_recipe
     from regard.recipe.shipped import find_recipe
-    from regard.training.telemetry.progress import TrainingProgress
+    from regard.views.progress import TrainingProgress
 
     parsed = read_recipe(find_recipe(recipe), set_ or ())
     if dry_run:
@@ -48,7 +48,13 @@ def train(
         return
     with closing(TrainingProgress(sys.stderr)) as progress:
         model = regard.train(
-            parsed, out, resume=resume, cache=cache, allow_changed_data=allow_changed_data, on_event=progress
+            parsed,
+            out,
+            resume=resume,
+            cache=cache,
+            allow_changed_data=allow_changed_data,
+            on_event=progress,
+            progress=False,
         )
     if os.environ.get("RANK", "0") == "0":  # only one of torchrun's processes prints
         print(model.folder)
@@ -61,7 +67,7 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
     """
     from regard.recipe.load import read_recipe
     from regard.recipe.shipped import find_recipe
-    from regard.training.telemetry.progress import TrainingProgress
+    from regard.views.progress import TrainingProgress
 
     with closing(TrainingProgress(sys.stderr)) as progress:
         data = regard.prepare(read_recipe(find_recipe(recipe), set_ or ()), cache, progress)
@@ -91,12 +97,12 @@ def sweep(
     from dataclasses import asdict
 
     from regard.api.sweep import sweep_table
-    from regard.training.telemetry.progress import TrainingProgress
+    from regard.views.progress import TrainingProgress
 
     pairs = [each.partition("=") for each in grid]
     values = {key: [value for value in listed.split(",") if value] for key, _, listed in pairs}
     with closing(TrainingProgress(sys.stderr)) as progress:
-        results = regard.sweep(recipe, out, values, changes=set_ or (), cache=cache, on_event=progress)
+        results = regard.sweep(recipe, out, values, changes=set_ or (), cache=cache, on_event=progress, progress=False)
     print(json.dumps([asdict(each) for each in results], default=str) if as_json else sweep_table(results))
 
 

@@ -1,7 +1,9 @@
 """`regard words`: train, nearest, analogy, score."""
 
 import sys
+import time
 from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +12,7 @@ import typer
 import regard
 from regard.cli.options import Device, Json, argument, option, show
 from regard.cli.verb import Verb
+from regard.views.progress import Status, is_live, status_line
 
 VectorFile = Annotated[Path, argument("FILE", "A file of vectors in word2vec's text format.")]
 Word = Annotated[str, argument("WORD", "A word.")]
@@ -46,11 +49,19 @@ def words_train(
 
     Example: regard words train corpus.txt --out vectors.txt --set dim=100 --set algorithm=cbow
     """
+    status, began = Status("reading the text"), time.perf_counter()
 
     def progress(now: Any) -> None:
-        print(f"epoch {now.epoch + 1}   {now.done:.0%} done   loss {now.loss:.4f}", file=sys.stderr)
+        nonlocal status
+        line = f"epoch {now.epoch + 1}   {now.done:.0%} done   loss {now.loss:.4f}"
+        if not is_live(sys.stderr):
+            print(line, file=sys.stderr)
+        elif now.done:
+            left = (time.perf_counter() - began) * (1 / now.done - 1)
+            status = Status(f"{line}   {timedelta(seconds=int(left))} left", now.done)
 
-    vectors = regard.train_word_vectors(text, out, set_ or (), device=device, progress=progress)
+    with status_line(lambda: status):
+        vectors = regard.train_word_vectors(text, out, set_ or (), device=device, progress=progress)
     print(f"{len(vectors):,} words, {vectors.dim} numbers each: {out}", file=sys.stderr)
 
 
