@@ -40,12 +40,11 @@ class WithMetrics(Verb):
     """A verb whose help ends with the list of metrics."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from regard.evaluation.metrics import METRICS
+        from regard.core.metric_names import DESCRIPTIONS, HIGHER_IS_BETTER
 
         with formatter.section("Metrics (↑ higher is better, ↓ lower)"):
-            formatter.write_dl(
-                [(f"{name} {'↑' if m.higher_is_better else '↓'}", m.description) for name, m in METRICS.items()]
-            )
+            arrows = {name: "↑" if HIGHER_IS_BETTER[name] else "↓" for name in HIGHER_IS_BETTER}
+            formatter.write_dl([(f"{name} {arrow}", DESCRIPTIONS[name]) for name, arrow in arrows.items()])
 
 
 def evaluate(
