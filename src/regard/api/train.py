@@ -178,7 +178,7 @@ def prepare(
     config = locate_data(recipe)
     given: tuple[SourceVocabularies, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
-        given = _vocabularies_of(load(recipe.train.init_from), recipe)
+        given = _vocabularies_of(load(recipe.train.init_from, device="cpu"), recipe)
     return corpus.prepare(config, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
 
 
@@ -238,7 +238,7 @@ def make_model(
 
 def _init_from(model: Model, path: str, on_event: EventHandler) -> None:
     """Copy the weights of a checkpoint whose names and shapes match."""
-    before = load(path)
+    before = load(path, device="cpu")
     own, others = weights_of(model), weights_of(before.model)
     matching = {name for name in own.keys() & others.keys() if own[name].shape == others[name].shape}
     if not matching:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import regard
+from regard.cli import completion
 from regard.cli.options import (
     Beam,
     DecodeChanges,
@@ -42,6 +43,7 @@ def look(
             "NAME|FILE",
             "Look at a split of the run's data, or at a table, or two files, of inputs and outputs. "
             "A .tsv or .csv begins with a line of names.",
+            complete=completion.splits,
         ),
     ] = None,
     column: Annotated[
@@ -60,7 +62,9 @@ def look(
     sort: Annotated[str | None, option("COLUMN", "Sort the summary by this column, in descending order.")] = None,
     ablate: Annotated[bool, flag("--ablate", "The loss on the data without each head, and its change.")] = False,
     out: Annotated[Path | None, option("FILE", "Write the look to this file: .json, .html, .svg or .png.")] = None,
-    view: Annotated[str | None, option("NAME", "Of an SVG or PNG: heat, heads, lines or image.")] = None,
+    view: Annotated[
+        str | None, option("NAME", "Of an SVG or PNG: heat, heads, lines or image.", complete=completion.views)
+    ] = None,
     beam: Beam = None,
     set_: DecodeChanges = None,
     truncate: Truncate = False,

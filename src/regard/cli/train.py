@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 import regard
+from regard.cli import completion
 from regard.cli.options import Cache, Changes, Json, RecipeFile, argument, flag, option
 from regard.core.text_table import counted
 
@@ -85,7 +86,10 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
 def sweep(
     recipe: RecipeFile,
     out: Annotated[Path, option("FOLDER", "The folder of the runs.", "--out", "-o")],
-    grid: Annotated[list[str], option("KEY=A,B,…", "A key and its values; may be repeated.", "--grid")],
+    grid: Annotated[
+        list[str],
+        option("KEY=A,B,…", "A key and its values; may be repeated.", "--grid", complete=completion.recipe_keys),
+    ],
     set_: Changes = None,
     cache: Cache = None,
     as_json: Json = False,
@@ -120,7 +124,7 @@ def plot(
 
 
 def recipes(
-    name: Annotated[str | None, argument("NAME", "Print this recipe.")] = None,
+    name: Annotated[str | None, argument("NAME", "Print this recipe.", completion.recipes)] = None,
     schema: Annotated[bool, flag("--schema", "Print the JSON Schema of recipes, for editors.")] = False,
 ) -> None:
     """List the built-in recipes, or print one to start from.
@@ -140,7 +144,10 @@ def recipes(
 
 
 def data(
-    name: Annotated[str | None, argument("NAME", "Say where this data set comes from, and check its files.")] = None,
+    name: Annotated[
+        str | None,
+        argument("NAME", "Say where this data set comes from, and check its files.", completion.data_sets),
+    ] = None,
     fetch: Annotated[bool, flag("--fetch", "Download the files that are missing.")] = False,
     folder: Annotated[Path, option("FOLDER", "Where the data are; paths in recipes are relative to it.")] = Path(),
 ) -> None:

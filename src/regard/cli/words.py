@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import regard
+from regard.cli import completion
 from regard.cli.options import Device, Json, argument, option, show
 from regard.cli.verb import Verb
 from regard.views.progress import Status, is_live, status_line
@@ -41,7 +42,10 @@ def words_train(
     text: Annotated[Path, argument("FILE", "Space-separated words, a sentence per line; plain, .gz or .zst.")],
     out: Annotated[Path, option("FILE", "Where to write the vectors.", "--out", "-o")],
     set_: Annotated[
-        list[str] | None, option("KEY=VALUE", "Set one of the keys below; may be repeated.", "--set")
+        list[str] | None,
+        option(
+            "KEY=VALUE", "Set one of the keys below; may be repeated.", "--set", complete=completion.word_vector_keys
+        ),
     ] = None,
     device: Device = "auto",
 ) -> None:
