@@ -23,6 +23,9 @@ from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn,
 WIDTH, VOCABULARY, LABELS = 16, 11, 4
 SMALL = TransformerConfig(dim=WIDTH, layers=2, heads=2, ffn_dim=24, attention_dropout=0.1, ffn_dropout=0.1)
 CONV = ConvConfig(dim=WIDTH, dilations=(1, 2))
+NO_BIAS = {"attention_bias": "none", "ffn_bias": False}
+T5 = {"norm": "rms", "activation": "geglu", "score": "dot", "head_dim": 6, **NO_BIAS}
+LLAMA = {"norm": "rms", "activation": "swiglu", "positions": "rotary", "kv_heads": 1, "head_dim": 10, **NO_BIAS}
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "relative", "none")
 
 
@@ -42,6 +45,9 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "transformer causal": lambda: TransformerEncoder(replace(SMALL, causal=True), words()),
     "transformer post-norm rms swiglu": lambda: TransformerEncoder(
         replace(SMALL, norm="rms", norm_first=False, activation="swiglu"), words()
+    ),
+    "transformer like T5": lambda: TransformerEncoder(
+        replace(SMALL, **T5, positions="relative", relative_buckets=8, relative_max_distance=6), words()
     ),
     "transformer cls_token": lambda: TransformerEncoder(replace(SMALL, cls_token=True), words()),
     "transformer concatenated, normed": lambda: TransformerEncoder(
@@ -95,6 +101,9 @@ DECODERS: dict[str, Make] = {
     "transformer": transformer(),
     "transformer post-norm": transformer(norm_first=False, activation="gelu"),
     "transformer rms swiglu grouped": transformer(norm="rms", activation="swiglu", kv_heads=1, qk_norm=True),
+    "transformer like T5": transformer(**T5, positions="relative", relative_buckets=8, relative_max_distance=6),
+    "transformer like Qwen": transformer(**LLAMA | {"attention_bias": "qkv"}, rotary_base=50.0, qk_norm=True),
+    "transformer rms_offset, no biases": transformer(norm="rms_offset", **NO_BIAS),
     "transformer additive": transformer(score="additive"),
     "transformer additive rotary": transformer(score="additive", positions="rotary"),
     "transformer concatenated, normed": transformer(position_mode="concatenate", norm_input=True, activation="silu"),
@@ -107,7 +116,9 @@ DECODERS: dict[str, Make] = {
 def decoder(name: str, memory_dim: int | None = WIDTH) -> nn.Module:
     torch.manual_seed(5)
     embedding = words()
-    made = DECODERS[name](embedding, Projection(WIDTH, VOCABULARY, tied=embedding), memory_dim)
+    plain = "bias" not in name and "like" not in name
+    project = Projection(WIDTH, VOCABULARY, tied=embedding, bias=plain, scaled=not plain)
+    made = DECODERS[name](embedding, project, memory_dim)
     return without_zeros(made).eval()
 
 

@@ -170,7 +170,9 @@ def _assemble(model: ModelConfig) -> Model:
     encoder = MultiSourceEncoder(encoders) if len(encoders) > 1 else encoders[0] if encoders else None
     if model.decoder is not None and target is not None:
         tied = None if options.tie_embeddings == "none" else target
-        project = Projection(target.dim, target.vocab_size, tied=tied)
+        project = Projection(
+            target.dim, target.vocab_size, tied=tied, bias=options.output_bias, scaled=options.scale_logits
+        )
         make_decoder = DECODERS[model.decoder.kind].make
         return Seq2Seq(encoder, make_decoder(model.decoder.config, target, project, model.memory_dim))
     assert encoder is not None
@@ -181,5 +183,7 @@ def _assemble(model: ModelConfig) -> Model:
         return Classifier(encoder, pool, options.num_labels, config.output_dropout)
     assert options.vocab_size is not None
     tied = embeddings[0] if options.tie_embeddings == "target" else None
-    project = Projection(config.states_dim, options.vocab_size, tied=tied)
+    project = Projection(
+        config.states_dim, options.vocab_size, tied=tied, bias=options.output_bias, scaled=options.scale_logits
+    )
     return MaskedLanguageModel(encoder, project, config.head_norm_eps)
