@@ -39,9 +39,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "norm_input": {"norm_input": True},
     "norm_eps": {"norm_eps": 0.1},
     "rms norm_eps": {"norm": "rms", "norm_eps": 0.1},
-    **{name: {"activation": name} for name in ("gelu", "gelu_tanh", "silu", "swiglu")},
+    "rms_offset": {"norm": "rms_offset"},
+    **{name: {"activation": name} for name in ("gelu", "gelu_tanh", "silu", "swiglu", "geglu")},
+    "biases of queries, keys and values only": {"attention_bias": "qkv"},
+    "no biases": {"attention_bias": "none", "ffn_bias": False},
     **{name: {"positions": name} for name in ("learned", "rotary", "relative", "alibi", "none")},
     "alibi of six heads": {"positions": "alibi", "heads": 6, "dim": 24},
+    "rotary_base": {"positions": "rotary", "rotary_base": 100.0},
+    "relative_buckets": {"positions": "relative", "relative_buckets": 8, "relative_max_distance": 12},
+    "large heads": {"head_dim": 6},
+    "large rotary grouped heads": {"positions": "rotary", "head_dim": 6, "kv_heads": 2},
     "grouped heads": {"kv_heads": 2},
     "one head of keys": {"kv_heads": 1},
     "rotary grouped": {"positions": "rotary", "kv_heads": 2},
@@ -56,10 +63,13 @@ TRANSLATORS = {name: (table, table) for name, table in OPTIONS.items() if "alibi
     ),
 }
 IN_LANGUAGE_MODELS = (
-    "default", "post-norm", "rms norm_eps", "swiglu", "learned", "rotary", "alibi", "alibi of six heads", "none",
-    "one head of keys", "rotary grouped",
+    "default", "post-norm", "rms norm_eps", "rms_offset", "swiglu", "learned", "alibi", "alibi of six heads", "none",
+    "one head of keys", "large rotary grouped heads", "no biases",
 )  # fmt: skip
-LANGUAGE_MODELS = {name: OPTIONS[name] for name in IN_LANGUAGE_MODELS}
+LANGUAGE_MODELS = {name: OPTIONS[name] for name in IN_LANGUAGE_MODELS} | {
+    "qk_norm": {"qk_norm": True, "norm_eps": 0.1},
+    "qk_norm rotary grouped": {"qk_norm": True, "positions": "rotary", "kv_heads": 2},
+}
 
 
 def predictor(
@@ -89,9 +99,9 @@ def predictor(
                 weight += 0.3 * torch.randn_like(weight)
             elif "stack" in name and weight.dim() == 2:
                 weight *= 2
-        bias = model.as_seq2seq().decoder.project.bias
-        bias[END] += 0.5
-        bias[[PAD, START, MASK]] = -20.0  # a trained model never predicts these
+        if (bias := model.as_seq2seq().decoder.project.bias) is not None:
+            bias[END] += 0.5
+            bias[[PAD, START, MASK]] = -20.0  # a trained model never predicts these
     return Predictor(model, recipe, sources, target)
 
 
@@ -176,12 +186,26 @@ def test_every_tokenizer_becomes_a_vocabulary(kind, tmp_path):
             assert written.encode(text).tokens == [names[i] for i in ids]
 
 
-@pytest.mark.parametrize(
-    "options", [{"tie_embeddings": "all"}, {"tie_embeddings": "target"}, {"scale_embeddings": False}]
-)
-def test_embeddings_may_be_tied_and_unscaled(options, tmp_path):
+MODEL_OPTIONS: dict[str, dict[str, Any]] = {
+    "all embeddings tied": {"tie_embeddings": "all"},
+    "scaled logits of tied embeddings": {"tie_embeddings": "target", "scale_logits": True},
+    "unscaled embeddings": {"scale_embeddings": False},
+}
+
+
+@pytest.mark.parametrize("options", MODEL_OPTIONS.values(), ids=MODEL_OPTIONS)
+def test_options_of_the_whole_model(options, tmp_path):
     model = predictor({}, {}, **options)
     check_equal(model, exported(model, tmp_path))
+
+
+def test_the_output_layer_may_have_no_bias(tmp_path):
+    """Its scores are of the tokens that can be generated; ours are of all tokens."""
+    model = predictor({}, {}, output_bias=False)
+    found = Exported(model, exported(model, tmp_path)).outputs(TEXTS, 1)
+    for (ids, score), (ours,) in zip(found, model.outputs(TEXTS, length_penalty=0.0, scores=True), strict=True):
+        assert ids == list(ours.token_ids)
+        assert ours.score < score < ours.score + 0.1 * LIMIT
 
 
 def test_running_text_begins_with_a_line_break_and_never_ends(tmp_path):
@@ -307,13 +331,16 @@ REFUSED: dict[str, tuple[Callable[[], Predictor], list[str]]] = {
         ["encoder.norm_eps = 1e-06: it has one, and the decoder's is 1e-05"],
     ),
     "several options": (
-        lambda: predictor({"causal": True, "qk_norm": True}, {"score": "additive", "position_mode": "concatenate"}),
+        lambda: predictor({"causal": True}, {"score": "additive", "position_mode": "concatenate"}),
         [
-            "encoder.qk_norm = True: it has False only",
             "encoder.causal = True: it has False only",
             "decoder.position_mode = 'concatenate': it has 'add' only",
             "decoder.score = 'additive': it has 'scaled_dot' and 'dot' only",
         ],
+    ),
+    "qk_norm in a translator": (
+        lambda: predictor({}, {"qk_norm": True}),
+        ["qk_norm = True: it computes it wrongly in encoder-decoders"],
     ),
     "cls_token": (lambda: predictor({"cls_token": True}, {}), ["encoder.cls_token = True: it has False only"]),
 }

@@ -15,35 +15,36 @@ from regard.core.shapes import Tensor
 from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN, Tokenizer
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, ExportTarget
+from regard.kernels.layers.residual_norm import norm_gain
 from regard.model.interfaces import AnyDecoder, Encoder
 from regard.model.model_config import ModelConfig
 from regard.model.multihead import MultiHead
 from regard.model.positions import Learned, RelativeBias
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
-from regard.model.transformer_block import TransformerBlock, TransformerConfig
+from regard.model.transformer_block import GATED, TransformerBlock, TransformerConfig
 
 # The values of each key of a Transformer that CTranslate2 can express; ANY: all of them. A key that is missing here is
 # refused, so that no new option is left out silently.
 ANY: tuple[Any, ...] = ()
 EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("dropout", "attention_dropout", "ffn_dropout", "activation_checkpointing"), ANY),  # of training
-    **dict.fromkeys(("dim", "layers", "heads", "kv_heads", "ffn_dim", "max_positions"), ANY),
-    **dict.fromkeys(("norm_first", "norm_input", "norm_eps"), ANY),
-    "norm": ("layer", "rms"),
-    "activation": ("relu", "gelu", "gelu_tanh", "silu", "swiglu"),
+    **dict.fromkeys(("dim", "layers", "heads", "head_dim", "kv_heads", "ffn_dim", "max_positions"), ANY),
+    **dict.fromkeys(("norm_first", "norm_input", "norm_eps", "qk_norm", "attention_bias", "ffn_bias"), ANY),
+    **dict.fromkeys(("rotary_base", "relative_buckets", "relative_max_distance"), ANY),
+    "norm": ("layer", "rms", "rms_offset"),
+    "activation": ("relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"),
     "positions": ("sinusoidal", "learned", "rotary", "relative", "alibi", "none"),
     "position_mode": ("add",),
     "score": ("scaled_dot", "dot"),
-    "qk_norm": (False,),
     "causal": (False,),
     "cls_token": (False,),
 }
 EXPRESSIBLE_OPTIONS: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("vocab_size", "source_vocab_size", "num_labels", "tie_embeddings", "scale_embeddings"), ANY),
+    **dict.fromkeys(("vocab_size", "source_vocab_size", "num_labels"), ANY),
+    **dict.fromkeys(("tie_embeddings", "scale_embeddings", "output_bias", "scale_logits"), ANY),
     "head": (None,),
 }
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
-GATED = ("swiglu",)
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 MIN_POSITIONS = 2048  # rows of a table of positions that are not learned
 NEVER = -1e4  # the logit of a token that is never generated; float16 holds it
 
@@ -125,6 +126,8 @@ def _position_obstacles(model: ModelConfig) -> Iterator[str]:
     for encoder in encoders:
         if encoder.positions == "alibi":
             yield "encoder.positions = 'alibi': it has them in decoders only"
+        if encoder.qk_norm or decoder.qk_norm:
+            yield "qk_norm = True: it computes it wrongly in encoder-decoders"
         if encoder.norm_eps != decoder.norm_eps:
             yield f"encoder.norm_eps = {encoder.norm_eps!r}: it has one, and the decoder's is {decoder.norm_eps!r}"
 
@@ -168,8 +171,10 @@ def _decoder_spec(decoder: AnyDecoder, config: TransformerConfig, rows: int) -> 
     spec.projection.weight = spec.embeddings.weight
     if decoder.project.weight is not decoder.embed_tokens.weight:
         spec.projection.weight = _array(decoder.project.weight)
-    spec.projection.bias = _array(decoder.project.bias)
+    bias = decoder.project.bias
+    spec.projection.bias = np.zeros(len(spec.projection.weight), np.float32) if bias is None else _array(bias)
     spec.projection.bias[[PAD, START, MASK]] = NEVER
+    spec.scale_outputs = decoder.project.scale
     return spec
 
 
@@ -177,18 +182,20 @@ def _stack_options(config: TransformerConfig) -> dict[str, Any]:
     """The arguments that encoders and decoders of CTranslate2 share."""
     from ctranslate2.specs.common_spec import Activation
 
-    rotary = {"rotary_dim": 0, "rotary_interleave": False} if config.positions == "rotary" else {}
+    rotary = {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.rotary_base}
     return {
         "num_layers": config.layers,
         "num_heads": config.heads,
         "num_heads_kv": config.kv_heads,
+        "head_dim": config.head_dim,
         "pre_norm": config.norm_first,
         "layernorm_embedding": config.norm_input,
-        "rms_norm": config.norm == "rms",
-        "activation": Activation[ACTIVATIONS[config.activation]],
+        "rms_norm": config.norm != "layer",
+        "activation": Activation[ACTIVATIONS[GATED.get(config.activation, config.activation)]],
         "ffn_glu": config.activation in GATED,
         "relative_attention_bias": config.positions == "relative",
-        **rotary,
+        "qk_norm": config.qk_norm,
+        **(rotary if config.positions == "rotary" else {}),
     }
 
 
@@ -244,6 +251,9 @@ def _fill_attention(
         _fill_linear(spec.linear[1], *projections[joined:])
     _fill_linear(spec.linear[-1], attention.out_proj)
     _fill_norm(spec.layer_norm, norm)
+    if attention.q_norm is not None and attention.k_norm is not None:
+        _fill_norm(spec.q_norm, attention.q_norm)
+        _fill_norm(spec.k_norm, attention.k_norm)
     if config.score == "dot":
         spec.queries_scale = 1.0
 
@@ -256,7 +266,7 @@ def _fill_linear(spec: Any, *layers: nn.Linear) -> None:
 
 def _fill_norm(spec: Any, norm: nn.Module) -> None:
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-    spec.gamma = _array(norm.weight)
+    spec.gamma = _array(norm_gain(norm))
     if isinstance(norm, nn.LayerNorm):
         spec.beta = _array(norm.bias)
 
