@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 import regard
-from regard.core.errors import InvalidRecipe
+from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.kernels.layers.residual_norm import OffsetRMSNorm
 from regard.model.embedding import Embedding, Projection
-from regard.model.transformer_block import FeedForward, TransformerBlock, TransformerConfig
-from support.models import SMALL, WIDTH
+from regard.model.transformer_block import FeedForward, InputLayer, TransformerBlock, TransformerConfig
+from regard.model.vision import VitConfig
+from support.models import SMALL, WIDTH, encoder, source
 
 BIASES = {
     "all": {"q_proj.bias", "k_proj.bias", "v_proj.bias", "out_proj.bias"},
@@ -83,6 +84,47 @@ def test_the_buckets_of_relative_positions():
         TransformerConfig(positions="relative", relative_buckets=8, relative_max_distance=4)
     with pytest.raises(InvalidRecipe, match="relative_buckets: wanted nothing here: positions are not relative"):
         regard.build({"decoder": table | options | {"positions": "rotary"}, "vocab_size": 9})
+
+
+@torch.no_grad()
+def test_learned_positions_after_unused_rows():
+    layer = InputLayer(replace(SMALL, positions="learned", max_positions=5, position_offset=2), bidirectional=True)
+    table, x = layer.position_encoding.positions.table, torch.zeros(1, 3, WIDTH)
+    assert table.shape == (7, WIDTH)
+    assert layer.limit == 5
+    assert torch.equal(layer.eval()(x, 2)[0], table[4:7])
+    with pytest.raises(InvalidArgument, match="at most 5 positions"):
+        layer(x, 3)
+    part = {"kind": "transformer", "positions": "rotary", "position_offset": 2}
+    with pytest.raises(InvalidRecipe, match="position_offset: wanted nothing here: only learned positions are rows"):
+        regard.build({"decoder": part, "vocab_size": 9})
+
+
+@torch.no_grad()
+def test_the_vector_of_the_first_segment_is_added_before_the_norm():
+    layer, x = (
+        InputLayer(replace(SMALL, token_types=2, norm_input=True), bidirectional=True).eval(),
+        torch.randn(1, 3, 16),
+    )
+    assert layer.token_types.shape == (2, WIDTH)
+    torch.testing.assert_close(layer(x), layer.norm(layer.position_encoding(x + layer.token_types[0])))
+    with pytest.raises(InvalidRecipe, match="token_types: wanted nothing here: only the input of an encoder"):
+        regard.build({"decoder": {"kind": "transformer", "token_types": 2}, "vocab_size": 9})
+
+
+@torch.no_grad()
+def test_a_distillation_token_comes_after_the_cls_token():
+    made = encoder("vit distillation_token")
+    given = []
+    made.stack.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    found = made(source("vit", (1, 1)))
+    table = made.input_layer.position_encoding.positions.table
+    assert torch.equal(
+        given[0][0, :2], torch.stack((made.cls_token.embedding, made.distillation_token.embedding)) + table[:2]
+    )
+    assert (found.cls_tokens, found.states.shape[1], made.cls_tokens) == (2, 2 + 6, 2)
+    with pytest.raises(InvalidRecipe, match="cls_token: wanted true with a distillation_token"):
+        VitConfig(4, SMALL, distillation_token=True)
 
 
 @torch.no_grad()

@@ -25,6 +25,7 @@ SMALL = TransformerConfig(dim=WIDTH, layers=2, heads=2, ffn_dim=24, attention_dr
 CONV = ConvConfig(dim=WIDTH, dilations=(1, 2))
 NO_BIAS = {"attention_bias": "none", "ffn_bias": False}
 T5 = {"norm": "rms", "activation": "geglu", "score": "dot", "head_dim": 6, **NO_BIAS}
+BART = {"positions": "learned", "position_offset": 2, "norm_input": True, "norm_first": False, "activation": "gelu"}
 LLAMA = {"norm": "rms", "activation": "swiglu", "positions": "rotary", "kv_heads": 1, "head_dim": 10, **NO_BIAS}
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "relative", "none")
 
@@ -49,6 +50,7 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "transformer like T5": lambda: TransformerEncoder(
         replace(SMALL, **T5, positions="relative", relative_buckets=8, relative_max_distance=6), words()
     ),
+    "transformer like BERT": lambda: TransformerEncoder(replace(SMALL, **BART, token_types=2), words()),
     "transformer cls_token": lambda: TransformerEncoder(replace(SMALL, cls_token=True), words()),
     "transformer concatenated, normed": lambda: TransformerEncoder(
         replace(SMALL, position_mode="concatenate", norm_input=True, activation="gelu_tanh"), words()
@@ -71,6 +73,9 @@ OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     ),
     "vit": lambda: vit(VitConfig(4, SMALL)),
     "vit mlp": lambda: vit(VitConfig(4, SMALL, patch_ffn_dim=24)),
+    "vit distillation_token": lambda: vit(
+        VitConfig(4, replace(SMALL, positions="learned", cls_token=True), distillation_token=True)
+    ),
     "vit cls_token": lambda: vit(VitConfig(4, replace(SMALL, positions="learned", cls_token=True))),
 }
 ENCODERS = TEXT_ENCODERS | OTHER_ENCODERS
@@ -103,7 +108,10 @@ DECODERS: dict[str, Make] = {
     "transformer rms swiglu grouped": transformer(norm="rms", activation="swiglu", kv_heads=1, qk_norm=True),
     "transformer like T5": transformer(**T5, positions="relative", relative_buckets=8, relative_max_distance=6),
     "transformer like Qwen": transformer(**LLAMA | {"attention_bias": "qkv"}, rotary_base=50.0, qk_norm=True),
-    "transformer rms_offset, no biases": transformer(norm="rms_offset", **NO_BIAS),
+    "transformer like BART": transformer(**BART),
+    "transformer rms_offset, no biases": transformer(
+        norm="rms_offset", **NO_BIAS, positions="learned", position_offset=2
+    ),
     "transformer additive": transformer(score="additive"),
     "transformer additive rotary": transformer(score="additive", positions="rotary"),
     "transformer concatenated, normed": transformer(position_mode="concatenate", norm_input=True, activation="silu"),
@@ -116,7 +124,7 @@ DECODERS: dict[str, Make] = {
 def decoder(name: str, memory_dim: int | None = WIDTH) -> nn.Module:
     torch.manual_seed(5)
     embedding = words()
-    plain = "bias" not in name and "like" not in name
+    plain = not any(word in name for word in ("no biases", "T5", "Qwen"))
     project = Projection(WIDTH, VOCABULARY, tied=embedding, bias=plain, scaled=not plain)
     made = DECODERS[name](embedding, project, memory_dim)
     return without_zeros(made).eval()

@@ -13,7 +13,7 @@ from regard.model.interfaces import AnyDecoder, Encoder, Pool
 from regard.model.model_config import ModelConfig, ModelOptions, Part, conflicts
 from regard.model.multi_source import MultiSourceEncoder
 from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig
-from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool
+from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, FirstPoolConfig, LastPool, MeanPool
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
@@ -64,7 +64,7 @@ POOLS: Registry[PartKind[PoolConfig, Pool]] = Registry(
     {
         "mean": PartKind(PoolConfig, MeanPool),
         "last": PartKind(PoolConfig, LastPool),
-        "first": PartKind(PoolConfig, FirstPool),
+        "first": PartKind(FirstPoolConfig, FirstPool),
         "attention": PartKind(AttentionPoolConfig, AttentionPool),
     },
 )

@@ -29,6 +29,7 @@ class PositionOptions(NamedTuple):
     head_dim: int
     bidirectional: bool = True  # whether queries attend to keys after them
     max_positions: int = 512
+    position_offset: int = 0
     rotary_base: float = 10_000.0
     relative_buckets: int = 32
     relative_max_distance: int = 128
@@ -91,22 +92,22 @@ class Sinusoidal(PositionEncoding):
 
 
 class Learned(PositionEncoding):
-    """A learned vector for each position below `limit`."""
+    """A learned vector for each position below `limit`, after `offset` unused rows of the table."""
 
     limited = True
     limit: int
 
-    def __init__(self, dim: int, limit: int) -> None:
+    def __init__(self, dim: int, limit: int, offset: int = 0) -> None:
         super().__init__()
-        self.dim, self.limit = dim, limit
-        self.table = nn.Parameter(torch.randn(limit, dim) * 0.02)
+        self.dim, self.limit, self.offset = dim, limit, offset
+        self.table = nn.Parameter(torch.randn(offset + limit, dim) * 0.02)
 
     @classmethod
     def build(cls, options: PositionOptions) -> PositionEncoding:
-        return cls(options.dim, options.max_positions)
+        return cls(options.dim, options.max_positions, options.position_offset)
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
-        return nn.functional.embedding(positions, self.table)
+        return nn.functional.embedding(positions + self.offset if self.offset else positions, self.table)
 
 
 class SinusoidalGrid(nn.Module):

@@ -63,6 +63,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     positions: PositionName = doc("sinusoidal", "position encoding")
     position_mode: Literal["add", "concatenate"] = doc("add", "how position encodings join the embeddings")
     max_positions: Count = doc(512, "largest sequence length of learned positions")
+    position_offset: Annotated[int, Range(0.0)] = doc(0, "unused rows before the first learned position")
     rotary_base: Annotated[float, Range(1.0)] = doc(10_000.0, "base of the wavelengths of rotary positions")
     relative_buckets: Annotated[int, Range(4.0)] = doc(32, "distances that relative positions tell apart")
     relative_max_distance: Count = doc(128, "distance beyond which relative positions tell none apart")
@@ -77,6 +78,9 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     qk_norm: bool = doc(False, "normalize queries and keys", arxiv="2010.04245")
     causal: bool = doc(False, "an encoder whose positions attend to earlier positions only")
     cls_token: bool = doc(False, 'encoders: prepend a learned [CLS] state, for the pool "first"')
+    token_types: Annotated[int, Range(0.0)] = doc(
+        0, "encoders: learned vectors of segments, the first of which is added to every embedding", arxiv="1810.04805"
+    )
     activation_checkpointing: bool = doc(
         False, "recompute a block's activations in the backward pass", arxiv="1604.06174"
     )
@@ -114,8 +118,8 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
 
     def position_options(self, *, bidirectional: bool) -> PositionOptions:
         return PositionOptions(
-            self.dim, self.heads, self.dim_per_head, bidirectional, self.max_positions, self.rotary_base,
-            self.relative_buckets, self.relative_max_distance,
+            self.dim, self.heads, self.dim_per_head, bidirectional, self.max_positions, self.position_offset,
+            self.rotary_base, self.relative_buckets, self.relative_max_distance,
         )  # fmt: skip
 
     def not_packable(self) -> str | None:
@@ -127,6 +131,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         positions = POSITIONS[self.positions]
         if not positions.limited:
             yield "max_positions", "only learned positions have a longest sequence"
+            yield "position_offset", "only learned positions are rows of a table"
         if not issubclass(positions, Rotary):
             yield "rotary_base", "positions are not rotary"
         if not issubclass(positions, RelativeBias):
@@ -136,6 +141,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         yield from self.unused_as_encoder(None)
         yield "causal", "a decoder is always causal"
         yield "cls_token", "no pool reads a decoder"
+        yield "token_types", "only the input of an encoder has segments"
 
 
 JOINS: dict[str, type[Add] | type[Concatenate]] = {"add": Add, "concatenate": Concatenate}
@@ -284,7 +290,7 @@ class TransformerBlock(nn.Module):
 
 
 class InputLayer(nn.Module):
-    """Position encoding, optional norm and dropout between the embeddings and the first block."""
+    """Segment and position encoding, optional norm and dropout between the embeddings and the first block."""
 
     def __init__(self, config: TransformerConfig, *, bidirectional: bool) -> None:
         super().__init__()
@@ -298,10 +304,15 @@ class InputLayer(nn.Module):
             self.relative_bias = positions.build(options)
         if config.position_mode == "concatenate":
             self.position_proj = nn.Linear(2 * config.dim, config.dim)
+        self.token_types: nn.Parameter | None = None
+        if config.token_types:
+            self.token_types = nn.Parameter(torch.randn(config.token_types, config.dim) * 0.02)
         self.norm = _norm(config) if config.norm_input else nn.Identity()
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Float[Tensor, "*lead W"], start: Start = 0) -> Float[Tensor, "*lead W"]:
+        if self.token_types is not None:
+            x = x + self.token_types[0].to(x.dtype)
         if self.position_encoding is not None:
             x = self.position_encoding(x, start)
         if self.position_proj is not None:
@@ -319,7 +330,7 @@ class InputLayer(nn.Module):
 
 
 class ClsToken(nn.Module):
-    """A learned state before the first position (https://arxiv.org/abs/1810.04805)."""
+    """A learned state before the first (https://arxiv.org/abs/1810.04805)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

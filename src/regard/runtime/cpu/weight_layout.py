@@ -194,6 +194,7 @@ def supported(module: nn.Module) -> bool:
         and (input_layer.position_encoding is None or isinstance(input_layer.position_encoding, Add))
         and input_layer.relative_bias is None
         and input_layer.position_proj is None
+        and input_layer.token_types is None
         and isinstance(input_layer.norm, nn.Identity)
         and all(_plain_block(block) for block in stack.layers)
     )
