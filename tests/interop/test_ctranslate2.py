@@ -45,6 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "no biases": {"attention_bias": "none", "ffn_bias": False},
     **{name: {"positions": name} for name in ("learned", "rotary", "relative", "alibi", "none")},
     "alibi of six heads": {"positions": "alibi", "heads": 6, "dim": 24},
+    "position_offset": {"positions": "learned", "position_offset": 2},
     "rotary_base": {"positions": "rotary", "rotary_base": 100.0},
     "relative_buckets": {"positions": "relative", "relative_buckets": 8, "relative_max_distance": 12},
     "large heads": {"head_dim": 6},
@@ -57,6 +58,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 TRANSLATORS = {name: (table, table) for name, table in OPTIONS.items() if "alibi" not in name} | {
     "alibi in the decoder": ({}, {"positions": "alibi"}),
+    "token_types": ({"token_types": 2, "positions": "rotary"}, {}),
     "different parts": (
         {"dim": 24, "heads": 3, "layers": 1, "positions": "relative", "norm_first": False},
         {"positions": "rotary", "norm": "rms", "activation": "swiglu"},

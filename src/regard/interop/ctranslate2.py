@@ -31,6 +31,7 @@ EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("dim", "layers", "heads", "head_dim", "kv_heads", "ffn_dim", "max_positions"), ANY),
     **dict.fromkeys(("norm_first", "norm_input", "norm_eps", "qk_norm", "attention_bias", "ffn_bias"), ANY),
     **dict.fromkeys(("rotary_base", "relative_buckets", "relative_max_distance"), ANY),
+    **dict.fromkeys(("position_offset", "token_types"), ANY),
     "norm": ("layer", "rms", "rms_offset"),
     "activation": ("relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"),
     "positions": ("sinusoidal", "learned", "rotary", "relative", "alibi", "none"),
@@ -202,8 +203,10 @@ def _stack_options(config: TransformerConfig) -> dict[str, Any]:
 def _fill_stack(
     spec: Any, embeddings: Any, part: TransformerEncoder | TransformerDecoder, config: TransformerConfig, rows: int
 ) -> None:
-    embeddings.weight = _array(part.embed_tokens.weight)
-    spec.scale_embeddings = part.embed_tokens.scale != 1.0
+    embeddings.weight, scale = _array(part.embed_tokens.weight), part.embed_tokens.scale
+    if part.input_layer.token_types is not None:
+        embeddings.weight += _array(part.input_layer.token_types[0] / scale)
+    spec.scale_embeddings = scale != 1.0
     if config.positions in ("sinusoidal", "learned", "none"):
         spec.position_encodings.encodings = _position_table(part, config.dim, rows)
     if config.norm_input:
