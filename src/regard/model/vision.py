@@ -93,6 +93,9 @@ class _GridTransformerConfig(EncoderConfig):
             yield Problem("transformer.position_mode", "'add' over regions", got, "Leave it out.")
         if blocks.causal:
             yield Problem("transformer.causal", "false: regions have no order", "true", "Leave it out.")
+        if blocks.sliding_window is not None:
+            got = str(blocks.sliding_window)
+            yield Problem("transformer.sliding_window", "none: regions have no order", got, "Leave it out.")
         if blocks.token_types:
             yield Problem(
                 "transformer.token_types", "0: regions have no segments", str(blocks.token_types), "Leave it out."
