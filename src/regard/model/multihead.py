@@ -37,8 +37,10 @@ class MultiHead(AttentionModule):
     head_dim     dim of one head
     score        a name in `regard.SCORES`
     bias         whether the projections have a bias
+    out_bias     whether the output projection has one; default as `bias`
     dropout      probability of dropping an attention weight in training
     qk_norm      RMS norm of queries and keys, with a learned gain (https://arxiv.org/abs/2010.04245)
+    norm_eps     added to the mean square in that norm; default the smallest of the dtype
     rotary       rotary position embedding of queries and keys
 
     `forward` computes padded sequences and `forward_packed` packed ones. For decoding, `project_memory` computes keys
@@ -55,8 +57,10 @@ class MultiHead(AttentionModule):
         head_dim: int | None = None,
         score: str = "scaled_dot",
         bias: bool = True,
+        out_bias: bool | None = None,
         dropout: float = 0.0,
         qk_norm: bool = False,
+        norm_eps: float | None = None,
         rotary: Rotary | None = None,
     ) -> None:
         super().__init__()
@@ -76,14 +80,14 @@ class MultiHead(AttentionModule):
         self.q_proj = nn.Linear(dim, heads * head_dim, bias)
         self.k_proj = nn.Linear(source_dim, kv_heads * head_dim, bias)
         self.v_proj = nn.Linear(source_dim, kv_heads * head_dim, bias)
-        self.out_proj = nn.Linear(heads * head_dim, dim, bias)
+        self.out_proj = nn.Linear(heads * head_dim, dim, bias if out_bias is None else out_bias)
         self.score = SCORES[score].build(head_dim, head_dim, heads, kv_heads)
-        self.q_norm = nn.RMSNorm(head_dim) if qk_norm else None
-        self.k_norm = nn.RMSNorm(head_dim) if qk_norm else None
+        self.q_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else None
+        self.k_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else None
         self.rotary = rotary
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             nn.init.xavier_uniform_(projection.weight)
-            if bias:
+            if projection.bias is not None:
                 nn.init.zeros_(projection.bias)
 
     @property
@@ -129,10 +133,11 @@ class MultiHead(AttentionModule):
         source_offsets: SequenceOffsets | None = None,
         *,
         causal: bool = False,
+        window: int | None = None,
     ) -> Float[Tensor, "N W"]:
         """Self-attention within packed sequences, or attention to the source sequence of the same index.
 
-        For scores that declare `packable`.
+        For scores that declare `packable`. `window`: attend to so many keys before the query's position.
         """
         score_function = self.score.score_function(self.head_dim)
         if not (self.score.packable and varlen.supports(score_function)):
@@ -141,7 +146,8 @@ class MultiHead(AttentionModule):
             raise InvalidArgument("score", wanted=wanted, got=type(self.score).__name__, remedy=remedy)
         assert isinstance(score_function, DotScoreFunction)
         dropout = self.dropout if self.training else 0.0
-        layout = HeadLayout(self.heads, self.kv_heads, self.head_dim, score_function.scale, causal, dropout)
+        window = None if window is not None and window >= offsets.max_length - 1 else window  # kernels have none
+        layout = HeadLayout(self.heads, self.kv_heads, self.head_dim, score_function.scale, causal, dropout, window)
         source = x if source is None else source
         if self.rotary is None and self.q_norm is None and type(self.score) in (Dot, ScaledDot):
             joined = x is source  # queries, keys and values in one product

@@ -45,8 +45,9 @@ def token_loss(
     """
     if not triton_launch.can_launch(states) and bool((gold < 0).any()):
         states, gold = states[gold >= 0], gold[gold >= 0]
-    settings = label_smoothing, r_drop
-    return Losses(*_Chunked.apply(states, project.weight, project.bias, gold, *settings))  # type: ignore[no-untyped-call]
+    weight, settings = project.weight, (label_smoothing, r_drop)
+    bias = weight.new_zeros(len(weight)) if project.bias is None else project.bias
+    return Losses(*_Chunked.apply(project.scaled(states), weight, bias, gold, *settings))  # type: ignore[no-untyped-call]
 
 
 def plain_token_loss(
