@@ -10,9 +10,11 @@ import regard
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.kernels.layers.residual_norm import OffsetRMSNorm
 from regard.model.embedding import Embedding, Projection
+from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_block import FeedForward, InputLayer, TransformerBlock, TransformerConfig
 from regard.model.vision import VitConfig
-from support.models import SMALL, WIDTH, decoder, encoder, source
+from regard.runtime.cpu.weight_layout import supported
+from support.models import SMALL, WIDTH, decoder, encoder, source, words
 
 BIASES = {
     "all": {"q_proj.bias", "k_proj.bias", "v_proj.bias", "out_proj.bias"},
@@ -177,6 +179,18 @@ def test_steps_with_a_sliding_window_equal_forward(beams):
         parents = torch.randint(beams, (batch, beams), generator=generator)
         state = state.follow(parents)
         prefixes = prefixes.gather(1, parents[..., None].expand_as(prefixes))
+
+
+def test_engines_decline_a_window_and_segments():
+    def plain(**options):
+        embedding = words()
+        config = replace(SMALL, **options)
+        decoder = TransformerDecoder(config, embedding, Projection(WIDTH, 11, tied=embedding), None)
+        return [supported(module.eval()) for module in (decoder, TransformerEncoder(config, embedding))]
+
+    assert plain() == [True, True]
+    assert plain(causal=True, sliding_window=3) == [False, False]
+    assert plain(token_types=2) == [False, False]
 
 
 def test_a_sliding_window_is_for_causal_attention():

@@ -58,6 +58,10 @@ class CnnConfig(EncoderConfig):
             wanted = "a multiple of 4 with queries, for the encoding of rows and columns"
             yield Problem("dim", wanted, str(self.dim), "Change it, or leave queries out.")
 
+    @property
+    def normalizes_colors(self) -> bool:
+        return self.backbone is not None
+
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         yield from _unused_stages(self.backbone)
         if decoder is None or not decoder.reads_summary:
@@ -110,6 +114,10 @@ class CnnTransformerConfig(_GridTransformerConfig):
     attention: bool = doc(False, "a self-attention block after the last stage")
     backbone: BackboneConfig | None = doc(None, "a pretrained network instead of the stages")
     transformer: TransformerConfig = doc(TransformerConfig(), "the Transformer over the regions")
+
+    @property
+    def normalizes_colors(self) -> bool:
+        return self.backbone is not None
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         return _unused_stages(self.backbone)
