@@ -178,7 +178,7 @@ class StepInputs(NamedTuple):
     cache: KeyValueCache
     bias: Bias | None
     visible: Tensor | None
-    position: int | Int[Tensor, " B"]
+    position: int | Int[Tensor, " B"] | None
     memory: KeyValue | None
     memory_mask: Tensor | None
 
