@@ -309,7 +309,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
 
         def body(carried: tuple[Tensor, ...], embedded: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             *hidden, fed = carried
-            attended = list[Tensor]()
+            attended: list[Tensor] = []
             if self.attention == "bahdanau":
                 query = hidden[0][-1]
                 fed, *attended = self._attend_once(query, state)
