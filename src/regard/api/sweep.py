@@ -36,10 +36,12 @@ def sweep(
     changes: Sequence[str] = (),
     cache: Path | None = None,
     on_event: EventHandler = ignore_event,
+    progress: bool = True,
 ) -> list[SweepRun]:
     """Train a recipe with every combination of the values of a grid; the best run first, by `train.monitor`.
 
-    grid   values by key: {"train.learning_rate": [1e-3, 5e-4], "model.encoder.layers": [2, 4]}
+    grid       values by key: {"train.learning_rate": [1e-3, 5e-4], "model.encoder.layers": [2, 4]}
+    progress   as of `regard.train`
 
     Each run has a folder of its own in `out`. A sweep that was stopped goes on where it ended when it is called again.
     """
@@ -57,7 +59,7 @@ def sweep(
                 "recipe", wanted="validation data to compare by", got="none", remedy="Set data.valid."
             )
         folder = Path(out) / " ".join(_settings(settings)).replace("/", "_")
-        train(parsed, folder, resume=folder.exists(), cache=cache, on_event=on_event)
+        train(parsed, folder, resume=folder.exists(), cache=cache, on_event=on_event, progress=progress)
         results.append(_result(settings, folder, parsed))
     higher = HIGHER_IS_BETTER[results[0].metric]
     return sorted(results, key=lambda result: -result.value if higher else result.value)
