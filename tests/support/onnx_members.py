@@ -54,7 +54,11 @@ def lively(model: Any, end: float = 11.0) -> Any:
 def two_sources() -> Predictor:
     words, labels = predictors.tokenizer(), Labels(["bad", "fine", "good"])
     torch.manual_seed(1)
-    table = {"encoders": [{"kind": "label", "dim": 8}, PARTS["rnn"], ONE_LAYER], "decoder": ONE_LAYER, "tie_embeddings": "none"}
+    table = {
+        "encoders": [{"kind": "label", "dim": 8}, PARTS["rnn"], ONE_LAYER],
+        "decoder": ONE_LAYER,
+        "tie_embeddings": "none",
+    }
     sizes = {"vocab_size": words.size, "source_vocab_size": [labels.size, words.size, words.size]}
     fields = [{"kind": "label", "column": "1"}, {"column": "2"}, {"column": "3"}]
     data = {"train": "x.tsv", "sources": fields, "target": {"column": "4"}}

@@ -112,9 +112,10 @@ class TransformerGraph(DecoderGraph[TransformerDecoder]):
         positions, visible = (torch.arange(new, device=tokens.device) + before)[None], None  # (1, T)
         if self.memory is None:
             mask = given["attention_mask"]  # (B, past + T)
-            keys = torch.arange(before + new, device=tokens.device)
-            visible = (mask != 0)[:, None] & (keys <= positions[0, :, None])  # (B, T, past + T)
-            positions = (mask.cumsum(1) - 1).clamp(min=0)[:, before:]  # of padding: any that exists
+            visible, positions = (
+                (mask != 0)[:, None],
+                (mask.cumsum(1) - 1).clamp(min=0)[:, before:],
+            )  # of padding: any that exists
         bias, memory_mask = decoder.input_layer.bias(new, before + new), self.memory_mask(given)
         inputs, outputs, names = list[StepInputs](), Tensors(), dict[nn.Module, str]()
         for i, block in enumerate(decoder.stack.layers):
@@ -123,7 +124,7 @@ class TransformerGraph(DecoderGraph[TransformerDecoder]):
             if block.cross_attn is not None:
                 memory = _memory(block.cross_attn, given, f"{i}.encoder.")
                 names[block.cross_attn] = f"cross_attentions.{i}"
-            inputs.append(StepInputs(cache, bias, visible, None, memory, memory_mask))
+            inputs.append(StepInputs(cache, bias, (decoder.window, 0), visible, None, memory, memory_mask))
         with attention_outputs(names if self.attention else None) as weights:
             hidden = decoder.stack(decoder.input_layer(decoder.embed_tokens(tokens), positions), inputs)
         for i, each in enumerate(inputs):

@@ -13,12 +13,14 @@ from typing import Any
 import tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from regard.data.config import SPECIALS
+from regard.data.config import SPECIALS, FieldConfig
 from regard.data.tokenizer import END, MASK, PAD, START, Labels, Tokenizer
 from regard.decoding.request import position_limit
 from regard.inference.predictor import Predictor
 from regard.interop.onnx.decoder_graphs import PAST
 from regard.interop.onnx.graph import Graph
+
+RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's numbers
 
 
 def write_files(model: Predictor, graphs: list[Graph], folder: Path) -> None:
@@ -27,8 +29,9 @@ def write_files(model: Predictor, graphs: list[Graph], folder: Path) -> None:
     if model.model.as_seq2seq() is not None:
         _write(folder / "generation_config.json", generation_config(model))
     write_tokenizers(model, folder)
-    for size in {field.image_size for field in model.recipe.data.source_fields if field.kind == "image"}:
-        _write(folder / "preprocessor_config.json", preprocessor_config(size))
+    for field in model.recipe.data.source_fields:
+        if field.kind == "image":
+            _write(folder / "preprocessor_config.json", preprocessor_config(field))
 
 
 def config(model: Predictor, graphs: list[Graph]) -> dict[str, Any]:
@@ -130,20 +133,22 @@ def _tokenizer(vocabulary: Tokenizer, template: str) -> str:
     return inner.to_str(pretty=True)
 
 
-def preprocessor_config(size: int) -> dict[str, Any]:
-    """Resized to a square, from -1 to 1."""
-    half = [0.5, 0.5, 0.5]
+def preprocessor_config(field: FieldConfig) -> dict[str, Any]:
+    """Images resized to a square, perhaps cropped, and normalized."""
+    size, whole = field.image_size, field.image_crop_from or field.image_size
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_convert_rgb": True,
         "do_resize": True,
-        "size": {"height": size, "width": size},
-        "resample": 3,  # Pillow's bicubic
+        "size": {"height": whole, "width": whole},
+        "resample": RESAMPLING[field.image_resize],
+        "do_center_crop": whole != size,
+        "crop_size": {"height": size, "width": size},
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": half,
-        "image_std": half,
+        "image_mean": list(field.image_mean),
+        "image_std": list(field.image_std),
     }
 
 
