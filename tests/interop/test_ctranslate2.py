@@ -232,11 +232,12 @@ def test_tokens_that_are_never_generated_are_not(tmp_path):
     assert [list(each[0].token_ids) for each in model.outputs(TEXTS)] == [ids for ids, _ in found]
 
 
-def test_half_precision(tmp_path):
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision(dtype, tmp_path):
     """The outputs of the model with rounded weights."""
     model = predictor({"positions": "learned"}, {"positions": "learned"})
-    folder, size = exported(model, tmp_path, dtype="float16"), sum(w.numel() for w in model.model.parameters())
-    model.model.half().float()
+    folder, size = exported(model, tmp_path, dtype=dtype), sum(w.numel() for w in model.model.parameters())
+    model.model.to(getattr(torch, dtype)).float()
     check_equal(model, folder, tolerance=1e-4)
     assert (folder / "model.bin").stat().st_size < 2.3 * size
 
