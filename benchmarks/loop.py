@@ -76,7 +76,7 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
         bare.train()
         for batch in batches:
             bare.zero_grad()
-            loss, count, _ = objective(bare, batch)
+            loss, _, count, _ = objective(bare, batch)
             torch.autograd.backward(loss / count)
             torch.nn.utils.clip_grad_norm_(bare.parameters(), config.clip_norm or float("inf"))
             optimizer.step()

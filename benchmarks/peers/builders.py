@@ -31,7 +31,7 @@ def regard_model(encoder: dict[str, Any], decoder: dict[str, Any]) -> Contestant
         memory = model.encode(Tokens(batch.source, batch.source_lengths))
         states = model.decoder.hidden(batch.given, memory, packing)
         gold = batch.wanted.flatten()[packing.indices]
-        return token_loss(states, model.decoder.project, gold, label_smoothing=SMOOTHING) / len(gold)
+        return token_loss(states, model.decoder.project, gold, label_smoothing=SMOOTHING).loss / len(gold)
 
     return model, loss
 

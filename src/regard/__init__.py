@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from regard.api.compare import compare as compare
     from regard.api.demo import demo as demo
     from regard.api.evaluate import evaluate as evaluate
+    from regard.api.export import export as export, export_obstacles as export_obstacles
     from regard.api.look import look as look
     from regard.api.plot import plot as plot
     from regard.api.predict import predict as predict, score as score
@@ -89,6 +90,7 @@ _HOMES = {
     "regard.api.compare": ("compare",),
     "regard.api.demo": ("demo",),
     "regard.api.evaluate": ("evaluate",),
+    "regard.api.export": ("export", "export_obstacles"),
     "regard.api.look": ("look",),
     "regard.api.plot": ("plot",),
     "regard.api.predict": ("predict", "score"),

@@ -33,6 +33,17 @@ def test_curves_as_text(tmp_path):
     assert max(map(len, text.splitlines())) <= 60
 
 
+def test_the_training_curve_is_without_label_smoothing(tmp_path):
+    """So that it can be compared with that of the validation; the smoothed one is beside it."""
+    folder = log(tmp_path / "one")
+    events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    smoothed = [event | {"nll": event["loss"] - 1} if event["event"] == "train" else event for event in events]
+    (folder / "log.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in smoothed))
+    loss = regard.plot(folder).split("\n\n")[0]
+    assert loss.startswith("loss   • training   + training, smoothed   x validation")
+    assert loss.splitlines()[12].lstrip().startswith(f"{4 - 8 / 3 - 1:.4g}")
+
+
 def test_runs_are_drawn_together(tmp_path):
     runs = [log(tmp_path / "one"), log(tmp_path / "two", 0.5)]
     assert "• one training   + one validation   x two training" in regard.plot(runs)

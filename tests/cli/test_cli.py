@@ -89,6 +89,7 @@ def test_the_command_line_is_frozen():
         ],
         "score": ["--column", "--device", "--json"],
         "verify": [],
+        "export": ["--attention", "--dtype", "--json", "--list", "--out", "--quantization", "--report", "--to"],
         "recipes": ["--schema"],
         "plot": ["--out"],
         "data": ["--fetch", "--folder"],

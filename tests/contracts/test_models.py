@@ -10,7 +10,7 @@ import regard
 from regard.core.sequence import Tokens
 from regard.model.memory import Memory
 from regard.model.part_config import PoolConfig
-from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool
+from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, FirstPoolConfig, LastPool, MeanPool
 from regard.model.positions import SinusoidalGrid
 from regard.model.seq2seq import Classifier, Seq2Seq
 from regard.model.vision import CnnConfig, cnn
@@ -245,11 +245,12 @@ def test_any_encoder_with_any_decoder_learns_ten_examples(name, encoder_name):
     [
         lambda w: MeanPool(PoolConfig(), w),
         lambda w: LastPool(PoolConfig(), w),
-        lambda w: FirstPool(PoolConfig(), w),
+        lambda w: FirstPool(FirstPoolConfig(), w),
+        lambda w: FirstPool(FirstPoolConfig("tanh"), w),
         lambda w: AttentionPool(AttentionPoolConfig(), w),
         lambda w: AttentionPool(AttentionPoolConfig(queries=3, heads=2), w),
     ],
-    ids=["mean", "last", "first", "attention", "three queries"],
+    ids=["mean", "last", "first", "first projected", "attention", "three queries"],
 )
 def test_pools_ignore_padding(make):
     pool, given = make(WIDTH), memory()
@@ -266,7 +267,10 @@ def test_pools_by_their_definition():
     given = memory()
     torch.testing.assert_close(MeanPool(PoolConfig(), WIDTH)(given)[1], given.states[1, :2].mean(0))
     assert torch.equal(LastPool(PoolConfig(), WIDTH)(given)[1], given.states[1, 1])
-    assert torch.equal(FirstPool(PoolConfig(), WIDTH)(given), given.states[:, 0])
+    assert torch.equal(FirstPool(FirstPoolConfig(), WIDTH)(given), given.states[:, 0])
+    for name, function in (("tanh", torch.tanh), ("relu", torch.relu)):
+        pool = FirstPool(FirstPoolConfig(name), WIDTH)
+        torch.testing.assert_close(pool(given), function(pool.proj(given.states[:, 0])))
 
 
 @torch.no_grad()

@@ -40,6 +40,14 @@ KINDS = {
     "rotary, grouped heads": {"positions": "rotary", "heads": 4, "kv_heads": 2, "qk_norm": True},
     "learned positions, concatenated": {"positions": "learned", "position_mode": "concatenate", "max_positions": 12},
     "bilinear, activation checkpointing": {"score": "bilinear", "activation_checkpointing": True},
+    "no biases, rms_offset, geglu": {
+        "norm": "rms_offset",
+        "activation": "geglu",
+        "attention_bias": "none",
+        "ffn_bias": False,
+        "head_dim": 6,
+    },
+    "biases of queries, keys and values": {"attention_bias": "qkv", "positions": "rotary", "rotary_base": 20.0},
     "dot products": {"score": "dot", "positions": "none"},
 }
 CONV = {"kind": "conv", "dim": 16, "dilations": [1, 3], "dropout": 0.0}
@@ -105,7 +113,7 @@ def capacity_of(*, filled: bool) -> PackedCapacity:
 
 def gradients(model: nn.Module, given: Batch, objective: Objective) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     model.zero_grad()
-    result, _, _ = objective(model, given.to(DEVICE))
+    result = objective(model, given.to(DEVICE)).loss
     result.backward()
     return result.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
 
@@ -119,7 +127,9 @@ def assert_near(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_equals_padded(kind, r_drop, filled, implementation, monkeypatch):
     side = SIDE | KINDS[kind]
-    model = regard.build({"encoder": side, "decoder": side, "vocab_size": 20, "tie_embeddings": "all"}).to(DEVICE)
+    plain = side.get("attention_bias") is None
+    options = {"tie_embeddings": "all", "output_bias": plain, "scale_logits": not plain}
+    model = regard.build({"encoder": side, "decoder": side, "vocab_size": 20} | options).to(DEVICE)
     objective = Objective(label_smoothing=0.1, r_drop=r_drop)
     got, changes = gradients(model, pack_batch(batch(), capacity_of(filled=filled)), objective)
     monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
@@ -335,11 +345,11 @@ def test_loss_of_rows_with_a_target(r_drop, implementation, monkeypatch):
     states = torch.randn(14, 16, device=DEVICE, requires_grad=True)
     gold = torch.tensor([3, 3, -1, -1, 39, 39, 0, 0, 20, 20, 1, 1, -1, -1], device=DEVICE)
     wrt = [states, project.weight, project.bias]
-    got = token_loss(states, project, gold, label_smoothing=0.2, r_drop=r_drop)
+    got, nll = token_loss(states, project, gold, label_smoothing=0.2, r_drop=r_drop)
     result = torch.autograd.grad(got, wrt)
     there = gold >= 0
-    wanted = plain_token_loss(states[there], project, gold[there], label_smoothing=0.2, r_drop=r_drop)
-    for mine, theirs in zip((got, *result), (wanted, *torch.autograd.grad(wanted, wrt)), strict=True):
+    wanted, plain = plain_token_loss(states[there], project, gold[there], label_smoothing=0.2, r_drop=r_drop)
+    for mine, theirs in zip((got, nll, *result), (wanted, plain, *torch.autograd.grad(wanted, wrt)), strict=True):
         assert_near(mine, theirs)
 
 

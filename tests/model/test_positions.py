@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from regard.model.positions import POSITIONS
+from regard.model.positions import POSITIONS, PositionOptions
 from regard.model.transformer_block import InputLayer, TransformerConfig
 
 WIDTH = 32
@@ -150,8 +150,8 @@ class Ramp(regard.PositionEncoding):
         self.dim = dim
 
     @classmethod
-    def build(cls, dim: int, max_positions: int) -> regard.PositionEncoding:
-        return cls(dim)
+    def build(cls, options: PositionOptions) -> regard.PositionEncoding:
+        return cls(options.dim)
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         return positions[..., None].expand(*positions.shape, self.dim) / 10
@@ -165,8 +165,8 @@ class Nearest(regard.PositionBias):
         self.heads = heads
 
     @classmethod
-    def build(cls, heads: int, *, bidirectional: bool) -> regard.PositionBias:
-        return cls(heads)
+    def build(cls, options: PositionOptions) -> regard.PositionBias:
+        return cls(options.heads)
 
     def forward(self, n: int, m: int) -> regard.DistanceBias:
         return regard.DistanceBias(-regard.DistanceBias.distances(n, m).abs().float().expand(self.heads, -1))

@@ -27,7 +27,8 @@ from regard.runtime.cpu.engine import CpuEngine, _warn_no_int8
 from support.models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, words
 from support.search import LONGEST, found, model, said, sources
 
-COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none")
+COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none",
+            "transformer rms_offset, no biases")  # fmt: skip
 ENGINE = CpuEngine()
 needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
 

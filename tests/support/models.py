@@ -23,6 +23,10 @@ from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn,
 WIDTH, VOCABULARY, LABELS = 16, 11, 4
 SMALL = TransformerConfig(dim=WIDTH, layers=2, heads=2, ffn_dim=24, attention_dropout=0.1, ffn_dropout=0.1)
 CONV = ConvConfig(dim=WIDTH, dilations=(1, 2))
+NO_BIAS = {"attention_bias": "none", "ffn_bias": False}
+T5 = {"norm": "rms", "activation": "geglu", "score": "dot", "head_dim": 6, **NO_BIAS}
+BART = {"positions": "learned", "position_offset": 2, "norm_input": True, "norm_first": False, "activation": "gelu"}
+LLAMA = {"norm": "rms", "activation": "swiglu", "positions": "rotary", "kv_heads": 1, "head_dim": 10, **NO_BIAS}
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "relative", "none")
 
 
@@ -43,6 +47,10 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "transformer post-norm rms swiglu": lambda: TransformerEncoder(
         replace(SMALL, norm="rms", norm_first=False, activation="swiglu"), words()
     ),
+    "transformer like T5": lambda: TransformerEncoder(
+        replace(SMALL, **T5, positions="relative", relative_buckets=8, relative_max_distance=6), words()
+    ),
+    "transformer like BERT": lambda: TransformerEncoder(replace(SMALL, **BART, token_types=2), words()),
     "transformer cls_token": lambda: TransformerEncoder(replace(SMALL, cls_token=True), words()),
     "transformer concatenated, normed": lambda: TransformerEncoder(
         replace(SMALL, position_mode="concatenate", norm_input=True, activation="gelu_tanh"), words()
@@ -65,6 +73,9 @@ OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     ),
     "vit": lambda: vit(VitConfig(4, SMALL)),
     "vit mlp": lambda: vit(VitConfig(4, SMALL, patch_ffn_dim=24)),
+    "vit distillation_token": lambda: vit(
+        VitConfig(4, replace(SMALL, positions="learned", cls_token=True), distillation_token=True)
+    ),
     "vit cls_token": lambda: vit(VitConfig(4, replace(SMALL, positions="learned", cls_token=True))),
 }
 ENCODERS = TEXT_ENCODERS | OTHER_ENCODERS
@@ -95,6 +106,12 @@ DECODERS: dict[str, Make] = {
     "transformer": transformer(),
     "transformer post-norm": transformer(norm_first=False, activation="gelu"),
     "transformer rms swiglu grouped": transformer(norm="rms", activation="swiglu", kv_heads=1, qk_norm=True),
+    "transformer like T5": transformer(**T5, positions="relative", relative_buckets=8, relative_max_distance=6),
+    "transformer like Qwen": transformer(**LLAMA | {"attention_bias": "qkv"}, rotary_base=50.0, qk_norm=True),
+    "transformer like BART": transformer(**BART),
+    "transformer rms_offset, no biases": transformer(
+        norm="rms_offset", **NO_BIAS, positions="learned", position_offset=2
+    ),
     "transformer additive": transformer(score="additive"),
     "transformer additive rotary": transformer(score="additive", positions="rotary"),
     "transformer concatenated, normed": transformer(position_mode="concatenate", norm_input=True, activation="silu"),
@@ -107,7 +124,9 @@ DECODERS: dict[str, Make] = {
 def decoder(name: str, memory_dim: int | None = WIDTH) -> nn.Module:
     torch.manual_seed(5)
     embedding = words()
-    made = DECODERS[name](embedding, Projection(WIDTH, VOCABULARY, tied=embedding), memory_dim)
+    plain = not any(word in name for word in ("no biases", "T5", "Qwen"))
+    project = Projection(WIDTH, VOCABULARY, tied=embedding, bias=plain, scaled=not plain)
+    made = DECODERS[name](embedding, project, memory_dim)
     return without_zeros(made).eval()
 
 

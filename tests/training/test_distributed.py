@@ -119,7 +119,7 @@ def one(folder: Path, name: str) -> Path:
 
 
 def curve(run: Path) -> list[tuple[str, int, float]]:
-    figures = ("loss", "norm", "perplexity")
+    figures = ("loss", "nll", "norm", "perplexity")
     return [(name, line["step"], line[name]) for line in log(run) for name in figures if name in line]
 
 

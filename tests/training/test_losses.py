@@ -35,8 +35,9 @@ def test_chunked_equals_plain(monkeypatch, rows, r_drop, label_smoothing):
     monkeypatch.setattr(losses, "CHUNK", rows * 50)
     found = []
     for function in (token_loss, plain_token_loss):
-        value = function(states, project, gold, label_smoothing=label_smoothing, r_drop=r_drop)
-        found.append((value, *torch.autograd.grad(value * 0.3, [states, project.weight, project.bias])))
+        value, nll = function(states, project, gold, label_smoothing=label_smoothing, r_drop=r_drop)
+        assert not nll.requires_grad
+        found.append((value, nll, *torch.autograd.grad(value * 0.3, [states, project.weight, project.bias])))
     for got, wanted in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
@@ -48,7 +49,7 @@ def test_label_smoothing_includes_the_right_token():
     target = torch.full((5, VOCABULARY), e / VOCABULARY)
     target[torch.arange(5), gold] += 1 - e
     wanted = -(target * logits.log_softmax(-1)).sum()
-    torch.testing.assert_close(logit_loss(logits, gold, label_smoothing=e), wanted)
+    torch.testing.assert_close(logit_loss(logits, gold, label_smoothing=e).loss, wanted)
     assert "the right one included" in TrainConfig.__dataclass_fields__["label_smoothing"].metadata["doc"]
 
 
@@ -56,45 +57,47 @@ def test_r_drop_adds_the_mean_of_both_divergences():
     states, project, gold = inputs()
     one, other = project(states).log_softmax(-1)[::2], project(states).log_softmax(-1)[1::2]
     both = [torch.nn.functional.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one))]
-    wanted = plain_token_loss(states, project, gold) + 3.0 * sum(both)  # each of two rows counts the mean of both
-    torch.testing.assert_close(plain_token_loss(states, project, gold, r_drop=3.0), wanted)
+    wanted = plain_token_loss(states, project, gold).loss + 3.0 * sum(both)  # each of two rows counts the mean of both
+    torch.testing.assert_close(plain_token_loss(states, project, gold, r_drop=3.0).loss, wanted)
     twins = states.detach()[::2].repeat_interleave(2, 0)
-    torch.testing.assert_close(token_loss(twins, project, gold, r_drop=3.0), token_loss(twins, project, gold))
+    torch.testing.assert_close(token_loss(twins, project, gold, r_drop=3.0).loss, token_loss(twins, project, gold).loss)
 
 
 def test_frozen_parts_get_no_gradient():
     states, project, gold = inputs()
     project.requires_grad_(False)
-    token_loss(states, project, gold).backward()
+    token_loss(states, project, gold).loss.backward()
     assert project.weight.grad is None
     assert states.grad is not None
     with torch.no_grad():
-        assert not token_loss(states, project, gold).requires_grad
+        assert not token_loss(states, project, gold).loss.requires_grad
 
 
 def test_impossible_tokens_have_a_finite_loss():
     states, project, gold = inputs()
     project.bias.data[3] = -1e4
-    value = token_loss(states, project, torch.full_like(gold, 3))
+    value = token_loss(states, project, torch.full_like(gold, 3)).loss
     assert value.isfinite()
-    torch.testing.assert_close(value, plain_token_loss(states, project, torch.full_like(gold, 3)))
+    torch.testing.assert_close(value, plain_token_loss(states, project, torch.full_like(gold, 3)).loss)
 
 
 def test_in_low_precision_the_sum_is_float32():
     states, project, gold = inputs()
     with torch.autocast("cpu", torch.bfloat16):
-        value = token_loss(states, project, gold, label_smoothing=0.1)
+        value = token_loss(states, project, gold, label_smoothing=0.1).loss
     value.backward()
     assert value.dtype == torch.float32
     assert project.weight.grad.dtype == torch.float32
-    torch.testing.assert_close(value, plain_token_loss(states, project, gold, label_smoothing=0.1), rtol=2e-2, atol=0.0)
+    torch.testing.assert_close(
+        value, plain_token_loss(states, project, gold, label_smoothing=0.1).loss, rtol=2e-2, atol=0.0
+    )
 
 
 def test_memory_does_not_hold_all_logits(monkeypatch):
     monkeypatch.setattr(losses, "CHUNK", 2**20)
     states, project, gold = inputs(n=2000, dim=8, vocabulary=4000)  # all logits: 32 MB
-    assert peak_bytes(lambda: token_loss(states, project, gold).backward()) < 16e6
-    assert peak_bytes(lambda: plain_token_loss(states, project, gold).backward()) > 32e6
+    assert peak_bytes(lambda: token_loss(states, project, gold).loss.backward()) < 16e6
+    assert peak_bytes(lambda: plain_token_loss(states, project, gold).loss.backward()) > 32e6
 
 
 # --- doubly stochastic attention ---
@@ -125,12 +128,13 @@ def test_the_penalty_uses_the_weights_of_the_forward_pass(options):
     model, read = Seq2Seq(encoder("gru"), looking(**options)), source("gru", (6, 2, 4))
     batch, calls = Batch(read, TARGETS, 10, torch.arange(3)), []
     with torch.no_grad(), regard.capture_attention(calls.append):
-        plain, count, _ = Objective()(model, batch)
+        plain, _, count, _ = Objective()(model, batch)
     used = torch.cat([each.weights() for each in calls], 1)  # (3, T, S)
     penalty = doubly_stochastic_penalty(used, TARGETS.mask[:, 1:], read.mask)
     penalised = Objective(doubly_stochastic=0.7)
-    loss, tokens, carried = penalised(model, batch)
+    loss, nll, tokens, carried = penalised(model, batch)
     assert (tokens, carried) == (count, None)
+    torch.testing.assert_close(nll, plain)
     torch.testing.assert_close(loss.detach(), plain + 0.7 * penalty)
     alone = [Batch(one(read, i), one(TARGETS, i), int(TARGETS.lengths[i]) - 1, torch.arange(1)) for i in range(3)]
     torch.testing.assert_close(loss, sum(penalised(model, each)[0] for each in alone))

@@ -40,7 +40,7 @@ def _valid(key, value) -> bool:
         return key in ("grad_norm", "best", "best_step")
     if key == "validated":
         return value is True
-    if key in ("grad_norm", "loss_since", "best", "factor"):
+    if key in ("grad_norm", "loss_since", "nll_since", "best", "factor"):
         return type(value) in (int, float) and isfinite(value)
     return key != "history" and type(value) is int and 0 <= value < 2**63
 

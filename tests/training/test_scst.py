@@ -102,7 +102,7 @@ def test_outputs_of_higher_reward_become_more_probable(tmp_path, few):
 
     def gradient(objective: Objective) -> torch.Tensor:
         model.zero_grad()
-        loss, count, _ = objective(model, batch)
+        loss, _, count, _ = objective(model, batch)
         assert count == batch.tokens
         loss.backward()
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])

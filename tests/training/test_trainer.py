@@ -223,8 +223,9 @@ def test_accumulated_batches_weigh_by_their_tokens(r_drop, tmp_path, cache):
     group = next(made._groups())
     assert len({batch.tokens for batch in group}) > 1
     model, objective = made.model.train(), Objective(recipe.train.label_smoothing)
-    losses = [objective(model, batch)[:2] for batch in group]
-    wanted = torch.autograd.grad(sum(loss for loss, _ in losses) / sum(n for _, n in losses), list(model.parameters()))
+    losses = [objective(model, batch) for batch in group]
+    mean = sum(each.loss for each in losses) / sum(each.predictions for each in losses)
+    wanted = torch.autograd.grad(mean, list(model.parameters()))
     made.updater.optimizer.step = lambda: None
     made._update(group)
     for parameter, gradient in zip(model.parameters(), wanted, strict=True):
@@ -286,8 +287,10 @@ def test_r_drop_is_of_two_forward_passes(kind):
     apart = [F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one))]
     assert sum(apart).item() > 0.01
     torch.manual_seed(1)
-    loss, count, _ = Objective(0.1, r_drop=2.0)(model, batch)
+    loss, nll, count, _ = Objective(0.1, r_drop=2.0)(model, batch)
     torch.testing.assert_close(loss, sum(losses) / 2 + 2.0 * sum(apart) / 2)
+    unsmoothed = [F.cross_entropy(reading, gold, reduction="sum") for reading in (one, other)]
+    torch.testing.assert_close(nll, sum(unsmoothed).detach() / 2)
     assert count == len(gold)
 
 
@@ -301,10 +304,37 @@ def test_without_dropout_r_drop_changes_nothing(masked):
     found = []
     for r_drop in (0.0, 5.0):
         torch.manual_seed(0)
-        loss, count, _ = Objective(0.1, r_drop=r_drop)(model, batch)
-        found.append((loss, torch.tensor(count), *torch.autograd.grad(loss, list(model.parameters()))))
+        loss, nll, count, _ = Objective(0.1, r_drop=r_drop)(model, batch)
+        found.append((loss, nll, torch.tensor(count), *torch.autograd.grad(loss, list(model.parameters()))))
     for once, both in zip(*found, strict=True):
         torch.testing.assert_close(both, once, atol=1e-5, rtol=1e-4)
+
+
+def shown_and_logged(folder: Path, cache: Path, **changes) -> tuple[str, dict, dict]:
+    """What the terminal shows of a short run, and the lines of its log: of training and of validation."""
+    with (folder / "shown").open("w") as stream:
+        train(
+            table(max_steps=2, warmup_steps=1, **changes),
+            folder / "run",
+            cache=cache,
+            on_event=TrainingProgress(stream),
+        )
+    return (folder / "shown").read_text(), *log(folder / "run")
+
+
+def test_perplexity_is_without_label_smoothing_and_r_drop(tmp_path, cache):
+    """In the log, in the line on the terminal and in validations, where the loss has neither."""
+    shown, event, validation = shown_and_logged(tmp_path, cache, label_smoothing=0.3, r_drop=1.0)
+    assert event["loss"] > event["nll"] + 0.1
+    assert event["perplexity"] == pytest.approx(math.exp(event["nll"]))
+    assert validation["perplexity"] == pytest.approx(math.exp(validation["loss"]))
+    assert f"loss {event['loss']:.4f}   nll {event['nll']:.4f}   perplexity {event['perplexity']:.2f}" in shown
+
+
+def test_a_loss_without_smoothing_is_shown_once(tmp_path, cache):
+    shown, event, _ = shown_and_logged(tmp_path, cache, label_smoothing=0.0)
+    assert event["loss"] == event["nll"]
+    assert f"loss {event['loss']:.4f}   perplexity" in shown
 
 
 def test_an_epoch_of_batches_of_all_lengths(cache, text):
@@ -496,8 +526,8 @@ def poisoned(monkeypatch, at: set[int]) -> None:
     right = Objective.__call__
 
     def wrong(self, model, batch, *, step=0, carried=None):
-        loss, count, state = right(self, model, batch, step=step, carried=carried)
-        return (loss * float("nan") if step in at and model.training else loss), count, state
+        result = right(self, model, batch, step=step, carried=carried)
+        return result._replace(loss=result.loss * float("nan")) if step in at and model.training else result
 
     monkeypatch.setattr(Objective, "__call__", wrong)
 
@@ -539,7 +569,7 @@ def test_a_nan_loss_is_skipped(tmp_path, cache, monkeypatch):
         train(table(on_nan="skip"), tmp_path / "again", cache=cache)
     events = [line for line in log(tmp_path / "again") if line["event"] == "train"]
     assert events
-    assert all(line["loss"] is line["perplexity"] is line["norm"] is None for line in events)
+    assert all(line["loss"] is line["nll"] is line["perplexity"] is line["norm"] is None for line in events)
 
 
 def test_a_log_is_truncated_line_by_line(tmp_path):

@@ -49,7 +49,11 @@ def _curves(run: Path) -> dict[str, dict[str, Curve]]:
             remedy = "Delete the line: a process was killed while it wrote it."
             raise InvalidData(log, number, wanted="a JSON object", got=line[:60], remedy=remedy) from None
         if event.get("event") == "train":
-            panels.setdefault("loss", {}).setdefault("training", []).append((values["step"], values["loss"]))
+            losses = panels.setdefault("loss", {})
+            nll = values.get("nll", values["loss"])  # without label smoothing, as the loss of validations
+            losses.setdefault("training", []).append((values["step"], nll))
+            if nll != values["loss"]:
+                losses.setdefault("training, smoothed", []).append((values["step"], values["loss"]))
             panels.setdefault("learning rate", {}).setdefault("learning rate", []).append(
                 (values["step"], values["rate"])
             )

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import evaluate, look, predict, train, words
+from regard.cli import evaluate, interop, look, predict, train, words
 from regard.cli.verb import Verb
 from regard.core.errors import RegardError
 from regard.core.sanitize import indented
@@ -57,6 +57,7 @@ app.command(cls=Verb)(look.look)
 app.command(cls=Verb)(look.align)
 app.command(cls=Verb)(evaluate.score)
 app.command(cls=Verb)(evaluate.verify)
+app.command(cls=Verb)(interop.export)
 app.command(cls=Verb)(train.sweep)
 app.command(cls=Verb)(train.plot)
 app.command(cls=Verb)(train.recipes)

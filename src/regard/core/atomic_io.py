@@ -131,10 +131,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     temporary.mkdir(parents=True)
     try:
         yield temporary
-        for file in temporary.iterdir():
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
-        sync_folder(temporary)
+        for inside in temporary.rglob("*"):
+            _sync(inside)
+        _sync(temporary)
         os.rename(temporary, path)
         sync_folder(path.parent)
     finally:
@@ -143,7 +142,11 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 def sync_folder(folder: Path) -> None:
     """Sync a folder: a rename is on disk only after this."""
-    handle = os.open(folder, os.O_RDONLY)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -40,8 +40,8 @@ def mean_loss(
         for batch in _all_lanes(corpus, budget) if carry else evaluation_batches(corpus, budget=budget):
             if carry:
                 state = first_state(model, len(batch.rows)) if state is None else _last_lanes(state, len(batch.rows))
-            loss, tokens, state = objective(model, batch.to(device), carried=state)
-            total, count = total + float(loss), count + tokens
+            _, nll, tokens, state = objective(model, batch.to(device), carried=state)
+            total, count = total + float(nll), count + tokens
     return total / max(1, count)
 
 

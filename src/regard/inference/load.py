@@ -10,7 +10,6 @@ import torch
 from regard.checkpoint import store
 from regard.checkpoint.format import CONFIG, WEIGHTS, find_checkpoint, read_config, read_vocabularies
 from regard.core.errors import CheckpointRefused, InvalidArgument
-from regard.core.shapes import Tensor
 from regard.data.corpus import as_running_text
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
@@ -41,7 +40,7 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
         *names, _ = recipe.data.fields
         sources, target = read_vocabularies(content, folder, names)
         target = as_running_text(target, recipe.data.context_length)
-        _check_sizes(config["model"], weights)
+        check_sizes(config["model"], [tensor.numel() for tensor in weights.values()])
         with torch.device("meta"):  # shapes without memory: sizes that the weights do not have are refused here
             shapes = build(config["model"])
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
@@ -56,21 +55,21 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
     return Predictor(model.to(device).eval(), recipe, sources, target, folder)
 
 
-def _check_sizes(table: Any, weights: Mapping[str, Tensor], key: str = "model") -> None:
-    """Refuse a model's table whose numbers cannot be those of these weights, before anything of that size is made.
+def check_sizes(table: Any, weights: Sequence[int], key: str = "model") -> None:
+    """Refuse a model's table whose numbers cannot be those of tensors of so many weights each.
 
-    Each layer has a tensor, and a size beyond a million has as many weights.
+    Before anything of that size is made: each layer has a tensor, and a size beyond a million has as many weights.
     """
     if isinstance(table, Mapping):
         for name, value in table.items():
-            _check_sizes(value, weights, f"{key}.{name}")
+            check_sizes(value, weights, f"{key}.{name}")
         return
     if isinstance(table, list):
         for each in table[: len(weights) + 1]:
-            _check_sizes(each, weights, key)
+            check_sizes(each, weights, key)
     size = len(table) if isinstance(table, list) else table if isinstance(table, int) else 0
     layers = isinstance(table, list) or key.endswith(".layers")
-    limit = len(weights) if layers else max(LARGE, *(each.numel() for each in weights.values()))
+    limit = len(weights) if layers else max([LARGE, *weights])
     if size > limit:
         raise ValueError(f"{key} = {size} with {len(weights)} tensors of at most {limit} weights")
 

@@ -13,7 +13,7 @@ from regard.model.interfaces import AnyDecoder, Encoder, Pool
 from regard.model.model_config import ModelConfig, ModelOptions, Part, conflicts
 from regard.model.multi_source import MultiSourceEncoder
 from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig
-from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, LastPool, MeanPool
+from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, FirstPoolConfig, LastPool, MeanPool
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
@@ -64,7 +64,7 @@ POOLS: Registry[PartKind[PoolConfig, Pool]] = Registry(
     {
         "mean": PartKind(PoolConfig, MeanPool),
         "last": PartKind(PoolConfig, LastPool),
-        "first": PartKind(PoolConfig, FirstPool),
+        "first": PartKind(FirstPoolConfig, FirstPool),
         "attention": PartKind(AttentionPoolConfig, AttentionPool),
     },
 )
@@ -170,7 +170,9 @@ def _assemble(model: ModelConfig) -> Model:
     encoder = MultiSourceEncoder(encoders) if len(encoders) > 1 else encoders[0] if encoders else None
     if model.decoder is not None and target is not None:
         tied = None if options.tie_embeddings == "none" else target
-        project = Projection(target.dim, target.vocab_size, tied=tied)
+        project = Projection(
+            target.dim, target.vocab_size, tied=tied, bias=options.output_bias, scaled=options.scale_logits
+        )
         make_decoder = DECODERS[model.decoder.kind].make
         return Seq2Seq(encoder, make_decoder(model.decoder.config, target, project, model.memory_dim))
     assert encoder is not None
@@ -181,5 +183,7 @@ def _assemble(model: ModelConfig) -> Model:
         return Classifier(encoder, pool, options.num_labels, config.output_dropout)
     assert options.vocab_size is not None
     tied = embeddings[0] if options.tie_embeddings == "target" else None
-    project = Projection(config.states_dim, options.vocab_size, tied=tied)
+    project = Projection(
+        config.states_dim, options.vocab_size, tied=tied, bias=options.output_bias, scaled=options.scale_logits
+    )
     return MaskedLanguageModel(encoder, project, config.head_norm_eps)

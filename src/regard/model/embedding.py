@@ -29,12 +29,24 @@ class Embedding(nn.Module):
 
 
 class Projection(nn.Module):
-    """Hidden states to logits; `tied` shares the weight of an embedding (https://arxiv.org/abs/1608.05859)."""
+    """Hidden states to logits: weight · (scale · state) + bias.
 
-    def __init__(self, dim: int, vocab_size: int, *, tied: Embedding | None = None) -> None:
+    tied     share the weight of this embedding (https://arxiv.org/abs/1608.05859)
+    bias     whether there is a bias
+    scaled   the scale is dim^-½ instead of 1, which undoes that of a tied embedding (https://arxiv.org/abs/1910.10683)
+    """
+
+    def __init__(
+        self, dim: int, vocab_size: int, *, tied: Embedding | None = None, bias: bool = True, scaled: bool = False
+    ) -> None:
         super().__init__()
+        self.scale = dim**-0.5 if scaled else 1.0
         self.weight = nn.Parameter(torch.randn(vocab_size, dim) / sqrt(dim)) if tied is None else tied.weight
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
 
     def forward(self, states: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead V"]:
-        return F.linear(states, self.weight, self.bias)
+        return F.linear(self.scaled(states), self.weight, self.bias)
+
+    def scaled(self, states: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
+        """States as the weight is multiplied with."""
+        return states if self.scale == 1.0 else states * self.scale

@@ -40,6 +40,10 @@ class ModelOptions(Config):
         arxiv="1608.05859",
     )
     scale_embeddings: bool = doc(True, "multiply embeddings by the square root of their dimension", arxiv="1706.03762")
+    output_bias: bool = doc(True, "a bias for each token in the output layer")
+    scale_logits: bool = doc(
+        False, "divide the states before the output layer by the square root of their dimension", arxiv="1910.10683"
+    )
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,7 @@ def _unused(model: ModelConfig) -> Iterator[Problem]:
         unused.append(("num_labels", "only a pool predicts labels"))
     else:
         unused.append(("tie_embeddings", "a classifier has no second embedding"))
+        unused += [(key, "no tokens are predicted") for key in ("output_bias", "scale_logits")]
     if not embeds:
         unused.append(("source_vocab_size", "no tokens or labels are read"))
     if decoder is None and not embeds:

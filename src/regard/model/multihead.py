@@ -37,8 +37,10 @@ class MultiHead(AttentionModule):
     head_dim     dim of one head
     score        a name in `regard.SCORES`
     bias         whether the projections have a bias
+    out_bias     whether the output projection has one; default as `bias`
     dropout      probability of dropping an attention weight in training
     qk_norm      RMS norm of queries and keys, with a learned gain (https://arxiv.org/abs/2010.04245)
+    norm_eps     added to the mean square in that norm; default the smallest of the dtype
     rotary       rotary position embedding of queries and keys
 
     `forward` computes padded sequences and `forward_packed` packed ones. For decoding, `project_memory` computes keys
@@ -55,8 +57,10 @@ class MultiHead(AttentionModule):
         head_dim: int | None = None,
         score: str = "scaled_dot",
         bias: bool = True,
+        out_bias: bool | None = None,
         dropout: float = 0.0,
         qk_norm: bool = False,
+        norm_eps: float | None = None,
         rotary: Rotary | None = None,
     ) -> None:
         super().__init__()
@@ -76,14 +80,14 @@ class MultiHead(AttentionModule):
         self.q_proj = nn.Linear(dim, heads * head_dim, bias)
         self.k_proj = nn.Linear(source_dim, kv_heads * head_dim, bias)
         self.v_proj = nn.Linear(source_dim, kv_heads * head_dim, bias)
-        self.out_proj = nn.Linear(heads * head_dim, dim, bias)
+        self.out_proj = nn.Linear(heads * head_dim, dim, bias if out_bias is None else out_bias)
         self.score = SCORES[score].build(head_dim, head_dim, heads, kv_heads)
-        self.q_norm = nn.RMSNorm(head_dim) if qk_norm else None
-        self.k_norm = nn.RMSNorm(head_dim) if qk_norm else None
+        self.q_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else None
+        self.k_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else None
         self.rotary = rotary
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             nn.init.xavier_uniform_(projection.weight)
-            if bias:
+            if projection.bias is not None:
                 nn.init.zeros_(projection.bias)
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -27,6 +28,13 @@ class AttentionPoolConfig(PoolConfig):
             yield Problem("heads", f"a divisor of the encoder's dim = {memory_dim}", str(self.heads), "Change one.")
 
 
+@dataclass(frozen=True)
+class FirstPoolConfig(PoolConfig):
+    projection: Literal["none", "tanh", "relu"] = doc(
+        "none", "activation of a linear layer after the pool; none: no such layer", arxiv="1810.04805"
+    )
+
+
 class _StatePool(Pool):
     """A pool of states without parameters."""
 
@@ -49,11 +57,19 @@ class LastPool(_StatePool):
         return last_state(memory.states, memory.mask)
 
 
-class FirstPool(_StatePool):
-    """The first state, such as that of a cls_token."""
+class FirstPool(Pool):
+    """The first state, such as that of a cls_token, through a linear layer and its activation if there is one."""
+
+    def __init__(self, config: FirstPoolConfig, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.proj, self.activation = None, torch.tanh if config.projection == "tanh" else torch.relu
+        if config.projection != "none":
+            self.proj = nn.Linear(dim, dim)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
-        return memory.states[:, 0]
+        first = memory.states[:, 0]
+        return first if self.proj is None else self.activation(self.proj(first))
 
 
 class AttentionPool(Pool):

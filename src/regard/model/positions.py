@@ -6,7 +6,7 @@ rotates queries and keys; a `PositionBias` is added to the scores. `POSITIONS` h
 
 from abc import ABC, abstractmethod
 from math import log
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -19,6 +19,20 @@ from regard.kernels.attention.bias import DistanceBias
 
 # The position of the first token, of all sequences or of each; or the offsets of packed sequences.
 Start = int | Int[Tensor, " B"] | SequenceOffsets
+
+
+class PositionOptions(NamedTuple):
+    """What a kind of positions is built from; each reads the fields it needs."""
+
+    dim: int  # of the model
+    heads: int
+    head_dim: int
+    bidirectional: bool = True  # whether queries attend to keys after them
+    max_positions: int = 512
+    position_offset: int = 0
+    rotary_base: float = 10_000.0
+    relative_buckets: int = 32
+    relative_max_distance: int = 128
 
 
 class Positions(nn.Module):
@@ -37,9 +51,9 @@ class PositionEncoding(Positions, ABC):
     limit: int | None = None  # positions are 0..limit-1; None: any
 
     @classmethod
-    def build(cls, dim: int, max_positions: int) -> "PositionEncoding":
-        """An encoding of this dim; `max_positions` is the limit of those that have one."""
-        return cls(dim)
+    def build(cls, options: PositionOptions) -> "PositionEncoding":
+        """An encoding of the model's dim; `max_positions` is the limit of those that have one."""
+        return cls(options.dim)
 
     @abstractmethod
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
@@ -53,9 +67,9 @@ class PositionBias(Positions, ABC):
     extrapolates = True
 
     @classmethod
-    def build(cls, heads: int, *, bidirectional: bool) -> "PositionBias":
-        """A bias for so many heads; `bidirectional` unless keys after the query are always masked."""
-        return cls(heads)
+    def build(cls, options: PositionOptions) -> "PositionBias":
+        """A bias for each head."""
+        return cls(options.heads)
 
     @abstractmethod
     def forward(self, n: int, m: int) -> DistanceBias:
@@ -78,22 +92,22 @@ class Sinusoidal(PositionEncoding):
 
 
 class Learned(PositionEncoding):
-    """A learned vector for each position below `limit`."""
+    """A learned vector for each position below `limit`, after `offset` unused rows of the table."""
 
     limited = True
     limit: int
 
-    def __init__(self, dim: int, limit: int) -> None:
+    def __init__(self, dim: int, limit: int, offset: int = 0) -> None:
         super().__init__()
-        self.dim, self.limit = dim, limit
-        self.table = nn.Parameter(torch.randn(limit, dim) * 0.02)
+        self.dim, self.limit, self.offset = dim, limit, offset
+        self.table = nn.Parameter(torch.randn(offset + limit, dim) * 0.02)
 
     @classmethod
-    def build(cls, dim: int, max_positions: int) -> PositionEncoding:
-        return cls(dim, max_positions)
+    def build(cls, options: PositionOptions) -> PositionEncoding:
+        return cls(options.dim, options.max_positions, options.position_offset)
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
-        return nn.functional.embedding(positions, self.table)
+        return nn.functional.embedding(positions + self.offset if self.offset else positions, self.table)
 
 
 class SinusoidalGrid(nn.Module):
@@ -152,6 +166,11 @@ class Rotary(Positions):
         _check_multiple(dim, 2, "Dimensions are rotated in pairs.")
         self.dim, self.base = dim, base
 
+    @classmethod
+    def build(cls, options: PositionOptions) -> "Rotary":
+        """A rotation of heads."""
+        return cls(options.head_dim, options.rotary_base)
+
     def forward(self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, "*#lead S"]) -> Float[Tensor, "*lead S D"]:
         if x.shape[-1] != self.dim:
             wanted = f"heads of dim {self.dim}, for which these positions were built"
@@ -201,8 +220,9 @@ class RelativeBias(PositionBias):
         self.table = nn.Parameter(torch.zeros(heads, buckets))
 
     @classmethod
-    def build(cls, heads: int, *, bidirectional: bool) -> PositionBias:
-        return cls(heads, bidirectional=bidirectional)
+    def build(cls, options: PositionOptions) -> PositionBias:
+        buckets, max_distance = options.relative_buckets, options.relative_max_distance
+        return cls(options.heads, buckets=buckets, max_distance=max_distance, bidirectional=options.bidirectional)
 
     def forward(self, n: int, m: int) -> DistanceBias:
         distance = DistanceBias.distances(n, m, self.table.device)

@@ -17,7 +17,7 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, DistanceBias
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.linear import ACTIVATIONS, linear
-from regard.kernels.layers.residual_norm import PendingResidual, add_norm
+from regard.kernels.layers.residual_norm import OffsetRMSNorm, PendingResidual, add_norm
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.memory import Memory, PackedMemory
 from regard.model.module_list import TypedModuleList
@@ -30,6 +30,8 @@ from regard.model.positions import (
     PositionBias,
     PositionEncoding,
     PositionName,
+    PositionOptions,
+    RelativeBias,
     Rotary,
     Start,
 )
@@ -47,23 +49,38 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     dropout: Probability = doc(0.1, "dropout of embeddings and of each sublayer's output")
     attention_dropout: Probability = doc(0.0, "dropout of attention weights")
     ffn_dropout: Probability = doc(0.0, "dropout inside the feed-forward network")
-    norm: Literal["layer", "rms"] = doc("layer", "LayerNorm or RMSNorm", arxiv="1910.07467")
+    norm: Literal["layer", "rms", "rms_offset"] = doc(
+        "layer", "LayerNorm, RMSNorm, or RMSNorm whose gain is 1 + weight", arxiv="1910.07467"
+    )
     norm_first: bool = doc(True, "pre-norm instead of post-norm", arxiv="2002.04745")
     norm_input: bool = doc(False, "normalize the embeddings too")
     norm_eps: Annotated[float, Range(0.0)] = doc(1e-5, "added to the variance in norms")
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = doc(
-        "relu", "activation of the feed-forward network; swiglu is gated", arxiv="2002.05202"
-    )
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = doc(
+        "relu", "activation of the feed-forward network; swiglu and geglu are gated, by silu and gelu_tanh",
+        arxiv="2002.05202",
+    )  # fmt: skip
+    ffn_bias: bool = doc(True, "biases in the feed-forward network")
     positions: PositionName = doc("sinusoidal", "position encoding")
     position_mode: Literal["add", "concatenate"] = doc("add", "how position encodings join the embeddings")
     max_positions: Count = doc(512, "largest sequence length of learned positions")
+    position_offset: Annotated[int, Range(0.0)] = doc(0, "unused rows before the first learned position")
+    rotary_base: Annotated[float, Range(1.0)] = doc(10_000.0, "base of the wavelengths of rotary positions")
+    relative_buckets: Annotated[int, Range(4.0)] = doc(32, "distances that relative positions tell apart")
+    relative_max_distance: Count = doc(128, "distance beyond which relative positions tell none apart")
     score: ScoreName = doc("scaled_dot", "attention score function")
+    attention_bias: Literal["all", "qkv", "none"] = doc(
+        "all", "projections of attention that have a bias: all, those of queries, keys and values, or none"
+    )
+    head_dim: Count | None = doc(None, "dimension of an attention head; left out: dim / heads")
     kv_heads: Count | None = doc(
         None, "key and value heads, shared by query heads; left out: heads", arxiv="2305.13245"
     )
     qk_norm: bool = doc(False, "normalize queries and keys", arxiv="2010.04245")
     causal: bool = doc(False, "an encoder whose positions attend to earlier positions only")
     cls_token: bool = doc(False, 'encoders: prepend a learned [CLS] state, for the pool "first"')
+    token_types: Annotated[int, Range(0.0)] = doc(
+        0, "encoders: learned vectors of segments, the first of which is added to every embedding", arxiv="1810.04805"
+    )
     activation_checkpointing: bool = doc(
         False, "recompute a block's activations in the backward pass", arxiv="1604.06174"
     )
@@ -71,11 +88,16 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     def conflicts(self) -> Iterator[Problem]:
         positions = POSITIONS[self.positions]
         rotary, encoded = issubclass(positions, Rotary), issubclass(positions, PositionEncoding)
-        if self.dim % self.heads:
-            yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), "Change one of the two.")
-        elif rotary and self.dim // self.heads % positions.multiple_of:
+        if self.head_dim is None and self.dim % self.heads:
+            remedy = "Change one of the two, or give head_dim."
+            yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), remedy)
+        elif rotary and self.dim_per_head % positions.multiple_of:
             wanted = f"heads of a dim that is a multiple of {positions.multiple_of}, for {self.positions} positions"
-            yield Problem("heads", wanted, str(self.heads), "Change heads or dim.")
+            yield Problem("heads", wanted, f"a dim of {self.dim_per_head}", "Change heads, dim or head_dim.")
+        half = self.relative_buckets // 2
+        if issubclass(positions, RelativeBias) and self.relative_max_distance <= half:
+            wanted = f"more than {half}, half of relative_buckets"
+            yield Problem("relative_max_distance", wanted, str(self.relative_max_distance), "Change one of the two.")
         if encoded and self.dim % positions.multiple_of:
             wanted = f"a multiple of {positions.multiple_of}, for {self.positions} positions"
             yield Problem("dim", wanted, str(self.dim), "Change one of the two.")
@@ -90,36 +112,54 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         if self.cls_token and self.causal:
             yield Problem("cls_token", "false in a causal encoder", "true", "The first position would see nothing.")
 
+    @property
+    def dim_per_head(self) -> int:
+        return self.dim // self.heads if self.head_dim is None else self.head_dim
+
+    def position_options(self, *, bidirectional: bool) -> PositionOptions:
+        return PositionOptions(
+            self.dim, self.heads, self.dim_per_head, bidirectional, self.max_positions, self.position_offset,
+            self.rotary_base, self.relative_buckets, self.relative_max_distance,
+        )  # fmt: skip
+
     def not_packable(self) -> str | None:
         if not POSITIONS[self.positions].packable:
             return f"positions = {self.positions!r}"
         return not_packable_score(self.score) or ("cls_token = True" if self.cls_token else None)
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
-        if not POSITIONS[self.positions].limited:
+        positions = POSITIONS[self.positions]
+        if not positions.limited:
             yield "max_positions", "only learned positions have a longest sequence"
+            yield "position_offset", "only learned positions are rows of a table"
+        if not issubclass(positions, Rotary):
+            yield "rotary_base", "positions are not rotary"
+        if not issubclass(positions, RelativeBias):
+            yield from ((key, "positions are not relative") for key in ("relative_buckets", "relative_max_distance"))
 
     def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
         yield from self.unused_as_encoder(None)
         yield "causal", "a decoder is always causal"
         yield "cls_token", "no pool reads a decoder"
+        yield "token_types", "only the input of an encoder has segments"
 
 
 JOINS: dict[str, type[Add] | type[Concatenate]] = {"add": Add, "concatenate": Concatenate}
-NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "rms_offset": OffsetRMSNorm}
+GATED = {"swiglu": "silu", "geglu": "gelu_tanh"}  # the activation of the gate
 
 
 class FeedForward(nn.Module):
-    """The position-wise feed-forward network: down(activation(up(x))), or down(silu(gate(x)) * up(x)) for SwiGLU."""
+    """The position-wise feed-forward network: down(activation(up(x))), or gated down(activation(gate(x)) * up(x))."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        gated = config.activation == "swiglu"
-        self.kind = "silu" if gated else config.activation
+        self.kind = GATED.get(config.activation, config.activation)
         self.activation = ACTIVATIONS[self.kind]
-        self.gate = nn.Linear(config.dim, config.ffn_dim) if gated else None
-        self.up = nn.Linear(config.dim, config.ffn_dim)
-        self.down = nn.Linear(config.ffn_dim, config.dim)
+        inner = partial(nn.Linear, config.dim, config.ffn_dim, config.ffn_bias)
+        self.gate = inner() if config.activation in GATED else None
+        self.up = inner()
+        self.down = nn.Linear(config.ffn_dim, config.dim, config.ffn_bias)
         self.dropout = Dropout(config.ffn_dropout)
 
     def forward(self, x: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
@@ -219,12 +259,16 @@ class TransformerBlock(nn.Module):
             config.dim,
             config.heads,
             kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
             score=config.score,
+            bias=config.attention_bias != "none",
+            out_bias=config.attention_bias == "all",
             dropout=config.attention_dropout,
             qk_norm=config.qk_norm,
+            norm_eps=config.norm_eps,
         )
-        positions = POSITIONS[config.positions]
-        self.self_attn = make(rotary=positions(config.dim // config.heads) if issubclass(positions, Rotary) else None)
+        positions, options = POSITIONS[config.positions], config.position_options(bidirectional=False)
+        self.self_attn = make(rotary=positions.build(options) if issubclass(positions, Rotary) else None)
         self.norm1 = _norm(config)
         self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
         self.norm2 = _norm(config)
@@ -246,24 +290,29 @@ class TransformerBlock(nn.Module):
 
 
 class InputLayer(nn.Module):
-    """Position encoding, optional norm and dropout between the embeddings and the first block."""
+    """Segment and position encoding, optional norm and dropout between the embeddings and the first block."""
 
     def __init__(self, config: TransformerConfig, *, bidirectional: bool) -> None:
         super().__init__()
         self.position_encoding: Add | Concatenate | None = None
         self.position_proj: nn.Linear | None = None
         self.relative_bias: PositionBias | None = None
-        positions = POSITIONS[config.positions]
+        positions, options = POSITIONS[config.positions], config.position_options(bidirectional=bidirectional)
         if issubclass(positions, PositionEncoding):
-            self.position_encoding = JOINS[config.position_mode](positions.build(config.dim, config.max_positions))
+            self.position_encoding = JOINS[config.position_mode](positions.build(options))
         elif issubclass(positions, PositionBias):
-            self.relative_bias = positions.build(config.heads, bidirectional=bidirectional)
+            self.relative_bias = positions.build(options)
         if config.position_mode == "concatenate":
             self.position_proj = nn.Linear(2 * config.dim, config.dim)
+        self.token_types: nn.Parameter | None = None
+        if config.token_types:
+            self.token_types = nn.Parameter(torch.randn(config.token_types, config.dim) * 0.02)
         self.norm = _norm(config) if config.norm_input else nn.Identity()
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Float[Tensor, "*lead W"], start: Start = 0) -> Float[Tensor, "*lead W"]:
+        if self.token_types is not None:
+            x = x + self.token_types[0].to(x.dtype)
         if self.position_encoding is not None:
             x = self.position_encoding(x, start)
         if self.position_proj is not None:
@@ -281,7 +330,7 @@ class InputLayer(nn.Module):
 
 
 class ClsToken(nn.Module):
-    """A learned state before the first position (https://arxiv.org/abs/1810.04805)."""
+    """A learned state before the first (https://arxiv.org/abs/1810.04805)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

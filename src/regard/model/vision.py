@@ -93,6 +93,10 @@ class _GridTransformerConfig(EncoderConfig):
             yield Problem("transformer.position_mode", "'add' over regions", got, "Leave it out.")
         if blocks.causal:
             yield Problem("transformer.causal", "false: regions have no order", "true", "Leave it out.")
+        if blocks.token_types:
+            yield Problem(
+                "transformer.token_types", "0: regions have no segments", str(blocks.token_types), "Leave it out."
+            )
         if blocks.dim % 4:
             yield Problem("transformer.dim", "a multiple of 4, for rows and columns", str(blocks.dim), "Change it.")
 
@@ -115,6 +119,13 @@ class VitConfig(_GridTransformerConfig):
     patch_size: Count = doc(16, "height and width of a patch in pixels", arxiv="2010.11929")
     transformer: TransformerConfig = doc(TransformerConfig(), "the Transformer over the patches")
     patch_ffn_dim: Count | None = doc(None, "hidden dimension of an MLP that embeds patches; left out: one linear map")
+    distillation_token: bool = doc(False, "a second learned state, after the cls_token", arxiv="2012.12877")
+
+    def conflicts(self) -> Iterator[Problem]:
+        yield from super().conflicts()
+        if self.distillation_token and not self.transformer.cls_token:
+            wanted = "true with a distillation_token, which comes after it"
+            yield Problem("transformer.cls_token", wanted, "false", "Set it.")
 
     def image_conflicts(self, size: int) -> Iterator[Problem]:
         if size % self.patch_size:
@@ -187,7 +198,7 @@ class GridEncoder(Encoder):
 class GridTransformer(Encoder):
     """A Transformer encoder over image regions: those of a CNN's feature map, or patches."""
 
-    def __init__(self, config: TransformerConfig, regions: nn.Module) -> None:
+    def __init__(self, config: TransformerConfig, regions: nn.Module, *, distillation_token: bool = False) -> None:
         super().__init__()
         self.dim = config.dim
         self.patch_embed, self.stack = regions, TransformerStack(config)
@@ -195,7 +206,8 @@ class GridTransformer(Encoder):
         if config.positions == "sinusoidal":
             self.position_encoding, config = SinusoidalGrid(config.dim), replace(config, positions="none")
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
-        self.cls_tokens = int(config.cls_token)
+        self.distillation_token = ClsToken(config.dim) if distillation_token else None
+        self.cls_tokens = config.cls_token + distillation_token
         self.input_layer = InputLayer(config, bidirectional=True)
 
     def forward(self, source: Source) -> Memory:
@@ -203,11 +215,12 @@ class GridTransformer(Encoder):
         x, mask = memory.states, memory.mask
         if self.position_encoding is not None:
             x = _with_positions(memory, self.position_encoding)
-        if self.cls_token is not None:
-            x, mask = self.cls_token(x, mask)
+        for token in (self.distillation_token, self.cls_token):
+            if token is not None:
+                x, mask = token(x, mask)
         states = self.stack(self.input_layer(x), PaddedInputs())
         if self.cls_token is not None:
-            return Memory(states, mask, states[:, 0], memory.grid, cls_tokens=1)
+            return Memory(states, mask, states[:, 0], memory.grid, self.cls_tokens)
         return Memory(states, mask, states.mean(1), memory.grid)
 
 
@@ -260,7 +273,7 @@ def vit(config: VitConfig) -> GridTransformer:
     """A vision Transformer."""
     dim, patch, hidden = config.transformer.dim, config.patch_size, config.patch_ffn_dim
     regions = PatchEmbedding(dim, patch) if hidden is None else MlpPatchEmbedding(dim, patch, hidden)
-    return GridTransformer(config.transformer, regions)
+    return GridTransformer(config.transformer, regions, distillation_token=config.distillation_token)
 
 
 def _regions(states: Float[Tensor, "B S W"], grid: tuple[int, int]) -> Memory:

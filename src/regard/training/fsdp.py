@@ -18,7 +18,7 @@ from regard.data.batching import Batch
 from regard.model.seq2seq import Model
 from regard.model.transformer_block import TransformerBlock
 from regard.training.distributed import ProcessGroup
-from regard.training.objective import Objective
+from regard.training.objective import BatchLoss, Objective
 
 
 class ShardedModel(nn.Module):
@@ -34,10 +34,9 @@ class ShardedModel(nn.Module):
             sharded.set_gradient_divide_factor(1.0)  # a sum: it is divided once, by all tokens
             sharded.set_force_sum_reduction_for_comms(True)
 
-    def forward(self, batch: Batch, step: int) -> tuple[Tensor, int]:
-        """The summed loss, and the number of predictions."""
-        loss, count, _ = self.objective(self.model, batch, step=step)
-        return loss, count
+    def forward(self, batch: Batch, step: int) -> BatchLoss:
+        """The loss of a batch."""
+        return self.objective(self.model, batch, step=step)
 
     @contextmanager
     def unsharded(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ a time, from hidden states to the gradients of states and projection, while the 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
@@ -20,6 +20,16 @@ CHUNK = 2**22  # logits in memory at once, on a CPU
 BYTES_PER_LOGIT = 128  # of a GPU's memory: its chunks have as many logits as this allows
 
 
+class Losses(NamedTuple):
+    """Sums over tokens: the training loss, and the negative log-likelihood in it, which has no gradient.
+
+    The latter is without label smoothing and R-Drop: its mean is the loss that perplexity and validation are of.
+    """
+
+    loss: Float[Tensor, ""]
+    nll: Float[Tensor, ""]
+
+
 def token_loss(
     states: Float[Tensor, "N W"],
     project: Projection,
@@ -27,7 +37,7 @@ def token_loss(
     *,
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
-) -> Float[Tensor, ""]:
+) -> Losses:
     """The summed cross-entropy of the projected states with the gold tokens, of which those below 0 are ignored.
 
     With `r_drop`, rows come in pairs of the same token under two dropout masks, and the loss of each row is increased
@@ -35,9 +45,9 @@ def token_loss(
     """
     if not triton_launch.can_launch(states) and bool((gold < 0).any()):
         states, gold = states[gold >= 0], gold[gold >= 0]
-    settings = label_smoothing, r_drop
-    loss: Tensor = _Chunked.apply(states, project.weight, project.bias, gold, *settings)  # type: ignore[no-untyped-call]
-    return loss
+    weight, settings = project.weight, (label_smoothing, r_drop)
+    bias = weight.new_zeros(len(weight)) if project.bias is None else project.bias
+    return Losses(*_Chunked.apply(project.scaled(states), weight, bias, gold, *settings))  # type: ignore[no-untyped-call]
 
 
 def plain_token_loss(
@@ -47,20 +57,24 @@ def plain_token_loss(
     *,
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
-) -> Float[Tensor, ""]:
+) -> Losses:
     """The reference of `token_loss`, with all logits at once."""
     return logit_loss(project(states).float(), gold, label_smoothing=label_smoothing, r_drop=r_drop)
 
 
 def logit_loss(
     logits: Float[Tensor, "N V"], gold: Int[Tensor, " N"], *, label_smoothing: float = 0.0, r_drop: float = 0.0
-) -> Float[Tensor, ""]:
+) -> Losses:
     """`token_loss` of logits that are computed already."""
     loss = F.cross_entropy(logits, gold, reduction="sum", label_smoothing=label_smoothing)
+    nll = loss.detach()
+    if label_smoothing:
+        plain = logits.detach()
+        nll = (plain.logsumexp(-1) - plain.gather(1, gold[:, None]).squeeze(1)).sum()
     if not r_drop:
-        return loss
+        return Losses(loss, nll)
     one, other = logits.log_softmax(-1).view(-1, 2, logits.shape[-1]).unbind(1)
-    return loss + r_drop * ((one.exp() - other.exp()) * (one - other)).sum()
+    return Losses(loss + r_drop * ((one.exp() - other.exp()) * (one - other)).sum(), nll)
 
 
 def doubly_stochastic_penalty(
@@ -80,7 +94,7 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, gold: Tensor, label_smoothing: float, r_drop: float
-    ) -> Float[Tensor, ""]:
+    ) -> tuple[Tensor, Tensor]:
         device = states.device.type
         if torch.is_autocast_enabled(device):
             low = torch.get_autocast_dtype(device)
@@ -88,7 +102,7 @@ class _Chunked(torch.autograd.Function):
         else:
             matrix, shift = weight, bias
         wanted = ctx.needs_input_grad
-        total = states.new_zeros((), dtype=torch.float32)
+        total, nll = (states.new_zeros((), dtype=torch.float32) for _ in range(2))
         d_states = torch.empty_like(states) if wanted[0] else None
         d_weight = torch.zeros_like(weight) if wanted[1] else None
         d_bias = torch.zeros_like(bias) if wanted[2] else None
@@ -97,8 +111,9 @@ class _Chunked(torch.autograd.Function):
         rows += rows % 2  # R-Drop pairs stay together
         if triton_launch.can_launch(states):
             parts = _on_gpu(states, matrix, shift, gold, label_smoothing, r_drop, rows, wanted)
-            ctx.save_for_backward(*parts[1:])
-            return parts[0]
+            ctx.save_for_backward(*parts[2:])
+            ctx.mark_non_differentiable(parts[1])
+            return parts[:2]
         share = label_smoothing / vocab_size
         for start in range(0, len(gold), rows):
             chunk = slice(start, start + rows)
@@ -107,7 +122,9 @@ class _Chunked(torch.autograd.Function):
             gold_logits = logits.gather(1, labels).float()
             log_p = F.log_softmax(logits, -1, dtype=torch.float32)
             gold_log_p = log_p.gather(1, labels)
-            total -= (1 - label_smoothing) * gold_log_p.sum() + label_smoothing * (gold_log_p - gold_logits).sum()
+            chunk_nll = -gold_log_p.sum()
+            nll += chunk_nll
+            total += (1 - label_smoothing) * chunk_nll - label_smoothing * (gold_log_p - gold_logits).sum()
             if r_drop:
                 divergence, d_divergence = _symmetric_kl(log_p)
                 total += r_drop * divergence
@@ -135,11 +152,12 @@ class _Chunked(torch.autograd.Function):
             if d_bias is not None:
                 d_bias -= share * len(gold)
         ctx.save_for_backward(d_states, d_weight, d_bias)
-        return total
+        ctx.mark_non_differentiable(nll)
+        return total, nll
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, scale: Tensor, _nll: Tensor) -> tuple[Tensor | None, ...]:
         scaled = (None if d is None else d * scale.to(d.dtype) for d in ctx.saved_tensors)
         return (*scaled, None, None, None)
 
@@ -154,9 +172,12 @@ def _chunk_size(device: torch.device) -> int:
 def _on_gpu(
     states: Tensor, matrix: Tensor, shift: Tensor, gold: Tensor, label_smoothing: float, r_drop: float, rows: int,
     wanted: Sequence[bool],
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """The loss and the gradients of states, matrix and bias; a kernel turns logits into their gradients in place."""
-    losses = states.new_empty(len(gold), dtype=torch.float32)
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """Loss, negative log-likelihood, and gradients of states, matrix and bias.
+
+    A kernel turns logits into their gradients in place.
+    """
+    losses, nlls = (states.new_empty(len(gold), dtype=torch.float32) for _ in range(2))
     d_states = states.new_empty(states.shape) if wanted[0] else None
     d_matrix: Tensor | None = None
     d_shift: Tensor | None = None
@@ -164,14 +185,14 @@ def _on_gpu(
         chunk = slice(start, start + rows)
         inputs, labels = states[chunk], gold[chunk]
         d_logits = torch.addmm(shift, inputs, matrix.mT)
-        cross_entropy_(d_logits, labels, losses[chunk], label_smoothing=label_smoothing, r_drop=r_drop)
+        cross_entropy_(d_logits, labels, losses[chunk], nlls[chunk], label_smoothing=label_smoothing, r_drop=r_drop)
         if d_states is not None:
             torch.mm(d_logits, matrix, out=d_states[chunk])
         if wanted[1]:
             d_matrix = _plus(d_matrix, matmul_float32(d_logits.mT, inputs))
         if wanted[2]:
             d_shift = _plus(d_shift, activation_backward(d_logits, None, None)[1])
-    return losses.sum(), d_states, d_matrix, d_shift
+    return losses.sum(), nlls.sum(), d_states, d_matrix, d_shift
 
 
 def _plus(total: Tensor | None, more: Tensor) -> Tensor:

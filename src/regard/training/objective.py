@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import nn
@@ -18,11 +18,20 @@ from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.model.interfaces import CarriedState, StatefulDecoder
 from regard.model.scheduled_sampling import ScheduledSampling, force
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
-from regard.training.losses import doubly_stochastic_penalty, logit_loss, token_loss
+from regard.training.losses import Losses, doubly_stochastic_penalty, logit_loss, token_loss
 
 # Samples one output for each source of a batch at a given update: the tokens, and the advantage of each.
 Sampler = Callable[[Seq2Seq, Batch, int], tuple[Tokens, Float[Tensor, " B"]]]
 BatchSide = TypeVar("BatchSide", bound=Tokens | Tensor | FeatureGrids | MultiSource)
+
+
+class BatchLoss(NamedTuple):
+    """The loss of a batch: sums over its predictions."""
+
+    loss: Float[Tensor, ""]
+    nll: Float[Tensor, ""]  # negative log-likelihood: without label smoothing, R-Drop and penalties, and no gradient
+    predictions: int
+    carried: CarriedState | None = None  # the recurrent state to carry on, where one was given
 
 
 @dataclass(frozen=True)
@@ -37,10 +46,8 @@ class Objective:
     sampler: Sampler | None = None  # self-critical training: sampled outputs take the place of the targets
     special_tokens: SpecialTokens = DEFAULT_TOKENS  # of the targets
 
-    def __call__(
-        self, model: Model, batch: Batch, *, step: int = 0, carried: CarriedState | None = None
-    ) -> tuple[Float[Tensor, ""], int, CarriedState | None]:
-        """The summed loss, the number of predictions, and the recurrent state to carry on, where one was given.
+    def __call__(self, model: Model, batch: Batch, *, step: int = 0, carried: CarriedState | None = None) -> BatchLoss:
+        """The loss of a batch at an update, computed from the weights of the model.
 
         With R-Drop (https://arxiv.org/abs/2106.14448) the batch is computed twice with different dropout masks; the
         loss is the mean of both plus `r_drop` times their symmetric KL divergence (the paper's weight is twice ours).
@@ -58,17 +65,15 @@ class Objective:
             return self._self_critical(model, batch, step, self.sampler)
         return self._next_tokens(model, batch, step, carried)
 
-    def _classification(self, model: Classifier, batch: Batch) -> tuple[Tensor, int, None]:
+    def _classification(self, model: Classifier, batch: Batch) -> BatchLoss:
         source, gold = batch.source, batch.targets
         assert isinstance(gold, Tensor)
         assert source is not None
         assert not isinstance(source, Packed)
         logits = model(repeat_batch(source) if self.r_drop else source).float()
-        return self._loss(logits, gold, logit_loss), len(gold), None
+        return BatchLoss(*self._loss(logits, gold, logit_loss), len(gold))
 
-    def _next_tokens(
-        self, model: Seq2Seq, batch: Batch, step: int, carried: CarriedState | None
-    ) -> tuple[Tensor, int, CarriedState | None]:
+    def _next_tokens(self, model: Seq2Seq, batch: Batch, step: int, carried: CarriedState | None) -> BatchLoss:
         inputs, gold, mask = shift_targets(batch.targets)  # type: ignore[arg-type]
         decoder, source = model.decoder, batch.source
         assert not isinstance(source, Packed)
@@ -81,7 +86,7 @@ class Objective:
         elif self.scheduled_sampling is not None and self.scheduled_sampling.share(step) < 1.0:
             logits = force(decoder, inputs, model.encode(source), self.scheduled_sampling, step=step, mask=mask)
             logits = logits.flatten(0, 1) if packing is None else packing.pack(logits)
-            return logit_loss(logits.float(), gold, label_smoothing=self.label_smoothing), len(gold), None
+            return BatchLoss(*logit_loss(logits.float(), gold, label_smoothing=self.label_smoothing), len(gold))
         elif self.doubly_stochastic:
             memory, weights = model.encode(source), list[Tensor]()
             assert isinstance(decoder, StatefulDecoder)
@@ -89,8 +94,8 @@ class Objective:
             states, _ = decoder.carry(inputs, decoder.start(memory, batch=len(inputs), capacity=0), weights)
             states = states.flatten(0, 1) if packing is None else packing.pack(states)
             penalty = self.doubly_stochastic * doubly_stochastic_penalty(torch.cat(weights, 1), mask, memory.mask)
-            loss = token_loss(states, decoder.project, gold, label_smoothing=self.label_smoothing)
-            return loss + penalty, len(gold), None
+            loss, nll = token_loss(states, decoder.project, gold, label_smoothing=self.label_smoothing)
+            return BatchLoss(loss + penalty, nll, len(gold))
         elif self.r_drop:
             source = None if source is None else repeat_batch(source)
             packing = None if packing is None else Packing.of(repeat_batch(mask), 2 * batch.tokens)
@@ -98,19 +103,19 @@ class Objective:
         else:
             states = decoder.hidden(inputs, model.encode(source), packing)
         states = states.flatten(0, 1) if packing is None else states
-        return self._loss(states, gold, partial(token_loss, project=decoder.project)), len(gold), carried
+        return BatchLoss(*self._loss(states, gold, partial(token_loss, project=decoder.project)), len(gold), carried)
 
-    def _packed(self, model: Seq2Seq, batch: Batch, targets: Packed) -> tuple[Tensor, int, None]:
+    def _packed(self, model: Seq2Seq, batch: Batch, targets: Packed) -> BatchLoss:
         gold, decoder, memory = targets.gold, model.decoder, None
         assert gold is not None
         if model.encoder is not None:
             assert isinstance(batch.source, Packed)
             memory = model.encoder.forward_packed(batch.source.duplicate() if self.r_drop else batch.source)
         states = decoder.hidden_packed(targets.duplicate() if self.r_drop else targets, memory)
-        return self._loss(states, gold, partial(token_loss, project=decoder.project)), batch.tokens, None
+        return BatchLoss(*self._loss(states, gold, partial(token_loss, project=decoder.project)), batch.tokens)
 
-    def _self_critical(self, model: Seq2Seq, batch: Batch, step: int, sampler: Sampler) -> tuple[Tensor, int, None]:
-        """REINFORCE: the log-probability of each sampled output, weighted by its advantage."""
+    def _self_critical(self, model: Seq2Seq, batch: Batch, step: int, sampler: Sampler) -> BatchLoss:
+        """REINFORCE: the log-probability of each sampled output, weighted by its advantage; `nll` is of the samples."""
         targets, advantages = sampler(model, batch, step)
         inputs, sampled, mask = shift_targets(targets)
         decoder = model.decoder
@@ -119,24 +124,26 @@ class Objective:
         with no_dropout(model):  # the log-probabilities must be those that the samples were drawn from
             logits = decoder.project(decoder.hidden(inputs, model.encode(batch.source), packing)).float()
         losses = F.cross_entropy(logits, sampled.flatten()[packing.indices], reduction="none")
-        return (losses * advantages[packing.indices // packing.length]).sum(), len(losses), None
+        loss = (losses * advantages[packing.indices // packing.length]).sum()
+        return BatchLoss(loss, losses.detach().sum(), len(losses))
 
-    def _masked_tokens(self, model: MaskedLanguageModel, tokens: Tokens) -> tuple[Tensor, int, None]:
+    def _masked_tokens(self, model: MaskedLanguageModel, tokens: Tokens) -> BatchLoss:
         inputs, masked = mask_tokens(tokens, self.mask_probability, len(model.project.weight), self.special_tokens)
         gold = tokens.ids[masked]
         if self.r_drop:
             inputs, masked = repeat_batch(inputs), repeat_batch(masked)
         memory = model.encoder(inputs)
         states = model.transform(memory.states[:, memory.cls_tokens :][masked])
-        return self._loss(states, gold, partial(token_loss, project=model.project)), len(gold), None
+        return BatchLoss(*self._loss(states, gold, partial(token_loss, project=model.project)), len(gold))
 
-    def _loss(self, rows: Tensor, gold: Tensor, loss: Callable[..., Tensor]) -> Tensor:
+    def _loss(self, rows: Tensor, gold: Tensor, loss: Callable[..., Losses]) -> Losses:
         """The loss of one row for each gold token; with R-Drop, of two: all of one pass, then all of the other."""
         if not self.r_drop:
             return loss(rows, gold=gold, label_smoothing=self.label_smoothing)
         pairs = torch.stack(rows.chunk(2), 1).flatten(0, 1)
         gold = gold.repeat_interleave(2)
-        return loss(pairs, gold=gold, label_smoothing=self.label_smoothing, r_drop=self.r_drop) / 2
+        both = loss(pairs, gold=gold, label_smoothing=self.label_smoothing, r_drop=self.r_drop)
+        return Losses(both.loss / 2, both.nll / 2)
 
 
 def repeat_batch(side: BatchSide) -> BatchSide:

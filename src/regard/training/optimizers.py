@@ -74,12 +74,12 @@ class Optimizer:
         for part in self.parts:
             part.step()
 
-    def step_if_finite(self, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> HostFuture:
-        """Update the weights if loss and gradient norm are finite; both values, copied to the host asynchronously.
+    def step_if_finite(self, losses: Float[Tensor, " N"], norm: Float[Tensor, ""]) -> HostFuture:
+        """Update the weights if losses and gradient norm are finite; these, copied to the host asynchronously.
 
         On a GPU fused AdamW makes this decision on the device, so the host does not wait; Muon makes it wait.
         """
-        values = torch.stack((loss, norm.to(loss)))
+        values = torch.cat((losses, norm.to(losses)[None]))
         future = HostFuture(values)
         if norm.is_cuda and self.muon is None:
             self.adamw.found_inf = (~values.isfinite().all()).float()  # type: ignore[union-attr]

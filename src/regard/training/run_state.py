@@ -23,11 +23,12 @@ class RunState:
     skipped: int = 0  # consecutive updates without a finite gradient
     grad_norm: float | None = 0.0  # of the last update; None: not finite
     loss_since: float = 0.0  # summed since the last line of the log
+    nll_since: float = 0.0  # of it, the negative log-likelihood: without label smoothing, R-Drop and penalties
     tokens_since: int = 0
     history: ValidationHistory = field(default_factory=ValidationHistory)
     validated: bool = True  # whether the validation due at this step, if any, is done
 
-    def counting(self, tokens: int, loss: float, grad_norm: float) -> "RunState":
+    def counting(self, tokens: int, loss: float, nll: float, grad_norm: float) -> "RunState":
         """The state after an update that changed the weights, on so many tokens."""
         return replace(
             self,
@@ -35,6 +36,7 @@ class RunState:
             skipped=0,
             grad_norm=grad_norm,
             loss_since=self.loss_since + loss,
+            nll_since=self.nll_since + nll,
             tokens_since=self.tokens_since + tokens,
         )
 
@@ -65,5 +67,5 @@ class PendingUpdate:
 
     step: int  # counted from 1
     tokens: int
-    loss_and_norm: HostFuture
+    result: HostFuture  # loss, negative log-likelihood, gradient norm
     carried: CarriedState | None  # the recurrent state for the next update, unless this one is skipped

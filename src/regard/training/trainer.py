@@ -167,12 +167,12 @@ class Trainer:
         update, self.pending, state = self.pending, None, self.state
         if update is None:
             return
-        loss, norm = update.loss_and_norm()
-        if isfinite(loss) and isfinite(norm):
+        loss, nll, norm = update.result()
+        if all(map(isfinite, (loss, nll, norm))):
             if self.ema is not None:
                 self.ema.update(self.model, update.step - 1)
             self.carried = update.carried
-            self.state = state.counting(update.tokens, loss, norm)
+            self.state = state.counting(update.tokens, loss, nll, norm)
         elif self.config.on_nan == "stop" or state.skipped + 1 >= SKIPS:
             got = f"loss {loss / max(1, update.tokens):g}, gradient norm {norm:g}"
             raise Diverged(
@@ -241,17 +241,19 @@ class Trainer:
         self.state, self.carried = self.checkpointer.resume(content, folder, self.carried)
 
     def _train_event(self, seconds: float) -> Event:
-        """The mean loss and throughput since the last such event, which resets both."""
+        """The mean loss with and without label smoothing, and the throughput, since the last such event."""
         self._settle()
         state = self.state
-        loss = state.loss_since / state.tokens_since if state.tokens_since else nan  # all updates were skipped
-        self.state = replace(state, loss_since=0.0, tokens_since=0)
+        sums = (state.loss_since, state.nll_since)
+        loss, nll = (each / state.tokens_since if state.tokens_since else nan for each in sums)  # nan: all were skipped
+        self.state = replace(state, loss_since=0.0, nll_since=0.0, tokens_since=0)
         return {
             "event": "train",
             "step": state.step,
             "epoch": state.epoch - (state.batch == 0),  # of the last update
             "loss": loss,
-            "perplexity": exp(min(loss, 700.0)),
+            "nll": nll,
+            "perplexity": exp(min(nll, 700.0)),
             "rate": self._learning_rate(state.step - 1),
             "norm": nan if state.grad_norm is None else state.grad_norm,
             "tokens_per_second": state.tokens_since / seconds,

@@ -47,61 +47,64 @@ class Updater:
     def __call__(
         self, batches: list[Batch], step: int, carried: CarriedState | None, stop: StopRequest
     ) -> tuple[HostFuture | None, int, CarriedState | None]:
-        """Update the weights. Returns loss and gradient norm (None without predictions), predictions, carried state."""
+        """Update the weights. Returns the result (None without predictions), predictions and the carried state.
+
+        The result: the summed loss and negative log-likelihood, and the gradient norm.
+        """
         self.model.zero_grad()
         # The loss is divided by the number of predictions, or the gradients are after the last batch where it is not
         # known before: the numbers of other ranks are not, and a CUDA graph cannot contain that of a packed batch.
         known = self.process_group.single and not self.config.packed
         divisor = sum(batch.tokens for batch in batches) if known else 1
-        total, tokens = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        total, tokens = torch.zeros(2, dtype=torch.float64, device=self.device), 0
         for number, batch in enumerate(batches, start=1):
             if number == len(batches) and self.buckets is not None:
                 self.buckets.expect()
             try:
-                loss, count, carried = self._accumulate(batch, divisor, step, carried)
+                losses, count, carried = self._accumulate(batch, divisor, step, carried)
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 raise self._failure(error, batch) from error
-            total, tokens = total + loss, tokens + count
+            total, tokens = total + losses, tokens + count
         total, tokens = self._reduce(total, tokens, stop)
         # A masked-token objective draws its predictions. Where all texts are empty there are none, and no update.
         return self._apply(total, divisor / tokens) if tokens else None, tokens, carried
 
     def _accumulate(
         self, batch: Batch, divisor: int, step: int, carried: CarriedState | None
-    ) -> tuple[Float[Tensor, ""], int, CarriedState | None]:
+    ) -> tuple[Float[Tensor, "2"], int, CarriedState | None]:
         if self.graphs is None:
             return self._gradient(batch, divisor, step, carried)
         return self.graphs(batch, lambda batch: self._gradient(batch, divisor, step, None)[0]), batch.tokens, None
 
     def _gradient(
         self, batch: Batch, divisor: int, step: int, carried: CarriedState | None
-    ) -> tuple[Float[Tensor, ""], int, CarriedState | None]:
-        """Add the gradient of a batch to the weights'; its loss, predictions, and the state to carry."""
+    ) -> tuple[Float[Tensor, "2"], int, CarriedState | None]:
+        """Add the gradient of a batch to the weights'; its loss and nll, predictions, and the state to carry."""
         batch = batch.to(self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
             if self.sharded is None:
-                loss, count, carried = self.objective(self.model, batch, step=step, carried=carried)
+                loss, nll, count, carried = self.objective(self.model, batch, step=step, carried=carried)
             else:
-                loss, count = self.sharded(batch, step)
+                loss, nll, count, _ = self.sharded(batch, step)
         if batch.borrowed:
-            loss, count = loss * 0.0, 0
+            loss, nll, count = loss * 0.0, nll * 0.0, 0
         torch.autograd.backward(loss / divisor)
-        return loss.detach(), count, carried
+        return torch.stack((loss.detach(), nll)), count, carried
 
-    def _reduce(self, total: Float[Tensor, ""], tokens: int, stop: StopRequest) -> tuple[Float[Tensor, ""], int]:
-        """Loss, predictions and gradients summed over all ranks, which also exchange stop requests here."""
+    def _reduce(self, total: Float[Tensor, "2"], tokens: int, stop: StopRequest) -> tuple[Float[Tensor, "2"], int]:
+        """Losses, predictions and gradients summed over all ranks, which also exchange stop requests here."""
         if self.process_group.single:
             return total, tokens
         if self.buckets is not None:
             self.buckets.send_rest()
-        ranks = self.process_group.all_gather([float(total), tokens, stop.received or 0])
+        ranks = self.process_group.all_gather([*total.tolist(), tokens, stop.received or 0])
         if self.buckets is not None:
             self.buckets.collect()
-        totals, counts, signals = zip(*ranks, strict=True)
+        losses, nlls, counts, signals = zip(*ranks, strict=True)
         stop.agreed = int(max(signals)) or None
-        return total.new_tensor(sum(totals)), int(sum(counts))
+        return total.new_tensor([sum(losses), sum(nlls)]), int(sum(counts))
 
-    def _apply(self, total: Float[Tensor, ""], scale: float) -> HostFuture:
+    def _apply(self, total: Float[Tensor, "2"], scale: float) -> HostFuture:
         """Scale and clip the gradients, and step the optimizer."""
         if scale != 1.0:
             torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)

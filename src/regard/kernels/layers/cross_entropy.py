@@ -13,11 +13,14 @@ def cross_entropy_(
     logits: Float[Tensor, "N V"],
     targets: Int[Tensor, " N"],
     losses: Float[Tensor, " N"],
+    nlls: Float[Tensor, " N"],
     *,
     label_smoothing: float,
     r_drop: float,
 ) -> None:
     """Write the loss of each row into `losses`, and overwrite the logits with the gradient of the sum.
+
+    `nlls` gets the negative log-likelihoods: the losses without label smoothing and R-Drop.
 
     Rows with a negative target are ignored. With R-Drop, rows 2 i and 2 i + 1 are two predictions of one target.
     """
@@ -27,6 +30,6 @@ def cross_entropy_(
     with triton_launch.on_device_of(logits):
         if r_drop:
             grid = (len(targets) // 2,)
-            r_drop_cross_entropy[grid](logits, targets, losses, label_smoothing, r_drop, size, **TILE)
+            r_drop_cross_entropy[grid](logits, targets, losses, nlls, label_smoothing, r_drop, size, **TILE)
         else:
-            cross_entropy[(len(targets),)](logits, targets, losses, label_smoothing, size, **TILE)
+            cross_entropy[(len(targets),)](logits, targets, losses, nlls, label_smoothing, size, **TILE)

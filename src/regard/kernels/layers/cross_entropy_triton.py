@@ -27,10 +27,10 @@ def log_sum_exp(logits, size, U: tl.constexpr, C: tl.constexpr):
 
 
 @jit
-def cross_entropy(logits, targets, loss, smoothing, size, U: tl.constexpr, C: tl.constexpr):
-    """Cross-entropy of one row with label smoothing; the gradient overwrites the logits.
+def cross_entropy(logits, targets, loss, nll, smoothing, size, U: tl.constexpr, C: tl.constexpr):
+    """Cross-entropy of one row with label smoothing, and without (nll); the gradient overwrites the logits.
 
-    Both are zero where the target is negative (ignored).
+    All are zero where the target is negative (ignored).
     """
     row = tl.program_id(0).to(tl.int64)
     logits += row * size
@@ -40,6 +40,7 @@ def cross_entropy(logits, targets, loss, smoothing, size, U: tl.constexpr, C: tl
         logit = tl.load(logits + target).to(tl.float32)  # loaded before the reductions, which synchronize the threads
         lse, total_logit = log_sum_exp(logits, size, U, C)
     tl.store(loss + row, lse - (1 - smoothing) * logit - smoothing * total_logit / size)
+    tl.store(nll + row, lse - logit)
     for start in range(0, size, U * C):
         columns = start + tl.arange(0, U)[:, None] * C + tl.arange(0, C)[None, :]
         there = columns < size
@@ -50,7 +51,7 @@ def cross_entropy(logits, targets, loss, smoothing, size, U: tl.constexpr, C: tl
 
 
 @jit
-def r_drop_cross_entropy(logits, targets, loss, smoothing, r_drop, size, U: tl.constexpr, C: tl.constexpr):
+def r_drop_cross_entropy(logits, targets, loss, nll, smoothing, r_drop, size, U: tl.constexpr, C: tl.constexpr):
     """As `cross_entropy`, of two rows for each target, plus `r_drop` times the KL divergence of each from the other.
 
     R-Drop: https://arxiv.org/abs/2106.14448
@@ -60,13 +61,14 @@ def r_drop_cross_entropy(logits, targets, loss, smoothing, r_drop, size, U: tl.c
     other = one + size
     target = tl.load(targets + 2 * pair)
     lse_one, lse_other, loss_one, loss_other, kl_one, kl_other = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    logit_one, logit_other = 0.0, 0.0
     if target >= 0:
-        loss_one = (smoothing - 1) * tl.load(one + target).to(tl.float32)
-        loss_other = (smoothing - 1) * tl.load(other + target).to(tl.float32)
+        logit_one = tl.load(one + target).to(tl.float32)
+        logit_other = tl.load(other + target).to(tl.float32)
         lse_one, total_logit_one = log_sum_exp(one, size, U, C)
         lse_other, total_logit_other = log_sum_exp(other, size, U, C)
-        loss_one += lse_one - smoothing * total_logit_one / size
-        loss_other += lse_other - smoothing * total_logit_other / size
+        loss_one = lse_one - (1 - smoothing) * logit_one - smoothing * total_logit_one / size
+        loss_other = lse_other - (1 - smoothing) * logit_other - smoothing * total_logit_other / size
         sum_one, sum_other = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
         for start in range(0, size, C):
             columns = start + tl.arange(0, C)
@@ -78,6 +80,8 @@ def r_drop_cross_entropy(logits, targets, loss, smoothing, r_drop, size, U: tl.c
         kl_one, kl_other = tl.sum(sum_one, 0), tl.sum(sum_other, 0)
     tl.store(loss + 2 * pair, loss_one + r_drop * kl_one)
     tl.store(loss + 2 * pair + 1, loss_other + r_drop * kl_other)
+    tl.store(nll + 2 * pair, lse_one - logit_one)
+    tl.store(nll + 2 * pair + 1, lse_other - logit_other)
     for start in range(0, size, C):
         columns = start + tl.arange(0, C)
         there = columns < size

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from regard.core.shapes import Float, Tensor
 from regard.kernels import triton_launch
@@ -20,6 +21,21 @@ class PendingResidual(NamedTuple):
 
     x: Float[Tensor, "*lead W"]
     added: Float[Tensor, "*lead W"] | None = None
+
+
+class OffsetRMSNorm(nn.RMSNorm):
+    """RMSNorm whose gain is 1 + weight, as in Gemma (https://arxiv.org/abs/2403.08295)."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
+        return F.rms_norm(x, self.normalized_shape, norm_gain(self), self.eps)
+
+
+def norm_gain(norm: nn.LayerNorm | nn.RMSNorm) -> Float[Tensor, " W"]:
+    """The factor of each column after normalization."""
+    return 1 + norm.weight if isinstance(norm, OffsetRMSNorm) else norm.weight
 
 
 def add_norm(
@@ -42,7 +58,7 @@ def add_norm(
     eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
     flat = None if added is None else added.reshape(-1, shape[-1])
     settings = seed, eps, dropped, triton_launch.autocast_dtype(x)
-    total, normed = _AddNorm.apply(x.reshape(-1, shape[-1]), flat, norm.weight, bias, *settings)  # type: ignore[no-untyped-call]
+    total, normed = _AddNorm.apply(x.reshape(-1, shape[-1]), flat, norm_gain(norm), bias, *settings)  # type: ignore[no-untyped-call]
     return (x if total is None else total.view(shape)), normed.view(shape)
 
 

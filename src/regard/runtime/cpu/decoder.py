@@ -13,7 +13,16 @@ from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots, write_rows
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
-from regard.runtime.cpu.weight_layout import Count, Pointer, PositionTable, Scratch, WeightLayout, call, fields
+from regard.runtime.cpu.weight_layout import (
+    Count,
+    Pointer,
+    PositionTable,
+    Scratch,
+    WeightLayout,
+    call,
+    fields,
+    weight_and_bias,
+)
 from regard.runtime.interfaces import EngineDecoder
 from regard.runtime.published_attention import publish, publish_step
 
@@ -86,10 +95,7 @@ class NativeDecoder(EngineDecoder):
         blocks = list(decoder.stack.layers)
         crosses = [(cross.k_proj, cross.v_proj) for block in blocks if (cross := block.cross_attn) is not None]
         self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
-        self.source_projections = [
-            [torch.cat([getattr(each, name).detach() for each in pair]) for name in ("weight", "bias")]
-            for pair in crosses
-        ]
+        self.source_projections = [weight_and_bias(*pair) for pair in crosses]
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> NativeState:
         if memory is None:

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from regard.core.shapes import Float, Tensor
 from regard.kernels.layers.linear import ACTIVATIONS
-from regard.model.embedding import Embedding
+from regard.kernels.layers.residual_norm import norm_gain
+from regard.model.embedding import Embedding, Projection
 from regard.model.positions import Add
 from regard.model.scores import ScaledDot
 from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
@@ -66,6 +67,14 @@ def block_norms(block: TransformerBlock) -> list[nn.Module | None]:
     return [block.norm1, None if block.cross_attn is None else block.norm2, block.ffn_norm]
 
 
+def weight_and_bias(*layers: nn.Linear | Projection) -> tuple[Float[Tensor, "out in"], Float[Tensor, " out"]]:
+    """The weight and bias of linear layers of one input side by side, zeros where a layer has no bias."""
+    scales = [layer.scale if isinstance(layer, Projection) else 1.0 for layer in layers]
+    weights = [layer.weight.detach() for layer in layers]
+    biases = [w.new_zeros(len(w)) if b is None else b.detach() for w, b in ((x.weight, x.bias) for x in layers)]
+    return torch.cat([w if s == 1.0 else w * s for w, s in zip(weights, scales, strict=True)]), torch.cat(biases)
+
+
 class WeightLayout:
     """The packed weights of an encoder or a decoder, and the memory they are in."""
 
@@ -93,9 +102,9 @@ class WeightLayout:
         parts = torch.split(whole, [rows * size for size in (dim, dim, self.max_width, dim, scores)])
         return Scratch(*(part.data_ptr() for part in parts)), parts[0].view(rows, dim), parts[1].view(rows, dim)
 
-    def linear(self, *layers: nn.Module) -> LinearTable:
+    def linear(self, *layers: nn.Linear | Projection) -> LinearTable:
         """One linear layer, or several of the same input fused into one."""
-        weight, bias = (torch.cat([getattr(layer, name).detach() for layer in layers]) for name in ("weight", "bias"))
+        weight, bias = weight_and_bias(*layers)
         outputs, inputs = weight.shape
         columns = self.library.regard_panel_columns()
         padded = -(-outputs // columns) * columns
@@ -124,7 +133,7 @@ class WeightLayout:
     def _norm(self, norm: nn.Module) -> NormTable:
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
         bias: Tensor | None = getattr(norm, "bias", None)
-        return NormTable(self._copy(norm.weight), None if bias is None else self._copy(bias), norm.eps)
+        return NormTable(self._copy(norm_gain(norm)), None if bias is None else self._copy(bias), norm.eps)
 
     def _copy(self, tensor: Tensor) -> int:
         copy = self._zeros(tensor.numel(), tensor.dtype)
@@ -185,6 +194,7 @@ def supported(module: nn.Module) -> bool:
         and (input_layer.position_encoding is None or isinstance(input_layer.position_encoding, Add))
         and input_layer.relative_bias is None
         and input_layer.position_proj is None
+        and input_layer.token_types is None
         and isinstance(input_layer.norm, nn.Identity)
         and all(_plain_block(block) for block in stack.layers)
     )
@@ -217,7 +227,6 @@ def _plain_block(block: TransformerBlock) -> bool:
         and attention.heads * attention.head_dim == attention.dim
         and attention.rotary is None
         and attention.q_norm is None
-        and attention.q_proj.bias is not None
         for attention in attentions
     )
     return plain_attentions and block.ffn.gate is None and block.ffn.activation in KINDS

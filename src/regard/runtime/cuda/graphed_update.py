@@ -10,7 +10,7 @@ from torch import nn
 
 from regard.core.errors import TrainingFailed
 from regard.core.sequence import Packed, Tokens
-from regard.core.shapes import Float, Tensor
+from regard.core.shapes import Tensor
 from regard.data.batching import Batch
 from regard.runtime.cuda.cuda_graphs import GraphRecorder, first_line
 
@@ -21,7 +21,7 @@ MAX_SHAPES = 4  # that are recorded: others are rare, such as the end of a text,
 class RecordedBatch:
     """The memory that a recording reads and writes."""
 
-    loss: Float[Tensor, ""]
+    losses: Tensor
     gradients: list[Tensor | None]
 
     def __init__(self, batch: Batch) -> None:
@@ -40,7 +40,7 @@ class GraphedUpdate:
             warn("train.cuda_graphs: wanted a GPU; got none. Every kernel is launched by itself, to the same result.")
 
     def __call__(self, batch: Batch, compute: Callable[[Batch], Tensor]) -> Tensor:
-        """The loss that `compute` returns, with the gradients it leaves in parameters that had none."""
+        """What `compute` returns, the losses of a batch, with the gradients it leaves in parameters that had none."""
         if not self.enabled or _has_padding(batch):
             return compute(batch)
         inputs = batch_tensors(batch)
@@ -52,7 +52,7 @@ class GraphedUpdate:
         memory = self.recorded[shapes]
 
         def work() -> None:
-            memory.loss = compute(memory.batch)
+            memory.losses = compute(memory.batch)
             memory.gradients = [parameter.grad for parameter in self.parameters]
 
         for static, new in zip(memory.inputs, inputs, strict=True):
@@ -60,7 +60,7 @@ class GraphedUpdate:
         self.graphs.replay(shapes, work)
         for parameter, gradient in zip(self.parameters, memory.gradients, strict=True):
             parameter.grad = gradient
-        return memory.loss
+        return memory.losses
 
 
 def _fail(error: RuntimeError) -> None:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.decode import step
 from regard.kernels.decode.step import StepLinear, StepNorm
+from regard.kernels.layers.residual_norm import norm_gain
 from regard.model.capture import capturing_here
 from regard.model.embedding import Projection
 from regard.model.interfaces import DecoderState
@@ -23,7 +24,7 @@ from regard.model.positions import Add
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.model.transformer_block import TransformerBlock
-from regard.runtime.cpu.weight_layout import block_norms, block_projections
+from regard.runtime.cpu.weight_layout import block_norms, block_projections, weight_and_bias
 from regard.runtime.interfaces import EngineDecoder
 from regard.runtime.published_attention import publish, publish_step
 
@@ -146,7 +147,7 @@ class StaticDecoder(EngineDecoder):
     @torch.inference_mode()
     def _copy(self, decoder: TransformerDecoder) -> StaticWeights:
         def linear(*parts: nn.Linear | Projection, rows: int = 0) -> StepLinear:
-            weight, bias = (torch.cat([getattr(part, name) for part in parts]) for name in ("weight", "bias"))
+            weight, bias = weight_and_bias(*parts)
             return StepLinear(F.pad(weight.to(self.dtype), (0, 0, 0, rows)), F.pad(bias.to(self.dtype), (0, rows)))
 
         def layer(block: TransformerBlock) -> StaticLayer:
@@ -158,7 +159,7 @@ class StaticDecoder(EngineDecoder):
         crosses = [block.cross_attn for block in blocks if block.cross_attn is not None]
         source_projections = [projection for cross in crosses for projection in (cross.k_proj, cross.v_proj)]
         project = linear(decoder.project, rows=-self.vocab_size % ALIGNMENT)
-        tied = decoder.project.weight is decoder.embed_tokens.weight
+        tied = decoder.project.weight is decoder.embed_tokens.weight and decoder.project.scale == 1.0
         return StaticWeights(
             layers=[layer(block) for block in blocks],
             source_kv=linear(*source_projections) if source_projections else None,
@@ -281,7 +282,7 @@ def _norm(norm: nn.Module) -> StepNorm:
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
     bias: Tensor | None = getattr(norm, "bias", None)
     assert norm.eps is not None
-    weight = norm.weight.float().clone()
+    weight = norm_gain(norm).float().clone()
     return StepNorm(weight, None if bias is None else bias.float().clone(), norm.eps)
 
 

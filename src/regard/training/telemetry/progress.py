@@ -43,7 +43,8 @@ class TrainingProgress:
         if done:
             seconds = (now - self.began) / done * max(0, self.steps - step)
             left = f"   {timedelta(seconds=int(seconds))} left"
-        metrics = f"loss {event['loss']:.4f}   perplexity {event['perplexity']:.2f}"
+        unsmoothed = "" if event["nll"] == event["loss"] else f"   nll {event['nll']:.4f}"
+        metrics = f"loss {event['loss']:.4f}{unsmoothed}   perplexity {event['perplexity']:.2f}"
         metrics += f"   {event['tokens_per_second']:,.0f} tokens/s"
         self._overwrite(f"step {step:,}/{self.steps:,}   {metrics}{left}")
 

@@ -1,0 +1,52 @@
+"""`regard export`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import regard
+from regard.cli.options import Json, ModelFolder, flag, option, show
+from regard.core.errors import InvalidArgument
+
+
+def export(
+    model: ModelFolder,
+    to: Annotated[str | None, option("FORMAT", "huggingface, ctranslate2 or onnx.")] = None,
+    out: Annotated[Path | None, option("FOLDER", "A new folder to write to.", "--out", "-o")] = None,
+    dtype: Annotated[str | None, option("NAME", "float32, float16 or bfloat16 weights [default: as they are].")] = None,
+    quantization: Annotated[str | None, option("NAME", "int8: weights of eight bits.")] = None,
+    attention: Annotated[bool, flag("--attention", "Also give attention weights as outputs (onnx).")] = False,
+    report: Annotated[
+        Path | None, option("FILE", "Figures of `regard evaluate --json`, for the model card (huggingface).")
+    ] = None,
+    list_: Annotated[
+        bool, flag("--list", "Only say which formats can express the model, and why others cannot.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a model in the format of another library: Hugging Face, CTranslate2 or ONNX.
+
+    Examples: regard export runs/translation --to huggingface --out exported
+
+    regard export runs/translation --to ctranslate2 --quantization int8 --out exported
+
+    regard export runs/translation --list
+    """
+    if list_:
+        obstacles = regard.export_obstacles(model)
+        if as_json:
+            print(json.dumps({name: list(why) for name, why in obstacles.items()}, ensure_ascii=False, indent=1))
+            return
+        for name, why in obstacles.items():
+            show(f"{name}: " + ("yes" if not why else "no\n" + "\n".join(f"  {each}" for each in why)))
+        return
+    if to is None or out is None:
+        missing = "--to" if to is None else "--out"
+        raise InvalidArgument(missing, wanted="a value", got="none", remedy="Give it, or --list.")
+    options = {
+        "dtype": dtype,
+        "quantization": quantization,
+        "attention": attention,
+        "report": None if report is None else str(report),
+    }
+    print(regard.export(model, to, out, **options))

@@ -1,0 +1,161 @@
+"""What an architecture of Hugging Face's transformers declares, and the reading of its config.json."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from regard.core.config import Config, Count, doc, read
+from regard.core.errors import InvalidData, InvalidRecipe, Problem
+from regard.interop.rules import Rule
+from regard.interop.tensors import TensorFolder
+from regard.model.model_config import ModelConfig
+from regard.model.transformer_block import TransformerConfig
+
+Activation = Literal["relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "silu", "swish"]
+ACTIVATIONS = {
+    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "silu": "silu", "swish": "silu",
+}  # fmt: skip
+THEIR_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+
+# Keys of any config.json that change no output: of training, of the file itself, of other heads.
+HARMLESS = frozenset({
+    "_name_or_path", "_num_labels", "architectures", "dtype", "finetuning_task", "gradient_checkpointing",
+    "id2label", "init_std", "initializer_factor", "initializer_range", "is_encoder_decoder", "label2id", "model_type",
+    "output_attentions", "output_hidden_states", "output_past", "prefix", "problem_type", "return_dict",
+    "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version", "use_cache",
+    "encoder_layerdrop", "decoder_layerdrop", "layerdrop", "num_hidden_layers", "_attn_implementation_autoset",
+    "classifier_dropout", "classif_dropout", "sep_token_id", "unk_token_id", "mask_token_id", "cls_token_id",
+})  # fmt: skip
+# Options of generation, which old files have in config.json.
+GENERATION = frozenset({
+    "num_beams", "max_length", "max_new_tokens", "min_length", "length_penalty", "no_repeat_ngram_size",
+    "repetition_penalty", "do_sample", "temperature", "top_k", "top_p", "typical_p", "min_p", "early_stopping",
+    "num_beam_groups", "diversity_penalty", "num_return_sequences", "bad_words_ids", "forced_bos_token_id",
+    "forced_eos_token_id", "encoder_no_repeat_ngram_size", "suppress_tokens", "begin_suppress_tokens",
+    "exponential_decay_length_penalty", "remove_invalid_values", "return_dict_in_generate", "output_scores",
+    "renormalize_logits", "cache_implementation",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SharedKeys(Config):
+    """The keys of a config.json that every architecture has."""
+
+    pad_token_id: int | None = doc(None, "padding")
+    bos_token_id: int | None = doc(None, "the first token of a text")
+    eos_token_id: int | tuple[int, ...] | None = doc(None, "the end of a text")
+    decoder_start_token_id: int | None = doc(None, "the token before an output's first")
+    tie_word_embeddings: bool = doc(True, "whether embeddings and output layer share a matrix")
+    vocab_size: Count = doc(1, "rows of the embedding")
+
+
+Keys = TypeVar("Keys", bound=SharedKeys)
+
+
+class Architecture(ABC, Generic[Keys]):
+    """An architecture: its config.json and weights as a model of ours, and a model of ours as these."""
+
+    model_type: ClassVar[str]  # in config.json
+    classes: ClassVar[Mapping[str, str]]  # the classes of transformers that are read, and the head of each
+    fixed: ClassVar[Mapping[str, Any]] = {}  # keys with the only value that is supported
+    unused: ClassVar[frozenset[str]] = frozenset()  # keys without effect on the outputs of these classes
+    ignored: ClassVar[Sequence[str]] = ()  # patterns of tensors that are no weights, or those of other heads
+    base_prefix: ClassVar[str] = ""  # of all tensors but those of the head; files of the bare model leave it out
+    keys: type[Keys]
+
+    @abstractmethod
+    def table(self, keys: Keys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
+        """The model's table for `regard.build`. The tensors tell which embeddings are shared; None: as the keys say."""
+
+    @abstractmethod
+    def rules(self, keys: Keys, model: ModelConfig) -> list[Rule]:
+        """The rules of the weights of a model whose table is that of these keys."""
+
+    def copies(self, keys: Keys, model: ModelConfig) -> Mapping[str, Sequence[str]]:
+        """Names in the rules, each with the other names under which a file may have the same tensor."""
+        return {}
+
+    @abstractmethod
+    def export_keys(self, model: ModelConfig) -> dict[str, Any]:
+        """The keys of the config.json that comes nearest to a model of ours; {} if the parts are of other kinds."""
+
+    def problems(self, keys: Keys, head: str) -> Iterator[Problem]:
+        """What prevents the import of a model with these keys, each valid on its own."""
+        return iter(())
+
+    def decoder_start(self, keys: Keys) -> int | None:
+        """The token before an output's first."""
+        return keys.bos_token_id if keys.decoder_start_token_id is None else keys.decoder_start_token_id
+
+    def head(self, config: Mapping[str, Any], where: Path) -> str:
+        """The head of the class in config.json."""
+        given = config.get("architectures")
+        name = given[0] if isinstance(given, list) and given else None
+        if name is None and len(set(self.classes.values())) == 1:
+            return next(iter(self.classes.values()))
+        if not isinstance(name, str) or name not in self.classes:
+            wanted, remedy = f"one of {', '.join(self.classes)}", "Other heads are not imported."
+            raise InvalidData(f"{where}: architectures", wanted=wanted, got=repr(given)[:80], remedy=remedy)
+        return self.classes[name]
+
+    def read(self, config: Mapping[str, Any], head: str, where: Path) -> Keys:
+        """The checked keys of a config.json. All unknown options and wrong values are refused together."""
+        known = {field.name for field in fields(self.keys)}
+        skipped = HARMLESS | GENERATION | self.unused
+        problems = []
+        for key, value in config.items():
+            if key in known or key in skipped or value is None:
+                continue
+            if key not in self.fixed:
+                wanted, remedy = f"no such option: it is not known for {self.model_type}", "Use another model."
+                problems.append(Problem(key, wanted, repr(value)[:80], remedy))
+            elif value != self.fixed[key]:
+                remedy = f"Models with another {key} are not imported."
+                problems.append(Problem(key, repr(self.fixed[key]), repr(value)[:80], remedy))
+        keys = read(self.keys, {key: config[key] for key in config.keys() & known}, "")
+        problems += keys if isinstance(keys, list) else self.problems(keys, head)
+        if problems or isinstance(keys, list):
+            raise InvalidRecipe([_in_file(problem, where) for problem in problems])
+        return keys
+
+    def renamed(self, names: Sequence[str]) -> dict[str, str]:
+        """The tensors of a file by their names in the rules: old files, and those of the bare model, have others."""
+        bare = self.base_prefix and not any(name.startswith(self.base_prefix) for name in names)
+        heads = {rule for rule in names if self.is_head(rule)}
+        found = {}
+        for name in names:
+            own = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+            found[self.base_prefix + own if bare and name not in heads else own] = name
+        return found
+
+    def is_head(self, name: str) -> bool:
+        """Whether a tensor belongs to the head, not to the bare model."""
+        return name.split(".")[0] in ("lm_head", "cls", "classifier", "pre_classifier", "vocab_transform",
+                                      "vocab_layer_norm", "vocab_projector", "final_logits_bias")  # fmt: skip
+
+    def is_ignored(self, name: str) -> bool:
+        return any(re.fullmatch(pattern, name) for pattern in self.ignored)
+
+
+def _in_file(problem: Problem, where: Path) -> Problem:
+    return Problem(f"{where}: {problem.key.removeprefix('.')}", problem.wanted, problem.got, problem.remedy)
+
+
+def tied(tensors: TensorFolder | None, head: str, others: Sequence[str], *, keys_say: bool) -> bool:
+    """Whether the output layer has the matrix of an embedding, as transformers decides it: the file overrules the keys.
+
+    `others` are the names under which the file may have the embedding.
+    """
+    if tensors is None or head not in tensors:
+        return keys_say
+    embedding = next((name for name in others if name in tensors), None)
+    return embedding is None or tensors.equal(embedding, head)
+
+
+def transformer(part: Any) -> TransformerConfig | None:
+    """The configuration of a part that is a Transformer."""
+    return part.config if part is not None and isinstance(part.config, TransformerConfig) else None

@@ -1,0 +1,209 @@
+"""Encoder-decoders of one family: Marian, Pegasus, BART and mBART."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from regard.core.config import Count, Probability, Range, doc
+from regard.interop.architectures.base import (
+    ACTIVATIONS,
+    THEIR_ACTIVATIONS,
+    Activation,
+    Architecture,
+    SharedKeys,
+    tied,
+    transformer,
+)
+from regard.interop.rules import Copies, Rule, Unsqueeze
+from regard.interop.tensors import TensorFolder
+from regard.model.model_config import ModelConfig
+
+SHARED, ENCODER, DECODER, HEAD = (
+    "model.shared.weight",
+    "model.encoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+    "lm_head.weight",
+)
+
+
+@dataclass(frozen=True)
+class Seq2SeqKeys(SharedKeys):
+    d_model: Count = doc(1024, "dimension of the hidden states")
+    encoder_layers: Count = doc(12, "blocks of the encoder")
+    decoder_layers: Count = doc(12, "blocks of the decoder")
+    encoder_attention_heads: Count = doc(16, "heads of the encoder")
+    decoder_attention_heads: Count = doc(16, "heads of the decoder")
+    encoder_ffn_dim: Count = doc(4096, "hidden dimension of the encoder's feed-forward networks")
+    decoder_ffn_dim: Count = doc(4096, "hidden dimension of the decoder's feed-forward networks")
+    activation_function: Activation = doc("gelu", "of the feed-forward networks")
+    dropout: Probability = doc(0.1, "of embeddings and sublayers")
+    attention_dropout: Probability = doc(0.0, "of attention weights")
+    activation_dropout: Probability = doc(0.0, "in feed-forward networks")
+    scale_embedding: bool = doc(False, "multiply embeddings by the square root of their dimension")
+    max_position_embeddings: Annotated[int, Range(1.0, 1e7)] = doc(1024, "positions")
+    vocab_size: Count = doc(50265, "rows of the embedding")
+    decoder_vocab_size: Count | None = doc(None, "rows of the decoder's embedding, where it is another one")
+    share_encoder_decoder_embeddings: bool = doc(True, "one embedding for encoder and decoder")
+
+
+class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
+    """Transformer encoder and decoder with biases everywhere and a bias of the logits."""
+
+    keys = Seq2SeqKeys
+    options: ClassVar[dict[str, Any]]  # of both sides
+    learned: ClassVar[bool] = False  # positions with two unused rows; otherwise sinusoidal
+    separates: ClassVar[bool] = False  # whether encoder and decoder may have an embedding each
+    unused = frozenset({"forced_eos_token_id", "num_labels"})
+    fixed = {"is_decoder": False, "add_cross_attention": False, "add_bias_logits": False}
+
+    def table(self, keys: Seq2SeqKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
+        shares = keys.share_encoder_decoder_embeddings or not self.separates
+        embeddings = (SHARED, DECODER, ENCODER) if shares else (DECODER,)
+        ties = tied(tensors, HEAD, embeddings, keys_say=keys.tie_word_embeddings)
+        both = {
+            "kind": "transformer",
+            "dim": keys.d_model,
+            "activation": ACTIVATIONS[keys.activation_function],
+            "dropout": keys.dropout,
+            "attention_dropout": keys.attention_dropout,
+            "ffn_dropout": keys.activation_dropout,
+            **self.options,
+        }
+        if self.learned:
+            both |= {"positions": "learned", "max_positions": keys.max_position_embeddings, "position_offset": 2}
+        table = {
+            side: {
+                "layers": getattr(keys, f"{side}_layers"),
+                "heads": getattr(keys, f"{side}_attention_heads"),
+                "ffn_dim": getattr(keys, f"{side}_ffn_dim"),
+                **both,
+            }
+            for side in ("encoder", "decoder")
+        }
+        return table | {
+            "vocab_size": keys.vocab_size if shares else keys.decoder_vocab_size or keys.vocab_size,
+            "source_vocab_size": keys.vocab_size,
+            "tie_embeddings": "none" if not ties else "all" if shares else "target",
+            "scale_embeddings": keys.scale_embedding,
+        }
+
+    def rules(self, keys: Seq2SeqKeys, model: ModelConfig) -> list[Rule]:
+        rules = [Rule("final_logits_bias", "decoder.project.bias", (Unsqueeze(),)), *self._embeddings(model, keys)]
+        for side in ("encoder", "decoder"):
+            ours, theirs = f"{side}.stack.layers.{{i}}.", f"model.{side}.layers.{{i}}."
+            block = [*_attention("self_attn", "self_attn"), Rule("self_attn_layer_norm.{p}", "norm1.{p}")]
+            if side == "decoder":
+                block += [*_attention("encoder_attn", "cross_attn"), Rule("encoder_attn_layer_norm.{p}", "norm2.{p}")]
+            block += [
+                Rule("fc1.{p}", "ffn.up.{p}"),
+                Rule("fc2.{p}", "ffn.down.{p}"),
+                Rule("final_layer_norm.{p}", f"{'norm2' if side == 'encoder' else 'norm3'}.{{p}}"),
+            ]
+            rules += [rule.under(theirs, ours) for rule in block]
+            outer = [
+                Rule("layer_norm.{p}", "stack.norm.{p}"),
+                Rule("layernorm_embedding.{p}", "input_layer.norm.{p}"),
+                Rule("embed_positions.weight", "input_layer.position_encoding.positions.table"),
+            ]
+            rules += [rule.under(f"model.{side}.", f"{side}.") for rule in outer]
+        return rules
+
+    def _embeddings(self, model: ModelConfig, keys: Seq2SeqKeys) -> list[Rule]:
+        encoder, decoder = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+        if model.options.tie_embeddings == "all":
+            return [Rule(SHARED, encoder)]
+        separate = [Rule(ENCODER, encoder), Rule(DECODER, decoder)]
+        if model.options.tie_embeddings == "target":
+            return separate
+        shared = keys.share_encoder_decoder_embeddings or not self.separates
+        head = Rule(HEAD, "decoder.project.weight")
+        return [Rule(SHARED, (encoder, decoder), (Copies(),)), head] if shared else [*separate, head]
+
+    def copies(self, keys: Seq2SeqKeys, model: ModelConfig) -> dict[str, tuple[str, ...]]:
+        tie = model.options.tie_embeddings
+        return {
+            SHARED: (ENCODER, DECODER, *([HEAD] if tie == "all" else ())),
+            DECODER: (HEAD,) if tie == "target" else (),
+        }
+
+    def export_keys(self, model: ModelConfig) -> dict[str, Any]:
+        encoder, decoder = (
+            transformer(model.encoders[0] if len(model.encoders) == 1 else None),
+            transformer(model.decoder),
+        )
+        if encoder is None or decoder is None:
+            return {}
+        tie = model.options.tie_embeddings
+        keys: dict[str, Any] = {
+            "d_model": decoder.dim,
+            "activation_function": THEIR_ACTIVATIONS.get(decoder.activation, "relu"),
+            "dropout": decoder.dropout,
+            "attention_dropout": decoder.attention_dropout,
+            "activation_dropout": decoder.ffn_dropout,
+            "scale_embedding": model.options.scale_embeddings,
+            "max_position_embeddings": decoder.max_positions,
+            "tie_word_embeddings": tie != "none",
+            "is_encoder_decoder": True,
+        }
+        for side, part in (("encoder", encoder), ("decoder", decoder)):
+            keys |= {f"{side}_layers": part.layers, f"{side}_attention_heads": part.heads}
+            keys |= {f"{side}_ffn_dim": part.ffn_dim}
+        source = model.source_vocab_sizes()[0]
+        keys["vocab_size"] = source
+        if self.separates:
+            shared = tie == "all"
+            keys |= {"share_encoder_decoder_embeddings": shared, "decoder_vocab_size": model.options.vocab_size}
+        return keys
+
+
+def _attention(theirs: str, ours: str) -> list[Rule]:
+    return [Rule(f"{theirs}.{x}_proj.{{p}}", f"{ours}.{x}_proj.{{p}}") for x in ("q", "k", "v", "out")]
+
+
+class Marian(Seq2SeqArchitecture):
+    """Marian NMT, as in opus-mt (https://aclanthology.org/P18-4020): post-norm, sinusoidal positions."""
+
+    model_type = "marian"
+    classes = {"MarianMTModel": "generation"}
+    options = {"norm_first": False, "positions": "sinusoidal"}
+    separates = True
+    ignored = (r"model\.(encoder|decoder)\.embed_positions\.weight",)  # computed, not learned
+    fixed = Seq2SeqArchitecture.fixed | {
+        "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
+        "static_position_embeddings": True, "extra_pos_embeddings": 0,
+    }  # fmt: skip
+
+
+class Pegasus(Seq2SeqArchitecture):
+    """Pegasus (https://arxiv.org/abs/1912.08777): pre-norm, sinusoidal positions."""
+
+    model_type = "pegasus"
+    classes = {"PegasusForConditionalGeneration": "generation"}
+    options = {"norm_first": True, "positions": "sinusoidal"}
+    ignored = Marian.ignored
+    fixed = Seq2SeqArchitecture.fixed | {
+        "normalize_before": True, "normalize_embedding": False, "add_final_layer_norm": True,
+        "static_position_embeddings": True, "extra_pos_embeddings": 1, "force_bos_token_to_be_generated": False,
+    }  # fmt: skip
+
+
+class Bart(Seq2SeqArchitecture):
+    """BART (https://arxiv.org/abs/1910.13461): post-norm, learned positions, normalized embeddings."""
+
+    model_type = "bart"
+    classes = {"BartForConditionalGeneration": "generation"}
+    options = {"norm_first": False, "norm_input": True}
+    learned = True
+    fixed = Seq2SeqArchitecture.fixed | {
+        "normalize_before": False, "normalize_embedding": True, "add_final_layer_norm": False,
+        "static_position_embeddings": False, "extra_pos_embeddings": 2, "force_bos_token_to_be_generated": False,
+    }  # fmt: skip
+
+
+class MBart(Seq2SeqArchitecture):
+    """mBART (https://arxiv.org/abs/2001.08210): as BART, pre-norm."""
+
+    model_type = "mbart"
+    classes = {"MBartForConditionalGeneration": "generation"}
+    options = {"norm_first": True, "norm_input": True}
+    learned = True
+    fixed = Bart.fixed | {"normalize_before": True, "add_final_layer_norm": True}

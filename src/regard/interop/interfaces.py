@@ -1,0 +1,60 @@
+"""What a format that models are exported to implements, and the table of these formats."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from regard.core.config import Config, doc, nearest
+from regard.core.errors import InvalidArgument
+from regard.inference.predictor import Predictor
+
+
+@dataclass(frozen=True)
+class ExportOptions(Config):
+    """How a model is written. Each target takes some of these, and refuses the others."""
+
+    dtype: Literal["float32", "float16", "bfloat16"] | None = doc(None, "of the weights; left out: as they are")
+    quantization: Literal["int8"] | None = doc(None, "of the weights")
+    attention: bool = doc(False, "also give the attention weights as outputs")
+    report: str | None = doc(None, "file of `regard evaluate --json`, whose figures go into the model card")
+
+
+class ExportTarget(ABC):
+    """A format that models are exported to."""
+
+    name: ClassVar[str]  # on the command line
+    title: ClassVar[str]  # in messages
+    options: ClassVar[frozenset[str]] = frozenset()  # the names in `ExportOptions` that it takes
+
+    @abstractmethod
+    def obstacles(self, model: Predictor) -> Sequence[str]:
+        """Why the format cannot express the model, part by part; empty if it can. Needs no optional package."""
+
+    @abstractmethod
+    def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
+        """Write the files of a model without obstacles into an empty folder."""
+
+    def check_options(self, options: ExportOptions) -> None:
+        """Refuse options that this target does not take."""
+        for field in fields(options):
+            if field.name not in self.options and getattr(options, field.name) != field.default:
+                wanted = f"nothing here: {self.title} does not take it"
+                got = repr(getattr(options, field.name))
+                raise InvalidArgument(field.name, wanted=wanted, got=got, remedy="Leave it out.")
+
+
+# The class of each target by its name, in the order in which they are listed.
+TARGETS: dict[str, tuple[str, str]] = {}
+
+
+def export_target(name: str) -> ExportTarget:
+    """The target of this name."""
+    if name not in TARGETS:
+        remedy = nearest(name, TARGETS)
+        raise InvalidArgument("to", wanted=f"one of {', '.join(TARGETS)}", got=repr(name), remedy=remedy)
+    module, class_name = TARGETS[name]
+    target: ExportTarget = getattr(import_module(module), class_name)()
+    return target

@@ -1,0 +1,130 @@
+"""A model folder of Hugging Face's transformers, read as the table and the weights of a model of ours."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.core.config import nearest
+from regard.core.errors import InvalidData
+from regard.core.shapes import Tensor
+from regard.inference.load import check_sizes
+from regard.interop.architectures.base import Architecture, SharedKeys
+from regard.interop.architectures.table import ARCHITECTURES
+from regard.interop.rules import Step, plan
+from regard.interop.tensors import TensorFolder, read_json
+from regard.model.build import build, parse_model
+from regard.model.model_config import ModelConfig
+from regard.model.weights import weights_of
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+
+
+class PretrainedFolder:
+    """config.json and the weights of a model folder, checked: every weight is used exactly once.
+
+    Unknown architectures and options, missing, unknown and misshapen tensors raise errors that name file and key.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = read_json(folder / CONFIG)
+        self.architecture: Architecture[Any] = _architecture(self.config, folder / CONFIG)
+        self.head = self.architecture.head(self.config, folder / CONFIG)
+        self.keys: SharedKeys = self.architecture.read(self.config, self.head, folder / CONFIG)
+        self.tensors = TensorFolder(folder)
+        self.table = self.architecture.table(self.keys, self.head, self.tensors)
+        if self.head == "classification":
+            self.table["num_labels"] = len(self.labels)
+        self._file_names = self.architecture.renamed(list(self.tensors))
+        self.model = self._checked_model()
+        self._check_names()
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The names of the classes, by id."""
+        given = self.config.get("id2label")
+        count = self.config.get("num_labels", 2)
+        where = f"{self.folder / CONFIG}: id2label"
+        if given is None and isinstance(count, int) and 0 < count <= 1_000_000:
+            return [f"LABEL_{i}" for i in range(count)]
+        found = [given.get(str(i)) for i in range(len(given))] if isinstance(given, dict) else []
+        names = [name for name in found if isinstance(name, str) and name]
+        if not found or len(set(names)) < len(found):
+            wanted, remedy = "a different name for each class from 0", "Change it."
+            raise InvalidData(where, wanted=wanted, got=repr(given)[:80], remedy=remedy)
+        return names
+
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Our names and weights, one at a time, as the file has them or of this dtype."""
+        for step, source in zip(self.steps, self._sources, strict=True):
+            tensor = self.tensors[source]
+            if dtype is not None and tensor.is_floating_point():
+                tensor = tensor.to(dtype)
+            yield from step.to_ours(tensor).items()
+
+    def _checked_model(self) -> ModelConfig:
+        where = self.folder / CONFIG
+        try:
+            check_sizes(self.table, [_numel(self.tensors.shape(name)) for name in self.tensors])
+            model = parse_model(self.table)
+            if isinstance(model, list):
+                raise ValueError("; ".join(map(str, model)))
+            with torch.device("meta"):
+                self._own = weights_of(build(model))
+        except (ValueError, RuntimeError, OverflowError) as error:
+            remedy = "Its numbers do not belong together: use another model."
+            raise InvalidData(where, wanted="a model", got=str(error)[:500], remedy=remedy) from None
+        return model
+
+    def _check_names(self) -> None:
+        """Find the tensor of each step; refuse missing, misshapen and unknown ones."""
+        names, copies = self._file_names, self.architecture.copies(self.keys, self.model)
+        self.steps: list[Step] = plan(self.architecture.rules(self.keys, self.model), self._own)
+        self._sources: list[str] = []  # the tensor of each step
+        unknown = dict(names)
+        for step in self.steps:
+            found = [name for name in (step.theirs, *copies.get(step.theirs, ())) if name in names]
+            if not found:
+                wanted = f"the weight {step.theirs}"
+                remedy = "The checkpoint is incomplete, or its config.json is that of another."
+                raise InvalidData(self.tensors.folder, wanted=wanted, got="none", remedy=remedy)
+            source = names[found[0]]
+            shape = tuple(step.to_theirs(self._own).shape)
+            if self.tensors.shape(source) != shape:
+                got, remedy = str(self.tensors.shape(source)), "config.json and weights are of different models."
+                raise InvalidData(self.tensors.where(source), wanted=f"shape {shape}", got=got, remedy=remedy)
+            for other in found[1:]:
+                if not self.tensors.equal(source, names[other]):
+                    got, remedy = "another", "Such a model is not imported."
+                    wanted = f"the same tensor as {source}, to which config.json ties it"
+                    raise InvalidData(self.tensors.where(names[other]), wanted=wanted, got=got, remedy=remedy)
+            self._sources.append(source)
+            for name in found:
+                del unknown[name]
+        left = [name for name in unknown if not self.architecture.is_ignored(name)]
+        if left:
+            more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+            got = ", ".join(left[:5]) + more
+            wanted = f"the weights of {self.architecture.model_type} and no others"
+            where = self.tensors.where(unknown[left[0]]).rpartition(": ")[0]
+            raise InvalidData(where, wanted=wanted, got=got, remedy="The model has parts that are not imported.")
+
+
+def _architecture(config: Mapping[str, Any], where: Path) -> Architecture[Any]:
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        wanted, remedy = f"one of {', '.join(ARCHITECTURES)}", nearest(str(kind), ARCHITECTURES)
+        if kind == "regard":
+            remedy = "This is a checkpoint of Regard: use regard.load."
+        raise InvalidData(f"{where}: model_type", wanted=wanted, got=repr(kind)[:80], remedy=remedy)
+    return ARCHITECTURES[kind]
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    numel = 1
+    for size in shape:
+        numel *= size
+    return numel

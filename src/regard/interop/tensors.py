@@ -1,0 +1,184 @@
+"""The weights of a model folder in Hugging Face's layout, read one tensor at a time.
+
+    model.safetensors   or model.safetensors.index.json and the shards that it names
+    pytorch_model.bin   or pytorch_model.bin.index.json; unpickled with `weights_only`, which runs no code
+
+Files are mapped into memory only while one of their tensors is read, so that the weights are never held twice.
+"""
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.core.errors import InvalidData
+from regard.core.shapes import Tensor
+
+LARGEST_JSON = 1 << 26  # bytes
+FILES = ("model.safetensors", "pytorch_model.bin")
+CHECKED = 1 << 24  # numbers that are checked at once for NaN and infinity
+
+
+class TensorFolder(Mapping[str, Tensor]):
+    """The tensors of a model folder by name; `folder[name]` reads one of them.
+
+    Damaged files, shards outside of the folder, and NaN or infinity raise InvalidData, which names file and tensor.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._file = {name: path for path, names in _shards(folder) for name in self._open(path, names)}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file)
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._file
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A tensor, whose memory may be mapped from its file: copy it."""
+        path = self._file[name]
+        tensor = _content(path)[name] if path.suffix == ".bin" else _tensor(path, name)
+        parts = torch.split(tensor.flatten(), CHECKED) if tensor.is_floating_point() else ()
+        for part in parts:
+            if not bool(part.isfinite().all()):
+                remedy = "The checkpoint is damaged: use another one."
+                raise InvalidData(self.where(name), wanted="finite numbers", got="NaN or infinity", remedy=remedy)
+        return tensor
+
+    def where(self, name: str) -> str:
+        """The file of a tensor and its name, for messages."""
+        return f"{self._file[name]}: {name}" if name in self._file else f"{self.folder}: {name}"
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._shapes[name]
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self._dtypes[name]
+
+    def equal(self, first: str, second: str) -> bool:
+        """Whether two tensors are the same in every bit."""
+        return self.shape(first) == self.shape(second) and torch.equal(self[first], self[second])
+
+    def _open(self, path: Path, wanted: set[str] | None) -> list[str]:
+        """The names of a file's tensors; those that an index names must be among them."""
+        if path.suffix == ".bin":
+            found = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in _content(path).items()}
+        else:
+            found = _header(path)
+        if missing := sorted((wanted or set()) - found.keys()):
+            got = f"none of this name among {len(found)}"
+            raise InvalidData(f"{path}: {missing[0]}", wanted="a tensor", got=got, remedy="Download the file again.")
+        names = [name for name in found if wanted is None or name in wanted]
+        for name in names:
+            self._shapes[name], self._dtypes[name] = found[name]
+        return names
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a model folder."""
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise ValueError(f"more than {LARGEST_JSON:,} bytes")
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise InvalidData(path, wanted="a JSON file", got=got, remedy="Download the model again.") from None
+    except (ValueError, RecursionError) as error:
+        remedy = "Download the file again."
+        raise InvalidData(path, wanted="a JSON file", got=str(error)[:200], remedy=remedy) from None
+    if not isinstance(value, dict):
+        raise InvalidData(path, wanted="a JSON object", got=type(value).__name__, remedy="Download the file again.")
+    return value
+
+
+def _shards(folder: Path) -> Iterator[tuple[Path, set[str] | None]]:
+    """The files of weights, and the tensors that an index says they hold; None: all that they hold."""
+    for name in FILES:
+        index = folder / f"{name}.index.json"
+        if (folder / name).is_file():
+            yield folder / name, None
+            return
+        if index.is_file():
+            names: dict[str, set[str]] = {}
+            for tensor, file in _weight_map(index).items():
+                names.setdefault(file, set()).add(tensor)
+            yield from ((folder / file, tensors) for file, tensors in names.items())
+            return
+    got = "none" if folder.is_dir() else "no folder"
+    remedy = "Give the folder of a model as transformers saves it."
+    raise InvalidData(folder, wanted=f"{' or '.join(FILES)}, or its index", got=got, remedy=remedy)
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    files = read_json(index).get("weight_map")
+    suffix = Path(index.name.removesuffix(".index.json")).suffix
+    if not isinstance(files, dict) or not files:
+        raise InvalidData(
+            f"{index}: weight_map", wanted="the file of each tensor", got=repr(files)[:80], remedy="Download it again."
+        )
+    for tensor, file in files.items():
+        if not isinstance(file, str) or Path(file).name != file or Path(file).suffix != suffix:
+            wanted, remedy = (
+                f"a {suffix} file in the folder of the index",
+                "Do not use this model: its index is forged.",
+            )
+            raise InvalidData(f"{index}: weight_map.{tensor}", wanted=wanted, got=repr(file)[:80], remedy=remedy)
+    return files
+
+
+def _header(path: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and dtype of each tensor of a safetensors file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {name: (tuple(each.get_shape()), _DTYPES[each.get_dtype()]) for name, each in slices.items()}
+    except (SafetensorError, OSError) as error:
+        raise InvalidData(
+            path, wanted="a safetensors file", got=str(error)[:200], remedy="Download it again."
+        ) from None
+    except KeyError as error:
+        wanted, remedy = f"tensors of {', '.join(_DTYPES)}", "Quantized checkpoints are not read: use the original one."
+        raise InvalidData(path, wanted=wanted, got=str(error), remedy=remedy) from None
+
+
+def _tensor(path: Path, name: str) -> Tensor:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+    except (SafetensorError, OSError) as error:
+        where = f"{path}: {name}"
+        raise InvalidData(where, wanted="a tensor", got=str(error)[:200], remedy="Download the file again.") from None
+    return tensor
+
+
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "U8": torch.uint8, "I8": torch.int8, "BOOL": torch.bool,
+}  # fmt: skip
+
+
+def _content(path: Path) -> dict[str, Tensor]:
+    """The tensors of a PyTorch state dict, mapped from the file where its format allows it."""
+    try:
+        mapped = zipfile.is_zipfile(path)  # files of PyTorch before 1.6 are no zip files
+        content = torch.load(path, "cpu", weights_only=True, mmap=mapped)
+        got = type(content).__name__
+    except Exception as error:  # the reader raises all kinds of errors for damaged files
+        content, got = None, f"{type(error).__name__}: {error}"[:200]
+    if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
+        remedy = "Download it again, or use safetensors."
+        raise InvalidData(path, wanted="a file of tensors by name", got=got, remedy=remedy)
+    return content

@@ -1,0 +1,145 @@
+"""The options of Transformers by their definitions. The contracts hold for them too: see support/models.py."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard.core.errors import InvalidArgument, InvalidRecipe
+from regard.kernels.layers.residual_norm import OffsetRMSNorm
+from regard.model.embedding import Embedding, Projection
+from regard.model.transformer_block import FeedForward, InputLayer, TransformerBlock, TransformerConfig
+from regard.model.vision import VitConfig
+from support.models import SMALL, WIDTH, encoder, source
+
+BIASES = {
+    "all": {"q_proj.bias", "k_proj.bias", "v_proj.bias", "out_proj.bias"},
+    "qkv": {"q_proj.bias", "k_proj.bias", "v_proj.bias"},
+    "none": set(),
+}
+
+
+@pytest.mark.parametrize("which", BIASES)
+def test_biases_of_attention(which):
+    block = TransformerBlock(replace(SMALL, attention_bias=which), WIDTH)
+    for attention in (block.self_attn, block.cross_attn):
+        assert {name for name, _ in attention.named_parameters() if "bias" in name} == BIASES[which]
+
+
+@pytest.mark.parametrize("activation", ["relu", "swiglu"])
+def test_a_feed_forward_network_without_biases(activation):
+    names = dict(FeedForward(replace(SMALL, activation=activation, ffn_bias=False)).named_parameters())
+    assert set(names) == {"up.weight", "down.weight"} | ({"gate.weight"} if activation == "swiglu" else set())
+
+
+@torch.no_grad()
+def test_geglu_is_gated_by_the_tanh_approximation_of_gelu():
+    ffn, x = FeedForward(replace(SMALL, activation="geglu")).eval(), torch.randn(3, WIDTH)
+    gate = nn.functional.gelu(ffn.gate(x), approximate="tanh")
+    torch.testing.assert_close(ffn(x), ffn.down(gate * ffn.up(x)))
+
+
+@torch.no_grad()
+def test_the_gain_of_an_offset_norm_is_one_plus_its_weight():
+    offset, plain, x = OffsetRMSNorm(WIDTH, 1e-3), nn.RMSNorm(WIDTH, 1e-3), torch.randn(3, WIDTH)
+    assert torch.equal(offset(x), plain(x))
+    offset.weight.copy_(torch.randn(WIDTH))
+    plain.weight.copy_(1 + offset.weight)
+    assert torch.equal(offset(x), plain(x))
+
+
+def test_head_dim_is_independent_of_dim():
+    attention = TransformerBlock(replace(SMALL, heads=3, head_dim=10, positions="rotary"), WIDTH).self_attn
+    assert attention.q_proj.weight.shape == (30, WIDTH)
+    assert attention.rotary.dim == 10
+    with pytest.raises(InvalidRecipe, match=r"heads: wanted a divisor of dim = 16; got 3\. .* or give head_dim"):
+        replace(SMALL, heads=3)
+    with pytest.raises(InvalidRecipe, match=r"heads of a dim that is a multiple of 2, for rotary .* got a dim of 5"):
+        replace(SMALL, head_dim=5, positions="rotary")
+
+
+def test_norm_eps_is_that_of_queries_and_keys_too():
+    attention = TransformerBlock(replace(SMALL, qk_norm=True, norm_eps=0.01)).self_attn
+    assert attention.q_norm.eps == attention.k_norm.eps == 0.01
+
+
+def test_the_wavelengths_of_rotary_positions():
+    rotary = TransformerBlock(replace(SMALL, positions="rotary", rotary_base=100.0)).self_attn.rotary
+    x = torch.zeros(1, 8)
+    x[0, 1] = 1.0  # the second pair, of dimensions 1 and 5, turns by 100^(-1/4) for each position
+    torch.testing.assert_close(rotary(x, torch.tensor([3]))[0, 1], torch.tensor(3 * 100**-0.25).cos())
+
+
+def test_the_buckets_of_relative_positions():
+    table = {"kind": "transformer", "dim": 8, "heads": 2, "layers": 1, "positions": "relative"}
+    options = {"relative_buckets": 8, "relative_max_distance": 20}
+    model = regard.build({"encoder": table | options, "decoder": table, "vocab_size": 9})
+    bias = model.encoder.input_layer.relative_bias
+    assert (bias.table.shape, bias.max_distance, bias.bidirectional) == ((2, 8), 20, True)
+    bias = model.decoder.input_layer.relative_bias
+    assert (bias.table.shape, bias.max_distance, bias.bidirectional) == ((2, 32), 128, False)
+    with pytest.raises(InvalidRecipe, match="relative_max_distance: wanted more than 4, half of relative_buckets"):
+        TransformerConfig(positions="relative", relative_buckets=8, relative_max_distance=4)
+    with pytest.raises(InvalidRecipe, match="relative_buckets: wanted nothing here: positions are not relative"):
+        regard.build({"decoder": table | options | {"positions": "rotary"}, "vocab_size": 9})
+
+
+@torch.no_grad()
+def test_learned_positions_after_unused_rows():
+    layer = InputLayer(replace(SMALL, positions="learned", max_positions=5, position_offset=2), bidirectional=True)
+    table, x = layer.position_encoding.positions.table, torch.zeros(1, 3, WIDTH)
+    assert table.shape == (7, WIDTH)
+    assert layer.limit == 5
+    assert torch.equal(layer.eval()(x, 2)[0], table[4:7])
+    with pytest.raises(InvalidArgument, match="at most 5 positions"):
+        layer(x, 3)
+    part = {"kind": "transformer", "positions": "rotary", "position_offset": 2}
+    with pytest.raises(InvalidRecipe, match="position_offset: wanted nothing here: only learned positions are rows"):
+        regard.build({"decoder": part, "vocab_size": 9})
+
+
+@torch.no_grad()
+def test_the_vector_of_the_first_segment_is_added_before_the_norm():
+    layer, x = (
+        InputLayer(replace(SMALL, token_types=2, norm_input=True), bidirectional=True).eval(),
+        torch.randn(1, 3, 16),
+    )
+    assert layer.token_types.shape == (2, WIDTH)
+    torch.testing.assert_close(layer(x), layer.norm(layer.position_encoding(x + layer.token_types[0])))
+    with pytest.raises(InvalidRecipe, match="token_types: wanted nothing here: only the input of an encoder"):
+        regard.build({"decoder": {"kind": "transformer", "token_types": 2}, "vocab_size": 9})
+
+
+@torch.no_grad()
+def test_a_distillation_token_comes_after_the_cls_token():
+    made = encoder("vit distillation_token")
+    given = []
+    made.stack.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    found = made(source("vit", (1, 1)))
+    table = made.input_layer.position_encoding.positions.table
+    assert torch.equal(
+        given[0][0, :2], torch.stack((made.cls_token.embedding, made.distillation_token.embedding)) + table[:2]
+    )
+    assert (found.cls_tokens, found.states.shape[1], made.cls_tokens) == (2, 2 + 6, 2)
+    with pytest.raises(InvalidRecipe, match="cls_token: wanted true with a distillation_token"):
+        VitConfig(4, SMALL, distillation_token=True)
+
+
+@torch.no_grad()
+def test_output_layers_with_and_without_bias_and_scale():
+    embedding, states = Embedding(9, WIDTH), torch.randn(2, WIDTH)
+    plain, scaled = Projection(WIDTH, 9, tied=embedding, bias=False), Projection(WIDTH, 9, tied=embedding, scaled=True)
+    scaled.bias.copy_(torch.randn(9))
+    assert set(dict(plain.named_parameters())) == {"weight"}
+    torch.testing.assert_close(scaled(states), plain(states) / WIDTH**0.5 + scaled.bias)
+    part = {"kind": "transformer", "dim": 8, "heads": 2, "layers": 1}
+    options = {"output_bias": False, "scale_logits": True}
+    for model in ({"decoder": part}, {"encoder": part, "head": "mlm"}):
+        built = regard.build(model | options | {"vocab_size": 9})
+        project = built.project if "head" in model else built.decoder.project
+        assert (project.bias, project.scale) == (None, 8**-0.5)
+    pool = {"encoder": part, "pool": {"kind": "mean"}, "source_vocab_size": 9, "num_labels": 2}
+    with pytest.raises(InvalidRecipe, match="scale_logits: wanted nothing here: no tokens are predicted"):
+        regard.build(pool | {"scale_logits": True})
