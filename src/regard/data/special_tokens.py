@@ -7,6 +7,7 @@ from typing import Any
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")  # the first tokens of every tokenizer that Regard trains
 PAD, START, END, UNKNOWN, MASK = range(len(SPECIALS))
 LONGEST = 64  # tokens around a text
+OPTIONAL = ("start", "unknown", "mask")
 
 
 @dataclass(frozen=True)
@@ -43,29 +44,13 @@ class SpecialTokens:
         names = {field.name for field in fields(SpecialTokens)}
         if wrong := names ^ set(table):
             raise ValueError(f"special tokens with other keys than {', '.join(sorted(names))}: {sorted(wrong)!r:.80}")
-        values: dict[str, Any] = {}
-        for key, value in table.items():
-            several = isinstance(getattr(SpecialTokens, key), tuple)
-            if several and not (isinstance(value, list | tuple) and len(value) <= max(size, LONGEST)):
-                raise ValueError(f"special_tokens.{key} = {value!r:.80}, which is no list of ids")
-            values[key] = tuple(value) if several else value
-        made = SpecialTokens(**values)
-        made.check(size)
-        return made
+        _check(table, size)
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+        return SpecialTokens(**values)
 
     def check(self, size: int) -> None:
         """ValueError unless all are ids of a vocabulary of this size."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            optional = field.name in ("start", "unknown", "mask")
-            for each in value if isinstance(value, tuple) else () if value is None and optional else (value,):
-                if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < size:
-                    wanted = f"an id from 0 to {size - 1}"
-                    raise ValueError(f"special_tokens.{field.name} = {value!r:.80}, which is not {wanted}")
-            if field.name != "suppressed" and isinstance(value, tuple) and len(value) > LONGEST:
-                raise ValueError(f"special_tokens.{field.name} of {len(value)} tokens; at most {LONGEST} are allowed")
-        if self.end in self.suppressed:
-            raise ValueError(f"special_tokens.suppressed = {self.suppressed!r:.80}, which holds the end token")
+        _check(self.as_dict(), size)
 
     def as_dict(self) -> dict[str, Any]:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
@@ -88,6 +73,20 @@ class SpecialTokens:
     def target(self, ids: Sequence[int]) -> list[int]:
         """The tokens of a whole output behind the start token, where there is one."""
         return [*(() if self.start is None else (self.start,)), *self.output(ids)]
+
+
+def _check(table: Mapping[str, Any], size: int) -> None:
+    for key, value in table.items():
+        several = isinstance(getattr(SpecialTokens, key), tuple)
+        if several and not isinstance(value, list):
+            raise ValueError(f"special_tokens.{key} = {value!r:.80}, which is no list of ids")
+        if several and len(value) > (size if key == "suppressed" else LONGEST):
+            raise ValueError(f"special_tokens.{key} of {len(value)} tokens, which are too many")
+        for each in value if several else () if value is None and key in OPTIONAL else (value,):
+            if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < size:
+                raise ValueError(f"special_tokens.{key} = {value!r:.80}, which is no id from 0 to {size - 1}")
+    if table["end"] in table["suppressed"]:
+        raise ValueError(f"special_tokens.suppressed = {table['suppressed']!r:.80}, which holds the end token")
 
 
 DEFAULT_TOKENS = SpecialTokens()  # of the tokenizers that Regard trains
