@@ -55,6 +55,7 @@ VALID = {  # the arguments with which each verb works
     "align": [MODEL, "--sources", TEXT],
     "score": [MODEL, PAIRS],
     "verify": [MODEL],
+    "export": [MODEL, "--list"],
     "sweep": ["recipe.toml", "--out", "sweep", "--grid", "train.seed=1"],
     "plot": ["run"],
     "data": [],

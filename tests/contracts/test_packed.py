@@ -48,6 +48,7 @@ KINDS = {
         "head_dim": 6,
     },
     "biases of queries, keys and values": {"attention_bias": "qkv", "positions": "rotary", "rotary_base": 20.0},
+    "a sliding window": {"positions": "rotary", "sliding_window": 3},
     "dot products": {"score": "dot", "positions": "none"},
 }
 CONV = {"kind": "conv", "dim": 16, "dilations": [1, 3], "dropout": 0.0}
@@ -129,7 +130,8 @@ def test_packed_equals_padded(kind, r_drop, filled, implementation, monkeypatch)
     side = SIDE | KINDS[kind]
     plain = side.get("attention_bias") is None
     options = {"tie_embeddings": "all", "output_bias": plain, "scale_logits": not plain}
-    model = regard.build({"encoder": side, "decoder": side, "vocab_size": 20} | options).to(DEVICE)
+    causal = {"causal": True} if "sliding_window" in side else {}
+    model = regard.build({"encoder": side | causal, "decoder": side, "vocab_size": 20} | options).to(DEVICE)
     objective = Objective(label_smoothing=0.1, r_drop=r_drop)
     got, changes = gradients(model, pack_batch(batch(), capacity_of(filled=filled)), objective)
     monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)

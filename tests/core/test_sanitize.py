@@ -16,10 +16,10 @@ from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidData, 
 from regard.core.sanitize import printable
 from regard.evaluation.report import collect, report
 from regard.evaluation.report_text import report_text
-from regard.training.telemetry.progress import TrainingProgress
 from regard.views import caption_overlay, charts
 from regard.views.canvas import SvgCanvas
 from regard.views.caption_overlay import Overlay
+from regard.views.progress import TrainingProgress
 from regard.views.terminal import heat_map
 
 ORDINARY = {

@@ -10,10 +10,12 @@ import sys
 import threading
 import zlib
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from regard.api.dry_run import dry_run
 from regard.api.evaluate import evaluate
@@ -32,6 +34,7 @@ from regard.data.sources import examples
 from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import COLORS, KINDS, SIDE, Scene, Shape, relation
 from regard.data.synthetic.shapes import shapes
+from regard.inference.inputs import SourceInput
 from regard.inference.load import load
 from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
@@ -299,6 +302,30 @@ def test_normalization():
     assert normalize(noise(5, 7)[None]).shape == (1, 3, 5, 7)
     assert torch.equal(normalize(noise(5, 7)[None])[0, 1, 2], torch.tensor(noise(5, 7)[2, :, 1]) / 127.5 - 1)
     assert [image_token_cost(size) for size in (8, 16, 64, 224)] == [1, 1, 16, 196]
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    wanted = (noise(5, 7) / 255 - np.array(mean)) / np.array(std)
+    np.testing.assert_allclose(normalize(noise(5, 7)[None], mean, std)[0].permute(1, 2, 0), wanted, atol=1e-6)
+
+
+def test_resizing_with_a_filter_and_a_center_crop(tmp_path):
+    path, picture = saved(tmp_path / "a.png", noise(40, 30)), Image.fromarray(noise(40, 30))
+    for name, filter in (("bilinear", Image.Resampling.BILINEAR), ("nearest", Image.Resampling.NEAREST)):
+        assert np.array_equal(read_image(path, 9, name), picture.resize((9, 9), filter))
+    whole = np.array(picture.resize((12, 12), Image.Resampling.BILINEAR))
+    for given in (path, noise(40, 30)):
+        assert np.array_equal(load_image(given, 9, "bilinear", 12), whole[1:10, 1:10])
+
+
+def test_the_settings_of_images_are_checked():
+    image = partial(FieldConfig, kind="image")
+    with pytest.raises(InvalidRecipe, match="image_crop_from: wanted at least image_size = 64; got 60"):
+        image(image_crop_from=60)
+    with pytest.raises(InvalidRecipe, match="image_mean: wanted three numbers"):
+        image(image_mean=(0.5,))
+    with pytest.raises(InvalidRecipe, match="augment: wanted no 'color' with another image_mean"):
+        image(image_std=(0.2, 0.2, 0.2), augment=("color",))
+    with pytest.raises(InvalidRecipe, match="image_resize: wanted nothing here: it means nothing to a text"):
+        FieldConfig(image_resize="box")
 
 
 # --- drawn scenes ---
@@ -408,6 +435,23 @@ def table(tmp_path):
         source=FieldConfig(kind="image", column="file", image_size=12),
         target=FieldConfig(tokenizer="words", vocab_size=50, column="caption"),
     )
+
+
+def test_prepared_images_are_those_of_a_prediction(tmp_path, table):
+    """With settings of images other than the default ones."""
+    settings = {
+        "image_resize": "box",
+        "image_crop_from": 15,
+        "image_mean": (0.1, 0.2, 0.3),
+        "image_std": (0.4, 0.5, 0.6),
+    }
+    field = replace(table.source, **settings)
+    batch = next(batches(prepare(replace(table, source=field), tmp_path / "out").train, budget=20, seed=1, epoch=0))
+    paths = [each.source for each in examples(table, "train")]
+    read = SourceInput(nn.Linear(1, 1), None, field).collate([paths[row] for row in batch.rows])
+    assert torch.equal(batch.source, read)
+    pixels = np.stack([read_image(paths[row], 12, "box", 15) for row in batch.rows])
+    assert torch.equal(read, normalize(pixels, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)))
 
 
 def test_prepared_images_equal_those_read_directly(tmp_path, table):

@@ -69,7 +69,8 @@ def test_beam_search_equals_a_plain_implementation(name):
 
 
 KINDS = ["rnn", "lstm bahdanau", "gru luong input-feeding", "conv", "transformer"]  # one of each kind of state
-KINDS += [f"transformer {position}" for position in ("learned", "rotary", "additive rotary", "alibi", "relative")]
+KINDS += [f"transformer {position}" for position in ("rotary", "additive rotary", "alibi", "relative")]
+KINDS += [f"transformer like {model}" for model in ("BART", "Mistral")]
 
 
 @pytest.mark.parametrize(("name", "options"), list(product(KINDS, WAYS)))

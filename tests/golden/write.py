@@ -93,7 +93,7 @@ def main() -> None:
             texts["config.json"] = store.as_json(config)
             weights = store.tensors(content, "model.safetensors", best)
             store.write(place / name, texts, {"model.safetensors": weights})
-        found = measured(regard.load(place / name), examples)
+        found = measured(regard.load(place / name, device="cpu"), examples)
         (place / f"{name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(place / name, f"loss {found['loss']:.4f}")
 

@@ -10,9 +10,11 @@ import regard
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.kernels.layers.residual_norm import OffsetRMSNorm
 from regard.model.embedding import Embedding, Projection
+from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_block import FeedForward, InputLayer, TransformerBlock, TransformerConfig
 from regard.model.vision import VitConfig
-from support.models import SMALL, WIDTH, encoder, source
+from regard.runtime.cpu.weight_layout import supported
+from support.models import SMALL, WIDTH, decoder, encoder, source, words
 
 BIASES = {
     "all": {"q_proj.bias", "k_proj.bias", "v_proj.bias", "out_proj.bias"},
@@ -143,3 +145,59 @@ def test_output_layers_with_and_without_bias_and_scale():
     pool = {"encoder": part, "pool": {"kind": "mean"}, "source_vocab_size": 9, "num_labels": 2}
     with pytest.raises(InvalidRecipe, match="scale_logits: wanted nothing here: no tokens are predicted"):
         regard.build(pool | {"scale_logits": True})
+
+
+@torch.no_grad()
+def test_a_position_attends_to_as_many_as_the_sliding_window_has():
+    module, targets = decoder("transformer like Mistral", None), torch.randint(11, (2, 9))
+    with regard.capture_attention() as calls:
+        module(targets)
+    visible = torch.ones(9, 9).tril() - torch.ones(9, 9).tril(-3)
+    for call in calls:
+        assert torch.equal(call.weights() > 0, visible.bool().expand(call.weights().shape))
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.no_grad()
+def test_steps_with_a_sliding_window_equal_forward(beams):
+    """Beyond the capacity of the cache, which holds two windows; hypotheses follow others; others are admitted."""
+    module, batch, length = decoder("transformer like Mistral", None), 2, 17
+    generator = torch.Generator().manual_seed(1)
+    state = module.start(None, batch=batch, capacity=length, beams=beams)
+    assert state.caches[0].capacity == 6 * beams
+    prefixes = torch.zeros(batch, beams, 0, dtype=torch.int64)
+    for step in range(length):
+        if step == 8:
+            state = state.admit(torch.tensor([1]), module.start(None, batch=1, capacity=0, beams=beams))
+        tokens = torch.randint(11, (batch, beams, 1), generator=generator)
+        prefixes = torch.cat((prefixes, tokens), 2)
+        logits, state = module.step(tokens.flatten(), state)
+        for row in range(batch):
+            read = prefixes[row, :, 8 if row == 1 and step >= 8 else 0 :]
+            wanted = module(read)[:, -1]
+            torch.testing.assert_close(logits.view(batch, beams, -1)[row], wanted, atol=1e-5, rtol=1e-4)
+        parents = torch.randint(beams, (batch, beams), generator=generator)
+        state = state.follow(parents)
+        prefixes = prefixes.gather(1, parents[..., None].expand_as(prefixes))
+
+
+def test_engines_decline_a_window_and_segments():
+    def plain(**options):
+        embedding = words()
+        config = replace(SMALL, **options)
+        decoder = TransformerDecoder(config, embedding, Projection(WIDTH, 11, tied=embedding), None)
+        return [supported(module.eval()) for module in (decoder, TransformerEncoder(config, embedding))]
+
+    assert plain() == [True, True]
+    assert plain(causal=True, sliding_window=3) == [False, False]
+    assert plain(token_types=2) == [False, False]
+
+
+def test_a_sliding_window_is_for_causal_attention():
+    part = {"kind": "transformer", "dim": 8, "heads": 2, "layers": 1, "sliding_window": 4}
+    with pytest.raises(InvalidRecipe, match=r"encoder.sliding_window: wanted nothing here: only causal attention"):
+        regard.build({"encoder": part, "pool": {"kind": "mean"}, "source_vocab_size": 9, "num_labels": 2})
+    encoder = part | {"causal": True}
+    assert regard.build({"encoder": encoder, "decoder": part, "vocab_size": 9}).encoder.window == 3
+    with pytest.raises(InvalidRecipe, match=r"transformer.sliding_window: wanted none: regions have no order"):
+        VitConfig(4, replace(SMALL, sliding_window=3))

@@ -50,6 +50,7 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "transformer like T5": lambda: TransformerEncoder(
         replace(SMALL, **T5, positions="relative", relative_buckets=8, relative_max_distance=6), words()
     ),
+    "transformer causal window": lambda: TransformerEncoder(replace(SMALL, causal=True, sliding_window=2), words()),
     "transformer like BERT": lambda: TransformerEncoder(replace(SMALL, **BART, token_types=2), words()),
     "transformer cls_token": lambda: TransformerEncoder(replace(SMALL, cls_token=True), words()),
     "transformer concatenated, normed": lambda: TransformerEncoder(
@@ -108,6 +109,7 @@ DECODERS: dict[str, Make] = {
     "transformer rms swiglu grouped": transformer(norm="rms", activation="swiglu", kv_heads=1, qk_norm=True),
     "transformer like T5": transformer(**T5, positions="relative", relative_buckets=8, relative_max_distance=6),
     "transformer like Qwen": transformer(**LLAMA | {"attention_bias": "qkv"}, rotary_base=50.0, qk_norm=True),
+    "transformer like Mistral": transformer(**LLAMA, sliding_window=3),
     "transformer like BART": transformer(**BART),
     "transformer rms_offset, no biases": transformer(
         norm="rms_offset", **NO_BIAS, positions="learned", position_offset=2

@@ -5,7 +5,6 @@ from pathlib import Path
 import torch
 
 from regard.core.sequence import Tokens
-from regard.interop.architectures.table import ARCHITECTURES
 from regard.interop.pretrained import PretrainedFolder
 from regard.model.build import build
 from regard.model.weights import load_weights
@@ -72,7 +71,8 @@ CASES = {
     "deit": ("DeiTForImageClassification", "DeiTConfig", {**VIT, "hidden_size": 24}),
     "captioner": ("VisionEncoderDecoderModel", "VisionEncoderDecoderConfig", {"hidden_size": 24}),
 }  # fmt: skip
-CASES = {name: case for name, case in CASES.items() if name.split("-")[0] in ARCHITECTURES}
+for _name in ("mistral", "qwen2-window"):
+    del CASES[_name]
 SOURCE = Tokens.of([[4, 5, 6, 7, 8, 9, 2], [3, 9, 4, 2], [11, 28, 5, 12, 2]])
 TARGETS = torch.randint(3, 29, (3, 9), generator=torch.Generator().manual_seed(1))
 IMAGES = torch.randn(3, 3, 12, 12, generator=torch.Generator().manual_seed(2))

@@ -23,10 +23,10 @@ def model(name: str) -> Seq2Seq:
     words = 0.5 * torch.randn(
         VOCABULARY, WIDTH, generator=generator
     )  # not tied to the embedding: that would repeat its input
-    made.decoder.project.weight = nn.Parameter(words)
+    project = made.decoder.project
+    project.weight, project.bias = nn.Parameter(words / project.scale), nn.Parameter(torch.zeros(VOCABULARY))
     with torch.no_grad():
-        made.decoder.project.bias.zero_()
-        made.decoder.project.bias[END] = 3.0
+        project.bias[END] = 3.0
     return made
 
 

@@ -42,6 +42,15 @@ def test_chunked_equals_plain(monkeypatch, rows, r_drop, label_smoothing):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
 
+def test_chunked_equals_plain_with_scaled_logits_without_bias():
+    states, _, gold = inputs()
+    project = Projection(states.shape[1], 50, bias=False, scaled=True)
+    losses = [function(states, project, gold, label_smoothing=0.1).loss for function in (token_loss, plain_token_loss)]
+    found = [(loss, *torch.autograd.grad(loss, [states, project.weight])) for loss in losses]
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+
+
 def test_label_smoothing_includes_the_right_token():
     """As documented: the mass is spread over all tokens, so that the right one keeps 1 - e + e / V."""
     logits, e = torch.randn(5, VOCABULARY, generator=torch.Generator().manual_seed(3)), 0.1

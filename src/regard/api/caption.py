@@ -14,6 +14,7 @@ import torch
 
 from regard.core.atomic_io import atomic_file, named_os_errors
 from regard.core.errors import InvalidArgument
+from regard.data.config import FieldConfig
 from regard.data.image_store import EXTENSIONS, Member, ZipStore, is_zip
 from regard.data.images import Pixels, read_image, read_thumbnail
 from regard.data.tokenizer import Tokenizer
@@ -66,14 +67,14 @@ def caption(
     options   those of `Predictor.outputs`
     """
     predictor = load(model)
-    size = predictor.image_size
-    if size is None or predictor.model.as_seq2seq() is None:
+    field = predictor.recipe.data.source
+    if field is None or field.kind != "image" or predictor.model.as_seq2seq() is None:
         wanted, remedy = "a model from images to texts", "`regard predict` takes any model."
         raise InvalidArgument("model", wanted=wanted, got="another", remedy=remedy)
     with nullcontext() if draw is None else _drawing(predictor, draw) as draw_image:
         numbered = enumerate(find_images(paths), start=1)
         while chunk := dict(islice(numbered, CHUNK)):
-            images = {number: _read(image, size) for number, image in chunk.items()}
+            images = {number: _read(image, field) for number, image in chunk.items()}
             readable = {number: pixels for number, pixels in images.items() if not isinstance(pixels, str)}
             numbers, attention = list(readable), {"attention": draw_image is not None}
             found = predictor.iter_outputs(list(readable.values()), lines=numbers, **attention | options)
@@ -87,10 +88,10 @@ def caption(
                 yield CaptionedImage(image, outputs[number])
 
 
-def _read(image: Path | Member, size: int) -> Pixels | str:
+def _read(image: Path | Member, field: FieldConfig) -> Pixels | str:
     """The pixels of an image, or the message of the error."""
     try:
-        return read_image(image, size)
+        return read_image(image, *field.resizing)
     except InvalidArgument as error:
         return str(error)
 

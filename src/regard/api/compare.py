@@ -43,6 +43,7 @@ def compare(
     device: str = "auto",
     decode: Mapping[str, Any] | None = None,
     trust_data_paths: bool = False,
+    progress: bool = True,
 ) -> Comparison:
     """Compare two systems or more: the report of `regard.evaluate`, and the examples whose outputs differ most.
 
@@ -54,7 +55,7 @@ def compare(
         raise InvalidArgument("systems", wanted=wanted, got=str(len(systems)), remedy=remedy)
     evaluation = Evaluation(
         split, sources, references, as_paths(data), columns, metrics, by_length, cache, device, decode or {},
-        trust_data_paths,
+        trust_data_paths, progress,
     )  # fmt: skip
     loaded = [system if is_file(system) else evaluation.load(system) for system in systems]
     recipes = [system.recipe for system in loaded if isinstance(system, Predictor)]

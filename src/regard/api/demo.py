@@ -16,7 +16,7 @@ from regard.checkpoint import store
 from regard.core.atomic_io import cache_folder
 from regard.recipe.load import read_recipe
 from regard.recipe.shipped import find_recipe
-from regard.training.telemetry.progress import TrainingProgress
+from regard.views.progress import TrainingProgress
 from regard.views.terminal import look_text
 
 RECIPES = {"dates-rnn": "An RNN with attention", "dates": "A Transformer"}
@@ -41,7 +41,7 @@ def demo(seed: int = 1, out: str | Path | None = None) -> None:
         recipe = read_recipe(find_recipe(name), [f"train.seed={seed}", "train.log_samples=0", "train.device='cpu'"])
         run, cache = folder / Path(name).stem, folder / "data"
         with closing(TrainingProgress(sys.stderr)) as progress:
-            model = train(recipe, run, cache=cache, resume=bool(store.steps(run)), on_event=progress)
+            model = train(recipe, run, cache=cache, resume=bool(store.steps(run)), on_event=progress, progress=False)
         accuracy = evaluate(model, metrics=["accuracy"], cache=cache)["accuracy"].value
         print(f"\n{title}: {accuracy:.1%} of 1,000 dates that it never saw, without a mistake.")
         for text, _ in islice(rows_of(recipe, "test"), 2):

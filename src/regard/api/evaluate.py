@@ -28,6 +28,7 @@ from regard.recipe.load import locate_data
 from regard.recipe.recipe import Recipe
 from regard.recipe.trusted_paths import check_paths
 from regard.training.monitor import Validation
+from regard.views.progress import Status, status_line, tracked
 
 CHUNK = 1024  # sources per call of a model
 CAPTION_METRICS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]
@@ -55,6 +56,7 @@ def evaluate(
     device: str = "auto",
     decode: Mapping[str, Any] | None = None,
     trust_data_paths: bool = False,
+    progress: bool = True,
 ) -> Report:
     """Evaluate a system, or several on the same examples: `regard.evaluate("runs/dates")["accuracy"].value`.
 
@@ -69,10 +71,11 @@ def evaluate(
     outputs                a file to write the outputs of the one model to, one per line
     decode                 overrides keys of the models' [decode]
     trust_data_paths       read the data that a checkpoint names also if you have not trained with them on this machine
+    progress               show how many examples are done, on a terminal or in a notebook
     """
     evaluation = Evaluation(
         split, sources, references, as_paths(data), columns, metrics, by_length, cache, device, decode or {},
-        trust_data_paths,
+        trust_data_paths, progress,
     )  # fmt: skip
     systems = [systems] if isinstance(systems, SystemInput) else systems
     models = sum(not is_file(system) for system in systems)
@@ -104,6 +107,7 @@ class Evaluation:
     device: str = "auto"
     decode: Mapping[str, Any] = field(default_factory=dict)
     trust_data_paths: bool = False
+    progress: bool = False
 
     def collect(self, systems: Sequence[SystemInput], keep: Sequence[Keep | None] = ()) -> list[SystemStatistics]:
         """The statistics of each system; `keep`, one for each, is called with every output of it, in order."""
@@ -208,12 +212,13 @@ class Evaluation:
             config, split = self._data(recipe)
             vocabularies = (model.sources, model.target)
             data = prepare(config, self.cache or cache_folder(), vocabularies=vocabularies, splits=[split])
-            loss = corpus_loss(model.model, data, split, recipe)
+            with status_line(lambda: Status(f"{name}: loss"), shown=self.progress):
+                loss = corpus_loss(model.model, data, split, recipe)
             values = {"loss": loss, "perplexity": perplexity(loss)}
             model_metrics = {metric: values[metric] for metric in metrics if metric not in outputs}
         rows = self.rows(recipe) if outputs or keep else iter(())
         rows = self._with_known_labels(rows, model) if isinstance(model.target, Labels) else rows
-        pairs = _predict(model, rows)
+        pairs = tracked(_predict(model, rows), f"{name}: examples", shown=self.progress)
         length = _source_length(recipe)
         return collect(name, pairs, outputs, model_metrics=model_metrics, source_length=length, keep=keep)
 

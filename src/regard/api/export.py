@@ -30,7 +30,7 @@ def export(model: str | Path | Predictor, to: str, out: str | Path, **options: A
         if str(out) in ("", ".") or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
             wanted, got = "a folder that does not exist yet", repr(str(out))
             raise InvalidArgument("out", wanted=wanted, got=got, remedy="Choose another, or remove it.")
-    predictor = load(model)
+    predictor = load(model, device="cpu")
     if obstacles := target.obstacles(predictor):
         wanted = f"a model that {target.title} can express"
         raise InvalidArgument("model", wanted=wanted, got="; ".join(obstacles), remedy=_remedy(predictor, to))
@@ -45,7 +45,7 @@ def export(model: str | Path | Predictor, to: str, out: str | Path, **options: A
 
 def export_obstacles(model: str | Path | Predictor) -> dict[str, Sequence[str]]:
     """For each format, why it cannot express the model; empty where it can."""
-    predictor = load(model)
+    predictor = load(model, device="cpu")
     return {name: export_target(name).obstacles(predictor) for name in TARGETS}
 
 

@@ -50,6 +50,7 @@ from regard.training.scst import SelfCriticalSampler
 from regard.training.telemetry.log_file import EventHandler, ignore_event
 from regard.training.telemetry.loggers import logged
 from regard.training.trainer import Trainer
+from regard.views.progress import live_training_progress
 
 # Keys of [train] that may change when a run is resumed.
 RESUMABLE = {
@@ -68,6 +69,7 @@ def train(
     cache: Path | None = None,
     allow_changed_data: bool = False,
     on_event: EventHandler = ignore_event,
+    progress: bool = True,
 ) -> Predictor:
     """Train the model of a recipe, with checkpoints in the folder `run`. Returns the best model, ready to predict.
 
@@ -75,7 +77,8 @@ def train(
                of mappings whose keys are the recipe's columns; each is read once
     changes    of the recipe: "train.learning_rate=0.001"
     resume     continue from the run's last intact checkpoint
-    on_event   called with each event of the run: start, train, validation, checkpoint, warning, ...
+    on_event   called with each event of the run: start, update, train, validation, checkpoint, warning, ...
+    progress   show the progress on a terminal or in a notebook; elsewhere nothing is shown
 
     Processes started by torchrun train one model and all return it; rank 0 writes and reports.
     """
@@ -90,7 +93,11 @@ def train(
         with open_run(run, resume=resume, process_group=group) as checkpoint:
             step = None if checkpoint is None else checkpoint[0]
             names, handler = (recipe.train.loggers or (), on_event) if group.is_main else ((), ignore_event)
-            with logged(names, run, recipe.as_dict(), step, handler) as on_event:
+            shown = progress and group.is_main
+            with (
+                live_training_progress(handler, shown=shown) as handler,
+                logged(names, run, recipe.as_dict(), step, handler) as on_event,
+            ):
                 if resume and checkpoint is None:
                     _warn(on_event, f"{run} has no checkpoint to resume from: training begins")
                 return _train(recipe, run, checkpoint, cache, allow_changed_data, on_event, group)
@@ -173,7 +180,7 @@ def prepare(
     config = locate_data(recipe)
     given: tuple[SourceVocabularies, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
-        given = _vocabularies_of(load(recipe.train.init_from), recipe)
+        given = _vocabularies_of(load(recipe.train.init_from, device="cpu"), recipe)
     return corpus.prepare(config, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
 
 
@@ -254,7 +261,7 @@ def make_model(
 
 def _init_from(model: Model, path: str, on_event: EventHandler) -> None:
     """Copy the weights of a checkpoint whose names and shapes match."""
-    before = load(path)
+    before = load(path, device="cpu")
     own, others = weights_of(model), weights_of(before.model)
     matching = {name for name in own.keys() & others.keys() if own[name].shape == others[name].shape}
     if not matching:

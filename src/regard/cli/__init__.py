@@ -8,6 +8,7 @@ import errno
 import io
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,8 @@ from regard.cli import evaluate, interop, look, predict, train, words
 from regard.cli.verb import Verb
 from regard.core.errors import RegardError
 from regard.core.sanitize import indented
+
+INTERRUPTED = 128 + signal.SIGINT  # Typer's exit code
 
 app = typer.Typer(
     name="regard",
@@ -78,6 +81,11 @@ def main() -> None:
                 app()
         finally:
             sys.stdout.flush()
+    except SystemExit as exit:
+        if exit.code == INTERRUPTED:  # Ctrl-C, of which the terminal shows ^C: the message begins its own line
+            with suppress(OSError):
+                print("\n" * sys.stderr.isatty() + f"regard{rank}: interrupted", file=sys.stderr)
+        raise
     except RegardError as error:
         with suppress(OSError):  # stderr is closed
             print(f"regard{rank}: {error}", file=sys.stderr)
@@ -95,6 +103,14 @@ def main() -> None:
         _discard_unread()
 
 
+class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what is stderr now: lines for it are shown above a status line, which stands in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 class _Printable(logging.Formatter):
     """Log records without the control characters of file names and data."""
 
@@ -105,7 +121,7 @@ class _Printable(logging.Formatter):
 @contextmanager
 def _logging_to_stderr(prefix: str) -> Iterator[None]:
     """Print the log records of the package, from INFO on, to stderr."""
-    logger, handler = logging.getLogger("regard"), logging.StreamHandler(sys.stderr)
+    logger, handler = logging.getLogger("regard"), _StderrHandler(sys.stderr)
     handler.setFormatter(_Printable(f"{prefix}%(message)s"))
     level = logger.level
     logger.addHandler(handler)

@@ -31,6 +31,7 @@ from regard.cli.options import (
 from regard.cli.verb import Verb
 from regard.core.errors import InvalidArgument
 from regard.core.text_table import counted
+from regard.views.progress import tracked
 
 ENDINGS = (".html", ".svg")
 
@@ -39,12 +40,11 @@ class WithMetrics(Verb):
     """A verb whose help ends with the list of metrics."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from regard.evaluation.metrics import METRICS
+        from regard.core.metric_names import DESCRIPTIONS, HIGHER_IS_BETTER
 
         with formatter.section("Metrics (↑ higher is better, ↓ lower)"):
-            formatter.write_dl(
-                [(f"{name} {'↑' if m.higher_is_better else '↓'}", m.description) for name, m in METRICS.items()]
-            )
+            arrows = {name: "↑" if HIGHER_IS_BETTER[name] else "↓" for name in HIGHER_IS_BETTER}
+            formatter.write_dl([(f"{name} {arrow}", DESCRIPTIONS[name]) for name, arrow in arrows.items()])
 
 
 def evaluate(
@@ -177,7 +177,8 @@ def score(
 
     regard score runs/reviews reviews.csv --column text --column label
     """
-    for scored in regard.score(regard.load(model, device=device), files or (), columns=column or ()):
+    scores = regard.score(regard.load(model, device=device), files or (), columns=column or ())
+    for scored in tracked(scores, "lines", printing=True):
         whole = {"log_probability": scored.log_probability, "perplexity": scored.perplexity}
         if as_json:
             print(json.dumps(whole | asdict(scored), ensure_ascii=False))

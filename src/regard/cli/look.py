@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import regard
+from regard.cli import completion
 from regard.cli.options import (
     Beam,
     DecodeChanges,
@@ -25,6 +26,7 @@ from regard.cli.options import (
     read_inputs,
 )
 from regard.core.errors import InvalidArgument
+from regard.views.progress import Status, status_line, tracked
 
 if TYPE_CHECKING:
     from regard.inference.predictor import Predictor
@@ -41,6 +43,7 @@ def look(
             "NAME|FILE",
             "Look at a split of the run's data, or at a table, or two files, of inputs and outputs. "
             "A .tsv or .csv begins with a line of names.",
+            complete=completion.splits,
         ),
     ] = None,
     column: Annotated[
@@ -59,7 +62,9 @@ def look(
     sort: Annotated[str | None, option("COLUMN", "Sort the summary by this column, in descending order.")] = None,
     ablate: Annotated[bool, flag("--ablate", "The loss on the data without each head, and its change.")] = False,
     out: Annotated[Path | None, option("FILE", "Write the look to this file: .json, .html, .svg or .png.")] = None,
-    view: Annotated[str | None, option("NAME", "Of an SVG or PNG: heat, heads, lines or image.")] = None,
+    view: Annotated[
+        str | None, option("NAME", "Of an SVG or PNG: heat, heads, lines or image.", complete=completion.views)
+    ] = None,
     beam: Beam = None,
     set_: DecodeChanges = None,
     truncate: Truncate = False,
@@ -110,7 +115,7 @@ def look(
     options |= {"truncate": truncate, **decode_options(set_, beam_size=beam)}
     pairs = _pairs(predictor, text, output, file, data, column or (), trust_data_paths)
     if summary:
-        _summarize(predictor, pairs, options, sort, as_json)
+        _summarize(predictor, tracked(pairs, "inputs"), options, sort, as_json)
         return
     if out is not None:
         inputs = list(islice(pairs, 2))
@@ -120,7 +125,7 @@ def look(
         write_look(regard.look(predictor, inputs[0][0], output=inputs[0][1], **options), out, view=view, map=map_)
         return
     width, color = shutil.get_terminal_size().columns, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    for number, (each, given) in enumerate(pairs):
+    for number, (each, given) in enumerate(tracked(pairs, "inputs", printing=True)):
         result = regard.look(predictor, each, output=given, **options)
         if as_json:
             print(result.to_json())
@@ -179,7 +184,8 @@ def _summarize(
 def _ablate(predictor: "Predictor", data: list[str], columns: Sequence[str], trust: bool, as_json: bool) -> None:
     from regard.core.text_table import text_table
 
-    whole, ablated = regard.ablate(predictor, data, columns=columns, trust_data_paths=trust)
+    with status_line(lambda: Status("loss without each head")):
+        whole, ablated = regard.ablate(predictor, data, columns=columns, trust_data_paths=trust)
     ablated.sort(key=lambda each: -each.change)
     if as_json:
         lines = [{"map": one.site.name, "head": one.head, "loss": one.loss, "change": one.change} for one in ablated]
@@ -243,7 +249,7 @@ def align(
     if references is not None:
         alignments = align.with_references(alignments, references, agreement)
     names = ("source", "output", "source_words", "output_words", "links")
-    for each in alignments:
+    for each in tracked(alignments, "lines", printing=True):
         line = json.dumps({name: getattr(each, name) for name in names}, ensure_ascii=False) if as_json else each
         print(line, flush=True)
     if references is not None and as_json:

@@ -1,23 +1,36 @@
 """Options that several verbs share, and reading lines."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from regard.cli import completion
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import printable
 
-
-def option(metavar: str, help: str, *names: str, least: int | None = None, most: int | None = None) -> Any:
-    """An option with a value; its name is that of the parameter unless `names` are given."""
-    return typer.Option(*names, metavar=metavar, help=help, min=least, max=most)
+Completions = Callable[[], Sequence[str | tuple[str, str]]]  # values, or values with their meanings
 
 
-def argument(metavar: str, help: str) -> Any:
-    return typer.Argument(metavar=metavar, help=help)
+def option(
+    metavar: str,
+    help: str,
+    *names: str,
+    least: int | None = None,
+    most: int | None = None,
+    complete: Completions | None = None,
+) -> Any:
+    """An option with a value; its name is that of the parameter unless `names` are given.
+
+    `complete` lists values for the shell's completion.
+    """
+    return typer.Option(*names, metavar=metavar, help=help, min=least, max=most, autocompletion=complete)
+
+
+def argument(metavar: str, help: str, complete: Completions | None = None) -> Any:
+    return typer.Argument(metavar=metavar, help=help, autocompletion=complete)
 
 
 def flag(name: str, help: str) -> Any:
@@ -25,13 +38,18 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(name, help=help)
 
 
-RecipeFile = Annotated[str, argument("RECIPE", "A TOML file, or the name of a built-in recipe.")]
-Changes = Annotated[list[str] | None, option("KEY=VALUE", "Set a key of the recipe; may be repeated.", "--set")]
+RecipeFile = Annotated[str, argument("RECIPE", "A TOML file, or the name of a built-in recipe.", completion.recipes)]
+Changes = Annotated[
+    list[str] | None,
+    option("KEY=VALUE", "Set a key of the recipe; may be repeated.", "--set", complete=completion.recipe_keys),
+]
 Cache = Annotated[
     Path | None, option("FOLDER", "Where prepared data is cached [default: $REGARD_CACHE, or ~/.cache/regard].")
 ]
 Systems = Annotated[list[Path], argument("SYSTEM", "Runs, checkpoints, or files of outputs, one per line.")]
-Split = Annotated[str | None, option("NAME", "train, valid or test of a run's data [default: test].")]
+Split = Annotated[
+    str | None, option("NAME", "train, valid or test of a run's data [default: test].", complete=completion.splits)
+]
 Sources = Annotated[Path | None, option("FILE", "Evaluate on this file of sources instead, one per line, or a table.")]
 References = Annotated[list[Path] | None, option("FILE", "References for its lines; may be repeated.")]
 Data = Annotated[
@@ -48,7 +66,11 @@ InputColumn = Annotated[
 ]
 Metric = Annotated[
     list[str] | None,
-    option("NAME", "One of those of `regard evaluate --help`; may be repeated [default: those of the task]."),
+    option(
+        "NAME",
+        "One of those of `regard evaluate --help`; may be repeated [default: those of the task].",
+        complete=completion.metrics,
+    ),
 ]
 ByLength = Annotated[str | None, option("N|A,B,…", "By source length: N buckets, or buckets that end at A, B, …")]
 Resamples = Annotated[int, option("N", "Bootstrap resamples for intervals and p-values.", least=1, most=1_000_000)]
@@ -56,9 +78,14 @@ Json = Annotated[bool, flag("--json", "Print JSON.")]
 ModelFolder = Annotated[Path, argument("MODEL", "The folder of a run, or of a checkpoint.")]
 DecodeChanges = Annotated[
     list[str] | None,
-    option("KEY=VALUE", "Set a key of the recipe's [decode]: temperature=0.8; may be repeated.", "--set"),
+    option(
+        "KEY=VALUE",
+        "Set a key of the recipe's [decode]: temperature=0.8; may be repeated.",
+        "--set",
+        complete=completion.decode_keys,
+    ),
 ]
-Device = Annotated[str, option("NAME", "cpu, cuda, or auto: a GPU where there is one.")]
+Device = Annotated[str, option("NAME", "cpu, cuda, or auto: a GPU where there is one.", complete=completion.devices)]
 Beam = Annotated[int | None, option("N", "Beam size.", least=1)]
 MaxLength = Annotated[int | None, option("N", "The most tokens of an output.", least=1)]
 Scores = Annotated[bool, flag("--scores", "Print each output's score, by which outputs are ranked, before it.")]

@@ -31,6 +31,7 @@ from regard.core.atomic_io import atomic_file
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import one_line
 from regard.core.text_table import counted
+from regard.views.progress import tracked
 
 if TYPE_CHECKING:
     from regard.inference.pipelines import Output
@@ -109,7 +110,7 @@ def predict(
     if stream:
         _check_none(others | {"--prefix": prefix, "--constraints": constraints, "--markup": markup}, "in a stream")
         has_source = bool(predictor.recipe.data.source_fields)
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(tracked(lines, "lines", printing=True), start=1):
             for piece in (
                 predictor.stream(line, line=number, truncate=truncate, **options) if line or not has_source else ()
             ):
@@ -121,13 +122,15 @@ def predict(
         beside |= read_constraints(constraints)
     if markup:
         _check_none(others | {"--n-best": n_best}, "beside --markup")
-        for line in regard.with_markup(predictor, lines, beside=beside, truncate=truncate, **options):
+        marked = regard.with_markup(predictor, lines, beside=beside, truncate=truncate, **options)
+        for line in tracked(marked, "lines", printing=True):
             show(one_line(line))
         return
     truncated, repetitive, count = 0, 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
     options |= {"truncate": truncate, "scores": scores or as_json, "attention": attention is not None}
     with nullcontext() if attention is None else atomic_file(attention) as file:
-        for line, outputs in regard.predict(predictor, lines, beside=beside, **options):
+        predicted = regard.predict(predictor, lines, beside=beside, **options)
+        for line, outputs in tracked(predicted, "lines", printing=True):
             truncated += outputs[0].truncated
             repetitive += outputs[0].finish_reason == "repetition"
             if file is not None:
@@ -212,7 +215,8 @@ def caption(
     """
     options = decode_options(set_, beam_size=beam, max_length=max_length)
     broken, repetitive, predictor = 0, 0, regard.load(model, device=device)
-    for each in regard.caption(predictor, images, draw=draw, scores=scores or as_json, **options):
+    captioned = regard.caption(predictor, images, draw=draw, scores=scores or as_json, **options)
+    for each in tracked(captioned, "images", printing=True):
         if each.problem is not None:
             broken += 1
             print(f"regard: {each.problem}", file=sys.stderr)

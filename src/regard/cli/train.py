@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 import regard
+from regard.cli import completion
 from regard.cli.options import Cache, Changes, Json, RecipeFile, argument, flag, option
 from regard.core.text_table import counted
 
@@ -40,7 +41,7 @@ def train(
     from regard.api.dry_run import dry_run as describe
     from regard.recipe.load import read_recipe
     from regard.recipe.shipped import find_recipe
-    from regard.training.telemetry.progress import TrainingProgress
+    from regard.views.progress import TrainingProgress
 
     parsed = read_recipe(find_recipe(recipe), set_ or ())
     if dry_run:
@@ -48,7 +49,13 @@ def train(
         return
     with closing(TrainingProgress(sys.stderr)) as progress:
         model = regard.train(
-            parsed, out, resume=resume, cache=cache, allow_changed_data=allow_changed_data, on_event=progress
+            parsed,
+            out,
+            resume=resume,
+            cache=cache,
+            allow_changed_data=allow_changed_data,
+            on_event=progress,
+            progress=False,
         )
     if os.environ.get("RANK", "0") == "0":  # only one of torchrun's processes prints
         print(model.folder)
@@ -61,7 +68,7 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
     """
     from regard.recipe.load import read_recipe
     from regard.recipe.shipped import find_recipe
-    from regard.training.telemetry.progress import TrainingProgress
+    from regard.views.progress import TrainingProgress
 
     with closing(TrainingProgress(sys.stderr)) as progress:
         data = regard.prepare(read_recipe(find_recipe(recipe), set_ or ()), cache, progress)
@@ -79,24 +86,51 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
 def sweep(
     recipe: RecipeFile,
     out: Annotated[Path, option("FOLDER", "The folder of the runs.", "--out", "-o")],
-    grid: Annotated[list[str], option("KEY=A,B,…", "A key and its values; may be repeated.", "--grid")],
+    grid: Annotated[
+        list[str] | None,
+        option("KEY=A,B,…", "A key and its values; may be repeated.", "--grid", complete=completion.recipe_keys),
+    ] = None,
+    range_: Annotated[
+        list[str] | None,
+        option(
+            "KEY=LOW:HIGH[:log]",
+            "A key whose best value to search with Optuna; may be repeated. Values of --grid are then choices.",
+            "--range",
+            complete=completion.recipe_keys,
+        ),
+    ] = None,
+    trials: Annotated[int, option("N", "The runs of a search over ranges.", least=1)] = 20,
     set_: Changes = None,
     cache: Cache = None,
     as_json: Json = False,
 ) -> None:
-    """Train a recipe with every combination of settings, and print a table of the results.
+    """Train a recipe with every combination of settings, or search the best ones, and print a table of the results.
 
-    Example: regard sweep my.toml --out runs/sweep --grid train.learning_rate=1e-3,5e-4 --grid model.encoder.layers=2,4
+    Examples:
+    regard sweep my.toml --out runs/sweep --grid train.learning_rate=1e-3,5e-4 --grid model.encoder.layers=2,4
+
+    regard sweep my.toml --out runs/sweep --range train.learning_rate=1e-4:1e-2:log --trials 30
     """
     from dataclasses import asdict
 
     from regard.api.sweep import sweep_table
-    from regard.training.telemetry.progress import TrainingProgress
+    from regard.views.progress import TrainingProgress
 
-    pairs = [each.partition("=") for each in grid]
+    pairs = [each.partition("=") for each in grid or ()]
     values = {key: [value for value in listed.split(",") if value] for key, _, listed in pairs}
+    ranges = {key: ends for key, _, ends in (each.partition("=") for each in range_ or ())}
     with closing(TrainingProgress(sys.stderr)) as progress:
-        results = regard.sweep(recipe, out, values, changes=set_ or (), cache=cache, on_event=progress)
+        results = regard.sweep(
+            recipe,
+            out,
+            values,
+            ranges=ranges,
+            trials=trials,
+            changes=set_ or (),
+            cache=cache,
+            on_event=progress,
+            progress=False,
+        )
     print(json.dumps([asdict(each) for each in results], default=str) if as_json else sweep_table(results))
 
 
@@ -114,7 +148,7 @@ def plot(
 
 
 def recipes(
-    name: Annotated[str | None, argument("NAME", "Print this recipe.")] = None,
+    name: Annotated[str | None, argument("NAME", "Print this recipe.", completion.recipes)] = None,
     schema: Annotated[bool, flag("--schema", "Print the JSON Schema of recipes, for editors.")] = False,
 ) -> None:
     """List the built-in recipes, or print one to start from.
@@ -134,7 +168,10 @@ def recipes(
 
 
 def data(
-    name: Annotated[str | None, argument("NAME", "Say where this data set comes from, and check its files.")] = None,
+    name: Annotated[
+        str | None,
+        argument("NAME", "Say where this data set comes from, and check its files.", completion.data_sets),
+    ] = None,
     fetch: Annotated[bool, flag("--fetch", "Download the files that are missing.")] = False,
     folder: Annotated[Path, option("FOLDER", "Where the data are; paths in recipes are relative to it.")] = Path(),
 ) -> None:

@@ -1,15 +1,19 @@
 """`regard words`: train, nearest, analogy, score."""
 
 import sys
+import time
 from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import regard
+from regard.cli import completion
 from regard.cli.options import Device, Json, argument, option, show
 from regard.cli.verb import Verb
+from regard.views.progress import Status, is_live, status_line
 
 VectorFile = Annotated[Path, argument("FILE", "A file of vectors in word2vec's text format.")]
 Word = Annotated[str, argument("WORD", "A word.")]
@@ -38,7 +42,10 @@ def words_train(
     text: Annotated[Path, argument("FILE", "Space-separated words, a sentence per line; plain, .gz or .zst.")],
     out: Annotated[Path, option("FILE", "Where to write the vectors.", "--out", "-o")],
     set_: Annotated[
-        list[str] | None, option("KEY=VALUE", "Set one of the keys below; may be repeated.", "--set")
+        list[str] | None,
+        option(
+            "KEY=VALUE", "Set one of the keys below; may be repeated.", "--set", complete=completion.word_vector_keys
+        ),
     ] = None,
     device: Device = "auto",
 ) -> None:
@@ -46,11 +53,19 @@ def words_train(
 
     Example: regard words train corpus.txt --out vectors.txt --set dim=100 --set algorithm=cbow
     """
+    status, began = Status("reading the text"), time.perf_counter()
 
     def progress(now: Any) -> None:
-        print(f"epoch {now.epoch + 1}   {now.done:.0%} done   loss {now.loss:.4f}", file=sys.stderr)
+        nonlocal status
+        line = f"epoch {now.epoch + 1}   {now.done:.0%} done   loss {now.loss:.4f}"
+        if not is_live(sys.stderr):
+            print(line, file=sys.stderr)
+        elif now.done:
+            left = (time.perf_counter() - began) * (1 / now.done - 1)
+            status = Status(f"{line}   {timedelta(seconds=int(left))} left", now.done)
 
-    vectors = regard.train_word_vectors(text, out, set_ or (), device=device, progress=progress)
+    with status_line(lambda: status):
+        vectors = regard.train_word_vectors(text, out, set_ or (), device=device, progress=progress)
     print(f"{len(vectors):,} words, {vectors.dim} numbers each: {out}", file=sys.stderr)
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from regard.core.errors import InvalidData
 from regard.core.sequence import FeatureGrids, MultiSource, Tokens
+from regard.data.config import HALVES, FieldConfig
 from regard.data.image_store import Member
 from regard.data.images import ImageInput, image_token_cost, load_image, normalize
 
@@ -97,6 +98,8 @@ class ImageColumn:
 
     pixels: NDArray[np.uint8]  # (P, Y, X, 3)
     which: NDArray[np.int64]  # the image of each example
+    mean: tuple[float, ...] = HALVES
+    std: tuple[float, ...] = HALVES
 
     def __len__(self) -> int:
         return len(self.which)
@@ -109,7 +112,7 @@ class ImageColumn:
         return np.array(self.pixels[self.which[i]])
 
     def gather(self, indices: Indices) -> torch.Tensor:
-        return normalize(self.pixels[self.which[indices]])
+        return normalize(self.pixels[self.which[indices]], self.mean, self.std)
 
 
 @dataclass(frozen=True)
@@ -209,9 +212,9 @@ class LabelWriter(ColumnWriter):
 class ImageWriter(ColumnWriter):
     """Writes images, read by a few threads and written in order."""
 
-    def __init__(self, stem: Path, size: int) -> None:
+    def __init__(self, stem: Path, field: FieldConfig) -> None:
         super().__init__(stem)
-        self.size = size
+        self.field, size = field, field.image_size
         self.known: dict[Path | Member, int] = {}  # files that several examples may use
         self.pixels, self.which = self.array("pixels", np.uint8, (size, size, 3)), self.array("which", np.int64)
 
@@ -228,7 +231,8 @@ class ImageWriter(ColumnWriter):
         with ThreadPoolExecutor(WORKERS) as pool:
             for first in range(0, len(new), CHUNK):
                 chunk = new[first : first + CHUNK]
-                self.pixels.add(np.stack(list(pool.map(load_image, chunk, [self.size] * len(chunk)))))
+                loaded = pool.map(lambda image: load_image(image, *self.field.resizing), chunk)
+                self.pixels.add(np.stack(list(loaded)))
         self.which.add(np.array(which, dtype=np.int64))
 
 

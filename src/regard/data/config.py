@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from regard.core.config import Config, Count, Probability, doc
+from regard.core.config import Config, Count, Probability, Range, doc
 from regard.core.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.core.registry import Registry
 from regard.data import caption_datasets, huggingface_datasets, text
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 TokenizerKind = Literal["bpe", "unigram", "characters", "words", "bytes", "pretrained"]
 AugmentKind = Literal["crop", "flip", "color"]
+ResizeFilter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]  # Pillow's
 BYTES = 256
+HALVES = (0.5, 0.5, 0.5)
 DATA_SOURCES: "Registry[type[DataSource]]" = Registry("data source")  # the user's own, by name
 
 
@@ -36,21 +38,28 @@ class FieldConfig(Config):
     lowercase: bool = doc(False, "convert texts to lower case")
     max_tokens: Count | None = doc(None, "training examples with more tokens are left out and counted")
     image_size: Count = doc(SIDE, "height and width in pixels to which images are resized")
+    image_resize: ResizeFilter = doc("bicubic", "filter with which images are resized")
+    image_crop_from: Count | None = doc(
+        None, "height and width to which images are resized instead, before their center of image_size is cropped"
+    )
+    image_mean: tuple[Probability, ...] = doc(HALVES, "subtracted from red, green and blue, which are in [0, 1]")
+    image_std: tuple[Annotated[float, Range(1e-3)], ...] = doc(HALVES, "by which they are divided then")
     augment: tuple[AugmentKind, ...] | None = doc(
         None, 'random changes of each training image. "flip" is wrong where captions say left and right'
     )
 
     def conflicts(self) -> Iterator[Problem]:
         of_text = ("tokenizer", "vocab_size", "lowercase", "max_tokens")
+        of_image = ("image_size", "image_resize", "image_crop_from", "image_mean", "image_std", "augment")
         subject, unused = {
-            "label": ("a label", (*of_text, "image_size", "augment")),
+            "label": ("a label", of_text + of_image),
             "image": ("an image", of_text),
-            "text": ("a text", ("image_size", "augment")),
+            "text": ("a text", of_image),
         }[self.kind]
         if self.kind == "text" and self.tokenizer == "bytes":  # a token for each byte: no vocabulary is learned
-            subject, unused = "a text in bytes", ("vocab_size", "image_size", "augment")
+            subject, unused = "a text in bytes", ("vocab_size", *of_image)
         if self.kind == "text" and self.tokenizer == "pretrained":
-            subject, unused = "a pretrained tokenizer", ("vocab_size", "lowercase", "image_size", "augment")
+            subject, unused = "a pretrained tokenizer", ("vocab_size", "lowercase", *of_image)
         for key in unused:
             if getattr(self, key) != FieldConfig.__dataclass_fields__[key].default:
                 got = repr(getattr(self, key))
@@ -59,6 +68,30 @@ class FieldConfig(Config):
         if self.vocab_size < least and "vocab_size" not in unused:
             why = "the special tokens and one word" if self.tokenizer == "words" else "the special tokens and all bytes"
             yield Problem("vocab_size", f"at least {least}, for {why}", str(self.vocab_size), "Raise it.")
+        if self.kind == "image":
+            yield from self._wrong_image()
+
+    def _wrong_image(self) -> Iterator[Problem]:
+        if self.image_crop_from is not None and self.image_crop_from < self.image_size:
+            wanted, got = f"at least image_size = {self.image_size}", str(self.image_crop_from)
+            yield Problem("image_crop_from", wanted, got, "Raise it.")
+        for key in ("image_mean", "image_std"):
+            if len(getattr(self, key)) != 3:
+                got, remedy = str(list(getattr(self, key))), f"As in {key} = [0.5, 0.5, 0.5]."
+                yield Problem(key, "three numbers: of red, green and blue", got, remedy)
+        if not self.normalized_to_one and "color" in (self.augment or ()):
+            wanted = "no 'color' with another image_mean or image_std than 0.5"
+            yield Problem("augment", wanted, str(list(self.augment or ())), "Leave one out.")
+
+    @property
+    def normalized_to_one(self) -> bool:
+        """Whether the numbers of an image are in [-1, 1]."""
+        return self.image_mean == self.image_std == HALVES
+
+    @property
+    def resizing(self) -> tuple[int, ResizeFilter, int | None]:
+        """The arguments of `images.load_image` beside the image."""
+        return self.image_size, self.image_resize, self.image_crop_from
 
     @property
     def tokenization(self) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,7 @@ from regard.data.arrays import (
     Column,
     ColumnWriter,
     Ids,
+    ImageColumn,
     ImageWriter,
     Indices,
     LabelWriter,
@@ -312,7 +313,7 @@ def _encode(
 
 def _writer(stem: Path, vocabulary: VocabularyType | None, field: FieldConfig, running: bool) -> ColumnWriter:
     if vocabulary is None:
-        return ImageWriter(stem, field.image_size)
+        return ImageWriter(stem, field)
     return LabelWriter(stem) if isinstance(vocabulary, Labels) else TextWriter(stem, vocabulary.size, running=running)
 
 
@@ -345,10 +346,15 @@ def _open_vocabulary(path: Path, field: Mapping[str, Any]) -> VocabularyType:
 
 
 def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:
-    context_length = record["config"]["context_length"]
-    target = open_column(folder / f"{split}.target", context_length)
+    config = record["config"]
+    target = open_column(folder / f"{split}.target", config["context_length"])
     names = [name for name in record["fields"] if name != "target"]
-    sources = tuple(open_column(folder / f"{split}.{name}", None) for name in names)
+    sources = tuple(
+        replace(column, mean=tuple(field["image_mean"]), std=tuple(field["image_std"]))
+        if isinstance(column := open_column(folder / f"{split}.{name}", None), ImageColumn)
+        else column
+        for name, field in zip(names, config["sources"] or [config["source"]] * len(names), strict=True)
+    )
     for name, source in zip(names, sources, strict=True):
         if len(source) != len(target):
             raise damaged(folder / f"{split}.{name}", f"{len(source):,} sources and {len(target):,} targets")

@@ -2,10 +2,11 @@
 
 The format is recognized by the content, not by the name. EXIF orientation is applied and the image converted to RGB:
 transparent pixels over white, 16 bits scaled to 8, the first frame of an animation. It is resized to a square without
-cropping.
+cropping; with `crop_from`, to a larger square whose center is cropped.
 """
 
 import os
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
+from regard.data.config import HALVES, ResizeFilter
 from regard.data.image_store import Member, check_size
 from regard.data.synthetic.scenes import Scene
 from regard.data.text import open_regular, readable
@@ -27,10 +29,10 @@ Pixels = NDArray[np.uint8]
 ImageInput = str | Path | Member | Scene | Pixels  # a file, a zip member, a scene, or an array (Y, X, 3)
 
 
-def load_image(image: object, size: int) -> Pixels:
-    """An image as it is stored: (size, size, 3)."""
+def load_image(image: object, size: int, resize: ResizeFilter = "bicubic", crop_from: int | None = None) -> Pixels:
+    """An image as it is stored: (size, size, 3). An array of this shape is taken as it is."""
     if isinstance(image, str | Path | Member):
-        return read_image(image, size)
+        return read_image(image, size, resize, crop_from)
     pixels: Any = image.draw() if isinstance(image, Scene) else image
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
         got = f"{pixels.dtype} of shape {pixels.shape}" if isinstance(pixels, np.ndarray) else repr(pixels)[:60]
@@ -38,13 +40,17 @@ def load_image(image: object, size: int) -> Pixels:
         raise InvalidArgument("image", wanted=wanted, got=got, remedy="Give RGB, 0 to 255.")
     if 0 in pixels.shape:
         raise InvalidArgument("image", wanted="at least one pixel", got=str(pixels.shape), remedy="Give another.")
-    return pixels if pixels.shape[:2] == (size, size) else _resized(_pillow().fromarray(pixels), size, size)
+    if pixels.shape[:2] == (size, size):
+        return pixels
+    return _squared(_pillow().fromarray(pixels), size, resize, crop_from)
 
 
-def normalize(batch: NDArray[np.uint8]) -> torch.Tensor:
-    """Model input: (B, Y, X, 3) bytes to (B, 3, Y, X) floats in [-1, 1]."""
-    channels = torch.from_numpy(np.ascontiguousarray(batch.transpose(0, 3, 1, 2)))
-    return channels.to(torch.float32).div_(127.5).sub_(1.0)
+def normalize(batch: NDArray[np.uint8], mean: Sequence[float] = HALVES, std: Sequence[float] = HALVES) -> torch.Tensor:
+    """Model input: (B, Y, X, 3) bytes to (B, 3, Y, X) floats, (x / 255 - mean) / std; by default in [-1, 1]."""
+    channels = torch.from_numpy(np.ascontiguousarray(batch.transpose(0, 3, 1, 2))).to(torch.float32)
+    if tuple(mean) == tuple(std) == HALVES:
+        return channels.div_(127.5).sub_(1.0)
+    return channels.div_(255.0).sub_(torch.tensor(mean)[:, None, None]).div_(torch.tensor(std)[:, None, None])
 
 
 def image_token_cost(size: int) -> int:
@@ -52,9 +58,11 @@ def image_token_cost(size: int) -> int:
     return max(1, size // CELL) ** 2
 
 
-def read_image(path: str | Path | Member, size: int) -> Pixels:
+def read_image(
+    path: str | Path | Member, size: int, resize: ResizeFilter = "bicubic", crop_from: int | None = None
+) -> Pixels:
     """The image of a file, (size, size, 3). Any failure raises InvalidData with the file's name."""
-    return _resized(_open(path), size, size)
+    return _squared(_open(path), size, resize, crop_from)
 
 
 def read_thumbnail(path: str | Path | Member, longest: int) -> Pixels:
@@ -114,9 +122,15 @@ def _as_rgb(image: Any) -> Any:
     return image.convert("RGB")
 
 
-def _resized(image: Any, width: int, height: int) -> Pixels:
+def _squared(image: Any, size: int, resize: ResizeFilter, crop_from: int | None) -> Pixels:
+    side = size if crop_from is None else crop_from
+    first = (side - size) // 2
+    return _resized(image, side, side, resize)[first : first + size, first : first + size]
+
+
+def _resized(image: Any, width: int, height: int, resize: ResizeFilter = "bicubic") -> Pixels:
     if image.size != (width, height):
-        image = image.resize((width, height), _pillow().Resampling.BICUBIC, reducing_gap=3.0)
+        image = image.resize((width, height), _pillow().Resampling[resize.upper()])
     return np.array(image, dtype=np.uint8)
 
 

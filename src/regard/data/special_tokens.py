@@ -45,7 +45,7 @@ class SpecialTokens:
         if wrong := names ^ set(table):
             raise ValueError(f"special tokens with other keys than {', '.join(sorted(names))}: {sorted(wrong)!r:.80}")
         _check(table, size)
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+        values: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in table.items()}
         return SpecialTokens(**values)
 
     def check(self, size: int) -> None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -67,6 +67,31 @@ def _first(task: SearchTask, request: Request) -> int:
     raise InvalidArgument("text", wanted=wanted, got="an empty one", remedy="Give its first words.")
 
 
+class BatchLimits(NamedTuple):
+    """What the requests of a batch need at most."""
+
+    max_length: int  # tokens of an output, with its prefix
+    max_prefix: int = 0
+    constrained: bool = False  # whether phrases are required
+    banned: tuple[int, int] = (0, 0)  # phrases of one request, and tokens of a phrase
+    min_length: bool = False  # whether an output has a smallest length
+    source: int = 0  # positions of a source beyond those of the first requests
+    queued: bool = False  # whether requests are admitted after the first step
+
+    @staticmethod
+    def of(requests: Sequence[PlannedRequest], slots: int) -> "BatchLimits":
+        """Those of a batch of so many slots whose requests are all known."""
+        bans = [each.request.bans for each in requests]
+        return BatchLimits(
+            max(each.max_length for each in requests),
+            max(len(each.prefix) for each in requests),
+            any(each.constraint is not None for each in requests),
+            (max(map(len, bans)), max((len(run) for each in bans for run, _ in each), default=0)),
+            any(each.min_length for each in requests),
+            queued=slots < len(requests),
+        )
+
+
 class BufferSizes(NamedTuple):
     """The sizes of a batch's buffers, beside the number of its slots."""
 
@@ -84,54 +109,46 @@ class BatchPlan:
     capacity   steps that the decoder's state has room for
     """
 
-    def __init__(self, task: SearchTask, requests: Sequence[PlannedRequest], slots: int) -> None:
+    def __init__(self, task: SearchTask, limits: BatchLimits, slots: int) -> None:
         config = task.config
-        self.task, self.requests = task, requests
+        self.task, self.limits = task, limits
         self.device = next(task.model.parameters()).device
         self.beams = config.num_hypotheses if config.sample else config.beam_size
-        self.max_length = max(each.max_length for each in requests)
-        self.max_prefix = max(len(each.prefix) for each in requests)
         self.half = config.precision == "bfloat16" and self.device.type == "cuda"
         if config.precision == "bfloat16" and not self.half:
             _warn_float32()
-        options = EngineOptions(self.max_length, task.window, self.half, config.quantization == "int8")
+        options = EngineOptions(limits.max_length, task.window, self.half, config.quantization == "int8")
         self.decoder = engines.decoder_for(task.model, options)
         self.static = self.decoder.static
-        self.constrained = any(each.constraint is not None for each in requests)
         registered = [logits_processors.LOGITS_PROCESSORS[name]() for name in config.logits_processors or ()]
         self.processors = [*registered, *task.logits_processors]
         self.recorded = (
             self.static
             and not capturing_here()
-            and not self.constrained
+            and not limits.constrained
             and all(each.recordable for each in self.processors)
         )
-        self.slots = rounded(slots, up=slots == len(requests)) if self.static else slots
+        self.slots = rounded(slots, up=not limits.queued) if self.static else slots
         # Where requests are admitted later, steps exceed any output's length; the older half of the cache is dropped.
-        self.capacity = self.max_length if self.slots >= len(requests) else 2 * self.max_length
-
-    @cached_property
-    def banned(self) -> tuple[int, int]:
-        """The largest number of banned phrases of a request, and the length of the longest phrase."""
-        bans = [each.request.bans for each in self.requests]
-        return max(map(len, bans)), max((len(run) for each in bans for run, _ in each), default=0)
+        self.capacity = 2 * limits.max_length if limits.queued else limits.max_length
 
     def sizes(self, memory: Memory | None) -> BufferSizes:
         """Sizes for sources like these; static buffers have few different sizes, so that they can be used again."""
-        steps, tokens, prefix = self.capacity, self.max_length, max(1, self.max_prefix)
+        steps, tokens, prefix = self.capacity, self.limits.max_length, max(1, self.limits.max_prefix)
         if not self.static:
             return BufferSizes(0, steps, tokens + 1, prefix)
-        source = 0 if memory is None else SOURCE_MULTIPLE * -(-memory.states.shape[1] // SOURCE_MULTIPLE)
+        source = 0 if memory is None else max(memory.states.shape[1], self.limits.source)
+        source = SOURCE_MULTIPLE * -(-source // SOURCE_MULTIPLE)
         steps, tokens, prefix = (1 << (each - 1).bit_length() for each in (steps, tokens, prefix))
         return BufferSizes(source, steps, tokens + 1, prefix)
 
     def pool_key(self, sizes: BufferSizes) -> Hashable:
         """The key under which another search may use these buffers; None where they are specific to this one."""
-        if not self.recorded or self.processors or self.banned[0]:
+        if not self.recorded or self.processors or self.limits.banned[0]:
             return None
         task = self.task
         config = replace(task.config, seed=0) if task.config.sample else task.config  # the seed is written at admission
-        own = (any(each.min_length for each in self.requests), self.max_prefix > 0)
+        own = (self.limits.min_length, self.limits.max_prefix > 0)
         return sizes, own, config, task.special_tokens, task.ends, task.scored, task.rerank is None
 
     def start(self, memory: Memory | None, batch: int, capacity: int) -> DecoderState:
@@ -149,8 +166,8 @@ class BatchPlan:
             prompt=new((self.slots,), 0),
             prefix=new((self.slots, sizes.prefix), -1),
         )
-        limit = new((self.slots,), self.max_length)
-        required = RequiredPhrases(special, task.ends) if self.constrained else None
+        limit = new((self.slots,), self.limits.max_length)
+        required = RequiredPhrases(special, task.ends) if self.limits.constrained else None
         common = (task.config, generated, limit, self._build_processors(), special, task.ends, required)
         if self.beams > 1 and not task.config.sample:
             return BeamSearch(*common, whole_beam=task.rerank is not None)
@@ -160,7 +177,7 @@ class BatchPlan:
         """The processors that the config and the requests ask for, in the order in which they are applied."""
         config, special = self.task.config, self.task.special_tokens
         processors: list[LogitsProcessor] = [logits_processors.SuppressTokens(special.suppressed)]
-        limited = self.task.ends and any(each.min_length for each in self.requests)
+        limited = self.task.ends and self.limits.min_length
         min_length = logits_processors.MinLength(special.end) if limited else None
         if min_length is not None:
             processors.append(min_length)
@@ -169,12 +186,12 @@ class BatchPlan:
         if config.repetition_penalty != 1.0:
             processors.append(logits_processors.RepetitionPenalty(config.repetition_penalty))
         processors += self.processors
-        phrases, longest = self.banned
+        phrases, longest = self.limits.banned
         if phrases:
             processors.append(logits_processors.BannedPhrases(self.slots, phrases, longest, self.device))
         if min_length is not None and len(processors) > 2:
             processors.append(logits_processors.AllowEnd(min_length))
-        if self.max_prefix:
+        if self.limits.max_prefix:
             saved = logits_processors.SavePrefix()
             processors = [saved, *processors, logits_processors.ForcePrefix(saved)]
         return processors

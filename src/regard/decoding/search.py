@@ -12,7 +12,7 @@ import torch
 from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
 from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
-from regard.decoding.batch_plan import BatchPlan, PlannedRequest, plan_requests
+from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest, plan_requests
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.strategies import DecodingStrategy
@@ -31,6 +31,7 @@ COLUMNS = 6  # of a table of admitted requests, before their prefixes
 MIN_HYPOTHESES = 64  # a static batch is not shrunk below: a GPU is no faster with fewer
 
 Finished = list[tuple[int, list[Hypothesis]]]  # slots and their hypotheses
+Requests = Sequence[PlannedRequest] | dict[int, PlannedRequest]  # by index
 
 
 def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -72,8 +73,11 @@ class SearchBatch:
     pool_key: Hashable
     done: HostFuture | None  # the finished slots before the last steps
 
+    requests: Requests
+
     def __init__(self, task: SearchTask, requests: Sequence[PlannedRequest], slots: int) -> None:
-        self.task, self.requests, self.plan = task, requests, BatchPlan(task, requests, slots)
+        self.task, self.requests = task, requests
+        self.plan = BatchPlan(task, BatchLimits.of(requests, slots), slots)
 
     def run(self) -> Iterator[tuple[int, list[Hypothesis]]]:
         """The index of each request and its hypotheses, as they are finished."""
@@ -162,7 +166,7 @@ class SearchBatch:
     @torch.inference_mode()
     def _begin(self) -> None:
         plan = self.plan
-        self.occupants, self.queue = [None] * plan.slots, EncodeQueue(plan)
+        self.occupants, self.queue = [None] * plan.slots, EncodeQueue(plan, self.requests)
         self.step = 0  # steps taken
         self.done = None
         self.queue.encode()
@@ -268,8 +272,8 @@ class SearchBatch:
 class EncodeQueue:
     """Requests that wait for a slot. As many as the batch has slots are encoded at once."""
 
-    def __init__(self, plan: BatchPlan) -> None:
-        self.plan = plan
+    def __init__(self, plan: BatchPlan, requests: Requests) -> None:
+        self.plan, self.requests = plan, requests
         self.next = 0  # the first request that is not encoded
         self.encoded: list[int] = []  # requests that are encoded and not admitted
         self.memory: Memory | None = None  # theirs, before the decoder has made a state of it
@@ -277,13 +281,18 @@ class EncodeQueue:
 
     def __len__(self) -> int:
         """The number of requests that are not admitted."""
-        return len(self.plan.requests) - self.next + len(self.encoded)
+        return len(self.requests) - self.next + len(self.encoded)
 
     def encode(self) -> None:
         """Encode the next requests."""
-        self.encoded = list(range(self.next, min(self.next + self.plan.slots, len(self.plan.requests))))
-        self.next += len(self.encoded)
-        sources, task = [self.plan.requests[index].request.source for index in self.encoded], self.plan.task
+        chosen = list(range(self.next, min(self.next + self.plan.slots, len(self.requests))))
+        self.next += len(chosen)
+        self.encode_these(chosen)
+
+    def encode_these(self, indices: list[int]) -> None:
+        """Encode these requests, which are next in the queue."""
+        self.encoded = indices
+        sources, task = [self.requests[index].request.source for index in self.encoded], self.plan.task
         if sources[0] is not None:
             self.memory = engines.encode(task.model, task.collate(sources), half=self.plan.half)
 

@@ -1,15 +1,15 @@
 """The table of metrics: description, direction, the tasks each applies to, and its `Statistics`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
-from regard.core.metric_names import HIGHER_IS_BETTER
+from regard.core.metric_names import DESCRIPTIONS, HIGHER_IS_BETTER
 from regard.evaluation import caption_metrics, sacrebleu_statistics
 from regard.evaluation.meteor import matchers, meteor
 from regard.evaluation.statistics import (
@@ -51,42 +51,36 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {
-    name: replace(metric, higher_is_better=HIGHER_IS_BETTER[name])
-    for name, metric in {
-        "loss": Metric("mean cross-entropy of a token, or label, in nats", None, (*TEXT, *LABEL, "language"), digits=4),
-        "perplexity": Metric("exp(loss)", None, ("text", "language")),
-        "bleu": Metric("BLEU, 0 to 100, by sacreBLEU", sacrebleu_statistics.bleu),
-        "bleu_lower": Metric("BLEU, ignoring case", partial(sacrebleu_statistics.bleu, lowercase=True)),
-        "chrf": Metric("chrF2 (character n-grams), 0 to 100, by sacreBLEU", sacrebleu_statistics.chrf),
-        "ter": Metric("translation edit rate: edits and shifts per 100 words, by sacreBLEU", sacrebleu_statistics.ter),
+    name: Metric(DESCRIPTIONS[name], higher_is_better=HIGHER_IS_BETTER[name], **options)
+    for name, options in dict[str, dict[str, Any]](
+        loss={"statistics": None, "tasks": (*TEXT, *LABEL, "language"), "digits": 4},
+        perplexity={"statistics": None, "tasks": (*TEXT, "language")},
+        bleu={"statistics": sacrebleu_statistics.bleu},
+        bleu_lower={"statistics": partial(sacrebleu_statistics.bleu, lowercase=True)},
+        chrf={"statistics": sacrebleu_statistics.chrf},
+        ter={"statistics": sacrebleu_statistics.ter},
         **{
-            f"bleu{n}": Metric(f"captions: BLEU-{n}, 0 to 1, as COCO", partial(caption_metrics.bleu, n), digits=4)
+            f"bleu{n}": {"statistics": partial(caption_metrics.bleu, n), "digits": 4}
             for n in range(1, caption_metrics.MAX_ORDER + 1)
         },
-        "rouge_l": Metric("captions: ROUGE-L, 0 to 1, as COCO", caption_metrics.rouge_l, digits=4),
-        "meteor": Metric("captions: METEOR without paraphrases, 0 to 1", meteor, digits=4, variant=matchers),
-        "cider": Metric("captions: CIDEr-D, 0 to 10, as COCO", caption_metrics.Cider, digits=4),
-        "accuracy": Metric(
-            "fraction of labels, or whole sequences, that equal a reference", exact_match, TEXT + LABEL, percent=True
-        ),
-        "error_rate": Metric(
-            "edits per reference token, split at spaces: word or phoneme error rate",
-            partial(edit_rate, str.split),
-            percent=True,
-        ),
-        "character_error_rate": Metric("edits per reference character", partial(edit_rate, str), percent=True),
-        "f1": Metric("macro-averaged F1", partial(macro_average, f1), LABEL, percent=True),
-        "f1_micro": Metric("micro-averaged F1, equal to accuracy", micro_f1, LABEL, percent=True),
-        "precision": Metric("macro-averaged precision", partial(macro_average, precision), LABEL, percent=True),
-        "recall": Metric("macro-averaged recall", partial(macro_average, recall), LABEL, percent=True),
-    }.items()
+        rouge_l={"statistics": caption_metrics.rouge_l, "digits": 4},
+        meteor={"statistics": meteor, "digits": 4, "variant": matchers},
+        cider={"statistics": caption_metrics.Cider, "digits": 4},
+        accuracy={"statistics": exact_match, "tasks": TEXT + LABEL, "percent": True},
+        error_rate={"statistics": partial(edit_rate, str.split), "percent": True},
+        character_error_rate={"statistics": partial(edit_rate, str), "percent": True},
+        f1={"statistics": partial(macro_average, f1), "tasks": LABEL, "percent": True},
+        f1_micro={"statistics": micro_f1, "tasks": LABEL, "percent": True},
+        precision={"statistics": partial(macro_average, precision), "tasks": LABEL, "percent": True},
+        recall={"statistics": partial(macro_average, recall), "tasks": LABEL, "percent": True},
+    ).items()
 }
 
 
 def register_metric(name: str, metric: Metric, package: str | None = None) -> None:
     """Add a metric, for `regard evaluate` and as `train.monitor`."""
     HIGHER_IS_BETTER.register(name, metric.higher_is_better, package=package)  # refuses a name that is taken
-    METRICS[name] = metric
+    METRICS[name], DESCRIPTIONS[name] = metric, metric.description
 
 
 def check_metrics(names: Sequence[str], task: TaskName | None) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import MultiSource, Tokens
 from regard.core.shapes import Tensor
+from regard.data.config import FieldConfig
 from regard.data.corpus import VocabularyType
 from regard.data.images import ImageInput, image_token_cost, load_image, normalize
 from regard.data.tokenizer import Tokenizer
@@ -59,13 +60,13 @@ class SourceInput(InputEncoder):
 
     encoder      of the source; for a language model, the model
     vocabulary   of the source; for a language model, of its text; None for images
-    image_size   pixels a side, for images
+    field        of the source; None for a language model
     has_limit    whether learned positions limit its length; not where the window of a language model slides
     """
 
     encoder: nn.Module
     vocabulary: VocabularyType | None
-    image_size: int = 0
+    field: FieldConfig | None = None
     has_limit: bool = True
 
     def check(self, name: str, texts: Iterable[Any]) -> list[Any]:
@@ -95,13 +96,15 @@ class SourceInput(InputEncoder):
         return [ids[:limit] if i in long and isinstance(ids, list) else ids for i, ids in enumerate(inputs)], long
 
     def sizes(self, inputs: Sequence[EncodedInput]) -> list[int]:
-        other = image_token_cost(self.image_size) if self.vocabulary is None else 1
+        other = 1 if self.vocabulary is not None or self.field is None else image_token_cost(self.field.image_size)
         return [len(each) if isinstance(each, list) else other for each in inputs]
 
     def collate(self, inputs: Sequence[Any]) -> Tokens | Tensor:
         device = next(self.encoder.parameters()).device
         if self.vocabulary is None:
-            return normalize(np.stack([load_image(image, self.image_size) for image in inputs])).to(device)
+            assert self.field is not None
+            pixels = np.stack([load_image(image, *self.field.resizing) for image in inputs])
+            return normalize(pixels, self.field.image_mean, self.field.image_std).to(device)
         if isinstance(self.vocabulary, Labels):
             return torch.tensor(inputs, device=device)
         return Tokens.of([self.vocabulary.special_tokens.source(ids) for ids in inputs], device=device)

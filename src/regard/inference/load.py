@@ -20,8 +20,10 @@ from regard.recipe.recipe import Recipe
 LARGE = 1_000_000  # numbers up to this are not compared with the weights of a checkpoint
 
 
-def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "cpu") -> Predictor:
+def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "auto") -> Predictor:
     """The model of a checkpoint, or the best of a run, ready to predict. Every byte is checked first.
+
+    device   "cpu", "cuda", or "auto": a GPU where there is one
 
     Several paths make an ensemble, which predicts with the mean of their probabilities and the first one's recipe. A
     model that is already loaded is returned as it is.

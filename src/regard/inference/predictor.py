@@ -69,7 +69,7 @@ class Predictor:
         if len(encoders) != len(fields):  # an ensemble, which passes all sources to each member
             encoders *= len(fields)
         parts = tuple(
-            SourceInput(encoder, vocabulary, field.image_size)
+            SourceInput(encoder, vocabulary, field)
             for encoder, vocabulary, field in zip(encoders, self.sources, fields, strict=True)
         )
         return parts[0] if len(parts) == 1 else MultiSourceInput(parts)

@@ -47,7 +47,9 @@ class ExportTarget(ABC):
 
 
 # The class of each target by its name, in the order in which they are listed.
-TARGETS: dict[str, tuple[str, str]] = {}
+TARGETS: dict[str, tuple[str, str]] = {
+    "ctranslate2": ("regard.interop.ctranslate2", "CTranslate2Target"),
+}
 
 
 def export_target(name: str) -> ExportTarget:

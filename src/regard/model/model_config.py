@@ -100,20 +100,18 @@ class ModelConfig:
             return "several encoders, whose memories are padded"
         if self.decoder is None:
             return "a model without a decoder"
-        for role, part in self._parts():
+        for role, part in self.parts():
             if not part.config.packable:
                 return f"model.{role}.kind = {part.kind!r}"
             if setting := part.config.not_packable():
                 return f"model.{role}.{setting}"
-        layouts = {part.config.packed_memory for _, part in self._parts()}
+        layouts = {part.config.packed_memory for _, part in self.parts()}
         return None if len(layouts) == 1 else self._kinds()
 
     def not_shardable(self) -> str | None:
         """The settings with which FSDP cannot shard it; None where it can."""
-        unshardable = (
-            f"model.{role}.kind = {part.kind!r}" for role, part in self._parts() if not part.config.shardable
-        )
-        has_blocks = any(part.config.has_blocks for _, part in self._parts())
+        unshardable = (f"model.{role}.kind = {part.kind!r}" for role, part in self.parts() if not part.config.shardable)
+        has_blocks = any(part.config.has_blocks for _, part in self.parts())
         return next(unshardable, None if has_blocks else self._kinds())
 
     def image_conflicts(self, encoder: int, size: int) -> Iterator[Problem]:
@@ -126,13 +124,14 @@ class ModelConfig:
         """The table of each encoder."""
         return ["encoder"] if "encoder" in self.table else [f"encoders.{i + 1}" for i in range(len(self.encoders))]
 
-    def _parts(self) -> Iterator[tuple[str, Part[EncoderConfig] | Part[DecoderConfig]]]:
+    def parts(self) -> Iterator[tuple[str, Part[EncoderConfig] | Part[DecoderConfig]]]:
+        """Encoders and decoder, each with its table."""
         yield from zip(self.encoder_names, self.encoders, strict=True)
         if self.decoder is not None:
             yield "decoder", self.decoder
 
     def _kinds(self) -> str:
-        return " and ".join(f"model.{role}.kind = {part.kind!r}" for role, part in self._parts())
+        return " and ".join(f"model.{role}.kind = {part.kind!r}" for role, part in self.parts())
 
 
 def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:

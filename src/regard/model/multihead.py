@@ -133,10 +133,11 @@ class MultiHead(AttentionModule):
         source_offsets: SequenceOffsets | None = None,
         *,
         causal: bool = False,
+        window: int | None = None,
     ) -> Float[Tensor, "N W"]:
         """Self-attention within packed sequences, or attention to the source sequence of the same index.
 
-        For scores that declare `packable`.
+        For scores that declare `packable`. `window`: attend to so many keys before the query's position.
         """
         score_function = self.score.score_function(self.head_dim)
         if not (self.score.packable and varlen.supports(score_function)):
@@ -145,7 +146,8 @@ class MultiHead(AttentionModule):
             raise InvalidArgument("score", wanted=wanted, got=type(self.score).__name__, remedy=remedy)
         assert isinstance(score_function, DotScoreFunction)
         dropout = self.dropout if self.training else 0.0
-        layout = HeadLayout(self.heads, self.kv_heads, self.head_dim, score_function.scale, causal, dropout)
+        window = None if window is not None and window >= offsets.max_length - 1 else window  # kernels have none
+        layout = HeadLayout(self.heads, self.kv_heads, self.head_dim, score_function.scale, causal, dropout, window)
         source = x if source is None else source
         if self.rotary is None and self.q_norm is None and type(self.score) in (Dot, ScaledDot):
             joined = x is source  # queries, keys and values in one product

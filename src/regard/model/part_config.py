@@ -48,6 +48,11 @@ class EncoderConfig(PartConfig):
     reads: ClassVar[Reads] = "tokens"  # what a source is made of
 
     @property
+    def normalizes_colors(self) -> bool:
+        """Whether it expects images in [-1, 1], because it normalizes their colors itself."""
+        return False
+
+    @property
     def output_dropout(self) -> float:
         """Dropout before a classifier."""
         return float(getattr(self, "dropout", 0.0))

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 
 import torch
+from torch.nn import functional as F
 
 from regard.core.sequence import Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, tile
+from regard.model.capture import capturing_here
 from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
 from regard.model.kv_cache import KeyValue, KeyValueCache, LayerMemories, Slots
@@ -29,7 +31,7 @@ class TransformerEncoder(Encoder):
 
     def __init__(self, config: TransformerConfig, embedding: Embedding) -> None:
         super().__init__()
-        self.dim, self.causal = config.dim, config.causal
+        self.dim, self.causal, self.window = config.dim, config.causal, config.window if config.causal else None
         self.embed_tokens = embedding
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
         self.cls_tokens = int(config.cls_token)
@@ -44,7 +46,7 @@ class TransformerEncoder(Encoder):
         x, length = self.input_layer(x), x.shape[1]
         packing, bias = Packing.where_useful(mask), self.input_layer.bias(length, length)
         x = x if packing is None else packing.pack(x)
-        states = self.stack(x, PaddedInputs(mask[:, None], self.causal, bias, packing))
+        states = self.stack(x, PaddedInputs(mask[:, None], self.causal, bias, packing, window=self.window))
         # Zeros in the padding, with a packing or without.
         states = states.masked_fill(~mask[..., None], 0.0) if packing is None else packing.unpack(states)
         if self.cls_token is not None:
@@ -54,7 +56,8 @@ class TransformerEncoder(Encoder):
     def forward_packed(self, source: Packed) -> PackedMemory:
         """As `forward`, for packed sequences; not with a cls_token, nor with positions that bias the scores."""
         x = self.input_layer(self.embed_tokens(source.ids), source.offsets)
-        return PackedMemory(self.stack(x, PackedInputs(source.offsets, self.causal)), source.offsets)
+        inputs = PackedInputs(source.offsets, self.causal, window=self.window)
+        return PackedMemory(self.stack(x, inputs), source.offsets)
 
 
 @dataclass
@@ -71,6 +74,7 @@ class TransformerState(DecoderState):
     time: int = 0  # steps taken
     visible: Bool[Tensor, "B K capacity"] | None = None  # None: one hypothesis each, all since the first step
     entered: Int[Tensor, " B"] | None = None  # the step at which each sequence was admitted
+    slides: bool = False  # whether a full cache drops its older half: a sliding window needs only the other
 
     @property
     def length(self) -> int:
@@ -109,15 +113,15 @@ class TransformerState(DecoderState):
         return self
 
     def make_room(self) -> None:
-        """Drop the older half of a full cache, where sequences were admitted: none is longer than half the capacity."""
+        """Drop the older half of a full cache, if it slides or sequences were admitted: none is longer than half."""
         cache = self.caches[0]
-        if self.entered is None or cache.length + self.beams <= cache.capacity:
+        if not (self.slides or self.entered is not None) or cache.length + self.beams <= cache.capacity:
             return
-        assert self.visible is not None
         old = cache.capacity // self.beams // 2 * self.beams
         for each in self.caches:
             each.drop_oldest(old)
-        self.visible = torch.cat((self.visible[:, :, old:], torch.zeros_like(self.visible[:, :, :old])), -1)
+        if self.visible is not None:
+            self.visible = torch.cat((self.visible[:, :, old:], torch.zeros_like(self.visible[:, :, :old])), -1)
 
 
 class TransformerDecoder(Decoder[TransformerState]):
@@ -126,7 +130,7 @@ class TransformerDecoder(Decoder[TransformerState]):
     def __init__(self, config: TransformerConfig, embedding: Embedding, project: Projection, memory_dim: int | None):
         super().__init__()
         self.embed_tokens, self.project = embedding, project
-        self.extrapolates = POSITIONS[config.positions].extrapolates
+        self.extrapolates, self.window = POSITIONS[config.positions].extrapolates, config.window
         self.input_layer = InputLayer(config, bidirectional=False)
         self.stack = TransformerStack(config, memory_dim)
 
@@ -138,7 +142,7 @@ class TransformerDecoder(Decoder[TransformerState]):
         self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
     ) -> Float[Tensor, "*lead W"]:
         x, length = self.input_layer(self.embed_tokens(targets)), targets.shape[1]
-        inputs = PaddedInputs(None, True, self.input_layer.bias(length, length), packing)
+        inputs = PaddedInputs(None, True, self.input_layer.bias(length, length), packing, window=self.window)
         inputs = inputs if memory is None else inputs.with_memory(memory)
         states: Tensor = self.stack(x if packing is None else packing.pack(x), inputs)
         return states
@@ -147,18 +151,21 @@ class TransformerDecoder(Decoder[TransformerState]):
         """As `hidden`, for packed sequences; not with positions that bias the scores."""
         assert not isinstance(memory, Memory)
         x = self.input_layer(self.embed_tokens(targets.ids), targets.offsets)
-        states: Tensor = self.stack(x, PackedInputs(targets.offsets, True, memory))
+        states: Tensor = self.stack(x, PackedInputs(targets.offsets, True, memory, self.window))
         return states
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> TransformerState:
         empty = self.project.weight.new_zeros(batch, 0, self.embed_tokens.dim)
-        capacity, projected = capacity * beams, None
+        room, projected = capacity, None
+        if self.window is not None and not capturing_here():  # a captured call shows all positions
+            room = min(capacity, 2 * self.window + 2)
+        slides, capacity = room < capacity, room * beams
         if memory is not None:
             layers = [cross_attn.project_memory(memory.states) for cross_attn in self.cross_attentions]
             projected = LayerMemories(layers, memory.mask[:, None])
         caches = [block.self_attn.empty_cache(empty, capacity) for block in self.stack.layers]
         visible = None if beams == 1 else empty.new_zeros(batch, beams, capacity, dtype=torch.bool)
-        return TransformerState(caches, projected, beams, visible=visible)
+        return TransformerState(caches, projected, beams, visible=visible, slides=slides)
 
     def step(self, tokens: Int[Tensor, " B"], state: TransformerState) -> tuple[Float[Tensor, "B V"], TransformerState]:
         state.make_room()
@@ -174,6 +181,9 @@ class TransformerDecoder(Decoder[TransformerState]):
         if visible is not None:
             visible[:, :, seen : seen + beams] = torch.eye(beams, dtype=torch.bool, device=visible.device)
             visible = visible[:, :, : seen + beams]
+            if self.window is not None and seen > self.window * beams:
+                old = seen - self.window * beams
+                visible = F.pad(visible[:, :, old:], (old, 0))  # False before the window
             if bias is not None:
                 bias = tile(bias, slice(0, 1), 0, state.length + 1, 1).repeat_interleave(beams, -1)
         memories: list[KeyValue | None] = [None] * len(state.caches)
@@ -181,7 +191,8 @@ class TransformerDecoder(Decoder[TransformerState]):
             memories = [*state.memory.layers]
         mask = None if state.memory is None else state.memory.mask
         each = zip(state.caches, memories, strict=True)
-        inputs = [StepInputs(cache, bias, visible, position, memory, mask) for cache, memory in each]
+        window = None if visible is not None else (self.window, None)
+        inputs = [StepInputs(cache, bias, window, visible, position, memory, mask) for cache, memory in each]
         states = self.stack(x.view(-1, beams, x.shape[-1]), inputs)
         state.time += 1
         logits: Tensor = self.project(states).flatten(0, 1)

@@ -18,6 +18,7 @@ from regard.kernels.attention.bias import Bias, DistanceBias
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.linear import ACTIVATIONS, linear
 from regard.kernels.layers.residual_norm import OffsetRMSNorm, PendingResidual, add_norm
+from regard.model.attention import Window
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.memory import Memory, PackedMemory
 from regard.model.module_list import TypedModuleList
@@ -76,6 +77,9 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         None, "key and value heads, shared by query heads; left out: heads", arxiv="2305.13245"
     )
     qk_norm: bool = doc(False, "normalize queries and keys", arxiv="2010.04245")
+    sliding_window: Count | None = doc(
+        None, "causal attention: positions that each attends to, its own included; left out: all", arxiv="2310.06825"
+    )
     causal: bool = doc(False, "an encoder whose positions attend to earlier positions only")
     cls_token: bool = doc(False, 'encoders: prepend a learned [CLS] state, for the pool "first"')
     token_types: Annotated[int, Range(0.0)] = doc(
@@ -127,7 +131,23 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
             return f"positions = {self.positions!r}"
         return not_packable_score(self.score) or ("cls_token = True" if self.cls_token else None)
 
+    @property
+    def window(self) -> int | None:
+        """Keys before the query's position that a causal attention attends to."""
+        return None if self.sliding_window is None else self.sliding_window - 1
+
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
+        yield from self._unused_positions()
+        if not self.causal:
+            yield "sliding_window", "only causal attention has one"
+
+    def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
+        yield from self._unused_positions()
+        yield "causal", "a decoder is always causal"
+        yield "cls_token", "no pool reads a decoder"
+        yield "token_types", "only the input of an encoder has segments"
+
+    def _unused_positions(self) -> UnusedKeys:
         positions = POSITIONS[self.positions]
         if not positions.limited:
             yield "max_positions", "only learned positions have a longest sequence"
@@ -136,12 +156,6 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
             yield "rotary_base", "positions are not rotary"
         if not issubclass(positions, RelativeBias):
             yield from ((key, "positions are not relative") for key in ("relative_buckets", "relative_max_distance"))
-
-    def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
-        yield from self.unused_as_encoder(None)
-        yield "causal", "a decoder is always causal"
-        yield "cls_token", "no pool reads a decoder"
-        yield "token_types", "only the input of an encoder has segments"
 
 
 JOINS: dict[str, type[Add] | type[Concatenate]] = {"add": Add, "concatenate": Concatenate}
@@ -181,6 +195,7 @@ class PaddedInputs(NamedTuple):
     memory: Float[Tensor, "*lead D"] | None = None  # states, packed if there is a `memory_packing`
     memory_mask: Tensor | None = None
     memory_packing: Packing | None = None
+    window: int | None = None  # keys before the query's position
 
     def with_memory(self, memory: Memory) -> "PaddedInputs":
         packing = Packing.where_useful(memory.mask)
@@ -188,7 +203,9 @@ class PaddedInputs(NamedTuple):
         return self._replace(memory=states, memory_mask=memory.mask[:, None], memory_packing=packing)
 
     def attend_self(self, attention: MultiHead, x: Tensor) -> Tensor:
-        out: Tensor = attention(x, mask=self.mask, causal=self.causal, bias=self.bias, packing=self.packing)
+        out: Tensor = attention(
+            x, mask=self.mask, causal=self.causal, window=(self.window, None), bias=self.bias, packing=self.packing
+        )
         return out
 
     def attend_memory(self, attention: MultiHead, x: Tensor) -> Tensor:
@@ -203,9 +220,10 @@ class PackedInputs(NamedTuple):
     offsets: SequenceOffsets
     causal: bool
     memory: PackedMemory | None = None
+    window: int | None = None
 
     def attend_self(self, attention: MultiHead, x: Tensor) -> Tensor:
-        return attention.forward_packed(x, self.offsets, causal=self.causal)
+        return attention.forward_packed(x, self.offsets, causal=self.causal, window=self.window)
 
     def attend_memory(self, attention: MultiHead, x: Tensor) -> Tensor:
         assert self.memory is not None
@@ -217,13 +235,16 @@ class StepInputs(NamedTuple):
 
     cache: KeyValueCache
     bias: Bias | None
+    window: Window | None
     visible: Tensor | None
     position: int | Int[Tensor, " B"]
     memory: KeyValue | None
     memory_mask: Tensor | None
 
     def attend_self(self, attention: MultiHead, x: Tensor) -> Tensor:
-        return attention.step(x, self.cache, bias=self.bias, visible=self.visible, position=self.position)
+        return attention.step(
+            x, self.cache, window=self.window, bias=self.bias, visible=self.visible, position=self.position
+        )
 
     def attend_memory(self, attention: MultiHead, x: Tensor) -> Tensor:
         assert self.memory is not None

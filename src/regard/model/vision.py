@@ -58,6 +58,10 @@ class CnnConfig(EncoderConfig):
             wanted = "a multiple of 4 with queries, for the encoding of rows and columns"
             yield Problem("dim", wanted, str(self.dim), "Change it, or leave queries out.")
 
+    @property
+    def normalizes_colors(self) -> bool:
+        return self.backbone is not None
+
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         yield from _unused_stages(self.backbone)
         if decoder is None or not decoder.reads_summary:
@@ -93,6 +97,9 @@ class _GridTransformerConfig(EncoderConfig):
             yield Problem("transformer.position_mode", "'add' over regions", got, "Leave it out.")
         if blocks.causal:
             yield Problem("transformer.causal", "false: regions have no order", "true", "Leave it out.")
+        if blocks.sliding_window is not None:
+            got = str(blocks.sliding_window)
+            yield Problem("transformer.sliding_window", "none: regions have no order", got, "Leave it out.")
         if blocks.token_types:
             yield Problem(
                 "transformer.token_types", "0: regions have no segments", str(blocks.token_types), "Leave it out."
@@ -107,6 +114,10 @@ class CnnTransformerConfig(_GridTransformerConfig):
     attention: bool = doc(False, "a self-attention block after the last stage")
     backbone: BackboneConfig | None = doc(None, "a pretrained network instead of the stages")
     transformer: TransformerConfig = doc(TransformerConfig(), "the Transformer over the regions")
+
+    @property
+    def normalizes_colors(self) -> bool:
+        return self.backbone is not None
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         return _unused_stages(self.backbone)

@@ -35,6 +35,10 @@ def model_problems(model: ModelConfig, data: DataConfig) -> Iterator[Problem]:
                 yield Problem(f"data.{name}.kind", wanted, repr(field.kind), "Change one.")
             elif read == "image":
                 yield from model.image_conflicts(i, field.image_size)
+                if model.encoders[i].config.normalizes_colors and not field.normalized_to_one:
+                    wanted = "nothing here: the backbone normalizes colors itself"
+                    got = f"{list(field.image_mean)}, {list(field.image_std)}"
+                    yield Problem(f"data.{name}.image_mean, image_std", wanted, got, "Leave them out.")
 
 
 def training_problems(train: TrainConfig, data: DataConfig, model: ModelConfig) -> Iterator[Problem]:

@@ -85,6 +85,8 @@ class Trainer:
             for batches in self._groups():
                 self._update(batches)
                 log.check_folder()
+                if self.state.tokens_since:
+                    self.on_event({"event": "update", **self._figures(time.perf_counter() - began)})  # is not logged
                 if self.state.step % self.config.log_every == 0 or self._limit_reached:
                     log(self._train_event(time.perf_counter() - began))
                     began = time.perf_counter()
@@ -241,14 +243,18 @@ class Trainer:
         self.state, self.carried = self.checkpointer.resume(content, folder, self.carried)
 
     def _train_event(self, seconds: float) -> Event:
-        """The mean loss with and without label smoothing, and the throughput, since the last such event."""
+        """The figures of a line of the log, which those of the next begin after."""
         self._settle()
+        figures = self._figures(seconds)
+        self.state = replace(self.state, loss_since=0.0, nll_since=0.0, tokens_since=0)
+        return {"event": "train", **figures}
+
+    def _figures(self, seconds: float) -> Event:
+        """The mean loss with and without label smoothing, and the throughput, since the last line of the log."""
         state = self.state
         sums = (state.loss_since, state.nll_since)
         loss, nll = (each / state.tokens_since if state.tokens_since else nan for each in sums)  # nan: all were skipped
-        self.state = replace(state, loss_since=0.0, nll_since=0.0, tokens_since=0)
         return {
-            "event": "train",
             "step": state.step,
             "epoch": state.epoch - (state.batch == 0),  # of the last update
             "loss": loss,

@@ -38,6 +38,7 @@ class HeadLayout:
     scale: float
     causal: bool = False
     dropout: float = 0.0
+    window: int | None = None  # keys before the query's position that it attends to; None: all
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,9 @@ class PackedAttentionSpec:
         query, key, value = (
             side.pad(x).transpose(1, 2) for side, x in zip(sides, self.roles, strict=True)
         )  # (B, H, S, D)
-        mask = AttentionMask(self.kv_offsets.mask[:, None, None], None, 0 if self.layout.causal else None)
-        return AttentionSpec(DotScoreFunction(self.layout.scale), query, key, mask), value
+        layout = self.layout
+        mask = AttentionMask(self.kv_offsets.mask[:, None, None], layout.window, 0 if layout.causal else None)
+        return AttentionSpec(DotScoreFunction(layout.scale), query, key, mask), value
 
     def pack(self, out: Float[Tensor, "B H S D"]) -> Float[Tensor, "N _"]:
         """Outputs of the padded call, packed."""
@@ -90,7 +92,7 @@ def supports(score_function: ScoreFunction) -> bool:
 def attend(spec: PackedAttentionSpec) -> Float[Tensor, "N _"]:
     """The output (N, heads · dim)."""
     layout, query, kv = spec.layout, spec.query, spec.kv
-    if triton_launch.can_launch(*((query,) if kv is None else (query, kv))):
+    if layout.window is None and triton_launch.can_launch(*((query,) if kv is None else (query, kv))):
         looped = _looped(layout, spec.max_length, query)
         if looped is not None:
             query, kv = query.contiguous(), None if kv is None else kv.contiguous()

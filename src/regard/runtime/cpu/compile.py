@@ -71,7 +71,7 @@ def _compile(command: list[str], folder: Path, prefix: str) -> Path:
     log.info("compiling the C++ engine for this processor, once; this takes some seconds")
     with tempfile.TemporaryDirectory() as temporary:
         built = Path(temporary) / prefix
-        done = subprocess.run([*command, "-o", str(built)], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run([*command, "-o", str(built)], capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
             raise OSError(done.stderr.strip().partition("\n")[0] or f"{command[0]} ended with {done.returncode}")
         content = built.read_bytes()

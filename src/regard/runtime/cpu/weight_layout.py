@@ -191,6 +191,7 @@ def supported(module: nn.Module) -> bool:
         and isinstance(input_layer, InputLayer)
         and isinstance(embedding, Embedding)
         and not module.training
+        and getattr(module, "window", None) is None
         and (input_layer.position_encoding is None or isinstance(input_layer.position_encoding, Add))
         and input_layer.relative_bias is None
         and input_layer.position_proj is None

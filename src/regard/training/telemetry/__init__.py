@@ -1,1 +1,1 @@
-"""Training progress on the terminal, log.jsonl, TensorBoard and Weights & Biases."""
+"""The events of a run in log.jsonl, TensorBoard and Weights & Biases."""

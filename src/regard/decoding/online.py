@@ -1,0 +1,119 @@
+"""Continuous batching for a server: a running search that requests enter and leave at any step."""
+
+from collections.abc import Sequence
+
+import torch
+
+from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest
+from regard.decoding.interfaces import Hypothesis
+from regard.decoding.request import SearchTask
+from regard.decoding.search import EncodeQueue, SearchBatch
+from regard.runtime.cuda.cuda_graphs import rounded
+
+
+class OnlineSearch(SearchBatch):
+    """A search over slots that are filled and freed one by one. An output does not depend on what runs beside it.
+
+    The batch holds the requests that are running and hardly more: it grows when requests are admitted, and shrinks when
+    half of its slots are free. Each request is known by the number that `admit` returned.
+
+    limits   what any request of this search may need
+    slots    the most requests at once
+    """
+
+    requests: dict[int, PlannedRequest]
+
+    def __init__(self, task: SearchTask, limits: BatchLimits, slots: int) -> None:
+        self.task, self.slots, self.requests = task, slots, {}
+        self.plan = BatchPlan(task, limits._replace(queued=True), slots)
+        self.queue = EncodeQueue(self.plan, self.requests)
+        self.occupants, self.step, self.done = [], 0, None
+        self._next = 0
+
+    def __len__(self) -> int:
+        """The number of requests that are running."""
+        return len(self.requests)
+
+    @property
+    def free(self) -> int:
+        """The number of requests that may be admitted."""
+        return self.slots - len(self.requests)
+
+    @torch.inference_mode()
+    def admit(self, requests: Sequence[PlannedRequest]) -> list[int]:
+        """Begin requests, no more than are `free`; their numbers."""
+        assert 0 < len(requests) <= self.free
+        numbers = list(range(self._next, self._next + len(requests)))
+        running, self._next = len(self.requests), self._next + len(requests)
+        self.requests.update(zip(numbers, requests, strict=True))
+        self.queue.encode_these(numbers)
+        if running == 0:
+            self._restart(len(numbers))
+        free = [slot for slot, occupant in enumerate(self.occupants) if occupant is None]
+        if len(free) < len(numbers):
+            free += self._grow(len(numbers) - len(free))
+        self._admit(free[: len(numbers)])
+        return numbers
+
+    @torch.inference_mode()
+    def advance(self) -> tuple[dict[int, int], list[tuple[int, list[Hypothesis]]]]:
+        """One more token of every request: the first hypothesis' token of each, and the requests that are finished.
+
+        A finished request has left the search; its hypotheses are those of `search`.
+        """
+        finished = self._advance(wait=True)
+        tokens = self.buffers.tokens[:, 0].tolist()
+        last = {occupant[0]: tokens[slot] for slot, occupant in enumerate(self.occupants) if occupant is not None}
+        results = [(self._leave(slot), hypotheses) for slot, hypotheses in finished]
+        self._shrink()
+        return last, results
+
+    @torch.inference_mode()
+    def cancel(self, number: int) -> None:
+        """End a request without a result; nothing happens where it has left the search."""
+        for slot, occupant in enumerate(self.occupants):
+            if occupant is not None and occupant[0] == number:
+                self._leave(slot)
+                self._idle(slot)
+                self._shrink()
+                return
+
+    def _leave(self, slot: int) -> int:
+        number = self._release(slot)
+        del self.requests[number]
+        return number
+
+    def _restart(self, count: int) -> None:
+        """New buffers, as for the first requests: with an empty cache."""
+        self.plan.decoder.refresh(self.task.model)
+        self.plan.slots = self._rows(count)
+        self.occupants, self.step, self.done = [None] * self.plan.slots, 0, None
+        self.sizes = self.plan.sizes(self.queue.memory)
+        self.pool_key = self.plan.pool_key(self.sizes)
+        self.buffers = self._pooled_buffers() or self._new_buffers()
+
+    def _grow(self, count: int) -> list[int]:
+        """Add at least so many slots; their numbers."""
+        total = len(self.occupants)
+        new = list(range(total, self._rows(total + count)))
+        self._keep([*range(total), *[0] * len(new)])
+        for slot in new:
+            self.occupants[slot] = None
+            self._idle(slot)
+        return new
+
+    def _idle(self, slot: int) -> None:
+        """Make steps change nothing in a slot, as in one that was never admitted to."""
+        strategy = self.buffers.strategy
+        strategy.done[slot], strategy.generated.length[slot] = True, 1
+
+    def _shrink(self) -> None:
+        occupied = [slot for slot, occupant in enumerate(self.occupants) if occupant is not None]
+        free = [slot for slot, occupant in enumerate(self.occupants) if occupant is None]
+        size = self._rows(len(occupied))
+        if occupied and 2 * size <= len(self.occupants):
+            self._keep(occupied + free[: size - len(occupied)])
+
+    def _rows(self, count: int) -> int:
+        """Slots of a batch of so many requests: where steps are recorded, there are few sizes."""
+        return rounded(count, up=True) if self.plan.static and count else count

@@ -1,0 +1,260 @@
+"""Decoders in the style of Llama: Llama, Mistral, Qwen2, Qwen3 and Gemma."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from regard.core.config import Config, Count, Probability, Range, doc
+from regard.core.errors import Problem
+from regard.interop.architectures.base import Architecture, SharedKeys, tied, transformer
+from regard.interop.rules import Rule
+from regard.interop.tensors import TensorFolder
+from regard.model.model_config import ModelConfig
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+LayerKind = Literal["full_attention", "sliding_attention"]
+
+
+@dataclass(frozen=True)
+class RopeKeys(Config):
+    """Rotary positions; scaled ones are refused."""
+
+    rope_type: Literal["default"] = doc("default", "kind of scaling")
+    type: Literal["default"] = doc("default", "the same in older files")
+    rope_theta: Annotated[float, Range(1.0)] | None = doc(None, "base of the wavelengths")
+
+
+@dataclass(frozen=True)
+class LlamaKeys(SharedKeys):
+    hidden_size: Count = doc(4096, "dimension of the hidden states")
+    intermediate_size: Count = doc(11008, "hidden dimension of the feed-forward networks")
+    num_hidden_layers: Count = doc(32, "blocks")
+    num_attention_heads: Count = doc(32, "query heads")
+    num_key_value_heads: Count | None = doc(None, "heads of keys and values; left out: num_attention_heads")
+    head_dim: Count | None = doc(None, "dimension of a head; left out: hidden_size / num_attention_heads")
+    hidden_act: Literal["silu", "swish", "gelu", "gelu_pytorch_tanh"] = doc("silu", "of the gate")
+    hidden_activation: Literal["silu", "gelu", "gelu_pytorch_tanh"] | None = doc(None, "the same, in files of Gemma")
+    rms_norm_eps: Annotated[float, Range(0.0)] = doc(1e-6, "of the norms")
+    rope_theta: Annotated[float, Range(1.0)] = doc(10_000.0, "base of the wavelengths of rotary positions")
+    rope_scaling: RopeKeys | None = doc(None, "scaling of rotary positions")
+    rope_parameters: RopeKeys | None = doc(None, "rotary positions, in newer files")
+    attention_bias: bool = doc(False, "biases in attention")
+    mlp_bias: bool = doc(False, "biases in feed-forward networks")
+    attention_dropout: Probability = doc(0.0, "of attention weights")
+    sliding_window: Count | None = doc(None, "positions that a position attends to")
+    use_sliding_window: bool = doc(False, "whether there is a sliding window (Qwen)")
+    max_window_layers: Annotated[int, Range(0.0)] = doc(28, "blocks before those with a window (Qwen)")
+    layer_types: tuple[LayerKind, ...] | None = doc(None, "whether each block has a window")
+    vocab_size: Count = doc(32000, "rows of the embedding")
+    tie_word_embeddings: bool = doc(False, "whether embedding and output layer share a matrix")
+
+
+@dataclass(frozen=True)
+class MistralKeys(LlamaKeys):
+    intermediate_size: Count = doc(14336, "hidden dimension of the feed-forward networks")
+    num_key_value_heads: Count | None = doc(8, "heads of keys and values")
+    sliding_window: Count | None = doc(4096, "positions that a position attends to")
+
+
+@dataclass(frozen=True)
+class Qwen2Keys(LlamaKeys):
+    intermediate_size: Count = doc(22016, "hidden dimension of the feed-forward networks")
+    num_key_value_heads: Count | None = doc(32, "heads of keys and values")
+    sliding_window: Count | None = doc(4096, "positions that a position attends to")
+    vocab_size: Count = doc(151936, "rows of the embedding")
+
+
+@dataclass(frozen=True)
+class Qwen3Keys(Qwen2Keys):
+    head_dim: Count | None = doc(128, "dimension of a head")
+
+
+@dataclass(frozen=True)
+class GemmaKeys(LlamaKeys):
+    intermediate_size: Count = doc(24576, "hidden dimension of the feed-forward networks")
+    head_dim: Count | None = doc(256, "dimension of a head")
+    hidden_act: Literal["silu", "swish", "gelu", "gelu_pytorch_tanh"] = doc("gelu_pytorch_tanh", "of the gate")
+    vocab_size: Count = doc(256_000, "rows of the embedding")
+    tie_word_embeddings: bool = doc(True, "whether embedding and output layer share a matrix")
+
+
+class Llama(Architecture[LlamaKeys]):
+    """Llama (https://arxiv.org/abs/2302.13971): pre-norm with RMSNorm, rotary positions, gated networks."""
+
+    model_type = "llama"
+    keys = LlamaKeys
+    classes = {"LlamaForCausalLM": "generation"}
+    ignored = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
+    unused = frozenset({"max_position_embeddings", "max_sequence_length", "pretraining_tp"})
+    norm: ClassVar[str] = "rms"
+    scaled: ClassVar[bool] = False  # embeddings by the square root of their dimension
+    qk_norm: ClassVar[bool] = False
+    qkv_bias: ClassVar[bool] = False  # biases in the projections of queries, keys and values alone
+    takes: ClassVar[frozenset[str]] = frozenset({"attention_bias", "mlp_bias"})  # keys that have an effect
+
+    def problems(self, keys: LlamaKeys, head: str) -> Iterator[Problem]:
+        window = self._window(keys)
+        if isinstance(window, str):
+            yield Problem("layer_types", "a sliding window in all blocks, or in none", window, "Use another model.")
+        if self._activation(keys) not in ("swiglu", "geglu"):
+            wanted = "'silu' or 'gelu_pytorch_tanh'"
+            yield Problem("hidden_act", wanted, repr(keys.hidden_act), "Use another model.")
+
+    def _activation(self, keys: LlamaKeys) -> str:
+        given = keys.hidden_activation or keys.hidden_act
+        return {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu"}.get(given, given)
+
+    def _window(self, keys: LlamaKeys) -> int | str | None:
+        """The sliding window of all blocks; None without one; a text where some blocks have it."""
+        return None
+
+    def table(self, keys: LlamaKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
+        ties = tied(tensors, HEAD, (EMBEDDING,), keys_say=keys.tie_word_embeddings)
+        ropes = (keys.rope_parameters, keys.rope_scaling)
+        base = next((rope.rope_theta for rope in ropes if rope is not None and rope.rope_theta), keys.rope_theta)
+        all_biases = keys.attention_bias and "attention_bias" in self.takes
+        decoder: dict[str, Any] = {
+            "kind": "transformer",
+            "dim": keys.hidden_size,
+            "layers": keys.num_hidden_layers,
+            "heads": keys.num_attention_heads,
+            "head_dim": keys.head_dim or keys.hidden_size // keys.num_attention_heads,
+            "kv_heads": keys.num_key_value_heads or keys.num_attention_heads,
+            "ffn_dim": keys.intermediate_size,
+            "activation": self._activation(keys),
+            "dropout": 0.0,
+            "attention_dropout": keys.attention_dropout,
+            "norm": self.norm,
+            "norm_eps": keys.rms_norm_eps,
+            "positions": "rotary",
+            "rotary_base": base,
+            "attention_bias": "all" if all_biases else "qkv" if self.qkv_bias else "none",
+            "ffn_bias": keys.mlp_bias and "mlp_bias" in self.takes,
+            "qk_norm": self.qk_norm,
+        }
+        window = self._window(keys)
+        return {
+            "decoder": decoder | ({"sliding_window": window} if window else {}),
+            "vocab_size": keys.vocab_size,
+            "tie_embeddings": "target" if ties else "none",
+            "scale_embeddings": self.scaled,
+            "output_bias": False,
+        }
+
+    def rules(self, keys: LlamaKeys, model: ModelConfig) -> list[Rule]:
+        names = (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out"))
+        block = [
+            *(Rule(f"self_attn.{theirs}_proj.{{p}}", f"self_attn.{ours}_proj.{{p}}") for theirs, ours in names),
+            *(Rule(f"self_attn.{x}_norm.weight", f"self_attn.{x}_norm.weight") for x in ("q", "k")),
+            *(Rule(f"mlp.{x}_proj.{{p}}", f"ffn.{x}.{{p}}") for x in ("gate", "up", "down")),
+            Rule("input_layernorm.weight", "norm1.weight"),
+            Rule("post_attention_layernorm.weight", "norm2.weight"),
+        ]
+        rules = [
+            Rule(EMBEDDING, "decoder.embed_tokens.weight"),
+            Rule("model.norm.weight", "decoder.stack.norm.weight"),
+            *(rule.under("model.layers.{i}.", "decoder.stack.layers.{i}.") for rule in block),
+        ]
+        tied = model.options.tie_embeddings != "none"
+        return rules if tied else [*rules, Rule(HEAD, "decoder.project.weight")]
+
+    def copies(self, keys: LlamaKeys, model: ModelConfig) -> dict[str, tuple[str, ...]]:
+        return {EMBEDDING: () if model.options.tie_embeddings == "none" else (HEAD,)}
+
+    def export_keys(self, model: ModelConfig) -> dict[str, Any]:
+        decoder = transformer(model.decoder)
+        if decoder is None or model.encoders:
+            return {}
+        keys = {
+            "hidden_size": decoder.dim,
+            "intermediate_size": decoder.ffn_dim,
+            "num_hidden_layers": decoder.layers,
+            "num_attention_heads": decoder.heads,
+            "num_key_value_heads": decoder.kv_heads or decoder.heads,
+            "head_dim": decoder.dim_per_head,
+            "hidden_act": "gelu_pytorch_tanh" if decoder.activation == "geglu" else "silu",
+            "rms_norm_eps": decoder.norm_eps,
+            "rope_parameters": {"rope_type": "default", "rope_theta": decoder.rotary_base},
+            "rope_theta": decoder.rotary_base,  # for older versions of transformers
+            "attention_bias": decoder.attention_bias == "all",
+            "mlp_bias": decoder.ffn_bias,
+            "attention_dropout": decoder.attention_dropout,
+            "vocab_size": model.options.vocab_size,
+            "tie_word_embeddings": model.options.tie_embeddings != "none",
+        }
+        return {key: value for key, value in keys.items() if not key.endswith("_bias") or key in self.takes}
+
+
+class Mistral(Llama):
+    """Mistral (https://arxiv.org/abs/2310.06825): as Llama, with a sliding window."""
+
+    model_type = "mistral"
+    keys = MistralKeys
+    classes = {"MistralForCausalLM": "generation"}
+    takes = frozenset()
+
+    def _window(self, keys: LlamaKeys) -> int | str | None:
+        return keys.sliding_window
+
+    def export_keys(self, model: ModelConfig) -> dict[str, Any]:
+        decoder, keys = transformer(model.decoder), super().export_keys(model)
+        return (
+            keys | {"sliding_window": getattr(decoder, "sliding_window", None)} if decoder is not None and keys else {}
+        )
+
+
+class Qwen2(Llama):
+    """Qwen2 (https://arxiv.org/abs/2407.10671): as Llama, with biases of queries, keys and values."""
+
+    model_type = "qwen2"
+    keys = Qwen2Keys
+    classes = {"Qwen2ForCausalLM": "generation"}
+    qkv_bias = True
+    takes = frozenset()
+
+    def _window(self, keys: LlamaKeys) -> int | str | None:
+        if not keys.use_sliding_window or keys.sliding_window is None:
+            return None
+        before = min(keys.max_window_layers, keys.num_hidden_layers)
+        kinds = keys.layer_types or ("full_attention",) * before + ("sliding_attention",) * (
+            keys.num_hidden_layers - before
+        )
+        if len(set(kinds)) > 1:
+            return ", ".join(dict.fromkeys(kinds))
+        return keys.sliding_window if kinds[0] == "sliding_attention" else None
+
+    def export_keys(self, model: ModelConfig) -> dict[str, Any]:
+        decoder, keys = transformer(model.decoder), super().export_keys(model)
+        if decoder is None or not keys or getattr(decoder, "sliding_window", None) is None:
+            return keys
+        return keys | {
+            "use_sliding_window": True,
+            "sliding_window": getattr(decoder, "sliding_window", None),
+            "max_window_layers": 0,
+            "layer_types": ["sliding_attention"] * decoder.layers,
+        }
+
+
+class Qwen3(Qwen2):
+    """Qwen3 (https://arxiv.org/abs/2505.09388): as Llama, with normalized queries and keys."""
+
+    model_type = "qwen3"
+    keys = Qwen3Keys
+    classes = {"Qwen3ForCausalLM": "generation"}
+    qkv_bias, qk_norm = False, True
+    takes = frozenset({"attention_bias"})
+
+
+class Gemma(Llama):
+    """Gemma (https://arxiv.org/abs/2403.08295): as Llama, with norms of gain 1 + weight and scaled embeddings."""
+
+    model_type = "gemma"
+    keys = GemmaKeys
+    classes = {"GemmaForCausalLM": "generation"}
+    norm, scaled = "rms_offset", True
+    takes = frozenset({"attention_bias"})
+    fixed = {"use_bidirectional_attention": False}
+
+    def _activation(self, keys: LlamaKeys) -> str:
+        activation = super()._activation(keys)
+        return "geglu" if activation == "gelu" else activation  # old files say gelu and mean its tanh form

@@ -1,0 +1,103 @@
+"""Captioning models: a ViT encoder and a GPT-2 decoder, in transformers' VisionEncoderDecoder."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regard.core.config import doc
+from regard.core.errors import InvalidData, InvalidRecipe, Problem
+from regard.interop.architectures import gpt2, vit
+from regard.interop.architectures.base import Architecture, SharedKeys, tied, transformer
+from regard.interop.rules import Rule
+from regard.interop.tensors import TensorFolder
+from regard.model.model_config import ModelConfig
+from regard.model.vision import VitConfig
+
+EMBEDDING, HEAD = f"decoder.{gpt2.EMBEDDING}", f"decoder.{gpt2.HEAD}"
+
+
+class _Decoder(gpt2.Gpt2):
+    """GPT-2 with cross-attention."""
+
+    fixed = {**gpt2.Gpt2.fixed, "add_cross_attention": True, "is_decoder": True}
+
+
+@dataclass(frozen=True)
+class VisionEncoderDecoderKeys(SharedKeys):
+    encoder: vit.VitKeys = field(default=vit.VitKeys(), metadata={"doc": "the encoder"})
+    decoder: gpt2.Gpt2Keys = field(default=gpt2.Gpt2Keys(), metadata={"doc": "the decoder"})
+    tie_word_embeddings: bool = doc(False, "without effect: the decoder has its own")
+
+
+class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
+    """A ViT whose states, with that of the [CLS] token, a GPT-2 with cross-attention reads."""
+
+    model_type = "vision-encoder-decoder"
+    keys = VisionEncoderDecoderKeys
+    classes = {"VisionEncoderDecoderModel": "generation"}
+    ignored = (r"encoder\.pooler\..*", r"decoder\.transformer\.h\.\d+\.(attn|crossattention)\.(bias|masked_bias)")
+
+    def read(self, config: Mapping[str, Any], head: str, where: Path) -> VisionEncoderDecoderKeys:
+        parts: dict[str, Any] = {}
+        for name, architecture in (("encoder", vit.Vit()), ("decoder", _Decoder())):
+            part = config.get(name)
+            if not isinstance(part, dict) or part.get("model_type") != architecture.model_type:
+                got = part.get("model_type") if isinstance(part, dict) else part
+                wanted, remedy = repr(architecture.model_type), "Other encoders and decoders are not imported."
+                raise InvalidData(f"{where}: {name}.model_type", wanted=wanted, got=repr(got)[:80], remedy=remedy)
+            parts[name] = architecture.read(part, head, Path(f"{where}: {name}"))
+        outer = super().read({key: value for key, value in config.items() if key not in parts}, head, where)
+        keys = VisionEncoderDecoderKeys(outer.pad_token_id, outer.bos_token_id, outer.eos_token_id,
+                                        outer.decoder_start_token_id, **parts)  # fmt: skip
+        if problems := list(self.part_problems(keys)):
+            raise InvalidRecipe(
+                [Problem(f"{where}: {each.key}", each.wanted, each.got, each.remedy) for each in problems]
+            )
+        return keys
+
+    def part_problems(self, keys: VisionEncoderDecoderKeys) -> Iterator[Problem]:
+        dims = keys.encoder.hidden_size, keys.decoder.n_embd
+        if dims[0] != dims[1]:
+            wanted = f"decoder.n_embd = {dims[1]}: a projection between them is not imported"
+            yield Problem("encoder.hidden_size", wanted, str(dims[0]), "Use another model.")
+
+    def decoder_start(self, keys: VisionEncoderDecoderKeys) -> int | None:
+        given = keys.decoder_start_token_id, keys.bos_token_id, keys.decoder.bos_token_id
+        return next((token for token in given if token is not None), None)
+
+    def table(self, keys: VisionEncoderDecoderKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
+        ties = tied(tensors, HEAD, (EMBEDDING,), keys_say=keys.decoder.tie_word_embeddings)
+        return {
+            "encoder": vit.Vit().encoder(keys.encoder),
+            "decoder": gpt2.decoder_table(keys.decoder),
+            "vocab_size": keys.decoder.vocab_size,
+            "tie_embeddings": "target" if ties else "none",
+            "scale_embeddings": False,
+            "output_bias": False,
+        }
+
+    def rules(self, keys: VisionEncoderDecoderKeys, model: ModelConfig) -> list[Rule]:
+        decoder = gpt2.decoder_rules(tied=model.options.tie_embeddings != "none", cross_attention=True)
+        encoder = [rule.under("encoder.") for rule in vit.encoder_rules()]
+        return [*encoder, *(rule.under("decoder.") for rule in decoder)]
+
+    def copies(self, keys: VisionEncoderDecoderKeys, model: ModelConfig) -> dict[str, tuple[str, ...]]:
+        return {EMBEDDING: () if model.options.tie_embeddings == "none" else (HEAD,)}
+
+    def export_keys(self, model: ModelConfig) -> dict[str, Any]:
+        encoder = model.encoders[0].config if len(model.encoders) == 1 else None
+        decoder = transformer(model.decoder)
+        if not isinstance(encoder, VitConfig) or decoder is None:
+            return {}
+        return {
+            "encoder": {"model_type": "vit", **vit.export_encoder_keys(encoder)},
+            "decoder": {
+                "model_type": "gpt2",
+                "add_cross_attention": True,
+                "is_decoder": True,
+                **gpt2.export_decoder_keys(model, decoder),
+            },
+            "is_encoder_decoder": True,
+            "tie_word_embeddings": False,
+        }

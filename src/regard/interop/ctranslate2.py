@@ -1,0 +1,280 @@
+"""Transformers as models of CTranslate2 (https://opennmt.net/CTranslate2): translators, and language models."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from regard.core.config import Config
+from regard.core.errors import MissingExtra
+from regard.core.shapes import Tensor
+from regard.data.special_tokens import END, MASK, PAD, START, UNKNOWN
+from regard.data.tokenizer import Tokenizer
+from regard.inference.predictor import Predictor
+from regard.interop.interfaces import ExportOptions, ExportTarget
+from regard.kernels.layers.residual_norm import norm_gain
+from regard.model.interfaces import AnyDecoder, Encoder
+from regard.model.model_config import ModelConfig
+from regard.model.multihead import MultiHead
+from regard.model.positions import Learned, RelativeBias
+from regard.model.transformer import TransformerDecoder, TransformerEncoder
+from regard.model.transformer_block import GATED, TransformerBlock, TransformerConfig
+
+# The values of each key of a Transformer that CTranslate2 can express; ANY: all of them. A key that is missing here is
+# refused, so that no new option is left out silently.
+ANY: tuple[Any, ...] = ()
+EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("dropout", "attention_dropout", "ffn_dropout", "activation_checkpointing"), ANY),  # of training
+    **dict.fromkeys(("dim", "layers", "heads", "head_dim", "kv_heads", "ffn_dim", "max_positions"), ANY),
+    **dict.fromkeys(("norm_first", "norm_input", "norm_eps", "qk_norm", "attention_bias", "ffn_bias"), ANY),
+    **dict.fromkeys(("rotary_base", "relative_buckets", "relative_max_distance"), ANY),
+    **dict.fromkeys(("position_offset", "token_types"), ANY),
+    "norm": ("layer", "rms", "rms_offset"),
+    "activation": ("relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"),
+    "positions": ("sinusoidal", "learned", "rotary", "relative", "alibi", "none"),
+    "position_mode": ("add",),
+    "score": ("scaled_dot", "dot"),
+    "causal": (False,),
+    "cls_token": (False,),
+}
+EXPRESSIBLE_OPTIONS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("vocab_size", "source_vocab_size", "num_labels"), ANY),
+    **dict.fromkeys(("tie_embeddings", "scale_embeddings", "output_bias", "scale_logits"), ANY),
+    "head": (None,),
+}
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+MIN_POSITIONS = 2048  # rows of a table of positions that are not learned
+NEVER = -1e4  # the logit of a token that is never generated; float16 holds it
+
+
+class CTranslate2Target(ExportTarget):
+    """Encoder-decoders for `ctranslate2.Translator`, and language models for `ctranslate2.Generator`."""
+
+    name, title = "ctranslate2", "CTranslate2"
+    options = frozenset({"dtype", "quantization"})
+
+    def obstacles(self, model: Predictor) -> list[str]:
+        seq2seq, config = model.model.as_seq2seq(), model.recipe.model
+        if seq2seq is None:
+            return [f"{type(model.model).__name__}: it has models that generate sequences only"]
+        if obstacles := list(_part_obstacles(config)):
+            return obstacles
+        if not isinstance(seq2seq.decoder, TransformerDecoder):
+            return [f"{type(seq2seq.decoder).__name__}: it has no ensembles"]
+        return list(_position_obstacles(config))
+
+    def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
+        try:
+            from ctranslate2.specs import TransformerDecoderModelSpec, TransformerSpec
+        except ImportError:
+            raise MissingExtra("ctranslate2", "ctranslate2", "exporting to CTranslate2") from None
+        seq2seq, source, target = model.model.as_seq2seq(), model.source, model.target
+        assert seq2seq is not None
+        assert isinstance(target, Tokenizer)
+        *encoders, config = [_transformer(part.config) for _, part in model.recipe.model.parts()]
+        names, rows = target.tokens(), _position_rows(model)
+        decoder = _decoder_spec(seq2seq.decoder, config, rows)
+        if encoders:
+            assert isinstance(source, Tokenizer)
+            spec = TransformerSpec(_encoder_spec(seq2seq.encoder, encoders[0], rows), decoder)
+            spec.register_source_vocabulary(source.tokens())
+            spec.register_target_vocabulary(names)
+            spec.config.decoder_start_token, spec.config.add_source_eos = names[START], True
+            source.save(folder / "source_tokenizer.json")
+            target.save(folder / "target_tokenizer.json")
+        else:
+            spec = TransformerDecoderModelSpec(decoder)
+            spec.register_vocabulary(names)
+            target.save(folder / "tokenizer.json")
+        # Running text begins after a line break, which is its end token, and nothing ends it: padding never occurs.
+        first, last = (END, PAD) if model.running_text else (START, END)
+        spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = names[first], names[last], names[UNKNOWN]
+        spec.config.layer_norm_epsilon = config.norm_eps
+        spec.validate()
+        spec.optimize(quantization=_quantization(options))
+        spec.save(str(folder))
+
+
+def _part_obstacles(model: ModelConfig) -> Iterator[str]:
+    """Parts and options that CTranslate2 does not have."""
+    if len(model.encoders) > 1:
+        yield "encoders: it has one source"
+    for role, part in model.parts():
+        if part.kind != "transformer" or type(part.config) is not TransformerConfig:
+            yield f"{role}.kind = {part.kind!r}: it has Transformers of tokens only"
+        else:
+            yield from _option_obstacles(part.config, EXPRESSIBLE, f"{role}.")
+    yield from _option_obstacles(model.options, EXPRESSIBLE_OPTIONS, "")
+
+
+def _option_obstacles(config: Config, expressible: Mapping[str, Sequence[Any]], before: str) -> Iterator[str]:
+    for field in fields(config):
+        value, values = getattr(config, field.name), expressible.get(field.name)
+        if values is None:
+            yield f"{before}{field.name} = {value!r}: an option that the export does not know"
+        elif values is not ANY and value not in values:
+            yield f"{before}{field.name} = {value!r}: it has {' and '.join(map(repr, values))} only"
+
+
+def _position_obstacles(model: ModelConfig) -> Iterator[str]:
+    """Options that CTranslate2 has in some models only."""
+    *encoders, decoder = [_transformer(part.config) for _, part in model.parts()]
+    if not encoders and decoder.positions == "relative":
+        yield "decoder.positions = 'relative': it computes them wrongly in language models"
+    for encoder in encoders:
+        if encoder.positions == "alibi":
+            yield "encoder.positions = 'alibi': it has them in decoders only"
+        if encoder.qk_norm or decoder.qk_norm:
+            yield "qk_norm = True: it computes it wrongly in encoder-decoders"
+        if encoder.norm_eps != decoder.norm_eps:
+            yield f"encoder.norm_eps = {encoder.norm_eps!r}: it has one, and the decoder's is {decoder.norm_eps!r}"
+
+
+def _transformer(config: Config) -> TransformerConfig:
+    assert isinstance(config, TransformerConfig)
+    return config
+
+
+def _position_rows(model: Predictor) -> int:
+    """Rows of a table of positions that are not learned: enough for what the recipe allows."""
+    decode, context_length = model.recipe.decode, model.recipe.data.context_length or 0
+    return max(MIN_POSITIONS, decode.max_source_length + 1, decode.max_length, context_length)
+
+
+def _quantization(options: ExportOptions) -> str:
+    """CTranslate2's name of the types of matrices and of everything else."""
+    dtype = options.dtype or "float32"
+    return dtype if options.quantization is None else f"{options.quantization}_{dtype}"
+
+
+def _encoder_spec(encoder: Encoder | None, config: TransformerConfig, rows: int) -> Any:
+    from ctranslate2.specs.transformer_spec import TransformerEncoderSpec
+
+    assert isinstance(encoder, TransformerEncoder)
+    spec = TransformerEncoderSpec(**_stack_options(config))
+    _fill_stack(spec, spec.embeddings[0], encoder, config, rows)
+    return spec
+
+
+def _decoder_spec(decoder: AnyDecoder, config: TransformerConfig, rows: int) -> Any:
+    from ctranslate2.specs.transformer_spec import TransformerDecoderSpec
+
+    assert isinstance(decoder, TransformerDecoder)
+    spec = TransformerDecoderSpec(
+        **_stack_options(config),
+        with_encoder_attention=bool(decoder.cross_attentions),
+        alibi=config.positions == "alibi",
+    )
+    _fill_stack(spec, spec.embeddings, decoder, config, rows)
+    spec.projection.weight = spec.embeddings.weight
+    if decoder.project.weight is not decoder.embed_tokens.weight:
+        spec.projection.weight = _array(decoder.project.weight)
+    bias = decoder.project.bias
+    spec.projection.bias = np.zeros(len(spec.projection.weight), np.float32) if bias is None else _array(bias)
+    spec.projection.bias[[PAD, START, MASK]] = NEVER
+    spec.scale_outputs = decoder.project.scale
+    return spec
+
+
+def _stack_options(config: TransformerConfig) -> dict[str, Any]:
+    """The arguments that encoders and decoders of CTranslate2 share."""
+    from ctranslate2.specs.common_spec import Activation
+
+    rotary = {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.rotary_base}
+    return {
+        "num_layers": config.layers,
+        "num_heads": config.heads,
+        "num_heads_kv": config.kv_heads,
+        "head_dim": config.head_dim,
+        "pre_norm": config.norm_first,
+        "layernorm_embedding": config.norm_input,
+        "rms_norm": config.norm != "layer",
+        "activation": Activation[ACTIVATIONS[GATED.get(config.activation, config.activation)]],
+        "ffn_glu": config.activation in GATED,
+        "relative_attention_bias": config.positions == "relative",
+        "qk_norm": config.qk_norm,
+        **(rotary if config.positions == "rotary" else {}),
+    }
+
+
+def _fill_stack(
+    spec: Any, embeddings: Any, part: TransformerEncoder | TransformerDecoder, config: TransformerConfig, rows: int
+) -> None:
+    embeddings.weight, scale = _array(part.embed_tokens.weight), part.embed_tokens.scale
+    if part.input_layer.token_types is not None:
+        embeddings.weight += _array(part.input_layer.token_types[0] / scale)
+    spec.scale_embeddings = scale != 1.0
+    if config.positions in ("sinusoidal", "learned", "none"):
+        spec.position_encodings.encodings = _position_table(part, config.dim, rows)
+    if config.norm_input:
+        _fill_norm(spec.layernorm_embedding, part.input_layer.norm)
+    if config.norm_first:
+        _fill_norm(spec.layer_norm, part.stack.norm)
+    for layer, block in zip(spec.layer, part.stack.layers, strict=True):
+        _fill_layer(layer, block, config)
+        bias = part.input_layer.relative_bias
+        if isinstance(bias, RelativeBias):
+            layer.self_attention.relative_attention_bias = _array(bias.table.T)
+            layer.self_attention.relative_attention_max_distance = np.int32(bias.max_distance)
+
+
+def _position_table(part: TransformerEncoder | TransformerDecoder, dim: int, rows: int) -> np.ndarray:
+    """The vector of each position: its own sinusoids count from one, with other wavelengths."""
+    encoding = part.input_layer.position_encoding
+    if encoding is None:
+        return np.zeros((rows, dim), np.float32)
+    positions = encoding.positions
+    rows = positions.limit if isinstance(positions, Learned) else rows
+    return _array(positions(torch.arange(rows, device=part.embed_tokens.weight.device)))
+
+
+def _fill_layer(spec: Any, block: TransformerBlock, config: TransformerConfig) -> None:
+    _fill_attention(spec.self_attention, block.self_attn, block.norm1, config, joined=3)
+    if block.cross_attn is not None:
+        _fill_attention(spec.attention, block.cross_attn, block.norm2, config, joined=1)
+    _fill_norm(spec.ffn.layer_norm, block.ffn_norm)
+    if block.ffn.gate is None:
+        _fill_linear(spec.ffn.linear_0, block.ffn.up)
+    else:
+        _fill_linear(spec.ffn.linear_0, block.ffn.gate)
+        _fill_linear(spec.ffn.linear_0_noact, block.ffn.up)
+    _fill_linear(spec.ffn.linear_1, block.ffn.down)
+
+
+def _fill_attention(
+    spec: Any, attention: MultiHead, norm: nn.Module, config: TransformerConfig, *, joined: int
+) -> None:
+    """Weights of one attention; the first `joined` of q, k and v are one matrix, the rest another."""
+    projections = attention.q_proj, attention.k_proj, attention.v_proj
+    _fill_linear(spec.linear[0], *projections[:joined])
+    if joined < len(projections):
+        _fill_linear(spec.linear[1], *projections[joined:])
+    _fill_linear(spec.linear[-1], attention.out_proj)
+    _fill_norm(spec.layer_norm, norm)
+    if attention.q_norm is not None and attention.k_norm is not None:
+        _fill_norm(spec.q_norm, attention.q_norm)
+        _fill_norm(spec.k_norm, attention.k_norm)
+    if config.score == "dot":
+        spec.queries_scale = 1.0
+
+
+def _fill_linear(spec: Any, *layers: nn.Linear) -> None:
+    spec.weight = np.concatenate([_array(layer.weight) for layer in layers])
+    if any(layer.bias is not None for layer in layers):
+        spec.bias = np.concatenate([_array(layer.bias) for layer in layers])
+
+
+def _fill_norm(spec: Any, norm: nn.Module) -> None:
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    spec.gamma = _array(norm_gain(norm))
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = _array(norm.bias)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """A copy, because CTranslate2 quantizes in place."""
+    return tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()

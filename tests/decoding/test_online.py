@@ -1,0 +1,103 @@
+"""The search behind a server: requests that come and go at random are answered as each would be alone."""
+
+import random
+
+import pytest
+
+from regard.core.sequence import Tokens
+from regard.decoding.batch_plan import BatchLimits, plan_requests
+from regard.decoding.config import DecodeConfig
+from regard.decoding.online import OnlineSearch
+from regard.decoding.request import Request, SearchTask
+from regard.decoding.search import search
+from support import search as support
+from support.models import DECODERS
+
+SLOTS = 4
+
+
+def task_and_requests(name: str, options: dict) -> tuple[SearchTask, list[Request]]:
+    config = DecodeConfig(**{"max_length": support.LONGEST, **options})
+    rows = support.sources()
+    # Each draws its random numbers as the first request of a search of its own.
+    task = SearchTask(support.model(name), Tokens.of, config, scored=True, numbers=[0] * len(rows))
+    return task, [Request(row, len(row)) for row in rows]
+
+
+def alone(task: SearchTask, request: Request) -> list:
+    single = SearchTask(task.model, task.collate, task.config, scored=True, numbers=[0])
+    ((_, hypotheses),) = search(single, [request])
+    return hypotheses
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *(pytest.param(name, {}, id=f"{name}-greedy") for name in DECODERS),
+        *(pytest.param(name, support.WAYS[1], id=f"{name}-beam") for name in ("transformer", "rnn", "conv")),
+        *(pytest.param(name, support.WAYS[2], id=f"{name}-sample") for name in ("transformer", "rnn", "conv")),
+    ],
+)
+def test_an_answer_does_not_depend_on_what_comes_and_goes_beside_it(name, options):
+    task, requests = task_and_requests(name, options)
+    planned, chance = plan_requests(task, requests), random.Random(5)
+    running = OnlineSearch(task, BatchLimits(support.LONGEST), SLOTS)
+    waiting, index_of, streamed, answers = list(range(len(requests))), {}, {}, {}
+    cancelled = set()
+    while waiting or len(running):
+        count = min(running.free, len(waiting), chance.choice([0, 1, 2, 3]))
+        if count:
+            chosen, waiting = waiting[:count], waiting[count:]
+            index_of |= zip(running.admit([planned[i] for i in chosen]), chosen, strict=True)
+        if len(running) and chance.random() < 0.2:
+            number = chance.choice([*running.requests])
+            running.cancel(number)
+            cancelled.add(index_of[number])
+        if len(running):
+            last, finished = running.advance()
+            for number, token in last.items():
+                streamed.setdefault(index_of[number], []).append(token)
+            answers |= {index_of[number]: hypotheses for number, hypotheses in finished}
+    assert cancelled
+    assert answers.keys() == set(range(len(requests))) - cancelled
+    for i, hypotheses in answers.items():
+        expected = alone(task, requests[i])
+        assert [each.tokens for each in hypotheses] == [each.tokens for each in expected]
+        assert [each.score for each in hypotheses] == pytest.approx([each.score for each in expected], abs=1e-5)
+        if not options:
+            assert tuple(streamed[i][: len(expected[0].tokens)]) == expected[0].tokens
+
+
+def test_the_batch_holds_what_is_running():
+    task, requests = task_and_requests("transformer", {})
+    planned = plan_requests(task, requests)
+    running = OnlineSearch(task, BatchLimits(support.LONGEST), slots=8)
+    first = running.admit(planned[:1])
+    assert len(running.occupants) == 1
+    rest = running.admit(planned[1:6])
+    assert (len(running.occupants), len(running), running.free) == (6, 6, 2)
+    for number in rest[:4]:
+        running.cancel(number)
+    assert (len(running.occupants), len(running), running.free) == (3, 2, 6)  # shrunk when half of them were free
+    running.cancel(rest[0])  # again: nothing happens
+    for number in (*first, rest[4]):
+        running.cancel(number)
+    assert (len(running), running.free) == (0, 8)
+    running.admit(planned[:2])
+    assert (running.step, len(running.occupants)) == (0, 2)  # began anew
+
+
+def test_it_runs_on_when_the_cache_is_full():
+    task, requests = task_and_requests("transformer", {})
+    planned = plan_requests(task, requests)
+    running = OnlineSearch(task, BatchLimits(support.LONGEST), slots=2)
+    index_of, answers, next_ = {}, {}, 0
+    while (
+        running.step < 5 * support.LONGEST
+    ):  # never empty: the cache of twice the longest output is full several times
+        while running.free:
+            index_of[running.admit([planned[next_ % len(planned)]])[0]] = next_ % len(planned)
+            next_ += 1
+        answers |= {index_of[number]: hypotheses for number, hypotheses in running.advance()[1]}
+    for i, hypotheses in answers.items():
+        assert hypotheses[0].tokens == alone(task, requests[i])[0].tokens
