@@ -118,6 +118,9 @@ def export(run: Path, folder: Path) -> Tokenizer:
     assert isinstance(found.model, Seq2Seq)
     np.savez(folder / "weights.npz", **{name: weight.numpy() for name, weight in found.model.state_dict().items()})
     (folder / "model.json").write_text(json.dumps(facts))
+    if facts["kind"] == "transformer":
+        regard.export(found, "ctranslate2", folder / "ctranslate2")
+        regard.export(found, "ctranslate2", folder / "ctranslate2-int8", quantization="int8")
     return found.source
 
 

@@ -38,6 +38,7 @@ EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     "positions": ("sinusoidal", "learned", "rotary", "relative", "alibi", "none"),
     "position_mode": ("add",),
     "score": ("scaled_dot", "dot"),
+    "sliding_window": (None,),  # its own is wrong for prompts longer than the window, and crashes encoder-decoders
     "causal": (False,),
     "cls_token": (False,),
 }
