@@ -155,8 +155,9 @@ OTHERS = {
 SIZES = (0, 7, 20_000, 40_000_000, 2**31, 40_000_000_000, 2**63)  # of a model that has others
 UNCHECKED = ("architectures", "model_type", "regard_version", "torch_version", "registered", "pruned")  # only shown
 STATE = {
-    "step": 7, "epoch": 1, "batch": 2, "tokens": 100, "skipped": 0, "grad_norm": 1.0, "loss_since": 3.0,
-    "nll_since": 2.0, "tokens_since": 5, "history": {"best": 1.0, "best_step": 7, "waited": 0, "factor": 1.0}, "validated": True,
+    "step": 7, "epoch": 1, "batch": 2, "tokens": 100, "skipped": 0, "grad_norm": 1.0,
+    "loss_since": 3.0, "nll_since": 2.0, "tokens_since": 5,
+    "history": {"best": 1.0, "best_step": 7, "waited": 0, "factor": 1.0}, "validated": True,
 }  # fmt: skip
 
 
