@@ -14,7 +14,8 @@ import torch
 import regard
 from regard.api.evaluate import rows_of
 from regard.core.errors import InvalidArgument, MissingExtra
-from regard.data.tokenizer import END, MASK, PAD, START, Tokenizer
+from regard.data.special_tokens import END, MASK, PAD, START
+from regard.data.tokenizer import Tokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.interop import ctranslate2 as exporter
