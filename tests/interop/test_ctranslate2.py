@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 
 import regard
 from regard.api.evaluate import rows_of
 from regard.core.errors import InvalidArgument, MissingExtra
-from regard.data.special_tokens import END, MASK, PAD, START
+from regard.data.special_tokens import DEFAULT_TOKENS, END, MASK, PAD, START
 from regard.data.tokenizer import Tokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
@@ -27,6 +28,7 @@ from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
 from regard.recipe.shipped import find_recipe
 from support.models import without_zeros
+from support.permuted import permuted
 from support.predictors import COPY, classifier, tokenizer, translator
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -133,8 +135,9 @@ class Exported:
             sources = [[spelled[i] for i in self.model.source.encode(text)] for text in texts]
             found = self.inner.translate_batch(sources, max_decoding_length=LIMIT, min_decoding_length=0, **options)
             return [([names.index(name) for name in each.hypotheses[0]], each.scores[0]) for each in found]
-        first = END if self.model.running_text else START
-        prompts = [[names[i] for i in (first, *self.model.target.encode(text))] for text in texts]
+        special = self.model.target.special_tokens
+        first = [special.end] if self.model.running_text else [] if special.start is None else [special.start]
+        prompts = [[names[i] for i in (*first, *self.model.target.encode(text))] for text in texts]
         found = self.inner.generate_batch(prompts, max_length=LIMIT, include_prompt_in_result=False, **options)
         return [(each.sequences_ids[0], each.scores[0]) for each in found]
 
@@ -176,12 +179,10 @@ KINDS = ("bpe", "unigram", "characters", "words", "bytes")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_tokenizer_becomes_a_vocabulary(kind, tmp_path):
     """Token by token, also of texts with special tokens' names; and the written tokenizers give the same tokens."""
-    from tokenizers import Tokenizer as Inner
-
     source, target = tokenizer(kind), BYTES
     model = predictor({}, {}, (source, target))
     check_equal(model, exported(model, tmp_path))
-    written = Inner.from_file(str(tmp_path / "out" / "source_tokenizer.json"))
+    written = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "source_tokenizer.json"))
     written.encode_special_tokens = True
     shared = source.tokens() == target.tokens()
     names = json.loads((tmp_path / "out" / f"{'shared' if shared else 'source'}_vocabulary.json").read_text())
@@ -222,6 +223,57 @@ def test_running_text_begins_with_a_line_break_and_never_ends(tmp_path):
     found = Exported(model, tmp_path / "out").outputs(["a\nb"], 1)
     assert [list(each.token_ids) for each in model.outputs(["a\nb"])[0]] == [found[0][0]]
     assert len(found[0][0]) == LIMIT
+
+
+@pytest.mark.parametrize("encoder", [{}, None], ids=["translator", "language model"])
+def test_special_tokens_may_have_other_ids(encoder, tmp_path):
+    model = permuted(predictor(encoder, {}))
+    check_equal(model, exported(model, tmp_path))
+
+
+def with_tokens(model: Predictor, **tokens: Any) -> Predictor:
+    """The model with other roles of tokens."""
+    inner = tokenizers.Tokenizer.from_str(model.target.to_json())
+    words = Tokenizer(inner, replace(model.target.special_tokens, **tokens))
+    return replace(model, sources=(words,) if model.sources else (), target=words)
+
+
+def test_rows_that_no_token_uses(tmp_path):
+    words = Tokenizer(tokenizers.Tokenizer.from_str(BYTES.to_json()), DEFAULT_TOKENS, BYTES.size + 40)
+    model = predictor({}, {}, (words, words))
+    check_equal(model, exported(model, tmp_path))
+
+
+AROUND = {"none": ((), ()), "language": ((7,), (END,)), "language only": ((7,), ())}
+
+
+@pytest.mark.parametrize(("before", "after"), AROUND.values(), ids=AROUND)
+def test_special_tokens_around_a_source(before, after, tmp_path):
+    model = with_tokens(predictor({}, {}), source_prefix=before, source_suffix=after)
+    check_equal(model, exported(model, tmp_path))
+
+
+def test_a_language_model_without_a_start_token(tmp_path):
+    model = with_tokens(predictor(None, {}), start=None, unknown=None, suppressed=(PAD, MASK))
+    check_equal(model, exported(model, tmp_path))
+
+
+def test_tokens_that_every_output_begins_with_are_named(caplog, tmp_path):
+    model = with_tokens(predictor({}, {}), target_prefix=(9, 8))
+    other, names = Exported(model, exported(model, tmp_path)), model.target.tokens()
+    assert f"target_prefix=[{names[9:7:-1]}, …]" in caplog.text
+    sources = [[names[i] for i in model.source.encode(text)] for text in TEXTS]
+    found = other.inner.translate_batch(
+        sources,
+        target_prefix=[names[9:7:-1]] * len(TEXTS),
+        beam_size=1,
+        min_decoding_length=0,
+        max_decoding_length=LIMIT,
+        return_end_token=True,
+    )
+    assert [each.hypotheses[0] for each in found] == [
+        [names[i] for i in each[0].token_ids] for each in model.outputs(TEXTS)
+    ]
 
 
 def test_tokens_that_are_never_generated_are_not(tmp_path):
@@ -353,6 +405,16 @@ REFUSED: dict[str, tuple[Callable[[], Predictor], list[str]]] = {
     "sliding_window": (
         lambda: predictor(None, {"sliding_window": 4}),
         ["decoder.sliding_window = 4: it has None only"],
+    ),
+    "several tokens after a source": (
+        lambda: with_tokens(predictor({}, {}), source_suffix=(END, 7)),
+        ["special tokens [] before and ['</s>', '<0x02>'] after a source: it adds one before, and '</s>' after"],
+    ),
+    "running text without suppressed tokens": (
+        lambda: with_tokens(
+            predictor(None, {"positions": "rotary"}, data={"train": "x.txt", "context_length": 64}), suppressed=()
+        ),
+        ["context_length: it ends outputs at '</s>', which running text goes on after"],
     ),
     "cls_token": (lambda: predictor({"cls_token": True}, {}), ["encoder.cls_token = True: it has False only"]),
 }
