@@ -18,9 +18,16 @@ from regard.data.tokenizer import END, MASK, PAD, START, Labels, Tokenizer
 from regard.decoding.request import position_limit
 from regard.inference.predictor import Predictor
 from regard.interop.onnx.decoder_graphs import PAST
+from regard.interop.onnx.encoder_graphs import SourceKind
 from regard.interop.onnx.graph import Graph
 
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's numbers
+
+
+def source_kinds(model: Predictor) -> list[SourceKind]:
+    """What the model reads; a masked language model reads its text, which recipes call its target."""
+    kinds: list[SourceKind] = [field.kind for field in model.recipe.data.source_fields]
+    return kinds or ([] if model.model.encoder is None else ["text"])
 
 
 def write_files(model: Predictor, graphs: list[Graph], folder: Path) -> None:
@@ -36,7 +43,7 @@ def write_files(model: Predictor, graphs: list[Graph], folder: Path) -> None:
 
 def config(model: Predictor, graphs: list[Graph]) -> dict[str, Any]:
     """The content of config.json."""
-    kinds = [field.kind for field in model.recipe.data.source_fields]
+    kinds = source_kinds(model)
     special = {"bos_token_id": START, "eos_token_id": END, "pad_token_id": PAD}
     if model.model.as_seq2seq() is None:
         return _source_config(model, kinds) | ({"pad_token_id": PAD} if kinds == ["text"] else {})
@@ -116,7 +123,9 @@ def write_tokenizers(model: Predictor, folder: Path) -> None:
     if isinstance(model.target, Tokenizer):
         source = model.sources[0] if model.sources else None
         if not isinstance(source, Tokenizer):
-            _write_text(folder / "tokenizer.json", _tokenizer(model.target, f"{SPECIALS[START]} $A"))
+            masked = model.model.as_seq2seq() is None
+            template = f"$A {SPECIALS[END]}" if masked else f"{SPECIALS[START]} $A"
+            _write_text(folder / "tokenizer.json", _tokenizer(model.target, template))
         elif source.hash != model.target.hash:
             _write_text(folder / "target_tokenizer.json", _tokenizer(model.target, "$A"))
     special = {"pad_token": SPECIALS[PAD], "bos_token": SPECIALS[START], "eos_token": SPECIALS[END]}
