@@ -46,7 +46,7 @@ def regard(model: Exported, threads: int, *, int8: bool = False) -> Translate:
 
     import regard
     from regard.core.sequence import Tokens
-    from regard.data.tokenizer import END
+    from regard.data.special_tokens import END
     from regard.decoding.config import DecodeConfig
     from regard.decoding.request import Request, SearchTask
     from regard.decoding.search import search

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 import regard
-from regard.data.tokenizer import END, Labels
+from regard.data.special_tokens import END
+from regard.data.vocabulary import Labels
 from regard.inference.predictor import Predictor
 from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, MemoryInputs
 from regard.interop.onnx.encoder_graphs import EncoderGraph, SourceInputs

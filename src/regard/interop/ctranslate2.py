@@ -12,7 +12,8 @@ from torch import nn
 from regard.core.config import Config
 from regard.core.errors import MissingExtra
 from regard.core.shapes import Tensor
-from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN, Tokenizer
+from regard.data.special_tokens import END, MASK, PAD, START, UNKNOWN
+from regard.data.tokenizer import Tokenizer
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, ExportTarget
 from regard.kernels.layers.residual_norm import norm_gain

@@ -13,8 +13,10 @@ from typing import Any
 import tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from regard.data.config import SPECIALS, FieldConfig
-from regard.data.tokenizer import END, MASK, PAD, START, Labels, Tokenizer
+from regard.data.config import FieldConfig
+from regard.data.special_tokens import END, MASK, PAD, SPECIALS, START
+from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Labels
 from regard.decoding.request import position_limit
 from regard.inference.predictor import Predictor
 from regard.interop.onnx.decoder_graphs import PAST
