@@ -359,9 +359,9 @@ def test_an_option_that_the_export_does_not_know_is_refused(monkeypatch):
     monkeypatch.delitem(EXPRESSIBLE, "norm_first")
     monkeypatch.delitem(EXPRESSIBLE_OPTIONS, "scale_embeddings")
     assert CTranslate2Target().obstacles(predictor({}, {})) == [
-        "encoder.norm_first = True: an option that the export does not know",
-        "decoder.norm_first = True: an option that the export does not know",
-        "scale_embeddings = True: an option that the export does not know",
+        "model.encoder.norm_first = True: an option that the export does not know",
+        "model.decoder.norm_first = True: an option that the export does not know",
+        "model.scale_embeddings = True: an option that the export does not know",
     ]
 
 
@@ -375,36 +375,39 @@ REFUSED: dict[str, tuple[Callable[[], Predictor], list[str]]] = {
     "ensemble": (ensemble, ["EnsembleDecoder: it has no ensembles"]),
     "rnn": (
         lambda: translator(decoder="rnn"),
-        ["encoder.kind = 'rnn': it has Transformers of tokens only", "decoder.kind = 'rnn': it has Transformers of"],
+        [
+            "model.encoder.kind = 'rnn': it has Transformers of tokens only",
+            "model.decoder.kind = 'rnn': it has Transformers of",
+        ],
     ),
-    "convolution": (lambda: translator(decoder="conv"), ["encoder.kind = 'rnn'", "decoder.kind = 'conv'"]),
+    "convolution": (lambda: translator(decoder="conv"), ["model.encoder.kind = 'rnn'", "model.decoder.kind = 'conv'"]),
     "relative in a language model": (
         lambda: predictor(None, {"positions": "relative"}),
-        ["decoder.positions = 'relative': it computes them wrongly in language models"],
+        ["model.decoder.positions = 'relative': it computes them wrongly in language models"],
     ),
     "alibi in an encoder": (
         lambda: predictor({"positions": "alibi"}, {"positions": "alibi"}),
-        ["encoder.positions = 'alibi': it has them in decoders only"],
+        ["model.encoder.positions = 'alibi': it has them in decoders only"],
     ),
     "norm_eps of each part": (
         lambda: predictor({"norm_eps": 1e-6}, {}),
-        ["encoder.norm_eps = 1e-06: it has one, and the decoder's is 1e-05"],
+        ["model.encoder.norm_eps = 1e-06: it has one, and the decoder's is 1e-05"],
     ),
     "several options": (
         lambda: predictor({"causal": True}, {"score": "additive", "position_mode": "concatenate"}),
         [
-            "encoder.causal = True: it has False only",
-            "decoder.position_mode = 'concatenate': it has 'add' only",
-            "decoder.score = 'additive': it has 'scaled_dot' and 'dot' only",
+            "model.encoder.causal = True: it has False only",
+            "model.decoder.position_mode = 'concatenate': it has 'add' only",
+            "model.decoder.score = 'additive': it has 'scaled_dot' and 'dot' only",
         ],
     ),
     "qk_norm in a translator": (
         lambda: predictor({}, {"qk_norm": True}),
-        ["qk_norm = True: it computes it wrongly in encoder-decoders"],
+        ["model.decoder.qk_norm = True: it computes it wrongly in encoder-decoders"],
     ),
     "sliding_window": (
         lambda: predictor(None, {"sliding_window": 4}),
-        ["decoder.sliding_window = 4: it has None only"],
+        ["model.decoder.sliding_window = 4: it has None only"],
     ),
     "several tokens after a source": (
         lambda: with_tokens(predictor({}, {}), source_suffix=(END, 7)),
@@ -414,9 +417,9 @@ REFUSED: dict[str, tuple[Callable[[], Predictor], list[str]]] = {
         lambda: with_tokens(
             predictor(None, {"positions": "rotary"}, data={"train": "x.txt", "context_length": 64}), suppressed=()
         ),
-        ["context_length: it ends outputs at '</s>', which running text goes on after"],
+        ["data.context_length: it ends outputs at '</s>', which running text goes on after"],
     ),
-    "cls_token": (lambda: predictor({"cls_token": True}, {}), ["encoder.cls_token = True: it has False only"]),
+    "cls_token": (lambda: predictor({"cls_token": True}, {}), ["model.encoder.cls_token = True: it has False only"]),
 }
 
 
@@ -434,7 +437,10 @@ def test_what_cannot_be_expressed_is_refused_part_by_part(make, reasons, tmp_pat
 @pytest.mark.parametrize("model", [{"encoder": {"kind": "vit"}}, {"encoders": [{"kind": "transformer"}] * 2}])
 def test_captioners_and_several_sources_are_refused(model):
     config = parse_model({**model, "decoder": BASE}, sized=False)
-    assert any(each.startswith(("encoder.kind = 'vit'", "encoders: it has one")) for each in _part_obstacles(config))
+    assert any(
+        each.startswith(("model.encoder.kind = 'vit'", "model.encoders: it has one"))
+        for each in _part_obstacles(config)
+    )
 
 
 def test_a_full_disk_leaves_nothing(monkeypatch, tmp_path):

@@ -114,13 +114,13 @@ class CTranslate2Target(ExportTarget):
 def _part_obstacles(model: ModelConfig) -> Iterator[str]:
     """Parts and options that CTranslate2 does not have."""
     if len(model.encoders) > 1:
-        yield "encoders: it has one source"
+        yield "model.encoders: it has one source"
     for role, part in model.parts():
         if part.kind != "transformer" or type(part.config) is not TransformerConfig:
-            yield f"{role}.kind = {part.kind!r}: it has Transformers of tokens only"
+            yield f"model.{role}.kind = {part.kind!r}: it has Transformers of tokens only"
         else:
-            yield from _option_obstacles(part.config, EXPRESSIBLE, f"{role}.")
-    yield from _option_obstacles(model.options, EXPRESSIBLE_OPTIONS, "")
+            yield from _option_obstacles(part.config, EXPRESSIBLE, f"model.{role}.")
+    yield from _option_obstacles(model.options, EXPRESSIBLE_OPTIONS, "model.")
 
 
 def _option_obstacles(config: Config, expressible: Mapping[str, Sequence[Any]], before: str) -> Iterator[str]:
@@ -136,14 +136,15 @@ def _position_obstacles(model: ModelConfig) -> Iterator[str]:
     """Options that CTranslate2 has in some models only."""
     *encoders, decoder = [_transformer(part.config) for _, part in model.parts()]
     if not encoders and decoder.positions == "relative":
-        yield "decoder.positions = 'relative': it computes them wrongly in language models"
+        yield "model.decoder.positions = 'relative': it computes them wrongly in language models"
     for encoder in encoders:
         if encoder.positions == "alibi":
-            yield "encoder.positions = 'alibi': it has them in decoders only"
-        if encoder.qk_norm or decoder.qk_norm:
-            yield "qk_norm = True: it computes it wrongly in encoder-decoders"
+            yield "model.encoder.positions = 'alibi': it has them in decoders only"
+        for role, part in (("encoder", encoder), ("decoder", decoder)):
+            if part.qk_norm:
+                yield f"model.{role}.qk_norm = True: it computes it wrongly in encoder-decoders"
         if encoder.norm_eps != decoder.norm_eps:
-            yield f"encoder.norm_eps = {encoder.norm_eps!r}: it has one, and the decoder's is {decoder.norm_eps!r}"
+            yield f"model.encoder.norm_eps = {encoder.norm_eps!r}: it has one, and the decoder's is {decoder.norm_eps!r}"
 
 
 def _vocabulary_obstacles(model: Predictor) -> Iterator[str]:
@@ -152,7 +153,7 @@ def _vocabulary_obstacles(model: Predictor) -> Iterator[str]:
     assert isinstance(target, Tokenizer)
     special, end = target.special_tokens, target.tokens()[target.special_tokens.end]
     if model.running_text and not special.suppressed:
-        yield f"context_length: it ends outputs at {end!r}, which running text goes on after"
+        yield f"data.context_length: it ends outputs at {end!r}, which running text goes on after"
     if isinstance(source, Tokenizer):
         before, after = _around(source)
         if len(before) > 1 or after not in ([], [end]):
