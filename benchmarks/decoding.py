@@ -45,7 +45,8 @@ from contestants import ROOT, Worker, install
 from measure import ratio
 from models import JOEY, JOEY_NEEDS, PEERS, REQUIREMENTS
 from regard.core.errors import RegardError
-from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN, Tokenizer
+from regard.data.special_tokens import END, MASK, PAD, START, UNKNOWN
+from regard.data.tokenizer import Tokenizer
 from regard.model.rnn_decoder import RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig
 from regard.model.seq2seq import Seq2Seq
@@ -117,6 +118,9 @@ def export(run: Path, folder: Path) -> Tokenizer:
     assert isinstance(found.model, Seq2Seq)
     np.savez(folder / "weights.npz", **{name: weight.numpy() for name, weight in found.model.state_dict().items()})
     (folder / "model.json").write_text(json.dumps(facts))
+    if facts["kind"] == "transformer":
+        regard.export(found, "ctranslate2", folder / "ctranslate2")
+        regard.export(found, "ctranslate2", folder / "ctranslate2-int8", quantization="int8")
     return found.source
 
 

@@ -43,7 +43,7 @@ from regard.core.sequence import Packed, Tokens, pin_memory
 from regard.data.arrays import LabelColumn
 from regard.data.batching import Batch, PackedCapacity, pack_batch
 from regard.data.corpus import Corpus
-from regard.data.tokenizer import END, PAD, START
+from regard.data.special_tokens import END, PAD, START
 from regard.decoding import search
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask

@@ -1,8 +1,8 @@
 """One contestant that translates, in a process of its own: `python -m peers.translators NAME FOLDER THREADS`.
 
-FOLDER holds one model of Regard as numbers: model.json (see `export` in decoding.py) and weights.npz under our names.
-Each function here puts those weights into a peer's model and says how it translates a batch: lists of token numbers
-without start and end in, lists in which an end may stand out. One library each: the environments differ.
+FOLDER holds one model of Regard as numbers, model.json (see `export` in decoding.py) and weights.npz under our names,
+and exported for CTranslate2. Each function here makes a peer's model of it and says how it translates a batch: lists of
+token numbers without start and end in, lists in which an end may stand out. One library each: the environments differ.
 
 Says that it is ready in a line of JSON; then for each line {"beam", "batch", "rows"} translates the rows, `batch` at a
 time, and says what came out, how long it took, and how long the processors were busy with it.
@@ -31,6 +31,7 @@ class Exported:
     """What `export` wrote."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.facts: dict[str, Any] = json.loads((folder / "model.json").read_text())
         self.weights: dict[str, np.ndarray] = dict(np.load(folder / "weights.npz"))
         bias = self.weights["decoder.project.bias"]
@@ -45,7 +46,7 @@ def regard(model: Exported, threads: int, *, int8: bool = False) -> Translate:
 
     import regard
     from regard.core.sequence import Tokens
-    from regard.data.tokenizer import END
+    from regard.data.special_tokens import END
     from regard.decoding.config import DecodeConfig
     from regard.decoding.request import Request, SearchTask
     from regard.decoding.search import search
@@ -111,64 +112,18 @@ def marian(model: Exported, threads: int) -> Translate:
     return translate
 
 
-def ctranslate2(model: Exported, threads: int, *, kind: str) -> Translate:
-    import tempfile
-
+def ctranslate2(model: Exported, threads: int, *, name: str) -> Translate:
     import ctranslate2
-    from ctranslate2.specs import TransformerSpec
 
-    spec = TransformerSpec.from_config(model.layers, model.heads, pre_norm=False)
-    weights = model.weights
-
-    def put(into: Any, *names: str) -> None:
-        """Weights and biases of one product, or of some that are made one."""
-        into.weight = np.concatenate([weights[f"{name}.weight"] for name in names])
-        into.bias = np.concatenate([weights[f"{name}.bias"] for name in names])
-
-    def norm(into: Any, name: str) -> None:
-        into.gamma, into.beta = weights[f"{name}.weight"], weights[f"{name}.bias"]
-
-    for side in ("encoder", "decoder"):
-        part = getattr(spec, side)
-        part.scale_embeddings = model.scaled
-        part.position_encodings.encodings = waves(512, model.dim)
-        embeddings = part.embeddings[0] if side == "encoder" else part.embeddings
-        embeddings.weight = weights[f"{side}.embed_tokens.weight"]
-        for number, layer in enumerate(part.layer):
-            block, last = f"{side}.stack.layers.{number}", "norm2" if side == "encoder" else "norm3"
-            put(
-                layer.self_attention.linear[0],
-                *(f"{block}.self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj")),
-            )
-            put(layer.self_attention.linear[1], f"{block}.self_attn.out_proj")
-            norm(layer.self_attention.layer_norm, f"{block}.norm1")
-            if side == "decoder":
-                put(layer.attention.linear[0], f"{block}.cross_attn.q_proj")
-                put(layer.attention.linear[1], f"{block}.cross_attn.k_proj", f"{block}.cross_attn.v_proj")
-                put(layer.attention.linear[2], f"{block}.cross_attn.out_proj")
-                norm(layer.attention.layer_norm, f"{block}.norm2")
-            put(layer.ffn.linear_0, f"{block}.ffn.up")
-            put(layer.ffn.linear_1, f"{block}.ffn.down")
-            norm(layer.ffn.layer_norm, f"{block}.{last}")
-    put(spec.decoder.projection, "decoder.project")
-    words = [str(number) for number in range(model.vocab_size)]  # it wants texts
-    spec.register_source_vocabulary(words)
-    spec.register_target_vocabulary(words)
-    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = (
-        str(i) for i in (model.start, model.end, model.unknown)
-    )
-    spec.config.decoder_start_token = str(model.start)
-    spec.config.layer_norm_epsilon = model.norm_eps
-    spec.validate()
-    spec.optimize(quantization=None if kind == "float32" else kind)
-    with tempfile.TemporaryDirectory() as folder:
-        spec.save(folder)
-        theirs = ctranslate2.Translator(folder, "cpu", compute_type=kind, inter_threads=1, intra_threads=threads)
+    folder = model.folder / name
+    theirs = ctranslate2.Translator(str(folder), "cpu", inter_threads=1, intra_threads=threads)
+    words: list[str] = json.loads((folder / "shared_vocabulary.json").read_text())
+    numbers = {word: number for number, word in enumerate(words)}
 
     def translate(rows: Rows, beam: int) -> Rows:
-        sources = [[words[token] for token in (*row, model.end)] for row in rows]
+        sources = [[words[token] for token in row] for row in rows]
         found = theirs.translate_batch(sources, beam_size=beam, max_decoding_length=LONGEST, return_end_token=True)
-        return [[int(word) for word in result.hypotheses[0]] for result in found]
+        return [[numbers[word] for word in result.hypotheses[0]] for result in found]
 
     return translate
 
@@ -299,9 +254,9 @@ def _padded(rows: Rows, end: int, pad: int) -> Any:
 TRANSLATORS: dict[str, Callable[[Exported, int], Translate]] = {
     "regard": regard,
     "marian": marian,
-    "ctranslate2": partial(ctranslate2, kind="float32"),
+    "ctranslate2": partial(ctranslate2, name="ctranslate2"),
     "regard-int8": partial(regard, int8=True),
-    "ctranslate2-int8": partial(ctranslate2, kind="int8"),
+    "ctranslate2-int8": partial(ctranslate2, name="ctranslate2-int8"),
     "joey": joey,
 }
 

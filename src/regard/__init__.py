@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from regard.api.predict import predict as predict, score as score
     from regard.api.sweep import sweep as sweep
     from regard.api.train import prepare as prepare, train as train
-    from regard.api.view import view as view
+    from regard.api.view import page as page, view as view
     from regard.api.word_vectors import train_word_vectors as train_word_vectors
     from regard.checkpoint.verify import verify as verify
     from regard.core.errors import (
@@ -96,7 +96,7 @@ _HOMES = {
     "regard.api.predict": ("predict", "score"),
     "regard.api.sweep": ("sweep",),
     "regard.api.train": ("prepare", "train"),
-    "regard.api.view": ("view",),
+    "regard.api.view": ("page", "view"),
     "regard.checkpoint.verify": ("verify",),
     "regard.kernels.attention.bias": ("DistanceBias",),
     "regard.kernels.attention.score_function": ("ScoreFunction",),

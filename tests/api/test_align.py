@@ -10,7 +10,8 @@ import torch
 import regard
 from golden.write import HERE
 from regard.api.align import align, choose, with_markup
-from regard.data.tokenizer import END, Tokenizer
+from regard.data.special_tokens import END
+from regard.data.tokenizer import Tokenizer
 from regard.evaluation.alignment_error import Agreement, read_links
 from regard.interpret.alignment import STEPS, AlignmentHeads
 from support.command_line import command

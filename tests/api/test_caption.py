@@ -18,10 +18,10 @@ from regard.api import caption as caption_verb
 from regard.api.caption import caption, caption_words, file_name, predictor_regions
 from regard.core.errors import InvalidArgument
 from regard.data.image_store import find_images
+from regard.data.special_tokens import END
 from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.shapes import shapes
-from regard.data.tokenizer import END
 from regard.inference.pipelines import Output
 from regard.interpret.regions import ImageRegions
 from regard.views.caption_overlay import PAGE, SHADE, Overlay, draw, figure, upsampled

@@ -7,7 +7,7 @@ import pytest
 from regard.api import evaluate, predict
 from regard.api.predict import predict as predict_lines
 from regard.core.errors import InvalidArgument
-from regard.data.tokenizer import Tokenizer
+from regard.data.train_tokenizer import train_tokenizer
 from regard.recipe.recipe import Recipe
 from support.predictors import PARTS, language_model, translator
 
@@ -55,7 +55,7 @@ def test_references_are_in_the_small_letters_that_a_model_can_write(tmp_path):
     path, small = str(tmp_path / "text.txt"), {"tokenizer": "bytes", "lowercase": True}
     data = {"train": [path, path], "valid": [path, path], "source": small, "target": small}
     recipe = Recipe.of({"data": data, "model": {"encoder": PARTS["rnn"], "decoder": PARTS["rnn"]}})
-    words = Tokenizer.train("bytes", texts, lower=True)
+    words = train_tokenizer("bytes", texts, lower=True)
     written = [words.decode(row) for row in words.encode_batch(texts)]
     assert [references for _, references in evaluate.rows_of(recipe, "valid")] == [[text] for text in written]
     assert written != [text.lower() for text in texts]

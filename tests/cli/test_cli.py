@@ -93,7 +93,7 @@ def test_the_command_line_is_frozen():
         "recipes": ["--schema"],
         "plot": ["--out"],
         "data": ["--fetch", "--folder"],
-        "sweep": ["--cache", "--grid", "--json", "--out", "--set"],
+        "sweep": ["--cache", "--grid", "--json", "--out", "--range", "--set", "--trials"],
         "demo": ["--out", "--seed"],
         "words train": ["--device", "--out", "--set"],
         "words nearest": ["--count"],

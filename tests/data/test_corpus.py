@@ -25,7 +25,10 @@ from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import Prepared, prepare
 from regard.data.example import Example
 from regard.data.sources import examples
-from regard.data.tokenizer import END, START, Labels, Tokenizer
+from regard.data.special_tokens import END, START
+from regard.data.tokenizer import Tokenizer
+from regard.data.train_tokenizer import train_tokenizer
+from regard.data.vocabulary import Labels
 
 CHARACTERS = FieldConfig(tokenizer="characters", vocab_size=400)
 
@@ -41,7 +44,11 @@ def pairs(tmp_path):
 
 
 REFUSED = {
-    "nothing": ({}, ["data.train: wanted files to learn from, or synthetic; got neither"]),
+    "nothing to learn from": ({"valid": "a"}, ["data.train: wanted files to learn from, beside others; got none"]),
+    "size of a pretrained tokenizer": (
+        {"train": "a", "target": {"tokenizer": "pretrained", "vocab_size": 900, "lowercase": True}},
+        ["data.target.vocab_size: wanted nothing here: it means nothing to a pretrained", "data.target.lowercase: "],
+    ),
     "both": (
         {"train": "a", "synthetic": "copy", "source": {}},
         ["data.train: wanted no files beside synthetic; got 'a'"],
@@ -126,7 +133,7 @@ def test_invalid_settings_are_refused(name):
 def test_a_configuration_round_trips_through_json(pairs):
     assert read(DataConfig, json.loads(json.dumps(asdict(pairs))), "data") == pairs
     with pytest.raises(InvalidRecipe, match="train: wanted files"):
-        DataConfig()
+        DataConfig(valid="a")
 
 
 def test_examples_of_files_tables_and_synthetic_tasks(tmp_path, pairs):
@@ -275,7 +282,7 @@ def test_the_key_depends_on_content(tmp_path, pairs):
     changed = prepare(replace(pairs, train=(str(moved), pairs.train[1])), tmp_path / "out")
     assert changed.key != first.key
     assert prepare(replace(pairs, shared_vocab=False), tmp_path / "out").key != first.key
-    other = Tokenizer.train("bytes", [])
+    other = train_tokenizer("bytes", [])
     given = prepare(pairs, tmp_path / "out", vocabularies=((other,), other))
     assert given.key != first.key
     assert given.target.hash == other.hash
@@ -299,7 +306,7 @@ def test_vocabularies_that_would_be_learned_make_no_second_corpus(tmp_path, pair
 
 
 def test_given_vocabularies_are_used(tmp_path, pairs):
-    tokenizer = Tokenizer.train("bytes", [])
+    tokenizer = train_tokenizer("bytes", [])
     made = prepare(pairs, tmp_path / "out", vocabularies=((tokenizer,), tokenizer))
     assert made.target.hash == tokenizer.hash
     assert made.train.row(0)[0].tolist() == [*tokenizer.encode("number 0 of train"), END]

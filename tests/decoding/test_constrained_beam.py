@@ -8,9 +8,9 @@ import torch
 
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
-from regard.data.tokenizer import END, MASK, PAD, START
+from regard.data.special_tokens import END, MASK, PAD, START
 from regard.decoding.config import DecodeConfig
-from regard.decoding.phrase_automaton import Phrase, PhraseAutomaton
+from regard.decoding.phrase_automaton import BEGINNING, Phrase, PhraseAutomaton
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from support.models import VOCABULARY
@@ -169,7 +169,7 @@ def test_greedy_search_adds_phrases_when_it_would_end():
 
 
 def test_a_phrase_may_have_several_runs_and_excluded_continuations():
-    phrase = Phrase(((START, 5), (6, 5)), frozenset({7}))  # "cat" at the start, " cat" elsewhere, but no "cats"
+    phrase = Phrase(((BEGINNING, 5), (6, 5)), frozenset({7}))  # "cat" at the start, " cat" elsewhere, but no "cats"
     automaton = PhraseAutomaton([phrase], [])
     begun = automaton.read((), begins=True)
     assert automaton.plan(begun) == (5,)

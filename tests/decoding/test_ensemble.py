@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard.core.sequence import Tokens
-from regard.data.tokenizer import END, START
+from regard.data.special_tokens import END, START
 from regard.decoding.ensemble import Ensemble
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe

@@ -5,7 +5,7 @@ import torch
 
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import Tokens
-from regard.data.tokenizer import END, START
+from regard.data.special_tokens import END, START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import LogitsProcessor
 from regard.decoding.logits_processors import LOGITS_PROCESSORS

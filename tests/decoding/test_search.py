@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
-from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN
+from regard.data.special_tokens import END, MASK, PAD, START, UNKNOWN
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import LogitsProcessor
 from regard.decoding.request import Request, SearchTask

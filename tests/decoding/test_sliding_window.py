@@ -9,7 +9,7 @@ from torch import nn
 
 import regard
 from regard.core.sequence import Tokens
-from regard.data.tokenizer import END, MASK, PAD, START
+from regard.data.special_tokens import END, MASK, PAD, START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.request import Request, SearchTask

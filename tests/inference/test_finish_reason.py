@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.data.tokenizer import END
+from regard.data.special_tokens import END
 from regard.decoding.interfaces import finish_reason
 from regard.recipe.load import read_recipe
 from regard.recipe.shipped import shipped_recipes

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from regard.data.tokenizer import START
+from regard.decoding.phrase_automaton import BEGINNING
 from regard.inference import phrases
 from support.predictors import classifier, language_model, tokenizer, translator
 
@@ -79,7 +79,7 @@ def test_phrases_are_tokenized_at_the_start_and_after_a_space():
     words = tokenizer("bpe")
     assert words.encode("cat") != words.encode(" cat")
     (phrase,) = phrases.required(words, ["cat"])
-    assert phrase.runs == ((START, *words.encode("cat")), tuple(words.encode(" cat")))
+    assert phrase.runs == ((BEGINNING, *words.encode("cat")), tuple(words.encode(" cat")))
     assert words.encode("s")[0] in phrase.continuations
     assert not set(words.encode(" , the")) & phrase.continuations - set(words.encode("the"))
     (comma,) = phrases.required(words, [","])

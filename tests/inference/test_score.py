@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.core.sequence import Tokens
-from regard.data.tokenizer import END, START
+from regard.data.special_tokens import END, START
 from regard.inference.score import CHUNK, score_lines
 from support.predictors import classifier, language_model, translator
 

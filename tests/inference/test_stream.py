@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard.core.errors import InvalidArgument
-from regard.data.tokenizer import END
+from regard.data.special_tokens import END
 from regard.decoding.config import DecodeConfig
 from support.predictors import PARTS, classifier, language_model, translator
 

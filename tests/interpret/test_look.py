@@ -11,7 +11,7 @@ from torch import nn
 import regard
 from measure import peak_bytes
 from regard.core.sequence import Tokens
-from regard.data.tokenizer import END, START
+from regard.data.special_tokens import END, START
 from regard.inference.predictor import Predictor
 from regard.interpret.maps import MapRecorder
 from regard.interpret.sites import attention_sites

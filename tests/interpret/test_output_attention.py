@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard.core.sequence import Tokens
-from regard.data.tokenizer import START
+from regard.data.special_tokens import START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.interfaces import Hypothesis

@@ -8,7 +8,7 @@ import torch
 import regard
 from regard.core.sequence import Tokens
 from regard.data.batching import Batch
-from regard.data.tokenizer import END, START
+from regard.data.special_tokens import END, START
 from regard.model.scheduled_sampling import ScheduledSampling, _choose, force
 from regard.model.seq2seq import Seq2Seq
 from regard.training.objective import Objective

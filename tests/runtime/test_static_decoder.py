@@ -9,7 +9,7 @@ import torch
 from test_cpu_decoder import COMPILED, one_weight, stepped
 
 from regard.core.sequence import Tokens
-from regard.data.tokenizer import END, START
+from regard.data.special_tokens import END, START
 from regard.decoding import batch_plan, search as searching
 from regard.decoding.beam import BeamSearch
 from regard.decoding.config import DecodeConfig

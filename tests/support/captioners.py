@@ -4,7 +4,7 @@ import torch
 
 import regard
 from regard.data.synthetic.shapes import shapes
-from regard.data.tokenizer import Tokenizer
+from regard.data.train_tokenizer import train_tokenizer
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
 
@@ -27,6 +27,6 @@ def captioner(decoder: str, encoder: dict = CNN, tokens: dict = TARGET) -> Predi
             "decode": {"max_length": 6},
         }
     )
-    vocabulary = Tokenizer.train(tokens["tokenizer"], [scene.target for scene in shapes("train", 0, 40)], 300)
+    vocabulary = train_tokenizer(tokens["tokenizer"], [scene.target for scene in shapes("train", 0, 40)], 300)
     torch.manual_seed(0)
     return Predictor(regard.build({**table, "vocab_size": vocabulary.size}).eval(), recipe, (None,), vocabulary)

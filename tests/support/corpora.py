@@ -4,7 +4,8 @@ import numpy as np
 
 from regard.data.arrays import LabelColumn, TextColumn
 from regard.data.corpus import Corpus, VocabularyType
-from regard.data.tokenizer import END, START, Labels
+from regard.data.special_tokens import END, START
+from regard.data.vocabulary import Labels
 
 
 def corpus_of(

@@ -5,7 +5,10 @@ from typing import Any
 import torch
 
 import regard
-from regard.data.tokenizer import END, Labels, Tokenizer
+from regard.data.special_tokens import END
+from regard.data.tokenizer import Tokenizer
+from regard.data.train_tokenizer import train_tokenizer
+from regard.data.vocabulary import Labels
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
 
@@ -23,7 +26,7 @@ COPY = {"synthetic": "copy", "source": {"tokenizer": "bytes"}, "target": {"token
 
 
 def tokenizer(kind: str = "bpe") -> Tokenizer:
-    return Tokenizer.train(kind, TEXT, 320)
+    return train_tokenizer(kind, TEXT, 320)
 
 
 def translator(kind: str = "bpe", decoder: str = "transformer", seed: int = 1) -> Predictor:

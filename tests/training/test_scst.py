@@ -11,8 +11,9 @@ from regard.core.sequence import Tokens
 from regard.data.arrays import FeatureColumn, ImageColumn, TextColumn
 from regard.data.batching import batches
 from regard.data.corpus import Corpus, prepare
+from regard.data.special_tokens import END, START
 from regard.data.synthetic.sampling import SIZES
-from regard.data.tokenizer import END, START, Tokenizer
+from regard.data.train_tokenizer import train_tokenizer
 from regard.decoding.interfaces import Hypothesis
 from regard.evaluation.cider_reward import STOP, CiderReward
 from regard.recipe.recipe import Recipe
@@ -62,7 +63,7 @@ def critic(given: Recipe, folder):
 
 def test_features_of_images_keep_the_references_of_each_image():
     """A reward compares with all captions of an image, also where its features take the place of its pixels."""
-    words = Tokenizer.train("words", ["a red circle", "one circle", "a blue cross"], 50, False)
+    words = train_tokenizer("words", ["a red circle", "one circle", "a blue cross"], 50, False)
     rows = [[START, *words.encode(text), END] for text in ("a red circle", "one circle", "a blue cross")]
     targets = TextColumn(np.concatenate(rows), np.cumsum([len(row) for row in rows]))
     images = ImageColumn(np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 0, 1]))

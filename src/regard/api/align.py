@@ -10,7 +10,7 @@ from regard.api.look import check_no_search_options
 from regard.api.predict import predict
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.text import lines, parallel
-from regard.data.tokenizer import END, Tokenizer
+from regard.data.tokenizer import Tokenizer
 from regard.evaluation.alignment_error import Agreement, read_links
 from regard.inference.load import load
 from regard.inference.markup import MarkedText, extract_tags, insert_tags
@@ -103,7 +103,8 @@ def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[
     candidates += [(layer, head) for layer, count in layers for head in range(count)]
     agreements = {AlignmentHeads(layer, head, step): Agreement() for layer, head in candidates for step in STEPS}
     for number, (source, target, links) in enumerate(parallel(files), 1):
-        pair = TokenizedPair.of(source, target, [*vocabularies[1].encode(target), END], vocabularies, given=True)
+        ids = vocabularies[1].special_tokens.output(vocabularies[1].encode(target))
+        pair = TokenizedPair.of(source, target, ids, vocabularies, given=True)
         reference = read_links(links, (len(pair.source_words), len(pair.output_words)), files[2], number)
         weights = _weights(predictor, pair, None, line=number)
         for heads, agreement in agreements.items():
@@ -150,4 +151,4 @@ def _given_pairs(sources: Iterable[str], targets: Iterable[str], vocabulary: Tok
             got = "no source" if source is None else "no target"
             remedy = "Each target must belong to the source of its number."
             raise InvalidArgument(f"line {number}", wanted="a source and a target", got=got, remedy=remedy)
-        yield source, target, [*vocabulary.encode(target), END]
+        yield source, target, vocabulary.special_tokens.output(vocabulary.encode(target))

@@ -10,7 +10,9 @@ from regard.core.sanitize import one_line
 from regard.core.sequence import MultiSource, Packed, Tokens
 from regard.data.batching import Batch
 from regard.data.corpus import Prepared
-from regard.data.tokenizer import Labels, Tokenizer
+from regard.data.special_tokens import SpecialTokens
+from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Labels
 from regard.model.seq2seq import Model
 from regard.recipe.recipe import Recipe
 from regard.training.objective import Objective
@@ -26,7 +28,7 @@ def dry_run(recipe: Recipe, cache: Path | None = None) -> str:
     lines += ["", repr(model), "", f"first batch: {batch.shape}"]
     for row in range(min(3, len(batch.rows))):
         lines += [f"  {side:<7} {text}" for side, text in _as_text(batch, row, data)]
-    activations = _saved_bytes(model, batch.to(next(model.parameters()).device), recipe)
+    activations = _saved_bytes(model, batch.to(next(model.parameters()).device), recipe, data.special_tokens)
     weights = sum(p.numel() for p in model.parameters())
     lines += [
         "",
@@ -49,7 +51,7 @@ def _as_text(batch: Batch, row: int, data: Prepared) -> Iterator[tuple[str, str]
             yield name, f"an image of {side.shape[3]} × {side.shape[2]} pixels"
 
 
-def _saved_bytes(model: Model, batch: Batch, recipe: Recipe) -> int:
+def _saved_bytes(model: Model, batch: Batch, recipe: Recipe, special_tokens: SpecialTokens) -> int:
     """The bytes of all storages that the forward pass saves for the backward pass, without the weights."""
     storages: dict[int, int] = {}
 
@@ -59,7 +61,7 @@ def _saved_bytes(model: Model, batch: Batch, recipe: Recipe) -> int:
         return tensor
 
     names = ("label_smoothing", "mask_probability", "r_drop", "doubly_stochastic")
-    objective = Objective(**{name: getattr(recipe.train, name) for name in names})
+    objective = Objective(**{name: getattr(recipe.train, name) for name in names}, special_tokens=special_tokens)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         loss = objective(model.train(), batch)  # kept alive, so that no storage is reused
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}

@@ -12,10 +12,11 @@ from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sanitize import one_line
 from regard.data import text
 from regard.data.config import DataConfig, FieldConfig
-from regard.data.corpus import Corpus, Prepared, prepare
+from regard.data.corpus import Prepared, prepare
 from regard.data.example import Example, Split, source_text
 from regard.data.sources import at_example, examples
-from regard.data.tokenizer import Labels, lowered
+from regard.data.train_tokenizer import lowered
+from regard.data.vocabulary import Labels
 from regard.evaluation.bootstrap import RESAMPLES
 from regard.evaluation.metrics import METRICS, TaskName, check_metrics, score
 from regard.evaluation.report import Report, Row, SystemStatistics, collect, report
@@ -212,7 +213,7 @@ class Evaluation:
             vocabularies = (model.sources, model.target)
             data = prepare(config, self.cache or cache_folder(), vocabularies=vocabularies, splits=[split])
             with status_line(lambda: Status(f"{name}: loss"), shown=self.progress):
-                loss = corpus_loss(model.model, getattr(data, split), recipe)
+                loss = corpus_loss(model.model, data, split, recipe)
             values = {"loss": loss, "perplexity": perplexity(loss)}
             model_metrics = {metric: values[metric] for metric in metrics if metric not in outputs}
         rows = self.rows(recipe) if outputs or keep else iter(())
@@ -239,10 +240,17 @@ def _of_outputs(metrics: Sequence[str]) -> list[str]:
     return [metric for metric in metrics if METRICS[metric].statistics is not None]
 
 
-def corpus_loss(model: Model, corpus: Corpus, recipe: Recipe) -> float:
-    """The mean loss on a corpus, batched and carried as the recipe says for training."""
+def corpus_loss(model: Model, data: Prepared, split: Split, recipe: Recipe) -> float:
+    """The mean loss on a split, batched and carried as the recipe says for training."""
     train = recipe.train
-    return mean_loss(model, corpus, budget=train.batch_tokens, masked=train.mask_probability, carry=train.carry_state)
+    return mean_loss(
+        model,
+        getattr(data, split),
+        budget=train.batch_tokens,
+        masked=train.mask_probability,
+        carry=train.carry_state,
+        special_tokens=data.special_tokens,
+    )
 
 
 def _split(recipe: Recipe, split: str) -> Split:
@@ -337,7 +345,7 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
 
     def validate(model: Model) -> Validation:
         assert data.valid is not None
-        loss = corpus_loss(model, data.valid, recipe)
+        loss = corpus_loss(model, data, "valid", recipe)
         values = {"loss": loss, "perplexity": perplexity(loss)}
         predictor = Predictor(model, recipe, data.sources, data.target)
         needs_outputs = metric not in values

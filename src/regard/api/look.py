@@ -17,7 +17,9 @@ from regard.data.corpus import VocabularyType
 from regard.data.example import Split
 from regard.data.images import Pixels
 from regard.data.sources import examples
-from regard.data.tokenizer import END, START, Labels, Tokenizer
+from regard.data.special_tokens import DEFAULT_TOKENS
+from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Labels
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
@@ -97,20 +99,21 @@ def _of_predictor(
     if isinstance(model.target, Labels):
         label = None if output is None else torch.tensor([model.target.encode(output)], device=device)
         return ForwardPass(inner, batch, None, label), replace(given, label=model.target.decode)
-    running = model.running_text
+    running, special = model.running_text, model.target.special_tokens
     if seq2seq is None:  # a masked language model
         if output is not None:
             wanted, remedy = "none for a masked language model", "Leave it out."
             raise InvalidArgument("output", wanted=wanted, got=repr(output), remedy=remedy)
-        whole = ids if running else [START, *ids, END]
+        whole = ids if running else special.target(ids)
         forward = ForwardPass(inner, Tokens.of([whole], device=device), None, None)
         return forward, replace(given, sources=(TokenSequence.of(whole, model.target),))
     prompt = [] if model.recipe.data.source_fields else ids
     if output is not None:
-        generated = [*prompt, *model.target.encode(output), *([] if running else [END])]
+        tokens = model.target.encode(output)
+        generated = [*prompt, *(tokens if running else special.output(tokens))]
     else:
         generated = [*prompt, *model.outputs([text], truncate=truncate, **options)[0][0].token_ids]
-    return _teacher_forced(inner, batch, generated, END if running else START, given, model.target)
+    return _teacher_forced(inner, batch, generated, special.end if running else special.start, given, model.target)
 
 
 def _title(text: Any, vocabularies: Sequence[VocabularyType | None]) -> str:
@@ -150,12 +153,12 @@ def _of_bare_model(model: Model, source: Any, output: Any, options: dict[str, An
     source = None if source is None else source.to(device)
     if model.encoder is None and isinstance(source, Tokens):
         source, given, prompt = None, LookInput(""), source.row(0)
-    seq2seq = model.as_seq2seq()
+    seq2seq, start = model.as_seq2seq(), DEFAULT_TOKENS.start
     if seq2seq is not None and output is None:
-        return _teacher_forced(model, source, _searched(seq2seq, source, prompt, options), START, given, None)
+        return _teacher_forced(model, source, _searched(seq2seq, source, prompt, options), start, given, None)
     check_no_search_options(options)
     if seq2seq is not None:
-        return _teacher_forced(model, source, [*prompt, *map(int, output)], START, given, None)
+        return _teacher_forced(model, source, [*prompt, *map(int, output)], start, given, None)
     labels = None if output is None else torch.tensor([int(output)], device=device)
     given = given if model.as_classifier() is None else replace(given, label=str)
     return ForwardPass(model, source, None, labels), given
@@ -175,15 +178,18 @@ def _searched(model: Seq2Seq, source: Any, prompt: list[int], options: dict[str,
         raise InvalidRecipe(config)
     parts = source.parts if isinstance(source, MultiSource) else (source,)
     size = sum(int(part.lengths[0]) if isinstance(part, Tokens) else 1 for part in parts)
-    rerank = coverage_reranker(model, config, START)
-    task = SearchTask(model, lambda sources: sources[0], config, rerank=rerank)
+    special = DEFAULT_TOKENS
+    rerank = coverage_reranker(model, config, special.start)
+    task = SearchTask(model, lambda sources: sources[0], config, special_tokens=special, rerank=rerank)
     ((_, best),) = search(task, [Request(source, size, prompt, given=len(prompt))])
-    return [*best[0].tokens, END] if best[0].ended else list(best[0].tokens)
+    return [*best[0].tokens, special.end] if best[0].ended else list(best[0].tokens)
 
 
 def _teacher_forced(
-    model: Model, source: Source | None, ids: list[int], first: int, given: LookInput, names: Tokenizer | None
+    model: Model, source: Source | None, ids: list[int], first: int | None, given: LookInput, names: Tokenizer | None
 ) -> tuple[ForwardPass, LookInput]:
+    if first is None:  # the text begins with its own first token
+        first, ids = next(iter(ids), 0), ids[1:]
     if not ids:
         remedy = "Give another, or search with other options."
         raise InvalidArgument("output", wanted="at least one token", got="none", remedy=remedy)

@@ -1,14 +1,16 @@
-"""`regard sweep`: one training run for each combination of settings, and a table of their results."""
+"""`regard sweep`: a training run for each combination of settings, or a search by Optuna, and a table of results."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 from regard.api.train import train
-from regard.core.errors import InvalidArgument
+from regard.core.errors import Diverged, InvalidArgument, MissingExtra
 from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.core.text_table import text_table
 from regard.recipe.load import read_recipe
@@ -28,11 +30,36 @@ class SweepRun:
     step: int
 
 
+@dataclass(frozen=True)
+class Range:
+    """The values of a key that a search may try: from `low` to `high`, whole numbers if both are."""
+
+    low: int | float
+    high: int | float
+    log: bool = False  # as many trials between 1e-4 and 1e-3 as between 1e-3 and 1e-2
+
+    @classmethod
+    def parse(cls, key: str, text: str) -> "Range":
+        """From LOW:HIGH or LOW:HIGH:log."""
+        *ends, scale = text.split(":") if text.endswith(":log") else (*text.split(":"), "")
+        try:
+            low, high = (int(end) if re.fullmatch(r"-?\d+", end) else float(end) for end in ends)
+        except ValueError:
+            low = high = nan
+        if not (-inf < low < high < inf and (low > 0 or not scale)):
+            wanted = "LOW:HIGH or LOW:HIGH:log, the lower one first, and positive for log"
+            remedy = "As in train.learning_rate=1e-4:1e-2:log."
+            raise InvalidArgument(f"range of {key}", wanted=wanted, got=repr(text), remedy=remedy)
+        return cls(low, high, bool(scale))
+
+
 def sweep(
     recipe: str | Path | Mapping[str, Any],
     out: str | Path,
-    grid: Mapping[str, Sequence[object]],
+    grid: Mapping[str, Sequence[object]] | None = None,
     *,
+    ranges: Mapping[str, str | Range] | None = None,
+    trials: int = 20,
     changes: Sequence[str] = (),
     cache: Path | None = None,
     on_event: EventHandler = ignore_event,
@@ -41,28 +68,78 @@ def sweep(
     """Train a recipe with every combination of the values of a grid; the best run first, by `train.monitor`.
 
     grid       values by key: {"train.learning_rate": [1e-3, 5e-4], "model.encoder.layers": [2, 4]}
+    ranges     search instead, with Optuna's default sampler: {"train.learning_rate": "1e-4:1e-2:log"}; the values of a
+               grid are then choices of the search
+    trials     runs of a search; one that diverges counts, and is left out of the results
     progress   as of `regard.train`
 
     Each run has a folder of its own in `out`. A sweep that was stopped goes on where it ended when it is called again.
     """
-    if not grid or not all(grid.values()):
+    grid, ranges = grid or {}, ranges or {}
+    if not (grid or ranges) or not all(grid.values()):
         got = ", ".join(key for key, values in grid.items() if not values) or "no key"
         raise InvalidArgument("grid", wanted="keys, each with its values", got=got, remedy="As in rate=1e-3,5e-4.")
     source = find_recipe(str(recipe)) if isinstance(recipe, str | Path) else recipe
+
+    def parsed(settings: Mapping[str, str]) -> Recipe:
+        recipe = read_recipe(source, [*changes, *_settings(settings)])
+        if "valid" not in recipe.data.splits:
+            wanted = "validation data to compare by"
+            raise InvalidArgument("recipe", wanted=wanted, got="none", remedy="Set data.valid.")
+        return recipe
+
+    def run(settings: Mapping[str, str]) -> SweepRun:
+        folder, recipe = Path(out) / " ".join(_settings(settings)).replace("/", "_"), parsed(settings)
+        train(recipe, folder, resume=folder.exists(), cache=cache, on_event=on_event, progress=progress)
+        return _result(settings, folder, recipe)
+
     combinations = [dict(zip(grid, map(str, values), strict=True)) for values in product(*grid.values())]
-    # Every combination is checked before the first one is trained.
-    recipes = [read_recipe(source, [*changes, *_settings(each)]) for each in combinations]
-    results = []
-    for settings, parsed in zip(combinations, recipes, strict=True):
-        if "valid" not in parsed.data.splits:
-            raise InvalidArgument(
-                "recipe", wanted="validation data to compare by", got="none", remedy="Set data.valid."
-            )
-        folder = Path(out) / " ".join(_settings(settings)).replace("/", "_")
-        train(parsed, folder, resume=folder.exists(), cache=cache, on_event=on_event, progress=progress)
-        results.append(_result(settings, folder, parsed))
-    higher = HIGHER_IS_BETTER[results[0].metric]
+    read = {key: Range.parse(key, each) if isinstance(each, str) else each for key, each in ranges.items()}
+    lowest, highest = {key: str(r.low) for key, r in read.items()}, {key: str(r.high) for key, r in read.items()}
+    # Every combination, and both ends of every range, are checked before the first run.
+    for settings in (combination | end for combination in combinations for end in (lowest, highest)):
+        higher = HIGHER_IS_BETTER[parsed(settings).train.monitor]
+    results = _search(run, grid, read, trials, higher, on_event) if read else [run(each) for each in combinations]
     return sorted(results, key=lambda result: -result.value if higher else result.value)
+
+
+def _search(
+    run: Callable[[Mapping[str, str]], SweepRun],
+    grid: Mapping[str, Sequence[object]],
+    ranges: Mapping[str, Range],
+    trials: int,
+    higher_is_better: bool,
+    on_event: EventHandler,
+) -> list[SweepRun]:
+    """The runs of a search by Optuna. Its choices follow from the results so far, so that a search can be repeated."""
+    try:
+        import optuna
+    except ImportError:
+        raise MissingExtra("optuna", "optuna", "a sweep over ranges") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=0)
+    study = optuna.create_study(direction="maximize" if higher_is_better else "minimize", sampler=sampler)
+    results: dict[tuple[str, ...], SweepRun] = {}
+    for _ in range(trials):
+        trial = study.ask()
+        settings = {
+            key: trial.suggest_categorical(key, [str(value) for value in values]) for key, values in grid.items()
+        }
+        for key, each in ranges.items():
+            whole = isinstance(each.low, int) and isinstance(each.high, int)
+            suggest: Any = trial.suggest_int if whole else trial.suggest_float
+            settings[key] = repr(suggest(key, each.low, each.high, log=each.log))
+        try:
+            result = run(settings)
+        except Diverged as error:
+            on_event({"event": "warning", "message": f"{' '.join(_settings(settings))}: {error}"})
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        else:
+            study.tell(trial, result.value)
+            results[tuple(settings.values())] = result
+    if not results:
+        raise Diverged(f"sweep: wanted a trial that does not diverge; got none of {trials}. Try other ranges.")
+    return list(results.values())
 
 
 def sweep_table(results: Sequence[SweepRun]) -> str:

@@ -132,7 +132,7 @@ def _train(
     group.check_equal({"data": data.key, "weights": None if group.single else fingerprint(model)})
     data = with_cached_features(recipe, model, data, cache or cache_folder(), _progress(on_event))
     assert data.train is not None
-    texts = checkpoint_texts(recipe.as_dict(), data, table, __version__, recipe.extensions())
+    texts = checkpoint_texts(recipe.as_dict(), data.vocabularies, table, __version__, recipe.extensions())
     texts[CARD] = _card(recipe, data, model)
     config, batches = recipe.train, epochs(recipe, data.train, group)
     trainer = Trainer(
@@ -143,6 +143,7 @@ def _train(
         data_key=data.key,
         validate=None if data.valid is None else validation(recipe, data),
         sampler=None if config.reward is None else _sampler(recipe, data, group),
+        special_tokens=data.special_tokens,
         on_event=on_event,
     )
     if content is not None:
@@ -175,11 +176,33 @@ def prepare(
 
     Vocabularies are those given, those of the model that training starts from, or learned from the training data.
     """
+    _check_trainable(recipe, vocabularies is not None)
     config = locate_data(recipe)
     given: tuple[SourceVocabularies, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
         given = _vocabularies_of(load(recipe.train.init_from, device="cpu"), recipe)
     return corpus.prepare(config, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
+
+
+def _check_trainable(recipe: Recipe, has_vocabularies: bool) -> None:
+    """Refuse the recipe of an imported model, which has no data, with all that it takes to train it."""
+    data, problems = recipe.data, list[Problem]()
+    if not data.splits:
+        remedy = "Add train = 'FILE', say."
+        problems.append(Problem("data.train", "files to learn from, or synthetic", "neither", remedy))
+    if not has_vocabularies and recipe.train.init_from is None:
+        problems += [
+            Problem(
+                f"data.{name}.tokenizer",
+                "one to train, unless train.init_from names a model that has one",
+                "'pretrained'",
+                "Set train.init_from to the imported model.",
+            )
+            for name, field in data.fields.items()
+            if field.tokenizer == "pretrained"
+        ]
+    if problems:
+        raise InvalidRecipe(problems)
 
 
 def _vocabularies_of(before: Predictor, recipe: Recipe) -> tuple[SourceVocabularies, VocabularyType | None]:
@@ -289,7 +312,13 @@ def _sampler(recipe: Recipe, data: Prepared, group: ProcessGroup) -> SelfCritica
     assert data.train is not None
     assert isinstance(data.target, Tokenizer)
     reward = CiderReward(data.train, data.target, word_tokens=recipe.data.target.tokenizer == "words")
-    return SelfCriticalSampler(reward, max_length=recipe.decode.max_length, seed=recipe.train.seed, process_group=group)
+    return SelfCriticalSampler(
+        reward,
+        max_length=recipe.decode.max_length,
+        seed=recipe.train.seed,
+        special_tokens=data.special_tokens,
+        process_group=group,
+    )
 
 
 def _card(recipe: Recipe, data: Prepared, model: Model) -> str:

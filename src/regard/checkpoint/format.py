@@ -1,7 +1,8 @@
 """The files of a checkpoint, config.json and the vocabularies written and read back, and the checkpoints of a run.
 
     config.json            the resolved recipe, the model's table (with the sizes that the data gave it), versions, and
-                           the file, kind and SHA-256 of each vocabulary
+                           the file, kind and SHA-256 of each vocabulary; of a tokenizer that Regard did not train also
+                           its size and its special tokens
     model.safetensors      the weights
     tokenizer.json         the vocabulary (and source_tokenizer.json, where the source has one of its own)
     training.json          the progress of the run; training.safetensors the optimizer state and the like
@@ -22,20 +23,22 @@ from regard.checkpoint import store
 from regard.checkpoint.verify import AVERAGED, check_folder
 from regard.core.errors import CheckpointRefused
 from regard.core.registry import missing_extensions
-from regard.data.corpus import Prepared, Vocabularies, VocabularyType
-from regard.data.tokenizer import Labels, Tokenizer
+from regard.data.corpus import SETTINGS, Vocabularies, VocabularyType
+from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Labels
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 TRAINING_STATE, TRAINING_TENSORS = store.TRAINING_STATE, "training.safetensors"
 CARD = "README.md"
+KINDS: dict[str, type[Labels] | type[Tokenizer]] = {"labels": Labels, "tokenizer": Tokenizer}
 log = logging.getLogger(__name__)
 
 
 def checkpoint_texts(
     recipe: Mapping[str, Any],
-    data: Prepared,
+    vocabularies: Vocabularies,
     model: Mapping[str, Any],
     version: str,
     registered: Sequence[Mapping[str, str | None]] = (),
@@ -45,12 +48,13 @@ def checkpoint_texts(
     `recipe` and `model` are the resolved tables; `version` is Regard's; `registered` are the names in the recipe that
     were registered at run time (`regard.core.registry.extensions`).
     """
-    sides, name, file = {"target": (TOKENIZER, data.target)}, "source", SOURCE_TOKENIZER
-    for number, vocabulary in enumerate(data.sources, start=1):
-        if len(data.sources) > 1:
+    sources, target = vocabularies
+    sides, name, file = {"target": (TOKENIZER, target)}, "source", SOURCE_TOKENIZER
+    for number, vocabulary in enumerate(sources, start=1):
+        if len(sources) > 1:
             name, file = f"sources.{number}", f"source_{number}_tokenizer.json"
         if vocabulary is not None:
-            sides[name] = (TOKENIZER if vocabulary is data.target else file, vocabulary)
+            sides[name] = (TOKENIZER if vocabulary is target else file, vocabulary)
     config = {
         "architectures": ["Regard"],
         "model_type": "regard",
@@ -65,6 +69,7 @@ def checkpoint_texts(
                 "file": name,
                 "kind": "labels" if isinstance(vocabulary, Labels) else "tokenizer",
                 "sha256": vocabulary.hash,
+                **vocabulary.settings,
             }
             for side, (name, vocabulary) in sides.items()
         },
@@ -96,9 +101,13 @@ def _vocabulary(content: Mapping[str, bytes], entry: Mapping[str, Any], folder: 
     name = entry["file"]
     if name not in content:
         raise CheckpointRefused(f"{folder}: wanted {name}; got none. Use another checkpoint.")
-    kind = Labels if entry["kind"] == "labels" else Tokenizer
+    kind = next((kind for known, kind in KINDS.items() if known == entry["kind"]), None)
+    if kind is None:
+        wanted, got = " or ".join(KINDS), f"{entry['kind']!r:.80}"
+        raise CheckpointRefused(f"{folder / CONFIG}: wanted {wanted} as the kind of {name}; got {got}. It was changed.")
     try:
-        vocabulary: VocabularyType = kind.from_json(content[name].decode())
+        settings = {key: entry[key] for key in SETTINGS if key in entry}
+        vocabulary: VocabularyType = kind.from_json(content[name].decode(), settings)
     except ValueError as error:
         raise CheckpointRefused(f"{folder / name}: wanted a vocabulary; got {error}. It was changed.") from None
     if vocabulary.hash != entry["sha256"]:

@@ -87,26 +87,50 @@ def sweep(
     recipe: RecipeFile,
     out: Annotated[Path, option("FOLDER", "The folder of the runs.", "--out", "-o")],
     grid: Annotated[
-        list[str],
+        list[str] | None,
         option("KEY=A,B,…", "A key and its values; may be repeated.", "--grid", complete=completion.recipe_keys),
-    ],
+    ] = None,
+    range_: Annotated[
+        list[str] | None,
+        option(
+            "KEY=LOW:HIGH[:log]",
+            "A key whose best value to search with Optuna; may be repeated. Values of --grid are then choices.",
+            "--range",
+            complete=completion.recipe_keys,
+        ),
+    ] = None,
+    trials: Annotated[int, option("N", "The runs of a search over ranges.", least=1)] = 20,
     set_: Changes = None,
     cache: Cache = None,
     as_json: Json = False,
 ) -> None:
-    """Train a recipe with every combination of settings, and print a table of the results.
+    """Train a recipe with every combination of settings, or search the best ones, and print a table of the results.
 
-    Example: regard sweep my.toml --out runs/sweep --grid train.learning_rate=1e-3,5e-4 --grid model.encoder.layers=2,4
+    Examples:
+    regard sweep my.toml --out runs/sweep --grid train.learning_rate=1e-3,5e-4 --grid model.encoder.layers=2,4
+
+    regard sweep my.toml --out runs/sweep --range train.learning_rate=1e-4:1e-2:log --trials 30
     """
     from dataclasses import asdict
 
     from regard.api.sweep import sweep_table
     from regard.views.progress import TrainingProgress
 
-    pairs = [each.partition("=") for each in grid]
+    pairs = [each.partition("=") for each in grid or ()]
     values = {key: [value for value in listed.split(",") if value] for key, _, listed in pairs}
+    ranges = {key: ends for key, _, ends in (each.partition("=") for each in range_ or ())}
     with closing(TrainingProgress(sys.stderr)) as progress:
-        results = regard.sweep(recipe, out, values, changes=set_ or (), cache=cache, on_event=progress, progress=False)
+        results = regard.sweep(
+            recipe,
+            out,
+            values,
+            ranges=ranges,
+            trials=trials,
+            changes=set_ or (),
+            cache=cache,
+            on_event=progress,
+            progress=False,
+        )
     print(json.dumps([asdict(each) for each in results], default=str) if as_json else sweep_table(results))
 
 

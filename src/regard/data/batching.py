@@ -21,7 +21,6 @@ from regard.data.arrays import Indices, RunningTextColumn
 from regard.data.augmentation import DRAWS, augment
 from regard.data.config import AugmentKind
 from regard.data.corpus import Corpus
-from regard.data.tokenizer import PAD
 
 POOL = 1 << 16
 BLOCK = 64  # packed capacities are multiples of this
@@ -310,7 +309,7 @@ def _pack(tokens: Tokens, capacity: PackedCapacity, side: int, gold: torch.Tenso
         empty = capacity.rows - len(lengths) - len(fillers)
         assert empty >= 0, (capacity, len(lengths), fill)
         lengths = torch.cat((lengths, torch.tensor([*fillers, *[0] * empty], dtype=lengths.dtype)))
-        ids = torch.nn.functional.pad(ids, (0, fill), value=PAD)
+        ids = torch.nn.functional.pad(ids, (0, fill))
         gold = None if gold is None else torch.nn.functional.pad(gold, (0, fill), value=-1)
     return Packed(ids, SequenceOffsets.of(lengths, longest), gold)
 

@@ -9,6 +9,7 @@ from regard.core.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.core.registry import Registry
 from regard.data import caption_datasets, huggingface_datasets, text
 from regard.data.example import SPLITS, Split
+from regard.data.special_tokens import SPECIALS
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.tasks import TASKS
 from regard.data.text import Errors
@@ -16,10 +17,9 @@ from regard.data.text import Errors
 if TYPE_CHECKING:
     from regard.data.sources import DataSource
 
-TokenizerKind = Literal["bpe", "unigram", "characters", "words", "bytes"]
+TokenizerKind = Literal["bpe", "unigram", "characters", "words", "bytes", "pretrained"]
 AugmentKind = Literal["crop", "flip", "color"]
 ResizeFilter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]  # Pillow's
-SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 BYTES = 256
 HALVES = (0.5, 0.5, 0.5)
 DATA_SOURCES: "Registry[type[DataSource]]" = Registry("data source")  # the user's own, by name
@@ -31,7 +31,9 @@ class FieldConfig(Config):
 
     kind: Literal["text", "label", "image"] = doc("text", "a text becomes tokens, a label one class, an image pixels")
     column: str | None = doc(None, 'column of a table: its name, or its number from "1"')
-    tokenizer: TokenizerKind = doc("bpe", "kind of tokens a text is split into")
+    tokenizer: TokenizerKind = doc(
+        "bpe", 'kind of tokens a text is split into; "pretrained": those of the model that training starts from'
+    )
     vocab_size: Count = doc(8000, "largest number of different tokens, special tokens included")
     lowercase: bool = doc(False, "convert texts to lower case")
     max_tokens: Count | None = doc(None, "training examples with more tokens are left out and counted")
@@ -56,6 +58,8 @@ class FieldConfig(Config):
         }[self.kind]
         if self.kind == "text" and self.tokenizer == "bytes":  # a token for each byte: no vocabulary is learned
             subject, unused = "a text in bytes", ("vocab_size", *of_image)
+        if self.kind == "text" and self.tokenizer == "pretrained":
+            subject, unused = "a pretrained tokenizer", ("vocab_size", "lowercase", *of_image)
         for key in unused:
             if getattr(self, key) != FieldConfig.__dataclass_fields__[key].default:
                 got = repr(getattr(self, key))
@@ -231,8 +235,8 @@ class DataConfig(Config):
 
     def _wrong_files(self) -> Iterator[Problem]:
         given = [split for split in SPLITS if self.files(split)]
-        if self.synthetic is None and "train" not in given:
-            yield Problem("train", "files to learn from, or synthetic", "neither", "Add train = 'FILE', say.")
+        if given and "train" not in given:  # data without any files are those of an imported model
+            yield Problem("train", "files to learn from, beside others", "none", "Add train = 'FILE', say.")
         if self.synthetic is not None:
             for split in given:
                 yield Problem(split, "no files beside synthetic", repr(getattr(self, split)), "Leave one out.")

@@ -34,9 +34,13 @@ from regard.data.config import DataConfig, FieldConfig
 from regard.data.example import Split
 from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
 from regard.data.sources import at_example, examples
-from regard.data.tokenizer import END, START, Labels, Tokenizer
+from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
+from regard.data.tokenizer import Tokenizer
+from regard.data.train_tokenizer import train_tokenizer
+from regard.data.vocabulary import Labels
 
 CHUNK = 4096  # examples tokenized at once
+SETTINGS = ("special_tokens", "size")  # of a vocabulary, beside its file
 VocabularyType = Tokenizer | Labels
 SourceVocabularies = tuple[VocabularyType | None, ...]  # of each source, None for images; empty without a source
 Vocabularies = tuple[SourceVocabularies, VocabularyType]  # of the sources and of the target
@@ -45,7 +49,7 @@ PrepareProgress = Callable[[str, int], None]
 
 @dataclass(frozen=True)
 class Corpus:
-    """The examples of a split, as ids. A source text ends with </s>; a target text also begins with <s>."""
+    """The examples of a split, as ids: texts with the special tokens of their vocabulary around them."""
 
     source: SourceColumn | None
     target: Column
@@ -84,11 +88,10 @@ class Prepared:
             if digest_of(folder / name) != digest:
                 raise damaged(folder / name, "other bytes than were written")
         corpora = {split: _open(folder, split, record) for split in record["splits"]}
-        files = [field["vocabulary"] for field in record["fields"].values()]  # shared ones are opened once
-        kinds = {field["vocabulary"]: field["kind"] for field in record["fields"].values()}
-        classes = {file: Labels if kind == "label" else Tokenizer for file, kind in kinds.items() if file is not None}
-        opened = {file: vocabulary.load(folder / file) for file, vocabulary in classes.items()}
-        *sources, target = (opened.get(file) for file in files)
+        fields = record["fields"].values()
+        named = {field["vocabulary"]: field for field in fields if field["vocabulary"] is not None}  # shared: once
+        opened = {file: _open_vocabulary(folder / file, field) for file, field in named.items()}
+        *sources, target = (opened.get(field["vocabulary"]) for field in fields)
         assert target is not None
         target = as_running_text(target, record["config"]["context_length"])
         train, valid, test = (corpora.get(split) for split in ("train", "valid", "test"))
@@ -102,6 +105,11 @@ class Prepared:
     @property
     def vocabularies(self) -> Vocabularies:
         return self.sources, self.target
+
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        """Those of the targets; labels have none, and the default stands for them."""
+        return self.target.special_tokens if isinstance(self.target, Tokenizer) else DEFAULT_TOKENS
 
 
 def prepare(
@@ -192,13 +200,14 @@ def _write(
     sources, target = vocabularies
     target = as_running_text(target, config.context_length)
     named = dict(zip(config.fields, (*sources, target), strict=True))
-    fields: dict[str, dict[str, str | None]] = {}
+    fields: dict[str, dict[str, Any]] = {}
     for name, vocabulary in named.items():
         fields[name] = {"kind": config.fields[name].kind, "vocabulary": None}
         if vocabulary is not None:
             shared = config.has_shared_vocab and vocabulary.hash == target.hash
             fields[name]["vocabulary"] = saved = "vocabulary.json" if shared else f"{name}.vocabulary.json"
             vocabulary.save(folder / saved)
+            fields[name] |= vocabulary.settings
     splits = {split: _write_split(config, split, folder, named, progress) for split in files}
     hashes = {path.name: digest_of(path) for path in sorted(folder.iterdir())}
     about = {"files": files, "config": asdict(config), "fields": fields}
@@ -222,7 +231,7 @@ def _learn(config: DataConfig, progress: PrepareProgress) -> Vocabularies:
 def _train(field: FieldConfig, texts: Iterator[str]) -> VocabularyType:
     if field.kind == "label":
         return Labels(texts)
-    return Tokenizer.train(field.tokenizer, texts, field.vocab_size, field.lowercase)
+    return train_tokenizer(field.tokenizer, texts, field.vocab_size, field.lowercase)
 
 
 def _training_texts(config: DataConfig, columns: Sequence[int], progress: PrepareProgress) -> Iterator[str]:
@@ -249,7 +258,8 @@ def _write_split(
         for name, field in config.fields.items()
     }
     if running:
-        writers["target"].add([[END]])  # the context of the first token
+        assert isinstance(vocabularies["target"], Tokenizer)
+        writers["target"].add([[vocabularies["target"].special_tokens.end]])  # the context of the first token
     read = kept = 0
     limits = {name: field.max_tokens for name, field in config.fields.items() if field.max_tokens is not None}
     left_out = dict.fromkeys(limits if split == "train" else (), 0)
@@ -268,9 +278,10 @@ def _write_split(
                     left_out[name] += 1
         for name, rows in encoded.items():
             rows = [row for row, stays in zip(rows, keep, strict=True) if stays]
-            if isinstance(vocabularies[name], Tokenizer):
-                start = [START] if name == "target" and not running else []
-                rows = [[*start, *row, END] for row in rows]
+            if isinstance(vocabulary := vocabularies[name], Tokenizer):
+                special = vocabulary.special_tokens
+                around = special.source if name != "target" else special.output if running else special.target
+                rows = [around(row) for row in rows]
             writers[name].add(rows)
         read, kept = read + len(chunk), kept + sum(keep)
         progress(split, read)
@@ -327,6 +338,11 @@ def _as_json(record: Mapping[str, Any]) -> bytes:
 
 def _record_hash(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(_as_json(record)).hexdigest()
+
+
+def _open_vocabulary(path: Path, field: Mapping[str, Any]) -> VocabularyType:
+    kind = Labels if field["kind"] == "label" else Tokenizer
+    return kind.load(path, {key: field[key] for key in SETTINGS if key in field})
 
 
 def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:

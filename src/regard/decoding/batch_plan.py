@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 
 from regard.core.errors import InvalidArgument
-from regard.data.tokenizer import MASK, PAD, START
 from regard.decoding import logits_processors
 from regard.decoding.beam import BeamSearch
 from regard.decoding.constrained_beam import RequiredPhrases
@@ -33,6 +32,8 @@ class PlannedRequest(NamedTuple):
 
     request: Request
     number: int  # on which its random draws depend
+    first: int  # the token before its first
+    prefix: Sequence[int]  # that of every output, and its own
     min_length: int
     max_length: int  # with the prefix
     constraint: Constraint | None
@@ -42,17 +43,28 @@ def plan_requests(task: SearchTask, requests: Sequence[Request]) -> list[Planned
     """The requests with their limits; refused where one cannot be satisfied."""
     if not all(phrase for each in requests for phrase in each.banned):
         raise InvalidArgument("banned", wanted="tokens", got="none", remedy="Leave empty phrases out.")
-    config, positions = task.config, task.positions
+    config, forced = task.config, task.special_tokens.target_prefix
     return [
         PlannedRequest(
             each,
             number,
+            _first(task, each),
+            [*forced, *each.prefix],
             each.min_length(config),
-            each.max_length(config, positions),
-            each.constraint(config, positions),
+            each.max_length(config, task.positions, len(forced)),
+            each.constraint(task),
         )
         for each, number in zip(requests, task.numbers or range(len(requests)), strict=True)
     ]
+
+
+def _first(task: SearchTask, request: Request) -> int:
+    """The token before the first of an output."""
+    for token in (request.first, task.first, task.special_tokens.start):
+        if token is not None:
+            return token
+    wanted = "a text to continue: this model has no token that begins one"
+    raise InvalidArgument("text", wanted=wanted, got="an empty one", remedy="Give its first words.")
 
 
 class BatchLimits(NamedTuple):
@@ -72,7 +84,7 @@ class BatchLimits(NamedTuple):
         bans = [each.request.bans for each in requests]
         return BatchLimits(
             max(each.max_length for each in requests),
-            max(len(each.request.prefix) for each in requests),
+            max(len(each.prefix) for each in requests),
             any(each.constraint is not None for each in requests),
             (max(map(len, bans)), max((len(run) for each in bans for run, _ in each), default=0)),
             any(each.min_length for each in requests),
@@ -137,7 +149,7 @@ class BatchPlan:
         task = self.task
         config = replace(task.config, seed=0) if task.config.sample else task.config  # the seed is written at admission
         own = (self.limits.min_length, self.limits.max_prefix > 0)
-        return sizes, own, config, task.first, task.ends, task.scored, task.rerank is None
+        return sizes, own, config, task.special_tokens, task.ends, task.scored, task.rerank is None
 
     def start(self, memory: Memory | None, batch: int, capacity: int) -> DecoderState:
         """The decoder's state before the first token."""
@@ -146,27 +158,27 @@ class BatchPlan:
 
     def build_strategy(self, sizes: BufferSizes) -> DecodingStrategy:
         """A strategy whose slots are all empty."""
-        task, new = self.task, partial(torch.full, device=self.device)
+        task, special, new = self.task, self.task.special_tokens, partial(torch.full, device=self.device)
         generated = GeneratedTokens(
-            tokens=new((self.slots, self.beams, sizes.tokens), PAD),
+            tokens=new((self.slots, self.beams, sizes.tokens), special.pad),
             length=new((self.slots,), 1),
             min_length=new((self.slots,), 0),
             prompt=new((self.slots,), 0),
             prefix=new((self.slots, sizes.prefix), -1),
         )
         limit = new((self.slots,), self.limits.max_length)
-        required = RequiredPhrases(task.ends) if self.limits.constrained else None
-        common = (task.config, generated, limit, self._build_processors(), task.ends, required)
+        required = RequiredPhrases(special, task.ends) if self.limits.constrained else None
+        common = (task.config, generated, limit, self._build_processors(), special, task.ends, required)
         if self.beams > 1 and not task.config.sample:
             return BeamSearch(*common, whole_beam=task.rerank is not None)
         return GreedySearch(*common, scored=task.scored)
 
     def _build_processors(self) -> list[LogitsProcessor]:
         """The processors that the config and the requests ask for, in the order in which they are applied."""
-        config = self.task.config
-        processors: list[LogitsProcessor] = [logits_processors.SuppressTokens([PAD, START, MASK])]
+        config, special = self.task.config, self.task.special_tokens
+        processors: list[LogitsProcessor] = [logits_processors.SuppressTokens(special.suppressed)]
         limited = self.task.ends and self.limits.min_length
-        min_length = logits_processors.MinLength() if limited else None
+        min_length = logits_processors.MinLength(special.end) if limited else None
         if min_length is not None:
             processors.append(min_length)
         if config.no_repeat_ngram_size:

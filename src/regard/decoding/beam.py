@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 
 from regard.core.shapes import Bool, Float, Int, Tensor
-from regard.data.tokenizer import END
 from regard.decoding.interfaces import Hypothesis, Scores
 from regard.decoding.strategies import DecodingStrategy
 from regard.decoding.topk import topk, topk_sums
@@ -53,15 +52,18 @@ class BeamSearch(DecodingStrategy):
         else:
             values, ranks, parents, tokens, gained = self._candidates(logits, active)
         generated.length += ~self.done
+        forced = len(self.special_tokens.target_prefix)
+        if forced:
+            gained = gained.masked_fill((generated.length <= forced)[:, None, None], 0.0)
         index = torch.arange(values.shape[-1], device=values.device)
         last = (generated.length >= self.limit)[:, None, None]
-        ends = (tokens == END) & self.ends | last
+        ends = (tokens == self.special_tokens.end) & self.ends | last
         self._end(values, parents, tokens, gained, ends & (index < beams // self.groups))
         best, chosen = ranks.masked_fill(ends, -torch.inf).topk(beams // self.groups)
         if ranks is not values:
             best = torch.where(best == -torch.inf, best, values.gather(2, chosen))
-        in_prompt = (generated.length <= generated.prompt)[:, None]
-        self.total = best.flatten(1).masked_fill_(in_prompt & (best.flatten(1) > -torch.inf), 0.0)
+        free = generated.length <= (generated.prompt.clamp(min=forced) if forced else generated.prompt)  # of charge
+        self.total = best.flatten(1).masked_fill_(free[:, None] & (best.flatten(1) > -torch.inf), 0.0)
         parents, tokens, gained = (x.gather(2, chosen).flatten(1) for x in (parents, tokens, gained))
         position = (generated.length - 1)[:, None, None].expand(-1, beams, -1)
         generated.tokens = _select(generated.tokens, parents).scatter_(2, position, tokens[..., None])
@@ -126,7 +128,7 @@ class BeamSearch(DecodingStrategy):
             ranks, index = topk(diverse.flatten(1), count)
             tokens = index % vocabulary
             candidates.append((totals.flatten(1).gather(1, index), ranks, index // vocabulary + group * width, tokens))
-            continuing = ((tokens == END) & self.ends).long().argsort(stable=True)[:, :width]
+            continuing = ((tokens == self.special_tokens.end) & self.ends).long().argsort(stable=True)[:, :width]
             taken.scatter_add_(1, tokens.gather(1, continuing), torch.ones_like(continuing, dtype=taken.dtype))
         values, ranks, parents, tokens = (torch.stack(x, 1) for x in zip(*candidates, strict=True))
         return values, ranks, parents, tokens
@@ -178,7 +180,7 @@ class BeamSearch(DecodingStrategy):
 
     def _hypothesis(self, score: float, length: int, tokens: list[int], log_p: list[float]) -> Hypothesis:
         ids = tuple(tokens[:length])
-        ended = self.ends and ids[-1] == END
+        ended = self.ends and ids[-1] == self.special_tokens.end
         return Hypothesis(ids[:-1] if ended else ids, tuple(log_p[:length]), score, ended)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from regard.core.errors import UnsatisfiableConstraint
 from regard.core.shapes import Bool, Float, Int, Tensor
-from regard.data.tokenizer import END, PAD
+from regard.data.special_tokens import SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.phrase_automaton import OTHER, AutomatonState, PhraseAutomaton
 from regard.decoding.topk import topk
@@ -27,13 +27,14 @@ class ConstrainedSlot:
 
     automaton: PhraseAutomaton
     states: list[AutomatonState]  # one for each hypothesis
+    end: int | None  # the end token, where it ends an output
     wait: int  # steps until the prefix is generated
     budget: int  # tokens that may follow
     forced: set[int] = field(default_factory=set)  # hypotheses that are being made to complete a phrase
 
-    def allows(self, state: AutomatonState, token: int, *, ends: bool) -> bool:
+    def allows(self, state: AutomatonState, token: int) -> bool:
         """Whether the phrases can still be completed after this token."""
-        if token == END and ends:
+        if token == self.end:
             return state.met
         return self.automaton.fits(self.automaton.after(state, token), self.budget - 1)
 
@@ -41,15 +42,15 @@ class ConstrainedSlot:
 class RequiredPhrases:
     """The required phrases of all slots, and how much of them each hypothesis has completed."""
 
-    def __init__(self, ends: bool) -> None:
-        self.ends = ends
+    def __init__(self, special_tokens: SpecialTokens, ends: bool) -> None:
+        self.pad, self.end = special_tokens.pad, special_tokens.end if ends else None
         self.slots: dict[int, ConstrainedSlot] = {}
 
     def admit(
         self, slot: int, automaton: PhraseAutomaton, state: AutomatonState, *, beams: int, prefix: int, budget: int
     ) -> None:
         """A request begins: `state` is that after its prefix of so many tokens, which `budget` tokens may follow."""
-        self.slots[slot] = ConstrainedSlot(automaton, [state] * beams, prefix, budget)
+        self.slots[slot] = ConstrainedSlot(automaton, [state] * beams, self.end, prefix, budget)
 
     def release(self, slot: int) -> None:
         self.slots.pop(slot, None)
@@ -127,14 +128,14 @@ class RequiredPhrases:
             for k, state in enumerate(slot.states):
                 if not alive[i][k]:
                     continue
-                if self.ends and not state.met:
+                if self.end is not None and not state.met:
                     early.append((i, k))
                 progressing += [(i, k, token) for token in slot.automaton.following(state)]
                 if slot.automaton.upper_bound(state) > slot.budget - 1:
                     self._confine_to_budget(slot, state, scores[i, k], unprocessed[i, k])
         if early:
             rows, beams = torch.tensor(early, device=scores.device).unbind(1)
-            scores[rows, beams, END] = -torch.inf
+            scores[rows, beams, self.end] = -torch.inf
         return progressing
 
     def _confine_to_budget(
@@ -149,14 +150,14 @@ class RequiredPhrases:
         known = torch.tensor(automaton.tokens, device=scores.device)
         fit = torch.tensor([automaton.fits(automaton.after(state, token), budget) for token in automaton.tokens])
         kept = scores[known].masked_fill(~fit.to(scores.device), -torch.inf)
-        end = scores[END].clone()
+        end = None if self.end is None else scores[self.end].clone()
         if not automaton.fits(automaton.after(state, OTHER), budget):
             scores.fill_(-torch.inf)
         for number in state.just:
             scores[sorted(automaton.phrases[number].continuations)] = -torch.inf
         scores[known] = kept
-        if self.ends:
-            scores[END] = end
+        if end is not None:
+            scores[self.end] = end
         plan = automaton.plan(state)
         if plan and plan[0] != OTHER and len(plan) > budget and float(scores[plan[0]]) == -torch.inf:
             scores[plan[0]] = unprocessed[plan[0]]
@@ -169,12 +170,12 @@ class RequiredPhrases:
         for pool in pools:
             order = sorted(pool, key=lambda it: config.diversity_penalty * taken.get(it[1], 0) - pool[it])
             complete = [it for it in order if slot.budget == 1 or slot.states[it[0]].met]
-            ended = [it for it in complete[:width] if slot.budget == 1 or (it[1] == END and self.ends)]
-            going = self._by_progress(slot, [it for it in order if it[1] != END or not self.ends], width)
+            ended = [it for it in complete[:width] if slot.budget == 1 or it[1] == self.end]
+            going = self._by_progress(slot, [it for it in order if it[1] != self.end], width)
             for _, token in going:
                 taken[token] = taken.get(token, 0) + 1
             halves = [[(pool[it], *it) for it in half] for half in (ended, going)]
-            chosen.append([one for half in halves for one in (half + [(-torch.inf, 0, PAD)] * width)[:width]])
+            chosen.append([one for half in halves for one in (half + [(-torch.inf, 0, self.pad)] * width)[:width]])
         return chosen
 
     @staticmethod
@@ -200,9 +201,9 @@ class RequiredPhrases:
             for k, state in enumerate(slot.states):
                 if skipped[i][k]:
                     continue
-                if chosen[i][k] == END and self.ends and not state.met:
+                if chosen[i][k] == self.end and not state.met:
                     slot.forced.add(k)
-                if k in slot.forced or not slot.allows(state, chosen[i][k], ends=self.ends):
+                if k in slot.forced or not slot.allows(state, chosen[i][k]):
                     tokens[number, k] = self._replacement(slot, state, scores[number, k])
 
     def _replacement(self, slot: ConstrainedSlot, state: AutomatonState, scores: Float[Tensor, " V"]) -> int:
@@ -211,12 +212,12 @@ class RequiredPhrases:
         if plan[0] != OTHER:
             return plan[0]
         allowed = scores.clone()
-        refused = [token for token in slot.automaton.tokens if not slot.allows(state, token, ends=self.ends)]
+        refused = [token for token in slot.automaton.tokens if not slot.allows(state, token)]
         allowed[refused] = -torch.inf
         for number in state.just:
             allowed[sorted(slot.automaton.phrases[number].continuations)] = -torch.inf
-        if self.ends and not state.met:
-            allowed[END] = -torch.inf
+        if self.end is not None and not state.met:
+            allowed[self.end] = -torch.inf
         best, token = allowed.max(-1)
         if float(best) == -torch.inf:
             raise UnsatisfiableConstraint

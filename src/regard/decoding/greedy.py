@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 
 from regard.core.shapes import Float, Int, Tensor
-from regard.data.tokenizer import END, PAD
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.sampling import filtered, sample, seed_offset, uniform
 from regard.decoding.strategies import DecodingStrategy
@@ -44,14 +43,14 @@ class GreedySearch(DecodingStrategy):
         self.seed = self.seed.clone()  # a copy of the strategy has its own
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], None]:
-        generated = self.generated
+        generated, special = self.generated, self.special_tokens
         log_p = logits.float().log_softmax(-1) if self.normalized else logits  # an argmax needs no softmax
         scores = log_p.clone() if self.scored else log_p
         for processor in self.processors:
             processor(scores, generated)
         if not self.normalized and self.required is None and (gpu := kernels(scores)) is not None:
-            end, buffers = END if self.ends else -1, (generated.tokens, generated.length)
-            fused: Tensor = gpu.greedy_step(scores, *buffers, self.limit, self.ended, self.done, end, PAD)
+            end, buffers = special.end if self.ends else -1, (generated.tokens, generated.length)
+            fused: Tensor = gpu.greedy_step(scores, *buffers, self.limit, self.ended, self.done, end, special.pad)
             return fused, None
         if self.config.sample:
             steps = generated.length[:, None].expand_as(self.stream)
@@ -61,14 +60,17 @@ class GreedySearch(DecodingStrategy):
         if self.required is not None and (active := self.required.begin_step()):
             self.required.correct(active, tokens, scores, self.ended)
             self.required.follow(active, tokens, None)
-        tokens = tokens.masked_fill(self.ended, PAD)
+        tokens = tokens.masked_fill(self.ended, special.pad)
         position = generated.length[:, None, None].expand(-1, tokens.shape[1], -1)
         generated.tokens.scatter_(2, position, tokens[..., None])
         if self.scored:
-            self.log_p.scatter_(2, position, log_p.gather(2, tokens[..., None]))
+            gained = log_p.gather(2, tokens[..., None])
+            if special.target_prefix:
+                gained = gained.masked_fill(position < len(special.target_prefix), 0.0)
+            self.log_p.scatter_(2, position, gained)
         generated.length += ~self.done
         if self.ends:
-            self.ended |= tokens == END
+            self.ended |= tokens == special.end
         self.done |= self.ended.all(-1) | (generated.length >= self.limit)
         return tokens, None
 
@@ -80,8 +82,8 @@ class GreedySearch(DecodingStrategy):
         ]
 
     def _hypothesis(self, tokens: list[int], log_p: list[float], prompt: int) -> Hypothesis:
-        ended = self.ends and END in tokens
-        tokens = tokens[: tokens.index(END)] if ended else tokens
+        ended = self.ends and self.special_tokens.end in tokens
+        tokens = tokens[: tokens.index(self.special_tokens.end)] if ended else tokens
         if not self.scored:
             return Hypothesis(tuple(tokens), None, None, ended)
         own = tuple(log_p[: len(tokens) + ended])

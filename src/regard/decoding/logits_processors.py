@@ -9,7 +9,6 @@ import torch
 
 from regard.core.registry import Registry
 from regard.core.shapes import Bool, Float, Int, Tensor
-from regard.data.tokenizer import END
 from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor, Scores
 
 if TYPE_CHECKING:
@@ -42,9 +41,12 @@ class MinLength(LogitsProcessor):
     recordable = masks_only = True
     end_scores: Float[Tensor, "B K"]
 
+    def __init__(self, end: int) -> None:
+        self.end = end
+
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        self.end_scores = scores[..., END].clone()
-        scores[..., END].masked_fill_((generated.length < generated.min_length)[:, None], -torch.inf)
+        self.end_scores = scores[..., self.end].clone()
+        scores[..., self.end].masked_fill_((generated.length < generated.min_length)[:, None], -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ class AllowEnd(LogitsProcessor):
     recordable = masks_only = True
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        empty = scores.amax(-1) == -torch.inf
-        scores[..., END] = torch.where(empty, self.min_length.end_scores, scores[..., END])
+        empty, end = scores.amax(-1) == -torch.inf, self.min_length.end
+        scores[..., end] = torch.where(empty, self.min_length.end_scores, scores[..., end])
 
 
 class SavePrefix(LogitsProcessor):

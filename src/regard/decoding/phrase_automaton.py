@@ -1,17 +1,17 @@
 """Required and banned phrases of one output, as an automaton over its tokens (as Aho and Corasick's string matcher)."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import permutations
 from typing import NamedTuple
 
 from regard.core.errors import InvalidArgument
-from regard.data.tokenizer import END, MASK, PAD, START
 
 Run = tuple[int, ...]  # consecutive tokens
 OTHER = -1  # any token that is in no phrase
+BEGINNING = -2  # stands before the first token of an output
 LONGEST = 256  # tokens of a phrase: the time to follow one grows with the square of its length
 MAX_PERMUTED = 4  # phrases: up to so many, a plan tries every order
 
@@ -20,7 +20,7 @@ MAX_PERMUTED = 4  # phrases: up to so many, a plan tries every order
 class Phrase:
     """A word or phrase: any of these runs of tokens, unless one of `continuations` follows and makes a longer word.
 
-    A run may begin with START, which stands before the first token of an output.
+    A run that begins with BEGINNING is at the beginning of an output.
     """
 
     runs: tuple[Run, ...]
@@ -42,9 +42,14 @@ class AutomatonState(NamedTuple):
 
 
 class PhraseAutomaton:
-    """All phrases that one request requires, as often as it lists them, and all runs that it bans."""
+    """All phrases that one request requires, as often as it lists them, and all runs that it bans.
 
-    def __init__(self, required: Sequence[Phrase], banned: Sequence[Run]) -> None:
+    reserved   tokens that are part of no phrase
+    """
+
+    def __init__(
+        self, required: Sequence[Phrase], banned: Sequence[Run], reserved: Collection[int | None] = ()
+    ) -> None:
         for name, runs in (("required", [run for phrase in required for run in phrase.runs]), ("banned", banned)):
             if (longest := max(map(len, runs), default=0)) > LONGEST:
                 got, remedy = f"one of {longest:,}", "Give shorter ones."
@@ -52,34 +57,34 @@ class PhraseAutomaton:
         counts = Counter(required)
         self.phrases, self.banned = list(counts), set(banned)
         for phrase in self.phrases:
-            self._check(phrase)
+            self._check(phrase, reserved)
         runs = [*(run for phrase in self.phrases for run in phrase.runs), *banned]
-        self.tokens = sorted({token for run in runs for token in run} - {START})
+        self.tokens = sorted({token for run in runs for token in run} - {BEGINNING})
         self.prefixes = {run[:size] for run in runs for size in range(len(run))}
-        self.sizes = [min(len(run) for run in phrase.runs if run[0] != START) for phrase in self.phrases]
+        self.sizes = [min(len(run) for run in phrase.runs if run[0] != BEGINNING) for phrase in self.phrases]
         # Another token between two phrases may be needed: side by side they may contain a banned run, or merge words.
         self.gap = int(bool(banned) or any(phrase.continuations for phrase in self.phrases))
         self.left = tuple(counts.values())
         self.after = cache(self._after)
         self._plans: dict[AutomatonState, Run | None] = {}
 
-    def _check(self, phrase: Phrase) -> None:
+    def _check(self, phrase: Phrase, reserved: Collection[int | None]) -> None:
         refuse = partial(InvalidArgument, "required")
         for run in phrase.runs:
-            bare = run[1:] if run[:1] == (START,) else run
-            if not bare or set(bare) & {PAD, START, END, MASK}:
+            bare = run[1:] if run[:1] == (BEGINNING,) else run
+            if not bare or BEGINNING in bare or set(bare) & set(reserved):
                 raise refuse(wanted="the tokens of words", got=str(list(run)), remedy="Leave out special tokens.")
             parts = (run[start:stop] for start in range(len(run)) for stop in range(start + 1, len(run) + 1))
             part = next((part for part in parts if part in self.banned), None)
             if part is not None:
                 got = f"tokens {list(run)}, of which {list(part)} are banned"
                 raise refuse(wanted="nothing that is banned", got=got, remedy="Require it or ban it.")
-        if all(run[0] == START for run in phrase.runs):
-            raise refuse(wanted="a run for any position", got="runs for the start", remedy="Leave out START.")
+        if all(run[0] == BEGINNING for run in phrase.runs):
+            raise refuse(wanted="a run for any position", got="runs for the start", remedy="Leave out BEGINNING.")
 
     def read(self, prefix: Sequence[int], *, begins: bool) -> AutomatonState:
         """The state after a forced prefix, in which bans are ignored. `begins`: it is at the start of the output."""
-        state = AutomatonState((START,) if begins and (START,) in self.prefixes else (), self.left)
+        state = AutomatonState((BEGINNING,) if begins and (BEGINNING,) in self.prefixes else (), self.left)
         for token in prefix:
             state = self._next(state, token)
         return state
@@ -110,7 +115,7 @@ class PhraseAutomaton:
             run[size:]
             for run in self.phrases[number].runs
             for size in range(min(len(node), len(run) - 1) + 1)
-            if run[:size] == node[len(node) - size :] and run[size] != START
+            if run[:size] == node[len(node) - size :] and run[size] != BEGINNING
         )
         return sorted(runs, key=len)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from regard.core.errors import InvalidArgument
-from regard.data.tokenizer import START
+from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import Hypothesis, LogitsProcessor
 from regard.decoding.phrase_automaton import AutomatonState, Phrase, PhraseAutomaton
@@ -29,22 +29,26 @@ class Request(NamedTuple):
     required: Sequence[Sequence[int] | Phrase] = ()  # phrases that it contains, each as often as it is listed
     late: Sequence[tuple[Sequence[int], int]] = ()  # runs that are banned once the output has so many tokens
     given: int = 0  # tokens of the prefix that are a prompt: no part of the output, and free of its constraints
+    first: int | None = None  # the token before its first; None: that of the task
 
     @property
     def bans(self) -> list[tuple[Sequence[int], int]]:
         """Banned runs of tokens, each with the length of the output from which it is banned."""
         return [*((run, 0) for run in self.banned), *self.late]
 
-    def max_length(self, config: DecodeConfig, positions: int | None = None) -> int:
-        """The maximum number of tokens of the output with its prefix; `positions` is the decoder's limit."""
+    def max_length(self, config: DecodeConfig, positions: int | None = None, forced: int = 0) -> int:
+        """The maximum number of tokens of the output with its prefix; `positions` is the decoder's limit.
+
+        The `forced` tokens before the prefix, which every output begins with, count as tokens of the output.
+        """
         longest = config.max_length
         if config.max_length_ratio is not None and self.source is not None:
             longest = min(longest, int(config.max_length_ratio * self.size))
-        longest = max(1, len(self.prefix) + longest)
+        longest = len(self.prefix) + max(longest, forced + bool(forced), 0 if self.prefix else 1)
         if positions is None:
             return longest
-        if len(self.prefix) >= positions:
-            wanted = f"at most {positions - 1} tokens: the decoder has learned {positions} positions"
+        if forced + len(self.prefix) >= positions:
+            wanted = f"at most {positions - 1 - forced} tokens: the decoder has learned {positions} positions"
             raise InvalidArgument("prefix", wanted=wanted, got=str(len(self.prefix)), remedy="Shorten it.")
         return min(longest, positions)
 
@@ -53,13 +57,17 @@ class Request(NamedTuple):
         shortest = max(config.min_length, int(config.min_length_ratio * self.size))
         return shortest + self.given if shortest else 0
 
-    def constraint(self, config: DecodeConfig, positions: int | None = None) -> Constraint | None:
+    def constraint(self, task: "SearchTask") -> Constraint | None:
         """The required phrases as an automaton; refused where they cannot fit. None where nothing is required."""
         if not self.required:
             return None
-        automaton = PhraseAutomaton([Phrase.of(each) for each in self.required], [tuple(run) for run in self.banned])
+        special = task.special_tokens
+        reserved = {special.pad, special.start, special.end, special.mask, *special.suppressed}
+        phrases = [Phrase.of(each) for each in self.required]
+        automaton = PhraseAutomaton(phrases, [tuple(run) for run in self.banned], reserved)
         state = automaton.read(self.prefix[self.given :], begins=not self.given)
-        budget = self.max_length(config, positions) - len(self.prefix)
+        forced = len(special.target_prefix)
+        budget = self.max_length(task.config, task.positions, forced) - forced - len(self.prefix)
         if not automaton.fits(state, budget):
             plan = automaton.plan(state)
             raise InvalidArgument(
@@ -79,8 +87,9 @@ class SearchTask:
     collate: Callable[[list[Any]], Source]  # makes a batch of the requests' sources
     config: DecodeConfig
     logits_processors: Sequence[LogitsProcessor] = ()  # applied beside those that the config asks for
-    first: int = START  # the token before an output's first
-    ends: bool = True  # whether END ends an output; if not, it is a token like others
+    special_tokens: SpecialTokens = DEFAULT_TOKENS  # of the vocabulary of the outputs
+    first: int | None = None  # the token before an output's first; None: the start token
+    ends: bool = True  # whether the end token ends an output; if not, it is a token like others
     rerank: Callable[[Source, Sequence[Hypothesis]], list[Hypothesis]] | None = None  # the whole beam of one source
     scored: bool = False  # whether greedy outputs have log-probabilities
     context_length: int | None = None  # of the training sequences of a language model; None: not known

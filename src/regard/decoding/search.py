@@ -12,7 +12,6 @@ import torch
 from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
 from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
-from regard.data.tokenizer import END, PAD
 from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest, plan_requests
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
@@ -28,7 +27,7 @@ from regard.runtime.cuda.host_future import HostFuture
 MAX_HYPOTHESES = {"cpu": 512, "cuda": 2560}  # in one step
 IDLE_FRACTION = 8  # requests are admitted when an eighth of the slots is free
 STEPS_AHEAD = 4  # recorded steps between two checks for finished slots
-COLUMNS = 5  # of a table of admitted requests, before their prefixes
+COLUMNS = 6  # of a table of admitted requests, before their prefixes
 MIN_HYPOTHESES = 64  # a static batch is not shrunk below: a GPU is no faster with fewer
 
 Finished = list[tuple[int, list[Hypothesis]]]  # slots and their hypotheses
@@ -97,7 +96,7 @@ class SearchBatch:
         done = bool(self._first_steps(wait=True))
         while True:
             token = int(self.buffers.tokens[0, 0])
-            if token != END or not self.task.ends:
+            if token != self.task.special_tokens.end or not self.task.ends:
                 yield token
             if done:
                 break
@@ -197,7 +196,7 @@ class SearchBatch:
             empty = None if memory is None else memory.empty(plan.slots, sizes.source)
             state = plan.start(empty, plan.slots, sizes.steps)
         table = torch.full((plan.slots, COLUMNS + sizes.prefix), -1, device=plan.device)
-        return DecodeBuffers(plan.decoder, strategy, self.task.first, table, state, recorded=plan.recorded)
+        return DecodeBuffers(plan.decoder, strategy, table, state, recorded=plan.recorded)
 
     def _finished(self, done: list[bool]) -> Finished:
         slots = [slot for slot, occupant in enumerate(self.occupants) if occupant is not None and done[slot]]
@@ -237,11 +236,11 @@ class SearchBatch:
         """Write the limits and prefixes of admitted requests into the buffers; the slots on the device."""
         requests = [self.requests[index] for index in admitted]
         rows = [
-            [slot, each.number, each.min_length, each.max_length, each.request.given, *each.request.prefix]
+            [slot, each.number, each.first, each.min_length, each.max_length, each.request.given, *each.prefix]
             for slot, each in zip(slots, requests, strict=True)
         ]
         if self.plan.static and self.step == 0:  # all slots are free: write all of them
-            rows += [[0, 0, 0, 1, 0]] * (len(self.occupants) - len(slots))  # finished after one step
+            rows += [[0, 0, 0, 0, 1, 0]] * (len(self.occupants) - len(slots))  # finished after one step
             self.buffers.table.copy_(self._on_host(rows), non_blocking=True)
             self.buffers.run("admit", partial(_begin_requests, self.buffers, slice(None), self.buffers.table))
             return slice(len(slots))
@@ -260,12 +259,14 @@ class SearchBatch:
         if not per_slot and required is None:
             return
         for slot, index in zip(slots, admitted, strict=True):
-            request, _, _, max_length, constraint = self.requests[index]
+            planned = self.requests[index]
             for processor in per_slot:
-                processor.admit(slot, request)
-            if required is not None and constraint is not None:
-                prefix = len(request.prefix)
-                required.admit(slot, *constraint, beams=self.plan.beams, prefix=prefix, budget=max_length - prefix)
+                processor.admit(slot, planned.request)
+            if required is not None and planned.constraint is not None:
+                prefix, beams = len(planned.prefix), self.plan.beams
+                required.admit(
+                    slot, *planned.constraint, beams=beams, prefix=prefix, budget=planned.max_length - prefix
+                )
 
 
 class EncodeQueue:
@@ -307,10 +308,13 @@ class EncodeQueue:
 
 
 def _begin_requests(buffers: DecodeBuffers[DecodingStrategy], slots: Slots, table: Int[Tensor, "n columns"]) -> None:
-    """Begin requests. The columns of the table: slot, number, minimum and maximum length, length of prompt, prefix."""
+    """Begin requests: a row of the table for each.
+
+    Its columns: slot, number, the token before the first, minimum and maximum length, length of the prompt, prefix.
+    """
     strategy, generated = buffers.strategy, buffers.strategy.generated
-    generated.tokens[slots], generated.length[slots] = PAD, 0
-    generated.min_length[slots], strategy.limit[slots] = table[:, 2], table[:, 3]
-    generated.prompt[slots], generated.prefix[slots] = table[:, 4], table[:, COLUMNS:]
+    generated.tokens[slots], generated.length[slots] = strategy.special_tokens.pad, 0
+    generated.min_length[slots], strategy.limit[slots] = table[:, 3], table[:, 4]
+    generated.prompt[slots], generated.prefix[slots] = table[:, 5], table[:, COLUMNS:]
     strategy.admit(slots, table[:, 1])
-    buffers.tokens[slots] = buffers.first
+    buffers.tokens[slots] = table[:, 2, None]

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from regard.core.shapes import Int, Tensor
+from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.constrained_beam import RequiredPhrases
 from regard.decoding.interfaces import GeneratedTokens, Hypothesis, LogitsProcessor
@@ -19,7 +20,7 @@ from regard.runtime.interfaces import SearchStrategy
 class DecodingStrategy(SearchStrategy):
     """A search strategy over generated tokens, whose finished slots are read as hypotheses.
 
-    ends       whether END ends an output; if not, it is a token like others
+    ends       whether the end token ends an output; if not, it is a token like others
     required   the required phrases of all slots; None where no request has any
     per_slot   names of the tensors that hold a row for each slot
     """
@@ -28,6 +29,7 @@ class DecodingStrategy(SearchStrategy):
     generated: GeneratedTokens
     limit: Int[Tensor, " B"]
     processors: Sequence[LogitsProcessor]
+    special_tokens: SpecialTokens = DEFAULT_TOKENS
     ends: bool = True
     required: RequiredPhrases | None = None
     per_slot: ClassVar[tuple[str, ...]]

@@ -40,8 +40,8 @@ class CiderReward:
         return cider_d(self.frequency.weigh(words), self.vectors(int(self.image_of[row])))
 
     def _words(self, ids: Any) -> CaptionTokens:
-        """The words of a target from <s> to </s>."""
-        inner = ids[1:-1]
+        """The words of a target from the start token to the end token."""
+        inner = ids[len(self.target.special_tokens.target(())) - 1 : -1]
         return tokenize(" ".join(self.target.pieces(inner)) if self.word_tokens else self.target.decode(inner))
 
     def _vectors(self, image: int) -> list[TfIdfVector]:

@@ -9,21 +9,31 @@ import torch
 from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch, evaluation_batches, stateful_batches
 from regard.data.corpus import Corpus
+from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
 from regard.training.objective import Objective, first_state
 
 
 @torch.no_grad()
-def mean_loss(model: Model, corpus: Corpus, *, budget: int, masked: float = 0.15, carry: bool = False) -> float:
+def mean_loss(
+    model: Model,
+    corpus: Corpus,
+    *,
+    budget: int,
+    masked: float = 0.15,
+    carry: bool = False,
+    special_tokens: SpecialTokens = DEFAULT_TOKENS,
+) -> float:
     """Mean cross-entropy over all targets of the corpus, without label smoothing, dropout or scheduled sampling.
 
     budget   tokens per batch
     masked   probability of masking a token, for masked language models; the masks are the same in every call
     carry    for a recurrent language model: each segment continues from the state after the one before, as in training
+    special_tokens   of the targets
     """
     device = next(model.parameters()).device
-    objective, total, count = Objective(mask_probability=masked), 0.0, 0
+    objective, total, count = Objective(mask_probability=masked, special_tokens=special_tokens), 0.0, 0
     state: CarriedState | None = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -15,7 +15,8 @@ from regard.core.shapes import Tensor
 from regard.data.config import FieldConfig
 from regard.data.corpus import VocabularyType
 from regard.data.images import ImageInput, image_token_cost, load_image, normalize
-from regard.data.tokenizer import END, Labels, Tokenizer
+from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Labels
 from regard.decoding.request import position_limit
 from regard.model.interfaces import Source
 
@@ -81,7 +82,8 @@ class SourceInput(InputEncoder):
     ) -> tuple[list[EncodedInput], set[int]]:
         positions = position_limit(self.encoder)
         if positions is not None and self.has_limit:
-            limit = min(limit, positions - 2)  # the end token, and a [CLS] token where there is one
+            around = len(self.vocabulary.special_tokens.source(())) if isinstance(self.vocabulary, Tokenizer) else 1
+            limit = min(limit, positions - around - 1)  # and a [CLS] token where there is one
         long = {i for i, ids in enumerate(inputs) if isinstance(ids, list) and len(ids) > limit}
         if long and not truncate:
             first = min(long)
@@ -105,7 +107,7 @@ class SourceInput(InputEncoder):
             return normalize(pixels, self.field.image_mean, self.field.image_std).to(device)
         if isinstance(self.vocabulary, Labels):
             return torch.tensor(inputs, device=device)
-        return Tokens.of([[*ids, END] for ids in inputs], device=device)
+        return Tokens.of([self.vocabulary.special_tokens.source(ids) for ids in inputs], device=device)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from functools import lru_cache
 from itertools import islice
 
 from regard.core.errors import InvalidArgument
-from regard.data.tokenizer import START, UNKNOWN, Tokenizer
+from regard.data.tokenizer import Tokenizer
 from regard.decoding import search as decoding
 from regard.decoding.interfaces import Hypothesis
-from regard.decoding.phrase_automaton import Phrase, Run
+from regard.decoding.phrase_automaton import BEGINNING, Phrase, Run
 from regard.decoding.request import Request, SearchTask
 
 
@@ -69,7 +69,7 @@ def _other_spellings(
     if not texts:
         return []
     longest, runs = max(map(len, texts)), list[tuple[Run, int]]()
-    since = max(since, len(request.prefix))
+    since = max(since, len(tokenizer.special_tokens.target_prefix) + len(request.prefix))
     start = max(request.given, since - longest)  # each token has at least one byte
     spellings = tokenizer.spellings(tokens[start:])
     for last in range(since, len(tokens)):
@@ -85,7 +85,7 @@ def _other_spellings(
 
 def _phrase(tokenizer: Tokenizer, text: str) -> Phrase:
     at_start, after_space = (tuple(run) for run in tokenizer.encode_batch([text, f" {text}"]))
-    if UNKNOWN in at_start:
+    if tokenizer.special_tokens.unknown in at_start:
         raise InvalidArgument(
             "required", wanted="words that the model has tokens for", got=repr(text), remedy="Check the spelling."
         )
@@ -94,15 +94,17 @@ def _phrase(tokenizer: Tokenizer, text: str) -> Phrase:
         return Phrase((at_start,))
     if not _in_word(text[0]):
         return Phrase((at_start,), continuations)
-    return Phrase(((START, *at_start), after_space), continuations)
+    return Phrase(((BEGINNING, *at_start), after_space), continuations)
 
 
 @lru_cache(maxsize=8)
 def _continuations(tokenizer: Tokenizer) -> frozenset[int]:
     """The tokens that continue a word."""
-    pieces = tokenizer.pieces(range(tokenizer.size))
+    named = zip(tokenizer.spellings(range(tokenizer.size)), tokenizer.pieces(range(tokenizer.size)), strict=True)
     return frozenset(
-        token for token, piece in enumerate(pieces) if token > UNKNOWN and (piece[0] == "⟨" or _in_word(piece[0]))
+        token
+        for token, (spelling, piece) in enumerate(named)
+        if spelling and spelling[:1] != b" " and (piece[0] == "⟨" or _in_word(piece[0]))
     )
 
 

@@ -12,7 +12,8 @@ import torch
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.core.shapes import Float, Tensor
-from regard.data.tokenizer import END, START, Labels, Tokenizer
+from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Labels
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import FinishReason, Hypothesis, finish_reason
 from regard.decoding.request import Request, SearchTask
@@ -143,6 +144,12 @@ class SequencePipeline(Pipeline):
     def running(self) -> bool:
         return self.context_length is not None
 
+    @property
+    def _first(self) -> int | None:
+        """The token before an output's first; None: that of a language model's prompt."""
+        special = self.tokenizer.special_tokens
+        return special.end if self.running else special.start
+
     def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
         requests, task = self._requests(encoded, options), self._task(config, options)
         if options.attention:
@@ -150,7 +157,7 @@ class SequencePipeline(Pipeline):
         for index, hypotheses in phrases.search(self.tokenizer, task, requests):
             request, weights = requests[index], list[Tensor | None]([None] * len(hypotheses))
             if options.attention:
-                weights = [*output_attention(self.model, task.collate([request.source]), hypotheses, task.first)]
+                weights = [*output_attention(self.model, task.collate([request.source]), hypotheses, self._first)]
             outputs = [self._output(*each, request.given) for each in zip(hypotheses, weights, strict=True)]
             yield index, outputs or [Output("")]  # where the logits processors leave no token
 
@@ -163,7 +170,7 @@ class SequencePipeline(Pipeline):
             None if log_p is None else log_p[skip:],
             hypothesis.score,
             finish_reason(ids, ended=hypothesis.ended),
-            token_ids=(*ids, END) if hypothesis.ended else ids,
+            token_ids=(*ids, self.tokenizer.special_tokens.end) if hypothesis.ended else ids,
             attention=attention,
         )
 
@@ -174,8 +181,8 @@ class SequencePipeline(Pipeline):
 
     @torch.inference_mode()
     def score(self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
-        rows_of = self.tokenizer.encode_batch(targets)
-        ids = [[END, *row] if self.running else [START, *row, END] for row in rows_of]
+        rows_of, special = self.tokenizer.encode_batch(targets), self.tokenizer.special_tokens
+        ids = [[special.end, *row] if self.running else special.target(row) for row in rows_of]
         device, source = next(self.model.parameters()).device, None
         sizes, found = [len(row) for row in ids], dict[int, SequenceScore]()
         if self.model.encoder is not None:
@@ -191,14 +198,15 @@ class SequencePipeline(Pipeline):
 
     def _task(self, config: DecodeConfig, options: OutputOptions) -> SearchTask:
         """What all requests share."""
-        first, lines = END if self.running else START, options.lines
+        lines = options.lines
         return SearchTask(
             self.model,
             self.inputs.collate,
             config,
-            first=first,
+            special_tokens=self.tokenizer.special_tokens,
+            first=self._first,
             ends=not self.running,
-            rerank=coverage_reranker(self.model, config, first),
+            rerank=coverage_reranker(self.model, config, self._first),
             scored=options.scores,
             context_length=self.context_length,
             numbers=None if lines is None else [line - 1 for line in lines],
@@ -223,7 +231,10 @@ class SequencePipeline(Pipeline):
             if self.model.encoder is not None:
                 requests.append(Request(source, size, prefix, *limits))
             elif isinstance(source, list):
-                requests.append(Request(None, 0, [*source, *prefix], *limits, given=len(source)))
+                own = int(self._first is None and bool(source))  # the token before an output's first is its own
+                whole = [*source, *prefix]
+                request = Request(None, 0, whole[own:], *limits, given=len(source) - own)
+                requests.append(request._replace(first=whole[0]) if own else request)
         return requests
 
 

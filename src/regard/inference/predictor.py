@@ -9,7 +9,8 @@ from typing import Any
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.data.corpus import SourceVocabularies, VocabularyType
-from regard.data.tokenizer import Labels, Tokenizer
+from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Labels
 from regard.decoding.config import DecodeConfig
 from regard.inference.inputs import EncodedInput, InputEncoder, InputValue, MultiSourceInput, SourceInput, check_list
 from regard.inference.pipelines import LabelPipeline, Output, OutputOptions, Pipeline, SequencePipeline

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.text import is_table, line_of, lines, parallel, rows as table_rows
-from regard.data.tokenizer import Labels
+from regard.data.vocabulary import Labels
 
 if TYPE_CHECKING:
     from regard.inference.predictor import Predictor

@@ -12,7 +12,8 @@ from torch import nn
 from regard.core.config import Config
 from regard.core.errors import MissingExtra
 from regard.core.shapes import Tensor
-from regard.data.tokenizer import END, MASK, PAD, START, UNKNOWN, Tokenizer
+from regard.data.special_tokens import END, MASK, PAD, START, UNKNOWN
+from regard.data.tokenizer import Tokenizer
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, ExportTarget
 from regard.kernels.layers.residual_norm import norm_gain
@@ -37,6 +38,7 @@ EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     "positions": ("sinusoidal", "learned", "rotary", "relative", "alibi", "none"),
     "position_mode": ("add",),
     "score": ("scaled_dot", "dot"),
+    "sliding_window": (None,),  # its own is wrong for prompts longer than the window, and crashes encoder-decoders
     "causal": (False,),
     "cls_token": (False,),
 }

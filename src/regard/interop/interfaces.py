@@ -49,6 +49,7 @@ class ExportTarget(ABC):
 # The class of each target by its name, in the order in which they are listed.
 TARGETS: dict[str, tuple[str, str]] = {
     "ctranslate2": ("regard.interop.ctranslate2", "CTranslate2Target"),
+    "onnx": ("regard.interop.onnx.target", "OnnxTarget"),
 }
 
 

@@ -9,7 +9,8 @@ import torch
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.data.tokenizer import END, START, UNKNOWN, Tokenizer
+from regard.data.special_tokens import SpecialTokens
+from regard.data.tokenizer import Tokenizer
 from regard.evaluation.alignment_error import Link, pharaoh
 from regard.interpret.maps import ForwardPass, MapRecorder
 from regard.interpret.tokens_to_words import TokenGroups
@@ -92,6 +93,7 @@ class TokenizedPair:
     output_ids: Sequence[int]
     source_word_of: Sequence[int | None]
     output_word_of: Sequence[int | None]
+    special_tokens: tuple[SpecialTokens, SpecialTokens]  # of the source and of the output
 
     @staticmethod
     def of(
@@ -101,23 +103,26 @@ class TokenizedPair:
         reads, writes = vocabularies
         source_words = tuple(source[a:b] for a, b in reads.spans(source))
         output_words = tuple(output[a:b] for a, b in writes.spans(output))
-        output_word_of = _words_of_text(writes, ids) if given else writes.word_indices(ids)
-        source_word_of = _words_of_text(reads, reads.encode(source))
-        return TokenizedPair(source, output, source_words, output_words, ids, source_word_of, output_word_of)
+        output_word_of = writes.word_indices(ids, unknown=given)
+        source_word_of = reads.word_indices(reads.encode(source), unknown=True)
+        special = reads.special_tokens, writes.special_tokens
+        return TokenizedPair(source, output, source_words, output_words, ids, source_word_of, output_word_of, special)
 
     def weights(
         self, model: Seq2Seq, batch: Source | None, length: int, layer: int | None
     ) -> list[Float[Tensor, "H T S"]]:
-        """Cross-attention weights of every layer, or of one, over the `length` source tokens without the end."""
+        """Cross-attention weights of every layer, or of one, over the `length` tokens of the source text."""
         if not self.source_words or not self.output_words:
             return []
         device = next(model.parameters()).device
-        ids = torch.tensor([[START, *self.output_ids]], device=device)
+        reads, writes = self.special_tokens
+        assert writes.start is not None
+        ids = torch.tensor([[writes.start, *self.output_ids]], device=device)
         recorder = MapRecorder(model, lambda site: site.kind == "cross" and layer in (None, site.layer))
         recorder.record(ForwardPass(model, batch, ids[:, :-1], ids[0, 1:]))
         each = [one.weights().cpu() for one in recorder.maps]
-        units = each[0].shape[2] - length - 1
-        return [one[..., units : units + length] for one in each]
+        before = each[0].shape[2] - length - len(reads.source_suffix)
+        return [one[..., before : before + length] for one in each]
 
     def aligned(self, weights: Sequence[Float[Tensor, "H T S"]], heads: AlignmentHeads) -> Alignment:
         """Each word of the output with the source word that has the largest weight."""
@@ -130,10 +135,3 @@ class TokenizedPair:
             best, attends = by_words.argmax(1).tolist(), (by_words.sum(1) > 0).tolist()
             origins = tuple(origin if any_ else None for origin, any_ in zip(best, attends, strict=True))
         return Alignment(self.source, self.output, self.source_words, self.output_words, origins)
-
-
-def _words_of_text(vocabulary: Tokenizer, ids: Sequence[int]) -> list[int | None]:
-    """The word of each token of a given text. An unknown token, which `decode` drops, is a word of it too."""
-    if UNKNOWN not in ids:
-        return vocabulary.word_indices(ids)
-    return [None if token == END else word for word, token in enumerate(ids)]

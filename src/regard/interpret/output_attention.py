@@ -6,7 +6,6 @@ import torch
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.data.tokenizer import PAD
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import Hypothesis
 from regard.model.capture import AttentionCall, capture_attention
@@ -27,13 +26,14 @@ def require_cross_attention(argument: str, model: Model) -> Seq2Seq:
 
 @torch.inference_mode()
 def output_attention(
-    model: Model, source: Source, hypotheses: Sequence[Hypothesis], first: int
+    model: Model, source: Source, hypotheses: Sequence[Hypothesis], first: int | None
 ) -> list[Float[Tensor, "layers H _T S"]]:
     """The cross-attention weights of each of these outputs of one source, in float32 on the CPU.
 
     A row for each token and for the end token, where there is one. `first` is the token before an output's first.
     """
     reads = require_cross_attention("attention", model)
+    assert first is not None
     layers = {module: list[Tensor]() for module in reads.decoder.cross_attentions}
     targets = [(first, *each.tokens)[: len(each.tokens) + each.ended] for each in hypotheses]
     longest = max(map(len, targets), default=0)
@@ -42,7 +42,7 @@ def output_attention(
     memory = reads.encode(source)
     assert memory is not None
     rows = torch.zeros(len(targets), dtype=torch.int64, device=memory.states.device)
-    padded = torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in targets], device=rows.device)
+    padded = torch.tensor([[*row, *[first] * (longest - len(row))] for row in targets], device=rows.device)
 
     def collect(call: AttentionCall) -> None:
         if call.source in layers:
@@ -55,7 +55,7 @@ def output_attention(
     return [each[:, :, : len(row)] for each, row in zip(weights, targets, strict=True)]
 
 
-def coverage_reranker(model: Model, config: DecodeConfig, first: int) -> Reranker | None:
+def coverage_reranker(model: Model, config: DecodeConfig, first: int | None) -> Reranker | None:
     """Ranks the outputs of a source again by score plus coverage (https://arxiv.org/abs/1609.08144).
 
     The coverage of a source token is the attention it received from all output tokens, averaged over layers and heads

@@ -7,7 +7,8 @@ import torch
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.data.tokenizer import END, VISIBLE, Tokenizer
+from regard.data.spelling import VISIBLE
+from regard.data.tokenizer import Tokenizer
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.interfaces import Source
 from regard.model.seq2seq import Model
@@ -46,7 +47,9 @@ def words_over_regions(
     ids: Sequence[int], vocabulary: Tokenizer, attention: Float[Tensor, "layers H T S"], grid: ImageRegions
 ) -> list[RegionWord]:
     """The words of a caption, each with the mean over its tokens of the attention of the last layer's mean head."""
-    tokens = TokenSequence.of([token for token in ids if token != END], vocabulary)
-    weights = attention[-1].mean(0)[: len(tokens.tokens), grid.units :]  # (tokens, regions)
+    around = {vocabulary.special_tokens.end, *vocabulary.special_tokens.target_prefix}
+    kept = [step for step, token in enumerate(ids) if token not in around]
+    tokens = TokenSequence.of([ids[step] for step in kept], vocabulary)
+    weights = attention[-1].mean(0)[kept, grid.units :]  # (tokens, regions)
     by_word = tokens.groups(weights.device).mean(weights, 0).view(-1, grid.rows, grid.columns)
     return [RegionWord(word, one) for word, one in zip(tokens.words, by_word, strict=True) if word.strip(BLANKS)]

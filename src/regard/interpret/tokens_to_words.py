@@ -7,7 +7,7 @@ from itertools import groupby
 import torch
 
 from regard.core.shapes import Int, Tensor
-from regard.data.config import SPECIALS
+from regard.data.special_tokens import SPECIALS
 from regard.data.tokenizer import Tokenizer
 
 CLS_TOKEN = "[CLS]"  # a learned state before all others
@@ -53,6 +53,7 @@ class TokenSequence:
     word_of: tuple[int, ...]  # of each token
     words: tuple[str, ...]
     text: str
+    special: frozenset[str] = frozenset(SPECIALS)  # names of special tokens
 
     @staticmethod
     def of(ids: Sequence[int], vocabulary: Tokenizer | None) -> "TokenSequence":
@@ -64,7 +65,8 @@ class TokenSequence:
         for _, run in groupby(zip(word_of, ids, tokens, strict=True), key=lambda each: each[0]):
             _, word_ids, pieces = zip(*run, strict=True)
             words.append(vocabulary.decode(word_ids).strip() or "".join(pieces))
-        return TokenSequence(tuple(tokens), tuple(word_of), tuple(words), vocabulary.decode(ids))
+        special = vocabulary.special_names
+        return TokenSequence(tuple(tokens), tuple(word_of), tuple(words), vocabulary.decode(ids), special)
 
     @staticmethod
     def of_words(words: tuple[str, ...]) -> "TokenSequence":
@@ -75,7 +77,7 @@ class TokenSequence:
         """The same sequence behind so many learned states."""
         first = (CLS_TOKEN,) * units
         word_of = (*range(units), *(word + units for word in self.word_of))
-        return TokenSequence((*first, *self.tokens), word_of, (*first, *self.words), self.text)
+        return TokenSequence((*first, *self.tokens), word_of, (*first, *self.words), self.text, self.special)
 
     def names(self, words: bool) -> tuple[str, ...]:
         return self.words if words else self.tokens
@@ -85,5 +87,5 @@ class TokenSequence:
 
     def punctuation(self, words: bool) -> Tensor:
         """Which tokens, or words, hold neither a letter nor a digit: punctuation and special tokens."""
-        special = (*SPECIALS, CLS_TOKEN)
+        special = {*self.special, CLS_TOKEN}
         return torch.tensor([name in special or not any(map(str.isalnum, name)) for name in self.names(words)])

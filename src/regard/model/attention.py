@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Tensor
-from regard.kernels.attention import additive, blockwise, sdpa, small_kv, varlen
+from regard.kernels.attention import additive, blockwise, reference, sdpa, small_kv, varlen
 from regard.kernels.attention.bias import Bias, DistanceBias, bias_values, with_values
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction, ScoreFunction
@@ -132,6 +132,8 @@ def attend_spec(
 
 
 def _first_supporting(spec: AttentionSpec, value: Tensor, dropout: float) -> AttentionKernel:
+    if torch.compiler.is_exporting():  # in plain operations, which every backend of torch.export knows
+        return reference
     return next(kernel for kernel in KERNELS if kernel.supports(spec, value, dropout))
 
 

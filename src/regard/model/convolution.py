@@ -83,11 +83,11 @@ class ConvLayer(nn.Module):
         return PendingResidual(x, F.glu(out, -1))
 
     def step(
-        self, x: Float[Tensor, "B 1 W"], seen: Float[Tensor, "B span W"]
-    ) -> tuple[Float[Tensor, "B 1 W"], Float[Tensor, "B span W"]]:
-        """One more position, given the last `span` inputs of the convolution; and those inputs, shifted by one."""
+        self, x: Float[Tensor, "B N W"], seen: Float[Tensor, "B span W"]
+    ) -> tuple[Float[Tensor, "B N W"], Float[Tensor, "B span W"]]:
+        """N more positions, given the last `span` inputs of the convolution; and those inputs, shifted by N."""
         window = torch.cat((seen, self.norm(x)), 1)
-        return x + self._gated(window.mT), window[:, 1:]
+        return x + self._gated(window.mT), window[:, x.shape[1] :]
 
     def _gated(self, h: Float[Tensor, "B W S"]) -> Tensor:
         out: Tensor = self.dropout(F.glu(self.conv(h), dim=1)).mT

@@ -42,7 +42,9 @@ class MultiSourceEncoder(Encoder):
         mask = torch.cat([memory.mask for memory in memories], 1)
         summary = torch.stack([project(memory.summary) for project, memory in projected]).mean(0)
         batch, length = mask.shape
-        order = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # padding after the states of all sources
+        # Padding after the states of all sources. ONNX has no stable sort.
+        place = torch.where(mask, mask.cumsum(1), mask.sum(1, keepdim=True) + (~mask).cumsum(1)) - 1  # (B, S)
+        order = torch.zeros_like(place).scatter(1, place, torch.arange(length, device=mask.device).expand_as(place))
         rows = torch.arange(batch, device=mask.device)[:, None] * length + order
         packing = Packing(rows.flatten(), batch, length)
         states = packing.pack(states).unflatten(0, (batch, length))  # type: ignore[no-untyped-call]

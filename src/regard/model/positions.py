@@ -17,8 +17,9 @@ from regard.core.sequence import SequenceOffsets
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.attention.bias import DistanceBias
 
-# The position of the first token, of all sequences or of each; or the offsets of packed sequences.
-Start = int | Int[Tensor, " B"] | SequenceOffsets
+# The position of the first token, of all sequences or of each; the positions of all tokens, which are not checked; or
+# the offsets of packed sequences.
+Start = int | Int[Tensor, " B"] | Int[Tensor, "#B S"] | SequenceOffsets
 
 
 class PositionOptions(NamedTuple):
@@ -267,6 +268,8 @@ def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
 
 def _encode(positions: PositionEncoding, x: Tensor, start: Start) -> Tensor:
     """The vectors of the positions of x (..., S, W), in its dtype; refuses positions below 0 or beyond the limit."""
+    if isinstance(start, Tensor) and start.dim() == 2:
+        return positions(start).to(x.dtype)  # type: ignore[no-any-return]
     if isinstance(start, SequenceOffsets):
         index, first, length = start.positions, 0, start.max_length
     else:

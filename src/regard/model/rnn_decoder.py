@@ -11,9 +11,10 @@ from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing
 from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.kernels.attention import reference
 from regard.kernels.attention.spec import widened
 from regard.kernels.layers.dropout import Dropout
-from regard.kernels.recurrent import attention_rnn, rnn, rnn_cuda
+from regard.kernels.recurrent import attention_rnn, rnn, rnn_cuda, rnn_scan
 from regard.model import capture
 from regard.model.attention import attend, attention_weights
 from regard.model.embedding import Embedding, Projection
@@ -192,6 +193,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     def carry(
         self, targets: Int[Tensor, "B T"], state: RnnState, weights: WeightsList | None = None
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
+        if torch.compiler.is_exporting():
+            return self._carry_exported(targets, state, weights)
         if self.stepwise and self._has_fused_backward(targets, state) and not capture.intercepted():
             return self._carry_fused(targets, state, weights)
         embedded = self.dropout(self.embed_tokens(targets))
@@ -296,6 +299,48 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             last = ((part[-1] for part in layer) for layer in states)
             hidden = tuple(torch.stack(each) for each in zip(*last, strict=True))
             return self.dropout(out).transpose(0, 1), replace(state, hidden=hidden)
+
+    def _carry_exported(
+        self, targets: Int[Tensor, "B T"], state: RnnState, weights: WeightsList | None
+    ) -> tuple[Float[Tensor, "B T W"], RnnState]:
+        """As `carry`, for torch.export: one graph for any number of tokens."""
+        by_layer = [rnn.RnnWeights(*each) for each in self.rnn.all_weights]
+        proj, gate = self.context_proj, self.context_gate
+
+        def body(carried: tuple[Tensor, ...], embedded: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+            *hidden, fed = carried
+            attended: list[Tensor] = []
+            if self.attention == "bahdanau":
+                query = hidden[0][-1]
+                fed, *attended = self._attend_once(query, state)
+                fed = fed if gate is None else torch.sigmoid(gate(query)) * fed
+            out, layers = torch.cat((embedded, fed), -1), []
+            for layer, each in enumerate(by_layer):
+                layers.append(rnn_scan.step(self.cell, out, tuple(part[layer] for part in hidden), each))
+                out = layers[-1][0]
+            if proj is not None:
+                context = fed
+                if self.attention == "luong":
+                    context, *attended = self._attend_once(out, state)
+                out = torch.tanh(proj(torch.cat((out, context), -1)))
+            fed = out if self.attention == "luong" and self.feed_dim else carried[-1]
+            return (*(torch.stack(part) for part in zip(*layers, strict=True)), fed), (out, *attended)
+
+        embedded = self.embed_tokens(targets).transpose(0, 1)
+        (*hidden, context), (out, *attended) = rnn_scan.scan(body, (*state.hidden, state.context), embedded)
+        if weights is not None:
+            weights += [each.transpose(0, 1) for each in attended]
+        return out.transpose(0, 1), replace(state, hidden=tuple(hidden), context=context)
+
+    def _attend_once(self, query: Float[Tensor, "B W"], state: RnnState) -> tuple[Tensor, Tensor]:
+        """The context (B, C) and the weights (B, S) of one query for each sequence, in plain operations."""
+        assert self.score is not None
+        assert state.memory is not None
+        keys, values, mask = state.memory
+        queries = self.score.queries(query[:, None])  # (B, 1, D)
+        scores = self.score.score_function(keys.shape[-1]).scores(queries[:, None], keys[:, None])[:, 0]
+        weights = reference.softmax(scores.masked_fill(~mask, -torch.inf))  # (B, 1, S)
+        return (weights @ values)[:, 0], weights[:, 0]
 
     def _capture(self, hidden: Float[Tensor, "T B W"], state: RnnState) -> None:
         """Attend once more, to report to `capture_attention` only."""

@@ -13,7 +13,7 @@ from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing, Tokens, to_device
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.layers.dropout import Dropout
-from regard.kernels.recurrent import rnn, rnn_cuda
+from regard.kernels.recurrent import rnn, rnn_cuda, rnn_scan
 from regard.model.embedding import Embedding
 from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory
@@ -103,6 +103,8 @@ class RnnEncoder(Encoder):
 
     def forward(self, source: Source) -> Memory:
         assert isinstance(source, Tokens)
+        if torch.compiler.is_exporting():
+            return self._memory(source, *self._exported(source))
         if self._scans(source):
             return self._memory(source, *self._scanned(source, Schedule.of(source)))
         return self._memory(source, *self._packed(source))
@@ -151,6 +153,21 @@ class RnnEncoder(Encoder):
             last = torch.cat((ahead[schedule.last], back[schedule.last]), -1)
         return schedule.tokens.unpack(self.dropout(x)), last
 
+    def _exported(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
+        """As `_packed`, for torch.export: one graph for all lengths. Padding is read too, after each sequence."""
+        x, lengths = self.embed_tokens(source.ids), source.lengths.clamp(min=1)[:, None]  # (B, S, W), (B, 1)
+        position = torch.arange(x.shape[1], device=x.device)
+        reversed_ = torch.where(position < lengths, lengths - 1 - position, position)  # (B, S)
+        weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
+        last = [x[:, 0]]
+        for _ in range(self.rnn.num_layers):
+            directions = [rnn_scan.layer(self.cell, x, next(weights))]
+            if self.rnn.bidirectional:
+                directions.append(rnn_scan.layer(self.cell, _rows(x, reversed_), next(weights)))
+            last = [_rows(each, lengths - 1)[:, 0] for each in directions]
+            x = torch.cat([directions[0], *(_rows(each, reversed_) for each in directions[1:])], -1)
+        return x, torch.cat(last, -1)
+
 
 def _scan_directions(
     cell: CellName, inputs: list[Tensor], sizes: list[int], weights: list[rnn.RnnWeights]
@@ -163,6 +180,11 @@ def _scan_directions(
             return [rnn.scan(cell, x, sizes, start, w)[0] for x, w in zip(inputs, weights, strict=True)]
     start = tuple(zeros.expand(len(inputs), -1, -1) for _ in start)
     return rnn_cuda.scan(cell, torch.stack(inputs), sizes, start, weights)[0].unbind()
+
+
+def _rows(x: Float[Tensor, "B S W"], index: Int[Tensor, "B R"]) -> Float[Tensor, "B R W"]:
+    """Rows of each sequence."""
+    return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
 
 
 def fused_backward(weight: Tensor, tokens: Tensor, vectors: Tensor | None = None) -> bool:

@@ -237,7 +237,7 @@ class StepInputs(NamedTuple):
     bias: Bias | None
     window: Window | None
     visible: Tensor | None
-    position: int | Int[Tensor, " B"]
+    position: int | Int[Tensor, " B"] | None
     memory: KeyValue | None
     memory_mask: Tensor | None
 

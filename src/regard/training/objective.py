@@ -10,10 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from regard.core.errors import InvalidArgument
 from regard.core.sequence import FeatureGrids, MultiSource, Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.batching import Batch
-from regard.data.tokenizer import MASK
+from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.model.interfaces import CarriedState, StatefulDecoder
 from regard.model.scheduled_sampling import ScheduledSampling, force
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
@@ -21,7 +22,6 @@ from regard.training.losses import Losses, doubly_stochastic_penalty, logit_loss
 
 # Samples one output for each source of a batch at a given update: the tokens, and the advantage of each.
 Sampler = Callable[[Seq2Seq, Batch, int], tuple[Tokens, Float[Tensor, " B"]]]
-SPECIALS = 5  # tokens that are never masked: padding, start, end, unknown, mask
 BatchSide = TypeVar("BatchSide", bound=Tokens | Tensor | FeatureGrids | MultiSource)
 
 
@@ -44,6 +44,7 @@ class Objective:
     r_drop: float = 0.0
     doubly_stochastic: float = 0.0
     sampler: Sampler | None = None  # self-critical training: sampled outputs take the place of the targets
+    special_tokens: SpecialTokens = DEFAULT_TOKENS  # of the targets
 
     def __call__(self, model: Model, batch: Batch, *, step: int = 0, carried: CarriedState | None = None) -> BatchLoss:
         """The loss of a batch at an update, computed from the weights of the model.
@@ -127,7 +128,7 @@ class Objective:
         return BatchLoss(loss, losses.detach().sum(), len(losses))
 
     def _masked_tokens(self, model: MaskedLanguageModel, tokens: Tokens) -> BatchLoss:
-        inputs, masked = mask_tokens(tokens, self.mask_probability, len(model.project.weight))
+        inputs, masked = mask_tokens(tokens, self.mask_probability, len(model.project.weight), self.special_tokens)
         gold = tokens.ids[masked]
         if self.r_drop:
             inputs, masked = repeat_batch(inputs), repeat_batch(masked)
@@ -177,19 +178,28 @@ def shift_targets(targets: Tokens) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T
     return targets.ids[:, :-1], targets.ids[:, 1:], targets.mask[:, 1:]
 
 
-def mask_tokens(tokens: Tokens, probability: float, vocab_size: int) -> tuple[Tokens, Bool[Tensor, "B S"]]:
-    """Choose tokens to predict, at least one a batch: 80 % become <mask>, 10 % a random token, 10 % stay.
+def mask_tokens(
+    tokens: Tokens, probability: float, vocab_size: int, special: SpecialTokens = DEFAULT_TOKENS
+) -> tuple[Tokens, Bool[Tensor, "B S"]]:
+    """Choose tokens to predict, at least one a batch: 80 % become the mask token, 10 % a random token, 10 % stay.
 
-    BERT (https://arxiv.org/abs/1810.04805). Returns the inputs, and the mask of the chosen positions.
+    BERT (https://arxiv.org/abs/1810.04805). Special tokens are neither masked nor drawn. Returns the inputs, and the
+    mask of the chosen positions.
     """
     draws = torch.rand(tokens.ids.shape).to(tokens.ids.device)
-    candidates = tokens.mask & (tokens.ids >= SPECIALS)
+    ordinary = torch.ones(vocab_size, dtype=torch.bool)
+    ordinary[[token for token in special.ids if token < vocab_size]] = False
+    candidates = tokens.mask & ordinary.to(tokens.ids.device)[tokens.ids]
     chosen = candidates & (draws < probability)
     if not chosen.any():
         chosen = candidates & (draws == draws.masked_fill(~candidates, 2.0).min())
     replacement = torch.rand(tokens.ids.shape).to(tokens.ids.device)
-    random = torch.randint(SPECIALS, max(SPECIALS + 1, vocab_size), tokens.ids.shape).to(tokens.ids.device)
-    inputs = torch.where(chosen & (replacement < 0.8), MASK, tokens.ids)
+    words = ordinary.nonzero().flatten() if ordinary.any() else torch.zeros(1, dtype=torch.int64)
+    random = words[torch.randint(len(words), tokens.ids.shape)].to(tokens.ids.device)
+    if special.mask is None:
+        wanted, remedy = "a vocabulary with a mask token", "Start from a masked language model."
+        raise InvalidArgument("special_tokens.mask", wanted=wanted, got="none", remedy=remedy)
+    inputs = torch.where(chosen & (replacement < 0.8), special.mask, tokens.ids)
     inputs = torch.where(chosen & (replacement >= 0.9), random, inputs)
     return replace(tokens, ids=inputs), chosen
 

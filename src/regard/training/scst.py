@@ -11,7 +11,7 @@ import torch
 from regard.core.sequence import Packed, Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
-from regard.data.tokenizer import END, START
+from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
@@ -28,13 +28,20 @@ class SelfCriticalSampler:
     """Samples an output for each source of a batch; its advantage is its reward less that of the greedy output."""
 
     def __init__(
-        self, reward: Reward, *, max_length: int, seed: int, process_group: ProcessGroup = SINGLE_PROCESS
+        self,
+        reward: Reward,
+        *,
+        max_length: int,
+        seed: int,
+        special_tokens: SpecialTokens = DEFAULT_TOKENS,
+        process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.reward, self.seed, self.process_group = reward, seed, process_group
+        self.special_tokens = special_tokens
         self.greedy = DecodeConfig(max_length=max_length)
 
     def __call__(self, model: Seq2Seq, batch: Batch, step: int) -> tuple[Tokens, Float[Tensor, " B"]]:
-        """The sampled outputs from <s> to </s>, and their advantages."""
+        """The sampled outputs from the start token to the end token, and their advantages."""
         seed = self.seed * STEPS + step * self.process_group.world_size + self.process_group.rank
         was_training = model.training
         model.eval()
@@ -42,27 +49,28 @@ class SelfCriticalSampler:
             assert not isinstance(batch.source, Packed)
             memory = model.encode(batch.source)
             assert memory is not None
-            greedy = _decode(model, memory, self.greedy)
-            samples = _decode(model, memory, replace(self.greedy, sample=True, seed=seed))
+            greedy = self._decode(model, memory, self.greedy)
+            samples = self._decode(model, memory, replace(self.greedy, sample=True, seed=seed))
         model.train(was_training)
         advantages = [
             self.reward(row, sample) - self.reward(row, baseline)
             for row, sample, baseline in zip(batch.rows.tolist(), samples, greedy, strict=True)
         ]
         device = memory.states.device
-        tokens = Tokens.of([[START, *each.tokens, *[END] * each.ended] for each in samples], device=device)
+        start, end = self.special_tokens.start, self.special_tokens.end
+        assert start is not None
+        tokens = Tokens.of([[start, *each.tokens, *[end] * each.ended] for each in samples], device=device)
         return tokens, torch.tensor(advantages, device=device)
 
+    def _decode(self, model: Seq2Seq, memory: Memory, config: DecodeConfig) -> list[Hypothesis]:
+        """One output for each sequence of a memory."""
+        outputs: dict[int, Hypothesis] = {}
+        rows = range(len(memory.states))
 
-def _decode(model: Seq2Seq, memory: Memory, config: DecodeConfig) -> list[Hypothesis]:
-    """One output for each sequence of a memory."""
-    outputs: dict[int, Hypothesis] = {}
-    rows = range(len(memory.states))
+        def collate(rows: Sequence[int]) -> Memory:
+            return memory.reorder(torch.tensor(rows, device=memory.states.device))
 
-    def collate(rows: Sequence[int]) -> Memory:
-        return memory.reorder(torch.tensor(rows, device=memory.states.device))
-
-    requests = [Request(row, memory.states.shape[1]) for row in rows]
-    for row, hypotheses in search(SearchTask(model, collate, config), requests):
-        outputs[row] = hypotheses[0]
-    return [outputs[row] for row in rows]
+        task = SearchTask(model, collate, config, special_tokens=self.special_tokens)
+        for row, hypotheses in search(task, [Request(row, memory.states.shape[1]) for row in rows]):
+            outputs[row] = hypotheses[0]
+        return [outputs[row] for row in rows]

@@ -19,6 +19,7 @@ import torch
 
 from regard.core.errors import Diverged, InterruptedTraining, TrainingFailed
 from regard.data.batching import Batch
+from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
 from regard.training.checkpointing import Checkpointer
@@ -48,6 +49,7 @@ class Trainer:
         data_key: str,
         validate: Validate | None = None,
         sampler: Sampler | None = None,  # self-critical training
+        special_tokens: SpecialTokens = DEFAULT_TOKENS,  # of the targets
         on_event: EventHandler = ignore_event,
     ) -> None:
         config, process_group, lanes = epoch_batches.config, epoch_batches.process_group, epoch_batches.lanes
@@ -60,6 +62,7 @@ class Trainer:
             config.r_drop,
             config.doubly_stochastic,
             sampler,
+            special_tokens,
         )
         self.updater = Updater(model, objective, config, process_group, epoch_batches.device, on_event)
         self.device = self.updater.device

@@ -13,11 +13,13 @@ def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
 
 def scores(spec: AttentionSpec) -> Float[Tensor, "B H N M"]:
     """All scores, −∞ where masked."""
-    all_rows = slice(0, spec.n)
+    all_rows = slice(None)
     query, key = spec.query, repeat_heads(spec.key, spec.query.shape[1])
     out = spec.score_function.scores(widened(query), widened(key))
     if spec.bias is not None:
-        out = out + biases.tile(spec.bias, all_rows, 0, spec.m, spec.n)
+        # By index: a slice of rows has a range in Python numbers, which torch.export would turn into constants.
+        rows = torch.arange(spec.n, device=query.device)
+        out = out + biases.tile(spec.bias, rows, 0, spec.m, spec.n)
     visible = spec.visible.tile(all_rows, 0, spec.m, spec.n, spec.m, query.device)
     return out if visible is None else out.masked_fill(~visible, -torch.inf)
 

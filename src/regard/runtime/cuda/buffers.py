@@ -30,12 +30,11 @@ class DecodeBuffers(Generic[StrategyType]):
     decoder: EngineDecoder | None
 
     def __init__(
-        self, decoder: EngineDecoder, strategy: StrategyType, first: int, table: Int[Tensor, "B columns"],
+        self, decoder: EngineDecoder, strategy: StrategyType, table: Int[Tensor, "B columns"],
         state: DecoderState | None, *, recorded: bool = False,
     ) -> None:  # fmt: skip
         self.decoder, self.strategy, self.state = decoder, strategy, state
-        self.first = first  # the token before an output's first
-        self.tokens = torch.full_like(strategy.generated.tokens[:, :, 0], first)
+        self.tokens = torch.zeros_like(strategy.generated.tokens[:, :, 0])
         self.table = table  # the parameters of admitted requests, where a recording reads them
         self.static, self.recorded = decoder.static, recorded  # whether memory is fixed, and steps are recorded
         self.graphs = GraphRecorder()
@@ -105,7 +104,7 @@ class DecodeBuffers(Generic[StrategyType]):
         strategy = copy(self.strategy)
         strategy.keep(slots)
         state, table = self.state.reorder(slots), self.table[slots]
-        smaller = DecodeBuffers(self.decoder, strategy, self.first, table, state, recorded=self.recorded)
+        smaller = DecodeBuffers(self.decoder, strategy, table, state, recorded=self.recorded)
         smaller.tokens = self.tokens[slots]
         return smaller
 

@@ -1,0 +1,1 @@
+"""ONNX graphs of Regard's models (https://onnx.ai), in files that onnxruntime and transformers.js read."""

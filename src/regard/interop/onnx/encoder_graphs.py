@@ -1,0 +1,95 @@
+"""Graphs from sources: the encoder of a sequence model, classifiers and masked language models."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from regard.core.sequence import MultiSource, Tokens
+from regard.core.shapes import Tensor
+from regard.interop.onnx.graph import Graph, GraphInput, Tensors, attention_outputs
+from regard.model.interfaces import AttentionModule, CarriedState, Encoder, Source
+from regard.model.memory import Memory
+from regard.model.seq2seq import Model, Seq2Seq
+
+SourceKind = Literal["text", "label", "image"]
+
+
+class SourceInputs:
+    """The inputs of one or several sources, and the batch that an encoder takes, made from them."""
+
+    def __init__(self, kinds: Sequence[SourceKind], image_sizes: Sequence[int | None]) -> None:
+        self.kinds = list(kinds)
+        self.suffixes = ["", *(f"_{i}" for i in range(2, len(self.kinds) + 1))]
+        self.inputs: list[GraphInput] = []
+        for kind, suffix, size in zip(self.kinds, self.suffixes, image_sizes, strict=True):
+            axes = ("batch", f"encoder_sequence{suffix}")
+            if kind == "text":
+                self.inputs.append(GraphInput(f"input_ids{suffix}", axes, torch.int64))
+                self.inputs.append(GraphInput(f"attention_mask{suffix}", axes, torch.int64))
+            elif kind == "label":
+                self.inputs.append(GraphInput(f"label_ids{suffix}", axes[:1], torch.int64))
+            else:
+                assert size is not None
+                self.inputs.append(GraphInput(f"pixel_values{suffix}", ("batch", 3, size, size)))
+
+    def batch(self, given: Tensors) -> Source:
+        parts: list[Tokens | Tensor] = []
+        for kind, suffix in zip(self.kinds, self.suffixes, strict=True):
+            if kind == "text":  # padding is on the right: the mask is as good as the lengths
+                parts.append(Tokens(given[f"input_ids{suffix}"], given[f"attention_mask{suffix}"].sum(1)))
+            else:
+                parts.append(given[f"{'label_ids' if kind == 'label' else 'pixel_values'}{suffix}"])
+        return parts[0] if len(parts) == 1 else MultiSource(tuple(parts))
+
+
+def encoder_attentions(model: Model) -> dict[AttentionModule, str]:
+    """The attention modules of a model's encoder and pool, with the names of their outputs."""
+    found: dict[AttentionModule, str] = {}
+    for part in ("encoder", "pool"):
+        module = getattr(model, part, None)
+        for i, each in enumerate(
+            m for m in (module.modules() if module is not None else ()) if isinstance(m, AttentionModule)
+        ):
+            found[each] = f"{part}_attentions.{i}"
+    return found
+
+
+class EncoderGraph(Graph):
+    """A source to the states that the decoder reads: last_hidden_state, and the first state of a recurrent decoder."""
+
+    name = "encoder_model"
+
+    def __init__(self, model: Seq2Seq, sources: SourceInputs, *, attention: bool) -> None:
+        super().__init__()
+        assert model.encoder is not None
+        self.encoder: Encoder = model.encoder
+        self.decoder, self.sources, self.inputs = model.decoder, sources, sources.inputs
+        self.attentions = encoder_attentions(model) if attention else None
+
+    def run(self, given: Tensors) -> Tensors:
+        with attention_outputs(self.attentions) as weights:
+            memory: Memory = self.encoder(self.sources.batch(given))
+        out = {"last_hidden_state": memory.states}
+        if len(self.sources.kinds) > 1:
+            out["encoder_attention_mask"] = memory.mask.long()
+        state = self.decoder.start(memory, batch=memory.states.shape[0], capacity=0)
+        if isinstance(state, CarriedState):
+            out |= {f"present.{name}": tensor for name, tensor in state.tensors().items() if tensor.shape[-1]}
+        return out | weights
+
+
+class SourceGraph(Graph):
+    """A source to logits: of labels (B, labels), or of the token at each position (B, S, V)."""
+
+    name = "model"
+
+    def __init__(self, model: Model, sources: SourceInputs, *, attention: bool) -> None:
+        super().__init__()
+        self.model, self.sources, self.inputs = model, sources, sources.inputs
+        self.attentions = encoder_attentions(model) if attention else None
+
+    def run(self, given: Tensors) -> Tensors:
+        with attention_outputs(self.attentions) as weights:
+            logits: Tensor = self.model(self.sources.batch(given))
+        return {"logits": logits, **weights}

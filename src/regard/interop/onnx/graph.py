@@ -1,0 +1,153 @@
+"""A graph: a module of named tensors in and named tensors out, and its translation to ONNX."""
+
+import logging
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import nn
+
+from regard.core.errors import MissingExtra
+from regard.core.shapes import Tensor
+from regard.kernels.attention import reference
+from regard.kernels.attention.spec import AttentionSpec, repeat_heads
+from regard.model import capture
+
+OPSET = 18
+LARGEST = 1_900_000_000  # bytes of weights in a file; a protobuf message ends at 2 GiB, the rest lies beside it
+EXAMPLE = {"batch": 2, "sequence": 3, "past": 4, "encoder_sequence": 9, "encoder_past": 5}
+EXAMPLE |= {f"encoder_sequence_{i}": 9 + 2 * i for i in range(2, 100)}  # of further sources
+Tensors = dict[str, Tensor]
+ModuleType = TypeVar("ModuleType", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """An input: for each axis its size, or the name of an axis of any size; "past + sequence" is a sum of two."""
+
+    name: str
+    axes: tuple[int | str, ...]
+    dtype: torch.dtype = torch.float32
+
+    def example(self) -> Tensor:
+        # All sizes differ: PyTorch takes axes that are equal in the example for one and the same.
+        return torch.ones(
+            [axis if isinstance(axis, int) else _sum(axis, EXAMPLE) for axis in self.axes], dtype=self.dtype
+        )
+
+    @property
+    def dynamic_axes(self) -> dict[int, str]:
+        return {i: axis.replace(" ", "") for i, axis in enumerate(self.axes) if isinstance(axis, str)}
+
+
+def _sum(axis: str, sizes: Mapping[str, int]) -> int:
+    return sum(int(part) if part.isdigit() else sizes[part] for part in axis.split(" + "))
+
+
+class Graph(nn.Module, ABC):
+    """A module that takes the tensors of `inputs`, in that order, and returns tensors by name."""
+
+    name: str  # of its file, without .onnx
+    inputs: list[GraphInput]
+
+    @abstractmethod
+    def run(self, given: Tensors) -> Tensors:
+        """The outputs by name."""
+
+    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+        self._unify_axes(given)
+        names = [each.name for each in self.inputs]
+        return tuple(self.run(dict(zip(names, given, strict=True))).values())
+
+    def _unify_axes(self, given: tuple[Tensor, ...]) -> None:
+        """State that axes of one name are equal, so that PyTorch reasons about a few sizes instead of dozens."""
+        sizes = dict[str, int]()
+        for each, tensor in zip(self.inputs, given, strict=True):
+            for axis, size in zip(each.axes, tensor.shape, strict=True):
+                if isinstance(axis, str):
+                    torch._check(  # type: ignore[no-untyped-call]
+                        size == (_sum(axis, sizes) if " + " in axis else sizes.setdefault(axis, size))
+                    )
+
+
+def write_graph(graph: Graph, path: Path) -> None:
+    """Translate a graph to ONNX and write it to a file."""
+    try:
+        import onnx  # noqa: F401  PyTorch translates with these two
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(error.name or "onnx", "onnx", "Export to ONNX") from None
+    graph = graph.eval()
+    examples = tuple(each.example() for each in graph.inputs)
+    with _quiet(), torch.no_grad():
+        outputs = graph.run(dict(zip((each.name for each in graph.inputs), examples, strict=True)))
+        program = torch.onnx.export(
+            graph,
+            examples,
+            input_names=[each.name for each in graph.inputs],
+            output_names=list(outputs),
+            dynamic_shapes=(tuple(each.dynamic_axes for each in graph.inputs),),
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+        assert program is not None
+        _strip(program.model)
+        program.save(str(path), external_data=_bytes(graph) > LARGEST)
+
+
+def _strip(model: Any) -> None:
+    """Remove what the exporter notes about the source code of each node, its files and lines."""
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for node in graph:
+            node.metadata_props.clear()
+            for value in node.outputs:
+                value.metadata_props.clear()
+    for holder in (model, model.graph, *model.graph.initializers.values(), *model.graph.inputs):
+        holder.metadata_props.clear()
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(each.numel() * each.element_size() for each in module.parameters())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's notes about its own functions, and without guesses of sizes from earlier exports."""
+    import torch._dynamo
+
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), torch._dynamo.config.patch(automatic_dynamic_shapes=False):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def attention_outputs(names: Mapping[ModuleType, str] | None) -> Iterator[Tensors]:
+    """Gives the weights (B, H, N, M) of the attention modules in `names`, by name, for calls within the block.
+
+    Without names, nothing is done.
+    """
+    weights: Tensors = {}
+    if names is None:
+        yield weights
+        return
+
+    def keep(source: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
+        if source is None or source not in names:
+            return out
+        kept = weights[names[cast(ModuleType, source)]] = reference.softmax(reference.scores(spec))
+        return kept @ repeat_heads(value, spec.query.shape[1])  # the kernel's own weights are dropped from the graph
+
+    with capture.intercepting(keep):
+        yield weights

@@ -1,0 +1,66 @@
+"""The export target "onnx": graphs in onnx/, and beside it the files that transformers.js reads."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from regard.core.errors import MissingExtra
+from regard.inference.predictor import Predictor
+from regard.interop.interfaces import ExportOptions, ExportTarget
+from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, MemoryInputs
+from regard.interop.onnx.encoder_graphs import EncoderGraph, SourceGraph, SourceInputs
+from regard.interop.onnx.files import write_files
+from regard.interop.onnx.graph import Graph, write_graph
+from regard.model.seq2seq import Model
+
+
+class OnnxTarget(ExportTarget):
+    """Encoder and decoder as graphs of their own; of a language model the decoder; of other models one graph."""
+
+    name, title, options = "onnx", "ONNX", frozenset({"attention", "quantization"})
+
+    def obstacles(self, model: Predictor) -> Sequence[str]:
+        seq2seq = model.model.as_seq2seq()
+        if seq2seq is not None and type(seq2seq.decoder) not in DECODER_GRAPHS:
+            return [f"decoder: {type(seq2seq.decoder).__name__} has no graph in terms of ONNX"]
+        return []
+
+    def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
+        fields = model.recipe.data.source_fields
+        sources = SourceInputs([field.kind for field in fields], [field.image_size for field in fields])
+        graphs = model_graphs(model.model, sources, attention=options.attention)
+        (folder / "onnx").mkdir()
+        for graph in graphs:
+            path = folder / "onnx" / f"{graph.name}.onnx"
+            write_graph(graph, path)
+            if options.quantization is not None:
+                _quantize(path)
+        write_files(model, graphs, folder)
+
+
+def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> list[Graph]:
+    """The graphs of a model, the decoder's last. Weights are converted to float32, on the CPU."""
+    if any(each.dtype != torch.float32 or each.device.type != "cpu" for each in model.parameters()):
+        model = copy.deepcopy(model).float().cpu()
+    seq2seq = model.as_seq2seq()
+    if seq2seq is None:
+        return [SourceGraph(model, sources, attention=attention)]
+    make, encoder = DECODER_GRAPHS[type(seq2seq.decoder)], seq2seq.encoder
+    if encoder is None:
+        return [make(seq2seq.decoder, None, attention=attention)]
+    several = len(sources.kinds) > 1
+    masked = several or sources.kinds == ["text"]
+    memory = MemoryInputs(encoder.dim, masked, 0 if several else encoder.cls_tokens)
+    return [EncoderGraph(seq2seq, sources, attention=attention), make(seq2seq.decoder, memory, attention=attention)]
+
+
+def _quantize(path: Path) -> None:
+    """Matrices of weights as int8, with a scale each; the file gets the suffix that transformers.js calls q8."""
+    try:
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+    except ImportError:
+        raise MissingExtra("onnxruntime", "onnx", "Quantization") from None
+    quantize_dynamic(path, path.with_stem(f"{path.stem}_quantized"), weight_type=QuantType.QInt8)
+    path.unlink()

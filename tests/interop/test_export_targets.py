@@ -1,0 +1,81 @@
+"""What holds for every export format: `regard export --list`, `regard.export_obstacles` and `regard.export` agree."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import regard
+from regard.cli import app
+from regard.core.errors import InvalidArgument
+from regard.interop.interfaces import TARGETS, export_target
+from support.captioners import captioner
+from support.predictors import classifier, language_model, translator
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "0.1.0"
+MODELS = {
+    **{name: lambda name=name: regard.load(GOLDEN / name) for name in ("transformer", "language-model", "convolution")},
+    "rnn": lambda: translator(decoder="rnn"),
+    "running text": lambda: language_model(context_length=32),
+    "classifier": classifier,
+    "captioner": lambda: captioner("transformer"),
+    "ensemble": lambda: regard.load([GOLDEN / "transformer"] * 2),
+}
+OPTIONAL = ("ctranslate2", "onnx", "onnxscript", "onnxruntime", "transformers", "huggingface_hub", "sentencepiece")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_format_writes_a_model_or_says_what_it_cannot_express(name, tmp_path):
+    model = MODELS[name]()
+    for to, obstacles in regard.export_obstacles(model).items():
+        for obstacle in obstacles:  # a part or an option, and the reason
+            assert re.fullmatch(r"\S[^:]*: \S.*", obstacle), obstacle
+        if obstacles:
+            with pytest.raises(InvalidArgument) as refused:
+                regard.export(model, to, tmp_path / to)
+            assert f"a model that {export_target(to).title} can express; got {'; '.join(obstacles)}." in str(
+                refused.value
+            )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", TARGETS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_format_without_obstacles_writes_files(name, to, tmp_path):
+    model = MODELS[name]()
+    if not export_target(to).obstacles(model):
+        files = [path for path in regard.export(model, to, tmp_path / to).rglob("*") if path.is_file()]
+        assert sum(path.stat().st_size for path in files) > 10_000
+
+
+@pytest.mark.parametrize("name", ["transformer", "classifier"])
+def test_the_list_names_every_format(name):
+    obstacles = regard.export_obstacles(GOLDEN / name)
+    assert list(obstacles) == list(TARGETS)
+    lines = CliRunner().invoke(app, ["export", str(GOLDEN / name), "--list"]).stdout.splitlines()
+    wanted = []
+    for to, reasons in obstacles.items():
+        wanted += [f"{to}: {'no' if reasons else 'yes'}", *(f"  {reason}" for reason in reasons)]
+    assert lines == wanted
+
+
+def test_the_list_needs_no_optional_package():
+    program = f"""
+import sys
+sys.modules.update(dict.fromkeys({OPTIONAL}))
+from regard.cli import main
+sys.argv = ["regard", "export", {str(GOLDEN / "transformer")!r}, "--list", "--json"]
+main()
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert list(json.loads(result.stdout or "{}")) == list(TARGETS), result.stderr
+
+
+def test_every_target_names_itself():
+    for name in TARGETS:
+        assert export_target(name).name == name
