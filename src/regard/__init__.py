@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from regard.api.demo import demo as demo
     from regard.api.evaluate import evaluate as evaluate
     from regard.api.export import export as export, export_obstacles as export_obstacles
+    from regard.api.from_pretrained import from_pretrained as from_pretrained, import_model as import_model
     from regard.api.look import look as look
     from regard.api.plot import plot as plot
     from regard.api.predict import predict as predict, score as score
     from regard.api.sweep import sweep as sweep
     from regard.api.train import prepare as prepare, train as train
-    from regard.api.view import view as view
+    from regard.api.view import page as page, view as view
     from regard.api.word_vectors import train_word_vectors as train_word_vectors
     from regard.checkpoint.verify import verify as verify
     from regard.core.errors import (
@@ -91,12 +92,13 @@ _HOMES = {
     "regard.api.demo": ("demo",),
     "regard.api.evaluate": ("evaluate",),
     "regard.api.export": ("export", "export_obstacles"),
+    "regard.api.from_pretrained": ("from_pretrained", "import_model"),
     "regard.api.look": ("look",),
     "regard.api.plot": ("plot",),
     "regard.api.predict": ("predict", "score"),
     "regard.api.sweep": ("sweep",),
     "regard.api.train": ("prepare", "train"),
-    "regard.api.view": ("view",),
+    "regard.api.view": ("page", "view"),
     "regard.checkpoint.verify": ("verify",),
     "regard.kernels.attention.bias": ("DistanceBias",),
     "regard.kernels.attention.score_function": ("ScoreFunction",),

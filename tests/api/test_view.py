@@ -1,5 +1,8 @@
 """Attention captured from a module of the user's own, shown as a look."""
 
+import json
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -39,6 +42,18 @@ def test_each_call_is_a_map_of_one_sequence(calls, tmp_path):
     assert ">mine" in (tmp_path / "mine.svg").read_text()
     assert "a title" in cross.to_html()
     assert len(cross.heads()) == 2
+
+
+def test_several_inputs_on_one_page(calls, tmp_path):
+    looks = [regard.view(calls[0], list("abcd"), batch=i, title=f"input {i} </script>") for i in range(3)]
+    regard.page(looks, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    told = re.search('<script type="application/json" id="look">(.*?)</script>', page, re.DOTALL)[1]
+    assert json.loads(told) == [json.loads(look.to_json()) for look in looks]
+    regard.page(looks[0], tmp_path / "one.html")
+    with pytest.raises(InvalidArgument, match="looks: wanted from 1 to 100; got 0"):
+        regard.page([], tmp_path / "none.html")
+    assert not (tmp_path / "none.html").exists()
 
 
 def test_refused(calls):

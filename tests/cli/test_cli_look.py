@@ -84,6 +84,20 @@ def test_a_look_is_written_whole(tmp_path):
     assert "<line " in (tmp_path / "x.svg").read_text()
 
 
+def test_several_inputs_are_one_page(tmp_path):
+    (tmp_path / "in.txt").write_text("a cat\n\na dog\n")
+    done = command(
+        "look", GOLDEN / "rnn", "--file", tmp_path / "in.txt", "--out", tmp_path / "x.html", "--set", "max_length=3"
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    page = (tmp_path / "x.html").read_text()
+    assert '"title": "a cat"' in page
+    assert '"title": "a dog"' in page
+    (tmp_path / "in.txt").write_text("a\n" * 101)
+    done = command("look", GOLDEN / "rnn", "--file", tmp_path / "in.txt", "--out", tmp_path / "y.html")
+    assert (done.returncode, "out: wanted one input, or up to 100 for a page; got several" in done.stderr) == (2, True)
+
+
 def test_a_map_can_be_chosen(tmp_path):
     given = "look", GOLDEN / "transformer", "a cat", "--output", "A"
     assert "decoder 1 cross, " in command(*given).stdout

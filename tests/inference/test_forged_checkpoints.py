@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import regard
-from support.forged import GOLDEN, HOSTILE, forge, leaves, put
+from support.forged import GOLDEN, HOSTILE, forge, leaves, put, rehashed
 
 TOKEN = "<0xFF>"
 
@@ -116,6 +116,94 @@ def test_forged_checkpoints_are_refused_within_10_seconds_and_1_gb(tmp_path, mod
     assert sum(code == 4 for code, _, _ in results) > 20
     assert max(seconds for _, seconds, _ in results) < 10
     assert results[-1][2] < 1000  # megabytes
+
+
+LIMITED = """
+import json, os, resource, sys, time
+from pathlib import Path
+import regard
+from regard.checkpoint import store
+from regard.training.run_state import RunState
+
+def read(folder):
+    regard.load(folder, device="cpu")
+    if (folder / "training.json").exists():  # as a resumed run reads it
+        RunState.from_dict(store.document(store.read(folder), "training.json", folder), folder)
+
+read(Path(sys.argv[1]))
+used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+resource.setrlimit(resource.RLIMIT_AS, (used + 10**9, used + 10**9))
+for line in sys.stdin:
+    start, result, message = time.monotonic(), 0, ""
+    try:
+        read(Path(line.strip()))
+    except regard.RegardError as error:
+        result, message = error.exit_code, str(error)
+    except BaseException as error:
+        result, message = -1, repr(error)
+    print(json.dumps([result, time.monotonic() - start, message]), flush=True)
+"""
+# Values that are never valid, for each type of value: of other types, or out of range. None may stand for a default.
+OTHERS = {
+    bool: ("x", [], {}, 7, 1.5),
+    int: ("x", [], {"a": 1}, -1, 2**70, 1.5),
+    float: ("x", [], {"a": 1}, math.nan, math.inf),
+    str: (7, [], {"a": 1}, True),
+    list: ("x", {"a": 1}, 7),
+    dict: ("x", [], 7),
+}
+SIZES = (0, 7, 20_000, 40_000_000, 2**31, 40_000_000_000, 2**63)  # of a model that has others
+UNCHECKED = ("architectures", "model_type", "regard_version", "torch_version", "registered", "pruned")  # only shown
+STATE = {
+    "step": 7, "epoch": 1, "batch": 2, "tokens": 100, "skipped": 0, "grad_norm": 1.0,
+    "loss_since": 3.0, "nll_since": 2.0, "tokens_since": 5,
+    "history": {"best": 1.0, "best_step": 7, "waited": 0, "factor": 1.0}, "validated": True,
+}  # fmt: skip
+
+
+def mutated(content, chance):
+    """A JSON value with one value of another type or size. Returns where it was and what it is now."""
+    places = [place for place in leaves(content) if place[0] not in UNCHECKED and _at(content, place) is not None]
+    place = chance.choice([place for place in places if place[-1] != "sha256"])  # which is made to agree
+    old = _at(content, place)
+    sizes = SIZES if type(old) is int and "model" in place[:2] else ()
+    value = chance.choice([other for other in (*OTHERS[type(old)], *sizes) if other != old])
+    put(content, place, value)
+    return place, value
+
+
+def _at(content, place):
+    for key in place:
+        content = content[key]
+    return content
+
+
+@pytest.mark.slow
+def test_200_checkpoints_with_other_sizes_and_types_are_refused(tmp_path):
+    """In a process that cannot have another gigabyte, each within ten seconds."""
+    chance, folders, changes = random.Random(0), [], []
+    models = ["transformer", "rnn", "convolution", "language-model", "classifier"]
+    for number in range(200):
+        file = ("config.json", "tokenizer.json", "training.json")[number % 3]
+        folder = forge(tmp_path / str(number) / "step-00000007", "config.json", lambda config: None, models[number % 5])
+        content = STATE | {"history": dict(STATE["history"])}
+        if file != "training.json":
+            (folder / "training.json").write_text(json.dumps(content))
+            content = json.loads((folder / file).read_bytes())
+        changes.append((file, *mutated(content, chance)))
+        (folder / file).write_text(json.dumps(content))
+        folders.append(rehashed(folder))
+    valid = forge(tmp_path / "valid" / "step-00000007", "config.json", lambda config: None)
+    (valid / "training.json").write_text(json.dumps(STATE))
+    measured = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(rehashed(valid))],
+        input="\n".join(map(str, folders)), capture_output=True, text=True, timeout=550,
+    )  # fmt: skip
+    assert measured.returncode == 0, measured.stderr[-2000:]
+    results = [json.loads(line) for line in measured.stdout.splitlines()]
+    others = [f"{change}: {code} {got}" for change, (code, *got) in zip(changes, results, strict=True) if code != 4]
+    assert not others, "\n".join(others)
+    assert max(seconds for _, seconds, _ in results) < 10
 
 
 def test_deep_json_is_refused(tmp_path):

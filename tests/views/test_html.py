@@ -124,6 +124,28 @@ def test_each_of_several_sources_is_shown_with_its_own_maps(show):
     assert f"row {best // 8 + 1}, column {best % 8 + 1}," in label
 
 
+def test_a_page_of_several_inputs_shows_the_one_that_is_chosen(show, text, picture):
+    other = regard.look(translator(), "the red dog ran", output="the dogma")
+    page = show(made([text.as_dict(), other.as_dict(), picture.as_dict()]))
+    options = page.locator("#input option").all_text_contents()
+    assert options == [f"1. {text.title}", f"2. {other.title}", f"3. {picture.title or 'A look'}"]
+    assert page.locator("#title").text_content() == text.title
+    page.select_option("#map", label="decoder 1 cross")
+    page.select_option("#head", index=1)
+    page.select_option("#input", index=1)
+    assert page.locator("#title").text_content() == "the red dog ran"
+    assert page.locator("#map option:checked").text_content() == "decoder 1 cross"  # as before
+    assert numbers(page) == [same(float(weight)) for weight in other["decoder 1 cross"].weights()[0, 0]]
+    page.locator("#asking > span").nth(1).hover()
+    assert numbers(page) == [same(float(weight)) for weight in other["decoder 1 cross"].weights()[0, 1]]
+    page.select_option("#input", index=2)
+    assert page.locator("#picture").is_visible()
+    page.select_option("#input", index=0)
+    page.select_option("#map", label="decoder 2 cross")
+    assert page.locator("#asking > span").all_text_contents() == list(text.output.tokens)
+    assert show(text.to_html()).locator("#inputs").is_hidden()
+
+
 def test_a_word_that_is_pointed_at_shows_where_it_looks(show, text):
     page = show(text.to_html())
     cross = text["decoder 2 cross"].weights()

@@ -1,13 +1,14 @@
-"""`regard.view`: attention captured from any module, as a look: a page, a drawing, or text."""
+"""`regard.view`: attention captured from any module, as a look: text, a drawing, a page; `regard.page`: of several."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from regard.core.errors import InvalidArgument
 from regard.interpret.look import GeneratedText, Look, Text
 from regard.interpret.maps import AttentionMap
 from regard.model.capture import AttentionCall
-from regard.views import html  # noqa: F401  enters the renderers of `Look.to_html`
+from regard.views.figures import write_page
 
 
 def view(
@@ -44,6 +45,14 @@ def view(
     rows = tuple(queries or ())
     output = GeneratedText(" ".join(rows), rows, rows, None) if rows else None
     return Look(title, (Text(tuple(tokens)),), output, tuple(maps), None)
+
+
+def page(looks: Look | Sequence[Look], path: str | Path) -> None:
+    """Write the looks of `regard.view` and `regard.look`, at several inputs, as one HTML page to choose from.
+
+    The page keeps the layer and head that are shown when another input is chosen.
+    """
+    write_page([looks] if isinstance(looks, Look) else looks, path)
 
 
 def _map(name: str, number: int, call: AttentionCall, batch: int, keys: int, rows: int | None) -> AttentionMap:

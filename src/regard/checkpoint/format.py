@@ -32,6 +32,7 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 TRAINING_STATE, TRAINING_TENSORS = store.TRAINING_STATE, "training.safetensors"
 CARD = "README.md"
+KINDS: dict[str, type[Labels] | type[Tokenizer]] = {"labels": Labels, "tokenizer": Tokenizer}
 log = logging.getLogger(__name__)
 
 
@@ -100,7 +101,10 @@ def _vocabulary(content: Mapping[str, bytes], entry: Mapping[str, Any], folder: 
     name = entry["file"]
     if name not in content:
         raise CheckpointRefused(f"{folder}: wanted {name}; got none. Use another checkpoint.")
-    kind = Labels if entry["kind"] == "labels" else Tokenizer
+    kind = next((kind for known, kind in KINDS.items() if known == entry["kind"]), None)
+    if kind is None:
+        wanted, got = " or ".join(KINDS), f"{entry['kind']!r:.80}"
+        raise CheckpointRefused(f"{folder / CONFIG}: wanted {wanted} as the kind of {name}; got {got}. It was changed.")
     try:
         settings = {key: entry[key] for key in SETTINGS if key in entry}
         vocabulary: VocabularyType = kind.from_json(content[name].decode(), settings)

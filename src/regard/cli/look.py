@@ -61,7 +61,9 @@ def look(
     summary: Annotated[bool, flag("--summary", "A line for every head, averaged over all inputs.")] = False,
     sort: Annotated[str | None, option("COLUMN", "Sort the summary by this column, in descending order.")] = None,
     ablate: Annotated[bool, flag("--ablate", "The loss on the data without each head, and its change.")] = False,
-    out: Annotated[Path | None, option("FILE", "Write the look to this file: .json, .html, .svg or .png.")] = None,
+    out: Annotated[
+        Path | None, option("FILE", "Write the look to this file: .json, .html (also of several inputs), .svg or .png.")
+    ] = None,
     view: Annotated[
         str | None, option("NAME", "Of an SVG or PNG: heat, heads, lines or image.", complete=completion.views)
     ] = None,
@@ -84,13 +86,15 @@ def look(
 
     regard look runs/translation "A dog runs." --out page.html
 
+    regard look runs/translation --file sentences.txt --out page.html
+
     regard look runs/translation "A dog runs." --map "encoder 2"
 
     regard look runs/translation "A dog runs." --out heads.svg --view heads
 
     regard look runs/translation --data test --summary --sort confidence
     """
-    from regard.views.figures import check_file, write_look
+    from regard.views.figures import MOST_LOOKS, check_file, write_look, write_page
     from regard.views.terminal import look_text
 
     if sum(given is not None for given in (text, file, data)) > 1:
@@ -118,11 +122,17 @@ def look(
         _summarize(predictor, tracked(pairs, "inputs"), options, sort, as_json)
         return
     if out is not None:
-        inputs = list(islice(pairs, 2))
-        if len(inputs) != 1:
-            got, remedy = "several" if inputs else "none", "Give TEXT, or use --json for several."
-            raise InvalidArgument("out", wanted="one input", got=got, remedy=remedy)
-        write_look(regard.look(predictor, inputs[0][0], output=inputs[0][1], **options), out, view=view, map=map_)
+        page = out.suffix == ".html"
+        inputs = list(islice(pairs, MOST_LOOKS + 1 if page else 2))
+        if not 1 <= len(inputs) <= (MOST_LOOKS if page else 1):
+            wanted = f"one input, or up to {MOST_LOOKS} for a page" if page else "one input"
+            got, remedy = "several" if inputs else "none", "Give fewer, or use --json."
+            raise InvalidArgument("out", wanted=wanted, got=got, remedy=remedy)
+        looks = [regard.look(predictor, each, output=given, **options) for each, given in tracked(inputs, "inputs")]
+        if len(looks) > 1:
+            write_page(looks, out)
+        else:
+            write_look(looks[0], out, view=view, map=map_)
         return
     width, color = shutil.get_terminal_size().columns, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for number, (each, given) in enumerate(tracked(pairs, "inputs", printing=True)):

@@ -3,7 +3,7 @@
 Drawings are a heat map, all heads, lines between words, or a copy of the image for each word.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -14,13 +14,14 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.interpret.look import Image, Look
 from regard.interpret.maps import AttentionMap
-from regard.views import caption_overlay
+from regard.views import caption_overlay, html
 from regard.views.canvas import CANVASES, SIZE, mixed, shortened
 from regard.views.charts import EDGE, LETTERS, RAMP, color, heat_map, text_width
 from regard.views.terminal import main_map
 
 WHITE = (255, 255, 255)
 MOST = 64  # rows or keys of a map that are drawn
+MOST_LOOKS = 100  # of one page
 SMALL, POINTS = 112, 28  # pixels of a head among others, and points in it
 ACROSS = 8  # heads in a row
 LINE, REACH = 24, 220  # pixels from one word to the next, and from side to side
@@ -41,6 +42,16 @@ def check_file(path: Path | None, view: str | None, map: str | None) -> None:
     if map is not None and path is not None and path.suffix not in CANVASES:
         remedy = "Leave --map out: it has every map."
         raise InvalidArgument("map", wanted=f"{drawn}, or none", got=str(path), remedy=remedy)
+
+
+def write_page(looks: Sequence[Look], path: Path | str) -> None:
+    """Write looks of several inputs as one HTML page, to choose from."""
+    if not looks or len(looks) > MOST_LOOKS:
+        remedy = "Write several pages." if looks else "Give some."
+        wanted = f"from 1 to {MOST_LOOKS}"
+        raise InvalidArgument("looks", wanted=wanted, got=str(len(looks)), remedy=remedy)
+    with atomic_file(Path(path)) as file:
+        file.write(html.page([look.as_dict() for look in looks]).encode(errors="replace"))
 
 
 def write_look(look: Look, path: Path, *, view: str | None = None, map: str | None = None) -> None:

@@ -8,6 +8,7 @@ import html
 import json
 import re
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -38,15 +39,16 @@ def page_start(title: str, style: str, allowed: str = "") -> str:
 """
 
 
-def page(look: dict[str, Any]) -> str:
-    """What `Look.as_dict` returns, as an HTML page."""
+def page(look: dict[str, Any] | Sequence[dict[str, Any]]) -> str:
+    """What `Look.as_dict` returns, as an HTML page; of several looks, a page to choose from them."""
     script, style = _script(), _read("page.css")
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     data = json.dumps(look, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")  # no tag or comment can begin
-    title = html.escape(f"{look['title']} · Regard" if look["title"] else "Regard")
+    first = look if isinstance(look, dict) else look[0]
+    title = html.escape(f"{first['title']} · Regard" if first["title"] else "Regard")
     return Template(_read("page.html")).substitute(policy=policy, title=title, style=style, look=data, script=script)
 
 

@@ -91,4 +91,20 @@ export function showLook(told) {
   return store;
 }
 
-showLook(JSON.parse(part("look").textContent));
+// A page of several looks shows one at a time; the layer and head stay where the next look has them too.
+function chooseLook(select, looks) {
+  const empty = document.querySelector("main").cloneNode(true);
+  let store = showLook(looks[0]);
+  part("inputs").hidden = looks.length < 2;
+  select.append(...looks.map((look, i) => new Option(`${i + 1}. ${look.title || "A look"}`, i)));
+  select.addEventListener("change", () => {
+    const before = store?.state;
+    document.querySelector("main").replaceWith(empty.cloneNode(true));
+    store = showLook(looks[select.value]);
+    const map = store?.state.look.maps.find((each) => each.name === before?.map.name);
+    if (map) store.change({ map, head: before.head, numbers: before.numbers });
+    if (store) part("numbers").checked = store.state.numbers;
+  });
+}
+
+chooseLook(part("input"), [JSON.parse(part("look").textContent)].flat());
