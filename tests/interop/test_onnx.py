@@ -8,12 +8,14 @@ from pathlib import Path
 
 import onnxruntime
 import pytest
+import tokenizers
 import torch
 
 import regard
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, MissingExtra
 from regard.core.sequence import MultiSource, Tokens
 from regard.data.synthetic.shapes import shapes
+from regard.interop.onnx.graph import Graph, GraphInput, write_graph
 from regard.interop.onnx.target import OnnxTarget
 from regard.model.capture import capture_attention
 from regard.model.interfaces import CarriedState
@@ -241,6 +243,27 @@ def test_what_cannot_be_exported_is_said():
         regard.export(predictors.translator(), "onnx", "nowhere", dtype="float16")
 
 
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(MissingExtra, match=r"Export to ONNX needs the package 'onnxscript'.*regard\[onnx\]"):
+        regard.export(predictors.classifier(), "onnx", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+class DataDependent(Graph):
+    name, inputs = "model", [GraphInput("x", ("batch", 3))]
+
+    def run(self, given):
+        return {"y": given["x"] if given["x"].sum() > 0 else -given["x"]}
+
+
+@pytest.mark.slow
+def test_what_pytorch_cannot_export_is_one_error(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"model: wanted a graph that PyTorch can export; got .*Could not guard"):
+        write_graph(DataDependent(), tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", models.ENCODERS)
 def test_encoders_of_the_family(encoders, name):
@@ -283,7 +306,12 @@ def test_decoders_of_the_family(request, kind, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [name for name in PREDICTORS if name not in (FAST, "int8", "language model", "classifier")]
+    "name",
+    [
+        name
+        for name in PREDICTORS
+        if name not in (FAST, "int8", "language model", "masked language model", "classifier")
+    ],
 )
 def test_whole_models(all_folders, name):
     assert not (all_folders / f"{name}.error").exists(), (all_folders / f"{name}.error").read_text()
@@ -321,6 +349,18 @@ def test_a_classifier_is_one_graph(all_folders):
             **TOLERANCE,
         )
     assert json.loads(config.read_text())["id2label"] == {"0": "bad", "1": "fine", "2": "good"}
+
+
+@pytest.mark.slow
+def test_a_masked_language_model_is_one_graph(all_folders):
+    model = PREDICTORS["masked language model"][0]()
+    graph = Session(all_folders / "masked language model/onnx/model.onnx")
+    source = Tokens.of([[7, 8, 4, 9, 2], [7, 2]])
+    got = graph({"input_ids": source.ids, "attention_mask": source.mask.long()})["logits"]
+    with torch.no_grad():
+        torch.testing.assert_close(got[source.mask], model.model(source)[source.mask], **TOLERANCE)
+    tokenizer = tokenizers.Tokenizer.from_file(str(all_folders / "masked language model/tokenizer.json"))
+    assert tokenizer.encode(TEXTS[0]).ids == [*model.target.encode(TEXTS[0]), 2]
 
 
 @pytest.mark.slow

@@ -68,6 +68,13 @@ def two_sources() -> Predictor:
     return Predictor(model, recipe, (labels, words, words), words)
 
 
+def masked_language_model() -> Predictor:
+    words, table = predictors.tokenizer(), {"encoder": ONE_LAYER | {"cls_token": True}, "head": "mlm"}
+    torch.manual_seed(1)
+    model = regard.build({**table, "vocab_size": words.size}).eval()
+    return Predictor(model, Recipe.of({"data": {"train": "x.txt"}, "model": table}), (), words)
+
+
 def captioner(decoder: str, encoder: Any) -> Predictor:
     made = captioners.captioner(decoder, encoder)
     lively(made.model, end=-5.0)
@@ -89,6 +96,7 @@ PREDICTORS: dict[str, tuple[Callable[[], Predictor], dict[str, Any]]] = {
     "captioner": (lambda: captioner("transformer", VIT), {"attention": True}),
     "captioner, rnn": (lambda: captioner("rnn", captioners.CNN), {}),
     "language model": (predictors.language_model, {"attention": True}),
+    "masked language model": (masked_language_model, {}),
     "classifier": (predictors.classifier, {}),
 }
 

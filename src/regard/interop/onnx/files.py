@@ -14,15 +14,21 @@ import tokenizers
 from tokenizers.processors import TemplateProcessing
 
 from regard.data.config import FieldConfig
-from regard.data.special_tokens import END, MASK, PAD, SPECIALS, START
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
 from regard.decoding.request import position_limit
 from regard.inference.predictor import Predictor
 from regard.interop.onnx.decoder_graphs import PAST
+from regard.interop.onnx.encoder_graphs import SourceKind
 from regard.interop.onnx.graph import Graph
 
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's numbers
+
+
+def source_kinds(model: Predictor) -> list[SourceKind]:
+    """What the model reads; a masked language model reads its text, which recipes call its target."""
+    kinds: list[SourceKind] = [field.kind for field in model.recipe.data.source_fields]
+    return kinds or ([] if model.model.encoder is None else ["text"])
 
 
 def write_files(model: Predictor, graphs: list[Graph], folder: Path) -> None:
@@ -38,13 +44,11 @@ def write_files(model: Predictor, graphs: list[Graph], folder: Path) -> None:
 
 def config(model: Predictor, graphs: list[Graph]) -> dict[str, Any]:
     """The content of config.json."""
-    kinds = [field.kind for field in model.recipe.data.source_fields]
-    special = {"bos_token_id": START, "eos_token_id": END, "pad_token_id": PAD}
+    kinds = source_kinds(model)
     if model.model.as_seq2seq() is None:
-        return _source_config(model, kinds) | ({"pad_token_id": PAD} if kinds == ["text"] else {})
+        return _source_config(model, kinds)
     assert isinstance(model.target, Tokenizer)
-    common = special | {"vocab_size": model.target.size, "is_encoder_decoder": bool(kinds)}
-    common |= {"decoder_start_token_id": START} if kinds else {}
+    common = _special_ids(model) | {"vocab_size": model.target.size, "is_encoder_decoder": bool(kinds)}
     inputs = {each.name: each.axes for each in graphs[-1].inputs}
     own = "decoder." if kinds else ""
     layers = 0
@@ -67,6 +71,16 @@ def config(model: Predictor, graphs: list[Graph]) -> dict[str, Any]:
     return {"model_type": "vision-encoder-decoder", "architectures": ["VisionEncoderDecoderModel"], **common, **parts}
 
 
+def _special_ids(model: Predictor) -> dict[str, Any]:
+    """The special tokens of the output, by the names of Hugging Face. The end of running text is its line break."""
+    assert isinstance(model.target, Tokenizer)
+    special, running = model.target.special_tokens, model.running_text
+    start = special.end if running else special.start
+    ids = {} if start is None else {"decoder_start_token_id": start, "bos_token_id": start}
+    ids |= {"pad_token_id": special.pad} | ({} if running else {"eos_token_id": special.end})
+    return ids
+
+
 def _source_config(model: Predictor, kinds: Sequence[str]) -> dict[str, Any]:
     """Of a classifier or a masked language model."""
     names = {"text": ("bert", "Bert"), "image": ("vit", "ViT")}.get("+".join(kinds), ("regard", ""))
@@ -80,59 +94,79 @@ def _source_config(model: Predictor, kinds: Sequence[str]) -> dict[str, Any]:
 
 def generation_config(model: Predictor) -> dict[str, Any]:
     """The content of generation_config.json: the recipe's [decode] table, as far as both have the option."""
-    decode, running = model.recipe.decode, model.running_text
-    seq2seq = model.model.as_seq2seq()
+    decode, seq2seq = model.recipe.decode, model.model.as_seq2seq()
     assert seq2seq is not None
-    limit = position_limit(seq2seq.decoder)
-    return {
-        "decoder_start_token_id": END if running else START,
-        "bos_token_id": END if running else START,
-        "pad_token_id": PAD,
-        **({} if running else {"eos_token_id": END}),
-        "bad_words_ids": [[PAD], [START], [MASK]],
+    assert isinstance(model.target, Tokenizer)
+    special, limit = model.target.special_tokens, position_limit(seq2seq.decoder)
+    options: dict[str, Any] = {
+        **_special_ids(model),
+        "bad_words_ids": [[token] for token in special.suppressed],
         "max_new_tokens": decode.max_length if limit is None else min(limit, decode.max_length),
         "num_beams": 1 if decode.sample else decode.beam_size,
         "length_penalty": decode.length_penalty,
         "repetition_penalty": decode.repetition_penalty,
         "no_repeat_ngram_size": decode.no_repeat_ngram_size,
         "do_sample": decode.sample,
-        **(
-            {"temperature": decode.temperature, "top_k": decode.top_k or 0, "top_p": decode.top_p or 1.0}
-            if decode.sample
-            else {}
-        ),
     }
+    if len(special.target_prefix) == 1:
+        options["forced_bos_token_id"] = special.target_prefix[0]
+    elif special.target_prefix:
+        options["forced_decoder_ids"] = [[i, token] for i, token in enumerate(special.target_prefix, start=1)]
+    if decode.sample:
+        options |= {"temperature": decode.temperature, "top_k": decode.top_k or 0, "top_p": decode.top_p or 1.0}
+    return options
 
 
 def write_tokenizers(model: Predictor, folder: Path) -> None:
-    """tokenizer.json of the source, which adds the end token; target_tokenizer.json where the target has another.
+    """tokenizer.json of the source, which adds its special tokens; target_tokenizer.json where the target has another.
 
     Further sources have tokenizer_2.json, and so on. Labels that a model reads are in labels.json.
     """
     for number, vocabulary in enumerate(model.sources, start=1):
         suffix = "" if number == 1 else f"_{number}"
         if isinstance(vocabulary, Tokenizer):
-            _write_text(folder / f"tokenizer{suffix}.json", _tokenizer(vocabulary, f"$A {SPECIALS[END]}"))
+            _write_text(folder / f"tokenizer{suffix}.json", _source_tokenizer(vocabulary))
         elif isinstance(vocabulary, Labels):
             _write_text(folder / f"labels{suffix}.json", vocabulary.to_json())
-    if isinstance(model.target, Tokenizer):
-        source = model.sources[0] if model.sources else None
-        if not isinstance(source, Tokenizer):
-            _write_text(folder / "tokenizer.json", _tokenizer(model.target, f"{SPECIALS[START]} $A"))
-        elif source.hash != model.target.hash:
-            _write_text(folder / "target_tokenizer.json", _tokenizer(model.target, "$A"))
-    special = {"pad_token": SPECIALS[PAD], "bos_token": SPECIALS[START], "eos_token": SPECIALS[END]}
+    first, target = model.sources[0] if model.sources else None, model.target
+    if isinstance(target, Tokenizer):
+        if isinstance(first, Tokenizer):
+            if first.hash != target.hash:
+                _write_text(folder / "target_tokenizer.json", _tokenizer(target, (), ()))
+        elif model.model.as_seq2seq() is None:  # a masked language model
+            _write_text(folder / "tokenizer.json", _source_tokenizer(target))
+        else:
+            start = target.special_tokens.start
+            _write_text(folder / "tokenizer.json", _tokenizer(target, () if start is None else (start,), ()))
     if (folder / "tokenizer.json").exists():
-        _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special})
+        written = first if isinstance(first, Tokenizer) else target
+        assert isinstance(written, Tokenizer)
+        _write(folder / "tokenizer_config.json", _tokenizer_config(written))
 
 
-def _tokenizer(vocabulary: Tokenizer, template: str) -> str:
-    """tokenizer.json with the special tokens of a template around each text."""
+def _source_tokenizer(vocabulary: Tokenizer) -> str:
+    special = vocabulary.special_tokens
+    return _tokenizer(vocabulary, special.source_prefix, special.source_suffix)
+
+
+def _tokenizer(vocabulary: Tokenizer, before: tuple[int, ...], after: tuple[int, ...]) -> str:
+    """tokenizer.json with these special tokens around each text."""
     inner = tokenizers.Tokenizer.from_str(vocabulary.to_json())
+    names = {token: inner.id_to_token(token) for token in (*before, *after)}
+    template = [*(names[token] for token in before), "$A", *(names[token] for token in after)]
     inner.post_processor = TemplateProcessing(
-        single=template, special_tokens=[(SPECIALS[START], START), (SPECIALS[END], END)]
+        single=template, special_tokens=[(name, token) for token, name in names.items()]
     )
     return inner.to_str(pretty=True)
+
+
+def _tokenizer_config(vocabulary: Tokenizer) -> dict[str, Any]:
+    special = vocabulary.special_tokens
+    roles = {"pad_token": special.pad, "bos_token": special.start, "eos_token": special.end}
+    roles |= {"unk_token": special.unknown, "mask_token": special.mask}
+    names = vocabulary.tokens()
+    tokens = {role: names[token] for role, token in roles.items() if token is not None}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **tokens}
 
 
 def preprocessor_config(field: FieldConfig) -> dict[str, Any]:

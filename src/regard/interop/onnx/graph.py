@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from regard.core.errors import MissingExtra
+from regard.core.errors import InvalidArgument, MissingExtra
 from regard.core.shapes import Tensor
 from regard.kernels.attention import reference
 from regard.kernels.attention.spec import AttentionSpec, repeat_heads
@@ -84,7 +84,7 @@ def write_graph(graph: Graph, path: Path) -> None:
         raise MissingExtra(error.name or "onnx", "onnx", "Export to ONNX") from None
     graph = graph.eval()
     examples = tuple(each.example() for each in graph.inputs)
-    with _quiet(), torch.no_grad():
+    with _quiet(), torch.no_grad(), _named_errors(graph):
         outputs = graph.run(dict(zip((each.name for each in graph.inputs), examples, strict=True)))
         program = torch.onnx.export(
             graph,
@@ -99,6 +99,18 @@ def write_graph(graph: Graph, path: Path) -> None:
         assert program is not None
         _strip(program.model)
         program.save(str(path), external_data=_bytes(graph) > LARGEST)
+
+
+@contextmanager
+def _named_errors(graph: Graph) -> Iterator[None]:
+    """Turn a failure of the exporter, whose message is a page, into an error with its cause."""
+    try:
+        yield
+    except torch.onnx.OnnxExporterError as error:
+        cause = error.__cause__ or error
+        got = f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"[:300]
+        remedy = "A part of your own must not depend on the values of tensors in Python."
+        raise InvalidArgument(graph.name, wanted="a graph that PyTorch can export", got=got, remedy=remedy) from error
 
 
 def _strip(model: Any) -> None:

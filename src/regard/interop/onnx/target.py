@@ -11,7 +11,7 @@ from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, ExportTarget
 from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, MemoryInputs
 from regard.interop.onnx.encoder_graphs import EncoderGraph, SourceGraph, SourceInputs
-from regard.interop.onnx.files import write_files
+from regard.interop.onnx.files import source_kinds, write_files
 from regard.interop.onnx.graph import Graph, write_graph
 from regard.model.seq2seq import Model
 
@@ -28,8 +28,9 @@ class OnnxTarget(ExportTarget):
         return []
 
     def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
-        fields = model.recipe.data.source_fields
-        sources = SourceInputs([field.kind for field in fields], [field.image_size for field in fields])
+        kinds = source_kinds(model)
+        sizes: list[int | None] = [field.image_size for field in model.recipe.data.source_fields]
+        sources = SourceInputs(kinds, sizes or [None] * len(kinds))
         graphs = model_graphs(model.model, sources, attention=options.attention)
         (folder / "onnx").mkdir()
         for graph in graphs:
