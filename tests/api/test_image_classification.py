@@ -3,6 +3,7 @@
 import json
 import shutil
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,6 +131,22 @@ def test_predict_takes_images_folders_and_zip_files(run, photos):
     done = command("predict", run, photos / "train" / "red" / "notes.txt")
     assert done.returncode == 2
     assert "no image: wanted a file to read" in done.stderr
+
+
+def test_images_and_labels_from_python(photos, monkeypatch):
+    """Paths as texts and as Path, relative to the working directory."""
+    monkeypatch.chdir(photos)
+    rows = [(f"train/{name}/0.png", name) for name in COLORS] + [
+        (Path("train", name, "1.png"), name) for name in COLORS
+    ]
+    tables = {
+        "data": {"source": {"kind": "image", "image_size": 16}, "target": {"kind": "label"}},
+        "model": {"encoder": {"kind": "cnn", "dim": 8, "channels": [4]}, "pool": {"kind": "mean"}},
+        "train": {"max_steps": 2, "warmup_steps": 1},
+    }
+    model = train(tables, photos / "run from python", data={"train": rows}, cache=photos / "cache")
+    assert model.target.names == tuple(COLORS)
+    assert len(model.predict(["train/red/2.png"])) == 1
 
 
 def test_a_look_shows_the_attention_of_the_decision_over_the_grid(run, photos):
