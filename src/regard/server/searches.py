@@ -61,7 +61,7 @@ def plan(predictor: Predictor, job: Job) -> tuple[RunningJob, SearchTask, Hashab
     task = pipeline.task(config, options)
     (planned,) = plan_requests(replace(task, numbers=[work.number]), [request])
     shared = replace(task.config, **DEFAULTS)
-        own = job if alone(task, planned) else None
+    own = job if alone(task, planned) else None
     text = None if job.on_text is None else TextStream(pipeline.tokenizer)
     running = RunningJob(job, request, planned, bool(long), text)
     return running, replace(task, config=shared), (shared, limits_of(task, planned), task.scored, own)
