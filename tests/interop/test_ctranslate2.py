@@ -391,7 +391,7 @@ REFUSED: dict[str, tuple[Callable[[], Predictor], list[str]]] = {
     ),
     "norm_eps of each part": (
         lambda: predictor({"norm_eps": 1e-6}, {}),
-        ["model.encoder.norm_eps = 1e-06: it has one, and the decoder's is 1e-05"],
+        ["model.encoder.norm_eps = 1e-06: it has one; the decoder's is 1e-05"],
     ),
     "several options": (
         lambda: predictor({"causal": True}, {"score": "additive", "position_mode": "concatenate"}),

@@ -144,7 +144,7 @@ def _position_obstacles(model: ModelConfig) -> Iterator[str]:
             if part.qk_norm:
                 yield f"model.{role}.qk_norm = True: it computes it wrongly in encoder-decoders"
         if encoder.norm_eps != decoder.norm_eps:
-            yield f"model.encoder.norm_eps = {encoder.norm_eps!r}: it has one, and the decoder's is {decoder.norm_eps!r}"
+            yield f"model.encoder.norm_eps = {encoder.norm_eps!r}: it has one; the decoder's is {decoder.norm_eps!r}"
 
 
 def _vocabulary_obstacles(model: Predictor) -> Iterator[str]:
