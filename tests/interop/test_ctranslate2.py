@@ -17,12 +17,13 @@ from regard.api.evaluate import rows_of
 from regard.core.errors import InvalidArgument, MissingExtra
 from regard.data.special_tokens import DEFAULT_TOKENS, END, MASK, PAD, START
 from regard.data.tokenizer import Tokenizer
+from regard.data.train_tokenizer import train_tokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.interop import ctranslate2 as exporter
 from regard.interop.ctranslate2 import EXPRESSIBLE, EXPRESSIBLE_OPTIONS, CTranslate2Target, _part_obstacles
 from regard.model.build import parse_model
-from regard.model.model_config import ModelOptions
+from regard.model.model_config import SIZES, ModelOptions
 from regard.model.transformer_block import TransformerConfig
 from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
@@ -30,6 +31,7 @@ from regard.recipe.shipped import find_recipe
 from support.models import without_zeros
 from support.permuted import permuted
 from support.predictors import COPY, classifier, tokenizer, translator
+from support.pretrained import ours_of, random_theirs
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 BASE = {"kind": "transformer", "dim": 16, "layers": 2, "heads": 4, "ffn_dim": 32}
@@ -479,3 +481,27 @@ def test_a_trained_model_gives_our_outputs(tmp_path):
             assert sum(same) >= least * len(texts)
             if quantization is None:  # its scores are of the tokens that can be generated
                 assert all(-1e-5 < b.scores[0] - a.score < 1e-2 for a, b in zip(ours, found, strict=True))
+
+
+IMPORTED = (
+    "marian", "marian-separate", "pegasus", "bart", "mbart", "t5", "t5-gated", "gpt2", "gpt2-untied", "llama",
+    "llama-biased", "qwen2", "qwen3", "gemma",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IMPORTED)
+def test_an_imported_model_gives_our_outputs(name, tmp_path):
+    random_theirs(name).save_pretrained(tmp_path / "theirs")
+    built, folder = ours_of(tmp_path / "theirs")
+    table = {key: value for key, value in folder.table.items() if key not in SIZES}
+    words = train_tokenizer("words", ["a cat sat on mat dog the red car"], 20).to_json()
+    special = replace(DEFAULT_TOKENS, suppressed=())
+    source, target = (
+        Tokenizer(tokenizers.Tokenizer.from_str(words), special, folder.table.get(key, folder.table["vocab_size"]))
+        for key in ("source_vocab_size", "vocab_size")
+    )
+    data = COPY if "encoder" in table else {"train": "x.txt"}
+    recipe = Recipe.of({"data": data, "model": table, "decode": {"max_length": LIMIT}})
+    model = Predictor(built, recipe, (source,) if "encoder" in table else (), target)
+    check_equal(model, exported(model, tmp_path), tolerance=1e-4)
