@@ -1,1 +1,0 @@
-"""Serving: an engine that answers requests in continuous batches."""
