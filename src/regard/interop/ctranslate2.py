@@ -14,6 +14,7 @@ from torch import nn
 from regard.core.config import Config
 from regard.core.errors import MissingExtra
 from regard.core.shapes import Tensor
+from regard.data.corpus import VocabularyType
 from regard.data.tokenizer import Tokenizer
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, ExportTarget
@@ -79,36 +80,28 @@ class CTranslate2Target(ExportTarget):
         assert seq2seq is not None
         assert isinstance(target, Tokenizer)
         *encoders, config = [_transformer(part.config) for _, part in model.recipe.model.parts()]
-        names, special, rows = target.tokens(), target.special_tokens, _position_rows(model)
-        decoder = _decoder_spec(seq2seq.decoder, config, rows, special.suppressed)
-        # Running text begins after a line break, which is its end token, and nothing ends it.
-        first = special.end if model.running_text or special.start is None else special.start
-        last = special.suppressed[0] if model.running_text else special.end
+        rows, forced = _position_rows(model), target.special_tokens.target_prefix
+        decoder = _decoder_spec(seq2seq.decoder, config, rows, target.special_tokens.suppressed)
         if encoders:
             assert isinstance(source, Tokenizer)
             spec = TransformerSpec(_encoder_spec(seq2seq.encoder, encoders[0], rows), decoder)
             spec.register_source_vocabulary(source.tokens())
-            spec.register_target_vocabulary(names)
-            spec.config.decoder_start_token = names[first]
-            spec.config.add_source_bos = bool(source.special_tokens.source_prefix)
-            spec.config.add_source_eos = bool(source.special_tokens.source_suffix)
+            spec.register_target_vocabulary(target.tokens())
             source.save(folder / "source_tokenizer.json")
             target.save(folder / "target_tokenizer.json")
-            if special.target_prefix:
-                forced = [names[i] for i in special.target_prefix]
-                logger.warning("give translate_batch target_prefix=[%s, …]: every output begins with it", forced)
         else:
             spec = TransformerDecoderModelSpec(decoder)
-            spec.register_vocabulary(names)
+            spec.register_vocabulary(target.tokens())
             target.save(folder / "tokenizer.json")
-        before = _around(source)[0] if isinstance(source, Tokenizer) else []
-        spec.config.bos_token = before[0] if before else names[first]
-        spec.config.eos_token = names[last]
-        spec.config.unk_token = names[special.end if special.unknown is None else special.unknown]
+        for key, value in _roles(source, target, running_text=model.running_text).items():
+            setattr(spec.config, key, value)
         spec.config.layer_norm_epsilon = config.norm_eps
         spec.validate()
         spec.optimize(quantization=_quantization(options))
         spec.save(str(folder))
+        if forced:
+            names = [target.tokens()[i] for i in forced]
+            logger.warning("give translate_batch target_prefix=[%s, …]: every output begins with it", names)
 
 
 def _part_obstacles(model: ModelConfig) -> Iterator[str]:
@@ -165,10 +158,29 @@ def _vocabulary_obstacles(model: Predictor) -> Iterator[str]:
                 yield f"{role} vocabulary: {name!r} stands for {count} tokens, which it cannot tell apart"
 
 
-def _around(vocabulary: Tokenizer) -> tuple[list[str], list[str]]:
+def _around(source: Tokenizer) -> tuple[list[str], list[str]]:
     """The names of the special tokens before and after every source."""
-    names, special = vocabulary.tokens(), vocabulary.special_tokens
+    names, special = source.tokens(), source.special_tokens
     return [names[i] for i in special.source_prefix], [names[i] for i in special.source_suffix]
+
+
+def _roles(source: VocabularyType | None, target: Tokenizer, *, running_text: bool) -> dict[str, Any]:
+    """The special tokens, as a model's config.json has them.
+
+    Running text begins after a line break, which is its end token, and nothing ends it.
+    """
+    names, special = target.tokens(), target.special_tokens
+    first = names[special.end if running_text or special.start is None else special.start]
+    roles: dict[str, Any] = {
+        "bos_token": first,
+        "eos_token": names[special.suppressed[0] if running_text else special.end],
+        "unk_token": names[special.end if special.unknown is None else special.unknown],
+    }
+    if isinstance(source, Tokenizer):
+        before, after = _around(source)
+        roles |= {"decoder_start_token": first, "add_source_bos": bool(before), "add_source_eos": bool(after)}
+        roles["bos_token"] = before[0] if before else first
+    return roles
 
 
 def _transformer(config: Config) -> TransformerConfig:
