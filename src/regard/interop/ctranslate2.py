@@ -1,5 +1,7 @@
 """Transformers as models of CTranslate2 (https://opennmt.net/CTranslate2): translators, and language models."""
 
+import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +14,6 @@ from torch import nn
 from regard.core.config import Config
 from regard.core.errors import MissingExtra
 from regard.core.shapes import Tensor
-from regard.data.special_tokens import END, MASK, PAD, START, UNKNOWN
 from regard.data.tokenizer import Tokenizer
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, ExportTarget
@@ -50,6 +51,7 @@ EXPRESSIBLE_OPTIONS: dict[str, tuple[Any, ...]] = {
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 MIN_POSITIONS = 2048  # rows of a table of positions that are not learned
 NEVER = -1e4  # the logit of a token that is never generated; float16 holds it
+logger = logging.getLogger(__name__)
 
 
 class CTranslate2Target(ExportTarget):
@@ -66,7 +68,7 @@ class CTranslate2Target(ExportTarget):
             return obstacles
         if not isinstance(seq2seq.decoder, TransformerDecoder):
             return [f"{type(seq2seq.decoder).__name__}: it has no ensembles"]
-        return list(_position_obstacles(config))
+        return [*_position_obstacles(config), *_vocabulary_obstacles(model)]
 
     def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
         try:
@@ -77,23 +79,32 @@ class CTranslate2Target(ExportTarget):
         assert seq2seq is not None
         assert isinstance(target, Tokenizer)
         *encoders, config = [_transformer(part.config) for _, part in model.recipe.model.parts()]
-        names, rows = target.tokens(), _position_rows(model)
-        decoder = _decoder_spec(seq2seq.decoder, config, rows)
+        names, special, rows = target.tokens(), target.special_tokens, _position_rows(model)
+        decoder = _decoder_spec(seq2seq.decoder, config, rows, special.suppressed)
+        # Running text begins after a line break, which is its end token, and nothing ends it.
+        first = special.end if model.running_text or special.start is None else special.start
+        last = special.suppressed[0] if model.running_text else special.end
         if encoders:
             assert isinstance(source, Tokenizer)
             spec = TransformerSpec(_encoder_spec(seq2seq.encoder, encoders[0], rows), decoder)
             spec.register_source_vocabulary(source.tokens())
             spec.register_target_vocabulary(names)
-            spec.config.decoder_start_token, spec.config.add_source_eos = names[START], True
+            spec.config.decoder_start_token = names[first]
+            spec.config.add_source_bos = bool(source.special_tokens.source_prefix)
+            spec.config.add_source_eos = bool(source.special_tokens.source_suffix)
             source.save(folder / "source_tokenizer.json")
             target.save(folder / "target_tokenizer.json")
+            if special.target_prefix:
+                forced = [names[i] for i in special.target_prefix]
+                logger.warning("give translate_batch target_prefix=[%s, …]: every output begins with it", forced)
         else:
             spec = TransformerDecoderModelSpec(decoder)
             spec.register_vocabulary(names)
             target.save(folder / "tokenizer.json")
-        # Running text begins after a line break, which is its end token, and nothing ends it: padding never occurs.
-        first, last = (END, PAD) if model.running_text else (START, END)
-        spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = names[first], names[last], names[UNKNOWN]
+        before = _around(source)[0] if isinstance(source, Tokenizer) else []
+        spec.config.bos_token = before[0] if before else names[first]
+        spec.config.eos_token = names[last]
+        spec.config.unk_token = names[special.end if special.unknown is None else special.unknown]
         spec.config.layer_norm_epsilon = config.norm_eps
         spec.validate()
         spec.optimize(quantization=_quantization(options))
@@ -103,13 +114,13 @@ class CTranslate2Target(ExportTarget):
 def _part_obstacles(model: ModelConfig) -> Iterator[str]:
     """Parts and options that CTranslate2 does not have."""
     if len(model.encoders) > 1:
-        yield "encoders: it has one source"
+        yield "model.encoders: it has one source"
     for role, part in model.parts():
         if part.kind != "transformer" or type(part.config) is not TransformerConfig:
-            yield f"{role}.kind = {part.kind!r}: it has Transformers of tokens only"
+            yield f"model.{role}.kind = {part.kind!r}: it has Transformers of tokens only"
         else:
-            yield from _option_obstacles(part.config, EXPRESSIBLE, f"{role}.")
-    yield from _option_obstacles(model.options, EXPRESSIBLE_OPTIONS, "")
+            yield from _option_obstacles(part.config, EXPRESSIBLE, f"model.{role}.")
+    yield from _option_obstacles(model.options, EXPRESSIBLE_OPTIONS, "model.")
 
 
 def _option_obstacles(config: Config, expressible: Mapping[str, Sequence[Any]], before: str) -> Iterator[str]:
@@ -125,14 +136,39 @@ def _position_obstacles(model: ModelConfig) -> Iterator[str]:
     """Options that CTranslate2 has in some models only."""
     *encoders, decoder = [_transformer(part.config) for _, part in model.parts()]
     if not encoders and decoder.positions == "relative":
-        yield "decoder.positions = 'relative': it computes them wrongly in language models"
+        yield "model.decoder.positions = 'relative': it computes them wrongly in language models"
     for encoder in encoders:
         if encoder.positions == "alibi":
-            yield "encoder.positions = 'alibi': it has them in decoders only"
-        if encoder.qk_norm or decoder.qk_norm:
-            yield "qk_norm = True: it computes it wrongly in encoder-decoders"
+            yield "model.encoder.positions = 'alibi': it has them in decoders only"
+        for role, part in (("encoder", encoder), ("decoder", decoder)):
+            if part.qk_norm:
+                yield f"model.{role}.qk_norm = True: it computes it wrongly in encoder-decoders"
         if encoder.norm_eps != decoder.norm_eps:
-            yield f"encoder.norm_eps = {encoder.norm_eps!r}: it has one, and the decoder's is {decoder.norm_eps!r}"
+            yield f"model.encoder.norm_eps = {encoder.norm_eps!r}: it has one; the decoder's is {decoder.norm_eps!r}"
+
+
+def _vocabulary_obstacles(model: Predictor) -> Iterator[str]:
+    """Roles of tokens that CTranslate2 does not have."""
+    source, target = model.source, model.target
+    assert isinstance(target, Tokenizer)
+    special, end = target.special_tokens, target.tokens()[target.special_tokens.end]
+    if model.running_text and not special.suppressed:
+        yield f"data.context_length: it ends outputs at {end!r}, which running text goes on after"
+    if isinstance(source, Tokenizer):
+        before, after = _around(source)
+        if len(before) > 1 or after not in ([], [end]):
+            yield f"special tokens {before} before and {after} after a source: it adds one before, and {end!r} after"
+    for role, vocabulary in (("source", source), ("target", target)):
+        if isinstance(vocabulary, Tokenizer):
+            name, count = Counter(vocabulary.tokens()).most_common(1)[0]
+            if count > 1:
+                yield f"{role} vocabulary: {name!r} stands for {count} tokens, which it cannot tell apart"
+
+
+def _around(vocabulary: Tokenizer) -> tuple[list[str], list[str]]:
+    """The names of the special tokens before and after every source."""
+    names, special = vocabulary.tokens(), vocabulary.special_tokens
+    return [names[i] for i in special.source_prefix], [names[i] for i in special.source_suffix]
 
 
 def _transformer(config: Config) -> TransformerConfig:
@@ -161,7 +197,7 @@ def _encoder_spec(encoder: Encoder | None, config: TransformerConfig, rows: int)
     return spec
 
 
-def _decoder_spec(decoder: AnyDecoder, config: TransformerConfig, rows: int) -> Any:
+def _decoder_spec(decoder: AnyDecoder, config: TransformerConfig, rows: int, suppressed: Sequence[int]) -> Any:
     from ctranslate2.specs.transformer_spec import TransformerDecoderSpec
 
     assert isinstance(decoder, TransformerDecoder)
@@ -176,7 +212,7 @@ def _decoder_spec(decoder: AnyDecoder, config: TransformerConfig, rows: int) -> 
         spec.projection.weight = _array(decoder.project.weight)
     bias = decoder.project.bias
     spec.projection.bias = np.zeros(len(spec.projection.weight), np.float32) if bias is None else _array(bias)
-    spec.projection.bias[[PAD, START, MASK]] = NEVER
+    spec.projection.bias[list(suppressed)] = NEVER
     spec.scale_outputs = decoder.project.scale
     return spec
 
