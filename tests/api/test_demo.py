@@ -6,28 +6,12 @@ import pytest
 
 import regard
 from regard.api import demo
-
-RECIPE = """
-[data]
-synthetic = "dates"
-source = {tokenizer = "characters", vocab_size = 400}
-target = {tokenizer = "characters", vocab_size = 400}
-shared_vocab = false
-[model]
-encoder = {kind = "rnn", dim = 8}
-decoder = {kind = "rnn", dim = 8}
-[train]
-max_steps = 2
-validate_every = 2
-warmup_steps = 1
-[decode]
-max_length = 3
-"""
+from support.training_runs import rnn_recipe
 
 
 @pytest.mark.slow
 def test_the_demo_resumes_and_names_its_model(tmp_path, monkeypatch, capsys):
-    (tmp_path / "tiny.toml").write_text(RECIPE)
+    (tmp_path / "tiny.toml").write_text(rnn_recipe("dates", dim=8, max_length=3, max_steps=2, validate_every=2))
     monkeypatch.setattr(demo, "RECIPES", {str(tmp_path / "tiny.toml"): "A tiny model"})
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -19,27 +19,9 @@ from regard.evaluation.metrics import METRICS
 from regard.recipe.load import read_recipe
 from regard.recipe.shipped import find_recipe, shipped_recipes
 from support.command_line import command, process
+from support.training_runs import rnn_recipe
 
-RECIPE = """
-[data]
-synthetic = "copy"
-source = {tokenizer = "bytes"}
-target = {tokenizer = "bytes"}
-
-[model]
-encoder = {kind = "rnn", dim = 16}
-decoder = {kind = "rnn", dim = 16}
-
-[train]
-max_steps = 6
-warmup_steps = 2
-validate_every = 3
-batch_tokens = 256
-log_every = 3
-
-[decode]
-max_length = 20
-"""
+RECIPE = rnn_recipe(dim=16, max_steps=6, warmup_steps=2, validate_every=3, batch_tokens=256, log_every=3)
 
 
 @pytest.fixture(scope="module")
