@@ -28,10 +28,7 @@ class OnnxTarget(ExportTarget):
         return []
 
     def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
-        kinds = source_kinds(model)
-        sizes: list[int | None] = [field.image_size for field in model.recipe.data.source_fields]
-        sources = SourceInputs(kinds, sizes or [None] * len(kinds))
-        graphs = model_graphs(model.model, sources, attention=options.attention)
+        graphs = predictor_graphs(model, attention=options.attention)
         (folder / "onnx").mkdir()
         for graph in graphs:
             path = folder / "onnx" / f"{graph.name}.onnx"
@@ -39,6 +36,13 @@ class OnnxTarget(ExportTarget):
             if options.quantization is not None:
                 _quantize(path)
         write_files(model, graphs, folder)
+
+
+def predictor_graphs(model: Predictor, *, attention: bool) -> list[Graph]:
+    """The graphs of a loaded model."""
+    kinds = source_kinds(model)
+    sizes: list[int | None] = [field.image_size for field in model.recipe.data.source_fields]
+    return model_graphs(model.model, SourceInputs(kinds, sizes or [None] * len(kinds)), attention=attention)
 
 
 def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> list[Graph]:
