@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from regard.api.demo import demo as demo
     from regard.api.evaluate import evaluate as evaluate
     from regard.api.export import export as export, export_obstacles as export_obstacles
+    from regard.api.from_pretrained import from_pretrained as from_pretrained, import_model as import_model
     from regard.api.look import look as look
     from regard.api.plot import plot as plot
     from regard.api.predict import predict as predict, score as score
@@ -91,6 +92,7 @@ _HOMES = {
     "regard.api.demo": ("demo",),
     "regard.api.evaluate": ("evaluate",),
     "regard.api.export": ("export", "export_obstacles"),
+    "regard.api.from_pretrained": ("from_pretrained", "import_model"),
     "regard.api.look": ("look",),
     "regard.api.plot": ("plot",),
     "regard.api.predict": ("predict", "score"),

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from regard.api import caption as caption_verb
-from regard.api.caption import caption, caption_words, file_name, find_images, predictor_regions
+from regard.api.caption import caption, caption_words, file_name, predictor_regions
 from regard.core.errors import InvalidArgument
+from regard.data.image_store import find_images
 from regard.data.special_tokens import END
 from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE

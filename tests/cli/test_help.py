@@ -64,7 +64,7 @@ def test_recipes_are_listed_by_task():
     assert "translation" in stems["text to text"]
     assert "captions-rnn" in stems["image to text"]
     assert stems["language model"] == ["language-model"]
-    assert stems["classification"] == ["classification"]
+    assert stems["classification"] == ["classification", "shapes-classification"]
 
 
 def test_devices_and_plurals():

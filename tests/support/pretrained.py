@@ -14,13 +14,13 @@ SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SEQ2SEQ = {
     "vocab_size": VOCABULARY, "d_model": 18, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 3,
     "decoder_attention_heads": 6, "encoder_ffn_dim": 20, "decoder_ffn_dim": 28, "max_position_embeddings": 24,
-    "decoder_start_token_id": 0, **SPECIAL,
+    "decoder_start_token_id": 0, "forced_eos_token_id": None, **SPECIAL,
 }  # fmt: skip
 ENCODER = {"hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 22}
 LARGER = {"hidden_size": 40, "num_hidden_layers": 3, "num_attention_heads": 5, "intermediate_size": 64}
 GPT2 = {"vocab_size": VOCABULARY, "n_positions": 24, "n_embd": 15, "n_layer": 2, "n_head": 3, **SPECIAL}
 BERT = {"vocab_size": VOCABULARY, "max_position_embeddings": 24, "pad_token_id": 0}
-T5 = {"vocab_size": VOCABULARY, "d_model": 14, "d_kv": 5, "d_ff": 20, "num_layers": 2, "num_decoder_layers": 3,
+T5 = {"vocab_size": VOCABULARY, "d_model": 14, "d_kv": 5, "d_ff": 20, "num_layers": 3, "num_decoder_layers": 2,
       "num_heads": 3, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0,
       "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}  # fmt: skip
 LLAMA = {"vocab_size": VOCABULARY, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 6,
@@ -71,8 +71,6 @@ CASES = {
     "deit": ("DeiTForImageClassification", "DeiTConfig", {**VIT, "hidden_size": 24}),
     "captioner": ("VisionEncoderDecoderModel", "VisionEncoderDecoderConfig", {"hidden_size": 24}),
 }  # fmt: skip
-for _name in ("mistral", "qwen2-window"):
-    del CASES[_name]
 SOURCE = Tokens.of([[4, 5, 6, 7, 8, 9, 2], [3, 9, 4, 2], [11, 28, 5, 12, 2]])
 TARGETS = torch.randint(3, 29, (3, 9), generator=torch.Generator().manual_seed(1))
 IMAGES = torch.randn(3, 3, 12, 12, generator=torch.Generator().manual_seed(2))

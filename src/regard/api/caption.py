@@ -1,6 +1,5 @@
 """`regard.caption`: captions of images in files, folders and zip files, and drawings of their attention."""
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,7 +14,7 @@ import torch
 from regard.core.atomic_io import atomic_file, named_os_errors
 from regard.core.errors import InvalidArgument
 from regard.data.config import FieldConfig
-from regard.data.image_store import EXTENSIONS, Member, ZipStore, is_zip
+from regard.data.image_store import Member, find_images
 from regard.data.images import Pixels, read_image, read_thumbnail
 from regard.data.tokenizer import Tokenizer
 from regard.inference.load import load
@@ -38,22 +37,6 @@ class CaptionedImage:
     image: Path | Member
     outputs: Sequence[Output] = ()
     problem: str | None = None
-
-
-def find_images(paths: Iterable[str | Path]) -> Iterator[Path | Member]:
-    """Files as given; of folders and zip files, all entries with an image's ending, sorted by name."""
-    for path in map(Path, paths):
-        images: Sequence[Path | Member] = [path]
-        if os.path.isdir(path):  # unlike Path.is_dir, it never raises
-            images = sorted(each for each in path.rglob("*") if _is_image(each.name) and each.is_file())
-        elif is_zip(path) and os.path.isfile(path):
-            archive = ZipStore(path)
-            names = sorted(info.filename for info in archive.file.infolist() if _is_image(info.filename))
-            images = [Member(path, name, archive) for name in names]
-        if not images:
-            wanted, remedy = "at least one image", f"Their names end in {', '.join(EXTENSIONS)}."
-            raise InvalidArgument(str(path), wanted=wanted, got="none", remedy=remedy)
-        yield from images
 
 
 def caption(
@@ -146,7 +129,3 @@ def file_name(image: Path | Member, number: int) -> str:
     last = image.name.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
     plain = re.sub(r"[^A-Za-z0-9_]+", "-", last)[:60].strip("-")
     return f"{number:04}-{plain}" if plain else f"{number:04}"
-
-
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(EXTENSIONS)

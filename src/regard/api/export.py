@@ -9,6 +9,7 @@ from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
+from regard.interop import hub
 from regard.interop.interfaces import TARGETS, ExportOptions, export_target
 
 
@@ -17,7 +18,7 @@ def export(model: str | Path | Predictor, to: str, out: str | Path, **options: A
 
     model     a run, a checkpoint, or a loaded model
     to        "huggingface", "ctranslate2" or "onnx"
-    options   those of `regard.interop.interfaces.ExportOptions`: dtype, quantization, attention, report
+    options   those of `regard.interop.interfaces.ExportOptions`: dtype, quantization, attention, report, push
 
     A model that the format cannot express is refused, with the reasons. The folder is complete or not there.
     """
@@ -26,6 +27,8 @@ def export(model: str | Path | Predictor, to: str, out: str | Path, **options: A
     if isinstance(chosen, list):
         raise InvalidRecipe(chosen)
     target.check_options(chosen)
+    if chosen.push is not None:
+        hub.check_name(chosen.push, "push")
     with named_os_errors(folder, "a folder to write to"):
         if str(out) in ("", ".") or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
             wanted, got = "a folder that does not exist yet", repr(str(out))
@@ -40,6 +43,8 @@ def export(model: str | Path | Predictor, to: str, out: str | Path, **options: A
             folder.rmdir()
         with atomic_folder(folder) as temporary:
             target.write(predictor, temporary, chosen)
+    if chosen.push is not None:
+        hub.push(folder, chosen.push)
     return folder
 
 

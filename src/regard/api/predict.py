@@ -4,27 +4,29 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import text
+from regard.data.image_store import Member
 from regard.data.prefetch import arriving
 from regard.inference.load import load
 from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
 from regard.inference.score import SequenceScore, pairs, score_lines
 
+Line = TypeVar("Line", bound=str | Member)  # an image in a zip file has no path
 CHUNK = 1024  # lines at once: enough to batch those of similar length
 TIMEOUT = 0.02  # seconds without a new line after which the lines so far are processed
 
 
 def predict(
     model: str | Path | Predictor,
-    lines: Iterable[str],
+    lines: Iterable[Line],
     *,
     beside: dict[str, Iterator[Any]] | None = None,
     **options: Any,
-) -> Iterator[tuple[str, list[Output]]]:
+) -> Iterator[tuple[Line, list[Output]]]:
     """Each line with its outputs, best first; one after the other, as the lines arrive. An empty line has an empty one.
 
     model     a run, a checkpoint, or a loaded model

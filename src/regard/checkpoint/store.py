@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,15 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _STEP = re.compile(r"step-(\d{8})")
 
 
-def write(folder: Path, texts: Mapping[str, str], tensors: Mapping[str, "Mapping[str, Tensor]"]) -> None:
-    """Write a checkpoint of these files, replacing any other there; `texts` as they are, `tensors` as safetensors."""
+def write(
+    folder: Path,
+    texts: Mapping[str, str],
+    tensors: Mapping[str, "Mapping[str, Tensor] | Callable[[Path], None]"],
+) -> None:
+    """Write a checkpoint of these files, replacing any other there; `texts` as they are, `tensors` as safetensors.
+
+    A function in place of tensors writes their file itself: of tensors that are not in memory together.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -38,12 +45,15 @@ def write(folder: Path, texts: Mapping[str, str], tensors: Mapping[str, "Mapping
         for name, text in texts.items():
             (beside / name).write_bytes(text.encode())
         for name, named in tensors.items():
+            if callable(named):
+                named(beside / name)
+                continue
             on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in named.items()}
             try:
                 save_file(on_host, beside / name, {"format": "pt"})
             except SafetensorError as error:  # its only form of a full disk and the like
                 raise OSError(str(error)) from None
-        files = {path.name: _entry(path.read_bytes()) for path in sorted(beside.iterdir())}
+        files = {path.name: _file_entry(path) for path in sorted(beside.iterdir())}
         (beside / MANIFEST).write_bytes(_manifest(files))
         remove(folder)
 
@@ -128,6 +138,12 @@ def remove(folder: Path) -> None:
         folder.rename(doomed)
         sync_folder(folder.parent)
         shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _file_entry(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": digest}
 
 
 def _entry(content: bytes) -> dict[str, Any]:

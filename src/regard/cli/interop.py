@@ -1,12 +1,26 @@
-"""`regard export`."""
+"""`regard import` and `regard export`."""
 
 import json
 from pathlib import Path
 from typing import Annotated
 
 import regard
-from regard.cli.options import Json, ModelFolder, flag, option, show
+from regard.cli.options import Json, ModelFolder, argument, flag, option, show
 from regard.core.errors import InvalidArgument
+
+
+def import_(
+    source: Annotated[str, argument("SOURCE", "A folder of transformers, or hf:owner/name of the Hugging Face Hub.")],
+    out: Annotated[Path, option("FOLDER", "A new folder for the checkpoint.", "--out", "-o")],
+    dtype: Annotated[str | None, option("NAME", "float32, float16 or bfloat16 weights [default: as they are].")] = None,
+) -> None:
+    """Write a model of Hugging Face's transformers as a checkpoint of Regard.
+
+    Examples: regard import hf:Helsinki-NLP/opus-mt-en-de --out models/en-de
+
+    regard import downloads/gpt2 --out models/gpt2
+    """
+    print(regard.import_model(source, out, dtype=dtype))
 
 
 def export(
@@ -18,6 +32,9 @@ def export(
     attention: Annotated[bool, flag("--attention", "Also give attention weights as outputs (onnx).")] = False,
     report: Annotated[
         Path | None, option("FILE", "Figures of `regard evaluate --json`, for the model card (huggingface).")
+    ] = None,
+    push: Annotated[
+        str | None, option("OWNER/NAME", "Also upload it to this repository of the Hugging Face Hub (huggingface).")
     ] = None,
     list_: Annotated[
         bool, flag("--list", "Only say which formats can express the model, and why others cannot.")
@@ -48,5 +65,6 @@ def export(
         "quantization": quantization,
         "attention": attention,
         "report": None if report is None else str(report),
+        "push": push,
     }
     print(regard.export(model, to, out, **options))

@@ -35,11 +35,15 @@ from regard.views.progress import tracked
 
 if TYPE_CHECKING:
     from regard.inference.pipelines import Output
+    from regard.inference.predictor import Predictor
 
 
 def predict(
     model: ModelFolder,
-    files: Annotated[list[Path] | None, argument("FILE", "Texts, one per line, or tables [default: stdin].")] = None,
+    files: Annotated[
+        list[Path] | None,
+        argument("FILE", "Texts or paths of images, one per line, or tables [default: stdin]; or images themselves."),
+    ] = None,
     column: InputColumn = None,
     beam: Beam = None,
     n_best: Annotated[int | None, option("N", "Outputs for each line, best first, one per line.", least=1)] = None,
@@ -86,13 +90,15 @@ def predict(
 
     regard predict runs/classification reviews.txt --probabilities
 
+    regard predict runs/shapes-classification photos/*.png --probabilities
+
     echo "Once upon a time" | regard predict runs/tales --sample --stream
     """
     from regard.api.predict import read_constraints
     from regard.data.text import lines as lines_of
 
     predictor = regard.load(model, device=device)
-    lines = read_inputs(files or (), predictor.recipe.data.table_columns(column or (), inputs=True), errors)
+    lines = _inputs(predictor, files or (), column or (), errors)
     options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
     # Running text has several lines; other outputs are one line each, as the inputs are.
     shown = str if predictor.running_text else one_line
@@ -134,17 +140,29 @@ def predict(
             truncated += outputs[0].truncated
             repetitive += outputs[0].finish_reason == "repetition"
             if file is not None:
-                file.write(json.dumps(_attention_as_json(line, outputs), ensure_ascii=False).encode() + b"\n")
+                file.write(json.dumps(_attention_as_json(str(line), outputs), ensure_ascii=False).encode() + b"\n")
             if probabilities and not as_json:
                 each = (outputs[0].probabilities or {}).items()  # none for an empty line
                 show("\t".join(f"{one_line(label)}\t{value:.4f}" for label, value in each))
             else:
-                _print_outputs(line, outputs, "", scores, as_json, shown)
+                _print_outputs(str(line), outputs, "", scores, as_json, shown)
                 print(end="\n" * (0 if as_json else count - len(outputs)))  # the same number of lines for every input
             sys.stdout.flush()
     if truncated:
         print(f"regard: {counted(truncated, 'line')} truncated, being too long", file=sys.stderr)
     _warn_repetitive(repetitive)
+
+
+def _inputs(predictor: "Predictor", files: Sequence[Path], columns: Sequence[str], errors: str) -> Iterator[Any]:
+    """The lines of files, of stdin without any; for a model of images, also images, folders and .zip files of them."""
+    from regard.data.image_store import find_images, holds_images
+
+    given: Sequence[Path | None] = files or [None]
+    for file in given:
+        if file is not None and predictor.image_size is not None and holds_images(file):
+            yield from (str(image) if isinstance(image, Path) else image for image in find_images([file]))
+        else:
+            yield from read_inputs([file], predictor.recipe.data.table_columns(columns, inputs=True), errors)
 
 
 def _warn_repetitive(count: int) -> None:

@@ -10,7 +10,12 @@
     ├── CheckpointRefused            a checkpoint that is damaged, incomplete, or of another model
     ├── Diverged                     training whose loss or gradients are no longer finite
     ├── TrainingFailed               training that ran out of memory or disk
-    └── InterruptedTraining          training stopped by a signal, after saving
+    ├── InterruptedTraining          training stopped by a signal, after saving
+    └── ServerError                  a request that a server cannot answer now
+        ├── Overloaded               its queue is full; `retry_after` says when to try again
+        ├── DeadlineExceeded         the request's time is over
+        ├── ServerStopping           it does not take new requests any more
+        └── EngineFailed             the model raised an error
 
 A message names the argument, what was wanted, what was given, and the remedy. Control and direction characters of file
 names and data are replaced in it, so that it can neither command a terminal nor forge a line. `exit_code` is
@@ -125,3 +130,36 @@ class InterruptedTraining(RegardError):
     def __init__(self, signal_number: int, where: Path) -> None:
         super().__init__(f"stopped by {signal.Signals(signal_number).name}; resume from {where}")
         self.exit_code = 128 + signal_number
+
+
+class ServerError(RegardError):
+    """A request that a server cannot answer now."""
+
+
+class Overloaded(ServerError):
+    """A queue that is full. `retry_after` is the number of seconds after which there will be room."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"wanted room in the queue; got none. Try again in {retry_after} s.")
+        self.retry_after = retry_after
+
+
+class DeadlineExceeded(ServerError):
+    """A request whose time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"wanted an answer before the deadline; got none in {seconds:.1f} s. Allow more time.")
+
+
+class ServerStopping(ServerError):
+    """A server that does not take new requests any more."""
+
+    def __init__(self) -> None:
+        super().__init__("wanted a server that takes requests; got one that stops. Ask another.")
+
+
+class EngineFailed(ServerError):
+    """A model that raised an error, which is logged."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"wanted an answer of the model; got {type(error).__name__}. See the log of the server.")

@@ -105,7 +105,8 @@ class DataConfig(Config):
 
     Files are one table, whose columns the fields name, or text with an example per line: one file for the target
     alone, two (source, then target) for pairs, one more for each further source. hf:NAME:SPLIT, a Hugging Face dataset,
-    is a table too. Captioned images may also be listed in the formats of `caption_datasets`, without columns.
+    is a table too. Captioned images may also be listed in the formats of `caption_datasets`, without columns; images
+    with labels may be a folder or a .zip file, with a folder of images for each class.
     """
 
     train: str | tuple[str, ...] | None = doc(None, "training files")
@@ -218,6 +219,15 @@ class DataConfig(Config):
         pairs = self.reads_images and len(self.source_fields) == 1
         return pairs and not self.columns and text.form(files[0]) in caption_datasets.FORMS
 
+    def is_class_folder(self, files: Sequence[str]) -> bool:
+        """Whether these files are one folder or .zip file, in which images are in a folder of their class."""
+        labeled = self.reads_images and len(self.source_fields) == 1 and self.target.kind == "label"
+        return labeled and not self.columns and len(files) == 1 and not self._lists_examples(files[0])
+
+    def _lists_examples(self, file: str) -> bool:
+        form = text.form(file)
+        return huggingface_datasets.is_dataset(file) or form in text.TABLES or form in caption_datasets.FORMS
+
     @property
     def has_shared_vocab(self) -> bool:
         """Whether the texts among the sources have one vocabulary with the target, a text too."""
@@ -266,7 +276,7 @@ class DataConfig(Config):
                 yield Problem(split, wanted, got, "Leave the others out.")
         elif named:
             yield Problem(split, f"a table ({', '.join(text.TABLES)}), for it has columns", got, "Name no column.")
-        elif len(files) != len(self.fields):
+        elif len(files) != len(self.fields) and not self.is_class_folder(files):
             wanted, remedy = "one file, of targets", "Name one, or add [data.source]."
             if self.source_fields:
                 wanted, remedy = f"a file for each of {', '.join(self.fields)}", f"Name {len(self.fields)}."
@@ -304,7 +314,7 @@ class DataConfig(Config):
             got = f"{len(self.source_fields)} sources"
             yield Problem("source", f"{tables}: {task!r} has {' and '.join(kinds)}", got, f"Write {tables}.")
             return
-        for (name, field), kind in zip(self.fields.items(), (*kinds, "text"), strict=True):
+        for (name, field), kind in zip(self.fields.items(), (*kinds, TASKS[task].target), strict=True):
             if (field.kind, field.column) != (kind, None):
                 wanted = f"kind = {kind!r} without a column, of generated data"
                 yield Problem(name, wanted, repr(field), f"Set kind = {kind!r}, and no column.")

@@ -10,7 +10,7 @@ from regard.data import huggingface_datasets, text
 from regard.data.config import DataConfig
 from regard.data.example import Split
 from regard.data.image_store import is_zip
-from regard.data.sources import examples
+from regard.data.sources import examples, labeled_images
 from regard.data.synthetic import tasks
 
 FORMAT = 2  # of the arrays on disk
@@ -22,11 +22,18 @@ def fingerprints(config: DataConfig, progress: Callable[[str, int], None], split
     """The files of these splits with a hash of their content. `progress` is called with a stage and a count."""
     if config.reader is not None:
         return {split: [_of_examples(config, split)] for split in splits}
-    files = {split: [_of_file(path, config.columns) for path in config.files(split)] for split in splits}
+    files = {
+        split: [_of_classes(config, split)]
+        if config.is_class_folder(config.files(split))
+        else [_of_file(path, config.columns) for path in config.files(split)]
+        for split in splits
+    }
     if config.reads_images:
         archive = config.images if config.images is not None and is_zip(config.images) else None
         archive_hash = None if archive is None else _of_file(archive)["sha256"]
         for split, hashes in files.items():
+            if is_zip(hashes[0]["path"]):  # of classes: the hash of the file is that of its images too
+                continue
             hashes[0]["pictures"] = archive_hash or _of_images(config, split, progress)
     return files
 
@@ -62,6 +69,15 @@ def _of_file(path: str, columns: Sequence[str] = ()) -> dict[str, str]:
         return {"path": path, "form": "hf", "sha256": huggingface_datasets.fingerprint(path, columns)}
     with text.readable(path), text.open_regular(path) as file:
         return {"path": path, "form": text.form(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _of_classes(config: DataConfig, split: Split) -> dict[str, str]:
+    """A hash of a .zip file, or of the classes of the images of a folder, in their order."""
+    path = config.files(split)[0]
+    if is_zip(path):
+        return _of_file(path)
+    labels = "\n".join(each.target for each in labeled_images(path))
+    return {"path": path, "form": "classes", "sha256": hashlib.sha256(labels.encode()).hexdigest()}
 
 
 def _of_examples(config: DataConfig, split: Split) -> dict[str, str]:

@@ -39,6 +39,11 @@ def with_python_data(settings: Mapping[str, Any], given: Mapping[str, PythonRows
         data["source"] = named(data["source"], "source")
     if isinstance(data.get("sources"), list | tuple):
         data["sources"] = [named(field, f"source {i}") for i, field in enumerate(data["sources"], start=1)]
+    sources = [data.get("source"), *(data.get("sources") or ())]
+    if data.get("images") is None and any(
+        isinstance(each, Mapping) and each.get("kind") == "image" for each in sources
+    ):
+        data["images"] = os.getcwd()  # where a program's relative paths begin; the table is elsewhere
     data["target"] = named(data.get("target") or {}, "target")
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,6 +83,6 @@ def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, str]:
     if len(cells) != len(columns):
         wanted = f"({', '.join(columns)})" if len(columns) > 1 else "a text: the recipe has no [data.source]"
         raise InvalidArgument(where, wanted=wanted, got=got, remedy="Give such rows, or change the recipe.")
-    if any(isinstance(cell, bool) or not isinstance(cell, str | int | float) for cell in cells):
+    if any(isinstance(cell, bool) or not isinstance(cell, str | int | float | Path) for cell in cells):
         raise InvalidArgument(where, wanted=wanted, got=got, remedy="Give such rows.")
     return {column: str(cell) for column, cell in zip(columns, cells, strict=True)}

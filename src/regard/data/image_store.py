@@ -7,12 +7,12 @@ its file name, then by its file name with another extension.
 import os
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from regard.core.errors import InvalidData
+from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.text import open_regular, readable
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -101,6 +101,31 @@ def check_size(image: Path | Member, size: int) -> None:
 
 
 ImageStore = FolderStore | ZipStore
+
+
+def find_images(paths: Iterable[str | Path]) -> Iterator[Path | Member]:
+    """Files as given; of folders and zip files, all entries with an image's ending, sorted by name."""
+    for path in map(Path, paths):
+        images: Sequence[Path | Member] = [path]
+        if os.path.isdir(path):  # unlike Path.is_dir, it never raises
+            images = sorted(each for each in path.rglob("*") if is_image(each.name) and each.is_file())
+        elif is_zip(path) and os.path.isfile(path):
+            archive = ZipStore(path)
+            names = sorted(info.filename for info in archive.file.infolist() if is_image(info.filename))
+            images = [Member(path, name, archive) for name in names]
+        if not images:
+            wanted, remedy = "at least one image", f"Their names end in {', '.join(EXTENSIONS)}."
+            raise InvalidArgument(str(path), wanted=wanted, got="none", remedy=remedy)
+        yield from images
+
+
+def holds_images(path: Path) -> bool:
+    """Whether it is an image by its name, a folder or a .zip file."""
+    return is_image(path.name) or is_zip(path) or os.path.isdir(path)
+
+
+def is_image(name: str) -> bool:
+    return name.lower().endswith(EXTENSIONS)
 
 
 def open_image_store(path: str | Path) -> ImageStore:

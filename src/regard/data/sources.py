@@ -1,20 +1,20 @@
 """Data sources: where the examples of a split come from.
 
-Text lines, tables, Hugging Face datasets, lists of captioned images and synthetic tasks are chosen by the keys of
-[data]. A source of the user's own is registered under a name and chosen by `[data] reader = "name"`.
+Text lines, tables, Hugging Face datasets, lists of captioned images, folders of classes and synthetic tasks are chosen
+by the keys of [data]. A source of the user's own is registered under a name and chosen by `[data] reader = "name"`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import caption_datasets, huggingface_datasets, text
 from regard.data.config import DATA_SOURCES, DataConfig
 from regard.data.example import Example, Split
 from regard.data.huggingface_datasets import is_dataset
-from regard.data.image_store import ImageStore, Member, open_image_store
+from regard.data.image_store import ImageStore, Member, find_images, open_image_store
 from regard.data.synthetic.sampling import split_of
 from regard.data.synthetic.tasks import TASKS
 
@@ -39,10 +39,13 @@ class SyntheticSource(DataSource):
 
 
 class FileSource(DataSource):
-    """Text lines, tables, Hugging Face datasets and lists of captioned images, chosen by the names of the files."""
+    """Text lines, tables, Hugging Face datasets, captioned images and class folders, chosen by the names of files."""
 
     def examples(self, split: Split) -> Iterator[Example]:
         config, file = self.config, self.config.files(split)[0]
+        if config.is_class_folder(config.files(split)):
+            yield from labeled_images(file)
+            return
         kinds, store = [field.kind for field in config.source_fields], None
         if config.reads_images:
             store = open_image_store(config.images or ("" if is_dataset(file) else Path(file).parent))
@@ -93,10 +96,23 @@ def at_example(config: DataConfig, split: Split, number: int, error: InvalidArgu
     """The error of an example with its file and line; without a line where its number (from 1) does not give one."""
     file, line = config.files(split)[-1], None
     numbered = config.reader is None and not config.shares and not is_dataset(file)
-    if numbered and not config.is_caption_list(config.files(split)):
+    files = config.files(split)
+    if numbered and not config.is_caption_list(files) and not config.is_class_folder(files):
         line = text.line_of(file, number, config.encoding_errors)
     where = file if line is not None else f"{file}, example {number}"
     return InvalidData(where, line, wanted=error.wanted, got=error.got, remedy=error.remedy)
+
+
+def labeled_images(path: str) -> Iterator[Example]:
+    """The images of a folder or .zip file, each with the name of the folder that it is in."""
+    open_image_store(path)  # refuses what is neither
+    for image in find_images([path]):
+        inner = image.name if isinstance(image, Member) else str(image.relative_to(path))
+        label = PurePosixPath(inner).parent.name
+        if not label:
+            wanted = "images in a folder of their class, as in cats/1.jpg"
+            raise InvalidData(path, wanted=wanted, got=inner, remedy="Move it, or list images and labels in a table.")
+        yield Example(image, label)
 
 
 def _split_key(example: Example) -> str:

@@ -64,14 +64,15 @@ def content_hash(text: str, settings: Mapping[str, Any]) -> str:
 
 
 class Labels(Vocabulary):
-    """Label names and their ids."""
+    """Label names and their ids: in alphabetical order, or with `ordered` in the order in which they are given."""
 
     file_format = "a file of labels"
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = tuple(sorted(set(names)))
-        if not self.names or "" in self.names:
-            got = "an empty one" if self.names else "none"
+    def __init__(self, names: Iterable[str], *, ordered: bool = False) -> None:
+        given = list(names)
+        self.names = tuple(given if ordered else sorted(set(given)))
+        if not self.names or "" in self.names or len(set(self.names)) < len(self.names):
+            got = "none" if not self.names else "an empty one" if "" in self.names else "one twice"
             raise InvalidArgument("names", wanted="names of labels", got=got, remedy="Give each example a label.")
         self._number = {name: number for number, name in enumerate(self.names)}
 
@@ -83,7 +84,7 @@ class Labels(Vocabulary):
             raise ValueError("JSON nested too deeply") from None
         if settings or not isinstance(content, dict) or not isinstance(content.get("labels"), list):
             raise ValueError("labels with special tokens" if settings else "no labels in it")
-        return Labels([str(name) for name in content["labels"]])
+        return Labels([str(name) for name in content["labels"]], ordered=True)
 
     def to_json(self) -> str:
         return json.dumps({"labels": self.names}, ensure_ascii=False, indent=1)

@@ -52,12 +52,16 @@ def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int,
             # The windows of a batch slide together: no request is admitted later.
             group, queue = group[: max(1, slots)], [*group[max(1, slots) :], *queue]
         for index, hypotheses in SearchBatch(task, [planned[i] for i in group], max(1, slots)).run():
-            request = requests[group[index]]
-            if not hypotheses and request.required:
-                raise UnsatisfiableConstraint
-            if task.rerank is not None:
-                hypotheses = task.rerank(task.collate([request.source]), hypotheses)[: config.num_hypotheses]
-            yield group[index], hypotheses
+            yield group[index], final(task, requests[group[index]], hypotheses)
+
+
+def final(task: SearchTask, request: Request, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+    """The hypotheses of a finished request, ranked again where the task asks for it."""
+    if not hypotheses and request.required:
+        raise UnsatisfiableConstraint
+    if task.rerank is None:
+        return hypotheses
+    return task.rerank(task.collate([request.source]), hypotheses)[: task.config.num_hypotheses]
 
 
 def stream(task: SearchTask, request: Request) -> Iterator[int]:

@@ -31,11 +31,18 @@ def search(
     """As `decoding.search`; an output that spells a banned phrase with other tokens is searched again without them."""
     for index, hypotheses in decoding.search(task, requests):
         request = requests[index]
-        while runs := [run for each in hypotheses for run in _other_spellings(tokenizer, request, each.tokens)]:
-            request = _banning(request, task, runs)
-            alone = replace(task, numbers=[task.numbers[index] if task.numbers else index])
+        while (again := without_other_spellings(tokenizer, task, request, hypotheses)) is not None:
+            request, alone = again, replace(task, numbers=[task.numbers[index] if task.numbers else index])
             ((_, hypotheses),) = decoding.search(alone, [request])
         yield index, hypotheses
+
+
+def without_other_spellings(
+    tokenizer: Tokenizer, task: SearchTask, request: Request, hypotheses: Sequence[Hypothesis]
+) -> Request | None:
+    """The request to search again, where an output spells a banned phrase with other tokens; None where none does."""
+    runs = [run for each in hypotheses for run in _other_spellings(tokenizer, request, each.tokens)]
+    return _banning(request, task, runs) if runs else None
 
 
 def stream(tokenizer: Tokenizer, task: SearchTask, request: Request) -> Iterator[int]:

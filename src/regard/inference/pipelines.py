@@ -151,15 +151,21 @@ class SequencePipeline(Pipeline):
         return special.end if self.running else special.start
 
     def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
-        requests, task = self._requests(encoded, options), self._task(config, options)
+        requests, task = self.requests(encoded, options), self.task(config, options)
         if options.attention:
             require_cross_attention("attention", self.model)
         for index, hypotheses in phrases.search(self.tokenizer, task, requests):
-            request, weights = requests[index], list[Tensor | None]([None] * len(hypotheses))
-            if options.attention:
-                weights = [*output_attention(self.model, task.collate([request.source]), hypotheses, self._first)]
-            outputs = [self._output(*each, request.given) for each in zip(hypotheses, weights, strict=True)]
-            yield index, outputs or [Output("")]  # where the logits processors leave no token
+            yield index, self.finished(task, requests[index], hypotheses, attention=options.attention)
+
+    def finished(
+        self, task: SearchTask, request: Request, hypotheses: Sequence[Hypothesis], *, attention: bool
+    ) -> list[Output]:
+        """The outputs of a request from the hypotheses of its search, with their attention if asked for."""
+        weights = list[Tensor | None]([None] * len(hypotheses))
+        if attention:
+            weights = [*output_attention(self.model, task.collate([request.source]), hypotheses, self._first)]
+        outputs = [self._output(*each, request.given) for each in zip(hypotheses, weights, strict=True)]
+        return outputs or [Output("")]  # where the logits processors leave no token
 
     def _output(self, hypothesis: Hypothesis, attention: Tensor | None, skip: int) -> Output:
         """Without the first `skip` tokens: a language model's prompt."""
@@ -175,8 +181,8 @@ class SequencePipeline(Pipeline):
         )
 
     def stream(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> Iterator[str]:
-        (request,) = self._requests(encoded, options)
-        tokens = phrases.stream(self.tokenizer, self._task(config, options), request)
+        (request,) = self.requests(encoded, options)
+        tokens = phrases.stream(self.tokenizer, self.task(config, options), request)
         return text_pieces(self.tokenizer, islice(tokens, request.given, None))
 
     @torch.inference_mode()
@@ -196,7 +202,7 @@ class SequencePipeline(Pipeline):
                 found[row] = SequenceScore(tuple(pieces), tuple(values[: len(pieces)]))
         return [found[row] for row in range(len(targets))]
 
-    def _task(self, config: DecodeConfig, options: OutputOptions) -> SearchTask:
+    def task(self, config: DecodeConfig, options: OutputOptions) -> SearchTask:
         """What all requests share."""
         lines = options.lines
         return SearchTask(
@@ -212,7 +218,7 @@ class SequencePipeline(Pipeline):
             numbers=None if lines is None else [line - 1 for line in lines],
         )
 
-    def _requests(self, encoded: EncodedInputs, options: OutputOptions) -> list[Request]:
+    def requests(self, encoded: EncodedInputs, options: OutputOptions) -> list[Request]:
         """One request for each input."""
         count = len(encoded)
         prefixes: Sequence[Sequence[int]] = [()] * count

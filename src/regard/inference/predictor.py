@@ -1,6 +1,6 @@
 """A trained model with its vocabularies: texts or images in, texts or labels out."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -87,7 +87,7 @@ class Predictor:
 
     def with_decode(self, **options: Any) -> "Predictor":
         """The same predictor with these [decode] options as defaults."""
-        return replace(self, recipe=replace(self.recipe, decode=self._config(options)))
+        return replace(self, recipe=replace(self.recipe, decode=self.decode_config(options)))
 
     def predict(self, texts: Iterable[InputValue], **options: Any) -> list[str]:
         """The best output for each text, in order: a text or a label; from a language model, the continuation.
@@ -127,8 +127,8 @@ class Predictor:
         attention   give each output its cross-attention weights
         lines       line numbers of the texts in their file, from 1: for messages, and for the draws of sampling
         """
-        config, pipeline = self._config(options), self.pipeline
-        encoded, long = self._encode("texts", texts, config, truncate, lines)
+        config, pipeline = self.decode_config(options), self.pipeline
+        encoded, long = self.encode_inputs("texts", texts, config, truncate=truncate, lines=lines)
         wanted = OutputOptions(prefixes, banned, required, banned_in, attention, scores, lines)
         with evaluating(self.model):
             for index, outputs in pipeline.outputs(encoded, config, wanted):
@@ -154,8 +154,8 @@ class Predictor:
             if options.get(name) not in (None, only):
                 wanted, remedy = f"{only:g} in a stream", "Leave it out, or use predict."
                 raise InvalidArgument(name, wanted=wanted, got=repr(options[name]), remedy=remedy)
-        config = self._config({**options, **UNSTREAMABLE})
-        encoded, _ = self._encode("text", [text], config, truncate, None)
+        config = self.decode_config({**options, **UNSTREAMABLE})
+        encoded, _ = self.encode_inputs("text", [text], config, truncate=truncate)
         with evaluating(self.model):
             yield from self.pipeline.stream(encoded, config, OutputOptions([prefix], banned, [required], lines=[line]))
 
@@ -181,19 +181,25 @@ class Predictor:
 
         The batch is None for a language model. `line` is the text's line number, for messages.
         """
-        lines = None if line is None else [line]
-        encoded, _ = self._encode("text", [text], self._config(options), truncate, lines)
+        lines, config = None if line is None else [line], self.decode_config(options)
+        encoded, _ = self.encode_inputs("text", [text], config, truncate=truncate, lines=lines)
         ids = encoded[0] if isinstance(encoded[0], list) else []
         return ids, None if not self.recipe.data.source_fields else self.inputs.collate(encoded)
 
-    def _encode(
-        self, name: str, texts: Iterable[object], config: DecodeConfig, truncate: bool, lines: Sequence[int] | None
+    def encode_inputs(
+        self,
+        name: str,
+        texts: Iterable[object],
+        config: DecodeConfig,
+        *,
+        truncate: bool = False,
+        lines: Sequence[int] | None = None,
     ) -> tuple[list[EncodedInput], set[int]]:
         """The encoded texts, and the indices of those that were truncated."""
         encoded = self.inputs.encode(self.inputs.check(name, texts))
         return self.inputs.truncate(encoded, config.max_source_length, truncate=truncate, lines=lines)
 
-    def _config(self, options: dict[str, Any]) -> DecodeConfig:
+    def decode_config(self, options: Mapping[str, Any]) -> DecodeConfig:
         """The recipe's [decode] with these options; None stands for the recipe's own value."""
         chosen = {key: value for key, value in options.items() if value is not None}
         if chosen.get("sample"):

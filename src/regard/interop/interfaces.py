@@ -20,6 +20,7 @@ class ExportOptions(Config):
     quantization: Literal["int8"] | None = doc(None, "of the weights")
     attention: bool = doc(False, "also give the attention weights as outputs")
     report: str | None = doc(None, "file of `regard evaluate --json`, whose figures go into the model card")
+    push: str | None = doc(None, "repository of the Hugging Face Hub, as owner/name, to which the folder is uploaded")
 
 
 class ExportTarget(ABC):
@@ -48,6 +49,7 @@ class ExportTarget(ABC):
 
 # The class of each target by its name, in the order in which they are listed.
 TARGETS: dict[str, tuple[str, str]] = {
+    "huggingface": ("regard.interop.huggingface", "HuggingFaceTarget"),
     "ctranslate2": ("regard.interop.ctranslate2", "CTranslate2Target"),
     "onnx": ("regard.interop.onnx.target", "OnnxTarget"),
 }

@@ -65,6 +65,12 @@ class PretrainedFolder:
                 tensor = tensor.to(dtype)
             yield from step.to_ours(tensor).items()
 
+    def tensors_of_ours(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
+        """Name, shape and dtype of each of `weights`, in this order, without reading them."""
+        for step, source in zip(self.steps, self._sources, strict=True):
+            for name in step.ours:
+                yield name, self._own[name].shape, dtype or self.tensors.dtype(source)
+
     def _checked_model(self) -> ModelConfig:
         where = self.folder / CONFIG
         try:

@@ -10,7 +10,7 @@ from regard.core.shapes import Int, Tensor
 from regard.data.special_tokens import SPECIALS
 from regard.data.tokenizer import Tokenizer
 
-CLS_TOKEN = "<unit>"  # a learned state before all others
+CLS_TOKEN = "[CLS]"  # a learned state before all others
 
 
 @dataclass(frozen=True)

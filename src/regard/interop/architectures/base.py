@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from regard.core.config import Config, Count, doc, read
 from regard.core.errors import InvalidData, InvalidRecipe, Problem
+from regard.core.shapes import Tensor
 from regard.interop.rules import Rule
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
@@ -82,6 +83,10 @@ class Architecture(ABC, Generic[Keys]):
     @abstractmethod
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
         """The keys of the config.json that comes nearest to a model of ours; {} if the parts are of other kinds."""
+
+    def computed(self, keys: Keys) -> dict[str, Tensor]:
+        """Tensors of a file that are no weights and that transformers expects in it."""
+        return {}
 
     def problems(self, keys: Keys, head: str) -> Iterator[Problem]:
         """What prevents the import of a model with these keys, each valid on its own."""

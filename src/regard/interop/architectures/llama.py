@@ -198,9 +198,7 @@ class Mistral(Llama):
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
         decoder, keys = transformer(model.decoder), super().export_keys(model)
-        return (
-            keys | {"sliding_window": getattr(decoder, "sliding_window", None)} if decoder is not None and keys else {}
-        )
+        return keys | {"sliding_window": decoder.sliding_window} if decoder is not None and keys else {}
 
 
 class Qwen2(Llama):
@@ -225,11 +223,11 @@ class Qwen2(Llama):
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
         decoder, keys = transformer(model.decoder), super().export_keys(model)
-        if decoder is None or not keys or getattr(decoder, "sliding_window", None) is None:
+        if decoder is None or not keys or decoder.sliding_window is None:
             return keys
         return keys | {
             "use_sliding_window": True,
-            "sliding_window": getattr(decoder, "sliding_window", None),
+            "sliding_window": decoder.sliding_window,
             "max_window_layers": 0,
             "layer_types": ["sliding_attention"] * decoder.layers,
         }

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+import torch
+
 from regard.core.config import Count, Probability, Range, doc
+from regard.core.shapes import Tensor
 from regard.interop.architectures.base import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
@@ -16,6 +19,7 @@ from regard.interop.architectures.base import (
 from regard.interop.rules import Copies, Rule, Unsqueeze
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
+from regard.model.positions import Sinusoidal
 
 SHARED, ENCODER, DECODER, HEAD = (
     "model.shared.weight",
@@ -140,7 +144,7 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
             "attention_dropout": decoder.attention_dropout,
             "activation_dropout": decoder.ffn_dropout,
             "scale_embedding": model.options.scale_embeddings,
-            "max_position_embeddings": decoder.max_positions,
+            "max_position_embeddings": decoder.max_positions if decoder.positions == "learned" else 1024,
             "tie_word_embeddings": tie != "none",
             "is_encoder_decoder": True,
         }
@@ -180,10 +184,15 @@ class Pegasus(Seq2SeqArchitecture):
     classes = {"PegasusForConditionalGeneration": "generation"}
     options = {"norm_first": True, "positions": "sinusoidal"}
     ignored = Marian.ignored
+
     fixed = Seq2SeqArchitecture.fixed | {
         "normalize_before": True, "normalize_embedding": False, "add_final_layer_norm": True,
         "static_position_embeddings": True, "extra_pos_embeddings": 1, "force_bos_token_to_be_generated": False,
     }  # fmt: skip
+
+    def computed(self, keys: Seq2SeqKeys) -> dict[str, Tensor]:
+        table: Tensor = Sinusoidal(keys.d_model)(torch.arange(keys.max_position_embeddings))
+        return {f"model.{side}.embed_positions.weight": table.clone() for side in ("encoder", "decoder")}
 
 
 class Bart(Seq2SeqArchitecture):

@@ -13,7 +13,7 @@ function sourceNames(source) {
   if (source.kind !== "image") return source.tokens;
   const [rows, columns] = source.grid;
   const regions = Array.from({ length: rows * columns }, (_, i) => `${Math.floor(i / columns) + 1},${(i % columns) + 1}`);
-  return [...Array(source.units).fill("<unit>"), ...regions];
+  return [...Array(source.units).fill("[CLS]"), ...regions];
 }
 
 function readMap(told, sides, input) {

@@ -1,0 +1,202 @@
+"""Which architecture of transformers expresses a model of ours exactly, and what stands against each.
+
+An architecture proposes the config.json that comes nearest to the model; the model that this config.json describes is
+compared with ours, setting by setting. What differs is an obstacle, unless the weights can make up for it: sinusoidal
+positions are written as a learned table, scaled embeddings are multiplied out, missing segment embeddings are zeros.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.core.config import Config
+from regard.core.errors import RegardError
+from regard.core.shapes import Tensor
+from regard.interop.architectures.base import Architecture, SharedKeys
+from regard.interop.architectures.table import ARCHITECTURES
+from regard.interop.rules import Copies, Step, plan
+from regard.model.build import build, parse_model
+from regard.model.model_config import ModelConfig, Part
+from regard.model.positions import POSITIONS, Learned, RelativeBias, Rotary, Sinusoidal
+from regard.model.transformer_block import TransformerConfig
+from regard.model.weights import weights_of
+
+# Settings of training, and those that have an effect only with others.
+IRRELEVANT = {"dropout", "attention_dropout", "ffn_dropout", "activation_checkpointing"}
+TABLE = "input_layer.position_encoding.positions.table"
+POSITIONS_WRITTEN = 1024  # rows of a table that is written for sinusoidal positions
+ABSENT = "nothing"
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A model of ours in an architecture of transformers."""
+
+    architecture: Architecture[Any]
+    config: dict[str, Any]  # config.json
+    keys: SharedKeys
+    model: ModelConfig  # ours, or one that computes the same with the weights of `weights`
+    head: str
+
+    def steps(self) -> list[Step]:
+        with torch.device("meta"):
+            names = weights_of(build(self.model))
+        return plan(self.architecture.rules(self.keys, self.model), names)
+
+    def weights(self, ours: nn.Module, before: ModelConfig) -> dict[str, Tensor]:
+        """The weights of `model` by name, from those of our model, whose configuration is `before`."""
+        with torch.device("meta"):
+            shapes = weights_of(build(self.model))
+        own = {name: tensor.detach() for name, tensor in ours.state_dict().items()}
+        folded = before.options.scale_embeddings and not self.model.options.scale_embeddings
+        found = {}
+        for name, meta in shapes.items():
+            if name not in own:  # a table of sinusoids, or segment embeddings
+                found[name] = _written(name, meta)
+            elif folded and name.endswith("embed_tokens.weight"):
+                found[name] = own[name] * own[name].shape[1] ** 0.5
+            else:
+                found[name] = own[name]
+        return found
+
+
+def express(model: ModelConfig) -> Expression | list[str]:
+    """The first architecture that expresses a model, or why the nearest one does not."""
+    best: tuple[str, list[str]] | None = None
+    for architecture in ARCHITECTURES.values():
+        result = _express(architecture, model)
+        if isinstance(result, Expression):
+            return result
+        if result and (best is None or len(result) < len(best[1])):
+            best = architecture.model_type, result
+    if best is None:
+        kinds = ", ".join(f"model.{role}.kind = {part.kind!r}" for role, part in _parts(model))
+        return [f"{kinds}: transformers has no such model"]
+    name, differences = best
+    return [f"{each} (in {name}, the nearest)" for each in differences]
+
+
+def unequal_copies(expression: Expression, weights: Mapping[str, Tensor]) -> list[str]:
+    """Weights of ours that are one tensor of theirs, but differ."""
+    found = []
+    for step in expression.steps():
+        if any(isinstance(op, Copies) for op in step.ops):
+            first, *others = (weights[name] for name in step.ours)
+            if not all(torch.equal(first, other) for other in others):
+                found.append(f"{' and '.join(step.ours)} differ, and are one matrix in transformers")
+    return found
+
+
+def _express(architecture: Architecture[Any], model: ModelConfig) -> Expression | list[str]:
+    """The expression in one architecture, or what differs; [] where the parts are of other kinds."""
+    head = "classification" if model.pool is not None else "generation" if model.decoder is not None else "mlm"
+    classes = [name for name, each in architecture.classes.items() if each == head]
+    for _ in range(2):  # the second time with what the weights make up for
+        config = architecture.export_keys(model) if classes else {}
+        if not config:
+            return []
+        config = {"model_type": architecture.model_type, "architectures": classes[:1], **config}
+        try:
+            keys = architecture.read(config, head, Path("config.json"))
+            theirs = parse_model(architecture.table(keys, head, None) | _labels(model))
+        except RegardError as error:
+            return [str(error)]
+        if isinstance(theirs, list):
+            return [str(problem) for problem in theirs]
+        differences = list(_differences(model, theirs))
+        if not differences:
+            return Expression(architecture, config, keys, model, head)
+        changed = _made_up_for(model, theirs)
+        if changed is None:
+            break
+        model = changed
+    return [f"{key} = {ours!r}, not {theirs!r}" for key, ours, theirs in differences]
+
+
+def _labels(model: ModelConfig) -> dict[str, Any]:
+    return {"num_labels": model.options.num_labels} if model.pool is not None else {}
+
+
+def _parts(model: ModelConfig) -> Iterator[tuple[str, Part[Any]]]:
+    yield from zip(model.encoder_names, model.encoders, strict=True)
+    for role, part in (("decoder", model.decoder), ("pool", model.pool)):
+        if part is not None:
+            yield role, part
+
+
+def _settings(model: ModelConfig) -> dict[str, Any]:
+    """Every setting that has an effect on the outputs, with all defaults filled in."""
+    found: dict[str, Any] = {}
+    for role, part in _parts(model):
+        found[f"model.{role}.kind"] = part.kind
+        found |= {f"model.{role}.{key}": value for key, value in _effective(part.config).items()}
+    options = asdict(model.options) | {"source_vocab_size": tuple(model.source_vocab_sizes())}
+    if model.pool is not None:
+        options = {key: options[key] for key in ("num_labels", "source_vocab_size")}
+    return found | {f"model.{key}": value for key, value in options.items()}
+
+
+def _effective(config: Config) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, Config):
+            found |= {f"{field.name}.{key}": each for key, each in _effective(value).items()}
+        elif field.name not in IRRELEVANT:
+            found[field.name] = value
+    if isinstance(config, TransformerConfig):
+        positions = POSITIONS[config.positions]
+        found |= {"head_dim": config.dim_per_head, "kv_heads": config.kv_heads or config.heads}
+        used = {Learned: ("max_positions", "position_offset"), Rotary: ("rotary_base",),
+                RelativeBias: ("relative_buckets", "relative_max_distance")}  # fmt: skip
+        for kind, keys in used.items():
+            if not issubclass(positions, kind):
+                found = {key: value for key, value in found.items() if key not in keys}
+    return found
+
+
+def _differences(ours: ModelConfig, theirs: ModelConfig) -> Iterator[tuple[str, Any, Any]]:
+    own, other = _settings(ours), _settings(theirs)
+    for key in dict.fromkeys((*own, *other)):
+        if own.get(key, ABSENT) != other.get(key, ABSENT):
+            yield key, own.get(key, ABSENT), other.get(key, ABSENT)
+
+
+def _made_up_for(ours: ModelConfig, theirs: ModelConfig) -> ModelConfig | None:
+    """Our model with what theirs has and the weights can make up for; None if there is no such difference."""
+    table: dict[str, Any] = dict(ours.table)
+    for role in ("encoder", "decoder"):
+        part = next((part for name, part in _parts(ours) if name == role), None)
+        other = next((part for name, part in _parts(theirs) if name == role), None)
+        if part is None or other is None:
+            continue
+        own, wanted = part.config, other.config
+        if not isinstance(own, TransformerConfig) or not isinstance(wanted, TransformerConfig):
+            continue
+        changes: dict[str, Any] = {}
+        if own.positions == "sinusoidal" and own.position_mode == "add" and wanted.positions == "learned":
+            offset = {"position_offset": wanted.position_offset} if wanted.position_offset else {}
+            changes |= {"positions": "learned", "max_positions": POSITIONS_WRITTEN, **offset}
+        if not own.token_types and wanted.token_types and role == "encoder":
+            changes["token_types"] = wanted.token_types
+        table[role] = dict(table[role]) | changes
+    if ours.options.scale_embeddings and not theirs.options.scale_embeddings:
+        table["scale_embeddings"] = False
+        if ours.pool is None:
+            table["tie_embeddings"] = "none"
+    if table == ours.table:
+        return None
+    changed = parse_model(table)
+    return None if isinstance(changed, list) else changed
+
+
+def _written(name: str, meta: Tensor) -> Tensor:
+    if not name.endswith(TABLE):
+        return torch.zeros(meta.shape)
+    offset = meta.shape[0] - POSITIONS_WRITTEN
+    rows: Tensor = Sinusoidal(meta.shape[1])(torch.arange(POSITIONS_WRITTEN))
+    return torch.cat((torch.zeros(offset, meta.shape[1]), rows))

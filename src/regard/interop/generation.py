@@ -1,0 +1,155 @@
+"""generation_config.json of a model folder: the options of decoding, and the tokens that begin and end outputs."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from regard.core.config import Config, Count, Range, doc, read
+from regard.core.errors import InvalidData, InvalidRecipe, Problem
+from regard.interop.architectures.base import GENERATION
+from regard.interop.tensors import read_json
+
+FILE = "generation_config.json"
+Id = Annotated[int, Range(0.0, 1e8)]
+log = logging.getLogger(__name__)
+
+# Options that change no output, or only at the largest length, where an output is cut instead of ended.
+HARMLESS = frozenset({
+    "_from_model_config", "transformers_version", "use_cache", "output_attentions", "output_hidden_states",
+    "output_scores", "return_dict_in_generate", "remove_invalid_values", "forced_eos_token_id", "cache_implementation",
+    "bos_token_id", "max_length", "min_length", "early_stopping",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GenerationKeys(Config):
+    """The keys of generation_config.json that are imported."""
+
+    num_beams: Annotated[int, Range(1.0, 1000.0)] | None = doc(None, "hypotheses of beam search")
+    num_beam_groups: Count | None = doc(None, "groups of diverse beam search")
+    diversity_penalty: Annotated[float, Range(0.0)] | None = doc(None, "of diverse beam search")
+    num_return_sequences: Count | None = doc(None, "outputs per input")
+    max_new_tokens: Annotated[int, Range(1.0, 1e6)] | None = doc(None, "largest number of output tokens")
+    min_new_tokens: Annotated[int, Range(0.0, 1e6)] | None = doc(None, "smallest number of output tokens")
+    length_penalty: float | None = doc(None, "exponent of the length")
+    no_repeat_ngram_size: Annotated[int, Range(0.0)] | None = doc(None, "n-grams that do not occur twice")
+    repetition_penalty: Annotated[float, Range(0.0)] | None = doc(None, "of tokens that were generated before")
+    do_sample: bool | None = doc(None, "sample instead of searching")
+    temperature: Annotated[float, Range(0.0)] | None = doc(None, "of sampling")
+    top_k: Annotated[int, Range(0.0)] | None = doc(None, "of sampling")
+    top_p: Annotated[float, Range(0.0, 1.0)] | None = doc(None, "of sampling")
+    min_p: Annotated[float, Range(0.0, 1.0)] | None = doc(None, "of sampling")
+    typical_p: Annotated[float, Range(0.0, 1.0)] | None = doc(None, "of sampling")
+    decoder_start_token_id: Id | None = doc(None, "the token before an output's first")
+    pad_token_id: Id | None = doc(None, "padding")
+    eos_token_id: Id | tuple[Id, ...] | None = doc(None, "ends an output")
+    forced_bos_token_id: Id | None = doc(None, "the token that every output begins with")
+    suppress_tokens: tuple[Id, ...] | None = doc(None, "tokens that are never generated")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The [decode] options of a model folder, and its tokens; None where the folder does not say."""
+
+    decode: Mapping[str, Any]
+    start: int | None
+    pad: int | None
+    end: int | None
+    suppressed: tuple[int, ...]
+    target_prefix: tuple[int, ...]
+
+
+def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool) -> Generation:
+    """From generation_config.json, and from config.json, where old files have these options.
+
+    has_source   whether the model has an encoder. The start token counts in max_length and min_length, as does the
+                 prompt of a language model, for which these are not imported.
+    """
+    path = folder / FILE
+    given = read_json(path) if path.is_file() else {}
+    merged = {key: config[key] for key in GENERATION if config.get(key) is not None} | given
+    merged |= {key: config[key] for key in ("decoder_start_token_id",) if key not in merged and config.get(key)}
+    merged = {key: value for key, value in merged.items() if value is not None and value != []}
+    known = {field.name for field in fields(GenerationKeys)}
+    lengths = _lengths(merged, path) if has_source else {}
+    words = _bad_words(merged.pop("bad_words_ids", ()), path)
+    keys = read(GenerationKeys, lengths | {key: merged[key] for key in merged.keys() & known}, "")
+    if isinstance(keys, list):
+        raise InvalidRecipe([Problem(f"{path}: {p.key.removeprefix('.')}", p.wanted, p.got, p.remedy) for p in keys])
+    for key in sorted(merged.keys() - known - HARMLESS):
+        log.warning("%s: %s = %.80r is not imported: there is no such option here", path, key, merged[key])
+    if keys.no_repeat_ngram_size and not has_source:
+        log.warning("%s: no_repeat_ngram_size applies to the output alone: n-grams of the prompt may be repeated", path)
+    if merged.get("early_stopping") not in (None, False):
+        log.warning("%s: early_stopping is not imported: beam search goes on while outputs may improve", path)
+    end = keys.eos_token_id
+    if isinstance(end, tuple) and len(end) > 1:
+        log.warning("%s: only the first of eos_token_id = %s ends an output", path, list(end))
+    forced = keys.forced_bos_token_id
+    return Generation(
+        _decode(keys, path),
+        start=keys.decoder_start_token_id,
+        pad=keys.pad_token_id,
+        end=end[0] if isinstance(end, tuple) else end,
+        suppressed=tuple(sorted({*words, *(keys.suppress_tokens or ())})),
+        target_prefix=() if forced is None else (forced,),
+    )
+
+
+def _lengths(merged: Mapping[str, Any], path: Path) -> dict[str, int]:
+    """max_length and min_length, in which the start token counts, as numbers of output tokens."""
+    lengths = {}
+    for key in ("max", "min"):
+        value = merged.get(f"{key}_length")
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000_000:
+            where, wanted = f"{path}: {key}_length", "a whole number from 0 to 1,000,000"
+            raise InvalidData(where, wanted=wanted, got=repr(value)[:80], remedy="Change it, or leave it out.")
+        if value > 1:
+            lengths[f"{key}_new_tokens"] = value - 1
+    return lengths
+
+
+def _bad_words(words: Any, path: Path) -> list[int]:
+    """The tokens among the sequences of tokens that are not generated; longer sequences are not imported."""
+    whole = isinstance(words, list | tuple) and all(
+        isinstance(word, list) and all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in word)
+        for word in words
+    )
+    if not whole:
+        remedy = "Change it, or leave it out."
+        raise InvalidData(f"{path}: bad_words_ids", wanted="lists of ids", got=repr(words)[:80], remedy=remedy)
+    if any(len(word) > 1 for word in words):
+        log.warning("%s: bad_words_ids of several tokens are not imported: ban these phrases in each call", path)
+    return [word[0] for word in words if len(word) == 1]
+
+
+def _decode(keys: GenerationKeys, path: Path) -> dict[str, Any]:
+    """The table [decode]."""
+    sample, beams = bool(keys.do_sample), keys.num_beams or 1
+    decode: dict[str, Any] = {
+        "max_length": keys.max_new_tokens,
+        "min_length": keys.min_new_tokens,
+        "num_hypotheses": keys.num_return_sequences,
+        "no_repeat_ngram_size": keys.no_repeat_ngram_size,
+    }
+    if sample:
+        if beams > 1:
+            log.warning("%s: num_beams is not imported: outputs are sampled without a beam", path)
+        decode |= {"sample": True, "temperature": keys.temperature, "top_k": keys.top_k or None, "min_p": keys.min_p}
+        for key in ("top_p", "typical_p"):
+            value = getattr(keys, key)
+            decode[key] = None if value == 1.0 else value
+    else:
+        decode |= {"beam_size": beams, "length_penalty": keys.length_penalty}
+        if (keys.num_beam_groups or 1) > 1:
+            decode |= {"beam_groups": keys.num_beam_groups, "diversity_penalty": keys.diversity_penalty}
+    if (keys.repetition_penalty or 1.0) != 1.0:
+        if beams > 1 and not sample and keys.repetition_penalty is not None and keys.repetition_penalty >= 1.0:
+            decode["repetition_penalty"] = keys.repetition_penalty
+        else:
+            log.warning("%s: repetition_penalty is not imported: here it applies to beams, and is at least 1", path)
+    return {key: value for key, value in decode.items() if value is not None}

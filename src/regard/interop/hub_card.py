@@ -1,0 +1,106 @@
+"""The model card of an exported model, with the front matter of the Hugging Face Hub."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from regard.core.errors import InvalidData
+from regard.core.sanitize import printable
+from regard.inference.predictor import Predictor
+from regard.interop.tensors import read_json
+
+# What a model does: the hub's name for it, the class of transformers that loads it, and a line of use.
+USES = {
+    "translation": (
+        "translation",
+        "AutoModelForSeq2SeqLM",
+        'tokenizer.batch_decode(model.generate(**tokenizer("...", return_tensors="pt")), skip_special_tokens=True)',
+    ),
+    "language model": (
+        "text-generation",
+        "AutoModelForCausalLM",
+        'tokenizer.batch_decode(model.generate(**tokenizer("...", return_tensors="pt")), skip_special_tokens=True)',
+    ),
+    "captions": (
+        "image-to-text",
+        "VisionEncoderDecoderModel",
+        "tokenizer.batch_decode(model.generate(pixel_values=pixels), skip_special_tokens=True)",
+    ),
+    "text label": (
+        "text-classification",
+        "AutoModelForSequenceClassification",
+        'model(**tokenizer("...", return_tensors="pt")).logits.argmax(-1)',
+    ),
+    "image label": (
+        "image-classification",
+        "AutoModelForImageClassification",
+        "model(pixel_values=pixels).logits.argmax(-1)",
+    ),
+    "masked tokens": ("fill-mask", "AutoModelForMaskedLM", 'model(**tokenizer("...", return_tensors="pt")).logits'),
+}
+
+CARD = """# {title}
+
+Trained with [Regard](https://pypi.org/project/regard/) and written for transformers as `{model_type}`.
+
+```
+{model}
+```
+
+## Use
+
+```python
+from transformers import {imports}
+
+{loading}model = {model_class}.from_pretrained("this/folder")
+{use}
+```
+"""
+
+
+def hub_card(model: Predictor, model_type: str, report: str | None) -> str:
+    """README.md; `report` is a file of `regard evaluate --json`, whose figures it lists."""
+    kind = _kind(model)
+    task, model_class, use = USES[kind]
+    results = [] if report is None else _results(Path(report))
+    front: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": task, "tags": ["regard", model_type]}
+    if results:
+        metrics = [{"type": name, "value": value, "name": name} for name, value in results]
+        entry = {"task": {"type": task}, "dataset": {"type": "test", "name": "test data"}, "metrics": metrics}
+        front["model-index"] = [{"name": kind, "results": [entry]}]
+    matter = "\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items())  # JSON is YAML too
+    has_text = kind != "image label"
+    card = CARD.format(
+        title=f"{kind.capitalize()} with Regard",
+        model_type=model_type,
+        model=repr(model.model),
+        imports=f"{model_class}, AutoTokenizer" if has_text else model_class,
+        model_class=model_class,
+        loading='tokenizer = AutoTokenizer.from_pretrained("this/folder")\n' if has_text else "",
+        use=use,
+    )
+    table = "".join(f"| {printable(name)} | {value:.4g} |\n" for name, value in results)
+    return f"---\n{matter}\n---\n\n{card}" + (
+        f"\n## Results\n\n| metric | value |\n|---|---|\n{table}" if table else ""
+    )
+
+
+def _kind(model: Predictor) -> str:
+    reads_image = model.image_size is not None
+    predicts = model.recipe.model.predicts
+    if predicts == "label":
+        return "image label" if reads_image else "text label"
+    if predicts == "masked tokens":
+        return predicts
+    return "captions" if reads_image else "translation" if model.sources else "language model"
+
+
+def _results(path: Path) -> list[tuple[str, float]]:
+    """The metrics of the first system of a report."""
+    report = read_json(path)
+    try:
+        metrics = report["systems"][0]["metrics"]
+        return [(str(name), float(result["value"])) for name, result in metrics.items()]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        wanted, remedy = "a report of `regard evaluate --json`", "Write it with this command."
+        raise InvalidData(path, wanted=wanted, got="other JSON", remedy=remedy) from None

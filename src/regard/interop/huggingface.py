@@ -1,0 +1,196 @@
+"""Export to Hugging Face's transformers: a folder that `AutoModel….from_pretrained` and `AutoTokenizer` load."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.core.shapes import Tensor
+from regard.data.tokenizer import Tokenizer
+from regard.inference.predictor import Predictor
+from regard.interop import images
+from regard.interop.express import Expression, express, unequal_copies
+from regard.interop.hub_card import hub_card
+from regard.interop.interfaces import ExportOptions, ExportTarget
+from regard.model.build import parse_model
+from regard.model.model_config import ModelConfig
+
+SHARD = 5_000_000_000  # bytes of the largest file of weights
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class HuggingFaceTarget(ExportTarget):
+    """Hugging Face's transformers."""
+
+    name = "huggingface"
+    title = "Hugging Face transformers"
+    options = frozenset({"dtype", "report", "push"})
+
+    def obstacles(self, model: Predictor) -> Sequence[str]:
+        config = _model_config(model)
+        if isinstance(config, str):
+            return [config]
+        expression = express(config)
+        if isinstance(expression, list):
+            return expression
+        problems = unequal_copies(expression, expression.weights(model.model, config))
+        return [*problems, *_token_obstacles(model, expression)]
+
+    def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
+        config = _model_config(model)
+        assert isinstance(config, ModelConfig)
+        expression = express(config)
+        assert isinstance(expression, Expression)
+        dtype = next(model.model.parameters()).dtype if options.dtype is None else DTYPES[options.dtype]
+        weights = expression.weights(model.model, config)
+        theirs = ((step.theirs, step.to_theirs(weights)) for step in expression.steps())
+        tensors = dict(theirs) | expression.architecture.computed(expression.keys)
+        write_weights(folder, {name: tensor.to("cpu", dtype).contiguous() for name, tensor in tensors.items()})
+        tokens = _tokens(model)
+        described = {**expression.config, **tokens, **_labels(model), "dtype": str(dtype).removeprefix("torch.")}
+        _write_json(folder / "config.json", described)
+        if expression.head == "generation":
+            _write_json(folder / "generation_config.json", generation_config(model, tokens))
+        write_tokenizers(model, folder)
+        if model.image_size is not None:
+            _write_json(folder / images.FILE, images.preprocessor_config(model.recipe.data.source_fields[0]))
+        (folder / "README.md").write_text(hub_card(model, expression.architecture.model_type, options.report), "utf-8")
+
+
+def _model_config(model: Predictor) -> ModelConfig | str:
+    """The sized configuration of a model, or why there is none."""
+    if not hasattr(model.model, "encoder") or type(model.model).__name__ == "Ensemble":
+        return "an ensemble is several models: export one of them"
+    config = parse_model(model.recipe.with_sizes(model.sources, model.target))
+    assert isinstance(config, ModelConfig)
+    return config
+
+
+def _token_obstacles(model: Predictor, expression: Expression) -> list[str]:
+    """What the tokenizer or the data have that transformers does not."""
+    found = []
+    pad, wanted = _tokens(model).get("pad_token_id"), expression.config.get("pad_token_id")
+    if wanted is not None and pad != wanted:
+        found.append(f"padding is token {pad}, and {expression.architecture.model_type} needs {wanted}")
+    return found
+
+
+def _tokens(model: Predictor) -> dict[str, Any]:
+    """The special tokens, as config.json has them."""
+    tokenizer = _source_tokenizer(model)
+    if tokenizer is None:
+        return {}
+    own = model.target.special_tokens if isinstance(model.target, Tokenizer) else tokenizer.special_tokens
+    found = {"pad_token_id": own.pad, "bos_token_id": own.start, "eos_token_id": own.end}
+    if model.model.as_seq2seq() is not None and model.sources:
+        start = own.end if model.running_text else own.start
+        found |= {"decoder_start_token_id": start}
+    return found
+
+
+def _labels(model: Predictor) -> dict[str, Any]:
+    if isinstance(model.target, Tokenizer):
+        return {}
+    names = model.target.names
+    return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {n: i for i, n in enumerate(names)}}
+
+
+def generation_config(model: Predictor, tokens: Mapping[str, Any]) -> dict[str, Any]:
+    """The decoding options of a model as generation_config.json."""
+    assert isinstance(model.target, Tokenizer)
+    decode, own = model.recipe.decode, model.target.special_tokens
+    found: dict[str, Any] = {
+        **tokens,
+        "max_new_tokens": decode.max_length,
+        "num_beams": decode.beam_size,
+        "num_return_sequences": decode.num_hypotheses,
+        "early_stopping": False,
+        "length_penalty": decode.length_penalty,
+        "do_sample": decode.sample,
+        "suppress_tokens": list(own.suppressed) or None,
+        "forced_bos_token_id": own.target_prefix[0] if own.target_prefix else None,
+    }
+    if decode.min_length:
+        found["min_new_tokens"] = decode.min_length
+    if decode.no_repeat_ngram_size:
+        found["no_repeat_ngram_size"] = decode.no_repeat_ngram_size
+    if decode.repetition_penalty != 1.0 and decode.beam_size > 1:
+        found["repetition_penalty"] = decode.repetition_penalty
+    if decode.beam_groups > 1:
+        found |= {"num_beam_groups": decode.beam_groups, "diversity_penalty": decode.diversity_penalty}
+    if decode.sample:
+        found |= {"temperature": decode.temperature, "top_k": decode.top_k or 0, "top_p": decode.top_p or 1.0}
+        found |= {key: value for key in ("min_p", "typical_p") if (value := getattr(decode, key)) is not None}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def write_weights(folder: Path, weights: Mapping[str, Tensor], largest: int = SHARD) -> None:
+    """model.safetensors; where it would be larger than `largest`, shards and their index."""
+    from safetensors.torch import save_file
+
+    shards = list(_shards(weights, largest))
+    names = ["model.safetensors"]
+    if len(shards) > 1:
+        names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+        files = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+        total = sum(tensor.nbytes for tensor in weights.values())
+        index = {"metadata": {"total_size": total}, "weight_map": files}
+        _write_json(folder / "model.safetensors.index.json", index)
+    for name, shard in zip(names, shards, strict=True):
+        save_file(shard, folder / name, {"format": "pt"})
+
+
+def _shards(weights: Mapping[str, Tensor], largest: int) -> Iterator[dict[str, Tensor]]:
+    shard: dict[str, Tensor] = {}
+    size = 0
+    for name, tensor in weights.items():
+        if shard and size + tensor.nbytes > largest:
+            yield shard
+            shard, size = {}, 0
+        shard[name] = tensor
+        size += tensor.nbytes
+    yield shard
+
+
+def write_tokenizers(model: Predictor, folder: Path) -> None:
+    """tokenizer.json and tokenizer_config.json of the inputs; in target/ those of outputs with another vocabulary."""
+    source = _source_tokenizer(model)
+    if source is not None:
+        reads = bool(model.sources) or model.recipe.model.predicts == "masked tokens"
+        _write_tokenizer(source, folder, has_source=reads)
+    if isinstance(model.target, Tokenizer) and source is not None and model.target.hash != source.hash:
+        (folder / "target").mkdir()
+        _write_tokenizer(model.target, folder / "target", has_source=False)
+
+
+def _source_tokenizer(model: Predictor) -> Tokenizer | None:
+    """The tokenizer of what the model reads: of the source, or of a language model's text; of captions, theirs."""
+    given = [each for each in (model.source, model.target) if isinstance(each, Tokenizer)]
+    return given[0] if given else None
+
+
+def _write_tokenizer(tokenizer: Tokenizer, folder: Path, *, has_source: bool) -> None:
+    import tokenizers
+    from tokenizers.processors import TemplateProcessing
+
+    own, inner = tokenizer.special_tokens, tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    before = own.source_prefix if has_source else () if own.start is None else (own.start,)
+    after = own.source_suffix if has_source else ()
+    names = {i: tokenizer.pieces([i])[0] for i in (*before, *after)}
+    single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]
+    inner.post_processor = TemplateProcessing(single=single, special_tokens=[(name, i) for i, name in names.items()])
+    inner.save(str(folder / "tokenizer.json"))
+    roles = {"pad": own.pad, "bos": own.start, "eos": own.end, "unk": own.unknown, "mask": own.mask}
+    described: dict[str, Any] = {
+        f"{role}_token": tokenizer.pieces([i])[0] for role, i in roles.items() if i is not None
+    }
+    described |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    if not tokenizer.settings:  # the name of a special token inside a text is ordinary text
+        described["split_special_tokens"] = True
+    _write_json(folder / "tokenizer_config.json", described)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")

@@ -1,0 +1,153 @@
+"""From a model folder of Hugging Face's transformers to a predictor, or to a checkpoint of Regard."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.checkpoint import store
+from regard.checkpoint.format import CARD, WEIGHTS, checkpoint_texts
+from regard.core.config import Config
+from regard.core.errors import InvalidData, RegardError
+from regard.data.config import FieldConfig
+from regard.data.vocabulary import Labels
+from regard.decoding.config import DecodeConfig
+from regard.inference.predictor import Predictor
+from regard.interop.generation import Generation, read_generation
+from regard.interop.images import image_field
+from regard.interop.pretrained import CONFIG, PretrainedFolder
+from regard.interop.vocabularies import Vocabularies, read_vocabularies
+from regard.model.build import build
+from regard.model.model_config import SIZES
+from regard.model.weights import weights_of
+from regard.recipe.recipe import Recipe
+
+SAFETENSORS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
+TEXT = {"tokenizer": "pretrained"}
+RECIPE = "recipe.toml"
+RECIPE_HEAD = """\
+# Continues the training of the model in this folder:
+# regard train this/folder/recipe.toml --set 'data.train=["SOURCES", "TARGETS"]' --out runs/mine
+"""
+FINE_TUNING = {"init_from": ".", "learning_rate": 2e-5, "warmup_steps": 100, "max_steps": 1000}
+
+
+class ImportedModel:
+    """A model folder with its vocabularies and the recipe that describes it as a model of ours."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pretrained = PretrainedFolder(folder)
+        model = self.pretrained.model
+        self.generation: Generation = read_generation(folder, self.pretrained.config, has_source=bool(model.encoders))
+        self.sources, self.target = self._vocabularies()
+        self.recipe = self._recipe()
+
+    def _vocabularies(self) -> Vocabularies:
+        pretrained = self.pretrained
+        if pretrained.model.reads == ("image",) and pretrained.head == "classification":
+            return (None,), Labels(pretrained.labels, ordered=True)
+        sources, target = read_vocabularies(pretrained, self.generation)
+        if pretrained.head == "classification":
+            return sources, Labels(pretrained.labels, ordered=True)
+        return sources, target
+
+    def _recipe(self) -> Recipe:
+        pretrained, folder = self.pretrained, self.pretrained.folder
+        data: dict[str, Any] = {"target": {"kind": "label"} if pretrained.head == "classification" else TEXT}
+        if pretrained.model.reads == ("image",):
+            data["source"] = image_field(folder, pretrained.config)
+        elif self.sources:
+            data["source"] = TEXT
+            if data["target"] == TEXT and self.sources[0] is not self.target:
+                data["shared_vocab"] = False
+        table = {key: value for key, value in pretrained.table.items() if key not in SIZES}
+        try:
+            return Recipe.of({"data": data, "model": table, "decode": dict(self.generation.decode)})
+        except RegardError as error:
+            remedy = "Change it, or leave it out."
+            raise InvalidData(folder, wanted="a model with its options", got=str(error)[:500], remedy=remedy) from None
+
+    def predictor(self, device: str, dtype: torch.dtype) -> Predictor:
+        """The model in memory, which never holds the weights twice."""
+        with _default_dtype(dtype):
+            model = build(self.pretrained.table)
+        own = weights_of(model)
+        with torch.no_grad():
+            for name, tensor in self.pretrained.weights():
+                own[name].copy_(tensor)
+        return Predictor(model.to(device).eval(), self.recipe, self.sources, self.target)
+
+    def write(self, out: Path, dtype: torch.dtype | None, version: str) -> None:
+        """Write a checkpoint of this version of Regard, one tensor after the other, by default of the file's dtype."""
+        table = self.recipe.with_sizes(self.sources, self.target)
+        vocabularies = self.sources, self.target
+        texts = checkpoint_texts(self.recipe.as_dict(), vocabularies, table, version, self.recipe.extensions())
+        texts |= {CARD: _card(self.pretrained), RECIPE: self.fine_tuning()}
+        store.write(out, texts, {WEIGHTS: self._writer(dtype)})
+
+    def fine_tuning(self) -> str:
+        """A recipe that continues the training of the checkpoint beside it, on files that the user names."""
+        tables = self.recipe.as_dict()
+        data = {key: value for key, value in tables["data"].items() if key in ("source", "target", "shared_vocab")}
+        data = {
+            key: _changed(value, FieldConfig()) if isinstance(value, dict) else value for key, value in data.items()
+        }
+        decode = _changed(tables["decode"], DecodeConfig())
+        recipe = {"data": data, "model": tables["model"], "train": FINE_TUNING, "decode": decode}
+        return RECIPE_HEAD + "\n".join(_toml(recipe))
+
+    def _writer(self, dtype: torch.dtype | None) -> Callable[[Path], None]:
+        pretrained = self.pretrained
+
+        def write(path: Path) -> None:
+            header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+            end = 0
+            for name, shape, stored in pretrained.tensors_of_ours(dtype):
+                begin, end = end, end + shape.numel() * stored.itemsize
+                header[name] = {"dtype": SAFETENSORS[stored], "shape": list(shape), "data_offsets": [begin, end]}
+            encoded = json.dumps(header).encode()
+            encoded += b" " * (-len(encoded) % 8)
+            with path.open("wb") as file:
+                file.write(len(encoded).to_bytes(8, "little") + encoded)
+                for _, tensor in pretrained.weights(dtype):
+                    file.write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+
+        return write
+
+
+def _changed(table: Mapping[str, Any], default: Config) -> dict[str, Any]:
+    """The keys of a table with other values than the default."""
+    return {key: value for key, value in table.items() if value != getattr(default, key)}
+
+
+def _toml(table: Mapping[str, Any], name: str = "") -> Iterator[str]:
+    """The lines of a table as TOML: its values, then its tables. (JSON writes texts, numbers and lists like TOML.)"""
+    values = {key: value for key, value in table.items() if not isinstance(value, Mapping) and value is not None}
+    if name and (values or not table):
+        yield from ("", f"[{name}]")
+    yield from (f"{key} = {json.dumps(value)}" for key, value in values.items())
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _toml(value, f"{name}.{key}" if name else key)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _card(pretrained: PretrainedFolder) -> str:
+    name = pretrained.config.get("_name_or_path") or pretrained.folder.name
+    return (
+        "---\nlibrary_name: regard\ntags: [regard, attention]\n---\n\n"
+        f"# {str(name)[:200]}\n\nImported from a {pretrained.architecture.model_type} model of transformers; "
+        f"its {CONFIG} says where it comes from.\n"
+    )

@@ -1,0 +1,260 @@
+"""SentencePiece models (https://arxiv.org/abs/1808.06226): their protobuf files read, and made into tokenizers.
+
+The protobuf wire format is read here (https://protobuf.dev/programming-guides/encoding), without its library. A model
+becomes a `tokenizers.Tokenizer` that encodes as SentencePiece does, with one difference: the name of a control symbol
+inside a text is that symbol, as in Hugging Face's tokenizers.
+"""
+
+import math
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+from regard.core.errors import InvalidData
+from regard.data.spelling import HIDDEN
+
+LARGEST = 1 << 28  # bytes of a file
+MOST = 2_000_000  # pieces
+SPACE = "▁"
+SYMBOL_SCORE = 0.5  # of a symbol that the user defined, in a Unigram model: measured with SentencePiece 0.2.2
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token: its text, its score (a log-probability, or minus the rank of its merge) and its type."""
+
+    text: str
+    score: float
+    kind: int
+
+
+@dataclass(frozen=True)
+class SentencePieceModel:
+    """What a .model or .spm file says."""
+
+    pieces: tuple[Piece, ...]
+    kind: Literal["unigram", "bpe"]
+    charsmap: bytes  # the compiled rules of normalization; empty: none
+    add_dummy_prefix: bool
+    remove_extra_whitespaces: bool
+    escape_whitespaces: bool
+    byte_fallback: bool
+
+    @property
+    def unknown(self) -> int:
+        """The id of the unknown token."""
+        return next(i for i, piece in enumerate(self.pieces) if piece.kind == UNKNOWN)
+
+    @property
+    def names(self) -> list[str]:
+        return [piece.text for piece in self.pieces]
+
+
+def read_sentencepiece(path: Path) -> SentencePieceModel:
+    """Read a .model or .spm file; InvalidData says what is wrong with another one."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ValueError(f"more than {LARGEST >> 20} MiB")
+        return _model(content)
+    except (OSError, ValueError) as error:
+        got = getattr(error, "strerror", None) or str(error)[:200]
+        remedy = "Copy it again from where it was trained."
+        raise InvalidData(path, wanted="a SentencePiece model of Unigram or BPE", got=got, remedy=remedy) from None
+
+
+def _model(content: bytes) -> SentencePieceModel:
+    pieces: list[Piece] = []
+    trainer: dict[int, Any] = {}
+    rules: dict[int, Any] = {}
+    for number, value in _fields(content):
+        if number == 1:
+            pieces.append(_piece(_message(value, "pieces")))
+            if len(pieces) > MOST:
+                raise ValueError(f"more than {MOST:,} pieces")
+        elif number == 2:
+            trainer |= _message(value, "trainer_spec")
+        elif number == 3:
+            rules |= _message(value, "normalizer_spec")
+    kinds: dict[int, Literal["unigram", "bpe"]] = {1: "unigram", 2: "bpe"}
+    kind = kinds.get(_number(trainer, 3, 1))
+    problems = {
+        f"model_type {_number(trainer, 3, 1)}": kind is None,
+        "treat_whitespace_as_suffix": bool(_number(trainer, 24, 0)),
+        "no pieces": not pieces,
+        "pieces of the same text": len({piece.text for piece in pieces}) < len(pieces),
+        "no unknown piece, or several": sum(piece.kind == UNKNOWN for piece in pieces) != 1,
+        "unused pieces": any(piece.kind == UNUSED for piece in pieces),
+        "byte pieces that are not <0x00> to <0xFF>": {piece.text for piece in pieces if piece.kind == BYTE}
+        not in (set(), {f"<0x{byte:02X}>" for byte in range(256)}),
+    }
+    if wrong := [name for name, is_so in problems.items() if is_so]:
+        raise ValueError(", ".join(wrong))
+    assert kind is not None
+    charsmap = rules.get(2, b"")
+    if not isinstance(charsmap, bytes):
+        raise ValueError("precompiled_charsmap that is no bytes")
+    if charsmap:
+        _check_charsmap(charsmap)
+    return SentencePieceModel(
+        tuple(pieces),
+        kind,
+        charsmap,
+        add_dummy_prefix=bool(_number(rules, 3, 1)),
+        remove_extra_whitespaces=bool(_number(rules, 4, 1)),
+        escape_whitespaces=bool(_number(rules, 5, 1)),
+        byte_fallback=bool(_number(trainer, 35, 0)),
+    )
+
+
+def _check_charsmap(content: bytes) -> None:
+    """ValueError unless compiled rules are sound: `tokenizers` reads them without looking where it reads.
+
+    The size of a double-array trie (https://doi.org/10.1109/32.31365), its units, and texts that end with a zero byte.
+    A unit of the trie leads to a block of 256 units; a leaf holds the position of a text.
+    """
+    size = int.from_bytes(content[:4], "little")
+    if size % 4 or size == 0 or size > len(content) - 4:
+        raise ValueError("precompiled_charsmap of another size than it says")
+    units, texts = np.frombuffer(content, "<u4", size // 4, 4).astype(np.int64), content[4 + size :]
+    texts.decode("utf-8")
+    inner = units < 1 << 31  # others are leaves
+    blocks = np.arange(len(units)) ^ (units >> 10 << ((units & 512) >> 6))
+    if (blocks[inner] | 255).max(initial=0) >= len(units):
+        raise ValueError("precompiled_charsmap that leads out of itself")
+    starts = units[blocks[inner & (units >> 8 & 1 > 0)]] & 0x7FFFFFFF
+    ends = np.frombuffer(b"\0" + texts, np.uint8) == 0
+    if not texts.endswith(b"\0") or starts.max(initial=0) >= len(texts) or not ends[starts].all():
+        raise ValueError("precompiled_charsmap with texts that do not begin or end")
+
+
+def _piece(fields: dict[int, Any]) -> Piece:
+    text, score = fields.get(1, b""), fields.get(2, b"\0\0\0\0")
+    if not isinstance(text, bytes) or not isinstance(score, bytes) or len(score) != 4:
+        raise ValueError("a piece whose text or score is of another type")
+    piece = Piece(text.decode("utf-8"), struct.unpack("<f", score)[0], _number(fields, 3, NORMAL))
+    if not piece.text or not math.isfinite(piece.score) or not NORMAL <= piece.kind <= BYTE:
+        raise ValueError(f"the piece {piece}"[:200])
+    return piece
+
+
+def _number(fields: dict[int, Any], number: int, default: int) -> int:
+    value = fields.get(number, default)
+    if not isinstance(value, int):
+        raise ValueError(f"field {number} that is no number")
+    return value
+
+
+def _message(value: object, name: str) -> dict[int, Any]:
+    if not isinstance(value, bytes):
+        raise ValueError(f"{name} that are no message")
+    return dict(_fields(value))
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message: their numbers, and their values as integers (varint) or as bytes."""
+    position = 0
+    while position < len(content):
+        key, position = _varint(content, position)
+        wire = key & 7
+        if wire == VARINT:
+            value, position = _varint(content, position)
+            yield key >> 3, value
+            continue
+        if wire == BYTES:
+            size, position = _varint(content, position)
+        elif wire in (FIXED32, FIXED64):
+            size = 4 if wire == FIXED32 else 8
+        else:
+            raise ValueError(f"a field of wire type {wire} at byte {position}")
+        if size > len(content) - position:
+            raise ValueError(f"a field of {size:,} bytes where {len(content) - position:,} are left")
+        yield key >> 3, content[position : position + size]
+        position += size
+
+
+def _varint(content: bytes, position: int) -> tuple[int, int]:
+    """The number at a position, seven bits a byte, and the position after it."""
+    number = 0
+    for count, byte in enumerate(content[position : position + 10]):
+        number |= (byte & 0x7F) << 7 * count
+        if byte < 0x80:
+            return number, position + count + 1
+    raise ValueError(f"a number at byte {position} that does not end")
+
+
+def to_tokenizer(
+    model: SentencePieceModel, names: Sequence[str] | None = None, unknown: int | None = None
+) -> tokenizers.Tokenizer:
+    """The tokenizer of a model.
+
+    names     the token of each id, where ids are others than in the model. A name that is no piece of the model becomes
+              a special token, unless it begins with HIDDEN
+    unknown   the id of the unknown token among them
+    """
+    names, unknown = (model.names, model.unknown) if names is None else (names, unknown)
+    assert unknown is not None
+    known = {piece.text: piece for piece in model.pieces if piece.kind not in (CONTROL, UNKNOWN)}
+    inner = tokenizers.Tokenizer(_unigram(model, names, unknown) if model.kind == "unigram" else _bpe(model, names))
+    inner.normalizer = _normalizer(model)
+    symbols = sorted((piece.text for piece in model.pieces if piece.kind == USER_DEFINED), key=len, reverse=True)
+    if symbols and model.kind == "bpe":  # a symbol of the user's is not made of merges
+        inner.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated")
+    space = [decoders.Replace(HIDDEN, ""), *([decoders.Replace(SPACE, " ")] if model.escape_whitespaces else [])]
+    strip = [decoders.Strip(" ", 1, 0)] if model.add_dummy_prefix else []
+    inner.decoder = decoders.Sequence([*space, decoders.ByteFallback(), decoders.Fuse(), *strip])
+    special = [name for name in names if name not in known and not name.startswith(HIDDEN)]
+    inner.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in special])
+    return inner
+
+
+def _unigram(model: SentencePieceModel, names: Sequence[str], unknown: int) -> models.Unigram:
+    scores = {piece.text: piece.score for piece in model.pieces if piece.kind == NORMAL}
+    least = min(scores.values(), default=0.0)
+    scores |= {piece.text: SYMBOL_SCORE for piece in model.pieces if piece.kind == USER_DEFINED}
+    # Other names have a score that leaves the least one, on which that of unknown characters depends, as it is.
+    return models.Unigram(
+        [(name, scores.get(name, least)) for name in names], unk_id=unknown, byte_fallback=model.byte_fallback
+    )
+
+
+def _bpe(model: SentencePieceModel, names: Sequence[str]) -> models.BPE:
+    """The pair that becomes the piece of the highest score is merged first."""
+    ids = {name: i for i, name in enumerate(names)}
+    merged = [piece for piece in model.pieces if piece.kind == NORMAL and len(piece.text) > 1 and piece.text in ids]
+    parts = {piece.text for piece in model.pieces if piece.kind == NORMAL and piece.text in ids}
+    merges = [
+        (piece.text[:cut], piece.text[cut:])
+        for piece in sorted(merged, key=lambda piece: -piece.score)
+        for cut in range(1, len(piece.text))
+        if piece.text[:cut] in parts and piece.text[cut:] in parts
+    ]
+    whole = any(piece.kind == USER_DEFINED for piece in model.pieces)
+    unknown = model.pieces[model.unknown].text
+    return models.BPE(
+        ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=model.byte_fallback, ignore_merges=whole
+    )
+
+
+def _normalizer(model: SentencePieceModel) -> normalizers.Normalizer:
+    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    space = SPACE if model.escape_whitespaces else " "
+    if model.remove_extra_whitespaces:
+        steps += [normalizers.Replace(Regex(r"\A +"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    if model.escape_whitespaces:
+        steps.append(normalizers.Replace(" ", SPACE))
+    if model.remove_extra_whitespaces:  # the escape character at the end of a text too
+        steps.append(normalizers.Replace(Regex(rf"{space}+\z"), ""))
+    if model.add_dummy_prefix:
+        steps.append(normalizers.Prepend(space))
+    return normalizers.Sequence(steps)

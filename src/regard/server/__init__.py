@@ -1,0 +1,1 @@
+"""Serving: an engine that answers requests in continuous batches."""

@@ -1,0 +1,180 @@
+"""Models of transformers as predictors and as checkpoints: what they predict is what transformers does."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import regard
+from regard.core.errors import InvalidArgument, MissingExtra
+from regard.interop.huggingface import _write_tokenizer
+from support.command_line import command
+from support.predictors import tokenizer
+from support.pretrained import CASES, random_theirs
+
+pytest.importorskip("transformers")
+TEXTS = ["the cat sat on the mat", "a dog ran: and the red car", "category"]
+KINDS = ("bart", "gpt2", "bert", "bert-mlm", "vit", "captioner")
+WORDS = tokenizer()
+SIZE = WORDS.size + 3  # rows of the embedding that no token uses
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A folder of each kind with a tokenizer, as transformers saves it, and their model."""
+    import transformers
+
+    made = {}
+    for kind in KINDS:
+        folder = tmp_path_factory.mktemp(kind)
+        saved = dict(CASES[kind][2])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(
+                CASES, kind, (*CASES[kind][:2], saved | ({"vocab_size": SIZE} if "vocab_size" in saved else {}))
+            )
+            patch.setattr("support.pretrained.GPT2", {**CASES["gpt2"][2], "vocab_size": SIZE})
+            theirs = random_theirs(kind)
+        if theirs.can_generate():
+            options = {"max_new_tokens": 7, "num_beams": 2, "eos_token_id": 2, "pad_token_id": 0}
+            options |= {
+                "bos_token_id": 1,
+                "decoder_start_token_id": 1,
+                "suppress_tokens": list(range(WORDS.size, SIZE)),
+            }
+            theirs.generation_config = transformers.GenerationConfig(**options)
+        theirs.save_pretrained(folder)
+        if kind != "vit":
+            _write_tokenizer(WORDS, folder, has_source=kind != "gpt2")
+        made[kind] = folder, theirs.eval()
+    return made
+
+
+def generated(theirs, **inputs):
+    with torch.no_grad():
+        row = theirs.generate(**inputs)[0].tolist()
+    row = row[inputs["input_ids"].shape[1] :] if not theirs.config.is_encoder_decoder else row[1:]
+    return row[: row.index(2)] if 2 in row else row
+
+
+def test_translation(folders):
+    folder, theirs = folders["bart"]
+    model = regard.from_pretrained(folder)
+    for text, best in zip(TEXTS, model.outputs(TEXTS), strict=True):
+        ids = torch.tensor([[*WORDS.encode(text), 2]])
+        assert [i for i in best[0].token_ids if i != 2] == generated(theirs, input_ids=ids)
+    assert model.recipe.decode.beam_size == 2
+
+
+def test_language_model(folders):
+    folder, theirs = folders["gpt2"]
+    model = regard.from_pretrained(folder)
+    (best,) = model.outputs(TEXTS[:1])
+    ids = torch.tensor([[1, *WORDS.encode(TEXTS[0])]])
+    assert [i for i in best[0].token_ids if i != 2] == generated(theirs, input_ids=ids)
+
+
+def test_classifier(folders):
+    folder, theirs = folders["bert"]
+    model = regard.from_pretrained(folder)
+    assert model.target.names == ("LABEL_0", "LABEL_1", "LABEL_2")
+    for text, best in zip(TEXTS, model.outputs(TEXTS), strict=True):
+        with torch.no_grad():
+            logits = theirs(input_ids=torch.tensor([[*WORDS.encode(text), 2]])).logits[0]
+        wanted = dict(zip(model.target.names, logits.softmax(-1).tolist(), strict=True))
+        assert best[0].probabilities == pytest.approx(wanted, abs=1e-5)
+
+
+def test_images(folders):
+    side = 12
+    pixels = np.random.default_rng(1).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    batch = ((torch.from_numpy(pixels).permute(2, 0, 1) / 255 - 0.5) / 0.5)[None]
+    folder, theirs = folders["vit"]
+    model = regard.from_pretrained(folder)
+    with torch.no_grad():
+        logits = theirs(pixel_values=batch).logits[0]
+    wanted = dict(zip(model.target.names, logits.softmax(-1).tolist(), strict=True))
+    assert model.outputs([pixels])[0][0].probabilities == pytest.approx(wanted, abs=1e-5)
+    folder, theirs = folders["captioner"]
+    best = regard.from_pretrained(folder).outputs([pixels])[0][0]
+    assert [i for i in best.token_ids if i != 2] == generated(theirs, pixel_values=batch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_imported_checkpoint_is_the_same_model(kind, folders, tmp_path):
+    folder, _ = folders[kind]
+    done = command("import", folder, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert regard.verify(tmp_path / "out")
+    direct, loaded = regard.from_pretrained(folder), regard.load(tmp_path / "out", device="cpu")
+    weights = loaded.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in direct.model.state_dict().items())
+    assert loaded.recipe == direct.recipe
+    assert [each and each.hash for each in (*loaded.sources, loaded.target)] == [
+        each and each.hash for each in (*direct.sources, direct.target)
+    ]
+    with pytest.raises(InvalidArgument, match=r"out: wanted a folder that does not exist yet"):
+        regard.import_model(folder, tmp_path / "out")
+
+
+def test_an_imported_model_is_looked_at_scored_and_fine_tuned(folders, tmp_path):
+    out = regard.import_model(folders["bart"][0], tmp_path / "model", dtype="bfloat16")
+    assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {torch.bfloat16}
+    model = regard.load(out, device="cpu")
+    assert model.score(TEXTS, TEXTS)[0].log_probability < 0
+    assert regard.look(model, TEXTS[0])["encoder 1"].weights().shape[0] == 3
+    for name, lines in (("source", TEXTS), ("target", TEXTS[::-1])):
+        (tmp_path / name).write_text("\n".join(lines * 4) + "\n")
+    changes = [f'data.train=["{tmp_path}/source", "{tmp_path}/target"]', "train.max_steps=2", "train.device=cpu"]
+    changes += ["train.warmup_steps=1", "train.batch_tokens=256"]
+    tuned = regard.train(out / "recipe.toml", tmp_path / "run", changes=changes, cache=tmp_path / "cache")
+    assert tuned.predict(TEXTS[:1])
+    assert tuned.target.special_tokens == model.target.special_tokens
+
+
+def test_a_vocabulary_larger_than_the_embedding_is_refused(folders, tmp_path):
+    folder, _ = folders["gpt2"]
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text()) | {"vocab_size": 40}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["transformer.wte.weight"] = weights["transformer.wte.weight"][:40].clone()
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(InvalidArgument, match=r"tokenizer\.json: wanted at most 40 tokens, the rows of the embedding"):
+        regard.from_pretrained(tmp_path)
+
+
+def test_models_of_the_hub_are_fetched_without_code_and_pickles(folders, monkeypatch):
+    asked = {}
+
+    def download(name, **options):
+        asked.update(options, name=name)
+        return str(folders["gpt2"][0])
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert regard.from_pretrained("hf:somebody/model@main").predict(["the"])
+    assert (asked["name"], asked["revision"]) == ("somebody/model", "main")
+    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in asked["allow_patterns"])
+
+    def fail(*args, **options):
+        raise OSError("no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(
+        InvalidArgument, match=r"hf:a/b: wanted a model that can be downloaded; got OSError: no network"
+    ):
+        regard.from_pretrained("hf:a/b")
+    with pytest.raises(InvalidArgument, match=r"wanted hf:owner/name"):
+        regard.from_pretrained("hf:../../etc")
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtra, match=r"regard\[hub\]"):
+        regard.from_pretrained("hf:a/b")
+
+
+def test_wrong_arguments_are_refused(folders, tmp_path):
+    with pytest.raises(InvalidArgument, match=r"dtype: wanted one of float32"):
+        regard.from_pretrained(folders["gpt2"][0], dtype="int8")
+    with pytest.raises(InvalidArgument, match=r"config\.json: wanted a JSON file; got No such file"):
+        regard.from_pretrained(tmp_path / "nowhere")

@@ -1,0 +1,317 @@
+"""The engine behind a server: any mixture of jobs is answered as `Predictor.outputs` answers each alone."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from regard.core.errors import DeadlineExceeded, EngineFailed, InvalidArgument, Overloaded, ServerStopping
+from regard.server.engine import Engine, EngineLimits
+from regard.server.jobs import Generation, Job, JobQueue, Scoring
+from support.predictors import classifier, language_model, translator
+
+TEXTS = ["the cat sat", "a dog ran on the mat", "the", "on the mat the red cat sat; a dogma", "dog", ""]
+PATIENCE = 60.0
+LONG = {"min_length": 8, "max_length": 12}
+
+
+class Answer:
+    """Receives what a job gives."""
+
+    def __init__(self, model: str, work: Generation | Scoring, **options) -> None:
+        self.ended, self.result, self.pieces = threading.Event(), None, []
+        self.calls = 0
+        self.job = Job(model, work, self.end, **options)
+
+    def end(self, result) -> None:
+        self.result, self.calls = result, self.calls + 1
+        self.ended.set()
+
+    def wait(self):
+        assert self.ended.wait(PATIENCE), "no answer"
+        return self.result
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine = Engine(EngineLimits(slots=4, hypotheses=16, queued_jobs=200, queued_tokens=10_000, batch=3))
+    for decoder in ("transformer", "rnn", "conv"):
+        engine.load(decoder, "1", translator(decoder=decoder))
+    engine.load("labels", "1", classifier())
+    engine.load("lines", "1", language_model())
+    engine.load("running", "1", language_model(context_length=8))
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+def ask(engine: Engine, model: str, work: Generation | Scoring, **options) -> Answer:
+    answer = Answer(model, work, **options)
+    engine.submit(answer.job)
+    return answer
+
+
+def assert_nothing_is_left(engine: Engine) -> None:
+    assert engine.busy == 0
+    assert (len(engine.queue), engine.queue.tokens) == (0, 0)
+    assert not any(model.groups for model in engine.models.values())
+    assert engine._clients.total() == 0
+
+
+def expected(engine: Engine, model: str, work: Generation | Scoring):
+    predictor = engine.models[model].predictor
+    if isinstance(work, Scoring):
+        return predictor.score([work.input], None if work.target is None else [work.target])[0]
+    return predictor.outputs(
+        [work.input],
+        prefixes=[work.prefix] if work.prefix else None,
+        banned=work.banned,
+        required=[work.required] if work.required else None,
+        scores=work.scores,
+        attention=work.attention,
+        lines=[work.number + 1],
+        **work.options,
+    )[0]
+
+
+def assert_equal(result, wanted) -> None:
+    if not isinstance(wanted, list):
+        assert result.tokens == wanted.tokens
+        assert result.log_probabilities == pytest.approx(wanted.log_probabilities, abs=1e-5)
+        return
+    assert [(each.text, each.token_ids, each.finish_reason) for each in result] == [
+        (each.text, each.token_ids, each.finish_reason) for each in wanted
+    ]
+    for one, other in zip(result, wanted, strict=True):
+        assert (one.score is None) == (other.score is None)
+        if one.score is not None:
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+        assert (one.attention is None) == (other.attention is None)
+        if one.attention is not None:
+            assert (one.attention - other.attention).abs().max() < 1e-5
+        assert (one.probabilities is None) == (other.probabilities is None)
+        if one.probabilities is not None:
+            assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+
+
+def works(chance: random.Random) -> tuple[str, Generation | Scoring]:
+    """Some job: a model, and what it is asked."""
+    text, short = chance.choice(TEXTS), {"max_length": chance.choice([3, 9, 20])}
+    model = chance.choice(["transformer", "rnn", "conv"])
+    kind = chance.randrange(9)
+    if kind == 0:
+        return model, Generation(text, {**short, "beam_size": 3, "num_hypotheses": 2}, scores=True)
+    if kind == 1:
+        sampled = {**short, "sample": True, "temperature": 0.8, "seed": chance.choice([1, 2])}
+        return model, Generation(text, sampled, number=chance.randrange(3))
+    if kind == 2:
+        return model, Generation(text, short, prefix="the cat", banned=["dog"], scores=True)
+    if kind == 3:
+        return model, Generation(text, {"max_length": 20, "beam_size": 2}, required=["mat"])
+    if kind == 4:
+        return "labels", Generation(text, chance.choice([{}, {"num_hypotheses": 2}]), scores=True)
+    if kind == 5:
+        return chance.choice(["lines", "running"]), Generation("the cat", {"max_length": chance.choice([4, 20])})
+    if kind == 6:
+        return model, Scoring(text, "a dog sat") if chance.random() < 0.5 else Generation(text, short, attention=True)
+    if kind == 7:
+        return "lines", Scoring("the cat sat")
+    return model, Generation(text, short)
+
+
+def test_any_mixture_of_jobs_is_answered_as_each_alone(engine):
+    """From several threads, with random arrivals and cancellations; nothing is left behind."""
+    answers: list[tuple[Answer, str, Generation | Scoring]] = []
+    cancelled: list[Answer] = []
+    lock = threading.Lock()
+
+    def client(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(15):
+            model, work = works(chance)
+            answer = ask(engine, model, work, client=str(seed))
+            with lock:
+                answers.append((answer, model, work))
+            if chance.random() < 0.15:
+                engine.cancel(answer.job)
+                cancelled.append(answer)
+            time.sleep(chance.random() * 0.01)
+
+    threads = [threading.Thread(target=client, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    checked = 0
+    for answer, model, work in answers:
+        if answer not in cancelled:
+            assert_equal(answer.wait(), expected(engine, model, work))
+            checked += 1
+    assert checked > 30
+    assert engine.stop(PATIENCE)
+    assert all(answer.calls <= 1 for answer, _, _ in answers)
+    assert_nothing_is_left(engine)
+
+
+@pytest.mark.parametrize("model", ["transformer", "rnn", "lines", "running"])
+def test_the_pieces_of_a_stream_are_the_text(engine, model):
+    work = Generation("the cat sat", {"max_length": 20, "sample": True, "temperature": 3.0})
+    answer = Answer(model, work)
+    answer.job.on_text = answer.pieces.append
+    engine.submit(answer.job)
+    assert "".join(answer.pieces if answer.wait() else ()) == expected(engine, model, work)[0].text
+    assert len(answer.pieces) > 1
+
+
+def test_a_bad_input_is_refused_alone(engine):
+    good = Generation("the cat", {"max_length": 5})
+    bad = [
+        Generation("the cat", {"beam_size": 0}),
+        Generation("cat " * 2000),
+        Generation("the cat", {"no_such_option": 1}),
+        Generation("the cat", required=["mat " * 400]),
+    ]
+    answers = [ask(engine, "transformer", work) for work in (good, *bad, good)]
+    assert_equal(answers[0].wait(), expected(engine, "transformer", good))
+    assert_equal(answers[-1].wait(), expected(engine, "transformer", good))
+    for answer in answers[1:-1]:
+        assert isinstance(answer.wait(), ValueError)
+    labels = [ask(engine, "labels", work) for work in (Generation("cat"), Generation(np.zeros((4, 4, 3), np.uint8)))]
+    assert_equal(labels[0].wait(), expected(engine, "labels", Generation("cat")))
+    assert isinstance(labels[1].wait(), InvalidArgument)
+    with pytest.raises(InvalidArgument, match=r"model: wanted one of transformer.*; got 'nothing'"):
+        ask(engine, "nothing", good)
+
+
+def test_a_model_that_fails_ends_its_jobs_and_not_the_engine(engine, monkeypatch, caplog):
+    decoder = engine.models["rnn"].predictor.model.decoder
+    monkeypatch.setattr(type(decoder), "step", lambda *given: 1 / 0)
+    failed = ask(engine, "rnn", Generation("the cat"))
+    assert isinstance(failed.wait(), EngineFailed)
+    assert "ZeroDivisionError" in caplog.text
+    work = Generation("the cat", {"max_length": 4})
+    assert_equal(ask(engine, "conv", work).wait(), expected(engine, "conv", work))
+    monkeypatch.undo()
+    assert_equal(ask(engine, "rnn", work).wait(), expected(engine, "rnn", work))
+
+
+class Slow:
+    """Makes every step of a model wait until it is told to go on."""
+
+    def __init__(self, engine: Engine, model: str, monkeypatch) -> None:
+        decoder = type(engine.models[model].predictor.model.decoder)
+        self.gate, self.waits, step = threading.Semaphore(0), threading.Event(), decoder.step
+
+        def slow(*given):
+            self.waits.set()
+            assert self.gate.acquire(timeout=PATIENCE)
+            return step(*given)
+
+        monkeypatch.setattr(decoder, "step", slow)
+
+    def go_on(self, steps: int = 10_000) -> None:
+        self.gate.release(steps)
+
+
+@pytest.fixture
+def slow(engine, monkeypatch) -> Iterator[Slow]:
+    slow = Slow(engine, "rnn", monkeypatch)
+    yield slow
+    slow.go_on()
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again(slow):
+    engine = Engine(EngineLimits(slots=1, queued_jobs=3, queued_tokens=40))
+    engine.load("rnn", "1", translator(decoder="rnn"))
+    engine.start()
+    first = ask(engine, "rnn", Generation("the cat", {"max_length": 3}))
+    assert slow.waits.wait(PATIENCE)
+    queued = [ask(engine, "rnn", Generation("cat", {"max_length": 3})) for _ in range(3)]
+    with pytest.raises(Overloaded) as refused:
+        ask(engine, "rnn", Generation("cat"))
+    assert 1 <= refused.value.retry_after <= 60
+    engine.cancel(queued.pop().job)
+    with pytest.raises(Overloaded):  # few jobs, but many tokens
+        ask(engine, "rnn", Generation("cat " * 60))
+    slow.go_on()
+    assert all(isinstance(each.wait(), list) for each in (first, *queued))
+    assert engine.stop(PATIENCE)
+    assert_nothing_is_left(engine)
+
+
+def test_a_deadline_ends_a_job_in_the_queue_and_in_the_batch(engine, slow):
+    running = ask(engine, "rnn", Generation("the cat", LONG), deadline=time.monotonic() + 0.2)
+    assert slow.waits.wait(PATIENCE)
+    queued = ask(engine, "transformer", Generation("the cat"), deadline=time.monotonic() + 0.1)
+    time.sleep(0.3)
+    slow.go_on(1)
+    assert isinstance(running.wait(), DeadlineExceeded)
+    assert isinstance(queued.wait(), DeadlineExceeded)
+    assert engine.stop(PATIENCE)
+    assert_nothing_is_left(engine)
+
+
+def test_a_cancelled_job_frees_its_slot_at_the_next_step(engine, slow):
+    first = [ask(engine, "rnn", Generation("the cat", LONG)) for _ in range(4)]  # all slots
+    assert slow.waits.wait(PATIENCE)
+    late = ask(engine, "rnn", Generation("dog", {"max_length": 2}))
+    for answer in first:
+        engine.cancel(answer.job)
+    slow.go_on(40)
+    assert isinstance(late.wait(), list)
+    assert not any(answer.ended.is_set() for answer in first)
+    assert engine.stop(PATIENCE)
+    assert_nothing_is_left(engine)
+
+
+def test_stopping_finishes_what_is_in_flight_and_refuses_the_rest(engine, slow):
+    answers = [ask(engine, "rnn", Generation("the cat", {"max_length": 4})) for _ in range(9)]
+    stopping = threading.Thread(target=lambda: results.append(engine.stop(PATIENCE)))
+    results: list[bool] = []
+    stopping.start()
+    assert slow.waits.wait(PATIENCE)
+    time.sleep(0.05)
+    with pytest.raises(ServerStopping):
+        ask(engine, "rnn", Generation("dog"))
+    slow.go_on()
+    stopping.join(PATIENCE)
+    assert results == [True]
+    assert all(isinstance(answer.wait(), list) for answer in answers)
+
+
+def test_stopping_in_time_ends_the_rest_with_an_error(engine, slow):
+    answer = ask(engine, "rnn", Generation("the cat", LONG))
+    assert slow.waits.wait(PATIENCE)
+    threading.Timer(0.3, slow.go_on).start()
+    assert engine.stop(0.05) is False
+    assert isinstance(answer.wait(), ServerStopping | list)
+
+
+def test_a_replaced_model_answers_what_it_began(engine, slow):
+    old, new = engine.models["rnn"].predictor, translator(decoder="rnn", seed=5)
+    work = Generation("the cat sat on", LONG)
+    before = ask(engine, "rnn", work)
+    assert slow.waits.wait(PATIENCE)
+    engine.load("rnn", "2", new)
+    after = ask(engine, "rnn", work)
+    slow.go_on()
+    results = [each.wait()[0].text for each in (before, after)]
+    assert results == [each.predict([work.input], **LONG)[0] for each in (old, new)]
+    assert results[0] != results[1]
+    assert engine.stop(PATIENCE)
+    assert not engine._replaced
+
+
+def test_the_queue_is_fair_between_clients():
+    queue = JobQueue(100, 10_000)
+    for client in ("busy", "busy", "busy", "quiet", "other"):
+        queue.add(Job("m", Generation("x"), lambda result: None, client=client))
+    running, turns = Counter(busy=2), []
+    for job in queue.by_turn(running):
+        turns.append(job.client)
+        running[job.client] += 1  # taken
+    assert turns == ["quiet", "other", "busy", "busy", "busy"]
