@@ -518,8 +518,8 @@ def test_a_score_of_words_that_is_none_is_null(tmp_path):
 
 
 @pytest.mark.slow
-def test_demo_reads_dates_and_shows_where_it_looks():
-    done = process("demo")
+def test_demo_reads_dates_and_shows_where_it_looks(tmp_path):
+    done = process("demo", "--out", tmp_path / "demo")
     assert done.returncode == 0, done.stderr
     shares = [float(share) for share in re.findall(r"([\d.]+)% of 1,000 dates", done.stdout)]
     assert len(shares) == 2
