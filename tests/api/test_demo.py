@@ -6,28 +6,12 @@ import pytest
 
 import regard
 from regard.api import demo
-
-RECIPE = """
-[data]
-synthetic = "dates"
-source = {tokenizer = "characters", vocab_size = 400}
-target = {tokenizer = "characters", vocab_size = 400}
-shared_vocab = false
-[model]
-encoder = {kind = "rnn", dim = 8}
-decoder = {kind = "rnn", dim = 8}
-[train]
-max_steps = 2
-validate_every = 2
-warmup_steps = 1
-[decode]
-max_length = 3
-"""
+from support.training_runs import rnn_recipe
 
 
 @pytest.mark.slow
 def test_the_demo_resumes_and_names_its_model(tmp_path, monkeypatch, capsys):
-    (tmp_path / "tiny.toml").write_text(RECIPE)
+    (tmp_path / "tiny.toml").write_text(rnn_recipe("dates", dim=8, max_length=3, max_steps=2, validate_every=2))
     monkeypatch.setattr(demo, "RECIPES", {str(tmp_path / "tiny.toml"): "A tiny model"})
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -43,6 +27,13 @@ def test_the_demo_resumes_and_names_its_model(tmp_path, monkeypatch, capsys):
         regard.demo()
         messages.seek(0)
         assert "resumed at step 2" in messages.read()
+        (tmp_path / "tiny.toml").write_text(rnn_recipe("dates", dim=4, max_length=3, max_steps=2, validate_every=2))
+        with pytest.raises(regard.CheckpointRefused):  # a folder of the user's own
+            regard.demo(out=run.parent)
+        regard.demo()
+        messages.seek(0)
+        assert "is of another version of Regard: training begins" in messages.read()
+        assert regard.load(run).recipe.model.decoder.config.dim == 4
 
 
 def test_a_predictor_prints_a_short_summary(tmp_path):

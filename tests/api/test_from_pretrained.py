@@ -126,11 +126,9 @@ def test_an_imported_model_is_looked_at_scored_and_fine_tuned(folders, tmp_path)
     assert regard.look(model, TEXTS[0])["encoder 1"].weights().shape[0] == 3
     for name, lines in (("source", TEXTS), ("target", TEXTS[::-1])):
         (tmp_path / name).write_text("\n".join(lines * 4) + "\n")
-    recipe = model.recipe.as_dict() | {"decode": {}}
-    recipe["data"]["train"] = [str(tmp_path / "source"), str(tmp_path / "target")]
-    recipe["train"] = {"init_from": str(out), "max_steps": 2, "warmup_steps": 1, "validate_every": 2, "device": "cpu"}
-    recipe["train"] |= {"batch_tokens": 256}
-    tuned = regard.train(recipe, tmp_path / "run", cache=tmp_path / "cache")
+    changes = [f'data.train=["{tmp_path}/source", "{tmp_path}/target"]', "train.max_steps=2", "train.device=cpu"]
+    changes += ["train.warmup_steps=1", "train.batch_tokens=256"]
+    tuned = regard.train(out / "recipe.toml", tmp_path / "run", changes=changes, cache=tmp_path / "cache")
     assert tuned.predict(TEXTS[:1])
     assert tuned.target.special_tokens == model.target.special_tokens
 

@@ -19,27 +19,9 @@ from regard.evaluation.metrics import METRICS
 from regard.recipe.load import read_recipe
 from regard.recipe.shipped import find_recipe, shipped_recipes
 from support.command_line import command, process
+from support.training_runs import rnn_recipe
 
-RECIPE = """
-[data]
-synthetic = "copy"
-source = {tokenizer = "bytes"}
-target = {tokenizer = "bytes"}
-
-[model]
-encoder = {kind = "rnn", dim = 16}
-decoder = {kind = "rnn", dim = 16}
-
-[train]
-max_steps = 6
-warmup_steps = 2
-validate_every = 3
-batch_tokens = 256
-log_every = 3
-
-[decode]
-max_length = 20
-"""
+RECIPE = rnn_recipe(dim=16, max_steps=6, warmup_steps=2, validate_every=3, batch_tokens=256, log_every=3)
 
 
 @pytest.fixture(scope="module")
@@ -536,8 +518,8 @@ def test_a_score_of_words_that_is_none_is_null(tmp_path):
 
 
 @pytest.mark.slow
-def test_demo_reads_dates_and_shows_where_it_looks():
-    done = process("demo")
+def test_demo_reads_dates_and_shows_where_it_looks(tmp_path):
+    done = process("demo", "--out", tmp_path / "demo")
     assert done.returncode == 0, done.stderr
     shares = [float(share) for share in re.findall(r"([\d.]+)% of 1,000 dates", done.stdout)]
     assert len(shares) == 2

@@ -11,6 +11,7 @@ import typer
 from regard.cli import app
 from support.command_line import command
 from support.forged import GOLDEN
+from support.training_runs import rnn_recipe
 
 NUMBERS = ["-1", "0", "1", "1000000000", "9" * 30, "9" * 5000, "1.5", "nan", "x", ""]
 TEXTS = [
@@ -41,6 +42,7 @@ SETTINGS = [
 ]  # fmt: skip
 VALUES = {
     "N": NUMBERS, "FILE": FILES, "FOLDER": FILES, "IMAGE": FILES, "KEY=VALUE": SETTINGS, "KEY=A,B,…": SETTINGS,
+    "KEY=LOW:HIGH[:log]": [*SETTINGS, "train.seed=1:2", "train.learning_rate=0:1:log", "x=1:2"],
     "MODEL": FILES, "SYSTEM": FILES, "RUN": FILES, "RECIPE": FILES, "NAME|FILE": FILES + TEXTS,
 }  # fmt: skip
 MODEL, PAIRS, TEXT = str(GOLDEN / "transformer"), "pairs.tsv", "text.txt"
@@ -65,20 +67,6 @@ VALID = {  # the arguments with which each verb works
     "words analogy": ["vectors.txt", "a", "b", "c"],
     "words score": ["vectors.txt", TEXT],
 }
-RECIPE = """
-[data]
-synthetic = "copy"
-source = {tokenizer = "bytes"}
-target = {tokenizer = "bytes"}
-[model]
-encoder = {kind = "rnn", dim = 4}
-decoder = {kind = "rnn", dim = 4}
-[train]
-max_steps = 1
-warmup_steps = 0
-validate_every = 1
-device = "cpu"
-"""
 CHILD = """
 import faulthandler, json, resource, sys, time, traceback
 from regard.cli import main
@@ -131,7 +119,7 @@ def test_every_verb_is_fuzzed():
 
 @pytest.mark.slow
 def test_hostile_options_give_a_message_and_no_traceback(tmp_path):
-    (tmp_path / "recipe.toml").write_text(RECIPE)
+    (tmp_path / "recipe.toml").write_text(rnn_recipe())
     (tmp_path / PAIRS).write_text("source\ttarget\nabc\tcba\nab\tba\n")
     (tmp_path / TEXT).write_text("abc\nab\n")
     (tmp_path / "deep.json").write_text("[" * 100_000)

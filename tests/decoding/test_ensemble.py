@@ -12,18 +12,17 @@ from regard.decoding.ensemble import Ensemble
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
 from support.models import decoder
-from support.search import found, model, said, sources
+from support.search import STRATEGIES, decode, model, sources, token_ids
 
 NAMES = ("transformer", "lstm bahdanau", "conv", "rnn")
-WAYS = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_with_itself_equals_the_model(name):
     made, rows = model(name), sources()
-    for options in WAYS:
-        alone, together = (found(each, rows, batch_tokens=13, **options) for each in (made, Ensemble([made, made])))
-        assert said(alone) == said(together)
+    for options in STRATEGIES:
+        alone, together = (decode(each, rows, batch_tokens=13, **options) for each in (made, Ensemble([made, made])))
+        assert token_ids(alone) == token_ids(together)
         for one, other in zip(alone, together, strict=True):
             assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
 
@@ -35,7 +34,7 @@ def test_probabilities_are_the_mean_of_the_members():
     source, targets = Tokens.of(rows[:3]), torch.tensor([[START, 5, 6, END], [START, 8, 8, 9], [START, 9, 7, 5]])
     p = torch.stack([member.log_probabilities(source, targets).exp() for member in members]).mean(0)
     torch.testing.assert_close(together.log_probabilities(source, targets), p.log(), rtol=0, atol=1e-5)
-    hits = found(together, rows, beam_size=3, num_hypotheses=3, batch_tokens=13)
+    hits = decode(together, rows, beam_size=3, num_hypotheses=3, batch_tokens=13)
     for row, hypotheses in zip(rows, hits, strict=True):
         for each in hypotheses:
             whole = torch.tensor([[START, *each.tokens, *[END] * each.ended]])

@@ -11,10 +11,9 @@ from regard.decoding.interfaces import LogitsProcessor
 from regard.decoding.logits_processors import LOGITS_PROCESSORS
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
-from support.search import found, model, said, sources
+from support.search import STRATEGIES, decode, model, sources, token_ids
 
 FAVORED = 9
-STRATEGIES = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})
 
 
 class Favor(LogitsProcessor):
@@ -54,15 +53,15 @@ def _registered():
 
 
 def count(outputs) -> int:
-    return sum(tokens.count(FAVORED) for one in said(outputs) for tokens in one)
+    return sum(tokens.count(FAVORED) for one in token_ids(outputs) for tokens in one)
 
 
 @pytest.mark.parametrize("options", STRATEGIES, ids=str)
 @torch.no_grad()
 def test_a_registered_processor_is_applied_and_scores_stay_those_of_the_model(options):
     made, rows = model("transformer"), sources()[:5]
-    favored = found(made, rows, logits_processors=("favor",), **options)
-    assert count(favored) > count(found(made, rows, **options))
+    favored = decode(made, rows, logits_processors=("favor",), **options)
+    assert count(favored) > count(decode(made, rows, **options))
     for row, hypotheses in zip(rows, favored, strict=True):
         for each in hypotheses:
             tokens = torch.tensor([[START, *each.tokens, *[END] * each.ended]])

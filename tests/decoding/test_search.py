@@ -20,7 +20,7 @@ from regard.model.interfaces import Decoder, DecoderState
 from regard.model.seq2seq import Seq2Seq
 from support.hugging_face import twin
 from support.models import DECODERS, VOCABULARY
-from support.search import LONGEST, WAYS, found, model, said, sources
+from support.search import LONGEST, STRATEGIES, decode, model, sources, token_ids
 
 
 class AllowedTokens(LogitsProcessor):
@@ -61,7 +61,7 @@ def written_out(made: Seq2Seq, row: list[int], width: int, penalty: float) -> li
 def test_beam_search_equals_a_plain_implementation(name):
     made, rows = model(name), sources()[:3]
     for width, penalty in ((2, 0.0), (4, 1.0)):
-        hits = found(made, rows, beam_size=width, num_hypotheses=width, length_penalty=penalty)
+        hits = decode(made, rows, beam_size=width, num_hypotheses=width, length_penalty=penalty)
         for row, hypotheses in zip(rows, hits, strict=True):
             wanted = written_out(made, row, width, penalty)
             assert [(*each.tokens, END) if each.ended else each.tokens for each in hypotheses] == [t for _, t in wanted]
@@ -73,34 +73,34 @@ KINDS += [f"transformer {position}" for position in ("rotary", "additive rotary"
 KINDS += [f"transformer like {model}" for model in ("BART", "Mistral")]
 
 
-@pytest.mark.parametrize(("name", "options"), list(product(KINDS, WAYS)))
+@pytest.mark.parametrize(("name", "options"), list(product(KINDS, STRATEGIES)))
 def test_outputs_do_not_depend_on_batching(name, options):
     """The outputs of a request do not depend on batch size, order, or when others are admitted and released."""
     made, rows = model(name), sources()
-    together = said(found(made, rows, **options))
-    few_slots = said(found(made, rows, **options, batch_tokens=13))
+    together = token_ids(decode(made, rows, **options))
+    few_slots = token_ids(decode(made, rows, **options, batch_tokens=13))
     assert few_slots == together
     if "sample" not in options:  # whose draws depend on the position
-        alone = [said(found(made, [row], **options))[0] for row in rows]
+        alone = [token_ids(decode(made, [row], **options))[0] for row in rows]
         assert alone == together
-        assert said(found(made, rows[::-1], **options))[::-1] == together
+        assert token_ids(decode(made, rows[::-1], **options))[::-1] == together
 
 
-@pytest.mark.parametrize("options", WAYS[1:], ids=["beam", "sample"])
+@pytest.mark.parametrize("options", STRATEGIES[1:], ids=["beam", "sample"])
 @pytest.mark.parametrize("name", ["transformer learned", "transformer learned concatenated"])  # compiled, and not
 def test_outputs_end_at_the_last_learned_position(name, options):
     """Others are admitted meanwhile, so that a slot may take more steps than any output has tokens."""
     made, rows = model(name), [row for row in sources() for _ in range(12)]
     positions = made.decoder.input_layer.position_encoding.positions
     positions.limit, positions.table = LONGEST, nn.Parameter(positions.table[:LONGEST])
-    wanted = said(found(made, rows, **options))
+    wanted = token_ids(decode(made, rows, **options))
     lengths = {len(tokens) for one in wanted for tokens in one}
     assert max(lengths) == LONGEST
     assert min(lengths) < LONGEST
-    assert said(found(made, rows, max_length=50, batch_tokens=60, **options)) == wanted
-    assert found(made, rows[:1], prefixes=[[9] * 6], max_length=50, **options)[0][0].tokens[:6] == (9,) * 6
+    assert token_ids(decode(made, rows, max_length=50, batch_tokens=60, **options)) == wanted
+    assert decode(made, rows[:1], prefixes=[[9] * 6], max_length=50, **options)[0][0].tokens[:6] == (9,) * 6
     with pytest.raises(InvalidArgument, match="prefix: wanted at most 6 tokens: the decoder has learned 7 positions"):
-        found(made, rows[:1], prefixes=[[9] * 7], **options)
+        decode(made, rows[:1], prefixes=[[9] * 7], **options)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -112,7 +112,7 @@ def test_scores_equal_teacher_forced_log_probabilities(name):
         {"beam_size": 3, "num_hypotheses": 3},
         {"sample": True, "num_hypotheses": 2, "temperature": 1.7},
     ):
-        for row, hypotheses in zip(rows, found(made, rows, **options), strict=True):
+        for row, hypotheses in zip(rows, decode(made, rows, **options), strict=True):
             assert hypotheses
             for each in hypotheses:
                 whole = torch.tensor([[START, *each.tokens, *[END] * each.ended]])
@@ -132,7 +132,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all(name):
                 whole = torch.tensor([[START, *tokens, *[END] * (length < 3)]])  # three tokens at most, with the end
                 log_p = made.decoder(whole[:, :-1], memory).log_softmax(-1).gather(-1, whole[:, 1:, None]).sum()
                 best = max(best, (float(log_p), tokens))
-    hit = found(made, [row], beam_size=len(words) ** 3, length_penalty=0.0, max_length=3, batch_tokens=64)[0][0]
+    hit = decode(made, [row], beam_size=len(words) ** 3, length_penalty=0.0, max_length=3, batch_tokens=64)[0][0]
     assert (hit.score, hit.tokens) == (pytest.approx(best[0], abs=1e-4), best[1])
 
 
@@ -150,7 +150,7 @@ def test_beam_size_one_is_greedy_search():
                 if END not in output:
                     output.append(token)
     wanted = [tuple(output[: output.index(END)] if END in output else output) for output in outputs]
-    assert [one[0] for one in said(found(made, rows))] == wanted
+    assert [one[0] for one in token_ids(decode(made, rows))] == wanted
     assert any(END in output for output in outputs)
     assert any(END not in output for output in outputs)
 
@@ -160,24 +160,24 @@ def test_beam_size_one_is_greedy_search():
 )
 def test_logits_processors_always_hold(options):
     made, rows = model("transformer"), sources()
-    plain = [one[0] for one in said(found(made, rows, max_length=12, **options))]
+    plain = [one[0] for one in token_ids(decode(made, rows, max_length=12, **options))]
     assert any(len(tokens) < 4 for tokens in plain)
-    for tokens in (one[0] for one in said(found(made, rows, max_length=12, min_length=4, **options))):
+    for tokens in (one[0] for one in token_ids(decode(made, rows, max_length=12, min_length=4, **options))):
         assert len(tokens) >= 4
     for row, tokens in zip(
-        rows, (one[0] for one in said(found(made, rows, max_length_ratio=1.0, **options))), strict=True
+        rows, (one[0] for one in token_ids(decode(made, rows, max_length_ratio=1.0, **options))), strict=True
     ):
         assert len(tokens) <= len(row)
     for tokens in (
-        one[0] for one in said(found(made, rows, max_length=12, no_repeat_ngram_size=2, min_length=9, **options))
+        one[0] for one in token_ids(decode(made, rows, max_length=12, no_repeat_ngram_size=2, min_length=9, **options))
     ):
         pairs = list(pairwise(tokens))
         assert len(set(pairs)) == len(pairs)
-    for one in found(made, rows, max_length=12, no_repeat_ngram_size=1, min_length=12, **options):
+    for one in decode(made, rows, max_length=12, no_repeat_ngram_size=1, min_length=12, **options):
         assert one[0].ended  # when no other token was left
         assert sorted(one[0].tokens) == [UNKNOWN, *range(MASK + 1, VOCABULARY)]
     prefixes = [(5, 9), (), (8,), *[(7, 7, 7)] * (len(rows) - 3)]
-    for prefix, one in zip(prefixes, found(made, rows, prefixes=prefixes, **options), strict=True):
+    for prefix, one in zip(prefixes, decode(made, rows, prefixes=prefixes, **options), strict=True):
         assert one[0].tokens[: len(prefix)] == prefix
     given = [Request(row, len(row), (5, 9, 8), given=3) for row in rows]
     config = DecodeConfig(max_length=12, min_length=4, **options)
@@ -185,10 +185,12 @@ def test_logits_processors_always_hold(options):
         assert len(one[0].tokens) >= 3 + 4
     used = {pair for tokens in plain for pair in pairwise(tokens)}
     one_word, pair = next(tokens[0] for tokens in plain if tokens), sorted(used)[0]
-    for tokens in (one[0] for one in said(found(made, rows, max_length=12, banned=[[one_word], pair], **options))):
+    for tokens in (
+        one[0] for one in token_ids(decode(made, rows, max_length=12, banned=[[one_word], pair], **options))
+    ):
         assert one_word not in tokens
         assert pair not in pairwise(tokens)
-    for tokens in (one[0] for one in said(found(made, rows, processors=[AllowedTokens(6, 8)], **options))):
+    for tokens in (one[0] for one in token_ids(decode(made, rows, processors=[AllowedTokens(6, 8)], **options))):
         assert set(tokens) <= {6, 8}
 
 
@@ -196,7 +198,7 @@ def test_a_repetition_penalty_reduces_repetition():
     made, rows = model("transformer"), sources()
 
     def repeats(**options) -> int:
-        outputs = said(found(made, rows, max_length=12, min_length=12, **options))
+        outputs = token_ids(decode(made, rows, max_length=12, min_length=12, **options))
         return sum(len(tokens) - len(set(tokens)) for (tokens,) in outputs)
 
     assert repeats(beam_size=3, repetition_penalty=3.0) < repeats(beam_size=3)
@@ -208,7 +210,7 @@ def test_beam_groups_increase_diversity():
     def different(**options) -> int:
         return sum(
             len({tokens[:1] for tokens in one})
-            for one in said(found(made, rows, beam_size=4, num_hypotheses=4, **options))
+            for one in token_ids(decode(made, rows, beam_size=4, num_hypotheses=4, **options))
         )
 
     assert different(beam_groups=4, diversity_penalty=5.0) > different()
@@ -355,7 +357,7 @@ def test_same_as_hugging_face(options, theirs):
             suppress_tokens=[PAD, START, MASK], early_stopping=False, **theirs,
         ),
     )  # fmt: skip
-    outputs = found(mine, rows, max_length=14, **options)
+    outputs = decode(mine, rows, max_length=14, **options)
     for row, one in zip(given.tolist(), outputs, strict=True):
         wanted = row[1:]
         assert list(one[0].tokens) == (wanted[: wanted.index(END)] if END in wanted else wanted)

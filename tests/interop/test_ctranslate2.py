@@ -9,25 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 
 import regard
 from regard.api.evaluate import rows_of
 from regard.core.errors import InvalidArgument, MissingExtra
-from regard.data.special_tokens import END, MASK, PAD, START
+from regard.data.special_tokens import DEFAULT_TOKENS, END, MASK, PAD, START
 from regard.data.tokenizer import Tokenizer
+from regard.data.train_tokenizer import train_tokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.interop import ctranslate2 as exporter
 from regard.interop.ctranslate2 import EXPRESSIBLE, EXPRESSIBLE_OPTIONS, CTranslate2Target, _part_obstacles
 from regard.model.build import parse_model
-from regard.model.model_config import ModelOptions
+from regard.model.model_config import SIZES, ModelOptions
 from regard.model.transformer_block import TransformerConfig
 from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
 from regard.recipe.shipped import find_recipe
 from support.models import without_zeros
+from support.permuted import permuted
 from support.predictors import COPY, classifier, tokenizer, translator
+from support.pretrained import ours_of, random_theirs
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 BASE = {"kind": "transformer", "dim": 16, "layers": 2, "heads": 4, "ffn_dim": 32}
@@ -39,11 +43,8 @@ LIMIT = 8  # tokens of an output
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "post-norm": {"norm_first": False},
-    "rms": {"norm": "rms"},
-    "rms post-norm": {"norm": "rms", "norm_first": False},
     "norm_input": {"norm_input": True},
-    "norm_eps": {"norm_eps": 0.1},
-    "rms norm_eps": {"norm": "rms", "norm_eps": 0.1},
+    "rms norm_eps": {"norm": "rms", "norm_eps": 0.1, "layers": 3},
     "rms_offset": {"norm": "rms_offset"},
     **{name: {"activation": name} for name in ("gelu", "gelu_tanh", "silu", "swiglu", "geglu")},
     "biases of queries, keys and values only": {"attention_bias": "qkv"},
@@ -53,13 +54,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "position_offset": {"positions": "learned", "position_offset": 2},
     "rotary_base": {"positions": "rotary", "rotary_base": 100.0},
     "relative_buckets": {"positions": "relative", "relative_buckets": 8, "relative_max_distance": 12},
-    "large heads": {"head_dim": 6},
     "large rotary grouped heads": {"positions": "rotary", "head_dim": 6, "kv_heads": 2},
     "grouped heads": {"kv_heads": 2},
     "one head of keys": {"kv_heads": 1},
-    "rotary grouped": {"positions": "rotary", "kv_heads": 2},
     "unscaled dot product": {"score": "dot"},
-    "deep": {"layers": 3, "ffn_dim": 20},
 }
 TRANSLATORS = {name: (table, table) for name, table in OPTIONS.items() if "alibi" not in name} | {
     "alibi in the decoder": ({}, {"positions": "alibi"}),
@@ -133,8 +131,9 @@ class Exported:
             sources = [[spelled[i] for i in self.model.source.encode(text)] for text in texts]
             found = self.inner.translate_batch(sources, max_decoding_length=LIMIT, min_decoding_length=0, **options)
             return [([names.index(name) for name in each.hypotheses[0]], each.scores[0]) for each in found]
-        first = END if self.model.running_text else START
-        prompts = [[names[i] for i in (first, *self.model.target.encode(text))] for text in texts]
+        special = self.model.target.special_tokens
+        first = [special.end] if self.model.running_text else [] if special.start is None else [special.start]
+        prompts = [[names[i] for i in (*first, *self.model.target.encode(text))] for text in texts]
         found = self.inner.generate_batch(prompts, max_length=LIMIT, include_prompt_in_result=False, **options)
         return [(each.sequences_ids[0], each.scores[0]) for each in found]
 
@@ -176,12 +175,10 @@ KINDS = ("bpe", "unigram", "characters", "words", "bytes")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_tokenizer_becomes_a_vocabulary(kind, tmp_path):
     """Token by token, also of texts with special tokens' names; and the written tokenizers give the same tokens."""
-    from tokenizers import Tokenizer as Inner
-
     source, target = tokenizer(kind), BYTES
     model = predictor({}, {}, (source, target))
     check_equal(model, exported(model, tmp_path))
-    written = Inner.from_file(str(tmp_path / "out" / "source_tokenizer.json"))
+    written = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "source_tokenizer.json"))
     written.encode_special_tokens = True
     shared = source.tokens() == target.tokens()
     names = json.loads((tmp_path / "out" / f"{'shared' if shared else 'source'}_vocabulary.json").read_text())
@@ -224,6 +221,57 @@ def test_running_text_begins_with_a_line_break_and_never_ends(tmp_path):
     assert len(found[0][0]) == LIMIT
 
 
+@pytest.mark.parametrize("encoder", [{}, None], ids=["translator", "language model"])
+def test_special_tokens_may_have_other_ids(encoder, tmp_path):
+    model = permuted(predictor(encoder, {}))
+    check_equal(model, exported(model, tmp_path))
+
+
+def with_tokens(model: Predictor, **tokens: Any) -> Predictor:
+    """The model with other roles of tokens."""
+    inner = tokenizers.Tokenizer.from_str(model.target.to_json())
+    words = Tokenizer(inner, replace(model.target.special_tokens, **tokens))
+    return replace(model, sources=(words,) if model.sources else (), target=words)
+
+
+def test_rows_that_no_token_uses(tmp_path):
+    words = Tokenizer(tokenizers.Tokenizer.from_str(BYTES.to_json()), DEFAULT_TOKENS, BYTES.size + 40)
+    model = predictor({}, {}, (words, words))
+    check_equal(model, exported(model, tmp_path))
+
+
+AROUND = {"none": ((), ()), "language": ((7,), (END,)), "language only": ((7,), ())}
+
+
+@pytest.mark.parametrize(("before", "after"), AROUND.values(), ids=AROUND)
+def test_special_tokens_around_a_source(before, after, tmp_path):
+    model = with_tokens(predictor({}, {}), source_prefix=before, source_suffix=after)
+    check_equal(model, exported(model, tmp_path))
+
+
+def test_a_language_model_without_a_start_token(tmp_path):
+    model = with_tokens(predictor(None, {}), start=None, unknown=None, suppressed=(PAD, MASK))
+    check_equal(model, exported(model, tmp_path))
+
+
+def test_tokens_that_every_output_begins_with_are_named(caplog, tmp_path):
+    model = with_tokens(predictor({}, {}), target_prefix=(9, 8))
+    other, names = Exported(model, exported(model, tmp_path)), model.target.tokens()
+    assert f"target_prefix=[{names[9:7:-1]}, …]" in caplog.text
+    sources = [[names[i] for i in model.source.encode(text)] for text in TEXTS]
+    found = other.inner.translate_batch(
+        sources,
+        target_prefix=[names[9:7:-1]] * len(TEXTS),
+        beam_size=1,
+        min_decoding_length=0,
+        max_decoding_length=LIMIT,
+        return_end_token=True,
+    )
+    assert [each.hypotheses[0] for each in found] == [
+        [names[i] for i in each[0].token_ids] for each in model.outputs(TEXTS)
+    ]
+
+
 def test_tokens_that_are_never_generated_are_not(tmp_path):
     """Also where the model finds them the most likely: ours are suppressed too."""
     model = predictor({}, {})
@@ -233,11 +281,12 @@ def test_tokens_that_are_never_generated_are_not(tmp_path):
     assert [list(each[0].token_ids) for each in model.outputs(TEXTS)] == [ids for ids, _ in found]
 
 
-def test_half_precision(tmp_path):
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision(dtype, tmp_path):
     """The outputs of the model with rounded weights."""
     model = predictor({"positions": "learned"}, {"positions": "learned"})
-    folder, size = exported(model, tmp_path, dtype="float16"), sum(w.numel() for w in model.model.parameters())
-    model.model.half().float()
+    folder, size = exported(model, tmp_path, dtype=dtype), sum(w.numel() for w in model.model.parameters())
+    model.model.to(getattr(torch, dtype)).float()
     check_equal(model, folder, tolerance=1e-4)
     assert (folder / "model.bin").stat().st_size < 2.3 * size
 
@@ -306,9 +355,9 @@ def test_an_option_that_the_export_does_not_know_is_refused(monkeypatch):
     monkeypatch.delitem(EXPRESSIBLE, "norm_first")
     monkeypatch.delitem(EXPRESSIBLE_OPTIONS, "scale_embeddings")
     assert CTranslate2Target().obstacles(predictor({}, {})) == [
-        "encoder.norm_first = True: an option that the export does not know",
-        "decoder.norm_first = True: an option that the export does not know",
-        "scale_embeddings = True: an option that the export does not know",
+        "model.encoder.norm_first = True: an option that the export does not know",
+        "model.decoder.norm_first = True: an option that the export does not know",
+        "model.scale_embeddings = True: an option that the export does not know",
     ]
 
 
@@ -322,56 +371,73 @@ REFUSED: dict[str, tuple[Callable[[], Predictor], list[str]]] = {
     "ensemble": (ensemble, ["EnsembleDecoder: it has no ensembles"]),
     "rnn": (
         lambda: translator(decoder="rnn"),
-        ["encoder.kind = 'rnn': it has Transformers of tokens only", "decoder.kind = 'rnn': it has Transformers of"],
+        [
+            "model.encoder.kind = 'rnn': it has Transformers of tokens only",
+            "model.decoder.kind = 'rnn': it has Transformers of",
+        ],
     ),
-    "convolution": (lambda: translator(decoder="conv"), ["encoder.kind = 'rnn'", "decoder.kind = 'conv'"]),
+    "convolution": (lambda: translator(decoder="conv"), ["model.encoder.kind = 'rnn'", "model.decoder.kind = 'conv'"]),
     "relative in a language model": (
         lambda: predictor(None, {"positions": "relative"}),
-        ["decoder.positions = 'relative': it computes them wrongly in language models"],
+        ["model.decoder.positions = 'relative': it computes them wrongly in language models"],
     ),
     "alibi in an encoder": (
         lambda: predictor({"positions": "alibi"}, {"positions": "alibi"}),
-        ["encoder.positions = 'alibi': it has them in decoders only"],
+        ["model.encoder.positions = 'alibi': it has them in decoders only"],
     ),
     "norm_eps of each part": (
         lambda: predictor({"norm_eps": 1e-6}, {}),
-        ["encoder.norm_eps = 1e-06: it has one, and the decoder's is 1e-05"],
+        ["model.encoder.norm_eps = 1e-06: it has one; the decoder's is 1e-05"],
     ),
     "several options": (
         lambda: predictor({"causal": True}, {"score": "additive", "position_mode": "concatenate"}),
         [
-            "encoder.causal = True: it has False only",
-            "decoder.position_mode = 'concatenate': it has 'add' only",
-            "decoder.score = 'additive': it has 'scaled_dot' and 'dot' only",
+            "model.encoder.causal = True: it has False only",
+            "model.decoder.position_mode = 'concatenate': it has 'add' only",
+            "model.decoder.score = 'additive': it has 'scaled_dot' and 'dot' only",
         ],
     ),
     "qk_norm in a translator": (
         lambda: predictor({}, {"qk_norm": True}),
-        ["qk_norm = True: it computes it wrongly in encoder-decoders"],
+        ["model.decoder.qk_norm = True: it computes it wrongly in encoder-decoders"],
     ),
     "sliding_window": (
         lambda: predictor(None, {"sliding_window": 4}),
-        ["decoder.sliding_window = 4: it has None only"],
+        ["model.decoder.sliding_window = 4: it has None only"],
     ),
-    "cls_token": (lambda: predictor({"cls_token": True}, {}), ["encoder.cls_token = True: it has False only"]),
+    "several tokens after a source": (
+        lambda: with_tokens(predictor({}, {}), source_suffix=(END, 7)),
+        ["special tokens [] before and ['</s>', '<0x02>'] after a source: it adds one before, and '</s>' after"],
+    ),
+    "running text without suppressed tokens": (
+        lambda: with_tokens(
+            predictor(None, {"positions": "rotary"}, data={"train": "x.txt", "context_length": 64}), suppressed=()
+        ),
+        ["data.context_length: it ends outputs at '</s>', which running text goes on after"],
+    ),
+    "cls_token": (lambda: predictor({"cls_token": True}, {}), ["model.encoder.cls_token = True: it has False only"]),
 }
 
 
 @pytest.mark.parametrize(("make", "reasons"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_expressed_is_refused_part_by_part(make, reasons, tmp_path):
-    found = CTranslate2Target().obstacles(make())
+    model = make()
+    found = CTranslate2Target().obstacles(model)
     assert len(found) == len(reasons)
     for reason, wanted in zip(found, reasons, strict=True):
         assert reason.startswith(wanted)
     with pytest.raises(InvalidArgument, match="a model that CTranslate2 can express; got "):
-        exported(make(), tmp_path)
+        exported(model, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("model", [{"encoder": {"kind": "vit"}}, {"encoders": [{"kind": "transformer"}] * 2}])
 def test_captioners_and_several_sources_are_refused(model):
     config = parse_model({**model, "decoder": BASE}, sized=False)
-    assert any(each.startswith(("encoder.kind = 'vit'", "encoders: it has one")) for each in _part_obstacles(config))
+    assert any(
+        each.startswith(("model.encoder.kind = 'vit'", "model.encoders: it has one"))
+        for each in _part_obstacles(config)
+    )
 
 
 def test_a_full_disk_leaves_nothing(monkeypatch, tmp_path):
@@ -410,3 +476,27 @@ def test_a_trained_model_gives_our_outputs(tmp_path):
             assert sum(same) >= least * len(texts)
             if quantization is None:  # its scores are of the tokens that can be generated
                 assert all(-1e-5 < b.scores[0] - a.score < 1e-2 for a, b in zip(ours, found, strict=True))
+
+
+IMPORTED = (
+    "marian", "marian-separate", "pegasus", "bart", "mbart", "t5", "t5-gated", "gpt2", "gpt2-untied", "llama",
+    "llama-biased", "qwen2", "qwen3", "gemma",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IMPORTED)
+def test_an_imported_model_gives_our_outputs(name, tmp_path):
+    random_theirs(name).save_pretrained(tmp_path / "theirs")
+    built, folder = ours_of(tmp_path / "theirs")
+    table = {key: value for key, value in folder.table.items() if key not in SIZES}
+    words = train_tokenizer("words", ["a cat sat on mat dog the red car"], 20).to_json()
+    special = replace(DEFAULT_TOKENS, suppressed=())
+    source, target = (
+        Tokenizer(tokenizers.Tokenizer.from_str(words), special, folder.table.get(key, folder.table["vocab_size"]))
+        for key in ("source_vocab_size", "vocab_size")
+    )
+    data = COPY if "encoder" in table else {"train": "x.txt"}
+    recipe = Recipe.of({"data": data, "model": table, "decode": {"max_length": LIMIT}})
+    model = Predictor(built, recipe, (source,) if "encoder" in table else (), target)
+    check_equal(model, exported(model, tmp_path), tolerance=1e-4)

@@ -14,14 +14,13 @@ from regard.cli import app
 from regard.core.errors import InvalidArgument
 from regard.interop.interfaces import TARGETS, export_target
 from support.captioners import captioner
-from support.predictors import classifier, language_model, translator
+from support.predictors import language_model
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "0.1.0"
+SAVED = ("transformer", "language-model", "rnn", "convolution", "classifier")
 MODELS = {
-    **{name: lambda name=name: regard.load(GOLDEN / name) for name in ("transformer", "language-model", "convolution")},
-    "rnn": lambda: translator(decoder="rnn"),
+    **{name: lambda name=name: regard.load(GOLDEN / name) for name in SAVED},
     "running text": lambda: language_model(context_length=32),
-    "classifier": classifier,
     "captioner": lambda: captioner("transformer"),
     "ensemble": lambda: regard.load([GOLDEN / "transformer"] * 2),
 }
@@ -32,8 +31,8 @@ OPTIONAL = ("ctranslate2", "onnx", "onnxscript", "onnxruntime", "transformers", 
 def test_a_format_writes_a_model_or_says_what_it_cannot_express(name, tmp_path):
     model = MODELS[name]()
     for to, obstacles in regard.export_obstacles(model).items():
-        for obstacle in obstacles:  # a part or an option, and the reason
-            assert re.fullmatch(r"\S[^:]*: \S.*", obstacle), obstacle
+        for obstacle in obstacles:  # a part or an option, and the reason, in one line
+            assert re.fullmatch(r"\S+.*(:|=|,) .*[^.]", obstacle), obstacle
         if obstacles:
             with pytest.raises(InvalidArgument) as refused:
                 regard.export(model, to, tmp_path / to)
@@ -44,13 +43,16 @@ def test_a_format_writes_a_model_or_says_what_it_cannot_express(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", [to for to in TARGETS if to != "onnx"])  # whose exporter needs a process: see test_onnx
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("to", TARGETS)
+@pytest.mark.parametrize("name", SAVED)
 def test_a_format_without_obstacles_writes_files(name, to, tmp_path):
-    model = MODELS[name]()
-    if not export_target(to).obstacles(model):
-        files = [path for path in regard.export(model, to, tmp_path / to).rglob("*") if path.is_file()]
-        assert sum(path.stat().st_size for path in files) > 10_000
+    """In a process of its own: the shape checks of the tests prevent torch.export."""
+    if export_target(to).obstacles(regard.load(GOLDEN / name)):
+        pytest.skip("refused")
+    command = [sys.executable, "-m", "regard", "export", GOLDEN / name, "--to", to, "--out", tmp_path / to]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout == f"{tmp_path / to}\n", result.stderr
+    assert sum(path.stat().st_size for path in (tmp_path / to).rglob("*")) > 10_000
 
 
 @pytest.mark.parametrize("name", ["transformer", "classifier"])

@@ -5,12 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import regard
 from regard.core.errors import InvalidArgument
+from regard.core.sequence import Tokens
 from regard.data.vocabulary import Labels
 from regard.inference.predictor import Predictor
 from regard.interop import hub
@@ -25,6 +27,10 @@ LLAMA = {**BLOCKS, "positions": "rotary", "norm": "rms", "activation": "swiglu",
          "ffn_bias": False, "kv_heads": 1, "head_dim": 6}  # fmt: skip
 T5 = {**BLOCKS, "positions": "relative", "norm": "rms", "attention_bias": "none", "ffn_bias": False, "score": "dot"}
 BERT = {**LEARNED, "norm_first": False, "norm_input": True, "activation": "gelu"}
+VIT = {"kind": "vit", "patch_size": 4,
+       "transformer": {"dim": 24, "layers": 2, "heads": 3, "ffn_dim": 32, "activation": "gelu", "positions": "learned",
+                       "max_positions": 10, "cls_token": True}}  # fmt: skip
+PIXELS = np.random.default_rng(1).integers(0, 256, (12, 12, 3), dtype=np.uint8)
 SHARED = {"tie_embeddings": "all"}
 # Name: (model table without sizes, the architecture it is written as).
 MODELS = {
@@ -46,25 +52,37 @@ MODELS = {
     "classifier": (
         {"encoder": BERT, "pool": {"kind": "first", "projection": "tanh"}, "scale_embeddings": False}, "bert",
     ),
+    "masked tokens": ({"encoder": BERT, "head": "mlm", "scale_embeddings": False}, "bert"),
+    "image classifier": ({"encoder": VIT, "pool": {"kind": "first"}}, "vit"),
+    "captioner": ({"encoder": VIT, "decoder": BLOCKS, "output_bias": False}, "vision-encoder-decoder"),
 }  # fmt: skip
 TEXTS = ["the cat sat on the mat", "a dog ran: </s> and the red car", "category"]
 LOADING = """
 import json, sys, warnings
+import numpy as np
 import torch, transformers
 transformers.logging.set_verbosity_error()
 found = {}
 for folder, kind, texts in json.load(sys.stdin):
     name = {"generate": "AutoModelForSeq2SeqLM", "continue": "AutoModelForCausalLM",
-            "classify": "AutoModelForSequenceClassification"}[kind]
+            "classify": "AutoModelForSequenceClassification", "fill": "AutoModelForMaskedLM",
+            "label": "AutoModelForImageClassification", "caption": "VisionEncoderDecoderModel"}[kind]
     model, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     rows = found[folder] = {"ids": [], "outputs": [], "missing": sorted(report["missing_keys"])}
     rows["unexpected"] = sorted(report["unexpected_keys"])
+    if kind in ("label", "caption"):
+        with torch.no_grad():
+            images = transformers.AutoImageProcessor.from_pretrained(folder, use_fast=False, backend="pil")
+            inputs = images(np.array(texts, dtype=np.uint8), return_tensors="pt")
+            output = model(**inputs).logits if kind == "label" else model.generate(**inputs)
+        rows["outputs"] = output.tolist()
+        continue
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     for text in texts:
         inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
         rows["ids"].append(inputs["input_ids"][0].tolist())
         with torch.no_grad():
-            if kind == "classify":
+            if kind in ("classify", "fill"):
                 rows["outputs"].append(model(**inputs).logits[0].tolist())
             else:
                 rows["outputs"].append(model.generate(**inputs)[0].tolist())
@@ -76,11 +94,19 @@ json.dump(found, sys.stdout)
 def made(table) -> Predictor:
     """A predictor with random weights that hide no mistake."""
     words = tokenizer()
-    data = {"target": {}, "source": {}} if "encoder" in table else {"target": {}}
+    has_source = "encoder" in table and "head" not in table
+    data = {"target": {}, "source": {}} if has_source else {"target": {}}
+    if table.get("encoder", {}).get("kind") == "vit":
+        data["source"] = {
+            "kind": "image",
+            "image_size": 12,
+            "image_mean": [0.4, 0.5, 0.6],
+            "image_std": [0.2, 0.3, 0.4],
+        }
     target, sizes = words, {"vocab_size": words.size}
     if "pool" in table:
         data["target"], target = {"kind": "label"}, Labels(["bad", "fine", "good"])
-        sizes = {"num_labels": 3, "source_vocab_size": words.size}
+        sizes = {"num_labels": 3} | ({"source_vocab_size": words.size} if data["source"] == {} else {})
     decode = {"beam_size": 3, "max_length": 9, "length_penalty": 0.7} if "decoder" in table else {}
     recipe = Recipe.of({"data": data, "model": table, "decode": decode})
     torch.manual_seed(5)
@@ -88,7 +114,8 @@ def made(table) -> Predictor:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.2 * torch.randn_like(parameter)
-    return Predictor(model, recipe, (words,) if "encoder" in table else (), target)
+    sources = () if not has_source else (words,) if data["source"] == {} else (None,)
+    return Predictor(model, recipe, sources, target)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +126,8 @@ def exported(tmp_path_factory):
         model = made(table)
         folder = regard.export(model, "huggingface", place / name.replace(" ", "-"))
         kind = "classify" if "pool" in table else "generate" if "encoder" in table else "continue"
-        jobs.append((str(folder), kind, TEXTS))
+        kind = {"masked tokens": "fill", "image classifier": "label", "captioner": "caption"}.get(name, kind)
+        jobs.append((str(folder), kind, PIXELS.tolist() if kind in ("label", "caption") else TEXTS))
         models[name] = model, folder
     done = subprocess.run([sys.executable, "-c", LOADING], input=json.dumps(jobs), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -113,6 +141,15 @@ def test_transformers_gives_our_outputs(name, exported):
     assert json.loads((folder / "config.json").read_text())["model_type"] == MODELS[name][1]
     assert theirs["missing"] == theirs["unexpected"] == []
     special = tokenizer().special_tokens
+    if model.sources == (None,):
+        (best,) = model.outputs([PIXELS])
+        if isinstance(model.target, Labels):
+            wanted = torch.tensor(theirs["outputs"][0]).softmax(-1).tolist()
+            assert best[0].probabilities == pytest.approx(dict(zip(model.target.names, wanted, strict=True)), abs=1e-5)
+        else:
+            new = theirs["outputs"][0][1:]
+            assert list(best[0].token_ids) == (new[: new.index(special.end) + 1] if special.end in new else new)
+        return
     for text, ids, output in zip(TEXTS, theirs["ids"], theirs["outputs"], strict=True):
         own = tokenizer().encode(text)
         if isinstance(model.target, Labels):
@@ -121,6 +158,12 @@ def test_transformers_gives_our_outputs(name, exported):
             (probabilities,) = (best[0].probabilities for best in model.outputs([text]))
             wanted = dict(zip(model.target.names, logits.softmax(-1).tolist(), strict=True))
             assert probabilities == pytest.approx(wanted, abs=1e-5)
+            continue
+        if name == "masked tokens":
+            with torch.no_grad():
+                mine = model.model(Tokens.of([ids]))[0]
+            assert ids == special.source(own)
+            torch.testing.assert_close(torch.tensor(output), mine, atol=1e-5, rtol=1e-5)
             continue
         assert ids == (special.source(own) if model.sources else [special.start, *own])
         (best,) = model.outputs([text])
@@ -135,13 +178,13 @@ def test_an_exported_model_is_imported_with_the_same_weights(name, exported):
 
     model, folder, _ = exported[name]
     pretrained = PretrainedFolder(folder)
-    table = {key: value for key, value in pretrained.table.items() if key != "num_labels"}
     again = regard.build(pretrained.table).eval()
     again.load_state_dict(dict(pretrained.weights()), strict=False)
-    assert table["encoder" if "encoder" in table else "decoder"]["kind"] == "transformer"
     with torch.no_grad():
-        given = model.encode(TEXTS[0])[1]
-        if model.model.as_classifier() is not None:
+        given = model.encode(PIXELS if model.sources == (None,) else TEXTS[0])[1]
+        if name == "masked tokens":
+            given = Tokens.of([[8, 9, 10]])
+        if model.model.as_seq2seq() is None:
             torch.testing.assert_close(again(given), model.model(given), atol=1e-5, rtol=1e-5)
         else:
             targets = torch.tensor([[1, 8, 9, 10]])

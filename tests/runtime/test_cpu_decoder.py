@@ -25,7 +25,7 @@ from regard.runtime.cpu import compile
 from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.engine import CpuEngine, _warn_no_int8
 from support.models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, words
-from support.search import LONGEST, found, model, said, sources
+from support.search import LONGEST, decode, model, sources, token_ids
 
 COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none",
             "transformer rms_offset, no biases")  # fmt: skip
@@ -77,10 +77,10 @@ def test_compiled_steps_equal_plain_ones(name, beams):
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3, "num_hypotheses": 3}])
 def test_search_results_equal_plain_ones(monkeypatch, options):
     made, rows = model("transformer"), sources()
-    compiled = found(made, rows, **options, batch_tokens=13)
+    compiled = decode(made, rows, **options, batch_tokens=13)
     monkeypatch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
-    plain = found(made, rows, **options, batch_tokens=13)
-    assert said(compiled) == said(plain)
+    plain = decode(made, rows, **options, batch_tokens=13)
+    assert token_ids(compiled) == token_ids(plain)
     for one, other in zip(compiled, plain, strict=True):
         assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
 
@@ -158,9 +158,9 @@ def test_unsupported_int8_is_logged_once(caplog):
     made, rows = model("gru luong input-feeding"), sources()[:3]
     _warn_no_int8.cache_clear()
     assert (
-        said(found(made, rows, quantization="int8"))
-        == said(found(made, rows))
-        == said(found(made, rows, quantization="int8"))
+        token_ids(decode(made, rows, quantization="int8"))
+        == token_ids(decode(made, rows))
+        == token_ids(decode(made, rows, quantization="int8"))
     )
     assert caplog.text.count("int8 is not supported") == 1
 
@@ -170,7 +170,7 @@ def test_unsupported_int8_is_logged_once(caplog):
 def test_a_search_under_capture_keeps_the_engine_and_every_bit(beams):
     """A call's tensors are overwritten by later steps, so that its weights are computed at once."""
     made, rows, options = model("transformer"), sources()[:5], {"beam_size": beams, "batch_tokens": 13}
-    plain = found(made, rows, **options)
+    plain = decode(made, rows, **options)
     modules, sums = set(), []
 
     def collect(call: capture.AttentionCall) -> None:
@@ -179,7 +179,7 @@ def test_a_search_under_capture_keeps_the_engine_and_every_bit(beams):
 
     with capture.capture_attention(collect):
         assert ENGINE.compile_decoder(made.decoder) is not None
-        assert found(made, rows, **options) == plain
+        assert decode(made, rows, **options) == plain
     assert len(modules) == len(made.encoder.stack.layers) + 2 * len(made.decoder.stack.layers)
     total = torch.cat(sums)  # zero in the padding of a source
     assert ((total - 1).abs() < 1e-5).sum() + (total == 0).sum() == len(total)
@@ -238,8 +238,8 @@ def test_a_decoder_compiled_by_another_thread_is_not_returned(monkeypatch):
 def test_interceptors_change_a_search():
     made, rows = model("transformer"), sources()[:3]
     with capture.intercepting(lambda source, spec, value, out: torch.zeros_like(out)):
-        zeroed = found(made, rows)
-    plain = found(made, rows)
+        zeroed = decode(made, rows)
+    plain = decode(made, rows)
     assert [each[0].score for each in zeroed] != pytest.approx([each[0].score for each in plain], abs=1e-3)
 
 
@@ -250,9 +250,9 @@ def test_learned_positions_end_with_their_table():
     plain = TransformerDecoder(short, words(), Projection(WIDTH, VOCABULARY), WIDTH)
     made, rows = Seq2Seq(encoder("transformer"), plain).eval(), sources()
     assert ENGINE.compile_decoder(made.decoder) is not None
-    wanted = said(found(made, rows, min_length=LONGEST))
-    assert said(found(made, rows, min_length=LONGEST, batch_tokens=8)) == wanted
-    assert said(found(made, rows, min_length=LONGEST + 1, max_length=LONGEST + 2)) == wanted
+    wanted = token_ids(decode(made, rows, min_length=LONGEST))
+    assert token_ids(decode(made, rows, min_length=LONGEST, batch_tokens=8)) == wanted
+    assert token_ids(decode(made, rows, min_length=LONGEST + 1, max_length=LONGEST + 2)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -264,13 +264,13 @@ def test_a_missing_compiler_is_logged_once(monkeypatch, tmp_path, caplog, compil
     compile.library.cache_clear()
     try:
         made, rows = model("transformer"), sources()[:3]
-        outputs = [said(found(made, rows)) for _ in range(2)]
+        outputs = [token_ids(decode(made, rows)) for _ in range(2)]
         assert caplog.text.count("the compiled CPU engine is unavailable") == 1
         assert why in caplog.text
         assert not list(tmp_path.rglob("*.so"))
         monkeypatch.undo()
         compile.library.cache_clear()
-        assert said(found(made, rows)) == outputs[0] == outputs[1]
+        assert token_ids(decode(made, rows)) == outputs[0] == outputs[1]
     finally:
         compile.library.cache_clear()
 
@@ -394,7 +394,7 @@ def test_a_library_that_others_could_replace_is_not_loaded(fresh_cache, change, 
     assert compile.library() is None
     assert "others cannot write to" in caplog.text
     made, rows = model("transformer"), sources()[:3]
-    assert said(found(made, rows))  # by PyTorch
+    assert token_ids(decode(made, rows))  # by PyTorch
 
 
 @pytest.mark.parametrize("given", ["", "relative"])

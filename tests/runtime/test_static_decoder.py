@@ -27,7 +27,7 @@ from regard.runtime.cuda.static_decoder import StaticDecoder, _decoders, static_
 from regard.runtime.engines import PyTorchEngine
 from regard.runtime.interfaces import Engine
 from support.models import VOCABULARY, decoder, encoder, memory
-from support.search import WAYS, found, model, said, sources
+from support.search import STRATEGIES, decode, model, sources, token_ids
 
 KINDS = ("transformer", "lstm bahdanau", "conv")
 
@@ -86,24 +86,24 @@ def _as_on_a_gpu(monkeypatch):
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(
-    "options", [*WAYS, {"beam_size": 4, "beam_groups": 2, "no_repeat_ngram_size": 2, "min_length": 3}], ids=str
+    "options", [*STRATEGIES, {"beam_size": 4, "beam_groups": 2, "no_repeat_ngram_size": 2, "min_length": 3}], ids=str
 )
 def test_search_results_equal_plain_ones(name, options, request):
     made, rows, prefixes = model(name), sources()[:8], [(), (5, 9), (7,), *[()] * 5]
     runs = [
-        partial(found, made, rows, **options, batch_tokens=13),  # with continuous batching
-        partial(found, made, rows, **options, prefixes=prefixes, banned=[[6], [7, 8]]),
+        partial(decode, made, rows, **options, batch_tokens=13),  # with continuous batching
+        partial(decode, made, rows, **options, prefixes=prefixes, banned=[[6], [7, 8]]),
     ]
     plain = [run() for run in runs]
     request.getfixturevalue("_as_on_a_gpu")
     again = runs[0]()  # repeated below, in kept buffers
     for outputs, wanted in zip([again, *(run() for run in runs)], [plain[0], *plain], strict=True):
-        assert said(outputs) == said(wanted)
+        assert token_ids(outputs) == token_ids(wanted)
         for one, other in zip(outputs, wanted, strict=True):
             assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
 
 
-@pytest.mark.parametrize("options", WAYS, ids=str)
+@pytest.mark.parametrize("options", STRATEGIES, ids=str)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_static_steps_move_no_tensor(name, options, monkeypatch):
@@ -117,7 +117,7 @@ def test_static_steps_move_no_tensor(name, options, monkeypatch):
             steps.append(1)
 
     monkeypatch.setattr(buffers.DecodeBuffers, "_static_steps", watched)
-    found(model(name), sources()[:6], **options, batch_tokens=13)
+    decode(model(name), sources()[:6], **options, batch_tokens=13)
     assert steps
 
 
@@ -126,22 +126,22 @@ def test_buffers_are_kept_for_the_next_search(monkeypatch):
     made, rows, fresh = model("transformer"), sources(), []
     new_buffers = searching.SearchBatch._new_buffers
     monkeypatch.setattr(searching.SearchBatch, "_new_buffers", lambda self: fresh.append(1) or new_buffers(self))
-    first = said(found(made, rows))
+    first = token_ids(decode(made, rows))
     count = len(fresh)
-    assert said(found(made, rows)) == first
+    assert token_ids(decode(made, rows)) == first
     assert len(fresh) == count
-    found(made, rows, max_length=20)  # of another size
+    decode(made, rows, max_length=20)  # of another size
     assert len(fresh) > count
-    one = said(found(made, rows, sample=True, seed=1))
+    one = token_ids(decode(made, rows, sample=True, seed=1))
     count = len(fresh)
-    other = said(found(made, rows, sample=True, seed=2))  # another seed, in the same buffers
+    other = token_ids(decode(made, rows, sample=True, seed=2))  # another seed, in the same buffers
     assert len(fresh) == count
     assert other != one
-    assert other == said(found(deepcopy(made), rows, sample=True, seed=2))
+    assert other == token_ids(decode(deepcopy(made), rows, sample=True, seed=2))
     count = len(fresh)
-    turned = said(found(made, rows[::-1], sample=True, seed=2))  # and of other inputs
+    turned = token_ids(decode(made, rows[::-1], sample=True, seed=2))  # and of other inputs
     assert len(fresh) == count
-    assert turned == said(found(deepcopy(made), rows[::-1], sample=True, seed=2))
+    assert turned == token_ids(decode(deepcopy(made), rows[::-1], sample=True, seed=2))
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=12))
     begun = [replace(task, first=first, model=some) for first in (START, END) for some in (made, deepcopy(made))]
     inputs = [Request(row, len(row)) for row in rows[:4]]
@@ -152,7 +152,7 @@ def test_buffers_are_kept_for_the_next_search(monkeypatch):
     kept = buffers.buffer_pool(static_decoder(made.decoder, torch.float32))
     assert len(kept.kept) > 1
     monkeypatch.setattr(buffers, "_memory", lambda _: 1)
-    found(made, rows)
+    decode(made, rows)
     assert not kept.kept
 
 
@@ -189,15 +189,15 @@ def test_the_output_with_the_largest_limit_ends_first():
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_a_search_uses_changed_weights():
     made, rows = model("transformer"), sources()[:4]
-    before = said(found(made, rows))
+    before = token_ids(decode(made, rows))
     made.decoder.project.weight.data.mul_(-2)  # not counted by PyTorch's version counter
-    changed = said(found(made, rows))
+    changed = token_ids(decode(made, rows))
     assert changed != before
-    assert changed == said(found(deepcopy(made), rows))
+    assert changed == token_ids(decode(deepcopy(made), rows))
     made.decoder.project.weight.data.mul_(-0.5)
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=12))
     streamed = [tuple(searching.stream(task, Request(row, len(row)))) for row in rows]
-    assert streamed == [tokens for (tokens,) in said(found(deepcopy(made), rows, max_length=12))]
+    assert streamed == [tokens for (tokens,) in token_ids(decode(deepcopy(made), rows, max_length=12))]
 
 
 @torch.inference_mode()
@@ -244,8 +244,8 @@ def test_recorded_sizes_are_few():
 def test_half_precision_without_a_gpu_is_logged_once(caplog):
     made, rows = model("transformer"), sources()[:3]
     batch_plan._warn_float32.cache_clear()
-    half = [said(found(made, rows, precision="bfloat16")) for _ in range(2)]
-    assert half[0] == half[1] == said(found(made, rows))
+    half = [token_ids(decode(made, rows, precision="bfloat16")) for _ in range(2)]
+    assert half[0] == half[1] == token_ids(decode(made, rows))
     assert caplog.text.count("precision = 'bfloat16' is for GPUs") == 1
 
 

@@ -13,6 +13,7 @@ from regard.model.seq2seq import Seq2Seq
 from support.models import VOCABULARY, WIDTH, decoder, encoder
 
 LONGEST = 7
+STRATEGIES = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})
 LENGTHS = (6, 3, 5, 1, 2, 6, 4, 3, 2, 5, 1)
 
 
@@ -35,7 +36,8 @@ def sources() -> list[list[int]]:
     return [torch.randint(5, VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
 
 
-def found(made: Seq2Seq, rows: list[list[int]], *, processors=(), prefixes=None, banned=(), ends=True, **options):
+def decode(made: Seq2Seq, rows: list[list[int]], *, processors=(), prefixes=None, banned=(), ends=True, **options):
+    """The hypotheses of each of these sources, by a search with `options` of [decode]."""
     prefixes = prefixes or [()] * len(rows)
     inputs = [Request(row, len(row), prefix, banned) for row, prefix in zip(rows, prefixes, strict=True)]
     config = DecodeConfig(**{"max_length": LONGEST, **options})
@@ -44,8 +46,6 @@ def found(made: Seq2Seq, rows: list[list[int]], *, processors=(), prefixes=None,
     return [hits[i] for i in range(len(rows))]
 
 
-def said(hypotheses) -> list[list[tuple[int, ...]]]:
+def token_ids(hypotheses) -> list[list[tuple[int, ...]]]:
+    """The tokens of the hypotheses of each source."""
     return [[each.tokens for each in one] for one in hypotheses]
-
-
-WAYS = ({}, {"beam_size": 3, "num_hypotheses": 3}, {"sample": True, "num_hypotheses": 2})

@@ -31,6 +31,24 @@ def table(encoder=TRANSFORMER, decoder=TRANSFORMER, **changes):
     return {"data": PAIRS, "model": model, "train": SHORT | changes, "decode": {"max_length": 12}}
 
 
+def rnn_recipe(synthetic: str = "copy", *, dim: int = 4, max_length: int = 20, **train: object) -> str:
+    """A recipe file: a recurrent model of bytes, which learns synthetic data on a CPU."""
+    steps = {"max_steps": 1, "warmup_steps": 0, "validate_every": 1, "device": "cpu"} | train
+    tables = {
+        "data": {"synthetic": synthetic},
+        "data.source": {"tokenizer": "bytes"},
+        "data.target": {"tokenizer": "bytes"},
+        "model.encoder": {"kind": "rnn", "dim": dim},
+        "model.decoder": {"kind": "rnn", "dim": dim},
+        "train": steps,
+        "decode": {"max_length": max_length},
+    }
+    lines = [
+        [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in each.items())] for name, each in tables.items()
+    ]
+    return "\n".join(line for table in lines for line in table) + "\n"
+
+
 def weights(run: Path) -> dict[str, torch.Tensor]:
     folder = store.step_folder(run, store.steps(run)[-1])
     return store.tensors(store.read(folder), "model.safetensors", folder)

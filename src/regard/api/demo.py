@@ -8,12 +8,14 @@ import time
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from regard.api.evaluate import evaluate, rows_of
 from regard.api.look import look
 from regard.api.train import train
 from regard.checkpoint import store
 from regard.core.atomic_io import cache_folder
+from regard.core.errors import CheckpointRefused
 from regard.recipe.load import read_recipe
 from regard.recipe.shipped import find_recipe
 from regard.views.progress import TrainingProgress
@@ -32,7 +34,8 @@ Your own data next, a sentence a line in two files:
 def demo(seed: int = 1, out: str | Path | None = None) -> None:
     """Train both models and print their accuracy and attention.
 
-    Their runs are kept in the folder `out`, by default one of the cache, and a demo that was stopped resumes there.
+    Their runs are kept in the folder `out`, by default one of the cache, and a demo that was stopped resumes there. One
+    in the cache that another version of Regard began is begun anew.
     """
     began, folder = time.perf_counter(), cache_folder() / f"demo-{seed}" if out is None else Path(out)
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -41,7 +44,15 @@ def demo(seed: int = 1, out: str | Path | None = None) -> None:
         recipe = read_recipe(find_recipe(name), [f"train.seed={seed}", "train.log_samples=0", "train.device='cpu'"])
         run, cache = folder / Path(name).stem, folder / "data"
         with closing(TrainingProgress(sys.stderr)) as progress:
-            model = train(recipe, run, cache=cache, resume=bool(store.steps(run)), on_event=progress, progress=False)
+            options: dict[str, Any] = {"cache": cache, "on_event": progress, "progress": False}
+            try:
+                model = train(recipe, run, resume=bool(store.steps(run)), **options)
+            except CheckpointRefused:
+                if out is not None:
+                    raise
+                progress({"event": "warning", "message": f"{run} is of another version of Regard: training begins"})
+                shutil.rmtree(run)
+                model = train(recipe, run, **options)
         accuracy = evaluate(model, metrics=["accuracy"], cache=cache)["accuracy"].value
         print(f"\n{title}: {accuracy:.1%} of 1,000 dates that it never saw, without a mistake.")
         for text, _ in islice(rows_of(recipe, "test"), 2):

@@ -11,10 +11,11 @@ from regard.inference.predictor import Predictor
 from regard.interop.hub import local_folder
 
 
-def from_pretrained(source: str | Path, *, device: str = "cpu", dtype: str = "float32") -> Predictor:
+def from_pretrained(source: str | Path, *, device: str = "auto", dtype: str = "float32") -> Predictor:
     """A model of Hugging Face's transformers, ready to predict.
 
     source   a folder as transformers saves it, or "hf:owner/name", which huggingface_hub downloads
+    device   "cpu", "cuda", or "auto": a GPU where there is one
     dtype    of the weights in memory: float32, float16 or bfloat16
 
     Refused where the architecture, or one of its options, is not known here. docs/interop.md lists them.

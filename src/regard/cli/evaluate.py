@@ -81,22 +81,10 @@ def evaluate(
     """
     from regard.evaluation.report_text import report_text
 
-    report = regard.evaluate(
-        systems,
-        split=split,
-        sources=sources,
-        references=references or (),
-        data=data or (),
-        columns=column or (),
-        metrics=metric,
-        resamples=resamples,
-        by_length=by_length,
-        outputs=outputs,
-        cache=cache,
-        device=device,
-        decode=decode_options(set_),
-        trust_data_paths=trust_data_paths,
+    given = _arguments(
+        split, sources, references, data, column, metric, by_length, resamples, set_, device, cache, trust_data_paths
     )
+    report = regard.evaluate(systems, outputs=outputs, **given)
     print(json.dumps(asdict(report), ensure_ascii=False) if as_json else report_text(report))
 
 
@@ -135,26 +123,45 @@ def compare(
     if out is not None and out.suffix not in ENDINGS:
         wanted = f"a name in {' or '.join(ENDINGS)}"
         raise InvalidArgument("out", wanted=wanted, got=str(out), remedy="Choose one of these.")
+    given = _arguments(
+        split, sources, references, data, column, metric, by_length, resamples, set_, device, cache, trust_data_paths
+    )
     with nullcontext() if out is None else atomic_file(out) as file:
-        comparison = regard.compare(
-            systems,
-            split=split,
-            sources=sources,
-            references=references or (),
-            data=data or (),
-            columns=column or (),
-            metrics=metric,
-            resamples=resamples,
-            by_length=by_length,
-            sentences=sentences,
-            cache=cache,
-            device=device,
-            decode=decode_options(set_),
-            trust_data_paths=trust_data_paths,
-        )
+        comparison = regard.compare(systems, sentences=sentences, **given)
         if out is not None and file is not None:
             file.write((comparison_page if out.suffix == ".html" else comparison_figure)(comparison).encode())
     print(json.dumps(comparison.as_dict(), ensure_ascii=False) if as_json else comparison_text(comparison))
+
+
+def _arguments(
+    split: str | None,
+    sources: Path | None,
+    references: list[Path] | None,
+    data: list[str] | None,
+    columns: list[str] | None,
+    metrics: list[str] | None,
+    by_length: str | None,
+    resamples: int,
+    changes: list[str] | None,
+    device: str,
+    cache: Path | None,
+    trust_data_paths: bool,
+) -> dict[str, Any]:
+    """The arguments that `regard.evaluate` and `regard.compare` share, from options."""
+    return {
+        "split": split,
+        "sources": sources,
+        "references": references or (),
+        "data": data or (),
+        "columns": columns or (),
+        "metrics": metrics,
+        "by_length": by_length,
+        "resamples": resamples,
+        "decode": decode_options(changes),
+        "device": device,
+        "cache": cache,
+        "trust_data_paths": trust_data_paths,
+    }
 
 
 def score(

@@ -40,7 +40,7 @@ from regard.data.train_tokenizer import train_tokenizer
 from regard.data.vocabulary import Labels
 
 CHUNK = 4096  # examples tokenized at once
-SETTINGS = ("special_tokens", "size")  # of a vocabulary, beside its file
+SETTINGS = ("special_tokens", "size", "spare")  # of a vocabulary, beside its file
 VocabularyType = Tokenizer | Labels
 SourceVocabularies = tuple[VocabularyType | None, ...]  # of each source, None for images; empty without a source
 Vocabularies = tuple[SourceVocabularies, VocabularyType]  # of the sources and of the target

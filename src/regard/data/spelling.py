@@ -12,6 +12,7 @@ from tokenizers import models
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 BYTES = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS)}
 PARTIAL = re.compile("[\udc80-\udcff]+")  # bytes of a character that is split between tokens
+HIDDEN = "\uffff"  # begins the names of tokens that no text matches: it is no character, and no text has it
 VISIBLE = {" ": "▁", "\n": "↵", "\t": "⇥"}
 
 
@@ -30,7 +31,8 @@ class Spelling:
 
     @staticmethod
     def of(inner: tokenizers.Tokenizer) -> "Spelling":
-        parts = {} if inner.decoder is None else {part["type"]: part for part in _parts(inner.decoder)}
+        listed = [] if inner.decoder is None else list(_parts(inner.decoder))
+        parts = {part["type"]: part for part in listed}
         if "ByteLevel" in parts:
             return Spelling("byte level")
         if "WordPiece" in parts:
@@ -38,10 +40,10 @@ class Spelling:
         if isinstance(inner.model, models.WordLevel) or inner.decoder is None:
             return Spelling("words")
         fallback = "ByteFallback" in parts
-        spaces = parts.get("Replace", {})
-        marker = parts["Metaspace"]["replacement"] if "Metaspace" in parts else spaces.get("pattern", {}).get("String")
-        if marker and ("Metaspace" in parts or spaces["content"] == " "):
-            return Spelling("metaspace", marker, fallback)
+        spaces = [part["pattern"].get("String") for part in listed if part.get("content") == " " and "pattern" in part]
+        markers = [parts["Metaspace"]["replacement"]] if "Metaspace" in parts else list(filter(None, spaces))
+        if markers:
+            return Spelling("metaspace", markers[0], fallback)
         return Spelling("plain", fallback=fallback)
 
     @property
@@ -51,6 +53,7 @@ class Spelling:
 
     def spell(self, token: str) -> bytes:
         """The bytes of a token, with the space before it."""
+        token = token.removeprefix(HIDDEN)
         if self.style == "byte level":
             return b"".join(_BYTE_LEVEL.get(character) or character.encode() for character in token)
         if self.fallback and token in BYTES:

@@ -31,6 +31,8 @@ class Tokenizer(Vocabulary):
     inner            the tokenizer. Its post-processor, padding and truncation are not applied
     special_tokens   of a tokenizer of another model; None: `inner` is one that Regard trained
     size             rows of the embedding, where that has more than `inner` has tokens
+    spare            tokens of `inner` after the first `size`, which are encoded as the unknown token: pieces of
+                     Marian's that its vocabulary lacks
     running          whether the end token stands for a line break
     """
 
@@ -42,10 +44,13 @@ class Tokenizer(Vocabulary):
         special_tokens: SpecialTokens | None = None,
         size: int | None = None,
         *,
+        spare: int = 0,
         running: bool = False,
     ) -> None:
         self._inner, self._running, self._trained = inner, running, special_tokens is None
+        self._text: str | None = None  # that it was read from: written anew, scores may differ in the last digit
         self.special_tokens = DEFAULT_TOKENS if special_tokens is None else special_tokens
+        self._spare = spare
         self.size = self._checked_size(size)
         self._spelling = Spelling.of(inner)
         if self._trained:
@@ -72,12 +77,18 @@ class Tokenizer(Vocabulary):
                 remedy = "Pass the size of its embedding."
                 raise InvalidArgument("tokenizer", wanted="an id for each row", got=got, remedy=remedy)
             return len(ids)
-        if isinstance(size, bool) or not isinstance(size, int) or not largest < size <= LARGEST:
-            wanted, remedy = f"a number from {largest + 1} to {LARGEST:,}", "Pass the rows of its embedding."
+        if isinstance(size, bool) or not isinstance(size, int) or not largest - self._spare < size <= LARGEST:
+            wanted, remedy = (
+                f"a number from {largest + 1 - self._spare} to {LARGEST:,}",
+                "Pass the rows of its embedding.",
+            )
             raise InvalidArgument("size", wanted=wanted, got=repr(size), remedy=remedy)
         return size
 
     def _check_special_tokens(self) -> None:
+        if self._spare and self.special_tokens.unknown is None:
+            remedy = "Leave out spare tokens."
+            raise InvalidArgument("spare", wanted="0 without an unknown token", got=str(self._spare), remedy=remedy)
         try:
             self.special_tokens.check(self.size)
         except ValueError as error:
@@ -90,24 +101,35 @@ class Tokenizer(Vocabulary):
             inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(str(error)[:200]) from None
-        if not settings:
-            return Tokenizer(inner)
-        size = settings.get("size")
-        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= LARGEST:
-            raise ValueError(f"size = {size!r:.80}, which is not a number of tokens")
-        return Tokenizer(inner, SpecialTokens.of(settings.get("special_tokens"), size), size)
+        made = Tokenizer._with_settings(inner, settings) if settings else Tokenizer(inner)
+        made._text = text
+        return made
+
+    @staticmethod
+    def _with_settings(inner: tokenizers.Tokenizer, settings: Mapping[str, Any]) -> "Tokenizer":
+        size, spare = settings.get("size"), settings.get("spare", 0)
+        for name, value in {"size": size, "spare": spare}.items():
+            if isinstance(value, bool) or not isinstance(value, int) or not (name == "size") <= value <= LARGEST:
+                raise ValueError(f"{name} = {value!r:.80}, which is not a number of tokens")
+        assert isinstance(size, int)
+        return Tokenizer(inner, SpecialTokens.of(settings.get("special_tokens"), size), size, spare=spare)
 
     def to_json(self) -> str:
-        return self._inner.to_str(pretty=True)
+        return self._inner.to_str(pretty=True) if self._text is None else self._text
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {} if self._trained else {"special_tokens": self.special_tokens.as_dict(), "size": self.size}
+        if self._trained:
+            return {}
+        spare = {"spare": self._spare} if self._spare else {}
+        return {"special_tokens": self.special_tokens.as_dict(), "size": self.size, **spare}
 
     def for_running_text(self) -> "Tokenizer":
         """The same tokenizer for running text, where the end token is the line break."""
         given = (None, None) if self._trained else (self.special_tokens, self.size)
-        return Tokenizer(self._inner, *given, running=True)
+        made = Tokenizer(self._inner, *given, spare=self._spare, running=True)
+        made._text = self._text
+        return made
 
     def tokens(self) -> list[str]:
         return self._names(range(self.size))
@@ -137,6 +159,10 @@ class Tokenizer(Vocabulary):
             wanted, got = "text that the tokenizer has tokens for", str(error)[:200]
             raise InvalidArgument("text", wanted=wanted, got=got, remedy="Leave out what it cannot encode.") from None
         rows = [encoding.ids for encoding in encodings]
+        if self._spare:
+            unknown = self.special_tokens.unknown
+            assert unknown is not None
+            return [[i if i < self.size else unknown for i in row] for row in rows]
         if self._trained and self._spelling.style == "words":  # a special token's name in a text is an unknown word
             return [[i if i not in self._special else UNKNOWN for i in row] for row in rows]
         return rows

@@ -1,5 +1,7 @@
 """Transformers as models of CTranslate2 (https://opennmt.net/CTranslate2): translators, and language models."""
 
+import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +14,7 @@ from torch import nn
 from regard.core.config import Config
 from regard.core.errors import MissingExtra
 from regard.core.shapes import Tensor
-from regard.data.special_tokens import END, MASK, PAD, START, UNKNOWN
+from regard.data.corpus import VocabularyType
 from regard.data.tokenizer import Tokenizer
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, ExportTarget
@@ -50,6 +52,7 @@ EXPRESSIBLE_OPTIONS: dict[str, tuple[Any, ...]] = {
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 MIN_POSITIONS = 2048  # rows of a table of positions that are not learned
 NEVER = -1e4  # the logit of a token that is never generated; float16 holds it
+logger = logging.getLogger(__name__)
 
 
 class CTranslate2Target(ExportTarget):
@@ -66,7 +69,7 @@ class CTranslate2Target(ExportTarget):
             return obstacles
         if not isinstance(seq2seq.decoder, TransformerDecoder):
             return [f"{type(seq2seq.decoder).__name__}: it has no ensembles"]
-        return list(_position_obstacles(config))
+        return [*_position_obstacles(config), *_vocabulary_obstacles(model)]
 
     def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
         try:
@@ -77,39 +80,40 @@ class CTranslate2Target(ExportTarget):
         assert seq2seq is not None
         assert isinstance(target, Tokenizer)
         *encoders, config = [_transformer(part.config) for _, part in model.recipe.model.parts()]
-        names, rows = target.tokens(), _position_rows(model)
-        decoder = _decoder_spec(seq2seq.decoder, config, rows)
+        rows, forced = _position_rows(model), target.special_tokens.target_prefix
+        decoder = _decoder_spec(seq2seq.decoder, config, rows, target.special_tokens.suppressed)
         if encoders:
             assert isinstance(source, Tokenizer)
             spec = TransformerSpec(_encoder_spec(seq2seq.encoder, encoders[0], rows), decoder)
             spec.register_source_vocabulary(source.tokens())
-            spec.register_target_vocabulary(names)
-            spec.config.decoder_start_token, spec.config.add_source_eos = names[START], True
+            spec.register_target_vocabulary(target.tokens())
             source.save(folder / "source_tokenizer.json")
             target.save(folder / "target_tokenizer.json")
         else:
             spec = TransformerDecoderModelSpec(decoder)
-            spec.register_vocabulary(names)
+            spec.register_vocabulary(target.tokens())
             target.save(folder / "tokenizer.json")
-        # Running text begins after a line break, which is its end token, and nothing ends it: padding never occurs.
-        first, last = (END, PAD) if model.running_text else (START, END)
-        spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = names[first], names[last], names[UNKNOWN]
+        for key, value in _roles(source, target, running_text=model.running_text).items():
+            setattr(spec.config, key, value)
         spec.config.layer_norm_epsilon = config.norm_eps
         spec.validate()
         spec.optimize(quantization=_quantization(options))
         spec.save(str(folder))
+        if forced:
+            names = [target.tokens()[i] for i in forced]
+            logger.warning("give translate_batch target_prefix=[%s, …]: every output begins with it", names)
 
 
 def _part_obstacles(model: ModelConfig) -> Iterator[str]:
     """Parts and options that CTranslate2 does not have."""
     if len(model.encoders) > 1:
-        yield "encoders: it has one source"
+        yield "model.encoders: it has one source"
     for role, part in model.parts():
         if part.kind != "transformer" or type(part.config) is not TransformerConfig:
-            yield f"{role}.kind = {part.kind!r}: it has Transformers of tokens only"
+            yield f"model.{role}.kind = {part.kind!r}: it has Transformers of tokens only"
         else:
-            yield from _option_obstacles(part.config, EXPRESSIBLE, f"{role}.")
-    yield from _option_obstacles(model.options, EXPRESSIBLE_OPTIONS, "")
+            yield from _option_obstacles(part.config, EXPRESSIBLE, f"model.{role}.")
+    yield from _option_obstacles(model.options, EXPRESSIBLE_OPTIONS, "model.")
 
 
 def _option_obstacles(config: Config, expressible: Mapping[str, Sequence[Any]], before: str) -> Iterator[str]:
@@ -125,14 +129,58 @@ def _position_obstacles(model: ModelConfig) -> Iterator[str]:
     """Options that CTranslate2 has in some models only."""
     *encoders, decoder = [_transformer(part.config) for _, part in model.parts()]
     if not encoders and decoder.positions == "relative":
-        yield "decoder.positions = 'relative': it computes them wrongly in language models"
+        yield "model.decoder.positions = 'relative': it computes them wrongly in language models"
     for encoder in encoders:
         if encoder.positions == "alibi":
-            yield "encoder.positions = 'alibi': it has them in decoders only"
-        if encoder.qk_norm or decoder.qk_norm:
-            yield "qk_norm = True: it computes it wrongly in encoder-decoders"
+            yield "model.encoder.positions = 'alibi': it has them in decoders only"
+        for role, part in (("encoder", encoder), ("decoder", decoder)):
+            if part.qk_norm:
+                yield f"model.{role}.qk_norm = True: it computes it wrongly in encoder-decoders"
         if encoder.norm_eps != decoder.norm_eps:
-            yield f"encoder.norm_eps = {encoder.norm_eps!r}: it has one, and the decoder's is {decoder.norm_eps!r}"
+            yield f"model.encoder.norm_eps = {encoder.norm_eps!r}: it has one; the decoder's is {decoder.norm_eps!r}"
+
+
+def _vocabulary_obstacles(model: Predictor) -> Iterator[str]:
+    """Roles of tokens that CTranslate2 does not have."""
+    source, target = model.source, model.target
+    assert isinstance(target, Tokenizer)
+    special, end = target.special_tokens, target.tokens()[target.special_tokens.end]
+    if model.running_text and not special.suppressed:
+        yield f"data.context_length: it ends outputs at {end!r}, which running text goes on after"
+    if isinstance(source, Tokenizer):
+        before, after = _around(source)
+        if len(before) > 1 or after not in ([], [end]):
+            yield f"special tokens {before} before and {after} after a source: it adds one before, and {end!r} after"
+    for role, vocabulary in (("source", source), ("target", target)):
+        if isinstance(vocabulary, Tokenizer):
+            name, count = Counter(vocabulary.tokens()).most_common(1)[0]
+            if count > 1:
+                yield f"{role} vocabulary: {name!r} stands for {count} tokens, which it cannot tell apart"
+
+
+def _around(source: Tokenizer) -> tuple[list[str], list[str]]:
+    """The names of the special tokens before and after every source."""
+    names, special = source.tokens(), source.special_tokens
+    return [names[i] for i in special.source_prefix], [names[i] for i in special.source_suffix]
+
+
+def _roles(source: VocabularyType | None, target: Tokenizer, *, running_text: bool) -> dict[str, Any]:
+    """The special tokens, as a model's config.json has them.
+
+    Running text begins after a line break, which is its end token, and nothing ends it.
+    """
+    names, special = target.tokens(), target.special_tokens
+    first = names[special.end if running_text or special.start is None else special.start]
+    roles: dict[str, Any] = {
+        "bos_token": first,
+        "eos_token": names[special.suppressed[0] if running_text else special.end],
+        "unk_token": names[special.end if special.unknown is None else special.unknown],
+    }
+    if isinstance(source, Tokenizer):
+        before, after = _around(source)
+        roles |= {"decoder_start_token": first, "add_source_bos": bool(before), "add_source_eos": bool(after)}
+        roles["bos_token"] = before[0] if before else first
+    return roles
 
 
 def _transformer(config: Config) -> TransformerConfig:
@@ -161,7 +209,7 @@ def _encoder_spec(encoder: Encoder | None, config: TransformerConfig, rows: int)
     return spec
 
 
-def _decoder_spec(decoder: AnyDecoder, config: TransformerConfig, rows: int) -> Any:
+def _decoder_spec(decoder: AnyDecoder, config: TransformerConfig, rows: int, suppressed: Sequence[int]) -> Any:
     from ctranslate2.specs.transformer_spec import TransformerDecoderSpec
 
     assert isinstance(decoder, TransformerDecoder)
@@ -176,7 +224,7 @@ def _decoder_spec(decoder: AnyDecoder, config: TransformerConfig, rows: int) -> 
         spec.projection.weight = _array(decoder.project.weight)
     bias = decoder.project.bias
     spec.projection.bias = np.zeros(len(spec.projection.weight), np.float32) if bias is None else _array(bias)
-    spec.projection.bias[[PAD, START, MASK]] = NEVER
+    spec.projection.bias[list(suppressed)] = NEVER
     spec.scale_outputs = decoder.project.scale
     return spec
 

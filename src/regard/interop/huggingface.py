@@ -10,6 +10,7 @@ import torch
 from regard.core.shapes import Tensor
 from regard.data.tokenizer import Tokenizer
 from regard.inference.predictor import Predictor
+from regard.interop import images
 from regard.interop.express import Expression, express, unequal_copies
 from regard.interop.hub_card import hub_card
 from regard.interop.interfaces import ExportOptions, ExportTarget
@@ -53,6 +54,8 @@ class HuggingFaceTarget(ExportTarget):
         if expression.head == "generation":
             _write_json(folder / "generation_config.json", generation_config(model, tokens))
         write_tokenizers(model, folder)
+        if model.image_size is not None:
+            _write_json(folder / images.FILE, images.preprocessor_config(model.recipe.data.source_fields[0]))
         (folder / "README.md").write_text(hub_card(model, expression.architecture.model_type, options.report), "utf-8")
 
 
@@ -155,7 +158,8 @@ def write_tokenizers(model: Predictor, folder: Path) -> None:
     """tokenizer.json and tokenizer_config.json of the inputs; in target/ those of outputs with another vocabulary."""
     source = _source_tokenizer(model)
     if source is not None:
-        _write_tokenizer(source, folder, has_source=bool(model.sources))
+        reads = bool(model.sources) or model.recipe.model.predicts == "masked tokens"
+        _write_tokenizer(source, folder, has_source=reads)
     if isinstance(model.target, Tokenizer) and source is not None and model.target.hash != source.hash:
         (folder / "target").mkdir()
         _write_tokenizer(model.target, folder / "target", has_source=False)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.core.errors import InvalidData
+from regard.data.config import FieldConfig
 from regard.interop.tensors import read_json
 
 FILE = "preprocessor_config.json"
@@ -41,6 +42,24 @@ def image_field(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     elif size is not None and _side(size, path, "size") != side:
         raise InvalidData(f"{path}: size", wanted=str(side), got=repr(size)[:80], remedy="Change it.")
     return field
+
+
+def preprocessor_config(field: FieldConfig) -> dict[str, Any]:
+    """preprocessor_config.json for the images of a field."""
+    side = {"height": field.image_size, "width": field.image_size}
+    before = field.image_crop_from
+    config: dict[str, Any] = {
+        "image_processor_type": "ViTImageProcessor" if before is None else "DeiTImageProcessor",
+        "do_resize": True,
+        "size": side if before is None else {"height": before, "width": before},
+        "resample": next(number for number, name in FILTERS.items() if name == field.image_resize),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(field.image_mean),
+        "image_std": list(field.image_std),
+    }
+    return config if before is None else config | {"do_center_crop": True, "crop_size": side}
 
 
 def _side(value: Any, path: Path, key: str) -> int:

@@ -1,7 +1,7 @@
 """From a model folder of Hugging Face's transformers to a predictor, or to a checkpoint of Regard."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,11 @@ import torch
 
 from regard.checkpoint import store
 from regard.checkpoint.format import CARD, WEIGHTS, checkpoint_texts
+from regard.core.config import Config
 from regard.core.errors import InvalidData, RegardError
+from regard.data.config import FieldConfig
 from regard.data.vocabulary import Labels
+from regard.decoding.config import DecodeConfig
 from regard.inference.predictor import Predictor
 from regard.interop.generation import Generation, read_generation
 from regard.interop.images import image_field
@@ -24,6 +27,12 @@ from regard.recipe.recipe import Recipe
 
 SAFETENSORS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 TEXT = {"tokenizer": "pretrained"}
+RECIPE = "recipe.toml"
+RECIPE_HEAD = """\
+# Continues the training of the model in this folder:
+# regard train this/folder/recipe.toml --set 'data.train=["SOURCES", "TARGETS"]' --out runs/mine
+"""
+FINE_TUNING = {"init_from": ".", "learning_rate": 2e-5, "warmup_steps": 100, "max_steps": 1000}
 
 
 class ImportedModel:
@@ -76,8 +85,19 @@ class ImportedModel:
         table = self.recipe.with_sizes(self.sources, self.target)
         vocabularies = self.sources, self.target
         texts = checkpoint_texts(self.recipe.as_dict(), vocabularies, table, version, self.recipe.extensions())
-        texts[CARD] = _card(self.pretrained)
+        texts |= {CARD: _card(self.pretrained), RECIPE: self.fine_tuning()}
         store.write(out, texts, {WEIGHTS: self._writer(dtype)})
+
+    def fine_tuning(self) -> str:
+        """A recipe that continues the training of the checkpoint beside it, on files that the user names."""
+        tables = self.recipe.as_dict()
+        data = {key: value for key, value in tables["data"].items() if key in ("source", "target", "shared_vocab")}
+        data = {
+            key: _changed(value, FieldConfig()) if isinstance(value, dict) else value for key, value in data.items()
+        }
+        decode = _changed(tables["decode"], DecodeConfig())
+        recipe = {"data": data, "model": tables["model"], "train": FINE_TUNING, "decode": decode}
+        return RECIPE_HEAD + "\n".join(_toml(recipe))
 
     def _writer(self, dtype: torch.dtype | None) -> Callable[[Path], None]:
         pretrained = self.pretrained
@@ -96,6 +116,22 @@ class ImportedModel:
                     file.write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
 
         return write
+
+
+def _changed(table: Mapping[str, Any], default: Config) -> dict[str, Any]:
+    """The keys of a table with other values than the default."""
+    return {key: value for key, value in table.items() if value != getattr(default, key)}
+
+
+def _toml(table: Mapping[str, Any], name: str = "") -> Iterator[str]:
+    """The lines of a table as TOML: its values, then its tables. (JSON writes texts, numbers and lists like TOML.)"""
+    values = {key: value for key, value in table.items() if not isinstance(value, Mapping) and value is not None}
+    if name and (values or not table):
+        yield from ("", f"[{name}]")
+    yield from (f"{key} = {json.dumps(value)}" for key, value in values.items())
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _toml(value, f"{name}.{key}" if name else key)
 
 
 @contextmanager

@@ -18,12 +18,12 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from regard.core.errors import InvalidData
+from regard.data.spelling import HIDDEN
 
 LARGEST = 1 << 28  # bytes of a file
 MOST = 2_000_000  # pieces
 SPACE = "▁"
 SYMBOL_SCORE = 0.5  # of a symbol that the user defined, in a Unigram model: measured with SentencePiece 0.2.2
-HIDDEN = "\uffff"  # no character: no text has it. It begins the names of tokens that a text must not match
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
@@ -199,7 +199,7 @@ def to_tokenizer(
     """The tokenizer of a model.
 
     names     the token of each id, where ids are others than in the model. A name that is no piece of the model becomes
-              a special token
+              a special token, unless it begins with HIDDEN
     unknown   the id of the unknown token among them
     """
     names, unknown = (model.names, model.unknown) if names is None else (names, unknown)
@@ -210,7 +210,7 @@ def to_tokenizer(
     symbols = sorted((piece.text for piece in model.pieces if piece.kind == USER_DEFINED), key=len, reverse=True)
     if symbols and model.kind == "bpe":  # a symbol of the user's is not made of merges
         inner.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated")
-    space = [decoders.Replace(SPACE, " ")] if model.escape_whitespaces else []
+    space = [decoders.Replace(HIDDEN, ""), *([decoders.Replace(SPACE, " ")] if model.escape_whitespaces else [])]
     strip = [decoders.Strip(" ", 1, 0)] if model.add_dummy_prefix else []
     inner.decoder = decoders.Sequence([*space, decoders.ByteFallback(), decoders.Fuse(), *strip])
     special = [name for name in names if name not in known and not name.startswith(HIDDEN)]

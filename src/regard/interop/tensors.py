@@ -3,14 +3,14 @@
     model.safetensors   or model.safetensors.index.json and the shards that it names
     pytorch_model.bin   or pytorch_model.bin.index.json; unpickled with `weights_only`, which runs no code
 
-Files are mapped into memory only while one of their tensors is read, so that the weights are never held twice.
+Only the tensor that is read is in memory, so that the weights are never held twice.
 """
 
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,7 +19,13 @@ from regard.core.shapes import Tensor
 
 LARGEST_JSON = 1 << 26  # bytes
 FILES = ("model.safetensors", "pytorch_model.bin")
-CHECKED = 1 << 24  # numbers that are checked at once for NaN and infinity
+CHECKED = 1 << 20  # numbers that are checked at once for NaN and infinity
+
+
+class _Entry(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int = 0  # of the first byte in the file
 
 
 class TensorFolder(Mapping[str, Tensor]):
@@ -30,8 +36,7 @@ class TensorFolder(Mapping[str, Tensor]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._dtypes: dict[str, torch.dtype] = {}
+        self._entries: dict[str, _Entry] = {}
         self._file = {name: path for path, names in _shards(folder) for name in self._open(path, names)}
 
     def __iter__(self) -> Iterator[str]:
@@ -44,9 +49,9 @@ class TensorFolder(Mapping[str, Tensor]):
         return name in self._file
 
     def __getitem__(self, name: str) -> Tensor:
-        """A tensor, whose memory may be mapped from its file: copy it."""
+        """A tensor; of a pickle, its memory is mapped from the file."""
         path = self._file[name]
-        tensor = _content(path)[name] if path.suffix == ".bin" else _tensor(path, name)
+        tensor = _content(path)[name] if path.suffix == ".bin" else _tensor(path, name, self._entries[name])
         parts = torch.split(tensor.flatten(), CHECKED) if tensor.is_floating_point() else ()
         for part in parts:
             if not bool(part.isfinite().all()):
@@ -59,10 +64,10 @@ class TensorFolder(Mapping[str, Tensor]):
         return f"{self._file[name]}: {name}" if name in self._file else f"{self.folder}: {name}"
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._shapes[name]
+        return self._entries[name].shape
 
     def dtype(self, name: str) -> torch.dtype:
-        return self._dtypes[name]
+        return self._entries[name].dtype
 
     def equal(self, first: str, second: str) -> bool:
         """Whether two tensors are the same in every bit."""
@@ -71,15 +76,14 @@ class TensorFolder(Mapping[str, Tensor]):
     def _open(self, path: Path, wanted: set[str] | None) -> list[str]:
         """The names of a file's tensors; those that an index names must be among them."""
         if path.suffix == ".bin":
-            found = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in _content(path).items()}
+            found = {name: _Entry(tuple(tensor.shape), tensor.dtype) for name, tensor in _content(path).items()}
         else:
             found = _header(path)
         if missing := sorted((wanted or set()) - found.keys()):
             got = f"none of this name among {len(found)}"
             raise InvalidData(f"{path}: {missing[0]}", wanted="a tensor", got=got, remedy="Download the file again.")
         names = [name for name in found if wanted is None or name in wanted]
-        for name in names:
-            self._shapes[name], self._dtypes[name] = found[name]
+        self._entries |= {name: found[name] for name in names}
         return names
 
 
@@ -135,14 +139,21 @@ def _weight_map(index: Path) -> dict[str, str]:
     return files
 
 
-def _header(path: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Shape and dtype of each tensor of a safetensors file."""
+def _header(path: Path) -> dict[str, _Entry]:
+    """Shape, dtype and offset of each tensor of a safetensors file, whose layout the library checks."""
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, "pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            return {name: (tuple(each.get_shape()), _DTYPES[each.get_dtype()]) for name, each in slices.items()}
+        with safe_open(path, "pt"):
+            pass
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            entries = json.loads(file.read(size))
+        entries.pop("__metadata__", None)
+        return {
+            name: _Entry(tuple(each["shape"]), _DTYPES[each["dtype"]], 8 + size + each["data_offsets"][0])
+            for name, each in entries.items()
+        }
     except (SafetensorError, OSError) as error:
         raise InvalidData(
             path, wanted="a safetensors file", got=str(error)[:200], remedy="Download it again."
@@ -152,15 +163,20 @@ def _header(path: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         raise InvalidData(path, wanted=wanted, got=str(error), remedy=remedy) from None
 
 
-def _tensor(path: Path, name: str) -> Tensor:
-    from safetensors import SafetensorError, safe_open
-
+def _tensor(path: Path, name: str, entry: _Entry) -> Tensor:
+    """Read into memory of its own: a mapping of the file would count as much again."""
+    tensor = torch.empty(entry.shape, dtype=entry.dtype)
+    content = tensor.flatten().view(torch.uint8).numpy().data
     try:
-        with safe_open(path, "pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-    except (SafetensorError, OSError) as error:
-        where = f"{path}: {name}"
-        raise InvalidData(where, wanted="a tensor", got=str(error)[:200], remedy="Download the file again.") from None
+        with path.open("rb") as file:
+            file.seek(entry.offset)
+            complete = file.readinto(content) == len(content)
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise InvalidData(f"{path}: {name}", wanted="a tensor", got=got, remedy="Check the file.") from None
+    if not complete:
+        got = "the end of the file"
+        raise InvalidData(f"{path}: {name}", wanted="a tensor", got=got, remedy="Download the file again.")
     return tensor
 
 

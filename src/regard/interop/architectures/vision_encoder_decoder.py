@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from regard.core.config import doc
 from regard.core.errors import InvalidData, InvalidRecipe, Problem
+from regard.core.shapes import Tensor
 from regard.interop.architectures import gpt2, vit
 from regard.interop.architectures.base import Architecture, SharedKeys, tied, transformer
 from regard.interop.rules import Rule
@@ -61,6 +64,10 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
         if dims[0] != dims[1]:
             wanted = f"decoder.n_embd = {dims[1]}: a projection between them is not imported"
             yield Problem("encoder.hidden_size", wanted, str(dims[0]), "Use another model.")
+
+    def computed(self, keys: VisionEncoderDecoderKeys) -> dict[str, Tensor]:
+        dim = keys.encoder.hidden_size  # of a pooler that is not used
+        return {"encoder.pooler.dense.weight": torch.zeros(dim, dim), "encoder.pooler.dense.bias": torch.zeros(dim)}
 
     def decoder_start(self, keys: VisionEncoderDecoderKeys) -> int | None:
         given = keys.decoder_start_token_id, keys.bos_token_id, keys.decoder.bos_token_id

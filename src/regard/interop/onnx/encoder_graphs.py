@@ -20,7 +20,7 @@ class SourceInputs:
 
     def __init__(self, kinds: Sequence[SourceKind], image_sizes: Sequence[int | None]) -> None:
         self.kinds = list(kinds)
-        self.suffixes = ["", *(f"_{i}" for i in range(2, len(self.kinds) + 1))]
+        self.suffixes = ["" if i == 0 else f"_{i + 1}" for i in range(len(self.kinds))]
         self.inputs: list[GraphInput] = []
         for kind, suffix, size in zip(self.kinds, self.suffixes, image_sizes, strict=True):
             axes = ("batch", f"encoder_sequence{suffix}")
