@@ -13,7 +13,7 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from regard.interop.express import Expression, express_as
-from regard.interop.generation import decode_options
+from regard.interop.generation import read_generation
 from support.pretrained import CASES, IMAGES, SOURCE, TARGETS, logits, ours_of, random_theirs
 
 pytest.importorskip("transformers")
@@ -83,7 +83,7 @@ def test_the_outputs_are_theirs_token_for_token(name, beams, saved, tmp_path):
         options |= {"forced_bos_token_id": FORCED, "no_repeat_ngram_size": 2}  # the latter sees no prompt here
     generation = transformers.GenerationConfig(**options)
     generation.save_pretrained(tmp_path)
-    decode = decode_options(tmp_path, pretrained.config, has_source=has_source)
+    read = read_generation(tmp_path, pretrained.config, has_source=has_source)
     if name == "captioner":
         given = theirs.generate(pixel_values=IMAGES, generation_config=generation)
         requests, collate = [Request(i, 9) for i in range(len(IMAGES))], lambda rows: IMAGES[rows]
@@ -97,9 +97,9 @@ def test_the_outputs_are_theirs_token_for_token(name, beams, saved, tmp_path):
         given = theirs.generate(prompts, generation_config=generation, attention_mask=torch.ones(3, 5))
         requests = [Request(None, 0, row[1:], given=4, first=row[0]) for row in prompts.tolist()]
         collate, skip = list, 5
-    prefix, start = ((FORCED,), START) if has_source else ((), None)
-    special = SpecialTokens(PAD, start, END, None, None, (3,), target_prefix=prefix)
-    task = SearchTask(ours, collate, DecodeConfig(**decode), special_tokens=special)
+    start = read.start if has_source else None
+    special = SpecialTokens(PAD, start, END, None, None, read.suppressed, target_prefix=read.target_prefix)
+    task = SearchTask(ours, collate, DecodeConfig(**read.decode), special_tokens=special)
     found = dict(search(task, requests))
     for i, row in enumerate(given.tolist()):
         wanted = row[skip:]

@@ -16,7 +16,7 @@ from regard.core.errors import InvalidArgument, MissingExtra
 from regard.core.sequence import MultiSource, Tokens
 from regard.data.synthetic.shapes import shapes
 from regard.interop.onnx.graph import Graph, GraphInput, write_graph
-from regard.interop.onnx.target import OnnxTarget
+from regard.interop.onnx.target import OnnxTarget, predictor_graphs
 from regard.model.capture import capture_attention
 from regard.model.interfaces import CarriedState
 from support import models, onnx_members, predictors
@@ -32,8 +32,8 @@ class Session:
     """A graph that takes and gives tensors by name."""
 
     def __init__(self, path: Path) -> None:
-        error = path.with_suffix(".error") if path.suffix == ".onnx" else path
-        assert path.exists(), error.read_text()
+        errors = [path.with_suffix(".error"), Path(f"{path.parents[1]}.error")]  # of a graph, of a whole model
+        assert path.exists(), [each.read_text() for each in errors if each.exists()]
         self.session = onnxruntime.InferenceSession(path)
         self.shapes = {each.name: each.shape for each in self.session.get_inputs()}
         self.outputs = [each.name for each in self.session.get_outputs()]
@@ -243,6 +243,20 @@ def test_what_cannot_be_exported_is_said():
         regard.export(predictors.translator(), "onnx", "nowhere", dtype="float16")
 
 
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_a_graph_runs_before_it_is_exported(name):
+    """On the example with which it is exported: its inputs fit together, for every kind of model."""
+    model = PREDICTORS[name][0]()
+    graphs = predictor_graphs(model, attention=True)
+    both = model.model.as_seq2seq() is not None and model.model.encoder is not None
+    assert [graph.name for graph in graphs] == (["encoder_model", "decoder_model_merged"] if both else ["model"])
+    for graph in graphs:
+        outputs = graph.run({each.name: each.example() for each in graph.inputs})
+        past = {each.name for each in graph.inputs if each.name.startswith("past_key_values")}
+        assert graph.name == "encoder_model" or following(outputs).keys() == past
+        assert all(x.isfinite().all() for x in outputs.values())
+
+
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingExtra, match=r"Export to ONNX needs the package 'onnxscript'.*regard\[onnx\]"):
@@ -335,6 +349,20 @@ def test_prompts_of_a_language_model_are_padded_on_the_left(all_folders):
         torch.testing.assert_close(outputs["logits"][i, -len(row) :], wanted[:-2], **TOLERANCE)
         torch.testing.assert_close(after[i], wanted[-2:], **TOLERANCE)
     assert outputs["decoder_attentions.1"].shape == (3, 2, 5, 5)
+
+    prompts = [model.target.encode(text) for text in TEXTS]
+    wanted = [output.token_ids for (output,) in model.outputs(TEXTS, beam_size=1)]
+    longest = max(map(len, prompts))
+    last = torch.tensor([[0] * (longest - len(row)) + [1, *row] for row in prompts])
+    mask, state, rows = (last != 0).long(), decoder.first_state(len(TEXTS)), [[] for _ in TEXTS]
+    for _ in range(model.recipe.decode.max_length):
+        outputs = decoder({"input_ids": last, "attention_mask": mask, **state})
+        logits, state = outputs["logits"][:, -1], following(outputs)
+        logits[:, [0, 1, 4]] = -torch.inf
+        last, mask = logits.argmax(-1, keepdim=True), torch.cat((mask, torch.ones(len(TEXTS), 1).long()), 1)
+        for row, token in zip(rows, last[:, 0].tolist(), strict=True):
+            row += [token] if 2 not in row else []
+    assert [tuple(row) for row in rows] == wanted
 
 
 @pytest.mark.slow

@@ -81,6 +81,12 @@ def captioner(decoder: str, encoder: Any) -> Predictor:
     return made
 
 
+def seeded(make: Callable[[], Predictor]) -> Predictor:
+    """With the same weights in every process."""
+    torch.manual_seed(1)
+    return make()
+
+
 # Whole models, with the options of their export.
 PREDICTORS: dict[str, tuple[Callable[[], Predictor], dict[str, Any]]] = {
     "rnn to transformer": (lambda: translator(PARTS["rnn"], ONE_LAYER), {"attention": True}),
@@ -95,9 +101,9 @@ PREDICTORS: dict[str, tuple[Callable[[], Predictor], dict[str, Any]]] = {
     "several sources": (two_sources, {}),
     "captioner": (lambda: captioner("transformer", VIT), {"attention": True}),
     "captioner, rnn": (lambda: captioner("rnn", captioners.CNN), {}),
-    "language model": (predictors.language_model, {"attention": True}),
+    "language model": (lambda: seeded(predictors.language_model), {"attention": True}),
     "masked language model": (masked_language_model, {}),
-    "classifier": (predictors.classifier, {}),
+    "classifier": (lambda: seeded(predictors.classifier), {}),
 }
 
 

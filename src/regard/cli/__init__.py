@@ -21,6 +21,7 @@ from regard.cli import evaluate, interop, look, predict, train, words
 from regard.cli.verb import Verb
 from regard.core.errors import RegardError
 from regard.core.sanitize import indented
+from regard.views.progress import close_status_lines
 
 INTERRUPTED = 128 + signal.SIGINT  # Typer's exit code
 
@@ -81,6 +82,7 @@ def main() -> None:
             with _logging_to_stderr(f"regard{rank}: "):
                 app()
         finally:
+            close_status_lines()
             sys.stdout.flush()
     except SystemExit as exit:
         if exit.code == INTERRUPTED:  # Ctrl-C, of which the terminal shows ^C: the message begins its own line

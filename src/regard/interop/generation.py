@@ -1,4 +1,4 @@
-"""generation_config.json of a model folder: the options of decoding. `pretrained_tokenizers` reads its tokens."""
+"""generation_config.json of a model folder: the options of decoding, and the tokens that begin and end outputs."""
 
 import logging
 from collections.abc import Mapping
@@ -12,15 +12,14 @@ from regard.interop.architectures.base import GENERATION
 from regard.interop.tensors import read_json
 
 FILE = "generation_config.json"
+Id = Annotated[int, Range(0.0, 1e8)]
 log = logging.getLogger(__name__)
 
 # Options that change no output, or only at the largest length, where an output is cut instead of ended.
 HARMLESS = frozenset({
     "_from_model_config", "transformers_version", "use_cache", "output_attentions", "output_hidden_states",
     "output_scores", "return_dict_in_generate", "remove_invalid_values", "forced_eos_token_id", "cache_implementation",
-    "max_length", "min_length", "early_stopping",
-    "bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id", "suppress_tokens",
-    "bad_words_ids",
+    "bos_token_id", "max_length", "min_length", "early_stopping",
 })  # fmt: skip
 
 
@@ -43,22 +42,39 @@ class GenerationKeys(Config):
     top_p: Annotated[float, Range(0.0, 1.0)] | None = doc(None, "of sampling")
     min_p: Annotated[float, Range(0.0, 1.0)] | None = doc(None, "of sampling")
     typical_p: Annotated[float, Range(0.0, 1.0)] | None = doc(None, "of sampling")
+    decoder_start_token_id: Id | None = doc(None, "the token before an output's first")
+    pad_token_id: Id | None = doc(None, "padding")
+    eos_token_id: Id | tuple[Id, ...] | None = doc(None, "ends an output")
+    forced_bos_token_id: Id | None = doc(None, "the token that every output begins with")
+    suppress_tokens: tuple[Id, ...] | None = doc(None, "tokens that are never generated")
 
 
-def decode_options(folder: Path, config: Mapping[str, Any], *, has_source: bool) -> dict[str, Any]:
-    """The table [decode], from generation_config.json and from config.json, where old files have these options.
+@dataclass(frozen=True)
+class Generation:
+    """The [decode] options of a model folder, and its tokens; None where the folder does not say."""
+
+    decode: Mapping[str, Any]
+    start: int | None
+    pad: int | None
+    end: int | None
+    suppressed: tuple[int, ...]
+    target_prefix: tuple[int, ...]
+
+
+def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool) -> Generation:
+    """From generation_config.json, and from config.json, where old files have these options.
 
     has_source   whether the model has an encoder. The start token counts in max_length and min_length, as does the
                  prompt of a language model, for which these are not imported.
-
-    Options without a counterpart here are reported and left out.
     """
     path = folder / FILE
     given = read_json(path) if path.is_file() else {}
-    merged = {key: config[key] for key in GENERATION if key in config} | given
+    merged = {key: config[key] for key in GENERATION if config.get(key) is not None} | given
+    merged |= {key: config[key] for key in ("decoder_start_token_id",) if key not in merged and config.get(key)}
     merged = {key: value for key, value in merged.items() if value is not None and value != []}
     known = {field.name for field in fields(GenerationKeys)}
     lengths = _lengths(merged, path) if has_source else {}
+    words = _bad_words(merged.pop("bad_words_ids", ()), path)
     keys = read(GenerationKeys, lengths | {key: merged[key] for key in merged.keys() & known}, "")
     if isinstance(keys, list):
         raise InvalidRecipe([Problem(f"{path}: {p.key.removeprefix('.')}", p.wanted, p.got, p.remedy) for p in keys])
@@ -68,9 +84,18 @@ def decode_options(folder: Path, config: Mapping[str, Any], *, has_source: bool)
         log.warning("%s: no_repeat_ngram_size applies to the output alone: n-grams of the prompt may be repeated", path)
     if merged.get("early_stopping") not in (None, False):
         log.warning("%s: early_stopping is not imported: beam search goes on while outputs may improve", path)
-    if isinstance(ends := merged.get("eos_token_id"), list) and len(ends) > 1:
-        log.warning("%s: only the first of eos_token_id = %.80r ends an output", path, ends)
-    return _decode(keys, path)
+    end = keys.eos_token_id
+    if isinstance(end, tuple) and len(end) > 1:
+        log.warning("%s: only the first of eos_token_id = %s ends an output", path, list(end))
+    forced = keys.forced_bos_token_id
+    return Generation(
+        _decode(keys, path),
+        start=keys.decoder_start_token_id,
+        pad=keys.pad_token_id,
+        end=end[0] if isinstance(end, tuple) else end,
+        suppressed=tuple(sorted({*words, *(keys.suppress_tokens or ())})),
+        target_prefix=() if forced is None else (forced,),
+    )
 
 
 def _lengths(merged: Mapping[str, Any], path: Path) -> dict[str, int]:
@@ -86,6 +111,20 @@ def _lengths(merged: Mapping[str, Any], path: Path) -> dict[str, int]:
         if value > 1:
             lengths[f"{key}_new_tokens"] = value - 1
     return lengths
+
+
+def _bad_words(words: Any, path: Path) -> list[int]:
+    """The tokens among the sequences of tokens that are not generated; longer sequences are not imported."""
+    whole = isinstance(words, list | tuple) and all(
+        isinstance(word, list) and all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in word)
+        for word in words
+    )
+    if not whole:
+        remedy = "Change it, or leave it out."
+        raise InvalidData(f"{path}: bad_words_ids", wanted="lists of ids", got=repr(words)[:80], remedy=remedy)
+    if any(len(word) > 1 for word in words):
+        log.warning("%s: bad_words_ids of several tokens are not imported: ban these phrases in each call", path)
+    return [word[0] for word in words if len(word) == 1]
 
 
 def _decode(keys: GenerationKeys, path: Path) -> dict[str, Any]:

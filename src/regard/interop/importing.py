@@ -13,14 +13,13 @@ from regard.checkpoint.format import CARD, WEIGHTS, checkpoint_texts
 from regard.core.config import Config
 from regard.core.errors import InvalidData, RegardError
 from regard.data.config import FieldConfig
-from regard.data.corpus import Vocabularies
 from regard.data.vocabulary import Labels
 from regard.decoding.config import DecodeConfig
 from regard.inference.predictor import Predictor
-from regard.interop.generation import decode_options
+from regard.interop.generation import Generation, read_generation
 from regard.interop.images import image_field
 from regard.interop.pretrained import CONFIG, PretrainedFolder
-from regard.interop.pretrained_tokenizers import read_tokenizers
+from regard.interop.vocabularies import Vocabularies, read_vocabularies
 from regard.model.build import build
 from regard.model.model_config import SIZES
 from regard.model.weights import weights_of
@@ -42,28 +41,18 @@ class ImportedModel:
     def __init__(self, folder: Path) -> None:
         self.pretrained = PretrainedFolder(folder)
         model = self.pretrained.model
-        self.decode = decode_options(folder, self.pretrained.config, has_source=bool(model.encoders))
+        self.generation: Generation = read_generation(folder, self.pretrained.config, has_source=bool(model.encoders))
         self.sources, self.target = self._vocabularies()
         self.recipe = self._recipe()
 
     def _vocabularies(self) -> Vocabularies:
-        pretrained, model = self.pretrained, self.pretrained.model
-        labels = Labels(pretrained.labels, ordered=True) if pretrained.head == "classification" else None
-        if model.reads == ("image",) and labels is not None:
-            return (None,), labels
-        config, keys = dict(pretrained.config), pretrained.keys
-        roles = {key: getattr(keys, key) for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
-        if model.decoder is not None and model.encoders:
-            roles["decoder_start_token_id"] = pretrained.architecture.decoder_start(keys)
-        for key, token in roles.items():  # the defaults of the architecture, which files may leave out
-            if config.get(key) is None and token is not None:
-                config[key] = list(token) if isinstance(token, tuple) else token
-        rows = [size for size in (*model.source_vocab_sizes(), model.options.vocab_size) if size is not None]
-        source, target = read_tokenizers(pretrained.folder, config, rows[-1])
-        if rows[0] != rows[-1]:
-            source, _ = read_tokenizers(pretrained.folder, config, rows[0])
-        sources = () if not model.encoders or pretrained.head == "mlm" else (source,)
-        return sources, target if labels is None else labels
+        pretrained = self.pretrained
+        if pretrained.model.reads == ("image",) and pretrained.head == "classification":
+            return (None,), Labels(pretrained.labels, ordered=True)
+        sources, target = read_vocabularies(pretrained, self.generation)
+        if pretrained.head == "classification":
+            return sources, Labels(pretrained.labels, ordered=True)
+        return sources, target
 
     def _recipe(self) -> Recipe:
         pretrained, folder = self.pretrained, self.pretrained.folder
@@ -76,7 +65,7 @@ class ImportedModel:
                 data["shared_vocab"] = False
         table = {key: value for key, value in pretrained.table.items() if key not in SIZES}
         try:
-            return Recipe.of({"data": data, "model": table, "decode": self.decode})
+            return Recipe.of({"data": data, "model": table, "decode": dict(self.generation.decode)})
         except RegardError as error:
             remedy = "Change it, or leave it out."
             raise InvalidData(folder, wanted="a model with its options", got=str(error)[:500], remedy=remedy) from None

@@ -33,7 +33,8 @@ def source_kinds(model: Predictor) -> list[SourceKind]:
 
 def write_files(model: Predictor, graphs: list[Graph], folder: Path) -> None:
     """Write all files of a model but its graphs."""
-    _write(folder / "config.json", config(model, graphs))
+    outside = {"transformers.js_config": {"use_external_data_format": True}}  # weights beyond the size of a file
+    _write(folder / "config.json", config(model, graphs) | (outside if any(folder.glob("onnx/*_data")) else {}))
     if model.model.as_seq2seq() is not None:
         _write(folder / "generation_config.json", generation_config(model))
     write_tokenizers(model, folder)

@@ -19,7 +19,7 @@ from regard.kernels.attention.spec import AttentionSpec, repeat_heads
 from regard.model import capture
 
 OPSET = 18
-LARGEST = 1_900_000_000  # bytes of weights in a file; a protobuf message ends at 2 GiB, the rest lies beside it
+LARGEST = 1_900_000_000  # bytes of weights in a file; more lie beside it, as a protobuf message ends at 2 GiB
 EXAMPLE = {"batch": 2, "sequence": 3, "past": 4, "encoder_sequence": 9, "encoder_past": 5}
 EXAMPLE |= {f"encoder_sequence_{i}": 9 + 2 * i for i in range(2, 100)}  # of further sources
 Tensors = dict[str, Tensor]
@@ -78,13 +78,14 @@ class Graph(nn.Module, ABC):
 def write_graph(graph: Graph, path: Path) -> None:
     """Translate a graph to ONNX and write it to a file."""
     try:
-        import onnx  # noqa: F401  PyTorch translates with these two
+        import onnx  # noqa: F401  PyTorch translates with these
+        import onnx_ir
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise MissingExtra(error.name or "onnx", "onnx", "Export to ONNX") from None
     graph = graph.eval()
     examples = tuple(each.example() for each in graph.inputs)
-    with _quiet(), torch.no_grad(), _named_errors(graph):
+    with quiet(), torch.no_grad(), _named_errors(graph):
         outputs = graph.run(dict(zip((each.name for each in graph.inputs), examples, strict=True)))
         program = torch.onnx.export(
             graph,
@@ -98,7 +99,7 @@ def write_graph(graph: Graph, path: Path) -> None:
         )
         assert program is not None
         _strip(program.model)
-        program.save(str(path), external_data=_bytes(graph) > LARGEST)
+        onnx_ir.save(program.model, path, external_data=f"{path.name}_data" if _bytes(graph) > LARGEST else None)
 
 
 @contextmanager
@@ -129,12 +130,17 @@ def _bytes(module: nn.Module) -> int:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's notes about its own functions, and without guesses of sizes from earlier exports."""
+def quiet() -> Iterator[None]:
+    """Without notes of the exporter and the quantizer about themselves, or guesses of sizes from earlier exports."""
     import torch._dynamo
 
-    logger = logging.getLogger("torch.onnx")
+    root, logger = logging.getLogger(), logging.getLogger("torch.onnx")
     level = logger.level
+
+    def is_error(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    root.addFilter(is_error)  # of what is logged under no name
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), torch._dynamo.config.patch(automatic_dynamic_shapes=False):
@@ -142,6 +148,7 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+        root.removeFilter(is_error)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from regard.interop.interfaces import ExportOptions, ExportTarget
 from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, MemoryInputs
 from regard.interop.onnx.encoder_graphs import EncoderGraph, SourceGraph, SourceInputs
 from regard.interop.onnx.files import source_kinds, write_files
-from regard.interop.onnx.graph import Graph, write_graph
+from regard.interop.onnx.graph import Graph, quiet, write_graph
 from regard.model.seq2seq import Model
 
 
@@ -28,10 +28,7 @@ class OnnxTarget(ExportTarget):
         return []
 
     def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
-        kinds = source_kinds(model)
-        sizes: list[int | None] = [field.image_size for field in model.recipe.data.source_fields]
-        sources = SourceInputs(kinds, sizes or [None] * len(kinds))
-        graphs = model_graphs(model.model, sources, attention=options.attention)
+        graphs = predictor_graphs(model, attention=options.attention)
         (folder / "onnx").mkdir()
         for graph in graphs:
             path = folder / "onnx" / f"{graph.name}.onnx"
@@ -39,6 +36,13 @@ class OnnxTarget(ExportTarget):
             if options.quantization is not None:
                 _quantize(path)
         write_files(model, graphs, folder)
+
+
+def predictor_graphs(model: Predictor, *, attention: bool) -> list[Graph]:
+    """The graphs of a loaded model."""
+    kinds = source_kinds(model)
+    sizes: list[int | None] = [field.image_size for field in model.recipe.data.source_fields]
+    return model_graphs(model.model, SourceInputs(kinds, sizes or [None] * len(kinds)), attention=attention)
 
 
 def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> list[Graph]:
@@ -60,8 +64,14 @@ def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> lis
 def _quantize(path: Path) -> None:
     """Matrices of weights as int8, with a scale each; the file gets the suffix that transformers.js calls q8."""
     try:
+        import onnx
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError:
         raise MissingExtra("onnxruntime", "onnx", "Quantization") from None
-    quantize_dynamic(path, path.with_stem(f"{path.stem}_quantized"), weight_type=QuantType.QInt8)
+    data, target = path.with_name(f"{path.name}_data"), path.with_stem(f"{path.stem}_quantized")
+    model = onnx.load(path)
+    del model.graph.value_info[:]  # shapes of matrices that quantization transposes
+    with quiet():
+        quantize_dynamic(model, target, weight_type=QuantType.QInt8, use_external_data_format=data.exists())
     path.unlink()
+    data.unlink(missing_ok=True)

@@ -1,0 +1,36 @@
+"""The vocabularies of a model folder: its tokenizers with the special tokens of its configuration."""
+
+from regard.data.corpus import SourceVocabularies, VocabularyType
+from regard.interop.generation import Generation
+from regard.interop.pretrained import PretrainedFolder
+from regard.interop.pretrained_tokenizers import read_tokenizers
+
+Vocabularies = tuple[SourceVocabularies, VocabularyType]
+
+
+def read_vocabularies(pretrained: PretrainedFolder, generation: Generation) -> Vocabularies:
+    """The vocabularies of the sources and of the target; of a classifier, whose target are labels, that of the source.
+
+    Refused where a tokenizer has more tokens than the model's embedding has rows.
+    """
+    model, keys = pretrained.model, pretrained.keys
+    reads_text = bool(model.encoders) and model.reads != ("image",)
+    end = keys.eos_token_id if generation.end is None else generation.end
+    end = end[0] if isinstance(end, tuple) else end
+    start = None
+    if model.encoders and model.decoder is not None:
+        start = pretrained.architecture.decoder_start(keys) if generation.start is None else generation.start
+    config = {
+        "model_type": pretrained.architecture.model_type,
+        "is_encoder_decoder": reads_text and model.decoder is not None,
+        "decoder_start_token_id": start,
+        "eos_token_id": end,
+        "pad_token_id": keys.pad_token_id if generation.pad is None else generation.pad,
+        "forced_bos_token_id": next(iter(generation.target_prefix), None),
+        "suppress_tokens": [token for token in generation.suppressed if token != end],
+    }
+    *sizes, rows = [size for size in (*model.source_vocab_sizes(), model.options.vocab_size) if size is not None]
+    source, target = read_tokenizers(pretrained.folder, config, rows, next(iter(sizes), None))
+    if not model.encoders or pretrained.head == "mlm":
+        return (), target
+    return (source,), target
