@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import tokenizers
 import torch
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 import regard
 from regard.core.errors import InvalidData
@@ -382,6 +382,11 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
         write(folder, tokenizer__json=content)
         with pytest.raises(InvalidData, match=r"tokenizer\.json: wanted a tokenizer; got"):
             read_tokenizers(folder, config, ROWS)
+    rules = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
+    rules.normalizer = normalizers.Precompiled(b"\4\0\0\0" + b"\0\1\0\0" + "é\0".encode())
+    write(folder, tokenizer__json=rules.to_str().encode())
+    with pytest.raises(InvalidData, match=r"tokenizer\.json: .*precompiled_charsmap that leads out of itself"):
+        read_tokenizers(folder, config, ROWS)
     write(tmp_path, source__spm=trained(), target__spm=trained())
     for vocabulary in (
         {"</s>": 0, "<unk>": 2},

@@ -17,6 +17,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import is_encodable
+from regard.data.charsmap import check_normalizer
 from regard.data.special_tokens import DEFAULT_TOKENS, SPECIALS, UNKNOWN, SpecialTokens
 from regard.data.spelling import BYTE_LEVEL_CHARACTERS, Spelling
 from regard.data.vocabulary import Vocabulary
@@ -90,10 +91,11 @@ class Tokenizer(Vocabulary):
             remedy = "Leave out spare tokens."
             raise InvalidArgument("spare", wanted="0 without an unknown token", got=str(self._spare), remedy=remedy)
         try:
+            check_normalizer(self._inner.normalizer)
             self.special_tokens.check(self.size)
         except ValueError as error:
-            wanted, remedy = "ids of its vocabulary", "Read them from the files of the model."
-            raise InvalidArgument("special_tokens", wanted=wanted, got=str(error), remedy=remedy) from None
+            wanted, remedy = "sound rules, and special tokens of its vocabulary", "Read them from the model's files."
+            raise InvalidArgument("tokenizer", wanted=wanted, got=str(error), remedy=remedy) from None
 
     @classmethod
     def from_json(cls, text: str, settings: Mapping[str, Any] | None = None) -> "Tokenizer":
