@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 import regard
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
+from regard.data.train_tokenizer import train_tokenizer
 from regard.data.vocabulary import Labels
 from regard.inference.predictor import Predictor
 from regard.interop import hub
@@ -225,6 +227,19 @@ def test_dtype_card_and_figures(tmp_path):
     report.write_text("{}")
     with pytest.raises(InvalidArgument, match=r"report\.json: wanted a report of `regard evaluate --json`"):
         regard.export(model, "huggingface", tmp_path / "other", report=str(report))
+
+
+def test_a_target_with_its_own_vocabulary_has_its_own_tokenizer(tmp_path):
+    model = made(MODELS["post-norm translation"][0])
+    words = train_tokenizer("bpe", ["other words altogether, and 1 2 3 numbers"] * 9, 280)
+    table = {**MODELS["post-norm translation"][0], "vocab_size": words.size, "source_vocab_size": model.source.size}
+    recipe = Recipe.of(model.recipe.as_dict() | {"data": {"source": {}, "target": {}, "shared_vocab": False}})
+    model = replace(model, model=regard.build(table).eval(), target=words, recipe=recipe)
+    folder = regard.export(model, "huggingface", tmp_path / "out")
+    assert (folder / "target" / "tokenizer.json").is_file()
+    again = regard.from_pretrained(folder, device="cpu")
+    assert again.predict(TEXTS) == model.predict(TEXTS)
+    assert again.target.tokens() == words.tokens()
 
 
 def test_large_weights_are_written_in_shards(tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from regard.core.shapes import Tensor
+from regard.data.spelling import HIDDEN
 from regard.data.tokenizer import Tokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
@@ -18,6 +19,7 @@ from regard.interop.interfaces import ExportOptions, ExportTarget
 from regard.model.build import parse_model
 from regard.model.model_config import ModelConfig
 
+NEVER = -1e4  # a logit whose probability is 0
 SHARD = 5_000_000_000  # bytes of the largest file of weights
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -46,14 +48,26 @@ class HuggingFaceTarget(ExportTarget):
         assert isinstance(expression, Expression)
         dtype = next(model.model.parameters()).dtype if options.dtype is None else DTYPES[options.dtype]
         weights = expression.weights(model.model, config)
+        rows = _add_spare_rows(model, expression, weights)
         theirs = ((step.theirs, step.to_theirs(weights)) for step in expression.steps())
         tensors = dict(theirs) | expression.architecture.computed(expression.keys)
         write_weights(folder, {name: tensor.to("cpu", dtype).contiguous() for name, tensor in tensors.items()})
         tokens = _tokens(model)
-        described = {**expression.config, **tokens, **_labels(model), "dtype": str(dtype).removeprefix("torch.")}
+        described = {
+            **expression.config,
+            **rows,
+            **tokens,
+            **_labels(model),
+            "dtype": str(dtype).removeprefix("torch."),
+        }
         _write_json(folder / "config.json", described)
         if expression.head == "generation":
-            _write_json(folder / "generation_config.json", generation_config(model, tokens))
+            generation = generation_config(model, tokens)
+            if "decoder_vocab_size" in rows:  # rows that only the encoder reads
+                size = config.options.vocab_size or 0
+                spare = list(range(size, rows["decoder_vocab_size"]))
+                generation["suppress_tokens"] = [*generation.get("suppress_tokens", ()), *spare]
+            _write_json(folder / "generation_config.json", generation)
         write_tokenizers(model, folder)
         if model.image_size is not None:
             _write_json(folder / images.FILE, images.preprocessor_config(model.recipe.data.source_fields[0]))
@@ -75,7 +89,30 @@ def _token_obstacles(model: Predictor, expression: Expression) -> list[str]:
     pad, wanted = _tokens(model).get("pad_token_id"), expression.config.get("pad_token_id")
     if wanted is not None and pad != wanted:
         found.append(f"padding is token {pad}, and {expression.architecture.model_type} needs {wanted}")
+    if _spare(model) and expression.architecture.model_type != "marian":
+        found.append("the tokenizer has pieces without a row of the embedding")
     return found
+
+
+def _spare(model: Predictor) -> int:
+    """Pieces of the source's tokenizer that have no row of the embedding, and are read as the unknown token."""
+    return int(model.source.settings.get("spare", 0)) if isinstance(model.source, Tokenizer) else 0
+
+
+def _add_spare_rows(model: Predictor, expression: Expression, weights: dict[str, Tensor]) -> dict[str, int]:
+    """Give such pieces a row, that of the unknown token, which is never generated; the changed sizes in config.json."""
+    spare = _spare(model)
+    if not spare or not isinstance(model.source, Tokenizer):
+        return {}
+    name, unknown = "encoder.embed_tokens.weight", model.source.special_tokens.unknown
+    assert unknown is not None
+    weights[name] = torch.cat((weights[name], weights[name][unknown].expand(spare, -1)))
+    rows = {"vocab_size": len(weights[name])}
+    if expression.model.options.tie_embeddings == "all":
+        bias = weights["decoder.project.bias"]
+        weights["decoder.project.bias"] = torch.cat((bias, bias.new_full((spare,), NEVER)))
+        rows["decoder_vocab_size"] = rows["vocab_size"]
+    return rows
 
 
 def _tokens(model: Predictor) -> dict[str, Any]:
@@ -164,9 +201,14 @@ def write_tokenizers(model: Predictor, folder: Path) -> None:
     if source is not None:
         reads = bool(model.sources) or model.recipe.model.predicts == "masked tokens"
         _write_tokenizer(source, folder, has_source=reads, running=model.running_text)
-    if isinstance(model.target, Tokenizer) and source is not None and model.target.hash != source.hash:
+    if isinstance(model.target, Tokenizer) and source is not None and _names(model.target) != _names(source):
         (folder / "target").mkdir()
         _write_tokenizer(model.target, folder / "target", has_source=False)
+
+
+def _names(tokenizer: Tokenizer) -> list[str]:
+    """The token of each id. Two tokenizers with the same ones decode alike, also where they encode differently."""
+    return [name.replace(HIDDEN, "") for name in tokenizer.tokens()]
 
 
 def _source_tokenizer(model: Predictor) -> Tokenizer | None:

@@ -70,6 +70,8 @@ def read_files(folder: Path, settings: Mapping[str, Any], model_type: str) -> tu
         return _marian(folder, settings)
     if "tokenizer.json" in names:
         file = _tokenizer_json(folder / "tokenizer.json")
+        if (folder / "target" / "tokenizer.json").is_file():  # as exported by Regard, for outputs of other tokens
+            return file, _tokenizer_json(folder / "target" / "tokenizer.json")
     elif (name := SENTENCEPIECE.get(model_type)) in names and name is not None:
         file = _sentencepiece(folder / name, settings)
     elif "vocab.txt" in names and model_type in WORD_PIECES:
