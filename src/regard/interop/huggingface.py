@@ -9,6 +9,7 @@ import torch
 
 from regard.core.shapes import Tensor
 from regard.data.tokenizer import Tokenizer
+from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.interop import images
 from regard.interop.express import Expression, express, unequal_copies
@@ -61,7 +62,7 @@ class HuggingFaceTarget(ExportTarget):
 
 def _model_config(model: Predictor) -> ModelConfig | str:
     """The sized configuration of a model, or why there is none."""
-    if not hasattr(model.model, "encoder") or type(model.model).__name__ == "Ensemble":
+    if isinstance(model.model, Ensemble):
         return "an ensemble is several models: export one of them"
     config = parse_model(model.recipe.with_sizes(model.sources, model.target))
     assert isinstance(config, ModelConfig)
