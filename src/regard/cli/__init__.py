@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import evaluate, interop, look, predict, train, words
+from regard.cli import evaluate, interop, look, predict, serve, train, words
 from regard.cli.verb import Verb
 from regard.core.errors import RegardError
 from regard.core.sanitize import indented
@@ -63,6 +63,7 @@ app.command(cls=Verb)(evaluate.score)
 app.command(cls=Verb)(evaluate.verify)
 app.command("import", cls=Verb)(interop.import_)
 app.command(cls=Verb)(interop.export)
+app.command(cls=Verb)(serve.serve)
 app.command(cls=Verb)(train.sweep)
 app.command(cls=Verb)(train.plot)
 app.command(cls=Verb)(train.recipes)
