@@ -6,6 +6,8 @@ Importing this package is light: PyTorch is loaded when the first name that need
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from regard.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from regard import register as register
     from regard.api.ablate import ablate as ablate, prune as prune
@@ -75,10 +77,9 @@ if TYPE_CHECKING:
         Uniform as Uniform,
     )
     from regard.model.vision import SelfAttention2d as SelfAttention2d
+    from regard.server.run import serve as serve
     from regard.word_vectors.config import Word2VecConfig as Word2VecConfig
     from regard.word_vectors.vectors import WordVectors as WordVectors
-
-__version__ = "0.1.0"
 
 # Where each public name lives.
 _HOMES = {
@@ -100,6 +101,7 @@ _HOMES = {
     "regard.api.train": ("prepare", "train"),
     "regard.api.view": ("page", "view"),
     "regard.checkpoint.verify": ("verify",),
+    "regard.server.run": ("serve",),
     "regard.kernels.attention.bias": ("DistanceBias",),
     "regard.kernels.attention.score_function": ("ScoreFunction",),
     "regard.kernels.attention.weights": ("Summary",),

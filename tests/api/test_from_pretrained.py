@@ -11,7 +11,7 @@ import regard
 from regard.core.errors import InvalidArgument, MissingExtra
 from regard.interop.huggingface import _write_tokenizer
 from support.command_line import command
-from support.predictors import tokenizer
+from support.predictors import TEXT, tokenizer
 from support.pretrained import CASES, random_theirs
 
 pytest.importorskip("transformers")
@@ -118,6 +118,45 @@ def test_an_imported_checkpoint_is_the_same_model(kind, folders, tmp_path):
         regard.import_model(folder, tmp_path / "out")
 
 
+def test_opus_mt(tmp_path):
+    """A Marian folder as it is published: two SentencePiece models and one vocabulary; texts in, texts out."""
+    import transformers
+
+    spm = pytest.importorskip("sentencepiece")
+    for name, seed in (("source", 0), ("target", 1)):
+        with (tmp_path / f"{name}.spm").open("wb") as file:
+            spm.SentencePieceTrainer.train(
+                sentence_iterator=iter(TEXT[seed:]),
+                model_writer=file,
+                vocab_size=60,
+                hard_vocab_limit=False,
+                minloglevel=2,
+            )
+    pieces = [spm.SentencePieceProcessor(str(tmp_path / f"{name}.spm")) for name in ("source", "target")]
+    names = dict.fromkeys(each.id_to_piece(i) for each in pieces for i in range(3, each.get_piece_size()))
+    ids = {name: i for i, name in enumerate(["</s>", "<unk>", *names, "<pad>"])}
+    pad = ids["<pad>"]
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    (tmp_path / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
+    roles = {"pad_token_id": pad, "eos_token_id": 0, "bos_token_id": None, "decoder_start_token_id": pad}
+    with pytest.MonkeyPatch.context() as patch:
+        changed = {**CASES["marian"][2], **roles, "vocab_size": len(ids)}
+        patch.setitem(CASES, "marian", (*CASES["marian"][:2], changed))
+        theirs = random_theirs("marian")
+    theirs.model.shared.weight.data[pad] = 0.0
+    options = {"num_beams": 4, "max_length": 12, "bad_words_ids": [[pad]], "no_repeat_ngram_size": 2}
+    theirs.generation_config = transformers.GenerationConfig(**roles, **options)
+    theirs.save_pretrained(tmp_path)
+    out = regard.import_model(tmp_path, tmp_path / "ours")
+    with pytest.warns(UserWarning, match="sacremoses"):
+        words = transformers.MarianTokenizer.from_pretrained(str(tmp_path))
+    with torch.no_grad():
+        rows = [theirs.generate(**words(text, return_tensors="pt"))[0] for text in TEXTS]
+    model = regard.load(out, device="cpu")
+    assert model.predict(TEXTS) == [words.decode(row, skip_special_tokens=True) for row in rows]
+    assert (model.recipe.decode.beam_size, model.recipe.decode.max_length) == (4, 11)
+
+
 def test_an_imported_model_is_looked_at_scored_and_fine_tuned(folders, tmp_path):
     out = regard.import_model(folders["bart"][0], tmp_path / "model", dtype="bfloat16")
     assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {torch.bfloat16}
@@ -137,6 +176,7 @@ def test_a_vocabulary_larger_than_the_embedding_is_refused(folders, tmp_path):
     folder, _ = folders["gpt2"]
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "generation_config.json").unlink()
     config = json.loads((tmp_path / "config.json").read_text()) | {"vocab_size": 40}
     (tmp_path / "config.json").write_text(json.dumps(config))
     weights = load_file(tmp_path / "model.safetensors")

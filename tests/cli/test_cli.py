@@ -75,6 +75,10 @@ def test_the_command_line_is_frozen():
         "export": [
             "--attention", "--dtype", "--json", "--list", "--out", "--push", "--quantization", "--report", "--to",
         ],
+        "serve": [
+            "--device", "--drain-seconds", "--host", "--keys", "--max-body", "--max-inputs", "--port", "--queue",
+            "--slots",
+        ],
         "recipes": ["--schema"],
         "plot": ["--out"],
         "data": ["--fetch", "--folder"],

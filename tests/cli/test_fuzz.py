@@ -43,7 +43,7 @@ SETTINGS = [
 VALUES = {
     "N": NUMBERS, "FILE": FILES, "FOLDER": FILES, "IMAGE": FILES, "KEY=VALUE": SETTINGS, "KEY=A,B,…": SETTINGS,
     "KEY=LOW:HIGH[:log]": [*SETTINGS, "train.seed=1:2", "train.learning_rate=0:1:log", "x=1:2"],
-    "MODEL": FILES, "SYSTEM": FILES, "RUN": FILES, "RECIPE": FILES, "NAME|FILE": FILES + TEXTS,
+    "MODEL": FILES, "SYSTEM": FILES, "RUN": FILES, "RECIPE": FILES, "SOURCE": FILES, "NAME|FILE": FILES + TEXTS,
 }  # fmt: skip
 MODEL, PAIRS, TEXT = str(GOLDEN / "transformer"), "pairs.tsv", "text.txt"
 VALID = {  # the arguments with which each verb works
@@ -57,7 +57,9 @@ VALID = {  # the arguments with which each verb works
     "align": [MODEL, "--sources", TEXT],
     "score": [MODEL, PAIRS],
     "verify": [MODEL],
+    "serve": ["missing", "--port", "0"],  # one that is there would be served until a signal ends it
     "export": [MODEL, "--list"],
+    "import": [str(GOLDEN), "--out", "imported"],
     "sweep": ["recipe.toml", "--out", "sweep", "--grid", "train.seed=1"],
     "plot": ["run"],
     "data": [],

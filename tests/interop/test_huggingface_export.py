@@ -48,6 +48,7 @@ MODELS = {
     ),
     "language model": ({"decoder": {**LEARNED, "activation": "gelu"}, "output_bias": False}, "gpt2"),
     "sinusoidal language model": ({"decoder": BLOCKS, "output_bias": False}, "gpt2"),
+    "running text": ({"decoder": LEARNED, "output_bias": False}, "gpt2"),
     "rotary language model": ({"decoder": LLAMA, "output_bias": False, "scale_embeddings": False}, "llama"),
     "classifier": (
         {"encoder": BERT, "pool": {"kind": "first", "projection": "tanh"}, "scale_embeddings": False}, "bert",
@@ -91,7 +92,7 @@ json.dump(found, sys.stdout)
 """
 
 
-def made(table) -> Predictor:
+def made(table, *, running=False) -> Predictor:
     """A predictor with random weights that hide no mistake."""
     words = tokenizer()
     has_source = "encoder" in table and "head" not in table
@@ -108,6 +109,8 @@ def made(table) -> Predictor:
         data["target"], target = {"kind": "label"}, Labels(["bad", "fine", "good"])
         sizes = {"num_labels": 3} | ({"source_vocab_size": words.size} if data["source"] == {} else {})
     decode = {"beam_size": 3, "max_length": 9, "length_penalty": 0.7} if "decoder" in table else {}
+    if running:
+        data["context_length"], target = 30, words.for_running_text()
     recipe = Recipe.of({"data": data, "model": table, "decode": decode})
     torch.manual_seed(5)
     model = regard.build({**table, **sizes}).eval()
@@ -123,7 +126,7 @@ def exported(tmp_path_factory):
     """Each model with its folder and what transformers makes of it in a process of its own."""
     place, jobs, models = tmp_path_factory.mktemp("exported"), [], {}
     for name, (table, _) in MODELS.items():
-        model = made(table)
+        model = made(table, running=name == "running text")
         folder = regard.export(model, "huggingface", place / name.replace(" ", "-"))
         kind = "classify" if "pool" in table else "generate" if "encoder" in table else "continue"
         kind = {"masked tokens": "fill", "image classifier": "label", "captioner": "caption"}.get(name, kind)
@@ -164,6 +167,11 @@ def test_transformers_gives_our_outputs(name, exported):
                 mine = model.model(Tokens.of([ids]))[0]
             assert ids == special.source(own)
             torch.testing.assert_close(torch.tensor(output), mine, atol=1e-5, rtol=1e-5)
+            continue
+        if name == "running text":  # whose end token is the line break: it begins a text and ends no output
+            lines = text.replace("</s>", "\n")
+            assert ids == [special.end, *model.target.encode(lines)]
+            assert list(model.outputs([lines])[0][0].token_ids) == output[len(ids) :]
             continue
         assert ids == (special.source(own) if model.sources else [special.start, *own])
         (best,) = model.outputs([text])

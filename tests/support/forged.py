@@ -47,7 +47,7 @@ def rehashed(folder: Path) -> Path:
             continue
         if max(inner.get_vocab().values()) < 1_000_000:  # written with an entry for each id
             settings = {key: entry[key] for key in SETTINGS if key in entry}
-            entry["sha256"] = content_hash(inner.to_str(), settings)
+            entry["sha256"] = content_hash((folder / entry["file"]).read_text(), settings)
     (folder / "config.json").write_text(json.dumps(config))
     files = {path.name: store._entry(path.read_bytes()) for path in folder.iterdir() if path.name != store.MANIFEST}
     (folder / store.MANIFEST).write_bytes(store._manifest(files))

@@ -154,6 +154,34 @@ def test_lines_are_counted_on_a_terminal_only():
     assert shown().split() == list("01234567")
 
 
+FAILING = """
+import sys, time
+import regard
+from regard.cli import main
+from regard.views.progress import tracked
+
+raised = {"error": regard.RegardError("a message"), "interrupt": KeyboardInterrupt()}[sys.argv[1]]
+
+def failing(*_, **__):
+    items = tracked(range(8), "lines")  # a local variable, which the traceback of the exception keeps
+    for item in items:
+        time.sleep(0.4)
+        raise raised
+
+regard.plot, sys.argv = failing, ["regard", "plot", "."]
+main()
+"""
+
+
+@pytest.mark.parametrize(("name", "message"), [("error", "regard: a message"), ("interrupt", "regard: interrupted")])
+def test_a_message_follows_the_end_of_the_status_line(name, message):
+    with terminal() as (stream, shown, _):
+        subprocess.run([sys.executable, "-c", FAILING, name], stdout=subprocess.DEVNULL, stderr=stream, check=False)
+        wait_for(lambda: message in shown())
+    *_, last = shown().split(f"{ESCAPE}[2K")  # after the status line was erased
+    assert last.strip() == message
+
+
 def test_plain_lines_in_a_pipe(tmp_path):
     with (tmp_path / "shown").open("w") as stream:
         handler = TrainingProgress(stream)

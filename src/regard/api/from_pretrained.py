@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from regard import __version__
 from regard.core.atomic_io import named_os_errors
 from regard.core.errors import InvalidArgument
+from regard.core.version import __version__
 from regard.inference.load import pick_device
 from regard.inference.predictor import Predictor
 from regard.interop.hub import local_folder

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from regard import __version__
 from regard.api.evaluate import validation
 from regard.checkpoint import store
 from regard.checkpoint.card import model_card
@@ -23,6 +22,7 @@ from regard.checkpoint.format import (
 from regard.checkpoint.verify import AVERAGED
 from regard.core.atomic_io import cache_folder, saving
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
+from regard.core.version import __version__
 from regard.data import corpus
 from regard.data.config import FieldConfig
 from regard.data.corpus import Corpus, Prepared, PrepareProgress, SourceVocabularies, Vocabularies, VocabularyType

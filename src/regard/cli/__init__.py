@@ -17,10 +17,11 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import evaluate, interop, look, predict, train, words
+from regard.cli import evaluate, interop, look, predict, serve, train, words
 from regard.cli.verb import Verb
 from regard.core.errors import RegardError
 from regard.core.sanitize import indented
+from regard.views.progress import close_status_lines
 
 INTERRUPTED = 128 + signal.SIGINT  # Typer's exit code
 
@@ -62,6 +63,7 @@ app.command(cls=Verb)(evaluate.score)
 app.command(cls=Verb)(evaluate.verify)
 app.command("import", cls=Verb)(interop.import_)
 app.command(cls=Verb)(interop.export)
+app.command(cls=Verb)(serve.serve)
 app.command(cls=Verb)(train.sweep)
 app.command(cls=Verb)(train.plot)
 app.command(cls=Verb)(train.recipes)
@@ -81,6 +83,7 @@ def main() -> None:
             with _logging_to_stderr(f"regard{rank}: "):
                 app()
         finally:
+            close_status_lines()
             sys.stdout.flush()
     except SystemExit as exit:
         if exit.code == INTERRUPTED:  # Ctrl-C, of which the terminal shows ^C: the message begins its own line

@@ -17,6 +17,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import is_encodable
+from regard.data.charsmap import check_normalizer
 from regard.data.special_tokens import DEFAULT_TOKENS, SPECIALS, UNKNOWN, SpecialTokens
 from regard.data.spelling import BYTE_LEVEL_CHARACTERS, Spelling
 from regard.data.vocabulary import Vocabulary
@@ -48,6 +49,7 @@ class Tokenizer(Vocabulary):
         running: bool = False,
     ) -> None:
         self._inner, self._running, self._trained = inner, running, special_tokens is None
+        self._text: str | None = None  # that it was read from: written anew, scores may differ in the last digit
         self.special_tokens = DEFAULT_TOKENS if special_tokens is None else special_tokens
         self._spare = spare
         self.size = self._checked_size(size)
@@ -89,10 +91,11 @@ class Tokenizer(Vocabulary):
             remedy = "Leave out spare tokens."
             raise InvalidArgument("spare", wanted="0 without an unknown token", got=str(self._spare), remedy=remedy)
         try:
+            check_normalizer(self._inner.normalizer)
             self.special_tokens.check(self.size)
         except ValueError as error:
-            wanted, remedy = "ids of its vocabulary", "Read them from the files of the model."
-            raise InvalidArgument("special_tokens", wanted=wanted, got=str(error), remedy=remedy) from None
+            wanted, remedy = "sound rules, and special tokens of its vocabulary", "Read them from the model's files."
+            raise InvalidArgument("tokenizer", wanted=wanted, got=str(error), remedy=remedy) from None
 
     @classmethod
     def from_json(cls, text: str, settings: Mapping[str, Any] | None = None) -> "Tokenizer":
@@ -100,8 +103,12 @@ class Tokenizer(Vocabulary):
             inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(str(error)[:200]) from None
-        if not settings:
-            return Tokenizer(inner)
+        made = Tokenizer._with_settings(inner, settings) if settings else Tokenizer(inner)
+        made._text = text
+        return made
+
+    @staticmethod
+    def _with_settings(inner: tokenizers.Tokenizer, settings: Mapping[str, Any]) -> "Tokenizer":
         size, spare = settings.get("size"), settings.get("spare", 0)
         for name, value in {"size": size, "spare": spare}.items():
             if isinstance(value, bool) or not isinstance(value, int) or not (name == "size") <= value <= LARGEST:
@@ -110,7 +117,7 @@ class Tokenizer(Vocabulary):
         return Tokenizer(inner, SpecialTokens.of(settings.get("special_tokens"), size), size, spare=spare)
 
     def to_json(self) -> str:
-        return self._inner.to_str(pretty=True)
+        return self._inner.to_str(pretty=True) if self._text is None else self._text
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -122,7 +129,9 @@ class Tokenizer(Vocabulary):
     def for_running_text(self) -> "Tokenizer":
         """The same tokenizer for running text, where the end token is the line break."""
         given = (None, None) if self._trained else (self.special_tokens, self.size)
-        return Tokenizer(self._inner, *given, spare=self._spare, running=True)
+        made = Tokenizer(self._inner, *given, spare=self._spare, running=True)
+        made._text = self._text
+        return made
 
     def tokens(self) -> list[str]:
         return self._names(range(self.size))

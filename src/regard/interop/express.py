@@ -2,7 +2,8 @@
 
 An architecture proposes the config.json that comes nearest to the model; the model that this config.json describes is
 compared with ours, setting by setting. What differs is an obstacle, unless the weights can make up for it: sinusoidal
-positions are written as a learned table, scaled embeddings are multiplied out, missing segment embeddings are zeros.
+positions are written as a learned table, scaled embeddings are multiplied out, a tied output layer is written as a
+copy, missing segment embeddings are zeros.
 """
 
 from collections.abc import Iterator, Mapping
@@ -68,7 +69,7 @@ def express(model: ModelConfig) -> Expression | list[str]:
     """The first architecture that expresses a model, or why the nearest one does not."""
     best: tuple[str, list[str]] | None = None
     for architecture in ARCHITECTURES.values():
-        result = _express(architecture, model)
+        result = express_as(architecture, model)
         if isinstance(result, Expression):
             return result
         if result and (best is None or len(result) < len(best[1])):
@@ -91,7 +92,7 @@ def unequal_copies(expression: Expression, weights: Mapping[str, Tensor]) -> lis
     return found
 
 
-def _express(architecture: Architecture[Any], model: ModelConfig) -> Expression | list[str]:
+def express_as(architecture: Architecture[Any], model: ModelConfig) -> Expression | list[str]:
     """The expression in one architecture, or what differs; [] where the parts are of other kinds."""
     head = "classification" if model.pool is not None else "generation" if model.decoder is not None else "mlm"
     classes = [name for name, each in architecture.classes.items() if each == head]
@@ -184,10 +185,11 @@ def _made_up_for(ours: ModelConfig, theirs: ModelConfig) -> ModelConfig | None:
         if not own.token_types and wanted.token_types and role == "encoder":
             changes["token_types"] = wanted.token_types
         table[role] = dict(table[role]) | changes
-    if ours.options.scale_embeddings and not theirs.options.scale_embeddings:
+    multiplied = ours.options.scale_embeddings and not theirs.options.scale_embeddings
+    if multiplied:
         table["scale_embeddings"] = False
-        if ours.pool is None:
-            table["tie_embeddings"] = "none"
+    if ours.pool is None and (multiplied or theirs.options.tie_embeddings == "none"):
+        table["tie_embeddings"] = "none"
     if table == ours.table:
         return None
     changed = parse_model(table)

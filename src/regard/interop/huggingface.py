@@ -9,6 +9,7 @@ import torch
 
 from regard.core.shapes import Tensor
 from regard.data.tokenizer import Tokenizer
+from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.interop import images
 from regard.interop.express import Expression, express, unequal_copies
@@ -61,7 +62,7 @@ class HuggingFaceTarget(ExportTarget):
 
 def _model_config(model: Predictor) -> ModelConfig | str:
     """The sized configuration of a model, or why there is none."""
-    if not hasattr(model.model, "encoder") or type(model.model).__name__ == "Ensemble":
+    if isinstance(model.model, Ensemble):
         return "an ensemble is several models: export one of them"
     config = parse_model(model.recipe.with_sizes(model.sources, model.target))
     assert isinstance(config, ModelConfig)
@@ -83,10 +84,11 @@ def _tokens(model: Predictor) -> dict[str, Any]:
     if tokenizer is None:
         return {}
     own = model.target.special_tokens if isinstance(model.target, Tokenizer) else tokenizer.special_tokens
+    if model.running_text:  # where the end token is the line break, which begins a text and ends no output
+        return {"pad_token_id": own.pad, "bos_token_id": own.end}
     found = {"pad_token_id": own.pad, "bos_token_id": own.start, "eos_token_id": own.end}
     if model.model.as_seq2seq() is not None and model.sources:
-        start = own.end if model.running_text else own.start
-        found |= {"decoder_start_token_id": start}
+        found |= {"decoder_start_token_id": own.start}
     return found
 
 
@@ -139,7 +141,9 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor], largest: int = SH
         index = {"metadata": {"total_size": total}, "weight_map": files}
         _write_json(folder / "model.safetensors.index.json", index)
     for name, shard in zip(names, shards, strict=True):
-        save_file(shard, folder / name, {"format": "pt"})
+        places = {tensor.data_ptr(): key for key, tensor in shard.items()}  # one name for each: a copy for the others
+        own = {key: x if places[x.data_ptr()] == key else x.clone() for key, x in shard.items()}
+        save_file(own, folder / name, {"format": "pt"})
 
 
 def _shards(weights: Mapping[str, Tensor], largest: int) -> Iterator[dict[str, Tensor]]:
@@ -159,7 +163,7 @@ def write_tokenizers(model: Predictor, folder: Path) -> None:
     source = _source_tokenizer(model)
     if source is not None:
         reads = bool(model.sources) or model.recipe.model.predicts == "masked tokens"
-        _write_tokenizer(source, folder, has_source=reads)
+        _write_tokenizer(source, folder, has_source=reads, running=model.running_text)
     if isinstance(model.target, Tokenizer) and source is not None and model.target.hash != source.hash:
         (folder / "target").mkdir()
         _write_tokenizer(model.target, folder / "target", has_source=False)
@@ -171,23 +175,24 @@ def _source_tokenizer(model: Predictor) -> Tokenizer | None:
     return given[0] if given else None
 
 
-def _write_tokenizer(tokenizer: Tokenizer, folder: Path, *, has_source: bool) -> None:
+def _write_tokenizer(tokenizer: Tokenizer, folder: Path, *, has_source: bool, running: bool = False) -> None:
     import tokenizers
     from tokenizers.processors import TemplateProcessing
 
     own, inner = tokenizer.special_tokens, tokenizers.Tokenizer.from_str(tokenizer.to_json())
-    before = own.source_prefix if has_source else () if own.start is None else (own.start,)
+    first = own.end if running else own.start
+    before = own.source_prefix if has_source else () if first is None else (first,)
     after = own.source_suffix if has_source else ()
     names = {i: tokenizer.pieces([i])[0] for i in (*before, *after)}
     single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]
     inner.post_processor = TemplateProcessing(single=single, special_tokens=[(name, i) for i, name in names.items()])
     inner.save(str(folder / "tokenizer.json"))
-    roles = {"pad": own.pad, "bos": own.start, "eos": own.end, "unk": own.unknown, "mask": own.mask}
+    roles = {"pad": own.pad, "bos": first, "eos": own.end, "unk": own.unknown, "mask": own.mask}
     described: dict[str, Any] = {
         f"{role}_token": tokenizer.pieces([i])[0] for role, i in roles.items() if i is not None
     }
     described |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    if not tokenizer.settings:  # the name of a special token inside a text is ordinary text
+    if not tokenizer.settings and not running:  # the name of a special token inside a text is ordinary text
         described["split_special_tokens"] = True
     _write_json(folder / "tokenizer_config.json", described)
 

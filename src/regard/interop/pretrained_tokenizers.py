@@ -1,6 +1,6 @@
 """The tokenizers of a model folder in Hugging Face's layout, with the special tokens that its configuration names."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,48 +8,48 @@ from typing import Any
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.special_tokens import SpecialTokens
 from regard.data.tokenizer import Tokenizer
-from regard.interop.tensors import read_json
 from regard.interop.tokenizer_files import TokenizerFile, read_files, read_settings, token_name
 
-ENCODER_DECODERS = ("marian", "bart", "mbart", "t5", "mt5", "pegasus")
+CONFIG = "config.json"
 ENCODERS = ("bert", "distilbert", "roberta", "xlm-roberta")
 
 
-def read_tokenizers(folder: Path, config: Mapping[str, Any], rows: int) -> tuple[Tokenizer | None, Tokenizer]:
+def read_tokenizers(
+    folder: Path, config: Mapping[str, Any], rows: int, source_rows: int | None = None
+) -> tuple[Tokenizer | None, Tokenizer]:
     """The tokenizers of the source and of the target of a model folder.
 
     Of a decoder alone, and of one that reads images, the source is None; of an encoder alone, both are the same.
 
-    config   the content of config.json
-    rows     of the embedding: a vocabulary with more tokens is refused
+    config        model_type, is_encoder_decoder, and ids of special tokens, by their names in config.json
+    rows          of the embedding: a vocabulary with more tokens is refused
+    source_rows   of the encoder's embedding, where it has its own
     """
     settings, model_type = read_settings(folder), str(config.get("model_type"))
     source, target = read_files(folder, settings, model_type)
-    generation = folder / "generation_config.json"
-    tables: list[tuple[Path, Mapping[str, Any]]] = [(folder / "config.json", config)]
-    if generation.is_file():
-        tables.insert(0, (generation, read_json(generation)))
-    tables += [(path, part) for path, table in list(tables) for part in _nested(table)]
-    roles = _Roles(tables, settings, rows)
-    if model_type in ENCODER_DECODERS or (config.get("is_encoder_decoder") is True and "encoder" not in config):
-        made = _tokenizer(source, roles.of_output(source, target), rows)
-        return made, made if target is source else _tokenizer(target, roles.of_output(source, target), rows)
+    _check_count(target, rows)
+    _check_count(source, source_rows or rows)
+    roles = _Roles(folder / CONFIG, config, settings, rows)
+    if config.get("is_encoder_decoder") is True:
+        made = _tokenizer(target, roles.of_output(source, target), rows)
+        if source is target and source_rows in (None, rows):
+            return made, made
+        special = made.special_tokens if source is target else _of_source(source)
+        return _tokenizer(source, special, source_rows or rows), made
     if model_type in ENCODERS:
         made = _tokenizer(target, roles.of_encoder(target), rows)
         return made, made
     return None, _tokenizer(target, roles.of_decoder(target), rows)
 
 
-def _nested(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The tables of parts: of the decoder of a captioner, of the text of a model of text and images."""
-    return (table[key] for key in ("decoder", "text_config") if isinstance(table.get(key), Mapping))
-
-
-def _tokenizer(file: TokenizerFile, special: SpecialTokens, rows: int) -> Tokenizer:
+def _check_count(file: TokenizerFile, rows: int) -> None:
     count = max(file.inner.get_vocab().values(), default=-1) + 1 - file.spare
     if count > rows:
         wanted, remedy = f"at most {rows:,} tokens, the rows of the embedding", "Use the tokenizer of this model."
         raise InvalidData(file.path, wanted=wanted, got=f"{count:,}", remedy=remedy)
+
+
+def _tokenizer(file: TokenizerFile, special: SpecialTokens, rows: int) -> Tokenizer:
     try:
         return Tokenizer(file.inner, special, rows, spare=file.spare)
     except InvalidArgument as error:
@@ -57,11 +57,19 @@ def _tokenizer(file: TokenizerFile, special: SpecialTokens, rows: int) -> Tokeni
         raise InvalidData(file.path, wanted=wanted, got=str(error)[:300], remedy=remedy) from None
 
 
+def _of_source(file: TokenizerFile) -> SpecialTokens:
+    """The special tokens of a vocabulary that is only read."""
+    end = file.suffix[-1]
+    pad, unknown = file.id_of("<pad>"), file.id_of("<unk>")
+    return SpecialTokens(end if pad is None else pad, None, end, unknown, None, (), file.prefix, file.suffix, ())
+
+
 @dataclass(frozen=True)
 class _Roles:
     """The special tokens of a model, from its configuration and, where that is silent, from its tokenizer."""
 
-    tables: Sequence[tuple[Path, Mapping[str, Any]]]  # in the order in which they are asked
+    path: Path
+    config: Mapping[str, Any]
     settings: Mapping[str, Any]
     rows: int
 
@@ -123,7 +131,7 @@ class _Roles:
             end=end,
             unknown=None if unknown in (start, end) else unknown,
             mask=mask,
-            suppressed=self._suppressed(),
+            suppressed=tuple(self._checked("suppress_tokens", i) for i in self.config.get("suppress_tokens") or ()),
             source_prefix=prefix,
             source_suffix=suffix,
             target_prefix=forced,
@@ -135,35 +143,14 @@ class _Roles:
         return file.id_of(token_name(self.settings, f"{role}_token"), *names) if own is None else own
 
     def _id(self, key: str) -> int | None:
-        for path, table in self.tables:
-            value = table.get(key)
-            if isinstance(value, list) and value:  # several tokens that end an output: the first of them
-                value = value[0]
-            if value is not None:
-                return self._checked(path, key, value)
-        return None
+        value = self.config.get(key)
+        return None if value is None else self._checked(key, value)
 
-    def _checked(self, path: Path, key: str, value: Any) -> int:
+    def _checked(self, key: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < self.rows:
             wanted, remedy = f"the id of a token, from 0 to {self.rows - 1}", "Use the configuration of this model."
-            raise InvalidData(f"{path}: {key}", wanted=wanted, got=repr(value)[:80], remedy=remedy)
+            raise InvalidData(f"{self.path}: {key}", wanted=wanted, got=repr(value)[:80], remedy=remedy)
         return value
 
-    def _suppressed(self) -> tuple[int, ...]:
-        """Tokens that are never generated. Phrases that are not generated are refused: a search does not know them."""
-        found: list[int] = []
-        for path, table in self.tables:
-            for key in ("suppress_tokens", "bad_words_ids"):
-                given = table.get(key) or []
-                for each in given if isinstance(given, list) else [given]:
-                    token = each[0] if isinstance(each, list) and len(each) == 1 else each
-                    found.append(self._checked(path, key, token))
-            if table.get("begin_suppress_tokens"):
-                wanted, got = "none, for a search does not know them", repr(table["begin_suppress_tokens"])[:80]
-                remedy = "Remove them."
-                raise InvalidData(f"{path}: begin_suppress_tokens", wanted=wanted, got=got, remedy=remedy)
-        return tuple(dict.fromkeys(found))
-
     def _missing(self, key: str) -> InvalidData:
-        path = self.tables[-1][0]
-        return InvalidData(f"{path}: {key}", wanted="the id of a token", got="none", remedy="Add it.")
+        return InvalidData(f"{self.path}: {key}", wanted="the id of a token", got="none", remedy="Add it.")

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from regard.core.errors import InvalidData
+from regard.data.charsmap import check_charsmap
 from regard.data.spelling import HIDDEN
 
 LARGEST = 1 << 28  # bytes of a file
@@ -105,7 +105,7 @@ def _model(content: bytes) -> SentencePieceModel:
     if not isinstance(charsmap, bytes):
         raise ValueError("precompiled_charsmap that is no bytes")
     if charsmap:
-        _check_charsmap(charsmap)
+        check_charsmap(charsmap)
     return SentencePieceModel(
         tuple(pieces),
         kind,
@@ -115,27 +115,6 @@ def _model(content: bytes) -> SentencePieceModel:
         escape_whitespaces=bool(_number(rules, 5, 1)),
         byte_fallback=bool(_number(trainer, 35, 0)),
     )
-
-
-def _check_charsmap(content: bytes) -> None:
-    """ValueError unless compiled rules are sound: `tokenizers` reads them without looking where it reads.
-
-    The size of a double-array trie (https://doi.org/10.1109/32.31365), its units, and texts that end with a zero byte.
-    A unit of the trie leads to a block of 256 units; a leaf holds the position of a text.
-    """
-    size = int.from_bytes(content[:4], "little")
-    if size % 4 or size == 0 or size > len(content) - 4:
-        raise ValueError("precompiled_charsmap of another size than it says")
-    units, texts = np.frombuffer(content, "<u4", size // 4, 4).astype(np.int64), content[4 + size :]
-    texts.decode("utf-8")
-    inner = units < 1 << 31  # others are leaves
-    blocks = np.arange(len(units)) ^ (units >> 10 << ((units & 512) >> 6))
-    if (blocks[inner] | 255).max(initial=0) >= len(units):
-        raise ValueError("precompiled_charsmap that leads out of itself")
-    starts = units[blocks[inner & (units >> 8 & 1 > 0)]] & 0x7FFFFFFF
-    ends = np.frombuffer(b"\0" + texts, np.uint8) == 0
-    if not texts.endswith(b"\0") or starts.max(initial=0) >= len(texts) or not ends[starts].all():
-        raise ValueError("precompiled_charsmap with texts that do not begin or end")
 
 
 def _piece(fields: dict[int, Any]) -> Piece:

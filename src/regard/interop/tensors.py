@@ -49,7 +49,7 @@ class TensorFolder(Mapping[str, Tensor]):
         return name in self._file
 
     def __getitem__(self, name: str) -> Tensor:
-        """A tensor; of a pickle, its memory is mapped from the file."""
+        """A tensor; of a .bin file, its memory is mapped from the file."""
         path = self._file[name]
         tensor = _content(path)[name] if path.suffix == ".bin" else _tensor(path, name, self._entries[name])
         parts = torch.split(tensor.flatten(), CHECKED) if tensor.is_floating_point() else ()

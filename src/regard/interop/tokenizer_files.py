@@ -23,6 +23,11 @@ from regard.interop.sentencepiece import SentencePieceModel, read_sentencepiece,
 from regard.interop.tensors import read_json
 
 LARGEST = 1 << 28  # bytes of a file
+SENTENCEPIECE = {
+    "t5": "spiece.model", "mt5": "spiece.model", "llama": "tokenizer.model", "mistral": "tokenizer.model",
+    "gemma": "tokenizer.model", "mbart": "sentencepiece.bpe.model", "xlm-roberta": "sentencepiece.bpe.model",
+}  # fmt: skip
+WORD_PIECES = ("bert", "distilbert")
 BYTE_LEVEL = ("gpt2", "bart", "roberta")  # the models whose vocab.json and merges.txt are split as GPT-2's
 
 
@@ -65,9 +70,9 @@ def read_files(folder: Path, settings: Mapping[str, Any], model_type: str) -> tu
         return _marian(folder, settings)
     if "tokenizer.json" in names:
         file = _tokenizer_json(folder / "tokenizer.json")
-    elif found := names & {"spiece.model", "tokenizer.model", "sentencepiece.bpe.model"}:
-        file = _sentencepiece(folder / min(found), settings)
-    elif "vocab.txt" in names:
+    elif (name := SENTENCEPIECE.get(model_type)) in names and name is not None:
+        file = _sentencepiece(folder / name, settings)
+    elif "vocab.txt" in names and model_type in WORD_PIECES:
         file = _word_pieces(folder / "vocab.txt", settings)
     elif {"vocab.json", "merges.txt"} <= names and model_type in BYTE_LEVEL:
         file = _byte_level(folder, settings, model_type)

@@ -61,6 +61,7 @@ class StatusLine:
     def __init__(self, stream: TextStream, status: Callable[[], Status], *, keep: bool = False) -> None:
         self.line = (_NotebookLine if _in_notebook() else _TerminalLine)(stream, status, keep)
         self.closing = Flag()
+        _open_lines.append(self)
         self.thread = Thread(target=self._renew, name="regard-status-line", daemon=True)
         self.thread.start()
 
@@ -73,9 +74,20 @@ class StatusLine:
         self.line.print(text)
 
     def close(self) -> None:
-        self.closing.set()
-        self.thread.join()
-        self.line.close()
+        if self in _open_lines:
+            _open_lines.remove(self)
+            self.closing.set()
+            self.thread.join()
+            self.line.close()
+
+
+_open_lines: list[StatusLine] = []
+
+
+def close_status_lines() -> None:
+    """Close those that an exception left open: the generators that would close them live as long as its traceback."""
+    for line in _open_lines:
+        line.close()
 
 
 class _TerminalLine:

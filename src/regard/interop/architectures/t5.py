@@ -48,7 +48,8 @@ class T5(Architecture[T5Keys]):
         return keys.pad_token_id if keys.decoder_start_token_id is None else keys.decoder_start_token_id
 
     def table(self, keys: T5Keys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
-        ties = tied(tensors, HEAD, (SHARED, DECODER, ENCODER), keys_say=True)
+        # In files, newer versions of transformers tie the output layer unless it is there.
+        ties = tied(tensors, HEAD, (SHARED, DECODER, ENCODER), keys_say=keys.tie_word_embeddings or tensors is not None)
         both = {
             "kind": "transformer",
             "dim": keys.d_model,
@@ -127,7 +128,7 @@ class T5(Architecture[T5Keys]):
             "layer_norm_epsilon": decoder.norm_eps,
             "feed_forward_proj": theirs.get(decoder.activation, "relu"),
             "vocab_size": model.options.vocab_size,
-            # Older versions of transformers decide by this key whether logits are scaled.
+            # Older versions decide by this key whether logits are scaled, and whether there is an output layer.
             "tie_word_embeddings": model.options.scale_logits,
             "is_encoder_decoder": True,
         }

@@ -1,0 +1,38 @@
+"""Compiled rules of normalization, as SentencePiece writes them and `tokenizers` reads them, checked."""
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+
+
+def check_charsmap(content: bytes) -> None:
+    """ValueError unless compiled rules are sound: `tokenizers` reads them without looking where it reads.
+
+    The size of a double-array trie (https://doi.org/10.1109/32.31365), its units, and texts that end with a zero byte.
+    A unit of the trie leads to a block of 256 units; a leaf holds the position of a text.
+    """
+    size = int.from_bytes(content[:4], "little")
+    if size % 4 or size == 0 or size > len(content) - 4:
+        raise ValueError("precompiled_charsmap of another size than it says")
+    units, texts = np.frombuffer(content, "<u4", size // 4, 4).astype(np.int64), content[4 + size :]
+    texts.decode("utf-8")
+    inner = units < 1 << 31  # others are leaves
+    blocks = np.arange(len(units)) ^ (units >> 10 << ((units & 512) >> 6))
+    if (blocks[inner] | 255).max(initial=0) >= len(units):
+        raise ValueError("precompiled_charsmap that leads out of itself")
+    starts = units[blocks[inner & (units >> 8 & 1 > 0)]] & 0x7FFFFFFF
+    ends = np.frombuffer(b"\0" + texts, np.uint8) == 0
+    if not texts.endswith(b"\0") or starts.max(initial=0) >= len(texts) or not ends[starts].all():
+        raise ValueError("precompiled_charsmap with texts that do not begin or end")
+
+
+def check_normalizer(normalizer: Any) -> None:
+    """ValueError unless the compiled rules in a normalizer of `tokenizers`, or in one of its parts, are sound."""
+    pending = [] if normalizer is None else [json.loads(normalizer.__getstate__())]
+    while pending:
+        part = pending.pop()
+        pending += part.get("normalizers", ())
+        if part.get("type") == "Precompiled":
+            check_charsmap(base64.b64decode(part["precompiled_charsmap"]))

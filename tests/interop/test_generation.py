@@ -1,0 +1,97 @@
+"""generation_config.json and preprocessor_config.json as [decode] and [data.source]."""
+
+import json
+import logging
+
+import pytest
+
+from regard.core.errors import RegardError
+from regard.decoding.config import DecodeConfig
+from regard.interop.generation import read_generation
+from regard.interop.images import image_field, preprocessor_config
+from regard.recipe.recipe import Recipe
+
+READ = {
+    "beam": ({"num_beams": 4, "length_penalty": 0.6, "max_length": 60, "min_length": 5},
+             {"beam_size": 4, "length_penalty": 0.6, "max_length": 59, "min_length": 4}),
+    "greedy": ({"max_new_tokens": 30}, {"beam_size": 1, "max_length": 30}),
+    "sampling": ({"do_sample": True, "top_k": 50, "top_p": 1.0, "temperature": 0.7, "num_return_sequences": 3},
+                 {"sample": True, "top_k": 50, "temperature": 0.7, "num_hypotheses": 3}),
+    "groups": ({"num_beams": 6, "num_beam_groups": 3, "diversity_penalty": 0.2, "repetition_penalty": 1.3},
+               {"beam_size": 6, "beam_groups": 3, "diversity_penalty": 0.2, "repetition_penalty": 1.3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_options_become_a_decode_table(name, tmp_path):
+    given, wanted = READ[name]
+    (tmp_path / "generation_config.json").write_text(json.dumps(given))
+    decode = read_generation(tmp_path, {}, has_source=True).decode
+    assert {key: value for key, value in decode.items() if value != getattr(DecodeConfig(), key)} == {
+        key: value for key, value in wanted.items() if value != getattr(DecodeConfig(), key)
+    }
+    DecodeConfig(**decode)
+    (tmp_path / "generation_config.json").unlink()
+    assert read_generation(tmp_path, given, has_source=True).decode == decode  # old files have them in config.json
+
+
+LEFT_OUT = {
+    "early_stopping": ({"early_stopping": True}, "early_stopping is not imported"),
+    "an option of another library": ({"penalty_alpha": 0.6}, "penalty_alpha = 0.6 is not imported"),
+    "several ends": ({"eos_token_id": [2, 7]}, "only the first of eos_token_id"),
+    "a repetition penalty of greedy search": ({"repetition_penalty": 1.2}, "repetition_penalty is not imported"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_is_left_out_is_reported(name, tmp_path, caplog):
+    given, message = LEFT_OUT[name]
+    (tmp_path / "generation_config.json").write_text(json.dumps(given))
+    with caplog.at_level(logging.WARNING, "regard"):
+        read_generation(tmp_path, {}, has_source=True)
+    assert message in caplog.text
+
+
+WRONG = {
+    "num_beams": "four", "max_length": -3, "length_penalty": [1.0], "do_sample": "yes", "top_p": 7.0,
+    "max_new_tokens": 10**12, "bad_words_ids": [["x"]], "eos_token_id": {"id": 2}, "pad_token_id": -1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_a_wrong_value_is_refused_with_file_and_key(key, tmp_path):
+    (tmp_path / "generation_config.json").write_text(json.dumps({key: WRONG[key]}))
+    name = "max_new_tokens" if key == "max_length" else key
+    with pytest.raises(RegardError, match=rf"generation_config\.json: ({key}|{name}): wanted"):
+        read_generation(tmp_path, {}, has_source=True)
+
+
+def test_image_preprocessing_is_read_and_written(tmp_path):
+    given = {
+        "do_resize": True,
+        "size": {"height": 256, "width": 256},
+        "resample": 3,
+        "do_center_crop": True,
+        "crop_size": {"height": 224, "width": 224},
+        "image_mean": [0.4, 0.5, 0.6],
+        "image_std": [0.2, 0.3, 0.4],
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(given))
+    field = image_field(tmp_path, {"image_size": 224})
+    assert field == {"kind": "image", "image_size": 224, "image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4],
+                     "image_resize": "bicubic", "image_crop_from": 256}  # fmt: skip
+    vit = {"kind": "vit", "patch_size": 16}
+    model = {"encoder": vit, "pool": {"kind": "mean"}}
+    recipe = Recipe.of({"data": {"source": field, "target": {"kind": "label"}}, "model": model})
+    written = preprocessor_config(recipe.data.source_fields[0])
+    assert {key: written[key] for key in given} == given
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("do_resize", False), ("do_rescale", "no"), ("resample", 9), ("size", {"height": 3, "width": 4}), ("size", "big")],
+)
+def test_preprocessing_that_we_do_not_do_is_refused(key, value, tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({key: value}))
+    with pytest.raises(RegardError, match=rf"preprocessor_config\.json: {key}: wanted"):
+        image_field(tmp_path, {"image_size": 224})

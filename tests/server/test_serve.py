@@ -1,0 +1,74 @@
+"""`regard serve` as a process of its own: starts, answers, drains at SIGTERM, ends with 0."""
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra `serve`")
+
+import regard
+from regard.core.errors import InvalidArgument
+from support.forged import GOLDEN
+
+MODEL = GOLDEN / "transformer"
+PATIENCE = 120.0
+
+
+def started(*arguments: str) -> tuple[subprocess.Popen, int]:
+    command = [sys.executable, "-m", "regard", "serve", f"en={MODEL}", "--port", "0", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if said := re.search(r"serving en on http://127\.0\.0\.1:(\d+)", line):
+            return process, int(said[1])
+    raise AssertionError("it did not start")
+
+
+def ask(port: int, body: dict) -> tuple[int, dict]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request("POST", "/predict", json.dumps(body), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def test_a_server_answers_and_drains():
+    process, port = started("--drain-seconds", "60")
+    try:
+        model = regard.load(MODEL)
+        texts = ["abc", "hello", "x"]
+        status, answer = ask(port, {"input": texts})
+        assert (status, answer["model"], answer["version"]) == (200, "en", "transformer")
+        assert [each["outputs"][0]["text"] for each in answer["results"]] == model.predict(texts)
+        with pytest.raises(InvalidArgument, match="port: wanted an address and a port that are free"):
+            regard.serve(MODEL, port=port)
+        results: list[tuple[int, dict]] = []
+        long = {"input": texts * 10, "min_length": 150, "max_length": 150}
+        threads = [threading.Thread(target=lambda: results.append(ask(port, long))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert process.wait(PATIENCE) == 0
+        assert len(results) == 3
+        assert {status for status, _ in results} <= {200, 503}
+        assert any(status == 200 for status, _ in results)
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "1.2.3.4"])
+def test_an_address_of_others_is_refused(host):
+    with pytest.raises(InvalidArgument, match="port: wanted an address and a port that are free"):
+        regard.serve(MODEL, host=host, port=0)
