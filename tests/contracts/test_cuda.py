@@ -34,7 +34,7 @@ from regard.runtime.cuda.static_decoder import static_decoder
 from regard.training.objective import Objective
 from support import attention_contracts as contracts, models
 from support.family import DTYPES, MASKS, SCORES, SHAPES, Case
-from support.search import WAYS, model, said, sources
+from support.search import STRATEGIES, model, sources, token_ids
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -274,7 +274,9 @@ def test_packing_with_a_given_number_of_tokens_is_the_same():
 RECORDED = ["transformer", "transformer post-norm", "transformer learned", "transformer none"]
 
 
-@pytest.mark.parametrize("options", [*WAYS, {"beam_size": 3, "no_repeat_ngram_size": 2, "min_length": 4}], ids=str)
+@pytest.mark.parametrize(
+    "options", [*STRATEGIES, {"beam_size": 3, "no_repeat_ngram_size": 2, "min_length": 4}], ids=str
+)
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
     """In one batch and with continuous batching; both equal the PyTorch engine."""
@@ -293,11 +295,11 @@ def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
                 assert outputs(made, rows, **options, **more) == recorded[0]
             assert calls
             patch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
-            assert said(outputs(made, rows, **options, **more)) == said(recorded[0])
+            assert token_ids(outputs(made, rows, **options, **more)) == token_ids(recorded[0])
     assert replays
 
 
-@pytest.mark.parametrize("options", WAYS, ids=str)
+@pytest.mark.parametrize("options", STRATEGIES, ids=str)
 def test_recordings_serve_other_inputs(options, monkeypatch):
     """Inputs of the same size: other sources, another seed, another prefix."""
     made, rows = model("transformer").cuda(), sources()
@@ -329,7 +331,7 @@ def test_every_tensor_of_a_batch_is_pinned():
         assert all(mine.is_pinned() and torch.equal(mine, other) for other, mine in pairs)
 
 
-@pytest.mark.parametrize("options", WAYS, ids=str)
+@pytest.mark.parametrize("options", STRATEGIES, ids=str)
 def test_recorded_steps_in_half_precision(options, monkeypatch):
     made, rows = model("transformer").cuda(), sources()
     recorded = [outputs(made, rows, **options, precision="bfloat16") for _ in range(4)]
@@ -386,7 +388,7 @@ def test_a_missing_c_compiler_is_logged_once_and_pytorch_computes_the_same(tmp_p
     command = [sys.executable, "-c", COMPILING, str(Path(__file__).parent)]
     found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     torch.manual_seed(0)
-    assert found.stdout.strip() == str(said(outputs(model("transformer").cuda(), sources()))), found.stderr
+    assert found.stdout.strip() == str(token_ids(outputs(model("transformer").cuda(), sources()))), found.stderr
     assert found.stderr.count("Triton kernels are unavailable on this GPU") == 1, found.stderr
 
 
@@ -394,12 +396,12 @@ COMPILING = """
 import sys
 sys.path[:0] = [sys.argv[1] + part for part in ("", "/..")]
 import torch
-from test_cuda import model, outputs, said, sources
+from test_cuda import model, outputs, token_ids, sources
 
 torch.manual_seed(0)
 made, rows = model("transformer").cuda(), sources()
-first = said(outputs(made, rows))
-assert said(outputs(made, rows)) == first
+first = token_ids(outputs(made, rows))
+assert token_ids(outputs(made, rows)) == first
 print(first)
 """
 
@@ -415,16 +417,16 @@ def test_steps_that_cannot_be_recorded_are_logged_once():
 FAILING_SEARCH = """
 import sys
 sys.path[:0] = [sys.argv[1] + part for part in ("", "/..")]
-from test_cuda import model, outputs, said, sources
+from test_cuda import model, outputs, token_ids, sources
 from regard.decoding import logits_processors
 
 made, rows = model("transformer").cuda(), sources()
-wanted, right = said(outputs(made, rows)), logits_processors.SuppressTokens.__call__
+wanted, right = token_ids(outputs(made, rows)), logits_processors.SuppressTokens.__call__
 
 def waiting(self, scores, generated):
     assert generated.length.max().item() >= 0  # waits for the device, which a recording cannot
     right(self, scores, generated)
 
 logits_processors.SuppressTokens.__call__ = waiting
-print(said(outputs(made, rows, num_hypotheses=1, seed=2)) == wanted)
+print(token_ids(outputs(made, rows, num_hypotheses=1, seed=2)) == wanted)
 """

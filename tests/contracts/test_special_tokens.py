@@ -23,7 +23,7 @@ from regard.recipe.recipe import Recipe
 from regard.training.objective import mask_tokens
 from support.permuted import permutation, permuted, permuted_model, permuted_tokenizer, special_tokens
 from support.predictors import PARTS, language_model, translator
-from support.search import WAYS, model, sources
+from support.search import STRATEGIES, model, sources
 
 TEXTS = ["the cat sat", "", "a dog"]
 DECODERS = {"transformer": (0.7, 5.0), "rnn": (2.0, 4.0), "conv": (0.7, 4.0)}  # scale of the logits, bias of the end
@@ -94,7 +94,7 @@ def test_language_models_do_not_depend_on_them(running):
         assert other.predict(TEXTS, max_length=6, **options) == plain.predict(TEXTS, max_length=6, **options)
 
 
-@pytest.mark.parametrize("options", WAYS, ids=["greedy", "beam", "sample"])
+@pytest.mark.parametrize("options", STRATEGIES, ids=["greedy", "beam", "sample"])
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_forced_prefix_costs_nothing_and_counts_as_length(decoder, options):
     made, rows = model(decoder), sources()

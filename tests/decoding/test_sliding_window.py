@@ -19,7 +19,7 @@ from regard.runtime.cuda.engine import CudaEngine
 from regard.runtime.interfaces import EngineOptions
 from support import predictors
 from support.models import DECODERS, POSITIONS, VOCABULARY, WIDTH, decoder
-from support.search import WAYS
+from support.search import STRATEGIES
 
 CONTEXT, LONGEST = 5, 12
 PROMPTS = [[6, 7, 8, 9, 10, 5, 6], [], [7]]
@@ -58,11 +58,11 @@ def recomputed(
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((name, WAYS[0]) for name in DECODERS),
+        *((name, STRATEGIES[0]) for name in DECODERS),
         *(
             (name, way)
             for name in ("gru luong", "conv", *(f"transformer {each}" for each in POSITIONS))
-            for way in WAYS[1:]
+            for way in STRATEGIES[1:]
         ),
     ],
     ids=str,

@@ -16,7 +16,7 @@ from regard.decoding.search import search
 from regard.interpret.output_attention import coverage_reranker, output_attention
 from regard.model.seq2seq import Seq2Seq
 from support.models import decoder
-from support.search import LONGEST, found, model, sources
+from support.search import LONGEST, decode, model, sources
 
 ATTENDING = (
     "transformer",
@@ -33,7 +33,7 @@ ATTENDING = (
 def test_weights_equal_those_of_greedy_steps(name):
     made = model(name)
     for row in sources()[:4]:
-        (hit,) = found(made, [row])[0]
+        (hit,) = decode(made, [row])[0]
         (weights,) = output_attention(made, Tokens.of([row]), [hit], START)
         steps = len(hit.tokens) + hit.ended
         assert weights.shape[-2:] == (steps, len(row))
@@ -61,9 +61,9 @@ def test_weights_of_several_outputs_are_those_of_each():
 @pytest.mark.parametrize(("name", "count"), list(product(("transformer", "lstm bahdanau"), (1, 4))))
 def test_coverage_reranks_the_beam(name, count):
     made, rows, changed = model(name), sources()[:6], 0
-    plain = found(made, rows, beam_size=4, num_hypotheses=4)
+    plain = decode(made, rows, beam_size=4, num_hypotheses=4)
     for row, hits, again in zip(
-        rows, plain, found(made, rows, beam_size=4, num_hypotheses=count, coverage_penalty=30.0), strict=True
+        rows, plain, decode(made, rows, beam_size=4, num_hypotheses=count, coverage_penalty=30.0), strict=True
     ):
         wanted = []
         for hit, weights in zip(hits, output_attention(made, Tokens.of([row]), hits, START), strict=True):
@@ -90,6 +90,6 @@ def test_models_without_cross_attention_are_refused():
     with pytest.raises(ValueError, match=r"coverage_penalty: wanted SearchTask\(rerank"):
         next(search(SearchTask(model("transformer"), Tokens.of, DecodeConfig(coverage_penalty=0.2)), [Request(row, 1)]))
     with pytest.raises(ValueError, match="attention: wanted"):
-        output_attention(made, Tokens.of([row]), found(made, [row])[0], START)
+        output_attention(made, Tokens.of([row]), decode(made, [row])[0], START)
     with pytest.raises(ValueError, match="coverage_penalty"):
         DecodeConfig(sample=True, coverage_penalty=0.2)

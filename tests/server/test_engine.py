@@ -11,7 +11,7 @@ import pytest
 
 from regard.core.errors import DeadlineExceeded, EngineFailed, InvalidArgument, Overloaded, ServerStopping
 from regard.server.engine import Engine, EngineLimits
-from regard.server.jobs import Generation, Job, JobQueue, Scoring
+from regard.server.jobs import Generation, Job, Scoring, by_turn
 from support.predictors import classifier, language_model, translator
 
 TEXTS = ["the cat sat", "a dog ran on the mat", "the", "on the mat the red cat sat; a dogma", "dog", ""]
@@ -307,11 +307,20 @@ def test_a_replaced_model_answers_what_it_began(engine, slow):
 
 
 def test_the_queue_is_fair_between_clients():
-    queue = JobQueue(100, 10_000)
-    for client in ("busy", "busy", "busy", "quiet", "other"):
-        queue.add(Job("m", Generation("x"), lambda result: None, client=client))
+    clients = ("busy", "busy", "busy", "quiet", "other")
+    waiting = [Job("m", Generation("x"), lambda result: None, client=client) for client in clients]
     running, turns = Counter(busy=2), []
-    for job in queue.by_turn(running):
+    for job in by_turn(waiting, running):
         turns.append(job.client)
         running[job.client] += 1  # taken
     assert turns == ["quiet", "other", "busy", "busy", "busy"]
+
+
+def test_a_client_with_many_jobs_leaves_slots_to_others(engine, slow):
+    many = [ask(engine, "rnn", Generation("the cat", LONG), client="many") for _ in range(8)]
+    assert slow.waits.wait(PATIENCE)  # they have all four slots
+    one = ask(engine, "rnn", Generation("dog", LONG), client="one")
+    slow.go_on()
+    one.wait()
+    assert sum(answer.ended.is_set() for answer in many) <= 4 + 3  # it was admitted with the first that became free
+    assert all(isinstance(answer.wait(), list) for answer in many)

@@ -20,7 +20,7 @@ from regard.decoding.search import final
 from regard.inference.phrases import without_other_spellings
 from regard.inference.pipelines import SequencePipeline
 from regard.inference.predictor import Predictor
-from regard.server.jobs import Generation, Job, JobQueue, Result, Scoring
+from regard.server.jobs import Generation, Job, JobQueue, Result, Scoring, by_turn
 from regard.server.searches import RunningJob, SearchGroup, plan
 
 log = logging.getLogger(__name__)
@@ -172,8 +172,8 @@ class Engine:
         batches: dict[tuple[ServedModel, type[Generation | Scoring]], list[Job]] = {}
         admitted: dict[int, tuple[ServedModel, SearchGroup, list[RunningJob]]] = {}  # by the id of the group
         with self._wake:
-            waiting = list(self.queue.by_turn(self._clients))
-        for job in waiting:
+            waiting = list(self.queue)
+        for job in by_turn(waiting, self._clients):
             model = self.models[job.model]
             if not isinstance(model.predictor.pipeline, SequencePipeline) or isinstance(job.work, Scoring):
                 batch = batches.setdefault((model, type(job.work)), [])
@@ -197,7 +197,9 @@ class Engine:
     ) -> None:
         """Add a job to the search of its settings, unless that is full."""
         try:
-            running, task, key = plan(model.predictor, job)
+            if job.plan is None or job.plan[0] is not model:  # not again at each step that the job waits
+                job.plan = model, plan(model.predictor, job)
+            running, task, key = job.plan[1]
         except RegardError as error:
             self._take(job)
             self._end(job, error)

@@ -1,7 +1,7 @@
 """What the engine is asked to do, and the queue of it: bounded, and fair between clients."""
 
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
@@ -54,6 +54,7 @@ class Job:
     client: str = ""
     deadline: float | None = None
     submitted: float = field(default_factory=time.monotonic)
+    plan: Any = field(default=None, repr=False)  # kept by the engine while the job waits
 
     @property
     def size(self) -> int:
@@ -63,10 +64,7 @@ class Job:
 
 
 class JobQueue:
-    """Jobs that wait, bounded in number and tokens. The next is that of the client with the least running work.
-
-    Among the jobs of a client, and between clients with as much, the one that has waited longest is next.
-    """
+    """Jobs that wait, longest first, bounded in number and tokens."""
 
     def __init__(self, max_jobs: int, max_tokens: int) -> None:
         self.max_jobs, self.max_tokens = max_jobs, max_tokens
@@ -95,20 +93,22 @@ class JobQueue:
         self.tokens -= job.size
         return True
 
-    def by_turn(self, running: Counter[str]) -> Iterator[Job]:
-        """The waiting jobs in the order of their turn, each of which is then taken or left; `running` is updated.
 
-        running   the number of running jobs of each client
-        """
-        lines: dict[str, list[Job]] = {}
-        for job in reversed(self._waiting):
-            lines.setdefault(job.client, []).append(job)  # the longest waiting last
-        while lines:
-            client = min(lines, key=lambda name: (running[name], lines[name][-1].submitted))
-            job = lines[client].pop()
-            if not lines[client]:
-                del lines[client]
-            yield job
+def by_turn(waiting: Sequence[Job], running: Mapping[str, int]) -> Iterator[Job]:
+    """Waiting jobs in the order of their turn: next is that of the client with the least running jobs.
+
+    Among the jobs of a client, and between clients with as many, it is the one that has waited longest. `running` is
+    the number of running jobs of each client; where it changes, so does the turn.
+    """
+    lines: dict[str, list[Job]] = {}
+    for job in reversed(waiting):
+        lines.setdefault(job.client, []).append(job)  # the longest waiting last
+    while lines:
+        client = min(lines, key=lambda name: (running.get(name, 0), lines[name][-1].submitted))
+        job = lines[client].pop()
+        if not lines[client]:
+            del lines[client]
+        yield job
 
 
 class DrainRate:
