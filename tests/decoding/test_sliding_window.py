@@ -24,7 +24,7 @@ from support.search import STRATEGIES
 CONTEXT, LONGEST = 5, 12
 PROMPTS = [[6, 7, 8, 9, 10, 5, 6], [], [7]]
 EXTRAPOLATING = {
-    name for name in DECODERS if not name.startswith("transformer") or name.endswith(("alibi", "relative"))
+    name for name in DECODERS if not name.startswith("transformer") or name.endswith(("alibi", "relative", "like T5"))
 }
 
 
