@@ -71,7 +71,7 @@ def marian(model: Exported, threads: int) -> Translate:
 
     root = Path(__file__).resolve().parents[2]
     sys.path += [str(root / "tests"), str(root / "src")]
-    import hugging_face
+    from support import hugging_face
 
     torch.set_num_threads(threads)
     ids = {"pad_token_id": model.pad, "bos_token_id": model.start, "eos_token_id": model.end}
