@@ -35,6 +35,7 @@ def trained_models() -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_one_vector_loses_more_of_long_words_than_attention_does(trained_models):
     (without, attending), right = trained_models["vectors"]["falls"], trained_models["vectors"]["right"]
     assert without > attending + 0.1
@@ -51,6 +52,7 @@ def test_scaling_keeps_entropy_and_gradient():
     assert scaled[-1].spread == pytest.approx(1, rel=0.1)
 
 
+@pytest.mark.slow
 def test_without_positions_a_shuffled_source_gets_the_same_answer(trained_models):
     found = trained_models["orders"]
     assert found["unmoved"]["none"] == 1  # exactly, however little it has learned
@@ -97,6 +99,7 @@ def test_four_heads_predict_more_than_one_of_as_many_parameters():
     assert found.accuracy[1] > found.accuracy[0] + 0.1
 
 
+@pytest.mark.slow
 def test_attention_translates_better_than_one_vector(trained_models):
     found = trained_models["translators"]
     assert found["updates"] == dict.fromkeys(translation.family(16), 80)

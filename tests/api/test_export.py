@@ -86,12 +86,12 @@ def test_nothing_half_written_is_left(tmp_path):
 
 
 def test_the_list_says_which_formats_can_and_why_not(monkeypatch):
-    monkeypatch.setattr("regard.api.export.load", lambda model: classifier())
+    monkeypatch.setattr("regard.api.export.load", lambda model, device: classifier())
     said = CliRunner().invoke(app, ["export", "run", "--list"])
     assert said.stdout.splitlines()[:3] == ["plain: no", "  pool: it has no pools", "  classifier: it has no labels"]
     listed = json.loads(CliRunner().invoke(app, ["export", "run", "--list", "--json"]).stdout)
     assert listed == {key: ["pool: it has no pools", "classifier: it has no labels"] for key in ("plain", "broken")}
-    monkeypatch.setattr("regard.api.export.load", lambda model: translator())
+    monkeypatch.setattr("regard.api.export.load", lambda model, device: translator())
     assert CliRunner().invoke(app, ["export", "run", "--list"]).stdout == "plain: yes\nbroken: yes\n"
 
 

@@ -34,8 +34,8 @@ def alone(task: SearchTask, request: Request) -> list:
     ("name", "options"),
     [
         *(pytest.param(name, {}, id=f"{name}-greedy") for name in DECODERS),
-        *(pytest.param(name, support.WAYS[1], id=f"{name}-beam") for name in ("transformer", "rnn", "conv")),
-        *(pytest.param(name, support.WAYS[2], id=f"{name}-sample") for name in ("transformer", "rnn", "conv")),
+        *(pytest.param(name, support.STRATEGIES[1], id=f"{name}-beam") for name in ("transformer", "rnn", "conv")),
+        *(pytest.param(name, support.STRATEGIES[2], id=f"{name}-sample") for name in ("transformer", "rnn", "conv")),
     ],
 )
 def test_an_answer_does_not_depend_on_what_comes_and_goes_beside_it(name, options):

@@ -61,7 +61,9 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize(
+    "module", [pytest.param(each, marks=pytest.mark.slow) if i else each for i, each in enumerate(MODULES)]
+)
 def test_a_part_of_the_users_own_is_trained_saved_loaded_and_shown(module, tmp_path):
     code, changes = MODULES[module]
     (tmp_path / f"{module}.py").write_text(code)

@@ -32,7 +32,7 @@ def red_shapes(split: Split, seed: int = 0, size: int | None = None) -> Iterator
 
     >>> example = next(red_shapes("test"))
     >>> example.source.caption, example.target
-    ('a red circle left of a yellow square and below a black square', 'circle')
+    ('a red circle above a green circle', 'circle')
     """
     random = uniform("red-shapes", split, seed)
 
