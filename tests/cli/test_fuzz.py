@@ -57,7 +57,7 @@ VALID = {  # the arguments with which each verb works
     "align": [MODEL, "--sources", TEXT],
     "score": [MODEL, PAIRS],
     "verify": [MODEL],
-    "serve": ["missing", "--port", "0"],  # one that is there would be served until a signal ends it
+    "serve": ["nowhere", "--port", "0"],  # a model that is there would be served until a signal ends it
     "export": [MODEL, "--list"],
     "import": [str(GOLDEN), "--out", "imported"],
     "sweep": ["recipe.toml", "--out", "sweep", "--grid", "train.seed=1"],
