@@ -20,6 +20,7 @@ from regard.server.app import Server  # noqa: E402
 from regard.server.engine import Engine, EngineLimits  # noqa: E402
 from regard.server.exchange import HttpLimits  # noqa: E402
 from regard.server.run import server_config  # noqa: E402
+from support.captioners import captioner  # noqa: E402
 from support.predictors import classifier, language_model, translator  # noqa: E402
 
 PATIENCE = 60.0
@@ -142,6 +143,29 @@ def test_a_stream_is_the_output_piece_by_piece(server):
     connection.close()
     status, _, _ = server.ask("/predict", {"model": "rnn", "input": ["a", "b"], "stream": True})
     assert status == 400
+
+
+def test_a_stream_is_greedy_where_the_recipe_has_a_beam():
+    model = MODELS["rnn"].with_decode(beam_size=3, **LONG)
+    with served({"rnn": model}) as running:
+        connection = running.connect()
+        body = json.dumps({"input": "the cat", "stream": True})
+        connection.request("POST", "/predict", body, {"content-type": "application/json"})
+        *pieces, last = events(connection.getresponse())
+        connection.close()
+        assert "".join(piece["text"] for piece in pieces) == "".join(model.stream("the cat"))
+        assert last["outputs"][0]["text"] == "".join(model.stream("the cat"))
+        for asked in ({"beam_size": 3}, {"num_hypotheses": 2}, {"banned": ["dog"]}):
+            status, _, answer = running.ask("/predict", {"input": "x", "stream": True, **asked})
+            assert (status, answer["argument"]) == (400, next(iter(asked)))
+
+
+def test_a_model_of_images_takes_no_path_from_a_request(tmp_path):
+    with served({"captions": captioner("rnn")}) as running:
+        for route, more in (("/predict", {}), ("/score", {"target": "a"})):
+            status, _, answer = running.ask(route, {"input": str(tmp_path / "secret.png"), **more})
+            assert (status, answer["argument"]) == (400, "model")
+            assert "secret" not in answer["detail"]
 
 
 @pytest.mark.parametrize(

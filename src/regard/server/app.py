@@ -1,16 +1,17 @@
 """The HTTP API: its routes."""
 
-from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from regard.core.errors import InvalidArgument
+from regard.inference.predictor import UNSTREAMABLE
 from regard.server.bridge import EngineClient
-from regard.server.engine import Engine, ServedModel
+from regard.server.engine import Engine, ServedModel, check_servable
 from regard.server.events import EventStream
 from regard.server.exchange import Application, Call, Exchange, HttpLimits
 from regard.server.jobs import Generation, Scoring
@@ -45,7 +46,7 @@ class Server(Application):
     ) -> None:
         self.engine, self.limits, self.keys = engine, limits, tuple(keys)
         self.metrics, self.ready = Metrics(engine), True
-        self.open = Counter()
+        self.open = 0
         self.routes = {
             "/predict": ("POST", self.predict),
             "/score": ("POST", self.score),
@@ -67,6 +68,8 @@ class Server(Application):
         asked = _decoded(call.body, PredictRequest)
         model, inputs = self._model(asked.model), self._inputs(asked.input)
         options = {name: value for name in OPTIONS if (value := getattr(asked, name)) is not None}
+        if asked.stream:
+            options = _streamable(asked, len(inputs), options)
         works = [
             Generation(
                 text, options, asked.prefix, tuple(asked.banned), tuple(asked.required), asked.scores, asked.attention,
@@ -76,8 +79,6 @@ class Server(Application):
         ]  # fmt: skip
         client = self._engine_client(call, model, asked.timeout_ms)
         if asked.stream:
-            if len(works) != 1:
-                raise RequestRefused(HTTPStatus.BAD_REQUEST, "stream: wanted one input; got several. Ask for each.")
             return await EventStream.begin(client.stream(works[0]), tokens=asked.tokens)
         outputs = await client.results(works)
         results = [Result([OutputAnswer.of(each, tokens=asked.tokens) for each in one]) for one in outputs]
@@ -119,11 +120,12 @@ class Server(Application):
     def _model(self, name: str | None) -> ServedModel:
         models = self.engine.models
         if name is None and len(models) == 1:
-            return next(iter(models.values()))
+            (name,) = models
         if name not in models:
             got = "none" if name is None else repr(name)
             message = f"model: wanted one of {', '.join(models) or 'none is loaded'}; got {got}. Choose one."
             raise RequestRefused(HTTPStatus.NOT_FOUND, message)
+        check_servable(models[name].predictor)  # its input would be the path of a file
         return models[name]
 
     def _inputs(self, given: str | list[str]) -> list[str]:
@@ -139,6 +141,18 @@ class Server(Application):
             raise RequestRefused(HTTPStatus.BAD_REQUEST, message)
         timeout = None if timeout_ms is None else timeout_ms / 1000
         return EngineClient(self.engine, model.name, call.client, timeout)
+
+
+def _streamable(asked: PredictRequest, inputs: int, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a stream, by greedy search or sampling; refused where its text would change after it was sent."""
+    if inputs != 1:
+        raise InvalidArgument("input", wanted="one in a stream", got=str(inputs), remedy="Send a request for each.")
+    given = {**options, **({"banned": asked.banned} if asked.banned else {})}
+    for name, only in {**UNSTREAMABLE, "banned": []}.items():
+        if given.get(name, only) != only:
+            remedy = "Leave it out, or do not stream."
+            raise InvalidArgument(name, wanted=f"{only} in a stream", got=repr(given[name]), remedy=remedy)
+    return {**options, **UNSTREAMABLE}
 
 
 def _decoded(body: bytes, wanted: type[Decoded]) -> Decoded:

@@ -345,6 +345,13 @@ class Engine:
                 self._wake.notify_all()
 
 
+def check_servable(predictor: Predictor) -> None:
+    """Refuse a model of images over HTTP: its inputs are names of files, which are never taken from a request."""
+    if any(field.kind == "image" for field in predictor.recipe.data.source_fields):
+        wanted, remedy = "a model that reads texts", "Use regard caption or regard predict."
+        raise InvalidArgument("model", wanted=wanted, got="one that reads images", remedy=remedy)
+
+
 def _told(error: Exception) -> Exception:
     """The error to tell: one that was raised on purpose as it is, others as a failure, with the traceback logged."""
     if isinstance(error, RegardError):

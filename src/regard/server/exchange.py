@@ -6,7 +6,6 @@ import logging
 import re
 import time
 import uuid
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,16 +38,14 @@ OPEN_ROUTES = ("/health/live", "/health/ready")  # need no key
 class HttpLimits:
     """The most that one client may ask for.
 
-    body        bytes of a request
-    inputs      of a request
+    body           bytes of a request
+    inputs         of a request
     body_seconds   in which a request's body must arrive
-    concurrency    requests of a key at once; None: no limit
     """
 
     body: int = 1 << 20
     inputs: int = 256
     body_seconds: float = 20.0
-    concurrency: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class Application:
     limits: HttpLimits
     keys: tuple[str, ...]
     metrics: Metrics
-    open: Counter[str]  # requests of each client that are not answered
+    open: int  # requests whose answer is being computed
     routes: dict[str, tuple[str, Handler]]  # the method and the handler of each path
 
 
@@ -138,21 +135,15 @@ class Exchange:
             raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, message, {"allow": method})
         if method == "GET":
             return await handler(Call(self.id, self.client, b""))
-        most = server.limits.concurrency
-        if most is not None and server.open[self.client] >= most:
-            message = f"requests: wanted at most {most} at once; got more. Wait for an answer first."
-            raise RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, message, {"retry-after": "1"})
-        server.open[self.client] += 1
+        server.open += 1
         try:
             call = Call(self.id, self.client, await self._body())
             return await unless_disconnected(self.receive, asyncio.ensure_future(handler(call)))
         finally:
-            server.open[self.client] -= 1
-            if not server.open[self.client]:
-                del server.open[self.client]
+            server.open -= 1
 
     def _authorized(self) -> str:
-        """The name of the client: the end of its key's hash, or its address where no keys are needed."""
+        """The name of the client: the number of its key, or its address where no keys are needed."""
         if not self.server.keys:
             return str((self.scope.get("client") or ("",))[0])
         scheme, _, key = self.request.headers.get("authorization", "").partition(" ")

@@ -46,7 +46,7 @@ def serve(
         import uvicorn  # noqa: F401
 
         from regard.server.app import Server
-        from regard.server.engine import Engine, EngineLimits
+        from regard.server.engine import Engine, EngineLimits, check_servable
         from regard.server.exchange import HttpLimits
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "serve", "Serving models") from None
@@ -57,6 +57,7 @@ def serve(
     engine = Engine(EngineLimits(slots=slots, queued_jobs=queue, queued_tokens=256 * queue))
     for name, path in named.items():
         predictor = load(path, device=device)
+        check_servable(predictor)
         _warm_up(predictor)
         engine.load(name, _version(predictor), predictor)
     engine.start()
@@ -84,7 +85,7 @@ async def _serve(app: Any, engine: "Engine", listening: socket.socket, drain_sec
 
     async def drain() -> None:
         await stop.wait()
-        app.ready = False  # still listening: who asks now is told to ask another
+        app.ready = False  # the socket stays open: new requests are refused with status 503
         finished = await asyncio.to_thread(engine.stop, drain_seconds)
         while app.open and not server.force_exit:
             await asyncio.sleep(0.01)
@@ -127,5 +128,5 @@ def _version(predictor: Predictor) -> str:
 
 def _warm_up(predictor: Predictor) -> None:
     """Answer one request, so that the engine is compiled and the weights are in memory before the first user asks."""
-    if predictor.image_size is None and len(predictor.sources) < 2:
+    if len(predictor.sources) < 2:
         predictor.predict(["a"], **({} if predictor.model.as_classifier() is not None else {"max_length": 2}))
