@@ -66,7 +66,7 @@ class EngineClient:
 
     def _in_loop(self, receive: Callable[[Any], None]) -> Callable[[Any], None]:
         def called(value: Any) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the event loop is closed, and with it whatever awaited the result
                 self.loop.call_soon_threadsafe(receive, value)
 
         return called
@@ -88,5 +88,5 @@ async def unless_disconnected(receive: Callable[[], Any], work: "asyncio.Task[An
     finally:
         for task in (watch, work):
             task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
+            with suppress(asyncio.CancelledError, Exception):  # an error of the work was raised above
                 await task
