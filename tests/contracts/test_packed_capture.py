@@ -79,13 +79,13 @@ def test_captured_weights_are_those_of_the_padded_pass(name, kind):
 def test_an_interceptor_replaces_the_output_and_gets_gradients(name, kind):
     module, packed, padded, offsets = both(name, **{key: bool(value) for key, value in kind.items()})
 
-    def doubled_first_head(source, spec, value, out):
+    def doubled_first_head(source, result):
         assert source is module
-        assert spec.query.requires_grad
-        return torch.cat((2 * out[:, :1], out[:, 1:]), 1)
+        assert result.spec.query.requires_grad
+        return result._replace(out=torch.cat((2 * result.out[:, :1], result.out[:, 1:]), 1))
 
     plain = packed()
-    with intercepting(lambda source, spec, value, out: out):
+    with intercepting(lambda source, result: result):
         assert torch.equal(packed(), plain)
     with intercepting(doubled_first_head):
         got, wanted = packed(), offsets.packing.pack(padded())

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from regard import cli
 from regard.cli.options import show
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidData, InvalidRecipe, Problem, RegardError
+from regard.core.log_output import logging_to_stderr
 from regard.core.sanitize import printable
 from regard.evaluation.report import collect, report
 from regard.evaluation.report_text import report_text
@@ -98,7 +98,7 @@ def test_progress_shows_samples_and_warnings_without_control_characters(tmp_path
 
 def test_log_records_on_stderr_hold_no_control_characters():
     done = io.StringIO()
-    with redirect_stderr(done), cli._logging_to_stderr("regard: "):
+    with redirect_stderr(done), logging_to_stderr("regard: "):
         logging.getLogger("regard.test").warning("%s: damaged", HOSTILE)
     assert printable(done.getvalue(), also="\n") == done.getvalue()
     assert [line[:7] for line in done.getvalue().splitlines()] == ["regard:", "  regar"]

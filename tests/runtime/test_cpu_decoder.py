@@ -216,7 +216,7 @@ def test_captured_weights_equal_those_of_plain_steps(beams):
 @needs_compiler
 def test_an_interceptor_disables_the_engine_in_its_own_thread_only():
     plain = decoder("transformer")
-    with ThreadPoolExecutor(1) as other, capture.intercepting(lambda source, spec, value, out: out):
+    with ThreadPoolExecutor(1) as other, capture.intercepting(lambda source, result: result):
         assert ENGINE.compile_decoder(plain) is None
         assert other.submit(ENGINE.compile_decoder, plain, int8=True).result() is not None
 
@@ -237,7 +237,7 @@ def test_a_decoder_compiled_by_another_thread_is_not_returned(monkeypatch):
 @needs_compiler
 def test_interceptors_change_a_search():
     made, rows = model("transformer"), sources()[:3]
-    with capture.intercepting(lambda source, spec, value, out: torch.zeros_like(out)):
+    with capture.intercepting(lambda source, result: result._replace(out=torch.zeros_like(result.out))):
         zeroed = decode(made, rows)
     plain = decode(made, rows)
     assert [each[0].score for each in zeroed] != pytest.approx([each[0].score for each in plain], abs=1e-3)

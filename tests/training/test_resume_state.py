@@ -12,6 +12,7 @@ from safetensors.torch import save
 import regard
 from regard.checkpoint import store
 from regard.checkpoint.format import find_checkpoint
+from regard.model.seq2seq import Model
 from regard.training.config import TrainConfig
 from regard.training.monitor import ValidationHistory
 from regard.training.optimizers import Optimizer
@@ -71,21 +72,25 @@ def test_an_unreadable_file_is_refused(tmp_path, monkeypatch):
         store.verify(folder)
 
 
+class LinearModel(Model, torch.nn.Linear):
+    """The smallest model that an optimizer takes."""
+
+
 @pytest.mark.parametrize("missing", ["step.weight", "exp_avg_sq.bias", "exp_avg.weight"])
 def test_incomplete_optimizer_state_is_refused(missing):
     def stepped():
-        model = torch.nn.Linear(2, 3)
+        model = LinearModel(2, 3)
         optimizer = Optimizer(model, TrainConfig())
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
         return optimizer
 
     saved = stepped().state_tensors()
-    Optimizer(torch.nn.Linear(2, 3), TrainConfig()).load_state_tensors(saved, WHERE)
+    Optimizer(LinearModel(2, 3), TrainConfig()).load_state_tensors(saved, WHERE)
     kept = {name: tensor for name, tensor in saved.items() if name != missing}
     for wrong in (kept, saved | {missing: torch.ones(7)}, saved | {missing: saved[missing] * nan}):
         with pytest.raises(regard.CheckpointRefused, match=missing.partition(".")[0]):
-            Optimizer(torch.nn.Linear(2, 3), TrainConfig()).load_state_tensors(wrong, WHERE)
+            Optimizer(LinearModel(2, 3), TrainConfig()).load_state_tensors(wrong, WHERE)
 
 
 @pytest.mark.parametrize("monitor", ["loss", "accuracy"])

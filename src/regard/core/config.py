@@ -145,7 +145,9 @@ def _hints(cls: type) -> dict[str, Any]:
 def _as_python(value: Any, hint: Any) -> Any:
     """A value of TOML or JSON, which have lists instead of tuples and write 0 for 0.0."""
     if isinstance(value, list):
-        return tuple(value)
+        inside = {each for one in (hint, *get_args(hint)) if get_origin(one) is tuple for each in get_args(one)}
+        (item,) = inside - {...} if len(inside - {...}) == 1 else (None,)
+        return tuple(_as_python(each, item) if type(each) is int else each for each in value)
     if type(value) is int and _finite(value) and float in (hint, *get_args(hint)):
         return float(value)
     return value

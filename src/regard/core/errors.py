@@ -15,6 +15,7 @@
         ├── Overloaded               its queue is full; `retry_after` says when to try again
         ├── DeadlineExceeded         the request's time is over
         ├── ServerStopping           it does not take new requests any more
+        ├── EngineRestarting         the process with its models has ended, and is started again
         └── EngineFailed             the model raised an error
 
 A message names the argument, what was wanted, what was given, and the remedy. Control and direction characters of file
@@ -156,6 +157,14 @@ class ServerStopping(ServerError):
 
     def __init__(self) -> None:
         super().__init__("wanted a server that takes requests; got one that stops. Ask another.")
+
+
+class EngineRestarting(ServerError):
+    """An engine process that has ended and is started again; `retry_after` is a number of seconds."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"wanted an engine that answers; got one that is started again. Retry in {retry_after} s.")
+        self.retry_after = retry_after
 
 
 class EngineFailed(ServerError):

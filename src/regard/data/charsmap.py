@@ -28,6 +28,23 @@ def check_charsmap(content: bytes) -> None:
         raise ValueError("precompiled_charsmap with texts that do not begin or end")
 
 
+def rule(content: bytes, key: str) -> str | None:
+    """The text that compiled rules put in the place of a key; None where they have no rule for it."""
+    size = int.from_bytes(content[:4], "little")
+    units, texts = np.frombuffer(content, "<u4", size // 4, 4), content[4 + size :]
+    place = 0
+    for byte in (None, *key.encode("utf-8")):  # the root of the trie has no byte
+        place = place if byte is None else place ^ byte
+        unit = int(units[place])
+        if byte is not None and unit & 0x800000FF != byte:
+            return None
+        place ^= unit >> 10 << ((unit & 512) >> 6)
+    if not unit >> 8 & 1:
+        return None
+    start = int(units[place]) & 0x7FFFFFFF
+    return texts[start : texts.index(b"\0", start)].decode("utf-8")
+
+
 def check_normalizer(normalizer: Any) -> None:
     """ValueError unless the compiled rules in a normalizer of `tokenizers`, or in one of its parts, are sound."""
     pending = [] if normalizer is None else [json.loads(normalizer.__getstate__())]

@@ -93,7 +93,7 @@ class ZipStore:
             return content
 
 
-def check_size(image: Path | Member, size: int) -> None:
+def check_size(image: str | Path | Member, size: int) -> None:
     """Refuse an image file of so many bytes, if they are too many."""
     if size > LARGEST:
         remedy = "Make it smaller."

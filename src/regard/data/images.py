@@ -71,18 +71,35 @@ def read_thumbnail(path: str | Path | Member, longest: int) -> Pixels:
     return _resized(image, *(max(1, round(side * longest / max(image.size))) for side in image.size))
 
 
+def decode_image(
+    content: bytes, name: str, size: int, resize: ResizeFilter = "bicubic", crop_from: int | None = None
+) -> Pixels:
+    """The image whose file has this content, (size, size, 3). Any failure raises InvalidData with this name."""
+    check_size(name, len(content))
+    return _squared(_decoded(content, name), size, resize, crop_from)
+
+
 def _open(path: str | Path | Member) -> Any:
     """The image of a file, in EXIF orientation and RGB."""
-    image_class, content = _pillow(), b""
     try:
         with readable(str(path)):
             content = path.read() if isinstance(path, Member) else _content(Path(path))
-        with image_class.open(BytesIO(content), formats=FORMATS) as image:
+    except InvalidData:
+        raise
+    except Exception as error:
+        raise _unreadable(path, str(error) or type(error).__name__) from None
+    return _decoded(content, path)
+
+
+def _decoded(content: bytes, path: str | Path | Member) -> Any:
+    """The image of a file's content, in EXIF orientation and RGB; errors name the path."""
+    try:
+        with _pillow().open(BytesIO(content), formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise _too_large(path, f"{width:,} × {height:,}")
             return _as_rgb(image)
-    except InvalidData:
+    except (InvalidData, MissingExtra):
         raise
     except Exception as error:  # decoders raise many types on damaged files
         if "DecompressionBomb" in type(error).__name__:
@@ -90,8 +107,12 @@ def _open(path: str | Path | Member) -> Any:
         got = str(error) or type(error).__name__
         if type(error).__name__ == "UnidentifiedImageError":
             got = f"a file that begins with {content[:12]!r}" if content else "an empty file"
-        wanted = f"a whole image ({', '.join(FORMATS)})"
-        raise InvalidData(path, wanted=wanted, got=got[:200], remedy="Save it again, or leave it out.") from None
+        raise _unreadable(path, got) from None
+
+
+def _unreadable(path: str | Path | Member, got: str) -> InvalidData:
+    wanted = f"a whole image ({', '.join(FORMATS)})"
+    return InvalidData(path, wanted=wanted, got=got[:200], remedy="Save it again, or leave it out.")
 
 
 def _content(path: Path) -> bytes:
@@ -147,8 +168,8 @@ def _pillow() -> Any:
     return Image
 
 
-def webp(image: Pixels) -> bytes:
+def webp(image: Pixels, *, lossless: bool = False) -> bytes:
     """The WebP file of an image (height, width, 3)."""
     buffer = BytesIO()
-    _pillow().fromarray(image).save(buffer, "WEBP", quality=80)
+    _pillow().fromarray(image).save(buffer, "WEBP", quality=80, lossless=lossless)
     return buffer.getvalue()

@@ -50,6 +50,7 @@ class Tokenizer(Vocabulary):
     ) -> None:
         self._inner, self._running, self._trained = inner, running, special_tokens is None
         self._text: str | None = None  # that it was read from: written anew, scores may differ in the last digit
+        self._readable, self._spelled = dict[int, str](), dict[int, bytes]()  # of the tokens seen so far
         self.special_tokens = DEFAULT_TOKENS if special_tokens is None else special_tokens
         self._spare = spare
         self.size = self._checked_size(size)
@@ -184,24 +185,32 @@ class Tokenizer(Vocabulary):
     def _decode_line(self, known: list[int]) -> str:
         if self._trained and self._spelling.fallback:  # the library drops valid bytes beside an invalid one
             return b"".join(self.spellings(known)).decode("utf-8", "replace")
-        return self._inner.decode([i for i in known if i not in self._special])
+        if not self._special.isdisjoint(known):
+            known = [i for i in known if i not in self._special]
+        return self._inner.decode(known)
 
     def pieces(self, ids: Iterable[SupportsInt]) -> list[str]:
         """Each token in readable form: visible white space, bytes of a partial character in ⟨⟩."""
-        known = self._known(ids)
-        return [
-            token if self._is_whole(i, token) else self._spelling.readable(token)
-            for i, token in zip(known, self._names(known), strict=True)
-        ]
+        known, readable = self._known(ids), self._readable
+        for i in known:
+            if i not in readable:
+                (token,) = self._names([i])
+                readable[i] = token if self._is_whole(i, token) else self._spelling.readable(token)
+        return [readable[i] for i in known]
 
     def spellings(self, ids: Iterable[SupportsInt]) -> list[bytes]:
         """The bytes of each token, spaces included; empty for special tokens but the line breaks of running text."""
-        known = self._known(ids)
-        special = dict.fromkeys(self._special, b"") | ({self.special_tokens.end: b"\n"} if self._running else {})
-        return [
-            special[i] if i in special else token.encode() if self._is_whole(i, token) else self._spelling.spell(token)
-            for i, token in zip(known, self._names(known), strict=True)
-        ]
+        known, spelled = self._known(ids), self._spelled
+        for i in known:
+            if i not in spelled:
+                spelled[i] = self._spell(i)
+        return [spelled[i] for i in known]
+
+    def _spell(self, i: int) -> bytes:
+        if i in self._special:
+            return b"\n" if self._running and i == self.special_tokens.end else b""
+        (token,) = self._names([i])
+        return token.encode() if self._is_whole(i, token) else self._spelling.spell(token)
 
     def words(self, ids: Iterable[SupportsInt]) -> list[int]:
         """The word index of each token, from 0; spaces separate words, and a special token is a word of its own."""
@@ -254,11 +263,10 @@ class Tokenizer(Vocabulary):
         return i in self._special or (not self._trained and (token in self._added or not self._inner.id_to_token(i)))
 
     def _known(self, ids: Iterable[SupportsInt]) -> list[int]:
-        known, size = [int(i) for i in ids], self.size
-        wrong = [i for i in known if not 0 <= i < size]
-        if wrong:
-            wanted = f"numbers from 0 to {size - 1}"
-            raise InvalidArgument("ids", wanted=wanted, got=str(wrong[0]), remedy="Use its own tokenizer.")
+        known, size = list(map(int, ids)), self.size
+        if known and not (min(known) >= 0 and max(known) < size):
+            wanted, wrong = f"numbers from 0 to {size - 1}", next(i for i in known if not 0 <= i < size)
+            raise InvalidArgument("ids", wanted=wanted, got=str(wrong), remedy="Use its own tokenizer.")
         return known
 
 

@@ -7,10 +7,12 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.decoding import logits_processors
 from regard.decoding.beam import BeamSearch
+from regard.decoding.config import DecodeConfig
 from regard.decoding.constrained_beam import RequiredPhrases
 from regard.decoding.greedy import GreedySearch
 from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor
@@ -25,6 +27,31 @@ from regard.runtime.interfaces import EngineOptions
 
 SOURCE_MULTIPLE = 32  # static buffers hold sources of a multiple of so many positions
 log = logging.getLogger(__name__)
+CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 4096, 65_536
+LARGE_MODEL = 100_000_000  # parameters; a larger model has fewer tokens in a batch
+TOKEN_BYTES = 1 << 19  # of free GPU memory for each token of a batch: about ten times the cache of a token
+
+
+def search_batch_tokens(config: DecodeConfig, model: nn.Module) -> int:
+    """Source tokens of a batch of a search; a power of two where the device decides.
+
+    Larger batches make a GPU faster; a CPU, whose caches they exceed, slower.
+    """
+    if config.batch_tokens != "auto":
+        return config.batch_tokens
+    parameters = list(model.parameters())
+    if not parameters[0].is_cuda:
+        return CPU_BATCH_TOKENS
+    free, _ = torch.cuda.mem_get_info(parameters[0].device)
+    free += torch.cuda.memory_reserved(parameters[0].device) - torch.cuda.memory_allocated(parameters[0].device)
+    size = sum(parameter.numel() for parameter in parameters)
+    most = min(GPU_BATCH_TOKENS, free // TOKEN_BYTES, GPU_BATCH_TOKENS * LARGE_MODEL // max(1, size))
+    return max(CPU_BATCH_TOKENS, 1 << (max(1, most).bit_length() - 1))
+
+
+def forward_batch_tokens(config: DecodeConfig) -> int:
+    """Tokens of a batch of forward passes, whose logits are all in memory at once."""
+    return CPU_BATCH_TOKENS if config.batch_tokens == "auto" else config.batch_tokens
 
 
 class PlannedRequest(NamedTuple):
@@ -39,8 +66,10 @@ class PlannedRequest(NamedTuple):
     constraint: Constraint | None
 
 
-def plan_requests(task: SearchTask, requests: Sequence[Request]) -> list[PlannedRequest]:
-    """The requests with their limits; refused where one cannot be satisfied."""
+def plan_requests(
+    task: SearchTask, requests: Sequence[Request], numbers: Sequence[int] | None = None
+) -> list[PlannedRequest]:
+    """The requests with their limits; refused where one cannot be satisfied. `numbers` instead of the task's."""
     if not all(phrase for each in requests for phrase in each.banned):
         raise InvalidArgument("banned", wanted="tokens", got="none", remedy="Leave empty phrases out.")
     config, forced = task.config, task.special_tokens.target_prefix
@@ -54,7 +83,7 @@ def plan_requests(task: SearchTask, requests: Sequence[Request]) -> list[Planned
             each.max_length(config, task.positions, len(forced)),
             each.constraint(task),
         )
-        for each, number in zip(requests, task.numbers or range(len(requests)), strict=True)
+        for each, number in zip(requests, numbers or task.numbers or range(len(requests)), strict=True)
     ]
 
 
@@ -112,7 +141,7 @@ class BatchPlan:
     def __init__(self, task: SearchTask, limits: BatchLimits, slots: int) -> None:
         config = task.config
         self.task, self.limits = task, limits
-        self.device = next(task.model.parameters()).device
+        self.device = task.device
         self.beams = config.num_hypotheses if config.sample else config.beam_size
         self.half = config.precision == "bfloat16" and self.device.type == "cuda"
         if config.precision == "bfloat16" and not self.half:
@@ -125,6 +154,7 @@ class BatchPlan:
         self.recorded = (
             self.static
             and not capturing_here()
+            and task.trace is None
             and not limits.constrained
             and all(each.recordable for each in self.processors)
         )
@@ -170,7 +200,7 @@ class BatchPlan:
         required = RequiredPhrases(special, task.ends) if self.limits.constrained else None
         common = (task.config, generated, limit, self._build_processors(), special, task.ends, required)
         if self.beams > 1 and not task.config.sample:
-            return BeamSearch(*common, whole_beam=task.rerank is not None)
+            return BeamSearch(*common, whole_beam=task.rerank is not None, trace=task.trace)
         return GreedySearch(*common, scored=task.scored)
 
     def _build_processors(self) -> list[LogitsProcessor]:

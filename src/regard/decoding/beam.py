@@ -8,6 +8,7 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.decoding.interfaces import Hypothesis, Scores
 from regard.decoding.strategies import DecodingStrategy
 from regard.decoding.topk import topk, topk_sums
+from regard.decoding.trace import BeamTrace
 from regard.kernels.decode.step import kernels
 from regard.model.kv_cache import Slots
 
@@ -18,10 +19,11 @@ class BeamSearch(DecodingStrategy):
 
     Ended hypotheses compete by their total divided by a power of their length, both without the prompt. A slot is done
     when it has K ended ones and none of its open ones, were it to end now, would rank among them. With `whole_beam`,
-    all K are returned, and not only `num_hypotheses`.
+    all K are returned, and not only `num_hypotheses`. A `trace` records each step of the first slot.
     """
 
     whole_beam: bool = False
+    trace: BeamTrace | None = None
     per_slot = ("log_p", "total", "ended_tokens", "ended_log_p", "ended_length", "ended_score")
 
     def __post_init__(self) -> None:
@@ -60,6 +62,10 @@ class BeamSearch(DecodingStrategy):
         ends = (tokens == self.special_tokens.end) & self.ends | last
         self._end(values, parents, tokens, gained, ends & (index < beams // self.groups))
         best, chosen = ranks.masked_fill(ends, -torch.inf).topk(beams // self.groups)
+        if self.trace is not None and not bool(self.done[0]):
+            scores = values / self._penalty()
+            ending = ends & (index < beams // self.groups)
+            self.trace.record(values, parents, tokens, gained, scores, ending, chosen, best > -torch.inf)
         if ranks is not values:
             best = torch.where(best == -torch.inf, best, values.gather(2, chosen))
         free = generated.length <= (generated.prompt.clamp(min=forced) if forced else generated.prompt)  # of charge
@@ -140,8 +146,7 @@ class BeamSearch(DecodingStrategy):
         batch, groups, count = values.shape
         generated, width = self.generated, self.total.shape[1] // groups
         length = generated.length[:, None, None].expand_as(values)
-        penalty = generated.output_length[:, None, None].float() ** self.config.length_penalty
-        now = (values / penalty).masked_fill(~ends, -torch.inf)
+        now = (values / self._penalty()).masked_fill(~ends, -torch.inf)
         position = (length - 1).flatten(1)[..., None]
         new_tokens = _select(generated.tokens, parents.flatten(1)).scatter_(2, position, tokens.flatten(1)[..., None])
         new_log_p = _select(self.log_p, parents.flatten(1)).scatter_(2, position, gained.flatten(1)[..., None])
@@ -157,6 +162,9 @@ class BeamSearch(DecodingStrategy):
         self.ended_length = merged(self.ended_length, length.flatten(1)).flatten(1, 2).gather(1, rows)
         self.ended_tokens = _select(merged(self.ended_tokens, new_tokens).flatten(1, 2), rows)
         self.ended_log_p = _select(merged(self.ended_log_p, new_log_p).flatten(1, 2), rows)
+
+    def _penalty(self) -> Float[Tensor, "B 1 1"]:
+        return self.generated.output_length[:, None, None].float() ** self.config.length_penalty
 
     def _finished(self) -> Bool[Tensor, " B"]:
         """Whether no open hypothesis of a slot, were it to end now, would rank among its ended ones."""

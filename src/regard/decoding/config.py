@@ -63,7 +63,11 @@ class DecodeConfig(Config):
         None, "store weights in int8, where processor and decoder support it: faster, slightly different outputs"
     )
     max_source_length: Count = doc(1000, "largest number of source tokens")
-    batch_tokens: Count = doc(4096, "source tokens of a batch, with padding")
+    batch_tokens: Count | Literal["auto"] = doc(
+        "auto",
+        "source tokens of a batch, with padding; auto: 4,096 on a CPU, up to 65,536 on a GPU, fewer for large models "
+        "and where little memory is free",
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if self.num_hypotheses > self.beam_size and not self.sample:

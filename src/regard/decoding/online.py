@@ -1,14 +1,14 @@
 """Continuous batching for a server: a running search that requests enter and leave at any step."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import torch
 
 from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import SearchTask
-from regard.decoding.search import EncodeQueue, SearchBatch
-from regard.runtime.cuda.cuda_graphs import rounded
+from regard.decoding.search import STEPS_AHEAD, EncodeQueue, SearchBatch
+from regard.runtime.cuda.cuda_graphs import autocast, rounded
 
 
 class OnlineSearch(SearchBatch):
@@ -52,18 +52,31 @@ class OnlineSearch(SearchBatch):
         free = [slot for slot, occupant in enumerate(self.occupants) if occupant is None]
         if len(free) < len(numbers):
             free += self._grow(len(numbers) - len(free))
+        memory = self.queue.memory
+        if self.plan.static and memory is not None and memory.states.shape[1] > self.sizes.source:
+            self.pool_key = None  # the buffers grow, and are not those of this key any more
         self._admit(free[: len(numbers)])
         return numbers
 
     @torch.inference_mode()
-    def advance(self) -> tuple[dict[int, int], list[tuple[int, list[Hypothesis]]]]:
-        """One more token of every request: the first hypothesis' token of each, and the requests that are finished.
+    def advance(
+        self, watched: Container[int] | None = None
+    ) -> tuple[dict[int, int], list[tuple[int, list[Hypothesis]]]]:
+        """One more token of every request: that of each first hypothesis, and the requests that are finished.
 
-        A finished request has left the search; its hypotheses are those of `search`.
+        A finished request has left the search; its hypotheses are those of `search`. Tokens are given of the `watched`
+        requests, by default of all. Where none are, recorded steps are several at once: a GPU waits less for the host.
         """
-        finished = self._advance(wait=True)
-        tokens = self.buffers.tokens[:, 0].tolist()
-        last = {occupant[0]: tokens[slot] for slot, occupant in enumerate(self.occupants) if occupant is not None}
+        count = STEPS_AHEAD if self.plan.recorded and not watched and watched is not None else 1
+        with autocast(self.plan.half):
+            self.buffers.steps(count)
+        self.step += count
+        last: dict[int, int] = {}
+        if watched or watched is None:
+            tokens = self.buffers.tokens[:, 0].tolist()
+            numbers = [(slot, occupant[0]) for slot, occupant in enumerate(self.occupants) if occupant is not None]
+            last = {number: tokens[slot] for slot, number in numbers if watched is None or number in watched}
+        finished = self._finished(self.buffers.strategy.done.tolist())
         results = [(self._leave(slot), hypotheses) for slot, hypotheses in finished]
         self._shrink()
         return last, results
@@ -73,14 +86,24 @@ class OnlineSearch(SearchBatch):
         """End a request without a result; nothing happens where it has left the search."""
         for slot, occupant in enumerate(self.occupants):
             if occupant is not None and occupant[0] == number:
-                self._leave(slot)
                 self._idle(slot)
+                self._leave(slot)
                 self._shrink()
                 return
+
+    @torch.inference_mode()
+    def finish(self, number: int) -> list[Hypothesis]:
+        """End a request as it is, by greedy search or sampling; its hypotheses so far."""
+        slot = next(slot for slot, each in enumerate(self.occupants) if each is not None and each[0] == number)
+        (hypotheses,) = self.buffers.strategy.hypotheses(torch.tensor([slot], device=self.plan.device))
+        self.cancel(number)
+        return hypotheses
 
     def _leave(self, slot: int) -> int:
         number = self._release(slot)
         del self.requests[number]
+        if not self.requests:
+            self._return_buffers()
         return number
 
     def _restart(self, count: int) -> None:

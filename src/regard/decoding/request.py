@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from regard.core.errors import InvalidArgument
@@ -12,6 +13,7 @@ from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import Hypothesis, LogitsProcessor
 from regard.decoding.phrase_automaton import AutomatonState, Phrase, PhraseAutomaton
+from regard.decoding.trace import BeamTrace
 from regard.model.interfaces import Source
 from regard.model.positions import Learned
 from regard.model.seq2seq import Seq2Seq
@@ -94,6 +96,12 @@ class SearchTask:
     scored: bool = False  # whether greedy outputs have log-probabilities
     context_length: int | None = None  # of the training sequences of a language model; None: not known
     numbers: Sequence[int] | None = None  # of the requests, on which their random draws depend; None: 0, 1, ...
+    trace: BeamTrace | None = None  # records the beam search of one request
+
+    @cached_property
+    def device(self) -> torch.device:
+        """The device of the model. Kept, because finding it visits the modules, and a server needs it per request."""
+        return next(self.model.parameters()).device
 
     @cached_property
     def window(self) -> int | None:

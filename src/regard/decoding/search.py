@@ -12,7 +12,7 @@ import torch
 from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
 from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
-from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest, plan_requests
+from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest, plan_requests, search_batch_tokens
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.strategies import DecodingStrategy
@@ -40,14 +40,15 @@ def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int,
     if config.coverage_penalty and task.rerank is None:
         wanted, remedy = "SearchTask(rerank=...)", "Pass interpret.output_attention.coverage_reranker."
         raise InvalidArgument("coverage_penalty", wanted=wanted, got="none", remedy=remedy)
-    rows = MAX_HYPOTHESES.get(next(task.model.parameters()).device.type, MAX_HYPOTHESES["cpu"])
+    rows = MAX_HYPOTHESES.get(task.device.type, MAX_HYPOTHESES["cpu"])
+    budget = search_batch_tokens(config, task.model)
     # Longest first (the sort is stable): no request that is admitted later needs larger buffers.
     queue = sorted(range(len(requests)), key=lambda i: -requests[i].size)
     while queue:
         size = max(1, requests[queue[0]].size)
         end = next((n for n, i in enumerate(queue) if 2 * max(1, requests[i].size) < size), len(queue))
         group, queue = queue[:end], queue[end:]
-        slots = min(len(group), config.batch_tokens // size, rows // max(config.beam_size, config.num_hypotheses))
+        slots = min(len(group), budget // size, rows // max(config.beam_size, config.num_hypotheses))
         if task.window is not None and any(planned[i].max_length > task.window for i in group):
             # The windows of a batch slide together: no request is admitted later.
             group, queue = group[: max(1, slots)], [*group[max(1, slots) :], *queue]

@@ -15,7 +15,7 @@ from regard.kernels.attention.spec import AttentionKernel, AttentionSpec
 from regard.kernels.attention.varlen import PackedAttentionSpec
 from regard.kernels.attention.weights import Summary
 from regard.model import capture
-from regard.model.capture import Pick
+from regard.model.capture import AttentionResult, Pick
 from regard.model.scores import Dot, ProjectedKeys, ScaledDot, Score, Scoring
 
 Window = int | tuple[int | None, int | None]
@@ -122,13 +122,19 @@ def self_attend(
 def attend_spec(
     spec: AttentionSpec, value: Tensor, dropout: float, source: nn.Module | None, lead: tuple[int, ...]
 ) -> Tensor:
-    """Attention (B, H, N, E) by the first kernel that supports the call, published to captures and interceptors.
+    """Attention (B, H, N, E) by the first kernel that supports the call; interceptors may change it, captures get it.
 
     `lead` are the caller's batch axes, heads last, which the spec folds into (batch, heads).
     """
-    out, lse = _first_supporting(spec, value, dropout).attend(spec, value, dropout)
+    computed = AttentionResult(spec, value, *_first_supporting(spec, value, dropout).attend(spec, value, dropout))
+    spec, value, out, lse = capture.intercept(source, computed)
     capture.publish(source, spec, lse, lead, value)
-    return capture.intercept(source, spec, value, out)
+    return out
+
+
+def attention_result(spec: AttentionSpec, value: Tensor) -> AttentionResult:
+    """Attention without dropout, for interceptors: neither published nor intercepted."""
+    return AttentionResult(spec, value, *_first_supporting(spec, value, 0.0).attend(spec, value))
 
 
 def _first_supporting(spec: AttentionSpec, value: Tensor, dropout: float) -> AttentionKernel:
@@ -140,15 +146,13 @@ def _first_supporting(spec: AttentionSpec, value: Tensor, dropout: float) -> Att
 def attend_packed(packed: PackedAttentionSpec, source: nn.Module | None) -> Tensor:
     """As `attend_spec`, for packed sequences. Captures and interceptors get the call as it would be padded."""
     out = varlen.attend(packed)
-    if capture.capturing():
+    if capture.capturing() or capture.intercepted():
         spec, value = packed.padded()
         with torch.no_grad():
-            _, lse = _first_supporting(spec, value, 0.0).attend(spec, value)
-        capture.publish(source, spec, lse, tuple(spec.query.shape[:2]), value)
-    if capture.intercepted():
-        spec, value = packed.padded()
+            lse = attention_result(spec, value).lse
         padded = packed.offsets.pad(out.unflatten(1, (packed.layout.heads, -1))).transpose(1, 2)  # type: ignore[no-untyped-call]
-        replaced = capture.intercept(source, spec, value, padded)
+        spec, value, replaced, lse = capture.intercept(source, AttentionResult(spec, value, padded, lse))
+        capture.publish(source, spec, lse, tuple(spec.query.shape[:2]), value)
         out = out if replaced is padded else packed.pack(replaced)
     return out
 

@@ -3,7 +3,7 @@
 Capturing changes no kernel and no bit of the output. An `AttentionCall` holds references to the kernel's inputs and to
 the log-sum-exp it returned; weights are recomputed from these for the rows and heads asked for. While nothing is
 captured, the cost is one check of a boolean per call. `intercepting` is the counterpart that does change outputs, for
-head ablation and for gradients with respect to attention weights.
+edits of attention, head ablation, and gradients with respect to attention weights; captures show its result.
 """
 
 import sys
@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from regard.core.errors import InvalidArgument
-from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
+from regard.core.shapes import Int, LogSumExp, Outputs, Tensor, Values
 from regard.kernels.attention import weights as exact
 from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.attention.weights import Summary
@@ -50,10 +51,21 @@ class AttentionCall:
         return summary(self.spec, self.lead, top, on, self.lse)
 
 
-CaptureCallback = Callable[[AttentionCall], object]
-# (module, spec with gradient, values, output of the kernel) -> the output to use instead
-Interceptor = Callable[[nn.Module | None, AttentionSpec, Values, Outputs], Outputs]
+class AttentionResult(NamedTuple):
+    """What one attention call computed, with gradient."""
 
+    spec: AttentionSpec
+    value: Values
+    out: Outputs
+    lse: LogSumExp
+
+
+CaptureCallback = Callable[[AttentionCall], object]
+Interceptor = Callable[[nn.Module | None, AttentionResult], AttentionResult]  # of a module: the result to use instead
+# Of the queries of a call, each sequence's, where they are hypotheses at one position and not the first N positions.
+QueryPosition = int | Int[Tensor, " B"]
+
+_position: ContextVar[QueryPosition | None] = ContextVar("regard_query_position", default=None)
 _interceptor: ContextVar[Interceptor | None] = ContextVar("regard_interceptor", default=None)
 _callbacks: ContextVar[tuple[CaptureCallback, ...]] = ContextVar("regard_capture_callbacks", default=())
 
@@ -142,14 +154,29 @@ def intercepting_here() -> bool:
     return _interceptor.get() is not None
 
 
-def intercept(source: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
-    """The output, or what the active interceptor replaces it by."""
-    return _replacer(source, spec, value, out) if _intercepting else out
+@contextmanager
+def at_position(position: QueryPosition) -> Iterator[None]:
+    """State the position of the queries of all calls inside the block, for interceptors: a step of a decoder."""
+    token = _position.set(position)
+    try:
+        yield
+    finally:
+        _position.reset(token)
 
 
-def _replace(source: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
+def query_position() -> QueryPosition | None:
+    """The position that `at_position` states; None: queries are those of positions 0, 1, ..."""
+    return _position.get()
+
+
+def intercept(source: nn.Module | None, result: AttentionResult) -> AttentionResult:
+    """The result, or what the active interceptor replaces it by."""
+    return _replacer(source, result) if _intercepting else result
+
+
+def _replace(source: nn.Module | None, result: AttentionResult) -> AttentionResult:
     interceptor = _interceptor.get()
-    return out if interceptor is None else interceptor(source, spec, value, out)
+    return result if interceptor is None else interceptor(source, result)
 
 
 _replacer = _replace

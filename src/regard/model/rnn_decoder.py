@@ -1,6 +1,7 @@
 """Recurrent decoders: without attention, or with the attention of Bahdanau or of Luong."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -12,11 +13,13 @@ from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention import reference
-from regard.kernels.attention.spec import widened
+from regard.kernels.attention.mask import AttentionMask
+from regard.kernels.attention.spec import AttentionSpec, widened
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.recurrent import attention_rnn, rnn, rnn_cuda, rnn_scan
 from regard.model import capture
 from regard.model.attention import attend, attention_weights
+from regard.model.capture import AttentionResult
 from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import AttentionModule, CarriedState, StatefulDecoder
 from regard.model.kv_cache import Slots, beam_rows, sequence_rows, write_masks, write_rows
@@ -203,7 +206,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         else:
             outputs = []
             for t in range(targets.shape[1]):
-                out, state = self._advance(embedded[:, t : t + 1], state, weights)
+                with capture.at_position(t) if capture.intercepted() else nullcontext():
+                    out, state = self._advance(embedded[:, t : t + 1], state, weights)
                 outputs.append(out)
             out = torch.cat(outputs, 1) if outputs else embedded.new_zeros(*targets.shape, self.dim)
         return out, state
@@ -338,9 +342,12 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         assert state.memory is not None
         keys, values, mask = state.memory
         queries = self.score.queries(query[:, None])  # (B, 1, D)
-        scores = self.score.score_function(keys.shape[-1]).scores(queries[:, None], keys[:, None])[:, 0]
-        weights = reference.softmax(scores.masked_fill(~mask, -torch.inf))  # (B, 1, S)
-        return (weights @ values)[:, 0], weights[:, 0]
+        score_function = self.score.score_function(keys.shape[-1])
+        spec = AttentionSpec(score_function, queries[:, None], keys[:, None], AttentionMask(mask[:, None]))
+        scores = reference.scores(spec)
+        weights = reference.softmax(scores)  # (B, 1, 1, S)
+        computed = AttentionResult(spec, values[:, None], weights @ values[:, None], scores.logsumexp(-1))
+        return capture.intercept(self, computed).out[:, 0, 0], weights[:, 0, 0]
 
     def _capture(self, hidden: Float[Tensor, "T B W"], state: RnnState) -> None:
         """Attend once more, to report to `capture_attention` only."""

@@ -32,6 +32,15 @@ class Model(nn.Module, ABC):
         """The model if it predicts labels."""
         return None
 
+    def as_masked_language_model(self) -> "MaskedLanguageModel | None":
+        """The model if it predicts masked tokens."""
+        return None
+
+    @property
+    def output_weights(self) -> tuple[Tensor, ...]:
+        """The matrices of linear layers that give the logits; a `Projection` to a vocabulary is not a linear layer."""
+        return ()
+
     def __repr__(self) -> str:
         """A line for each part: role, class, number of parameters; shared ones count in the first part."""
         counts = Counter[str]()
@@ -78,6 +87,10 @@ class Classifier(Model):
     def as_classifier(self) -> "Classifier":
         return self
 
+    @property
+    def output_weights(self) -> tuple[Tensor, ...]:
+        return (self.classifier.weight,)
+
     def forward(self, source: Source) -> Float[Tensor, "B labels"]:
         logits: Tensor = self.classifier(self.dropout(self.pool(self.encoder(source))))
         return logits
@@ -92,6 +105,9 @@ class MaskedLanguageModel(Model):
         super().__init__()
         self.encoder, self.project = encoder, project
         self.transform = nn.Sequential(nn.Linear(encoder.dim, encoder.dim), nn.GELU(), nn.LayerNorm(encoder.dim, eps))
+
+    def as_masked_language_model(self) -> "MaskedLanguageModel":
+        return self
 
     def forward(self, source: Source) -> Float[Tensor, "B S V"]:
         memory: Memory = self.encoder(source)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from regard.core.sequence import Packed, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, tile
-from regard.model.capture import capturing_here
+from regard.model.capture import capturing_here, intercepting_here
 from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
 from regard.model.kv_cache import KeyValue, KeyValueCache, LayerMemories, Slots
@@ -157,7 +157,8 @@ class TransformerDecoder(Decoder[TransformerState]):
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> TransformerState:
         empty = self.project.weight.new_zeros(batch, 0, self.embed_tokens.dim)
         room, projected = capacity, None
-        if self.window is not None and not capturing_here():  # a captured call shows all positions
+        shown = capturing_here() or intercepting_here()  # all positions, in every call
+        if self.window is not None and not shown:
             room = min(capacity, 2 * self.window + 2)
         slides, capacity = room < capacity, room * beams
         if memory is not None:

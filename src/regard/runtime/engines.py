@@ -1,6 +1,8 @@
 """Chooses the engine of a search: compiled C++ on a CPU, CUDA graphs on a GPU, plain PyTorch for everything else."""
 
+from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Int, Tensor
+from regard.model.capture import intercepting_here
 from regard.model.interfaces import AnyDecoder, DecoderState, Source
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
@@ -8,6 +10,7 @@ from regard.runtime.cpu.engine import CpuEngine
 from regard.runtime.cuda.cuda_graphs import autocast
 from regard.runtime.cuda.engine import CudaEngine
 from regard.runtime.interfaces import Engine, EngineDecoder, EngineOptions
+from regard.runtime.query_positions import PositionedDecoder
 from regard.runtime.sliding_window import SlidingWindowDecoder
 
 
@@ -42,6 +45,11 @@ ENGINES: tuple[Engine, ...] = (CpuEngine(), CudaEngine(), PyTorchEngine())  # th
 def decoder_for(model: Seq2Seq, options: EngineOptions) -> EngineDecoder:
     """The decoder of a model as the first engine that supports it executes it, with a sliding window if need be."""
     decoder = next(it for engine in ENGINES if (it := engine.decoder_for(model, options)) is not None)
+    if intercepting_here():
+        if options.slides:  # positions in the window are not those in the output
+            wanted = f"at most {options.window} tokens with the prompt, the model's window, while attention is edited"
+            raise InvalidArgument("max_length", wanted=wanted, got=str(options.max_length), remedy="Lower it.")
+        return PositionedDecoder(decoder)
     if options.slides and options.window is not None:
         return SlidingWindowDecoder(decoder, options.window)
     return decoder

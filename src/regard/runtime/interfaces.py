@@ -9,7 +9,10 @@ as CUDA graphs, and encoder attention is that of a second pass without padding, 
 which replaces attention outputs, is supported by the PyTorch engine only.
 """
 
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +21,22 @@ from regard.model.interfaces import DecoderState, Source
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
+
+_constant = threading.local()
+
+
+@contextmanager
+def constant_weights() -> Iterator[None]:
+    """In this thread, weights do not change: engines that have copied or packed them do not compare them again."""
+    before, _constant.weights = weights_are_constant(), True
+    try:
+        yield
+    finally:
+        _constant.weights = before
+
+
+def weights_are_constant() -> bool:
+    return getattr(_constant, "weights", False)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isfinite
+from typing import Any
 
 from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.model.seq2seq import Model
@@ -11,10 +12,11 @@ from regard.training.config import TrainConfig
 
 @dataclass(frozen=True)
 class Validation:
-    """Metrics of a model on the validation data, and some of its outputs."""
+    """Metrics of a model on the validation data, some of its outputs, and the means of its heads over their inputs."""
 
     values: dict[str, float]
     samples: list[dict[str, str]] = field(default_factory=list)
+    heads: list[dict[str, Any]] = field(default_factory=list)
 
 
 Validate = Callable[[Model], Validation]

@@ -52,18 +52,18 @@ class Objective:
         With R-Drop (https://arxiv.org/abs/2106.14448) the batch is computed twice with different dropout masks; the
         loss is the mean of both plus `r_drop` times their symmetric KL divergence (the paper's weight is twice ours).
         """
-        if isinstance(model, Classifier):
-            return self._classification(model, batch)
+        if (classifier := model.as_classifier()) is not None:
+            return self._classification(classifier, batch)
+        if (masked := model.as_masked_language_model()) is not None:
+            assert isinstance(batch.targets, Tokens)
+            return self._masked_tokens(masked, batch.targets)
+        generator = model.as_seq2seq()
+        assert generator is not None
         if isinstance(batch.targets, Packed):
-            assert isinstance(model, Seq2Seq)
-            return self._packed(model, batch, batch.targets)
-        assert isinstance(batch.targets, Tokens)
-        if isinstance(model, MaskedLanguageModel):
-            return self._masked_tokens(model, batch.targets)
-        assert isinstance(model, Seq2Seq)
+            return self._packed(generator, batch, batch.targets)
         if self.sampler is not None:
-            return self._self_critical(model, batch, step, self.sampler)
-        return self._next_tokens(model, batch, step, carried)
+            return self._self_critical(generator, batch, step, self.sampler)
+        return self._next_tokens(generator, batch, step, carried)
 
     def _classification(self, model: Classifier, batch: Batch) -> BatchLoss:
         source, gold = batch.source, batch.targets

@@ -13,7 +13,7 @@ from regard.core.config import nearest
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
 from regard.core.shapes import Float, Tensor
 from regard.model.embedding import Embedding
-from regard.model.seq2seq import Classifier
+from regard.model.seq2seq import Model
 from regard.runtime.cuda.host_future import HostFuture
 from regard.training.config import TrainConfig
 
@@ -43,7 +43,7 @@ class Optimizer:
     rate (https://arxiv.org/abs/2502.16982).
     """
 
-    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+    def __init__(self, model: Model, config: TrainConfig) -> None:
         self.model = model
         # Weights that are frozen for the first epochs have no gradient until then: optimizers skip them.
         trained = [p for p in model.parameters() if p.requires_grad or config.unfreeze_after is not None]
@@ -116,11 +116,10 @@ class Optimizer:
                     part.state[parameter][key] = tensor.to(parameter.device, copy=True)
 
 
-def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
+def hidden_matrices(model: Model) -> set[nn.Parameter]:
     """The 2-D weights of linear and recurrent layers, without embeddings and the projection to logits."""
-    output = {model.classifier.weight} if isinstance(model, Classifier) else set()
     layers = (module for module in model.modules() if isinstance(module, nn.Linear | nn.RNNBase))
-    return {p for layer in layers for p in layer.parameters(recurse=False) if p.dim() == 2} - output
+    return {p for layer in layers for p in layer.parameters(recurse=False) if p.dim() == 2} - set(model.output_weights)
 
 
 class WeightAverage:

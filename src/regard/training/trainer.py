@@ -205,7 +205,8 @@ class Trainer:
             step, history = self.state.step, self.state.history.after(result.values, self.state.step, self.config)
             self.state = replace(self.state, history=history)
             event = {"event": "validation", "step": step, **result.values, "best": history.best_step == step}
-            log(event | ({"samples": result.samples} if result.samples else {}))
+            shown = {"samples": result.samples, "heads": result.heads}
+            log(event | {name: values for name, values in shown.items() if values})
         self.state = replace(self.state, validated=True)
         self.save()
 

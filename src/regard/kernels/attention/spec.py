@@ -1,11 +1,13 @@
 """The specification of an attention call: everything that decides its weights. Values are passed separately."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Protocol, runtime_checkable
 
 import torch
 
-from regard.core.shapes import Float, Keys, LogSumExp, Outputs, Queries, Tensor, Values
+from regard.core.shapes import Float, Int, Keys, LogSumExp, Outputs, Queries, Tensor, Values
 from regard.kernels.attention import bias as biases
 from regard.kernels.attention.bias import Bias, DistanceBias
 from regard.kernels.attention.mask import AttentionMask, RowRange, axis_tile
@@ -16,14 +18,42 @@ Tensors = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
+class FixedRows:
+    """Rows whose weights were replaced after a kernel computed them; their log-sum-exp counts as 0."""
+
+    index: Int[Tensor, " F"]  # query rows
+    weights: Float[Tensor, "B H F M"]
+
+    @staticmethod
+    def concatenated(specs: "Sequence[AttentionSpec]") -> "FixedRows | None":
+        """The fixed rows of calls one after another, as rows of one call with all their queries."""
+        ends = accumulate(spec.n for spec in specs)
+        parts = [(spec.fixed, end - spec.n) for spec, end in zip(specs, ends, strict=True) if spec.fixed is not None]
+        if not parts:
+            return None
+        index = torch.cat([fixed.index + first for fixed, first in parts])
+        return FixedRows(index, torch.cat([fixed.weights for fixed, _ in parts], 2))
+
+    def write(self, scores: Float[Tensor, "B H R C"], rows: RowRange, low: int, high: int, n: int) -> None:
+        """Replace the scores of these rows with keys low..high-1 by the logarithms of their weights."""
+        given = torch.arange(n, device=scores.device)[rows]
+        at, fixed = (given[:, None] == self.index).nonzero(as_tuple=True)
+        scores[:, :, at] = self.weights[:, :, fixed, low:high].to(scores.dtype).log()
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
-    """Queries, keys, score function, mask and bias: what attention weights are computed from, at any time."""
+    """Queries, keys, score function, mask and bias: what attention weights are computed from, at any time.
+
+    Kernels never see fixed rows: interceptors replace rows after a kernel, and captures show them.
+    """
 
     score_function: ScoreFunction
     query: Queries
     key: Keys
     visible: AttentionMask
     bias: Bias | None = None
+    fixed: FixedRows | None = None
 
     @property
     def n(self) -> int:
@@ -48,18 +78,21 @@ class AttentionSpec:
 
     def detached(self) -> "AttentionSpec":
         query, key, *others = self.tensors
-        return self.frame.around(query.detach(), key.detach(), *(None if x is None else x.detach() for x in others))
+        spec = self.frame.around(query.detach(), key.detach(), *(None if x is None else x.detach() for x in others))
+        return spec if self.fixed is None else replace(spec, fixed=self.fixed)
 
     def for_heads(self, heads: Tensor) -> "AttentionSpec":
         """The spec of a selection of query heads."""
         query, key = self.query[:, heads], self.key[:, heads // (self.query.shape[1] // self.key.shape[1])]
-        bias = biases.selected(self.bias, 1, heads)
-        return AttentionSpec(self.score_function.for_heads(heads), query, key, self.visible.select(1, heads), bias)
+        bias, visible, fixed = biases.selected(self.bias, 1, heads), self.visible.select(1, heads), self.fixed
+        fixed = None if fixed is None else replace(fixed, weights=fixed.weights[:, heads])
+        return AttentionSpec(self.score_function.for_heads(heads), query, key, visible, bias, fixed)
 
     def for_batch(self, part: slice) -> "AttentionSpec":
         """The spec of a slice of the batch."""
-        visible, bias = self.visible.select(0, part), biases.selected(self.bias, 0, part)
-        return AttentionSpec(self.score_function, self.query[part], self.key[part], visible, bias)
+        visible, bias, fixed = self.visible.select(0, part), biases.selected(self.bias, 0, part), self.fixed
+        fixed = None if fixed is None else replace(fixed, weights=fixed.weights[part])
+        return AttentionSpec(self.score_function, self.query[part], self.key[part], visible, bias, fixed)
 
     def for_keys(self, low: int, high: int) -> "AttentionSpec":
         """The spec of keys low..high-1, of a call whose mask and bias do not depend on distances."""
@@ -68,7 +101,8 @@ class AttentionSpec:
         every = slice(None)
         allowed = None if self.visible.allowed is None else axis_tile(self.visible.allowed, every, low, high)
         bias = None if self.bias is None else axis_tile(self.bias, every, low, high)
-        return replace(self, key=self.key[:, :, low:high], visible=AttentionMask(allowed), bias=bias)
+        fixed = None if self.fixed is None else replace(self.fixed, weights=self.fixed.weights[..., low:high])
+        return replace(self, key=self.key[:, :, low:high], visible=AttentionMask(allowed), bias=bias, fixed=fixed)
 
     def scores(self, rows: RowRange, low: int, high: int) -> Float[Tensor, "B H R C"]:
         """Scores of these rows with keys low..high-1, −∞ where masked, in float32 or wider."""
@@ -79,6 +113,8 @@ class AttentionSpec:
         visible = self.visible.tile(rows, low, high, self.n, self.m, query.device)
         if visible is not None:
             scores.masked_fill_(~visible, -torch.inf)
+        if self.fixed is not None:
+            self.fixed.write(scores, rows, low, high, self.n)
         return scores
 
 

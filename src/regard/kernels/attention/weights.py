@@ -89,7 +89,8 @@ def entropy(weights: Float[Tensor, "*lead C"]) -> Float[Tensor, "*lead"]:
 
 
 def triton_supports(spec: AttentionSpec) -> bool:
-    fits = isinstance(spec.score_function, DotScoreFunction) and spec.bias is None and spec.query.shape[-1] <= MAX_DIM
+    plain = spec.bias is None and spec.fixed is None
+    fits = isinstance(spec.score_function, DotScoreFunction) and plain and spec.query.shape[-1] <= MAX_DIM
     return fits and triton_launch.can_launch(spec.query, spec.key)
 
 

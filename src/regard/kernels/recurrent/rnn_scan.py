@@ -18,6 +18,9 @@ Body = Callable[[Carried, Tensor], tuple[Carried, Carried]]
 
 def scan(body: Body, carried: Carried, steps: Float[Tensor, "T B W"]) -> tuple[Carried, Carried]:
     """The carried tensors after the last step, and the outputs of `body(carried, step)` of all steps, stacked."""
+    if steps.shape[0] == 1:  # of a graph for one step: no loop
+        carried, outputs = body(carried, steps[0])
+        return carried, tuple(each[None] for each in outputs)
 
     def copied(carried: Carried, step: Tensor) -> tuple[Carried, Carried]:
         after, out = body(carried, step)

@@ -23,10 +23,11 @@ from regard.core.errors import InvalidArgument
 log = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("step.cpp")
-# Sums in any order, but no flag that changes the floating-point mode of the process (as -ffast-math does).
+# No flag that changes the floating-point mode of the process (as -ffast-math does), and none that lets the compiler
+# choose the order of a sum (-fassociative-math): it chose another one for a single row than for several.
 FLAGS = (
     "-O3", "-std=c++17", "-shared", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
-    "-fassociative-math", "-freciprocal-math",
+    "-freciprocal-math",
 )  # fmt: skip
 
 
@@ -49,7 +50,8 @@ def library() -> ctypes.CDLL | None:
         return _unavailable(str(error))
     loaded.regard_panel_columns.restype = loaded.regard_int8_max_inputs.restype = ctypes.c_int64
     loaded.regard_fingerprint.restype = ctypes.c_uint64
-    loaded.regard_step.restype = loaded.regard_encode.restype = ctypes.c_char_p
+    for function in (loaded.regard_step, loaded.regard_encode, loaded.regard_linear):
+        function.restype = ctypes.c_char_p
     return loaded
 
 

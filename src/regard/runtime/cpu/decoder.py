@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from weakref import ref
 
 import torch
-from torch.nn import functional as F
 
 from regard.core.shapes import Float, Int, Tensor
 from regard.model.capture import capturing_here
@@ -19,9 +18,9 @@ from regard.runtime.cpu.weight_layout import (
     PositionTable,
     Scratch,
     WeightLayout,
+    apply_linear,
     call,
     fields,
-    weight_and_bias,
 )
 from regard.runtime.interfaces import EngineDecoder
 from regard.runtime.published_attention import publish, publish_step
@@ -95,13 +94,14 @@ class NativeDecoder(EngineDecoder):
         blocks = list(decoder.stack.layers)
         crosses = [(cross.k_proj, cross.v_proj) for block in blocks if (cross := block.cross_attn) is not None]
         self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
-        self.source_projections = [weight_and_bias(*pair) for pair in crosses]
+        self.source_layout = WeightLayout(library)  # in float32 also with int8
+        self.source_projections = [self.source_layout.linear(*pair) for pair in crosses]
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> NativeState:
         if memory is None:
             sources, mask = [], torch.zeros(batch, 0, dtype=torch.uint8)
         else:
-            sources = [F.linear(memory.states, weight, bias) for weight, bias in self.source_projections]  # (B, S, 2 W)
+            sources = [apply_linear(self.library, layer, memory.states) for layer in self.source_projections]
             mask = memory.mask.to(torch.uint8)
         cache = torch.empty(self.table.layer_count, batch, capacity, beams, 2, self.table.width)
         parents, admitted = (

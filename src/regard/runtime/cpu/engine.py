@@ -12,7 +12,7 @@ from torch import nn
 
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
-from regard.model.capture import intercepting_here
+from regard.model.capture import capturing_here, intercepting_here
 from regard.model.embedding import Projection
 from regard.model.interfaces import Source
 from regard.model.memory import Memory
@@ -22,11 +22,11 @@ from regard.runtime.cpu import compile
 from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.encoder import NativeEncoder
 from regard.runtime.cpu.weight_layout import fingerprint, supported
-from regard.runtime.interfaces import Engine, EngineOptions
+from regard.runtime.interfaces import Engine, EngineOptions, weights_are_constant
 
 log = logging.getLogger(__name__)
 
-MAX_TOKENS = 2048  # of a batch for the compiled encoder; PyTorch is as fast beyond
+MAX_TOKENS = 2048  # that the compiled encoder takes at once; PyTorch is faster with longer sequences
 Compiled = TypeVar("Compiled", NativeDecoder, NativeEncoder)
 
 
@@ -57,19 +57,34 @@ class CpuEngine(Engine):
 
     def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
         encoder = model.encoder
-        if not isinstance(source, Tokens) or source.ids.numel() > MAX_TOKENS:
+        if not isinstance(source, Tokens) or source.ids.shape[1] > MAX_TOKENS:
+            return None
+        if source.ids.numel() > MAX_TOKENS and capturing_here():  # a capture has one call of each layer
             return None
         if not isinstance(encoder, TransformerEncoder) or encoder.causal or encoder.cls_token is not None:
             return None
         library = _library(encoder)
         if library is None or not bool(source.lengths.all()):
             return None
-        return self._current(encoder, library, lambda: NativeEncoder(encoder, library))(source)
+        native = self._current(encoder, library, lambda: NativeEncoder(encoder, library))
+        # In parts, and never by PyTorch, which rounds otherwise: a sequence has the same states whatever is beside it.
+        size = max(1, MAX_TOKENS // source.ids.shape[1])
+        slices = [slice(first, first + size) for first in range(0, len(source.ids), size)]
+        parts = [native(Tokens(source.ids[part], source.lengths[part])) for part in slices]
+        if len(parts) == 1:
+            return parts[0]
+        states, mask, summary = (
+            torch.cat([getattr(part, name) for part in parts]) for name in ("states", "mask", "summary")
+        )
+        return Memory(states, mask, summary)
 
     def _current(
         self, module: nn.Module, library: ctypes.CDLL, make: Callable[[], Compiled], *options: int
     ) -> Compiled:
-        key, known = [*options, *fingerprint(library, module)], self.compiled.get(module)
+        known = self.compiled.get(module)
+        if known is not None and weights_are_constant() and known[0][: len(options)] == [*options]:
+            return known[1]  # type: ignore[return-value]
+        key = [*options, *fingerprint(library, module)]
         if known is None or known[0] != key:
             native = make()
             self.compiled[module] = key, native  # another thread may replace it at once by one with other options

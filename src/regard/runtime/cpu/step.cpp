@@ -92,6 +92,12 @@ struct EncodeArguments {  // packed sequences
     float* projections;  // (layers, tokens, 3, width): queries, keys and values; null unless attention is captured
 };
 
+struct LinearArguments {
+    const float* x;  // (rows, inputs)
+    float* y;        // (rows, outputs)
+    int64_t rows;
+};
+
 // The threads synchronize some twenty times a step, each time for microseconds: they spin, and yield when it takes
 // longer. An OpenMP barrier may put a thread to sleep, which takes longer than the work.
 class Barrier {
@@ -275,16 +281,26 @@ void multiply(int64_t kind, const Linear& p, const float* x, int64_t rows, float
     }
 }
 
+// The sum of term(0), ..., term(count - 1), always in the same order: the compiler may not choose it (see compile.py), so
+// that a row's result does not depend on how many rows there are.
+template <typename Term>
+inline float sum_of(int64_t count, const Term& term) {
+    float part[LANES] = {}, sum = 0;
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        for (int j = 0; j < LANES; ++j) part[j] += term(i + j);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; ++j) part[j] += part[j + half];
+    for (; i < count; ++i) sum += term(i);
+    return part[0] + sum;
+}
+
 void normalize(const Norm& norm, const float* x, float* y, int64_t width, const Range& rows) {
     for (int64_t r = rows.begin; r < rows.end; ++r) {
         const float* in = x + r * width;
         float* out = y + r * width;
-        float mean = 0, square = 0;
-        if (norm.bias) {
-            for (int64_t i = 0; i < width; ++i) mean += in[i];
-            mean /= width;
-        }
-        for (int64_t i = 0; i < width; ++i) square += (in[i] - mean) * (in[i] - mean);
+        const float mean = norm.bias ? sum_of(width, [&](int64_t i) { return in[i]; }) / width : 0;
+        const float square = sum_of(width, [&](int64_t i) { return (in[i] - mean) * (in[i] - mean); });
         const float scale = 1 / std::sqrt(square / width + norm.eps);
         for (int64_t i = 0; i < width; ++i)
             out[i] = (in[i] - mean) * scale * norm.weight[i] + (norm.bias ? norm.bias[i] : 0);
@@ -292,9 +308,7 @@ void normalize(const Norm& norm, const float* x, float* y, int64_t width, const 
 }
 
 inline float dot(const float* a, const float* b, int64_t width) {
-    float sum = 0;
-    for (int64_t i = 0; i < width; ++i) sum += a[i] * b[i];
-    return sum;
+    return sum_of(width, [&](int64_t i) { return a[i] * b[i]; });
 }
 
 // Scaled dot-product attention of one query to positions low to high: `entry(t)` points to the key of position t, whose
@@ -395,10 +409,11 @@ void step(const Stack& stack, const StepArguments& s, Barrier& barrier, int thre
             if (s.queries) std::memcpy(s.queries + ((2 * layer + 1) * rows + r) * width, query, width * sizeof(float));
             const float* source = s.sources[layer] + r / s.beams * s.source_length * entry;
             const uint8_t* mask = s.mask + r / s.beams * s.source_length;
+            int64_t length = s.source_length;  // without padding: sums must not depend on the longest source of a batch
+            while (length > 0 && !mask[length - 1]) --length;
             for (int64_t h = 0; h < stack.heads; ++h) {
                 const auto at = [&](int64_t t) -> const float* { return mask[t] ? source + t * entry + h * head : nullptr; };
-                attend_one(query + h * head, scratch.context + r * width + h * head, scores(r), 0, s.source_length, head,
-                           width, at);
+                attend_one(query + h * head, scratch.context + r * width + h * head, scores(r), 0, length, head, width, at);
             }
         }
     };
@@ -524,6 +539,11 @@ const char* regard_step(const Stack* decoder, const StepArguments* arguments, in
 const char* regard_encode(const Stack* encoder, const EncodeArguments* arguments, int threads) {
     if (const char* problem = out_of_range(*encoder, *arguments)) return problem;
     parallel(threads, [&](Barrier& barrier, int thread, int all) { encode(*encoder, *arguments, barrier, thread, all); });
+    return nullptr;
+}
+
+const char* regard_linear(const Linear* layer, const LinearArguments* s, int threads) {
+    parallel(threads, [&](Barrier&, int thread, int all) { multiply<NONE>(*layer, s->x, s->rows, s->y, false, thread, all); });
     return nullptr;
 }
 

@@ -54,6 +54,10 @@ class Scratch(ctypes.Structure):
     _fields_ = fields(Pointer, "x normed hidden context scores")
 
 
+class _LinearArguments(ctypes.Structure):
+    _fields_ = [*fields(Pointer, "x y"), ("rows", Count)]
+
+
 def block_projections(block: TransformerBlock) -> list[tuple[nn.Linear, ...]]:
     """The linear layers of a block in the order of `LayerTable`, each with those it is fused with; () for none."""
     self_attn, cross, ffn = block.self_attn, block.cross_attn, block.ffn
@@ -178,6 +182,16 @@ def call(function: Callable[..., bytes | None], *tables: ctypes.Structure) -> No
     """Call a function of step.cpp, which checks every index in its arguments; IndexError names what is out of range."""
     if problem := function(*map(ctypes.byref, tables), torch.get_num_threads()):
         raise IndexError(f"{problem.decode()} out of range")
+
+
+def apply_linear(
+    library: ctypes.CDLL, layer: LinearTable, x: Float[Tensor, "*B inputs"]
+) -> Float[Tensor, "*B outputs"]:
+    """A linear layer. A row of the result does not depend on how many others there are, as it does in PyTorch."""
+    x = x.contiguous()
+    y = x.new_empty(*x.shape[:-1], layer.outputs)
+    call(library.regard_linear, layer, _LinearArguments(x.data_ptr(), y.data_ptr(), x.numel() // layer.inputs))
+    return y
 
 
 def supported(module: nn.Module) -> bool:
